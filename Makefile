@@ -1,0 +1,48 @@
+# Everything a newcomer needs:
+#   make bench      set up .venv, run the quick study, build the report
+#   make test       set up .venv, run the tests that take minutes;  make test-full: the long ones too
+#   make lint       formatting, ruff, mypy
+#   make system     as root on Debian or Ubuntu: the programs some tests need (Slurm, iproute2, Chromium)
+# Variables:
+#   PYTHON=python3.12            the interpreter that .venv is made from (3.11 or newer)
+#   PIP_OPTIONS="--option ..."   passed on to `pip install`, for instance the index of CPU-only builds of torch
+#   TESTS="tests/unit -x"        what pytest gets besides its configuration
+
+PYTHON ?= python3
+PIP_OPTIONS ?=
+TESTS ?=
+VENV := .venv
+SYSTEM_PACKAGES := slurm-wlm munge iproute2 chromium
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DELETE_ON_ERROR:
+.PHONY: bench test test-full lint system setup system-for-ci
+
+bench: setup
+	$(VENV)/bin/bandwise sweep quick
+	$(VENV)/bin/bandwise report quick
+
+test: setup system-for-ci
+	$(VENV)/bin/python -m pytest -m "not slow" --benchmark-disable $(TESTS)
+
+test-full: setup system-for-ci
+	$(VENV)/bin/python -m pytest --benchmark-disable --ignore=tests/bench $(TESTS)
+	$(VENV)/bin/python -m pytest tests/bench
+
+lint: setup
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+
+system:
+	@.ci/system $(SYSTEM_PACKAGES)
+
+# In continuous integration a test may not skip for want of a program, so the programs are installed first.
+system-for-ci:
+	@if [ "$${CI:-}" = true ] && [ "$$(id -u)" = 0 ]; then .ci/system $(SYSTEM_PACKAGES); fi
+
+# Cheap when nothing changed: .ci/environment compares a checksum of the pins with the one it wrote last.
+setup:
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" .ci/environment $(PIP_OPTIONS)

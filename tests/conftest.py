@@ -1,0 +1,30 @@
+"""Settings of every test: one thread, the programs that a marker stands for."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.support import require_system
+
+# Before torch or numpy is imported, here and in the processes that tests start: small tensors gain nothing
+# from threads, and several ranks on two cores lose a lot.
+for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(_variable, "1")
+
+# A test writes where it says itself, never into the results of whoever runs it.
+os.environ.pop("BANDWISE_RESULTS", None)
+
+PROGRAMS = {
+    "slurm": ("slurmctld", "slurmd", "munged", "sbatch"),
+    "chromium": ("chromium|chromium-browser|google-chrome",),
+}
+
+
+@pytest.fixture(autouse=True)
+def _programs_of_markers(request: pytest.FixtureRequest) -> None:
+    """A test marked ``slurm`` or ``chromium`` needs the programs of that name."""
+    for marker, programs in PROGRAMS.items():
+        if request.node.get_closest_marker(marker) is not None:
+            require_system(*programs)

@@ -1,0 +1,37 @@
+"""What tests share: programs of the system that a test needs, and the rule for their absence."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import NoReturn
+
+import pytest
+
+# Daemons live where an ordinary user's PATH does not look.
+SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin", "/usr/local/sbin"])
+
+
+def in_ci() -> bool:
+    """True where continuous integration runs the tests (``CI=true``)."""
+    return os.environ.get("CI", "").lower() == "true"
+
+
+def skip_or_fail(reason: str) -> NoReturn:
+    """Skip the running test for ``reason``; with ``CI=true`` fail it, since there nothing may be left out."""
+    if in_ci():
+        pytest.fail(f"{reason} (with CI=true a test may not skip for this)", pytrace=False)
+    pytest.skip(reason)
+
+
+def find_program(*names: str) -> str | None:
+    """Absolute path of the first program of ``names`` that is installed, or None."""
+    found = (shutil.which(name, path=SEARCH_PATH) for name in names)
+    return next((path for path in found if path is not None), None)
+
+
+def require_system(*programs: str) -> None:
+    """Skip (with ``CI=true``: fail) unless all ``programs`` are installed; of ``"a|b"`` either will do."""
+    missing = [program for program in programs if find_program(*program.split("|")) is None]
+    if missing:
+        skip_or_fail(f"{', '.join(missing)} not installed: run `sudo make system`")
