@@ -1,0 +1,274 @@
+"""The rules of the house: which floor may import which, what the wheel holds, pins, lengths, links."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import json
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# A package may import what stands on a lower floor, and itself.
+FLOOR = {"reference_impls": 0, "suite": 1, "report": 2, "slurm": 2, "bandwise": 3}
+SUITE_FLOOR = {"workloads": 0, "links": 1, "runs": 1, "analysis": 2}
+# Names under which a distribution is imported, where they differ from its own.
+IMPORTED_AS = {"sklearn": "scikit-learn", "yaml": "PyYAML", "jinja2": "Jinja2"}
+MAX_LINES = 400
+WRITTEN_BY_HAND = {".py", ".md", ".yaml", ".yml", ".toml", ".js", ".css", ".j2", ".html", ".sh", ".cff", ""}
+
+
+def own_files() -> list[Path]:
+    """Every file of the checkout that git keeps or would keep, apart from results."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.splitlines()  # fmt: skip
+    files = [ROOT / name for name in listed if not name.startswith("results/")]
+    return sorted(path for path in files if path.is_file())
+
+
+def sources() -> list[Path]:
+    """The Python files of the packages, not of the tests."""
+    return [path for path in own_files() if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in FLOOR]
+
+
+def imports(path: Path, *, at_import_time: bool = False) -> Iterator[tuple[int, str]]:
+    """(line, absolute module) of the imports in ``path``; ``at_import_time``: those outside functions only.
+
+    Imports under ``if TYPE_CHECKING`` count as ordinary ones: an annotation is a dependency too.
+    """
+    package = list(path.relative_to(ROOT).parts[:-1])
+
+    def visit(node: ast.AST) -> Iterator[tuple[int, str]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                yield from ((child.lineno, alias.name) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                base = package[: len(package) - child.level + 1] if child.level else []
+                prefix = ".".join([*base, *([child.module] if child.module else [])])
+                yield from ((child.lineno, f"{prefix}.{alias.name}") for alias in child.names)
+            elif not (
+                at_import_time and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            ):
+                yield from visit(child)
+
+    yield from visit(ast.parse(path.read_text(), str(path)))
+
+
+def where(path: Path, line: int) -> str:
+    return f"{path.relative_to(ROOT)}:{line}"
+
+
+def test_imports_run_down() -> None:
+    wrong = []
+    for path in sources():
+        own = path.relative_to(ROOT).parts[0]
+        for line, module in imports(path):
+            other = module.split(".")[0]
+            if other in FLOOR and other != own and FLOOR[other] >= FLOOR[own]:
+                wrong.append(f"{where(path, line)}: {own} imports {module}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_imports_run_down_inside_the_suite() -> None:
+    wrong = []
+    for path in sources():
+        parts = path.relative_to(ROOT).parts
+        if parts[0] != "suite" or len(parts) < 3:
+            continue
+        for line, module in imports(path):
+            target = module.split(".")
+            if target[0] != "suite" or len(target) < 2 or target[1] == parts[1]:
+                continue
+            # micro runs where only the wheel is installed, so nothing of the suite exists for it
+            if parts[1] == "micro" or SUITE_FLOOR[target[1]] >= SUITE_FLOOR[parts[1]]:
+                wrong.append(f"{where(path, line)}: suite.{parts[1]} imports {module}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_roof_imports_the_other_floors_inside_functions_only() -> None:
+    wrong = [
+        f"{where(path, line)}: {module}"
+        for path in sources()
+        if path.relative_to(ROOT).parts[0] == "bandwise"
+        for line, module in imports(path, at_import_time=True)
+        if module.split(".")[0] in {"suite", "slurm", "report"}
+    ]
+    assert not wrong, "these break `import bandwise` from the wheel:\n" + "\n".join(wrong)
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    code = "import sys, bandwise.cli; sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
+    assert done.returncode == 0, "importing bandwise.cli imports torch or pandas"
+
+
+def pins(section: str | None = None) -> dict[str, str]:
+    """Normalised name -> version in requirements.txt; of a ``section`` ("direct", "transitive") or of all."""
+    found: dict[str, str] = {}
+    current = ""
+    for line in (ROOT / "requirements.txt").read_text().splitlines():
+        if line.startswith("# ---"):
+            current = line.strip("# -").split(":")[0]
+        elif line and not line.startswith("#") and section in (None, current):
+            name, version = line.split("==")
+            found[normalised(name)] = version
+    return found
+
+
+def normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def third_party(paths: list[Path]) -> dict[str, str]:
+    """Normalised distribution -> one place that imports it."""
+    ours = {*FLOOR, "tests", "micro"}
+    found = {}
+    for path in paths:
+        for line, module in imports(path):
+            name = module.split(".")[0]
+            if name not in ours and name not in sys.stdlib_module_names:
+                found[normalised(IMPORTED_AS.get(name, name))] = where(path, line)
+    return found
+
+
+def test_what_is_imported_is_pinned_as_direct() -> None:
+    tests = [
+        path for path in own_files() if path.suffix == ".py" and path.relative_to(ROOT).parts[0] == "tests"
+    ]
+    missing = {name: at for name, at in third_party(sources() + tests).items() if name not in pins("direct")}
+    assert not missing, f"add to the direct section of requirements.txt: {missing}"
+
+
+def test_the_wheel_declares_what_it_imports() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = list(project["dependencies"])
+    for extra in project["optional-dependencies"].values():
+        declared += extra
+    allowed = {normalised(re.match(r"[\w.-]+", line).group()) for line in declared}
+    wheel = [path for path in sources() if path.relative_to(ROOT).parts[0] == "reference_impls"]
+    undeclared = {name: at for name, at in third_party(wheel).items() if name not in allowed}
+    assert not undeclared, f"pyproject.toml does not declare {undeclared}"
+
+
+def test_the_environment_is_the_pinned_one() -> None:
+    installed = {
+        normalised(d.metadata["Name"]): d.version.split("+")[0] for d in importlib.metadata.distributions()
+    }
+    differ = {
+        name: (version, installed.get(name))
+        for name, version in pins().items()
+        if installed.get(name) != version
+    }
+    assert not differ, f"(pinned, installed) differ: {differ}. Run `make setup`"
+
+
+def test_the_wheel_holds_two_packages(tmp_path: Path) -> None:
+    from hatchling.builders.wheel import WheelBuilder
+
+    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
+    assert {name.split("/")[0] for name in names} == {"bandwise", "reference_impls"}
+    ours = {
+        str(p.relative_to(ROOT))
+        for p in sources()
+        if p.relative_to(ROOT).parts[0] in {"bandwise", "reference_impls"}
+    }
+    assert ours <= set(names)
+    assert "reference_impls/py.typed" in names
+
+
+def test_asv_knows_every_key_of_its_configuration() -> None:
+    from asv.config import Config
+
+    written = json.loads((ROOT / "asv.conf.json").read_text())
+    assert set(written) - {"version"} <= set(Config().__dict__), "asv ignores unknown keys in silence"
+    assert written["version"] == Config.api_version
+
+
+def test_asv_pins_are_the_pins() -> None:
+    matrix = json.loads((ROOT / "asv.conf.json").read_text())["matrix"]["req"]
+    wanted = {normalised(name.removeprefix("pip+")): versions for name, versions in matrix.items()}
+    assert wanted == {name: [pins()[name]] for name in wanted}
+    assert {"torch", "numpy", "asv-runner"} <= set(wanted)
+
+
+def test_no_file_is_longer_than_a_sitting() -> None:
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for path in own_files()
+        if path.suffix in WRITTEN_BY_HAND and (lines := len(path.read_text().splitlines())) > MAX_LINES
+    }
+    assert not long, f"over {MAX_LINES} lines: {long}"
+
+
+def anchors(markdown: str) -> set[str]:
+    """Anchors of the headings, as code hosts derive them."""
+    titles = re.findall(r"^#+\s+(.*)$", markdown, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_markdown_links_resolve() -> None:
+    broken = []
+    for path in (path for path in own_files() if path.suffix == ".md"):
+        text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            file, _, anchor = target.partition("#")
+            if re.match(r"[a-z]+:", file):
+                continue
+            other = (path.parent / file).resolve() if file else path
+            if not other.exists() or (
+                anchor and other.suffix == ".md" and anchor not in anchors(other.read_text())
+            ):
+                broken.append(f"{path.relative_to(ROOT)}: {target}")
+    assert not broken, "\n".join(broken)
+
+
+def test_no_path_of_one_machine() -> None:
+    pattern = re.compile(r"(?<![\w.<$}/])/(?:work|home|root|Users|mnt|opt)/\w+")
+    found = []
+    for path in own_files():
+        if path == Path(__file__).resolve() or path.suffix not in WRITTEN_BY_HAND | {".json", ".txt"}:
+            continue
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            found += [f"{where(path, number)}: {hit}" for hit in pattern.findall(line)]
+    assert not found, "\n".join(found)
+
+
+def test_the_citation_and_the_package_agree() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert str(citation["version"]) == project["version"]
+    assert citation["license"] == project["license"]
+    assert f"## {project['version']}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("import a.b", [(1, "a.b")]),
+        ("from a import b", [(1, "a.b")]),
+        ("def f():\n    from suite import x", [(2, "suite.x")]),
+        ("from ..runs import store", [(1, "suite.runs.store")]),
+        ("from . import means", [(1, "suite.analysis.means")]),
+    ],
+)
+def test_imports_are_seen(
+    source: str, expected: list[tuple[int, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader of imports itself: relative ones are made absolute, those in functions are seen."""
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    path = tmp_path / "suite" / "analysis" / "example.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(source)
+    assert list(imports(path)) == expected
