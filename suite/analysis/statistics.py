@@ -1,0 +1,204 @@
+"""Intervals and tests for small samples, as plain functions of sequences of floats.
+
+Two intervals and one test carry every judgement of the suite:
+
+- the mean of a metric over seeds, or of its seed-by-seed difference to a baseline, with Student's t interval;
+- the median of times, with the order-statistic interval, which is exact for every continuous distribution;
+- "A differs from B" by the exact paired sign-flip permutation test, with Holm's correction over the table.
+
+Six values are the least that an interval accepts: below six the order-statistic interval of the median does
+not exist at 95 %, and a t interval says little. Ranking asks for more (`can_rank`), since no data could give
+a p small enough. Values that are not finite are refused: a diverged run is counted by the caller, it is never
+a number in a mean.
+
+Sources: Student, "The probable error of a mean", Biometrika 6 (1908); David and Nagaraja, "Order Statistics",
+3rd ed., section 7.1; Fisher, "The Design of Experiments" (1935), section 21; Holm, Scandinavian Journal of
+Statistics 6 (1979).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+MINIMUM_FOR_INTERVAL = 6
+"""Fewest values from which an interval is computed."""
+
+MINIMUM_FOR_RANK = 7
+"""Fewest pairs on which methods are ranked, whatever the number of comparisons."""
+
+MAXIMUM_EXACT = 24
+"""Most pairs whose sign flips are enumerated (2**23 sums, 64 MiB)."""
+
+
+class StatisticsError(ValueError):
+    """The data do not allow the statistic that was asked for."""
+
+
+class TooFewSamplesError(StatisticsError):
+    """Fewer values than the method needs."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its two-sided confidence interval, in the unit of the data.
+
+    n is the number of values (or pairs) and method the words that are printed beside the numbers.
+    """
+
+    estimate: float
+    low: float
+    high: float
+    n: int
+    method: str
+
+
+def _finite(values: Sequence[float], least: int, what: str) -> np.ndarray:
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1:
+        raise StatisticsError(f"{what} takes one sequence of numbers, not an array of shape {array.shape}")
+    if not np.isfinite(array).all():
+        count = int((~np.isfinite(array)).sum())
+        raise StatisticsError(
+            f"{what}: {count} of {array.size} values are not finite; count failed runs apart, keep them out"
+        )
+    if array.size < least:
+        raise TooFewSamplesError(f"{what} needs at least {least} values and got {array.size}; run more seeds")
+    return array
+
+
+def _level(level: float) -> float:
+    if not 0.5 <= level < 1.0:
+        raise StatisticsError(f"a confidence level lies in [0.5, 1), not {level}")
+    return level
+
+
+def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
+    """Mean with Student's t interval: mean +- t(1 - (1 - level) / 2, n - 1) * s / sqrt(n).
+
+    s is the sample standard deviation (n - 1). Exact for normal data. Simulated coverage of the 95 % interval
+    with six values: normal 95.0 %, Student's t with 3 degrees 96.1 %, uniform 93.9 %, exponential 88.7 %; so
+    it suits paired differences, which are close to symmetric, better than skewed metrics. Raises
+    TooFewSamplesError below six values and StatisticsError for values that are not finite.
+    """
+    array = _finite(values, MINIMUM_FOR_INTERVAL, "the t interval of a mean")
+    n = array.size
+    mean = float(array.mean())
+    half = float(stats.t.ppf(0.5 + _level(level) / 2, n - 1)) * float(array.std(ddof=1)) / math.sqrt(n)
+    return Interval(mean, mean - half, mean + half, n, f"t, {level:.0%}")
+
+
+def median_interval(values: Sequence[float], level: float = 0.95) -> Interval:
+    """Median with the interval [x_(r), x_(n + 1 - r)] of two order statistics.
+
+    r is the largest rank with 2 * P(Binomial(n, 1/2) < r) <= 1 - level, so coverage is at least the level for
+    every continuous distribution; at n = 6 and 95 % it is [minimum, maximum], with 96.9 %. Raises
+    TooFewSamplesError when no such r exists, or below six values.
+    """
+    array = np.sort(_finite(values, MINIMUM_FOR_INTERVAL, "the order-statistic interval of a median"))
+    n = array.size
+    below = stats.binom.cdf(np.arange(n), n, 0.5)
+    rank = int((2 * below <= 1 - _level(level)).sum())
+    if rank == 0:
+        raise TooFewSamplesError(
+            f"no order-statistic interval of the median reaches {level:.1%} with {n} values; run more"
+        )
+    return Interval(
+        float(np.median(array)),
+        float(array[rank - 1]),
+        float(array[n - rank]),
+        n,
+        f"order statistics, {level:.0%}",
+    )
+
+
+def _differences(values: Sequence[float], baseline: Sequence[float], least: int, what: str) -> np.ndarray:
+    if len(values) != len(baseline):
+        raise StatisticsError(f"{what} pairs values one to one, but got {len(values)} and {len(baseline)}")
+    return _finite(values, least, what) - _finite(baseline, least, what)
+
+
+def paired_difference(values: Sequence[float], baseline: Sequence[float], level: float = 0.95) -> Interval:
+    """Mean of values[i] - baseline[i] with its t interval; i is the seed both runs share.
+
+    Pairing takes out what the two runs have in common (the data split, the initial model). Errors as
+    mean_interval, and StatisticsError when the two sequences differ in length.
+    """
+    differences = _differences(values, baseline, MINIMUM_FOR_INTERVAL, "a paired difference")
+    interval = mean_interval(differences, level)
+    return Interval(interval.estimate, interval.low, interval.high, interval.n, f"paired {interval.method}")
+
+
+def sign_flip_p(values: Sequence[float], baseline: Sequence[float]) -> float:
+    """Two-sided p of the exact paired sign-flip permutation test of "the differences are symmetric about 0".
+
+    p = share of the 2**n sign patterns s with |sum s_i d_i| >= |sum d_i|, d = values - baseline, by full
+    enumeration. Sums within 1e-9 of sum |d_i| count as equal, since addition in another order moves the last
+    bits. Raises TooFewSamplesError below 2 pairs and StatisticsError above 24.
+    """
+    differences = _differences(values, baseline, 2, "the sign-flip test")
+    if differences.size > MAXIMUM_EXACT:
+        raise StatisticsError(
+            f"the exact sign-flip test enumerates at most {MAXIMUM_EXACT} pairs and got {differences.size}"
+        )
+    sums = np.array(
+        [differences[0]]
+    )  # the sign of the first pair is fixed: a pattern and its mirror have the same |sum|
+    for difference in differences[1:]:
+        sums = np.concatenate([sums - difference, sums + difference])
+    tolerance = 1e-9 * float(np.abs(differences).sum())
+    return float((np.abs(sums) >= abs(float(differences.sum())) - tolerance).mean())
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down adjusted p-values, in the order given.
+
+    The k-th smallest of m becomes max over j <= k of min(1, (m - j + 1) * p_(j)); rejecting where this is at
+    most alpha keeps the chance of any false rejection at alpha, for any dependence. An empty table gives an
+    empty list.
+    """
+    p = np.asarray(p_values, dtype=np.float64)
+    if p.size == 0:
+        return []
+    if not ((p >= 0) & (p <= 1)).all():
+        raise StatisticsError(
+            "Holm's correction takes p-values in [0, 1]; leave out the methods that have none"
+        )
+    order = np.argsort(p, kind="stable")
+    stepped = np.minimum(1.0, (p.size - np.arange(p.size)) * p[order])
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.maximum.accumulate(stepped)
+    return [float(value) for value in adjusted]
+
+
+def smallest_attainable_p(n: int, comparisons: int = 1) -> float:
+    """Smallest p that n pairs can reach after Holm over the given number of comparisons: min(1, comparisons *
+    2**(1 - n)).
+
+    2**(1 - n) is the sign-flip p when all n differences have one sign. Raises StatisticsError unless both are
+    positive.
+    """
+    if n < 1 or comparisons < 1:
+        raise StatisticsError(f"needs at least 1 pair and 1 comparison, not {n} and {comparisons}")
+    return min(1.0, comparisons * 2.0 ** (1 - n))
+
+
+def can_rank(n: int, comparisons: int, alpha: float = 0.05) -> bool:
+    """Whether n paired seeds could give a significant rank over so many comparisons; never with fewer than
+    seven seeds.
+    """
+    return n >= MINIMUM_FOR_RANK and smallest_attainable_p(n, comparisons) <= alpha
+
+
+def seeds_to_rank(comparisons: int, alpha: float = 0.05) -> int:
+    """Fewest seeds with which can_rank holds: 7 for 2 comparisons at 5 %, 9 for 10, 10 for 20, 11 for 40."""
+    if not 0 < alpha < 1:
+        raise StatisticsError(f"alpha lies in (0, 1), not {alpha}")
+    n = MINIMUM_FOR_RANK
+    while not can_rank(n, comparisons, alpha):
+        n += 1
+    return n

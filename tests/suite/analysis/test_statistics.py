@@ -1,0 +1,173 @@
+"""Intervals cover what they claim, tests agree with scipy and with published tables, bad data is refused."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from suite.analysis import statistics as s
+
+DRAWS = 8000
+# A simulated coverage of 95 % has a standard error of 0.25 % here, so 1 % below nominal is four standard
+# errors away.
+
+
+def coverage(draw, interval, truth: float) -> float:
+    rng = np.random.default_rng([2024, 7])
+    hits = 0
+    for _ in range(DRAWS):
+        result = interval(draw(rng))
+        hits += result.low <= truth <= result.high
+    return hits / DRAWS
+
+
+@pytest.mark.parametrize("n", [6, 12])
+@pytest.mark.parametrize("shape", ["normal", "heavy tails"])
+def test_mean_interval_covers(n, shape):
+    draw = {"normal": lambda r: r.normal(3.0, 2.0, n), "heavy tails": lambda r: 3.0 + r.standard_t(3, n)}[
+        shape
+    ]
+    found = coverage(draw, s.mean_interval, 3.0)
+    assert 0.94 <= found <= 0.975
+
+
+@pytest.mark.parametrize(("shape", "stated"), [("uniform", 0.939), ("exponential", 0.887)])
+def test_mean_interval_falls_short_by_what_its_docstring_says(shape, stated):
+    draw = {"uniform": lambda r: r.uniform(0.0, 2.0, 6), "exponential": lambda r: r.exponential(1.0, 6)}[
+        shape
+    ]
+    assert coverage(draw, s.mean_interval, 1.0) == pytest.approx(stated, abs=0.012)
+    assert f"{shape} {stated:.1%}".replace("%", " %") in " ".join(s.mean_interval.__doc__.split())
+
+
+def test_paired_difference_covers_for_accuracies_of_a_small_test_set():
+    """Two classifiers, right on 97 % and 96 % of 360 examples, share splits that differ."""
+
+    def draw(rng):
+        hardness = rng.normal(0, 0.005, 6)
+        return [
+            100 * rng.binomial(360, np.clip(p + hardness, 0, 1)) / 360
+            for p in (np.full(6, 0.96), np.full(6, 0.97))
+        ]
+
+    found = coverage(draw, lambda pair: s.paired_difference(*pair), -1.0)
+    assert 0.94 <= found <= 0.97
+
+
+@pytest.mark.parametrize("n", [6, 9, 20])
+@pytest.mark.parametrize("shape", ["exponential", "cauchy"])
+def test_median_interval_covers_any_distribution(n, shape):
+    draw = {"exponential": lambda r: r.exponential(1.0, n), "cauchy": lambda r: r.standard_cauchy(n)}[shape]
+    truth = {"exponential": math.log(2), "cauchy": 0.0}[shape]
+    found = coverage(draw, s.median_interval, truth)
+    assert found >= 0.94
+
+
+def test_median_interval_ranks_are_the_tabulated_ones():
+    """Ranks of the 95 % interval for n = 6, 10, 20, 30: (1,6), (2,9), (6,15), (10,21)."""
+    for n, (low, high) in {6: (1, 6), 10: (2, 9), 20: (6, 15), 30: (10, 21)}.items():
+        found = s.median_interval(range(1, n + 1))
+        assert (found.low, found.high) == (low, high)
+        assert found.estimate == (n + 1) / 2
+
+
+def test_mean_interval_equals_scipy():
+    values = [96.1, 95.0, 97.2, 96.6, 95.8, 96.4]
+    found = s.mean_interval(values, 0.9)
+    reference = stats.ttest_1samp(values, 0).confidence_interval(0.9)
+    assert (found.low, found.high) == pytest.approx((reference.low, reference.high), rel=1e-12)
+    assert found.n == 6
+    assert found.method == "t, 90%"
+
+
+@pytest.mark.parametrize("n", [2, 5, 6, 9])
+def test_sign_flip_equals_scipy(n):
+    rng = np.random.default_rng(n)
+    a, b = rng.normal(0.4, 1, n), rng.normal(0, 1, n)
+    reference = stats.permutation_test(
+        (a, b), lambda x, y: np.mean(x - y), permutation_type="samples", n_resamples=np.inf
+    )
+    assert s.sign_flip_p(a, b) == pytest.approx(reference.pvalue, rel=1e-12)
+
+
+def test_sign_flip_counts_every_pattern_with_ties():
+    """Accuracies are multiples of 1/360, so many patterns tie: compare with integers."""
+    steps = [3, 1, -1, 2, 0, 1, 3]
+    exact = sum(
+        abs(sum(f * d for f, d in zip(flips, steps, strict=True))) >= abs(sum(steps))
+        for flips in itertools.product((1, -1), repeat=len(steps))
+    ) / 2 ** len(steps)
+    values = [90 + 100 * step / 360 for step in steps]
+    assert s.sign_flip_p(values, [90.0] * len(steps)) == exact
+
+
+def test_sign_flip_limits():
+    assert s.sign_flip_p([1.0] * 6, [0.0] * 6) == 2**-5
+    assert s.sign_flip_p([1.0] * 6, [1.0] * 6) == 1.0
+    with pytest.raises(s.StatisticsError, match="at most 24"):
+        s.sign_flip_p([1.0] * 25, [0.0] * 25)
+
+
+def test_sign_flip_keeps_its_level():
+    """Under the null at most alpha of the studies are called different."""
+    rng = np.random.default_rng(3)
+    rejected = np.mean([s.sign_flip_p(rng.standard_t(3, 8), np.zeros(8)) <= 0.05 for _ in range(3000)])
+    assert 0.03 <= rejected <= 0.06
+
+
+def test_holm_known_values():
+    """The classical worked example: 0.01, 0.04, 0.03, 0.005 become 0.03, 0.06, 0.06, 0.02."""
+    assert s.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert s.holm([0.6, 0.7]) == [1.0, 1.0]
+    assert s.holm([]) == []
+
+
+def test_holm_keeps_the_family_wise_error():
+    """Ten true nulls: any rejection at 5 % in at most 5 % of the tables (standard error 0.35 %)."""
+    rng = np.random.default_rng(11)
+    any_rejected = np.mean([min(s.holm(rng.uniform(size=10))) <= 0.05 for _ in range(4000)])
+    assert any_rejected <= 0.05 + 0.01
+
+
+@pytest.mark.parametrize(("comparisons", "n"), [(1, 7), (2, 7), (10, 9), (20, 10), (40, 11)])
+def test_seeds_to_rank(comparisons, n):
+    assert s.seeds_to_rank(comparisons) == n
+    assert s.can_rank(n, comparisons)
+    assert not s.can_rank(n - 1, comparisons)
+
+
+def test_smallest_attainable_p_is_attained_and_never_beaten():
+    """One method with all seven differences of one sign, two without any effect."""
+    best = s.sign_flip_p(range(1, 8), [0] * 7)
+    assert min(s.holm([best, 1.0, 1.0])) == s.smallest_attainable_p(7, 3) == 3 / 64
+    assert s.smallest_attainable_p(2, 40) == 1.0
+
+
+@pytest.mark.parametrize("function", [s.mean_interval, s.median_interval])
+def test_too_few_and_not_finite_are_refused(function):
+    with pytest.raises(s.TooFewSamplesError, match="at least 6 values and got 5; run more seeds"):
+        function([1.0] * 5)
+    for bad in (math.nan, math.inf):
+        with pytest.raises(s.StatisticsError, match="1 of 7 values are not finite"):
+            function([1.0] * 6 + [bad])
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(s.StatisticsError, match="6 and 7"):
+        s.paired_difference([1.0] * 6, [1.0] * 7)
+    with pytest.raises(s.TooFewSamplesError, match="a paired difference"):
+        s.paired_difference([1.0] * 5, [1.0] * 5)
+    with pytest.raises(s.StatisticsError, match="confidence level"):
+        s.mean_interval([1.0] * 6, 95)
+    with pytest.raises(s.TooFewSamplesError, match="no order-statistic interval"):
+        s.median_interval([1.0] * 6, 0.99)
+    with pytest.raises(s.StatisticsError, match="p-values"):
+        s.holm([0.1, math.nan])
+    with pytest.raises(s.StatisticsError, match="at least 1 pair"):
+        s.smallest_attainable_p(0)
+    with pytest.raises(s.StatisticsError, match="shape"):
+        s.mean_interval([[1.0] * 6])
