@@ -1,0 +1,30 @@
+"""What is trained: data, model, metric, margin.
+
+>>> from suite.workloads import get
+>>> task = get("digits-mlp").task(seed=0, world_size=4)
+>>> parameters = task.initial()                      # name -> float32 tensor
+>>> images, labels = task.batch(step=0)              # [4, 32, 64] float32, [4, 32] int64
+>>> loss = task.loss(parameters, images[0], labels[0])
+>>> sorted(task.evaluate(parameters))
+['accuracy', 'nll']
+
+A workload is added as `docs/adding-a-workload.md` says: one file, one row in `registry.py`, one row in the
+tests.
+"""
+
+from __future__ import annotations
+
+from suite.workloads.base import DataError, Task, Workload, WorkloadOptionError
+from suite.workloads.registry import OptionInfo, UnknownWorkloadError, get, names, options
+
+__all__ = [
+    "DataError",
+    "OptionInfo",
+    "Task",
+    "UnknownWorkloadError",
+    "Workload",
+    "WorkloadOptionError",
+    "get",
+    "names",
+    "options",
+]

@@ -1,0 +1,155 @@
+"""The contract of a workload: what is trained, how it is judged, and a task for each seed.
+
+A `Workload` is configuration: its dataclass fields are its options, its class constants say how it is
+judged. It makes `Task`s. A task hands out initial parameters, every worker's batch of any step, the loss of
+one worker, and the metric. All of it is deterministic from the seed; nothing touches a global random
+generator.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from suite.workloads.initialisation import draw_parameters
+
+
+class WorkloadOptionError(ValueError):
+    """An option that this workload does not have, or a value that it cannot take."""
+
+
+class DataError(RuntimeError):
+    """The data of a workload is missing, or its bytes are not the ones the workload is defined on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload(ABC):
+    """What is trained and how it is judged. Subclasses are frozen dataclasses; their fields are the options.
+
+    `margin` is the largest difference of `metric`, in `unit`, that still counts as *equal*: at most half of
+    what the weakest negative control loses on this workload. It judges results and changes no run, so it is no part
+    of `version`.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[int]
+    summary: ClassVar[str]
+    metric: ClassVar[Literal["accuracy", "bits_per_byte", "excess_loss"]]
+    unit: ClassVar[Literal["points", "bits/byte", "1"]]
+    direction: ClassVar[Literal["higher", "lower"]]
+    margin: ClassVar[float]
+    batch_size: ClassVar[int]
+    """Examples per worker and step where the caller names none."""
+    shardings: ClassVar[tuple[str, ...]]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Every option with its value, defaults filled in."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    @abstractmethod
+    def build(self) -> nn.Module:
+        """The model, with unfilled parameters on the "meta" device.
+
+        `forward(*batch_of_one_worker)` is the mean loss over the batch, a scalar; it is the workload's only
+        definition of the model, and is written so that `torch.func.vmap` can batch it over workers and
+        seeds.
+        """
+
+    @abstractmethod
+    def task(self, seed: int, world_size: int, sharding: str = "iid", batch_size: int | None = None) -> Task:
+        """The task of one seed; `batch_size` is per worker. ValueError for what cannot be, saying what can."""
+
+    def module(self, seed: int) -> nn.Module:
+        """The model for a real process group: float32 on CPU, with the values of `task(seed, ...).initial()`.
+
+        `module(*batch_of_one_worker)` is the loss, bit-equal to `task.loss` at the same parameters.
+        """
+        module = self.build()
+        module.load_state_dict(draw_parameters(module, seed), assign=True)
+        return module
+
+    def check(self, seed: int, world_size: int, sharding: str, batch_size: int | None) -> int:
+        """Refuse impossible arguments of `task` with ValueError; return the batch size to use."""
+        size = self.batch_size if batch_size is None else batch_size
+        for label, value, least in (
+            ("seed", seed, 0),
+            ("world_size", world_size, 1),
+            ("batch_size", size, 1),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(
+                    f"{label} of workload {self.name} must be an integer >= {least}, got {value!r}"
+                )
+        if sharding not in self.shardings:
+            allowed = " or ".join(f'"{name}"' for name in self.shardings)
+            raise ValueError(f'workload {self.name} has no sharding "{sharding}": use {allowed}')
+        return size
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Task(ABC):
+    """One workload at one seed for one number of workers.
+
+    Tasks of one workload share the code of `loss`, so the workers of all seeds can be batched into one call
+    of `torch.func.vmap(torch.func.grad_and_value(task.loss))`.
+    """
+
+    workload: Workload
+    seed: int
+    world_size: int
+    sharding: str
+    batch_size: int
+    train_size: int
+    """Training examples over all ranks."""
+    test_size: int
+    """Examples that `evaluate` judges; 0 where the metric is a closed form."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps in which the workers together have seen `train_size` examples, rounded up."""
+        return math.ceil(self.train_size / (self.world_size * self.batch_size))
+
+    def initial(self) -> dict[str, Tensor]:
+        """Initial parameters, name -> float32 tensor on CPU, in the model's order; fresh tensors each call.
+
+        They depend on the seed alone: not on the world size, the sharding or the batch size.
+        """
+        return draw_parameters(skeleton(self.workload), self.seed)
+
+    def loss(self, params: Mapping[str, Tensor], *batch: Tensor) -> Tensor:
+        """Mean loss of one worker's batch (entries of `batch(step)` at one rank), a float32 scalar. Pure."""
+        loss: Tensor = functional_call(skeleton(self.workload), dict(params), batch)
+        return loss
+
+    @abstractmethod
+    def batch(self, step: int) -> tuple[Tensor, ...]:
+        """Every worker's batch at `step` >= 0: tensors [world_size, batch_size, ...], of unchanging shapes."""
+
+    @abstractmethod
+    def evaluate(self, params: Mapping[str, Tensor]) -> dict[str, float]:
+        """The metric, and what stands beside it, over the whole test part, in fixed chunks.
+
+        Parameters that are not finite give a NaN `nll` or metric; that is the caller's sign of divergence.
+        """
+
+
+@lru_cache(maxsize=32)
+def skeleton(workload: Workload) -> nn.Module:
+    """The workload's model without values, one for all its tasks; called only by `functional_call`."""
+    return workload.build()
+
+
+def predict(task: Task, params: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+    """What the model says of `inputs` [batch, ...] without targets (logits), without a graph."""
+    with torch.no_grad():
+        output: Tensor = functional_call(skeleton(task.workload), dict(params), (inputs,))
+    return output

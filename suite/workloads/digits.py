@@ -1,0 +1,112 @@
+"""Digits: 1797 real 8x8 images of ten handwritten digits, as shipped with scikit-learn; the data of the
+digits-* family.
+
+Source: the test part of the UCI set "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak,
+1998).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+from collections.abc import Mapping
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from suite.workloads.base import DataError, Task, Workload, predict
+from suite.workloads.installed import assert_sha256, find_distribution, sha256
+from suite.workloads.sampling import Indices, ShardSampler, by_class_shards, iid_shards, split
+
+CLASSES = 10
+PIXELS = 64
+TRAIN_SIZE, TEST_SIZE = 1257, 540
+PIXEL_SHIFT, PIXEL_SCALE = 4.9, 6.0
+"""Pixels are integers 0 to 16; fixed round numbers near their mean and spread bring them to about zero and
+one.
+"""
+
+_FILE = "sklearn/datasets/data/digits.csv.gz"
+_SHA256 = "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"
+_CHUNK = 270
+
+
+@lru_cache(maxsize=1)
+def load_digits() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+    """Pixels uint8 [1797, 64], row by row of the image, 0 to 16; labels uint8 [1797]. Raises DataError."""
+    path = find_distribution("scikit-learn", "the digits images come with scikit-learn").locate_file(_FILE)
+    try:
+        with gzip.open(str(path), "rt", encoding="ascii") as lines:
+            table = np.loadtxt(lines, delimiter=",", dtype=np.float64).astype(np.uint8)
+    except FileNotFoundError as error:
+        raise DataError(f"scikit-learn came without {_FILE}: reinstall it from its wheel") from error
+    images, labels = np.ascontiguousarray(table[:, :-1]), np.ascontiguousarray(table[:, -1])
+    assert_sha256(
+        sha256(images.tobytes(), labels.tobytes()),
+        _SHA256,
+        "the digits data",
+        "reinstall scikit-learn from its wheel",
+    )
+    images.flags.writeable = labels.flags.writeable = False
+    return images, labels
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DigitsTask(Task):
+    """Digits for one seed: 1257 images to train on, 540 to judge, redrawn for each seed.
+
+    `batch(step)` is images float32 [world_size, batch_size, 64] and labels int64 [world_size, batch_size];
+    `evaluate` gives `accuracy` in percent (0 to 100) and `nll` in nats per image.
+    """
+
+    images: Tensor = dataclasses.field(repr=False)
+    labels: Tensor = dataclasses.field(repr=False)
+    test: Tensor = dataclasses.field(repr=False)
+    sampler: ShardSampler = dataclasses.field(repr=False)
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        chosen = torch.from_numpy(self.sampler.indices(step))
+        return self.images[chosen], self.labels[chosen]
+
+    def evaluate(self, params: Mapping[str, Tensor]) -> dict[str, float]:
+        correct, nll = 0, 0.0
+        for start in range(0, self.test_size, _CHUNK):
+            chunk = self.test[start : start + _CHUNK]
+            logits, labels = predict(self, params, self.images[chunk]), self.labels[chunk]
+            correct += int((logits.argmax(dim=-1) == labels).sum())
+            nll += float(F.cross_entropy(logits.double(), labels, reduction="sum"))
+        return {"accuracy": 100.0 * correct / self.test_size, "nll": nll / self.test_size}
+
+
+def digits_task(
+    workload: Workload, seed: int, world_size: int, sharding: str, batch_size: int | None
+) -> DigitsTask:
+    """The digits task of `workload`; sharding "iid" or "by-class" (rank r holds the digits d with d %
+    world_size == r).
+    """
+    size = workload.check(seed, world_size, sharding, batch_size)
+    pixels, targets = load_digits()
+    labels = targets.astype(np.int64)
+    train, test = split(len(labels), TEST_SIZE, seed)
+    shards: tuple[Indices, ...]
+    if sharding == "by-class":
+        shards = by_class_shards(train, labels, world_size)
+    else:
+        shards = iid_shards(train, world_size, seed)
+    return DigitsTask(
+        workload=workload,
+        seed=seed,
+        world_size=world_size,
+        sharding=sharding,
+        batch_size=size,
+        train_size=len(train),
+        test_size=len(test),
+        images=(torch.from_numpy(pixels.astype(np.float32)) - PIXEL_SHIFT) / PIXEL_SCALE,
+        labels=torch.from_numpy(labels),
+        test=torch.from_numpy(test),
+        sampler=ShardSampler(shards, size, seed),
+    )

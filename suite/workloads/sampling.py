@@ -1,0 +1,118 @@
+"""Who sees which example when: splits, shards and endless batches, all counter-based.
+
+Every draw comes from its own Philox stream, named by (seed, purpose, rank, epoch), so any step can be asked
+for in any order, in any process, with the same answer, and no draw moves another. Permutations sort raw
+64-bit words, which NumPy keeps fixed between its releases (it does not promise that for its own
+`permutation`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+Indices = npt.NDArray[np.int64]
+
+
+class Stream(IntEnum):
+    """What a random stream is for. The numbers are part of every workload's version: never renumber them."""
+
+    SPLIT = 1
+    SHARD = 2
+    EPOCH = 3
+    INITIAL = 4
+    NOISE = 5
+    SHIFT = 6
+
+
+def generator(seed: int, stream: Stream, *counters: int) -> np.random.Generator:
+    """A generator of its own for `(seed, stream, counters)`. Seed and counters are integers >= 0."""
+    if seed < 0:
+        raise ValueError(f"seed must be >= 0, got {seed}")
+    return np.random.Generator(
+        np.random.Philox(np.random.SeedSequence(seed, spawn_key=(int(stream), *counters)))
+    )
+
+
+def permutation(count: int, rng: np.random.Generator) -> Indices:
+    """A uniformly random order of `0 .. count-1`, int64 [count]."""
+    return np.argsort(rng.bit_generator.random_raw(count), kind="stable").astype(np.int64)
+
+
+def split(count: int, test_size: int, seed: int) -> tuple[Indices, Indices]:
+    """Training and test indices of `count` examples, both ascending, disjoint and covering; redrawn for
+    each seed.
+    """
+    if not 0 < test_size < count:
+        raise ValueError(f"test_size must lie between 1 and {count - 1}, got {test_size}")
+    order = permutation(count, generator(seed, Stream.SPLIT))
+    return np.sort(order[test_size:]), np.sort(order[:test_size])
+
+
+def iid_shards(train: Indices, world_size: int, seed: int) -> tuple[Indices, ...]:
+    """A fixed random partition of `train` into `world_size` shards whose sizes differ by at most one."""
+    if world_size > len(train):
+        raise ValueError(
+            f"{world_size} workers cannot share {len(train)} training examples: use at most {len(train)}"
+        )
+    order = train[permutation(len(train), generator(seed, Stream.SHARD))]
+    return tuple(np.sort(part) for part in np.array_split(order, world_size))
+
+
+def by_class_shards(train: Indices, labels: npt.NDArray[np.int64], world_size: int) -> tuple[Indices, ...]:
+    """Rank r holds the examples of `train` with `labels[example] % world_size == r`. `labels` covers the
+    whole data.
+    """
+    classes = int(labels.max()) + 1
+    shards = tuple(train[labels[train] % world_size == rank] for rank in range(world_size))
+    if any(len(shard) == 0 for shard in shards):
+        raise ValueError(
+            f"by-class shards of {classes} classes leave some of {world_size} workers without data: "
+            f'use world_size <= {classes}, or sharding "iid"'
+        )
+    return shards
+
+
+class ShardSampler:
+    """Each rank goes through its own shard for ever, in a fresh order each local epoch.
+
+    The ranks' streams are the concatenated orders of epochs 0, 1, 2, ...; step t of a rank is the stream's
+    positions `t * batch_size` to `(t + 1) * batch_size - 1`. So a batch may straddle two epochs, no example
+    is dropped, and a shard may be smaller than a batch. Only the order in use is kept, as a cache: answers
+    do not depend on it.
+    """
+
+    def __init__(self, shards: Sequence[Indices], batch_size: int, seed: int) -> None:
+        self.shards = tuple(shards)
+        self.batch_size = batch_size
+        self.seed = seed
+        self._orders: list[tuple[int, Indices] | None] = [None] * len(self.shards)
+
+    def indices(self, step: int) -> Indices:
+        """The examples of every rank at `step` (>= 0): int64 [world_size, batch_size]."""
+        if step < 0:
+            raise ValueError(f"step must be >= 0, got {step}")
+        out = np.empty((len(self.shards), self.batch_size), dtype=np.int64)
+        for rank in range(len(self.shards)):
+            self._fill(out[rank], rank, step * self.batch_size)
+        return out
+
+    def _fill(self, out: Indices, rank: int, position: int) -> None:
+        filled, size = 0, len(self.shards[rank])
+        while filled < len(out):
+            epoch, offset = divmod(position + filled, size)
+            taken = min(len(out) - filled, size - offset)
+            out[filled : filled + taken] = self._order(rank, epoch)[offset : offset + taken]
+            filled += taken
+
+    def _order(self, rank: int, epoch: int) -> Indices:
+        cached = self._orders[rank]
+        if cached is not None and cached[0] == epoch:
+            return cached[1]
+        shard = self.shards[rank]
+        order = shard[permutation(len(shard), generator(self.seed, Stream.EPOCH, rank, epoch))]
+        self._orders[rank] = (epoch, order)
+        return order
