@@ -1,0 +1,169 @@
+"""What a development cluster is made of, as data: nodes, limits, and the slurm.conf and commands that follow.
+
+Everything here is pure: no process is started and no file is written. A node says where it listens
+(``address``) and what stands before its command (``prefix``), so that a node may live in a network namespace
+of its own (``prefix=("nsenter", "--net=...")``) while the rest stays as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MARKER = "bandwise-devcluster-1"
+"""Stands in ``cluster.json``: a folder without it is never removed."""
+
+SOCKET_PATH_MAX_BYTES = 107
+"""Longest path of a Unix socket on Linux; munge and every job step listen on one below the state folder."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One compute node: its ``slurmd`` listens on ``address:port`` and is started as ``prefix + command``."""
+
+    name: str
+    port: int
+    address: str = "127.0.0.1"
+    prefix: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """A cluster in one machine. Times in seconds are short, so that losing a node or a job takes seconds.
+
+    cpus_per_node may exceed what the machine has: nodes are logical, and several may share a core.
+    cred_expire_s also is the time that a requeued job is held back. extra_lines go to slurm.conf as they are.
+    """
+
+    nodes: tuple[Node, ...]
+    controller_port: int
+    hostname: str
+    controller_address: str = "127.0.0.1"
+    cpus_per_node: int = 1
+    memory_mib: int = 1024
+    max_array_size: int = 1001
+    kill_wait_s: int = 2
+    slurmd_timeout_s: int = 10
+    cred_expire_s: int = 10
+    user: str = "root"
+    extra_lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """A program that the keeper starts; once it can be used, the path ``ready`` exists ("" = at once)."""
+
+    name: str
+    argv: tuple[str, ...]
+    ready: str = ""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where things lie below the state folder."""
+
+    state_dir: Path
+    munge_dir: Path = field(init=False)
+    munge_key: Path = field(init=False)
+    munge_socket: Path = field(init=False)
+    log_dir: Path = field(init=False)
+    spool_dir: Path = field(init=False)
+    save_dir: Path = field(init=False)
+    slurm_conf: Path = field(init=False)
+    cluster_json: Path = field(init=False)
+    daemons_json: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        for name, relative in (
+            ("munge_dir", "munge"),
+            ("munge_key", "munge/key"),
+            ("munge_socket", "munge/socket"),
+            ("log_dir", "log"),
+            ("spool_dir", "spool"),
+            ("save_dir", "save"),
+            ("slurm_conf", "slurm.conf"),
+            ("cluster_json", "cluster.json"),
+            ("daemons_json", "daemons.json"),
+        ):
+            object.__setattr__(self, name, self.state_dir / relative)
+        longest = self.spool_dir / "node-00" / "node-00_4294967295.4294967295"
+        if len(str(longest).encode()) > SOCKET_PATH_MAX_BYTES:
+            raise ValueError(
+                f"{self.state_dir}: too long for Unix sockets below it "
+                f"({SOCKET_PATH_MAX_BYTES} bytes at most); choose a shorter folder, such as one in /tmp"
+            )
+
+
+def slurm_conf(config: ClusterConfig, layout: Layout) -> str:
+    """Text of slurm.conf: no accounting, no cgroups, several ``slurmd`` on one host."""
+    settings: dict[str, object] = {
+        "ClusterName": "bandwise",
+        "SlurmctldHost": f"{config.hostname}({config.controller_address})",
+        "SlurmctldPort": config.controller_port,
+        "SlurmUser": config.user,
+        "SlurmdUser": config.user,
+        "AuthType": "auth/munge",
+        "AuthInfo": f"socket={layout.munge_socket},cred_expire={config.cred_expire_s}",
+        "CredType": "cred/munge",
+        "StateSaveLocation": layout.save_dir,
+        "SlurmdSpoolDir": layout.spool_dir / "%n",
+        "SlurmctldPidFile": layout.state_dir / "slurmctld.pid",
+        "SlurmdPidFile": layout.state_dir / "slurmd-%n.pid",
+        "SlurmctldLogFile": layout.log_dir / "slurmctld.log",
+        "SlurmdLogFile": layout.log_dir / "slurmd-%n.log",
+        "SlurmdParameters": "config_overrides",  # a node has the CPUs and memory said here, not the machine's
+        "ProctrackType": "proctrack/linuxproc",
+        "TaskPlugin": "task/none",
+        "JobAcctGatherType": "jobacct_gather/none",
+        "AccountingStorageType": "accounting_storage/none",
+        "SelectType": "select/cons_tres",
+        "SelectTypeParameters": "CR_Core",
+        "SchedulerType": "sched/backfill",
+        "SchedulerParameters": "batch_sched_delay=0,sched_interval=2,bf_interval=2",
+        "MpiDefault": "none",
+        "SwitchType": "switch/none",
+        "MailProg": "/bin/true",
+        "ReturnToService": 2,
+        "MaxArraySize": config.max_array_size,
+        "KillWait": config.kill_wait_s,
+        "SlurmdTimeout": config.slurmd_timeout_s,
+        "SlurmctldTimeout": config.slurmd_timeout_s,
+        "InactiveLimit": 0,
+        "MinJobAge": 300,
+    }
+    lines = [f"{key}={value}" for key, value in settings.items()]
+    lines += [
+        f"NodeName={node.name} NodeHostname={config.hostname} NodeAddr={node.address} Port={node.port} "
+        f"CPUs={config.cpus_per_node} RealMemory={config.memory_mib} State=UNKNOWN"
+        for node in config.nodes
+    ]
+    lines.append("PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP")
+    return "\n".join([*lines, *config.extra_lines, ""])
+
+
+def daemons(config: ClusterConfig, layout: Layout, programs: dict[str, str]) -> tuple[Daemon, ...]:
+    """What to start, in order. ``programs`` maps munged, slurmctld and slurmd to their paths."""
+    munge = layout.munge_dir
+    started = [
+        Daemon(
+            "munged",
+            (
+                *(programs["munged"], "--foreground", "--num-threads=2"),
+                *(f"--key-file={layout.munge_key}", f"--socket={layout.munge_socket}"),
+                *(
+                    f"--pid-file={munge / 'pid'}",
+                    f"--log-file={munge / 'log'}",
+                    f"--seed-file={munge / 'seed'}",
+                ),
+            ),
+            ready=str(layout.munge_socket),
+        ),
+        Daemon("slurmctld", (programs["slurmctld"], "-D", "-f", str(layout.slurm_conf))),
+    ]
+    started += [
+        Daemon(
+            node.name, (*node.prefix, programs["slurmd"], "-D", "-N", node.name, "-f", str(layout.slurm_conf))
+        )
+        for node in config.nodes
+    ]
+    return tuple(started)

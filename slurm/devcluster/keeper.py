@@ -1,0 +1,140 @@
+"""The parent of a development cluster's daemons: starts them, and takes everything along when it ends.
+
+Slurm's job steps detach themselves from ``slurmd``, so a list of daemon pids does not hold them all. The
+keeper is the *subreaper* of what it starts: a descendant whose parent ends becomes the keeper's own child. To
+stop, it kills its children, which hands it their children, until it has none. No pid is guessed: a child that
+has not been reaped keeps its pid. Then the keeper removes the state folder.
+
+Run by ``slurm.devcluster.up`` as ``python -m slurm.devcluster.keeper STATE_DIR [--tied]``; ends on SIGTERM or
+SIGINT, and with ``--tied`` also when its standard input closes, that is with the process that started it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from slurm.devcluster.config import MARKER, Daemon, Layout
+from slurm.devcluster.process import Process, children
+
+PR_SET_CHILD_SUBREAPER = 36
+READY_TIMEOUT_S = 10.0
+
+
+@dataclass
+class Keeper:
+    """The state of a keeper: what it started, and how what has ended ended."""
+
+    layout: Layout
+    started: dict[str, Process] = field(default_factory=dict)
+    exited: dict[str, int] = field(default_factory=dict)
+
+    def start(self, daemon: Daemon) -> bool:
+        """Start one daemon in its own session, its output in ``log/<name>.out``; wait until it is ready.
+
+        False where it ended or was not ready in time; whoever waits for the cluster says so, with the output.
+        """
+        out = str(self.layout.log_dir / f"{daemon.name}.out")
+        pid = os.posix_spawnp(
+            daemon.argv[0],
+            daemon.argv,
+            os.environ,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, out, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsid=True,
+        )
+        self.started[daemon.name] = Process.of(pid)
+        self.record()
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while daemon.ready and not Path(daemon.ready).exists():
+            if daemon.name in self.exited or time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+            self.reap()
+        return True
+
+    def record(self) -> None:
+        """Write who runs to ``daemons.json`` (whole or not at all)."""
+        record = {
+            "keeper": asdict(Process.of(os.getpid())),
+            "started": {name: asdict(process) for name, process in self.started.items()},
+            "exited": self.exited,
+        }
+        temporary = self.layout.daemons_json.with_suffix(".tmp")
+        temporary.write_text(json.dumps(record, indent=1), encoding="utf-8")
+        temporary.replace(self.layout.daemons_json)
+
+    def reap(self) -> None:
+        """Collect children that have ended; daemons among them go on record with their exit code."""
+        names = {process.pid: name for name, process in self.started.items()}
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid in names:
+                self.exited[names[pid]] = os.waitstatus_to_exitcode(status)
+                self.record()
+
+    def stop(self) -> None:
+        """Kill what descends from this process, whatever it is, then remove the state folder."""
+        while True:
+            for pid in children(os.getpid()):
+                os.kill(pid, signal.SIGKILL)  # not reaped yet, hence still this process
+            try:
+                os.waitpid(-1, 0)
+            except ChildProcessError:
+                break
+        shutil.rmtree(self.layout.state_dir)
+
+
+def run(layout: Layout, tied: bool) -> None:
+    """Start the daemons named in ``cluster.json`` and keep them until told to stop."""
+    plan = json.loads(layout.cluster_json.read_text(encoding="utf-8"))
+    if plan["marker"] != MARKER:
+        raise ValueError(f"{layout.cluster_json} was not written by this program")
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+    woken, wake = socket.socketpair()
+    wake.setblocking(False)
+    signal.set_wakeup_fd(wake.fileno())
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        signal.signal(number, lambda *_: None)  # the wake-up descriptor carries the number
+
+    keeper = Keeper(layout)
+    try:
+        for entry in plan["daemons"]:
+            if not keeper.start(Daemon(entry["name"], tuple(entry["argv"]), entry["ready"])):
+                break
+        watched = [woken, *([sys.stdin] if tied else [])]
+        stopping = False
+        while not stopping:
+            readable, _, _ = select.select(watched, [], [])
+            if woken in readable:
+                numbers = woken.recv(4096)
+                stopping = signal.SIGTERM in numbers or signal.SIGINT in numbers
+                keeper.reap()
+            if sys.stdin in readable:
+                stopping = stopping or not os.read(sys.stdin.fileno(), 4096)
+    finally:
+        keeper.stop()
+
+
+if __name__ == "__main__":
+    run(Layout(Path(sys.argv[1])), tied="--tied" in sys.argv[2:])
