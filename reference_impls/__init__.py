@@ -1,0 +1,34 @@
+"""Reference implementations of communication-efficient training methods, behind one interface.
+
+Public face: `list_algorithms`, `info`, `create`, `DataParallelOptimizer` (real process groups), `SimulatedCluster`
+(n workers in one process). Importing this package imports no torch; the names are resolved when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from reference_impls.registry import AlgorithmInfo, create, info, list_algorithms, load_plugin
+
+if TYPE_CHECKING:
+    from reference_impls.optimizer import DataParallelOptimizer
+    from reference_impls.simulated import SimulatedCluster
+
+__all__ = [
+    "AlgorithmInfo",
+    "DataParallelOptimizer",
+    "SimulatedCluster",
+    "create",
+    "info",
+    "list_algorithms",
+    "load_plugin",
+]
+
+_LAZY = {"DataParallelOptimizer": "reference_impls.optimizer", "SimulatedCluster": "reference_impls.simulated"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,227 @@
+"""What a method is: four small phases over a `Shard`, as configuration without state.
+
+The step is: `plan` (what kind of step is this?) -> backward, with `reduce` for every shard -> `update` for every
+shard -> ``optimizer.step()`` once -> `synchronize` for every shard. A method is a frozen dataclass of options; its
+state lives in declared *slots* of each worker, so that drivers can checkpoint, move and simulate it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from reference_impls.collectives import Exchange, Group, Pending
+from reference_impls.randomness import Key
+
+ParamGroups = Sequence[dict[str, Any]]
+OptimizerFactory = Callable[[ParamGroups], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Declares one tensor of state a shard.
+
+    kind: ``replicated`` (the same on all ranks), ``per_rank`` (each rank its own) or ``owned`` (rank r holds the r-th
+    of n equal pieces of the shard, see `Shard.chunk`). `init` is the starting value of every element.
+    """
+
+    kind: Literal["replicated", "per_rank", "owned"]
+    init: float = 0.0
+
+
+def replicated(init: float = 0.0) -> Slot:
+    """State of shape [d] that is the same on all ranks."""
+    return Slot("replicated", init)
+
+
+def per_rank(init: float = 0.0) -> Slot:
+    """State of shape [d] that every rank keeps for itself."""
+    return Slot("per_rank", init)
+
+
+def owned(init: float = 0.0) -> Slot:
+    """State of shape [d'] for the piece of the shard that this rank serves (`Shard.chunk`); d' may be 0."""
+    return Slot("owned", init)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One parameter inside a shard: `part` is its slice of the shard, `start` the model-wide index of its element 0."""
+
+    name: str
+    param: Tensor
+    part: slice
+    group: int
+    start: int
+
+
+@dataclass(slots=True)
+class Clock:
+    """Time as a method sees it. `plan` is the only writer of `counters`; everything else only reads.
+
+    step: completed steps. kind: kind of the present step, as `plan` said. lr: learning rate of the first parameter
+    group for this step. world: all ranks. observed: scalars told by ``optimizer.observe``.
+    """
+
+    world: Group
+    seed: int = 0
+    step: int = 0
+    kind: str = "step"
+    lr: float = 0.0
+    counters: dict[str, int | float] = field(default_factory=dict)
+    observed: dict[str, float] = field(default_factory=dict)
+
+
+class Shard:
+    """A contiguous flat view of some parameters of one worker; what the phases of a method work on.
+
+    index: number of the shard, equal on all ranks. start: model-wide index of its first element. d: elements.
+    params: Tensor[d], the parameters themselves. grads: Tensor[d], the local gradient (mean over local
+    micro-batches). views: the parameters one by one. state: slot name -> Tensor. pending: started exchanges by name.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        params: Tensor,
+        grads: Tensor,
+        views: tuple[View, ...],
+        clock: Clock,
+        optimizer_groups: Callable[[], ParamGroups],
+        start: int,
+    ) -> None:
+        self.index = index
+        self.start = start
+        self.d = params.numel()
+        self.params = params
+        self.grads = grads
+        self.views = views
+        self.clock = clock
+        self.state: dict[str, Tensor] = {}
+        self.pending: dict[str, Pending] = {}
+        self._optimizer_groups = optimizer_groups
+        self._scratch: dict[tuple[str, int, torch.dtype], Tensor] = {}
+
+    @property
+    def world(self) -> Group:
+        """All ranks."""
+        return self.clock.world
+
+    @property
+    def step(self) -> int:
+        """Completed steps before this one."""
+        return self.clock.step
+
+    @property
+    def kind(self) -> str:
+        """Kind of the present step."""
+        return self.clock.kind
+
+    def groups(self) -> Iterator[tuple[slice, Mapping[str, Any]]]:
+        """Runs of equal hyper-parameters: (slice of the shard, the parameter group's dict with lr of this step)."""
+        groups = self._optimizer_groups()
+        position = 0
+        while position < len(self.views):
+            last = position
+            while last + 1 < len(self.views) and self.views[last + 1].group == self.views[position].group:
+                last += 1
+            yield slice(self.views[position].part.start, self.views[last].part.stop), groups[self.views[position].group]
+            position = last + 1
+
+    def chunk(self, rank: int | None = None, multiple: int = 8) -> slice:
+        """The piece of the shard that `rank` (default: this one) serves: ceil(d / (multiple n)) * multiple elements.
+
+        The last pieces are shorter or empty; their padding is not part of the shard.
+        """
+        size = self.chunk_size(multiple)
+        r = self.world.rank if rank is None else rank
+        return slice(min(r * size, self.d), min((r + 1) * size, self.d))
+
+    def chunk_size(self, multiple: int = 8) -> int:
+        """Elements of every rank's piece, padding included."""
+        return -(-self.d // (multiple * self.world.size)) * multiple
+
+    def key(self, stage: str, *, shared: bool = False, view: View | None = None) -> Key:
+        """Random stream of this step and stage: counted by model-wide element index, private to the rank unless shared.
+
+        With `view` the stream is keyed by the parameter's name and counts from its first element.
+        """
+        return Key.of(
+            seed=self.clock.seed,
+            step=self.clock.step,
+            stage=stage,
+            rank=None if shared else self.world.rank,
+            name=None if view is None else view.name,
+            start=self.start if view is None else 0,
+        )
+
+    def scratch(self, name: str, numel: int, dtype: torch.dtype) -> Tensor:
+        """A reused buffer of undefined content, 1-D; valid until the same name is asked for again."""
+        key = (name, numel, dtype)
+        if key not in self._scratch:
+            self._scratch[key] = torch.empty(numel, dtype=dtype, device=self.params.device)
+        return self._scratch[key]
+
+
+@dataclass(frozen=True)
+class Algorithm(ABC):
+    """One worker's part of a data-parallel training method: configuration only, one object for all workers.
+
+    scope: ``bucket`` (one shard a bucket, may overlap with backward) or ``model`` (needs the whole gradient).
+    slots: declared state. defaults: hyper-parameters of the parameter groups if the method has its own update rule.
+    reduces_gradient: True if `reduce` answers a gradient that is equal on all ranks, so that clipping it there means
+    clipping the global gradient.
+    """
+
+    scope: ClassVar[Literal["bucket", "model"]] = "bucket"
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    reduces_gradient: ClassVar[bool] = True
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """Declared state; a class attribute or a property of the options."""
+        return {}
+
+    def check(self, world: Group) -> None:  # noqa: B027 - a hook with an empty default
+        """Raise `UnsupportedError` if the options cannot work with this world size. Asked once, at construction."""
+
+    def inner_optimizer(self, groups: ParamGroups) -> torch.optim.Optimizer:
+        """The optimizer that is stepped after `update`. Methods with their own rule get an inert holder of groups."""
+        return torch.optim.Optimizer(groups, dict(self.defaults))  # type: ignore[arg-type]
+
+    @property
+    def has_inner_optimizer(self) -> bool:
+        """Whether ``optimizer.step()`` does anything after `update`."""
+        return type(self).inner_optimizer is not Algorithm.inner_optimizer
+
+    def hyperparameters(self) -> Mapping[str, Any]:
+        """Names and defaults of the parameter groups' hyper-parameters (lr, betas, ...)."""
+        return self.defaults
+
+    def plan(self, clock: Clock) -> Exchange[str] | str:
+        """Once a step, for all shards: the kind of this step. The only place that writes ``clock.counters``."""
+        return "step"
+
+    def reduce(self, shard: Shard) -> Exchange[Tensor] | Tensor:
+        """Gradient -> what is applied, Tensor[d]. May run while backward goes on."""
+        return shard.grads
+
+    def update(self, shard: Shard, reduced: Tensor) -> None:
+        """Local, after backward. By default hands `reduced` to the inner optimizer as the gradient."""
+        if reduced.data_ptr() != shard.grads.data_ptr():
+            shard.grads.copy_(reduced)
+
+    def synchronize(self, shard: Shard) -> Exchange[None] | None:
+        """After the update: parameters, momenta, outer step."""
+        return None
+
+
+def option(default: Any, help: str) -> Any:
+    """A dataclass field that is an option of an algorithm, with one line of help for `bandwise info`."""
+    return dataclasses.field(default=default, metadata={"help": help})

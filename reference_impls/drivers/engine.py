@@ -1,0 +1,180 @@
+"""The engine that moves exchanges forward, the same for real ranks and simulated ones.
+
+An engine drives the exchanges of its *local* ranks in lock-step: one rank on a process group, all n of them in a
+simulation. It resolves `Start` and `Finish`, compares what local ranks ask for, records bytes, and hands collectives
+to a `Transport`. The order in which collectives are launched depends on counts alone, never on completion times: when
+submission k is launched, submission j in flight moves on by one collective iff (k - j) % lag == 0; afterwards all move
+in rounds. Hence it is equal on all ranks, whatever arrives first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, Protocol
+
+from reference_impls.collectives import Collective, Finish, Pending, Start
+from reference_impls.drivers.ledger import Ledger
+from reference_impls.errors import MismatchError, UnsupportedError, UsageError
+
+
+class Transport(Protocol):
+    """Carries collectives out for the local ranks."""
+
+    ranks: Sequence[int]
+    sizes: dict[str, int]
+
+    def launch(self, requests: Sequence[Collective]) -> Any:
+        """Begin one collective; `requests[i]` comes from local rank `ranks[i]`. Answers a handle."""
+
+    def wait(self, handle: Any) -> list[Any]:
+        """Wait for a launched collective; one answer per local rank."""
+
+
+class _Flight:
+    """One exchange per local rank, suspended at a collective that has been launched."""
+
+    __slots__ = ("exchanges", "handle", "results", "done")
+
+    def __init__(self, exchanges: Sequence[Any]) -> None:
+        self.exchanges = exchanges
+        self.handle: Any = None
+        self.results: list[Any] = [None] * len(exchanges)
+        self.done = False
+
+
+class Engine:
+    """Runs exchanges over a transport. `lag`: how far apart submissions move (see the module docstring)."""
+
+    def __init__(self, transport: Transport, ledgers: Sequence[Ledger], lag: int = 1) -> None:
+        if lag < 1:
+            raise UnsupportedError(f"lag must be at least 1, got {lag}")
+        self.transport = transport
+        self.ledgers = ledgers
+        self.lag = lag
+        self._submitted: list[_Flight] = []
+        self._background: list[_Flight] = []
+
+    def run(self, exchanges: Sequence[Any]) -> list[Any]:
+        """Drive one exchange per local rank to its end; plain values pass through. Answers one result per rank."""
+        flight = self._begin(exchanges)
+        self._complete(flight)
+        return flight.results
+
+    def submit(self, exchanges: Sequence[Any]) -> None:
+        """Launch one exchange per local rank and move the earlier submissions on by the lag rule."""
+        number = len(self._submitted)
+        for earlier, flight in enumerate(self._submitted):
+            if not flight.done and (number - earlier) % self.lag == 0:
+                self._move(flight)
+        self._submitted.append(self._begin(exchanges))
+
+    def finish(self) -> list[list[Any]]:
+        """Drive all submissions to their end, in rounds. Answers [submission][local rank]."""
+        flights, self._submitted = self._submitted, []
+        while any(not flight.done for flight in flights):
+            for flight in flights:
+                if not flight.done:
+                    self._move(flight)
+        return [flight.results for flight in flights]
+
+    def advance_background(self) -> None:
+        """Move every started exchange on by one collective; called once a step."""
+        for flight in self._background:
+            if not flight.done:
+                self._move(flight)
+        self._background = [flight for flight in self._background if not flight.done]
+
+    def complete(self, pending: Pending) -> Any:
+        """The result of a started exchange of a local rank, waiting for it if need be."""
+        if not pending.done:
+            self._complete(pending.flight)
+            pending.result, pending.done = pending.flight.results[pending.rank_index], True
+            pending.flight = None
+        return pending.result
+
+    def _begin(self, exchanges: Sequence[Any]) -> _Flight:
+        flight = _Flight(exchanges)
+        generators = [isinstance(exchange, Generator) for exchange in exchanges]
+        if not any(generators):
+            flight.results, flight.done = list(exchanges), True
+        elif all(generators):
+            self._resume(flight, [None] * len(exchanges))
+        else:
+            asks, silent = generators.index(True), generators.index(False)
+            raise MismatchError(self._names(asks, "asks for a collective", silent, "asks for none"))
+        return flight
+
+    def _complete(self, flight: _Flight) -> None:
+        while not flight.done:
+            self._move(flight)
+
+    def _move(self, flight: _Flight) -> None:
+        answers = self.transport.wait(flight.handle)
+        flight.handle = None
+        self._resume(flight, answers)
+
+    def _resume(self, flight: _Flight, answers: Sequence[Any]) -> None:
+        """Send the answers in and go on until the next collective has been launched or the exchange has ended."""
+        while True:
+            requests: list[Any] = []
+            ended = 0
+            for i, exchange in enumerate(flight.exchanges):
+                try:
+                    requests.append(exchange.send(answers[i]))
+                except StopIteration as stop:
+                    flight.results[i] = stop.value
+                    requests.append(None)
+                    ended += 1
+            if ended == len(flight.exchanges):
+                flight.done = True
+                return
+            self._compare(requests)
+            if isinstance(requests[0], Collective):
+                for ledger, request in zip(self.ledgers, requests, strict=True):
+                    if request.group not in self.transport.sizes:
+                        raise UnsupportedError(f"no group {request.group!r} here; known: {sorted(self.transport.sizes)}")
+                    ledger.record(request, self.transport.sizes[request.group])
+                flight.handle = self.transport.launch(requests)
+                return
+            answers = self._start(requests) if isinstance(requests[0], Start) else self._finish(requests)
+
+    def _start(self, requests: Sequence[Start]) -> list[Pending]:
+        child = self._begin([request.exchange for request in requests])
+        if not child.done:
+            self._background.append(child)
+        pendings = []
+        for i in range(len(requests)):
+            pending = Pending()
+            pending.flight, pending.rank_index = child, i
+            pendings.append(pending)
+        return pendings
+
+    def _finish(self, requests: Sequence[Finish]) -> list[Any]:
+        return [self.complete(request.pending) for request in requests]
+
+    def _compare(self, requests: Sequence[Any]) -> None:
+        """All local ranks must ask for the same thing; the message names the first two that do not."""
+        first = _describe(requests[0])
+        for i, request in enumerate(requests[1:], start=1):
+            other = _describe(request)
+            if other != first:
+                raise MismatchError(self._names(0, f"asks for {first}", i, f"asks for {other}"))
+        if not isinstance(requests[0], Collective | Start | Finish):
+            raise UsageError(
+                f"an exchange yielded {type(requests[0]).__name__}; write `yield from` before the verbs of a group"
+            )
+
+    def _names(self, i: int, what: str, j: int, other: str) -> str:
+        step = self.ledgers[0].step
+        return (
+            f"step {step}: rank {self.transport.ranks[i]} {what}, but rank {self.transport.ranks[j]} {other}. What a "
+            "method sends must depend on its options, the step and agreed values only, never on local data"
+        )
+
+
+def _describe(request: Any) -> str:
+    if request is None:
+        return "nothing more"
+    if isinstance(request, Collective):
+        return "(" + ", ".join(request.signature()) + ")"
+    return type(request).__name__

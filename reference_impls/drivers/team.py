@@ -1,0 +1,112 @@
+"""The step of a method, phase by phase, for the workers that live in this process.
+
+One worker on a process group, all n of them in a simulation; the engine knows which. Plan -> (backward, with `submit`
+for every shard in one fixed order, the last first) -> finish -> clip -> update -> ``optimizer.step()`` -> background
+exchanges -> synchronize.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reference_impls.drivers.engine import Engine
+from reference_impls.drivers.worker import Worker
+from reference_impls.errors import MismatchError, UnsupportedError, UsageError
+
+
+class Team:
+    """The local workers of one training and the engine that carries out what they ask for."""
+
+    def __init__(self, workers: Sequence[Worker], engine: Engine, clip_norm: float | None = None) -> None:
+        if clip_norm is not None and not clip_norm > 0:
+            raise UnsupportedError(f"clip_norm must be positive, got {clip_norm}")
+        if clip_norm is not None and not workers[0].algorithm.reduces_gradient:
+            raise UnsupportedError(
+                f"{type(workers[0].algorithm).__name__} does not reduce a gradient, so there is none to clip by its "
+                "global norm; leave clip_norm out"
+            )
+        self.workers = workers
+        self.engine = engine
+        self.clip_norm = clip_norm
+        self.launched = 0
+        self.planned = False
+        self._interrupted = False
+
+    @property
+    def shards(self) -> int:
+        """Shards of each worker."""
+        return len(self.workers[0].shards)
+
+    def plan(self) -> None:
+        """Decide what kind of step this is; called once, before the first shard is submitted."""
+        if self._interrupted:
+            raise UsageError(
+                "an earlier step broke off half-way (an exception in backward or in a collective), so ranks may have "
+                "diverged: load a checkpoint into a fresh optimizer"
+            )
+        self._interrupted = True
+        self._mark("plan")
+        for worker in self.workers:
+            worker.check_home()
+            worker.clock.lr = float(worker.optimizer.param_groups[0]["lr"])
+        kinds = self.engine.run([w.algorithm.plan(w.clock) for w in self.workers])
+        if len(set(kinds)) != 1:
+            raise MismatchError(f"workers plan steps of different kinds: {kinds}; plan must use agreed values only")
+        for worker in self.workers:
+            worker.clock.kind = kinds[0]
+        self._mark(kinds[0])
+        self.planned = True
+
+    def submit_next(self) -> None:
+        """Launch `reduce` of the next shard, in the fixed order: last shard first."""
+        index = self.shards - 1 - self.launched
+        self.launched += 1
+        with torch.no_grad():
+            self.engine.submit([w.algorithm.reduce(w.shards[index]) for w in self.workers])
+
+    @torch.no_grad()
+    def complete(self) -> None:
+        """Everything after backward: finish the reductions, update, synchronize, move the clock."""
+        while self.launched < self.shards:
+            self.submit_next()
+        results = self.engine.finish()[::-1]  # submissions came last shard first
+        for i, worker in enumerate(self.workers):
+            reduced = [per_rank[i] for per_rank in results]
+            self._clip(reduced)
+            for shard, value in zip(worker.shards, reduced, strict=True):
+                worker.algorithm.update(shard, value)
+            if worker.algorithm.has_inner_optimizer:
+                worker.hand_out_gradients()
+                worker.optimizer.step()
+        self.engine.advance_background()
+        for index in range(self.shards):
+            self.engine.run([w.algorithm.synchronize(w.shards[index]) for w in self.workers])
+        for worker in self.workers:
+            worker.clock.step += 1
+        self.launched, self.planned, self._interrupted = 0, False, False
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """The state of every local worker. Finishes what is pending, which may communicate: call it on all ranks."""
+        if self._interrupted:
+            raise UsageError("a step is under way; save between steps")
+        for worker in self.workers:
+            for shard in worker.shards:
+                for pending in shard.pending.values():
+                    self.engine.complete(pending)
+        return [worker.state_dict() for worker in self.workers]
+
+    def _clip(self, reduced: Sequence[Tensor]) -> None:
+        if self.clip_norm is None:
+            return
+        norms = torch.stack([torch.linalg.vector_norm(value, dtype=torch.float64) for value in reduced])
+        factor = torch.clamp(self.clip_norm / (torch.linalg.vector_norm(norms) + 1e-6), max=1.0)
+        for value in reduced:
+            value.mul_(factor.to(value.dtype))
+
+    def _mark(self, kind: str) -> None:
+        for worker, ledger in zip(self.workers, self.engine.ledgers, strict=True):
+            ledger.step, ledger.kind = worker.clock.step, kind

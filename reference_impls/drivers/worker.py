@@ -1,0 +1,220 @@
+"""One rank's whole model: flat buffers, shards, clock, inner optimizer and declared state.
+
+The worker owns the flat buffers. Parameters are re-pointed into one of them at construction (and checked at every
+step, since ``model.to()`` and ``load_state_dict(assign=True)`` undo that in silence); gradients are gathered into the
+other. Phases are answered as exchanges: drivers carry them out (`reference_impls.drivers.team`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reference_impls.algorithm import Algorithm, Clock, ParamGroups, Shard, View
+from reference_impls.collectives import Group, Pending
+from reference_impls.errors import LayoutError, UsageError
+from reference_impls.layout import Place, canonical, cut, flat_view
+
+STATE_VERSION = 1
+
+
+class Worker:
+    """The part of a data-parallel training that one rank holds.
+
+    groups: parameter groups with `params`, `param_names` and hyper-parameters (lr, ...). storage: optional pair of
+    1-D tensors (parameters, gradients) with as many elements as the model, for models of a single dtype; the worker
+    then lives in them. Initial parameters are taken over from the groups' tensors.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        groups: ParamGroups,
+        *,
+        rank: int,
+        size: int,
+        seed: int = 0,
+        bucket_bytes: int = 4 << 20,
+        storage: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        self.algorithm = algorithm
+        self.clock = Clock(Group("world", rank, size), seed=seed)
+        algorithm.check(self.clock.world)
+        places = canonical(groups)
+        runs = cut(places, bucket_bytes if algorithm.scope == "bucket" else None)
+        self.shards = [self._shard(i, run, storage) for i, run in enumerate(runs)]
+        self._grad_views = [[flat_view(s.grads, v.part.start, v.param) for v in s.views] for s in self.shards]
+        self.optimizer = algorithm.inner_optimizer(groups)
+
+    def _shard(self, index: int, run: Sequence[Place], storage: tuple[Tensor, Tensor] | None) -> Shard:
+        start, stop = run[0].start, run[-1].stop
+        like = run[0].param
+        if storage is None:
+            params = torch.empty(stop - start, dtype=like.dtype, device=like.device)
+            grads = torch.zeros_like(params)
+        else:
+            params, grads = storage[0][start:stop], storage[1][start:stop]
+            if params.numel() != stop - start or params.dtype != like.dtype:
+                raise LayoutError(
+                    f"the storage given has {storage[0].numel()} elements of {storage[0].dtype}; the model needs at "
+                    f"least {stop} of {like.dtype}"
+                )
+        views = []
+        with torch.no_grad():
+            for place in run:
+                part = slice(place.start - start, place.stop - start)
+                home = flat_view(params, part.start, place.param)
+                home.copy_(place.param)
+                place.param.data = home
+                views.append(View(place.name, place.param, part, place.group, place.start))
+        shard = Shard(index, params, grads, tuple(views), self.clock, lambda: self.optimizer.param_groups, start)
+        for name, slot in self.algorithm.slots.items():
+            length = shard.d
+            if slot.kind == "owned":
+                piece = shard.chunk()
+                length = piece.stop - piece.start
+            shard.state[name] = torch.full((length,), slot.init, dtype=torch.float32, device=params.device)
+        return shard
+
+    # ---- gradients -------------------------------------------------------------------------------------------------
+
+    def gather_gradients(self, shard: Shard, gradients: Sequence[Tensor | None]) -> None:
+        """Copy one gradient a parameter into the shard's flat buffer; a missing one counts as zeros."""
+        targets, sources = [], []
+        for target, gradient in zip(self._grad_views[shard.index], gradients, strict=True):
+            if gradient is None:
+                target.zero_()
+            elif gradient.data_ptr() != target.data_ptr():
+                if gradient.is_sparse:
+                    raise LayoutError("sparse gradients are not supported; build the embedding with sparse=False")
+                targets.append(target)
+                sources.append(gradient)
+        if targets:
+            torch._foreach_copy_(targets, sources)
+
+    def hand_out_gradients(self) -> None:
+        """Point every parameter's ``.grad`` at its part of the flat buffer, for the inner optimizer."""
+        for shard, views in zip(self.shards, self._grad_views, strict=True):
+            for view, gradient in zip(shard.views, views, strict=True):
+                view.param.grad = gradient
+
+    def check_home(self) -> None:
+        """Raise `UsageError` if a parameter has left the flat buffer."""
+        for shard in self.shards:
+            base, width = shard.params.data_ptr(), shard.params.element_size()
+            for view in shard.views:
+                if view.param.data_ptr() != base + view.part.start * width:
+                    raise UsageError(
+                        f"parameter {view.name!r} no longer lives in the optimizer's buffer: after model.to(), "
+                        "model.double() or load_state_dict(assign=True) build the optimizer anew"
+                    )
+
+    def release(self) -> None:
+        """Give every parameter (and gradient) memory of its own again; the worker is of no use afterwards."""
+        for shard in self.shards:
+            for view in shard.views:
+                view.param.data = view.param.data.clone(memory_format=torch.preserve_format)
+                view.param.grad = None
+
+    # ---- checkpoints -----------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank must save to go on to the bit; independent of the bucket size. Tensors are copies."""
+        entries: dict[str, list[tuple[str, int, Tensor]]] = {}
+        for shard in self.shards:
+            for name, slot in self.algorithm.slots.items():
+                base = shard.chunk().start if slot.kind == "owned" else 0
+                entries.setdefault(name, []).extend(_by_parameter(shard, shard.state[name], base))
+        pending = {
+            f"{shard.index}:{name}": waiting.result for shard in self.shards for name, waiting in shard.pending.items()
+        }
+        return {
+            "version": STATE_VERSION,
+            "world_size": self.clock.world.size,
+            "rank": self.clock.world.rank,
+            "seed": self.clock.seed,
+            "step": self.clock.step,
+            "counters": dict(self.clock.counters),
+            "slots": {name: {"kind": self.algorithm.slots[name].kind, "entries": e} for name, e in entries.items()},
+            "pending": pending,
+            "parameters": {v.name: v.param.detach().clone() for s in self.shards for v in s.views},
+            "optimizer": _cloned(self.optimizer.state_dict()),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` gave on the same rank of a run with the same world size.
+
+        Raises `LayoutError` where the checkpoint does not fit; nothing has been changed then.
+        """
+        world = self.clock.world
+        if state["version"] != STATE_VERSION:
+            raise LayoutError(f"checkpoint has state version {state['version']}, this code reads {STATE_VERSION}")
+        if (state["world_size"], state["rank"]) != (world.size, world.rank):
+            raise LayoutError(
+                f"checkpoint is of rank {state['rank']} of {state['world_size']}, this is rank {world.rank} of "
+                f"{world.size}: per-rank state cannot be re-divided; resume with the same number of workers"
+            )
+        if set(state["slots"]) != set(self.algorithm.slots):
+            raise LayoutError(f"checkpoint has slots {sorted(state['slots'])}, the method has {sorted(self.algorithm.slots)}")
+        own = {v.name: v.param for s in self.shards for v in s.views}
+        for name in own.keys() | state["parameters"].keys():
+            if name not in own or name not in state["parameters"] or own[name].shape != state["parameters"][name].shape:
+                raise LayoutError(f"parameter {name!r} differs between checkpoint and model (missing, or another shape)")
+        with torch.no_grad():
+            for name, param in own.items():
+                param.copy_(state["parameters"][name])
+        for shard in self.shards:
+            for name, slot in self.algorithm.slots.items():
+                base = shard.chunk().start if slot.kind == "owned" else 0
+                _fill(shard, shard.state[name], base, state["slots"][name]["entries"])
+            shard.pending = {
+                key.split(":", 1)[1]: Pending.completed(result)
+                for key, result in state["pending"].items()
+                if key.split(":", 1)[0] == str(shard.index)
+            }
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.clock.seed, self.clock.step = state["seed"], state["step"]
+        self.clock.counters.clear()
+        self.clock.counters.update(state["counters"])
+
+
+def _by_parameter(shard: Shard, values: Tensor, base: int) -> list[tuple[str, int, Tensor]]:
+    """(parameter name, first element, values) for the elements base.. of the shard that `values` holds."""
+    found = []
+    for view in shard.views:
+        first, last = max(view.part.start, base), min(view.part.stop, base + values.numel())
+        if first < last:
+            found.append((view.name, first - view.part.start, values[first - base : last - base].clone()))
+    return found
+
+
+def _fill(shard: Shard, values: Tensor, base: int, entries: Sequence[tuple[str, int, Tensor]]) -> None:
+    """The inverse of `_by_parameter`, for any cut of the same elements into shards."""
+    places = {view.name: view.part.start for view in shard.views}
+    filled = 0
+    for name, first, piece in entries:
+        if name not in places:
+            continue
+        begin = places[name] + first - base
+        low, high = max(begin, 0), min(begin + piece.numel(), values.numel())
+        if low < high:
+            values[low:high].copy_(piece[low - begin : high - begin])
+            filled += high - low
+    if filled != values.numel():
+        raise LayoutError(
+            f"checkpoint holds {filled} of the {values.numel()} elements of state that this rank keeps for shard "
+            f"{shard.index}: it was written with another bucket size; load it with that one"
+        )
+
+
+def _cloned(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, dict):
+        return {k: _cloned(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_cloned(v) for v in value]
+    return value

@@ -1,0 +1,45 @@
+"""The errors of the reference implementations. Every message says what to do next."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ExchangeError(RuntimeError):
+    """A collective could not be carried out. The message names step, stage and rank."""
+
+
+class MismatchError(ExchangeError):
+    """Two ranks asked for different collectives; the message names both ranks and both requests."""
+
+
+class PeerError(ExchangeError):
+    """A peer was lost or stayed silent; the message carries the last words of all ranks that left any."""
+
+
+class LayoutError(ValueError):
+    """Parameter lists, gradients or a checkpoint do not fit together; the first difference is named."""
+
+
+class UsageError(RuntimeError):
+    """A call came at a time or in a state in which it would give wrong numbers."""
+
+
+class UnsupportedError(ValueError):
+    """The request cannot be served: world size too large for the bit width, an unsupported dtype, ..."""
+
+
+class UnknownAlgorithmError(ValueError):
+    """No algorithm of that name is registered; the message gives the nearest match."""
+
+
+class UnknownOptionError(ValueError):
+    """The algorithm has no such option; the message gives the nearest match."""
+
+
+def nearest(word: str, candidates: Iterable[str]) -> str:
+    """``; did you mean 'x'?`` if a candidate resembles `word`, else the list of all candidates."""
+    known = sorted(candidates)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known) or 'none'}"

@@ -1,0 +1,50 @@
+"""Lion: the sign of an interpolated momentum, with decoupled weight decay. arXiv 2302.06675.
+
+Differences: none known. As in the authors' code a parameter without gradient is left alone, sign(0) = 0, and the
+momentum takes the raw gradient after the update has been formed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from reference_impls.errors import UnsupportedError
+
+
+class Lion(torch.optim.Optimizer):
+    """x <- (1 - lr wd) x - lr sign(b1 m + (1 - b1) g); m <- b2 m + (1 - b2) g. State: `momentum`, zeros at first.
+
+    params: parameters or groups as in torch.optim. lr > 0, 0 <= betas < 1, weight_decay >= 0, else
+    `UnsupportedError`.
+    """
+
+    def __init__(
+        self, params: Any, lr: float = 1e-4, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.0
+    ) -> None:
+        if not lr >= 0 or not all(0 <= b < 1 for b in betas) or not weight_decay >= 0:
+            raise UnsupportedError(f"Lion wants lr >= 0, 0 <= betas < 1, weight_decay >= 0; got {lr}, {betas}, {weight_decay}")
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One step from the parameters' ``.grad``."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for param in group["params"]:
+                if param.grad is None:
+                    continue
+                state = self.state[param]
+                if not state:
+                    state["momentum"] = torch.zeros_like(param)
+                momentum = state["momentum"]
+                direction = torch.lerp(momentum, param.grad, 1 - beta1).sign_()
+                param.mul_(1 - group["lr"] * group["weight_decay"]).add_(direction, alpha=-group["lr"])
+                momentum.lerp_(param.grad, 1 - beta2)
+        return loss

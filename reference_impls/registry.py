@@ -1,0 +1,253 @@
+"""Algorithms by name. Listing them imports no torch; a method's module is imported when it is first asked for.
+
+Third parties add methods through the entry-point group ``bandwise.algorithms`` (name -> ``module:Class``), or by a
+plugin file that calls ``register``.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from reference_impls.errors import UnknownAlgorithmError, UnknownOptionError, UnsupportedError, nearest
+
+if TYPE_CHECKING:
+    from reference_impls.algorithm import Algorithm
+
+Family = Literal["baseline", "sign", "quantiser", "adam", "synchronisation", "control", "plugin"]
+ENTRY_POINTS = "bandwise.algorithms"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A registered algorithm. target: ``module:Class``. preset: options that the name implies. version: raised whenever
+    results change."""
+
+    target: str
+    family: Family
+    paper: str
+    summary: str
+    version: int = 1
+    preset: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OptionInfo:
+    """An option of an algorithm: its default, its type as written, one line of help."""
+
+    default: Any
+    type: str
+    help: str
+
+
+@dataclass(frozen=True)
+class AlgorithmInfo:
+    """What can be said of an algorithm without running it. `source_hash`: of its module and all modules of this package
+    that it uses (drivers excepted)."""
+
+    name: str
+    family: Family
+    paper: str
+    summary: str
+    version: int
+    options: Mapping[str, OptionInfo]
+    hyperparameters: Mapping[str, OptionInfo]
+    differences: str
+    source_hash: str
+
+
+@dataclass(frozen=True)
+class Method:
+    """A configured algorithm: name, algorithm object and hyper-parameters of its parameter groups (lr excepted)."""
+
+    name: str
+    algorithm: Algorithm
+    hyperparameters: Mapping[str, Any]
+
+
+_HERE = "reference_impls.algorithms"
+_CONTROL = f"{_HERE}.controls"
+BUILT_IN: Mapping[str, Entry] = {
+    "allreduce": Entry(f"{_HERE}.all_reduce:AllReduce", "baseline", "", "fp32 all-reduce of the gradient, any local optimizer"),
+    "allreduce-sgd": Entry(
+        f"{_HERE}.all_reduce:AllReduce", "baseline", "", "fp32 all-reduce of the gradient, SGD", preset={"optimizer": "sgd"}
+    ),
+    "allreduce-adamw": Entry(
+        f"{_HERE}.all_reduce:AllReduce", "baseline", "", "fp32 all-reduce of the gradient, AdamW", preset={"optimizer": "adamw"}
+    ),
+    "allreduce-lion": Entry(
+        f"{_HERE}.all_reduce:AllReduce", "baseline", "2302.06675", "fp32 all-reduce of the gradient, Lion", preset={"optimizer": "lion"}
+    ),
+    "local-sgd": Entry(
+        f"{_HERE}.local_updates:PeriodicAveraging", "synchronisation", "1805.09767", "H local SGD steps, then the average", preset={"optimizer": "sgd"}
+    ),
+    "local-adamw": Entry(
+        f"{_HERE}.local_updates:PeriodicAveraging", "synchronisation", "1805.09767", "H local AdamW steps, then the average", preset={"optimizer": "adamw"}
+    ),
+    "qsr": Entry(
+        f"{_HERE}.local_updates:QuadraticSynchronization", "synchronisation", "2310.14423", "local steps whose period grows as (alpha / lr)^2"
+    ),
+    "qsr-sgd": Entry(
+        f"{_HERE}.local_updates:QuadraticSynchronization", "synchronisation", "2310.14423", "QSR on local SGD", preset={"optimizer": "sgd"}
+    ),
+    "qsr-adamw": Entry(
+        f"{_HERE}.local_updates:QuadraticSynchronization", "synchronisation", "2310.14423", "QSR on local AdamW", preset={"optimizer": "adamw"}
+    ),
+    "lion-cub-1bit": Entry(f"{_HERE}.lion_cub:LionCub1Bit", "sign", "2411.16462", "majority vote on Lion's sign, one bit up and down"),
+    "lion-cub-pbit": Entry(f"{_HERE}.lion_cub:LionCubPBit", "sign", "2411.16462", "sign of a p-bit integer sum of Lion's updates"),
+    "global-qsgd": Entry(f"{_HERE}.global_qsgd:GlobalQSGD", "quantiser", "2305.18627", "unbiased codes on one global scale, summed as integers"),
+    "apmsqueeze": Entry(
+        f"{_HERE}.apmsqueeze:APMSqueeze", "adam", "2008.11343", "Adam, then a frozen variance and error-compensated 1-bit momentum"
+    ),
+    "control-no-communication": Entry(f"{_CONTROL}:NoCommunication", "control", "", "local training, averaged once at the end"),
+    "control-one-worker": Entry(f"{_CONTROL}:OneWorker", "control", "", "one worker on its 1/n of the data"),
+    "control-random-k": Entry(f"{_CONTROL}:RandomK", "control", "", "a random 1 % of the gradient, no error feedback"),
+    "control-one-rank-sign": Entry(f"{_CONTROL}:OneRankSign", "control", "", "Lion by the sign of one rank"),
+}
+
+
+class Registry:
+    """Names -> entries: the built-in ones, entry points of installed packages, and what plugin files register."""
+
+    def __init__(self, built_in: Mapping[str, Entry]) -> None:
+        self._entries = dict(built_in)
+        self._searched = False
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        return sorted(self._all())
+
+    def add(self, name: str, entry: Entry) -> None:
+        """Register a method. A name can be taken once; `ValueError` otherwise."""
+        if name in self._entries:
+            raise ValueError(f"algorithm {name!r} is already registered by {self._entries[name].target}; choose another name")
+        self._entries[name] = entry
+
+    def entry(self, name: str) -> Entry:
+        """The entry of a name; `UnknownAlgorithmError` with the nearest match."""
+        entries = self._all()
+        if name not in entries:
+            raise UnknownAlgorithmError(f"no algorithm called {name!r}{nearest(name, entries)}")
+        return entries[name]
+
+    def load(self, name: str) -> type[Algorithm]:
+        """The algorithm's class, imported now. `TypeError` if it is not an `Algorithm` dataclass."""
+        from reference_impls.algorithm import Algorithm  # noqa: PLC0415 - needs torch
+
+        module, _, attribute = self.entry(name).target.partition(":")
+        cls = getattr(importlib.import_module(module), attribute)
+        if not (isinstance(cls, type) and issubclass(cls, Algorithm) and dataclasses.is_dataclass(cls)):
+            raise TypeError(f"{self.entry(name).target} must be a frozen dataclass derived from reference_impls.algorithm.Algorithm")
+        return cls
+
+    def _all(self) -> dict[str, Entry]:
+        if not self._searched:
+            self._searched = True
+            for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+                if point.name not in self._entries:
+                    self._entries[point.name] = Entry(point.value, "plugin", "", f"from {point.value}")
+        return self._entries
+
+
+registry = Registry(BUILT_IN)
+
+
+def list_algorithms() -> list[str]:
+    """Names of all algorithms, sorted."""
+    return registry.names()
+
+
+def load_plugin(path: str | Path) -> None:
+    """Execute a plugin file; it adds its methods with ``registry.add(name, Entry("module:Class", ...))``.
+
+    The file is importable as a module named like the file (without ``.py``). Raises `FileNotFoundError`.
+    """
+    path = Path(path).resolve()
+    if not path.is_file():
+        raise FileNotFoundError(f"no plugin file {path}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise UnsupportedError(f"{path} is not a Python file; a plugin ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+
+
+def create(algorithm: str | Method, **options: Any) -> Method:
+    """A configured method from its name and options.
+
+    options: fields of the algorithm and hyper-parameters of its (local) optimizer together, lr excepted. Raises
+    `UnknownAlgorithmError` and `UnknownOptionError` with the nearest match, `UnsupportedError` for impossible values.
+    """
+    if isinstance(algorithm, Method):
+        if options:
+            raise UnknownOptionError(f"a configured method takes no further options, got {sorted(options)}")
+        return algorithm
+    entry = registry.entry(algorithm)
+    cls = registry.load(algorithm)
+    fields = {f.name for f in dataclasses.fields(cls)} - entry.preset.keys()
+    own = {name: value for name, value in options.items() if name in fields}
+    instance = cls(**entry.preset, **own)
+    known = dict(instance.hyperparameters())
+    hyper = {}
+    for name, value in options.items():
+        if name in own:
+            continue
+        if name == "lr":
+            raise UnknownOptionError(f"{algorithm}: lr is an argument of its own, not an option of the method")
+        if name in entry.preset:
+            raise UnknownOptionError(f"{algorithm}: {name} is fixed to {entry.preset[name]!r} by the name; use another algorithm")
+        if name not in known:
+            raise UnknownOptionError(f"{algorithm} has no option {name!r}{nearest(name, fields | known.keys() - {'lr'})}")
+        hyper[name] = tuple(value) if isinstance(value, list) else value
+    return Method(algorithm, instance, {**{k: v for k, v in known.items() if k != "lr"}, **hyper})
+
+
+def info(name: str) -> AlgorithmInfo:
+    """Family, paper, options and differences of an algorithm. Raises `UnknownAlgorithmError`."""
+    entry = registry.entry(name)
+    cls = registry.load(name)
+    options = {
+        f.name: OptionInfo(f.default, str(f.type), f.metadata.get("help", ""))
+        for f in dataclasses.fields(cls)
+        if f.name not in entry.preset
+    }
+    hyper = {
+        key: OptionInfo(value, type(value).__name__, "hyper-parameter of the optimizer")
+        for key, value in cls(**entry.preset).hyperparameters().items()
+        if key != "lr"
+    }
+    doc = sys.modules[cls.__module__].__doc__ or ""
+    differences = doc.partition("Differences:")[2].strip()
+    return AlgorithmInfo(
+        name, entry.family, entry.paper, entry.summary, entry.version, options, hyper, " ".join(differences.split()), _source_hash(cls.__module__)
+    )
+
+
+@functools.cache
+def _source_hash(module: str) -> str:
+    """sha256 over the sources of a module and of the modules of its package that it imports, drivers excepted."""
+    package = module.partition(".")[0]
+    todo, sources = [module], {}
+    while todo:
+        name = todo.pop()
+        spec = importlib.util.find_spec(name) if name not in sources else None
+        if spec is None or spec.origin is None or ".drivers" in name:
+            continue
+        text = Path(spec.origin).read_text(encoding="utf-8")
+        sources[name] = text
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == package:
+                todo.append(node.module)
+    joined = "\n".join(f"{name}\n{sources[name]}" for name in sorted(sources))
+    return hashlib.sha256(joined.encode()).hexdigest()[:16]

@@ -1,0 +1,142 @@
+"""SimulatedCluster: n workers of a method in one process, in lock-step, without threads or a network.
+
+The same method code runs here and on a process group; bytes are counted by the same ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reference_impls.drivers.engine import Engine
+from reference_impls.drivers.ledger import Ledger, Ledgers
+from reference_impls.drivers.lockstep import Lockstep
+from reference_impls.drivers.team import Team
+from reference_impls.drivers.worker import Worker
+from reference_impls.errors import LayoutError
+from reference_impls.registry import Method, create
+
+
+class SimulatedCluster:
+    """`world_size` workers that train by one method, starting from the same parameters.
+
+    algorithm: a registered name, or a `Method` from `create`. params: the initial parameters, tensors of any shape
+    (copied). lr: learning rate; `step(lr=...)` overrides it for one step. options: of the method and of its local
+    optimizer (see `info`). storage: optional pair of tensors [world_size, elements] (parameters, gradients) to live
+    in, so that the gradients of all workers can come from one batched call. Raises `UnknownAlgorithmError`,
+    `UnknownOptionError`, `UnsupportedError`, `LayoutError`.
+    """
+
+    def __init__(
+        self,
+        algorithm: str | Method,
+        params: Sequence[Tensor],
+        world_size: int = 4,
+        lr: float = 1e-2,
+        seed: int = 0,
+        *,
+        names: Sequence[str] | None = None,
+        bucket_bytes: int = 4 << 20,
+        clip_norm: float | None = None,
+        lag: int = 1,
+        storage: tuple[Tensor, Tensor] | None = None,
+        **options: Any,
+    ) -> None:
+        transport = Lockstep(world_size)
+        method = create(algorithm, **options)
+        names = [str(i) for i in range(len(params))] if names is None else list(names)
+        if len(names) != len(params):
+            raise LayoutError(f"{len(names)} names for {len(params)} parameters")
+        workers = []
+        for rank in range(world_size):
+            copies = [p.detach().clone(memory_format=torch.preserve_format) for p in params]
+            group = {"params": copies, "param_names": list(names), "lr": lr, **method.hyperparameters}
+            rows = None if storage is None else (storage[0][rank], storage[1][rank])
+            workers.append(
+                Worker(
+                    method.algorithm, [group], rank=rank, size=world_size, seed=seed, bucket_bytes=bucket_bytes, storage=rows
+                )
+            )
+        ledgers = [Ledger(rank) for rank in range(world_size)]
+        self.method = method
+        self.world_size = world_size
+        self.ledger = Ledgers(ledgers)
+        self._names = names
+        self._workers = workers
+        self._team = Team(workers, Engine(transport, ledgers, lag), clip_norm)
+        self._by_name = [{v.name: v.param for s in w.shards for v in s.views} for w in workers]
+
+    @property
+    def steps(self) -> int:
+        """Completed steps."""
+        return self._workers[0].clock.step
+
+    @property
+    def kind(self) -> str:
+        """Kind of the step done last."""
+        return self._workers[0].clock.kind
+
+    def step(self, grads: Sequence[Sequence[Tensor | None]] | None = None, lr: float | None = None) -> None:
+        """One training step of all workers.
+
+        grads: grads[rank][i] is the gradient of parameter i on that rank (None counts as zeros); leave it out if the
+        gradient rows of `storage` are already filled. lr: learning rate of this step alone.
+        """
+        if grads is not None:
+            self._fill(grads)
+        held = [[group["lr"] for group in worker.optimizer.param_groups] for worker in self._workers]
+        if lr is not None:
+            self._set_lr([[lr] * len(rates) for rates in held])
+        self._team.plan()
+        self._team.complete()
+        if lr is not None:
+            self._set_lr(held)
+
+    def parameters(self, rank: int) -> list[Tensor]:
+        """The parameters of one worker, in the order given at construction. Views: do not write into them."""
+        return [self._by_name[rank][name].detach() for name in self._names]
+
+    def state(self, rank: int, slot: str) -> list[Tensor]:
+        """The method's state of one worker, one tensor a shard. Views."""
+        return [shard.state[slot] for shard in self._workers[rank].shards]
+
+    def observe(self, **scalars: float) -> None:
+        """Tell all workers scalars that a method may plan by (loss, ...); the same value for all."""
+        for worker in self._workers:
+            worker.clock.observed.update(scalars)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on to the bit; loadable with torch.load(weights_only=True)."""
+        return {"workers": self._team.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave. Raises `LayoutError` where it does not fit."""
+        if len(state["workers"]) != self.world_size:
+            raise LayoutError(f"checkpoint has {len(state['workers'])} workers, this cluster {self.world_size}")
+        for worker, own in zip(self._workers, state["workers"], strict=True):
+            worker.load_state_dict(own)
+
+    def _fill(self, grads: Sequence[Sequence[Tensor | None]]) -> None:
+        if len(grads) != self.world_size:
+            raise LayoutError(f"grads has {len(grads)} ranks, the cluster {self.world_size}: give grads[rank][i]")
+        for worker, own in zip(self._workers, grads, strict=True):
+            if len(own) != len(self._names):
+                raise LayoutError(f"a rank has {len(own)} gradients for {len(self._names)} parameters")
+            by_name = dict(zip(self._names, own, strict=True))
+            for shard in worker.shards:
+                for view in shard.views:
+                    gradient = by_name[view.name]
+                    if gradient is not None and gradient.shape != view.param.shape:
+                        raise LayoutError(
+                            f"gradient of {view.name!r} has shape {tuple(gradient.shape)}, the parameter "
+                            f"{tuple(view.param.shape)}"
+                        )
+                worker.gather_gradients(shard, [by_name[view.name] for view in shard.views])
+
+    def _set_lr(self, rates: Sequence[Sequence[float]]) -> None:
+        for worker, own in zip(self._workers, rates, strict=True):
+            for group, rate in zip(worker.optimizer.param_groups, own, strict=True):
+                group["lr"] = rate
