@@ -35,8 +35,8 @@ class Workload(ABC):
     """What is trained and how it is judged. Subclasses are frozen dataclasses; their fields are the options.
 
     `margin` is the largest difference of `metric`, in `unit`, that still counts as *equal*: at most half of
-    what the weakest negative control loses on this workload. It judges results and changes no run, so it is no part
-    of `version`.
+    what the weakest negative control loses on this workload. It judges results and changes no run, so it is
+    no part of `version`.
     """
 
     name: ClassVar[str]
@@ -66,7 +66,7 @@ class Workload(ABC):
 
     @abstractmethod
     def task(self, seed: int, world_size: int, sharding: str = "iid", batch_size: int | None = None) -> Task:
-        """The task of one seed; `batch_size` is per worker. ValueError for what cannot be, saying what can."""
+        """The task of one seed; `batch_size` is per worker. Raises ValueError for what cannot be."""
 
     def module(self, seed: int) -> nn.Module:
         """The model for a real process group: float32 on CPU, with the values of `task(seed, ...).initial()`.
@@ -132,7 +132,7 @@ class Task(ABC):
 
     @abstractmethod
     def batch(self, step: int) -> tuple[Tensor, ...]:
-        """Every worker's batch at `step` >= 0: tensors [world_size, batch_size, ...], of unchanging shapes."""
+        """Every worker's batch at `step` >= 0: tensors [world_size, batch_size, ...], of fixed shapes."""
 
     @abstractmethod
     def evaluate(self, params: Mapping[str, Tensor]) -> dict[str, float]:

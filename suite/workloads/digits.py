@@ -1,5 +1,4 @@
-"""Digits: 1797 real 8x8 images of ten handwritten digits, as shipped with scikit-learn; the data of the
-digits-* family.
+"""The data of the digits-* family: 1797 real 8x8 images of handwritten digits, shipped with scikit-learn.
 
 Source: the test part of the UCI set "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak,
 1998).
@@ -26,9 +25,7 @@ CLASSES = 10
 PIXELS = 64
 TRAIN_SIZE, TEST_SIZE = 1257, 540
 PIXEL_SHIFT, PIXEL_SCALE = 4.9, 6.0
-"""Pixels are integers 0 to 16; fixed round numbers near their mean and spread bring them to about zero and
-one.
-"""
+"""Pixels are integers 0 to 16; round numbers near their mean and spread bring them to about 0 and 1."""
 
 _FILE = "sklearn/datasets/data/digits.csv.gz"
 _SHA256 = "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"
@@ -85,8 +82,9 @@ class DigitsTask(Task):
 def digits_task(
     workload: Workload, seed: int, world_size: int, sharding: str, batch_size: int | None
 ) -> DigitsTask:
-    """The digits task of `workload`; sharding "iid" or "by-class" (rank r holds the digits d with d %
-    world_size == r).
+    """The digits task of `workload`.
+
+    Sharding "iid", or "by-class": rank r holds the digits d with d % world_size == r.
     """
     size = workload.check(seed, world_size, sharding, batch_size)
     pixels, targets = load_digits()

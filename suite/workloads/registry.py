@@ -12,7 +12,10 @@ from typing import Any
 from suite.workloads.base import Workload, WorkloadOptionError
 
 _CLASSES = {
+    "code-gpt": "suite.workloads.code_gpt:CodeGPT",
     "digits-mlp": "suite.workloads.digits_mlp:DigitsMLP",
+    "digits-vit": "suite.workloads.digits_vit:DigitsViT",
+    "quadratic": "suite.workloads.quadratic:Quadratic",
 }
 
 

@@ -43,9 +43,7 @@ def permutation(count: int, rng: np.random.Generator) -> Indices:
 
 
 def split(count: int, test_size: int, seed: int) -> tuple[Indices, Indices]:
-    """Training and test indices of `count` examples, both ascending, disjoint and covering; redrawn for
-    each seed.
-    """
+    """Training and test indices of `count` examples: ascending, disjoint, covering; redrawn for each seed."""
     if not 0 < test_size < count:
         raise ValueError(f"test_size must lie between 1 and {count - 1}, got {test_size}")
     order = permutation(count, generator(seed, Stream.SPLIT))
@@ -63,9 +61,7 @@ def iid_shards(train: Indices, world_size: int, seed: int) -> tuple[Indices, ...
 
 
 def by_class_shards(train: Indices, labels: npt.NDArray[np.int64], world_size: int) -> tuple[Indices, ...]:
-    """Rank r holds the examples of `train` with `labels[example] % world_size == r`. `labels` covers the
-    whole data.
-    """
+    """Rank r holds the examples of `train` with `labels[example] % world_size == r` (of all)."""
     classes = int(labels.max()) + 1
     shards = tuple(train[labels[train] % world_size == rank] for rank in range(world_size))
     if any(len(shard) == 0 for shard in shards):

@@ -1,0 +1,152 @@
+"""`code-gpt`: a byte-level GPT on the Python sources of sympy, scored on packages that it did not train on.
+
+Width and depth make three sizes: 0.14, 0.88 and 3.32 million parameters. Linear and norm layers have
+biases, the output layer has its own weights (it does not share the table of bytes).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from suite.workloads.base import Task, Workload, WorkloadOptionError, predict
+from suite.workloads.code_corpus import load_corpus
+from suite.workloads.sampling import Indices, ShardSampler, Stream, generator, iid_shards, permutation
+from suite.workloads.transformer import Block
+
+CONTEXT = 128
+VOCABULARY = 256
+TEST_WINDOWS = 256
+HELD_OUT = 4
+"""Sub-packages that one seed tests on; it trains on all the others."""
+CANDIDATES = (
+    "assumptions", "calculus", "codegen", "concrete", "crypto", "diffgeom", "geometry", "holonomic",
+    "logic", "ntheory", "series", "sets", "simplify", "stats", "tensor", "vector",
+)  # fmt: skip
+"""Sub-packages a seed may hold out: of middling size, 0.1 to 0.8 MB, together a fifth of the text."""
+
+SIZES = {"0.14m": (2, 64), "0.9m": (4, 128), "3.3m": (4, 256)}
+"""Layers and width. Every head is 32 wide."""
+_HEAD = 32
+_CHUNK = 32
+
+
+class GPT(nn.Module):
+    """`GPT(layers, width)(text [batch, tokens] int64)` gives logits [batch, tokens, 256] of each next byte.
+
+    With `following` [batch, tokens] int64, the bytes that came, it gives their mean cross entropy in nats.
+    """
+
+    def __init__(self, layers: int, width: int) -> None:
+        super().__init__()
+        self.bytes = nn.Parameter(torch.empty(VOCABULARY, width, device="meta"))
+        self.positions = nn.Parameter(torch.empty(CONTEXT, width, device="meta"))
+        blocks = (Block(width, width // _HEAD, 4 * width, causal=True) for _ in range(layers))
+        self.blocks = nn.Sequential(*blocks)
+        self.norm = nn.LayerNorm(width, device="meta")
+        self.head = nn.Linear(width, VOCABULARY, device="meta")
+
+    def forward(self, text: Tensor, following: Tensor | None = None) -> Tensor:
+        tokens = F.embedding(text, self.bytes) + self.positions[: text.shape[-1]]
+        logits: Tensor = self.head(self.norm(self.blocks(tokens)))
+        if following is None:
+            return logits
+        return F.cross_entropy(logits.flatten(0, -2), following.flatten())
+
+
+@dataclasses.dataclass(frozen=True)
+class CodeGPT(Workload):
+    """Next-byte cross entropy; bits per byte on held-out packages, NLL (nats a byte) beside it."""
+
+    name = "code-gpt"
+    version = 1
+    summary = "byte-level GPT on 26 MB of real Python, split by package"
+    metric = "bits_per_byte"
+    unit = "bits/byte"
+    direction = "lower"
+    margin = 0.02
+    batch_size = 8
+    shardings = ("iid",)
+
+    size: str = dataclasses.field(
+        default="0.14m", metadata={"help": f"parameters, in millions: {', '.join(SIZES)}"}
+    )
+
+    def __post_init__(self) -> None:
+        if self.size not in SIZES:
+            raise WorkloadOptionError(
+                f'option "size" of workload {self.name} must be one of {", ".join(SIZES)}, got "{self.size}"'
+            )
+
+    def build(self) -> nn.Module:
+        return GPT(*SIZES[self.size])
+
+    def task(
+        self, seed: int, world_size: int, sharding: str = "iid", batch_size: int | None = None
+    ) -> CodeTask:
+        size = self.check(seed, world_size, sharding, batch_size)
+        held_out = held_out_packages(seed)
+        corpus = load_corpus()
+        train = np.concatenate([windows(span) for name, span in corpus.spans.items() if name not in held_out])
+        test = np.concatenate([windows(corpus.spans[name]) for name in held_out])
+        test = test[np.linspace(0, len(test) - 1, TEST_WINDOWS).astype(np.int64)]
+        return CodeTask(
+            workload=self,
+            seed=seed,
+            world_size=world_size,
+            sharding=sharding,
+            batch_size=size,
+            train_size=len(train),
+            test_size=len(test),
+            text=corpus.text,
+            test=test,
+            sampler=ShardSampler(iid_shards(train, world_size, seed), size, seed),
+        )
+
+
+def held_out_packages(seed: int) -> tuple[str, ...]:
+    """The sub-packages that a seed tests on, sorted: four of the sixteen candidates."""
+    drawn = permutation(len(CANDIDATES), generator(seed, Stream.SPLIT))[:HELD_OUT]
+    return tuple(sorted(CANDIDATES[index] for index in drawn))
+
+
+def windows(span: tuple[int, int]) -> Indices:
+    """First bytes of the windows of 128 + 1 bytes in `span`; neighbours share one byte, only predicted."""
+    return np.arange(span[0], span[1] - CONTEXT, CONTEXT, dtype=np.int64)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CodeTask(Task):
+    """The corpus for one seed. An example is a window: 128 bytes, and for each of them the byte that follows.
+
+    `batch(step)` is text and following bytes, both int64 [world_size, batch_size, 128]. `evaluate` reads 256
+    windows spread evenly over the held-out packages and gives `bits_per_byte` and `nll` (nats a byte).
+    """
+
+    text: npt.NDArray[np.uint8] = dataclasses.field(repr=False)
+    test: Indices = dataclasses.field(repr=False)
+    sampler: ShardSampler = dataclasses.field(repr=False)
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        return self._read(self.sampler.indices(step))
+
+    def evaluate(self, params: Mapping[str, Tensor]) -> dict[str, float]:
+        total = 0.0
+        for start in range(0, self.test_size, _CHUNK):
+            text, following = self._read(self.test[start : start + _CHUNK])
+            logits = predict(self, params, text).double()
+            total += float(F.cross_entropy(logits.flatten(0, -2), following.flatten(), reduction="sum"))
+        nll = total / (self.test_size * CONTEXT)
+        return {"bits_per_byte": nll / math.log(2.0), "nll": nll}
+
+    def _read(self, first: Indices) -> tuple[Tensor, Tensor]:
+        window = self.text[first[..., None] + np.arange(CONTEXT + 1)].astype(np.int64)
+        both = torch.from_numpy(window)
+        return both[..., :-1].contiguous(), both[..., 1:].contiguous()
