@@ -1,0 +1,88 @@
+"""Negative controls: methods that must lose. A study in which they look equal cannot tell anything apart.
+
+Each stands for a mistake that would look like a free speed-up: not communicating, using a share of the data, dropping
+almost all of the gradient, listening to one rank. No paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from reference_impls.algorithm import Algorithm, Shard, Slot, option, per_rank
+from reference_impls.algorithms.all_reduce import WithLocalOptimizer
+from reference_impls.algorithms.local_updates import LocalUpdates
+from reference_impls.codecs import signs
+from reference_impls.collectives import Exchange, Group
+from reference_impls.errors import UnsupportedError
+from reference_impls.schedules.rules import Constant, Rule
+
+
+@dataclass(frozen=True)
+class NoCommunication(LocalUpdates):
+    """Every worker trains alone; parameters are averaged once, at the end."""
+
+    def rule(self) -> Rule:
+        if self.total_steps is None:
+            raise UnsupportedError("this control averages once, at the end of training: give total_steps")
+        return Constant(self.total_steps, total=self.total_steps)
+
+
+@dataclass(frozen=True)
+class OneWorker(NoCommunication):
+    """Rank 0 trains alone on its 1/n of the data; at the end everybody takes its parameters."""
+
+    def synchronize(self, shard: Shard) -> Exchange[None]:
+        if shard.kind == "average":
+            if shard.world.rank != 0:
+                shard.params.zero_()
+            yield from shard.world.sum(shard.params, "parameters")
+
+
+@dataclass(frozen=True)
+class RandomK(WithLocalOptimizer):
+    """The mean of a random share of the coordinates, the same on all ranks; the others count as 0. No error feedback."""
+
+    fraction: float = option(0.01, "probability with which a coordinate is sent")
+
+    def check(self, world: Group) -> None:
+        if not 0 < self.fraction <= 1:
+            raise UnsupportedError(f"fraction must be in (0, 1], got {self.fraction}")
+
+    def reduce(self, shard: Shard) -> Exchange[Tensor]:
+        chosen = shard.key("coordinates", shared=True).uniform(shard.d, shard.grads.device) < self.fraction
+        chosen[0] |= ~chosen.any()  # a collective has at least one element
+        values = yield from shard.world.mean(shard.grads[chosen], "values")
+        return torch.zeros_like(shard.grads).masked_scatter_(chosen, values)
+
+
+@dataclass(frozen=True)
+class OneRankSign(Algorithm):
+    """Lion whose direction is the sign of rank 0's update, sent as one packed bit a parameter."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.0}
+    reduces_gradient: ClassVar[bool] = False
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return {"momentum": per_rank()}
+
+    def reduce(self, shard: Shard) -> Exchange[Tensor]:
+        u = shard.state["momentum"].clone()
+        for part, h in shard.groups():
+            u[part].lerp_(shard.grads[part], 1 - h["betas"][0])
+        wire = torch.zeros(signs.wire_bytes(shard.d), dtype=torch.uint8, device=u.device)
+        if shard.world.rank == 0:
+            signs.pack_signs(u, wire, zero=shard.step % 2 == 0)
+        direction = torch.empty_like(u)
+        signs.unpack_signs((yield from shard.world.sum(wire, "signs")), direction)  # the others add zeros
+        return direction
+
+    def update(self, shard: Shard, reduced: Tensor) -> None:
+        for part, h in shard.groups():
+            shard.params[part].mul_(1 - h["lr"] * h["weight_decay"]).add_(reduced[part], alpha=-h["lr"])
+            shard.state["momentum"][part].lerp_(shard.grads[part], 1 - h["betas"][1])

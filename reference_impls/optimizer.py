@@ -1,0 +1,197 @@
+"""DataParallelOptimizer: a method on a real process group, used like any torch.optim.Optimizer.
+
+    optimizer = DataParallelOptimizer(model.named_parameters(), "lion-cub-1bit", lr=1e-3)
+    loss.backward(); optimizer.step(); optimizer.zero_grad()
+
+Gradients are collected by hooks while backward runs; a bucket whose gradients are complete is reduced at once, in one
+fixed order on all ranks (last bucket first), so communication overlaps with backward. Do not wrap the model in
+DistributedDataParallel: that would average the gradients a second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from reference_impls.drivers.agreement import Agreement, Check
+from reference_impls.drivers.engine import Engine
+from reference_impls.drivers.ledger import Ledger, Ledgers
+from reference_impls.drivers.process_group import ProcessGroup
+from reference_impls.drivers.team import Team
+from reference_impls.drivers.worker import Worker
+from reference_impls.errors import LayoutError, UsageError
+from reference_impls.registry import Method, create
+
+
+class DataParallelOptimizer(torch.optim.Optimizer):
+    """Trains replicas of a model by a communication-efficient method.
+
+    params: ``model.named_parameters()``, or groups of the form {"params": [(name, parameter), ...], **hyper}. algorithm:
+    a registered name or a configured `Method`. lr and options: see `info`; options of the optimizer may differ by
+    group. group: process group (default: the world). seed: equal on all ranks. bucket_bytes: size of a bucket. clip_norm:
+    clip the reduced gradient by its global norm. lag: see `reference_impls.drivers.engine`. check: compare what ranks
+    ask for (`first`, `each`, `off`). broadcast: start from rank 0's parameters. A parameter without gradient counts as
+    zeros (torch's own optimizers would skip it).
+
+    Raises `UnknownAlgorithmError`, `UnknownOptionError`, `UnsupportedError`, `LayoutError`, `UsageError`; `step` raises
+    `MismatchError` and `PeerError`.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        algorithm: str | Method,
+        lr: float = 1e-3,
+        *,
+        group: dist.ProcessGroup | None = None,
+        seed: int = 0,
+        bucket_bytes: int = 4 << 20,
+        clip_norm: float | None = None,
+        lag: int = 1,
+        check: Check = "first",
+        timeout_s: float = 60.0,
+        broadcast: bool = True,
+        **options: Any,
+    ) -> None:
+        transport = ProcessGroup(group)
+        method = create(algorithm, **options)
+        groups = _named_groups(params, {"lr": lr, **method.hyperparameters})
+        rank, size = transport.ranks[0], transport.sizes["world"]
+        worker = Worker(method.algorithm, groups, rank=rank, size=size, seed=seed, bucket_bytes=bucket_bytes)
+        super().__init__(worker.optimizer.param_groups, {"lr": lr, **method.hyperparameters})
+        self._share_groups(worker)
+        store = dist.PrefixStore("bandwise", dist.distributed_c10d._get_default_store())
+        self._agreement = Agreement(store, rank, size, check, timeout_s)
+        transport.agreement = self._agreement
+        ledger = Ledger(rank)
+        self.method = method
+        self.ledger = Ledgers([ledger])
+        self._worker = worker
+        self._group = group
+        self._team = Team([worker], Engine(transport, [ledger], lag), clip_norm)
+        self._accumulating = False
+        self._complete = [0] * self._team.shards
+        self._versions: dict[int, int] = {}
+        self._place = {v.param: (s.index, v.name) for s in worker.shards for v in s.views}
+        self._hooks = [p.register_post_accumulate_grad_hook(self._on_gradient) for p in self._place if p.requires_grad]
+        if broadcast:
+            for shard in worker.shards:
+                dist.broadcast(shard.params, group=group, group_src=0)
+
+    @property
+    def kind(self) -> str:
+        """Kind of the step done last."""
+        return self._worker.clock.kind
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Accumulate gradients over the backward passes inside; the one after the block communicates."""
+        self._accumulating = True
+        try:
+            yield
+        finally:
+            self._accumulating = False
+
+    def observe(self, **scalars: float) -> None:
+        """Tell scalars that a method may plan by (the loss, say)."""
+        self._worker.clock.observed.update(scalars)
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Finish communication, update, synchronize. With `closure`, it is called first to compute gradients."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if not self._team.planned:
+            self._plan()
+        for shard in reversed(self._worker.shards[: self._team.shards - self._team.launched]):
+            self._launch(shard.index)
+        self._refuse_edits()
+        self._team.complete()
+        self._complete = [0] * self._team.shards
+        self._versions.clear()
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
+        """This rank's state; every rank must save its own. May communicate (pending exchanges): call it on all ranks."""
+        return self._team.state_dict()[0]
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from `state_dict`, parameters included. Raises `LayoutError` where it does not fit."""
+        self._worker.load_state_dict(state_dict)
+        self._share_groups(self._worker)
+        self._agreement.reset()
+
+    def release(self) -> None:
+        """Give the parameters memory of their own again and stop listening to backward; the optimizer is finished."""
+        for hook in self._hooks:
+            hook.remove()
+        self._worker.release()
+
+    def _share_groups(self, worker: Worker) -> None:
+        self.param_groups = worker.optimizer.param_groups  # the same dicts: schedulers on either reach both
+
+    def _plan(self) -> None:
+        self._agreement.begin_step(self._worker.clock.step, "plan")
+        self._team.plan()
+        self._agreement.begin_step(self._worker.clock.step, self._worker.clock.kind)
+
+    def _on_gradient(self, param: Tensor) -> None:
+        if self._accumulating:
+            return
+        index, name = self._place[param]
+        shard = self._worker.shards[index]
+        if self._team.launched >= self._team.shards - index:
+            raise UsageError(
+                f"parameter {name!r} got a gradient after its bucket had been sent: use no_sync() for all backward passes "
+                "of a step but the last, and non-reentrant activation checkpointing"
+            )
+        self._complete[index] += 1
+        if not self._team.planned:
+            self._plan()
+        while self._team.launched < self._team.shards:
+            following = self._team.shards - 1 - self._team.launched
+            shard = self._worker.shards[following]
+            if self._complete[following] < len(shard.views):
+                break
+            self._launch(following)
+
+    def _launch(self, index: int) -> None:
+        shard = self._worker.shards[index]
+        self._worker.gather_gradients(shard, [view.param.grad for view in shard.views])
+        for view in shard.views:
+            grad = view.param.grad
+            if grad is not None and grad.untyped_storage().data_ptr() != shard.grads.untyped_storage().data_ptr():
+                self._versions[id(view.param)] = grad._version
+        self._team.submit_next()
+
+    def _refuse_edits(self) -> None:
+        for param, (_, name) in self._place.items():
+            version = self._versions.get(id(param))
+            if version is not None and (param.grad is None or param.grad._version != version):
+                raise UsageError(
+                    f"the gradient of {name!r} was changed after it had been sent (clip_grad_norm_ after backward?): use "
+                    "clip_norm= of this optimizer instead"
+                )
+
+
+def _named_groups(params: Iterable[Any], hyper: dict[str, Any]) -> list[dict[str, Any]]:
+    """Groups with `params` and `param_names`, each completed by the default hyper-parameters."""
+    given = list(params)
+    raw = given if given and isinstance(given[0], dict) else [{"params": given}]
+    groups = []
+    for group in raw:
+        pairs = list(group["params"])
+        if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+            raise LayoutError("give (name, parameter) pairs, as model.named_parameters() does")
+        own = {key: value for key, value in group.items() if key != "params"}
+        trainable = [(name, p) for name, p in pairs if p.requires_grad]
+        groups.append(
+            {**hyper, **own, "params": [p for _, p in trainable], "param_names": [name for name, _ in trainable]}
+        )
+    return groups

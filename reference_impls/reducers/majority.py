@@ -1,0 +1,52 @@
+"""Majority vote by a two-phase 1-bit all-reduce: packed bits to the owner of each piece, its verdict to everybody.
+
+Lion Cub's 1-bit all-reduce (arXiv 2411.16462); the transport is 1-bit Adam's compressed all-reduce without scales and
+errors. Sends 2 (n-1)/n bits an element; one flat vector is padded once, by at most 8 n - 1 bits.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from reference_impls.codecs import signs
+from reference_impls.collectives import Exchange, Group
+from reference_impls.randomness import Key
+
+
+def majority(group: Group, positive: Tensor, tie: bool | Key | None, dtype: torch.dtype = torch.float32) -> Exchange[Tensor]:
+    """Element-wise majority over the group.
+
+    positive: bool[d], this rank's vote. tie: the verdict on ties of an even number of ranks: True (+1), False (-1), a
+    shared stream (its lowest bit), or None (0, for which the verdict takes a second bit on the way down). Answers
+    Tensor[d] of -1, 0 and +1 in `dtype`, with the same bits on all ranks.
+    """
+    n, d = group.size, positive.numel()
+    piece = 8 * -(-d // (8 * n))
+    padded = positive.new_zeros(n * piece)
+    padded[:d] = positive
+    up = torch.empty(n, signs.wire_bytes(piece), dtype=torch.uint8, device=positive.device)
+    signs.pack(padded.view(n, piece), up)
+    ballots = yield from group.all_to_all(up.view(-1), "signs-up")
+
+    votes = torch.empty(piece, dtype=torch.int32, device=positive.device)
+    signs.count_votes(ballots, votes)
+    votes.mul_(2).sub_(n)
+    verdict, tied = votes > 0, votes == 0
+    if isinstance(tie, Key):
+        verdict |= tied & ((tie.at(group.rank * piece).bits(piece, positive.device) & 1) == 1)
+    elif tie:
+        verdict |= tied
+    planes = (verdict, tied) if tie is None else (verdict,)
+    down = torch.empty(len(planes), signs.wire_bytes(piece), dtype=torch.uint8, device=positive.device)
+    for plane, row in zip(planes, down, strict=True):
+        signs.pack(plane, row)
+    verdicts = (yield from group.gather(down.view(-1), "signs-down")).view(n, len(planes), -1)
+
+    out = torch.empty(n, piece, dtype=dtype, device=positive.device)
+    signs.unpack_signs(verdicts[:, 0], out)
+    if tie is None:
+        undecided = torch.empty(n, piece, dtype=torch.bool, device=positive.device)
+        signs.unpack(verdicts[:, 1], undecided)
+        out.masked_fill_(undecided, 0)
+    return out.view(-1)[:d]

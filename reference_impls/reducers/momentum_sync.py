@@ -1,0 +1,96 @@
+"""When and how unsynchronised momenta are brought together: never, periodically, at doubling gaps, or selectively.
+
+Lion Cub's third factor (arXiv 2411.16462). Periodic and doubling rules are those of its author's code, index 0
+included. *Selective* is our definition, since the paper's was not readable and the code parses its flag without using
+it: at every `measure_every`-th step tensors are ranked by the disagreement of workers,
+V = mean over elements of (E[m^2] - E[m]^2) / (E[m^2] + 1e-30), and between measurements the tensors of largest V are
+averaged, up to the share `fraction` of a shard's elements (at least one tensor).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from reference_impls.algorithm import Clock, Shard, Slot, per_rank, replicated
+from reference_impls.collectives import Exchange
+from reference_impls.errors import UnsupportedError, nearest
+
+MODES = ("never", "periodic", "doubling", "selective")
+
+
+@dataclass(frozen=True)
+class MomentumSync:
+    """The rule. Kinds of step: ``step``, ``sync`` and, for selective, ``measure`` (which averages everything)."""
+
+    mode: str
+    every: int = 100
+    until: int | None = None
+    doubling: float = 1.0
+    fraction: float = 0.25
+    measure_every: int = 100
+    dtype: Literal["fp32", "bf16"] = "fp32"
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise UnsupportedError(f"momentum_sync must be one of {', '.join(MODES)}; got {self.mode!r}{nearest(self.mode, MODES)}")
+        if self.every < 1 or self.measure_every < 1 or not self.doubling > 0 or not 0 < self.fraction <= 1:
+            raise UnsupportedError("momentum sync wants every, measure_every >= 1, doubling > 0 and 0 < fraction <= 1")
+        if self.dtype not in ("fp32", "bf16"):
+            raise UnsupportedError(f"momenta travel as fp32 or bf16, not {self.dtype!r}")
+
+    def slots(self) -> Mapping[str, Slot]:
+        """The momentum, and for selective which elements are averaged."""
+        chosen = {"selected": replicated()} if self.mode == "selective" else {}
+        return {"momentum": per_rank(), **chosen}
+
+    def kind(self, clock: Clock) -> str:
+        """What this step is; called by `plan`, so it may write counters."""
+        if self.mode == "never" or (self.until is not None and clock.step > self.until):
+            return "step"
+        if self.mode == "selective" and clock.step % self.measure_every == 0:
+            return "measure"
+        if self.mode == "doubling":
+            if clock.step < clock.counters.get("next_sync", 0):
+                return "step"
+            done = int(clock.counters.get("syncs", 0))
+            clock.counters["syncs"] = done + 1
+            clock.counters["next_sync"] = int(clock.step + 2 ** (done / self.doubling))
+            return "sync"
+        return "sync" if clock.step % self.every == 0 else "step"
+
+    def synchronize(self, shard: Shard) -> Exchange[None]:
+        """Average the momenta as the kind of the step asks."""
+        momentum = shard.state["momentum"]
+        if shard.kind == "measure":
+            square = yield from shard.world.mean(momentum.square(), "momentum-square")
+            yield from shard.world.mean(momentum, "momentum")
+            self._select(shard, momentum, square)
+        elif shard.kind == "sync" and self.mode == "selective":
+            parts = [v.part for v in shard.views if shard.state["selected"][v.part.start] > 0]
+            if parts:
+                together = yield from self._mean(shard, torch.cat([momentum[part] for part in parts]))
+                for part, mean in zip(parts, together.split([p.stop - p.start for p in parts]), strict=True):
+                    momentum[part] = mean
+        elif shard.kind == "sync":
+            momentum.copy_((yield from self._mean(shard, momentum)))
+
+    def _mean(self, shard: Shard, x: Tensor) -> Exchange[Tensor]:
+        if self.dtype == "bf16":
+            return (yield from shard.world.mean(x.to(torch.bfloat16), "momentum")).to(x.dtype)
+        return (yield from shard.world.mean(x, "momentum"))
+
+    def _select(self, shard: Shard, mean: Tensor, square: Tensor) -> None:
+        """Choose from reduced values alone, hence alike on all ranks."""
+        disagreement = (square - mean.square()) / (square + 1e-30)
+        order = sorted(shard.views, key=lambda v: float(disagreement[v.part].mean()), reverse=True)
+        selected, budget = shard.state["selected"].zero_(), self.fraction * shard.d
+        for place, view in enumerate(order):
+            budget -= view.part.stop - view.part.start
+            if place > 0 and budget < 0:
+                break
+            selected[view.part] = 1.0
