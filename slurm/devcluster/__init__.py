@@ -9,7 +9,7 @@ or, from a shell, ``python -m slurm.devcluster up --nodes 2``, ``status``, ``dow
 Debian's packages slurm-wlm and munge, uses no system-wide configuration, and leaves nothing behind.
 """
 
-from slurm.devcluster.lifecycle import Cluster, DevClusterError, cluster, down, status, up
 from slurm.devcluster.config import Node
+from slurm.devcluster.lifecycle import Cluster, DevClusterError, cluster, down, status, up
 
 __all__ = ["Cluster", "DevClusterError", "Node", "cluster", "down", "status", "up"]
