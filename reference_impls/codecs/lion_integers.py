@@ -1,0 +1,92 @@
+"""Lion Cub's p-bit quantiser: weighted votes in small integers, scaled by each worker alone. Wire format version 1.
+
+Spec: Lion Cub, arXiv 2411.16462, as far as its author's code shows it. A worker's vote on an update u is
+``q = clip(round_half_even(u / a * (s * gain)), -s, s)`` with ``s = floor((2**(p-1) - 1) / n)``, so that the sum over n
+ranks fits p bits. The scale a is local to worker and tensor and never sent; it only sets how much each worker's votes
+weigh:
+
+* ``l1``: mean of |u|; ``linf``: max |u|; ``l0``: geometric mean, exp(mean(log(|u| + 1e-12))).
+
+Sums run over real elements only, by the fixed tree of `codecs.sums`. The format is one signed integer an element; how
+it travels is the affair of `reducers.integer_sum`. Rounding at ``gain = 0.5`` (the code's) maps |u| = a to s / 2.
+
+* a = 0 (an all-zero tensor) votes 0 everywhere.
+* Not finite: an integer has no room for NaN, so where a tensor's scale is not finite (any NaN or infinity in it, or an
+  overflow of its sum) all its votes are 0, and `encode` answers a *flag*. The caller sends the flag along as one more
+  integer of the same sum and makes the result NaN on all ranks where the sum of flags is not 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import torch
+from torch import Tensor
+
+from reference_impls.codecs.dithering import levels
+from reference_impls.codecs.sums import fixed_mean
+from reference_impls.compilation import compiled
+
+__all__ = ["SCALES", "WIRE_VERSION", "Scale", "encode", "levels", "quantise", "scale_of"]
+
+WIRE_VERSION: Final = 1
+
+Scale = Literal["l1", "l0", "linf"]
+SCALES: Final[tuple[Scale, ...]] = ("l1", "l0", "linf")
+
+
+def scale_of(u: Tensor, kind: Scale) -> Tensor:
+    """The scale a of float32 [..., d]: [...]. 0 for d = 0; not finite if any element is not."""
+    if u.shape[-1] == 0:
+        return u.new_zeros(u.shape[:-1])
+    magnitude = u.abs()
+    if kind == "l1":
+        return fixed_mean(magnitude)
+    if kind == "linf":
+        return magnitude.amax(-1)
+    if kind == "l0":
+        geometric = fixed_mean((magnitude + 1e-12).log()).exp()
+        return torch.where(magnitude.amax(-1) == 0, torch.zeros_like(geometric), geometric)
+    raise ValueError(f"unknown scale {kind!r}; known: {', '.join(SCALES)}")
+
+
+@compiled
+def _quantise(u: Tensor, scale: Tensor, count: int, factor: Tensor, codes: Tensor) -> None:
+    usable = (scale > 0) & (scale < torch.inf)
+    z = u / torch.where(usable, scale, 1.0) * factor
+    q = torch.where(usable, z.round(), 0.0)
+    codes.copy_(torch.where(q != q, 0.0, q).clamp(-count, count))
+
+
+def quantise(u: Tensor, scale: Tensor, count: int, codes: Tensor, *, gain: float = 0.5) -> None:
+    """float32 [..., d] -> `codes`, int8, int16 or int32 [..., d] in -s .. s.
+
+    Args:
+        scale: a, from `scale_of`, broadcast against `u` ([..., 1] or one number). 0, infinite or NaN: all votes 0.
+        count: s, from `levels`.
+        gain: share of s that |u| = a votes.
+    """
+    _quantise(u, scale, count, torch.tensor(count * gain, dtype=u.dtype, device=u.device), codes)
+
+
+def encode(
+    u: Tensor, parts: Sequence[slice], kind: Scale, count: int, codes: Tensor, *, gain: float = 0.5
+) -> Tensor:
+    """Quantise a flat vector tensor by tensor.
+
+    Args:
+        u: float32 [..., d].
+        parts: the slice of each tensor; together they cover `u`.
+        kind, count, gain: as in `scale_of` and `quantise`.
+        codes: int8, int16 or int32 [..., d].
+
+    Returns:
+        int32 [...]: 1 where some tensor has no finite scale, so that its votes of 0 mean nothing; else 0. See above.
+    """
+    flag = torch.zeros(u.shape[:-1], dtype=torch.bool, device=u.device)
+    for part in parts:
+        scale = scale_of(u[..., part], kind)
+        flag |= ~scale.isfinite()
+        quantise(u[..., part], scale.unsqueeze(-1), count, codes[..., part], gain=gain)
+    return flag.to(torch.int32)

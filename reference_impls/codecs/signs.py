@@ -1,0 +1,209 @@
+"""One bit an element: signs and votes, packed in planes. Wire format version 1.
+
+The format, to the bit
+----------------------
+d elements take exactly ceil(d / 8) bytes. Let W = d // 32. Elements 0 .. 32 W - 1 are in *planes*: element i is bit
+``i // W`` of the 32-bit word ``i % W`` (bit 0 is the least significant), and the W words come first, little-endian. The
+remaining t = d - 32 W < 32 elements follow in order: element 32 W + k is bit ``k % 8`` of byte ``4 W + k // 8``. Unused
+bits of the last byte are 0. Planes let 32 neighbouring elements go through one vector instruction without shuffles.
+
+Polarity: 1 = positive. Zero: a sign has no room for it, so the caller decides; -0.0 is a zero like any other. NaN: a
+sign has no room for it either: `pack_signs` writes 0 (negative), so who packs values that may not be finite tells the
+others by another way, for instance by a scale that is NaN.
+
+Every function works on the last axis and accepts any leading ones; a row packs as it would alone.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from reference_impls.compilation import compiled
+
+__all__ = [
+    "WIRE_VERSION",
+    "count_votes",
+    "decode_accumulate",
+    "pack",
+    "pack_signs",
+    "unpack",
+    "unpack_signs",
+    "wire_bytes",
+]
+
+WIRE_VERSION: Final = 1
+PLANES: Final = 32
+
+
+def wire_bytes(numel: int) -> int:
+    """Bytes on the wire for `numel` elements: ceil(numel / 8)."""
+    return -(-numel // 8)
+
+
+@compiled
+def _pack_words(flags: Tensor) -> Tensor:
+    """uint8 [..., 32, W] of 0 and 1 -> int32 [..., W]."""
+    words = flags[..., 0, :].to(torch.int32)
+    for plane in range(1, PLANES):
+        words = words | (flags[..., plane, :].to(torch.int32) << plane)
+    return words
+
+
+@compiled
+def _pack_positive(x: Tensor, zero: bool) -> Tensor:
+    """Numbers [..., 32, W] -> int32 [..., W]; in one pass, which a bool tensor in between would make three."""
+    positive = x >= 0 if zero else x > 0
+    words = positive[..., 0, :].to(torch.int32)
+    for plane in range(1, PLANES):
+        words = words | (positive[..., plane, :].to(torch.int32) << plane)
+    return words
+
+
+def _as_planes(x: Tensor) -> Tensor:
+    """[..., 32 W] -> [..., 32, W], a view."""
+    return x.view(*x.shape[:-1], PLANES, x.shape[-1] // PLANES)
+
+
+def _planes(words: Tensor) -> Tensor:
+    """int32 [..., W] -> int32 [..., 32, W] of 0 and 1."""
+    shifts = torch.arange(PLANES, dtype=torch.int32, device=words.device)
+    return (words.unsqueeze(-2) >> shifts.unsqueeze(-1)) & 1
+
+
+@compiled
+def _unpack_words(out: Tensor, words: Tensor) -> None:
+    out.copy_(_planes(words))
+
+
+@compiled
+def _unpack_signs(out: Tensor, words: Tensor) -> None:
+    out.copy_(_planes(words) * 2 - 1)
+
+
+@compiled
+def _add_row(out: Tensor, words: Tensor, scale: Tensor) -> None:
+    out.add_(torch.where(_planes(words) == 1, scale, -scale))
+
+
+@compiled
+def _count_words(votes: Tensor, words: Tensor) -> None:
+    votes.copy_(_planes(words).sum(-3, dtype=torch.int32))
+
+
+def _check(wire: Tensor, numel: int) -> None:
+    if wire.dtype != torch.uint8 or wire.shape[-1] != wire_bytes(numel):
+        raise ValueError(
+            f"{numel} elements need a uint8 wire of {wire_bytes(numel)} bytes on its last axis, "
+            f"not {wire.dtype} {tuple(wire.shape)}"
+        )
+
+
+def _write(wire: Tensor, words: Tensor | None, tail: Tensor) -> None:
+    """Put the words and the tail (bool [..., t], t < 32) into the wire."""
+    start = 0
+    if words is not None:
+        start = 4 * words.shape[-1]
+        wire[..., :start].copy_(words.view(torch.uint8))
+    if tail.shape[-1]:
+        weights = 1 << torch.arange(8, dtype=torch.int32, device=tail.device)
+        padded = functional.pad(tail.to(torch.int32), (0, -tail.shape[-1] % 8))
+        wire[..., start:].copy_((padded.view(*padded.shape[:-1], -1, 8) * weights).sum(-1))
+
+
+def _words(wire: Tensor, width: int) -> Tensor:
+    """The first `width` words of each row as int32 [..., width]; a copy only where the bytes lie badly."""
+    full = wire[..., : 4 * width]
+    steps = (full.storage_offset(), *full.stride()[:-1])
+    if full.stride(-1) != 1 or any(step % 4 for step in steps):
+        full = torch.empty(full.shape, dtype=torch.uint8, device=full.device).copy_(full)
+    return full.view(torch.int32)
+
+
+def _tail(wire: Tensor, numel: int) -> Tensor:
+    """The elements after the planes, int32 [..., t] of 0 and 1."""
+    full = numel // PLANES
+    shifts = torch.arange(8, dtype=torch.int32, device=wire.device)
+    spread = (wire[..., 4 * full :].to(torch.int32).unsqueeze(-1) >> shifts) & 1
+    return spread.flatten(-2)[..., : numel - PLANES * full]
+
+
+def pack(bits: Tensor, wire: Tensor) -> None:
+    """bool [..., d] -> wire, uint8 [..., ceil(d / 8)]."""
+    numel = bits.shape[-1]
+    _check(wire, numel)
+    if bits.dtype != torch.bool:
+        raise TypeError(f"pack takes bool, not {bits.dtype}; for the signs of numbers there is pack_signs")
+    full = numel // PLANES * PLANES
+    planes = _as_planes(bits.view(torch.uint8)[..., :full]) if full else None
+    _write(wire, None if planes is None else _pack_words(planes), bits[..., full:])
+
+
+def pack_signs(x: Tensor, wire: Tensor, *, zero: bool) -> None:
+    """Signs of real numbers [..., d] -> wire, uint8 [..., ceil(d / 8)]. Zeros of either sign are `zero`; NaN is 0."""
+    numel = x.shape[-1]
+    _check(wire, numel)
+    full = numel // PLANES * PLANES
+    words = _pack_positive(_as_planes(x[..., :full]), zero) if full else None
+    tail = x[..., full:]
+    _write(wire, words, tail >= 0 if zero else tail > 0)
+
+
+def unpack(wire: Tensor, out: Tensor) -> None:
+    """Wire -> `out`, bool [..., d]."""
+    numel = out.shape[-1]
+    _check(wire, numel)
+    if out.dtype != torch.bool:
+        raise TypeError(f"unpack fills bool, not {out.dtype}; for +1 and -1 there is unpack_signs")
+    full = numel // PLANES
+    target = out.view(torch.uint8)  # the same bytes; compilers handle uint8 much better than bool
+    if full:
+        _unpack_words(_as_planes(target[..., : PLANES * full]), _words(wire, full))
+    if numel % PLANES:
+        target[..., PLANES * full :].copy_(_tail(wire, numel))
+
+
+def unpack_signs(wire: Tensor, out: Tensor) -> None:
+    """Wire -> `out` [..., d] of +1 and -1, in any signed dtype."""
+    numel = out.shape[-1]
+    _check(wire, numel)
+    full = numel // PLANES
+    if full:
+        _unpack_signs(_as_planes(out[..., : PLANES * full]), _words(wire, full))
+    if numel % PLANES:
+        out[..., PLANES * full :].copy_(_tail(wire, numel) * 2 - 1)
+
+
+def decode_accumulate(wire: Tensor, scales: Tensor, out: Tensor) -> None:
+    """``out += sum_r scales[r] * sign[r]``, rows added in their order.
+
+    Args:
+        wire: uint8 [..., n, ceil(d / 8)].
+        scales: [..., n], dtype of `out`. A NaN scale makes the whole of `out` NaN.
+        out: float [..., d].
+    """
+    numel = out.shape[-1]
+    _check(wire, numel)
+    full = numel // PLANES
+    target = _as_planes(out[..., : PLANES * full]) if full else None
+    for row in range(wire.shape[-2]):
+        scale = scales[..., row].unsqueeze(-1)
+        if target is not None:
+            _add_row(target, _words(wire[..., row, :], full), scale.unsqueeze(-1))
+        if numel % PLANES:
+            signs = _tail(wire[..., row, :], numel)
+            out[..., PLANES * full :].add_(torch.where(signs == 1, scale, -scale))
+
+
+def count_votes(wire: Tensor, votes: Tensor) -> None:
+    """How many rows have a 1: wire uint8 [..., n, ceil(d / 8)] -> `votes`, int32 [..., d], each in 0 .. n."""
+    numel = votes.shape[-1]
+    _check(wire, numel)
+    full = numel // PLANES
+    if full:
+        _count_words(_as_planes(votes[..., : PLANES * full]), _words(wire, full))
+    if numel % PLANES:
+        votes[..., PLANES * full :].copy_(_tail(wire, numel).sum(-2))

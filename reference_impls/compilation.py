@@ -1,0 +1,136 @@
+"""One source for reference and speed: a plain torch function that is compiled when that pays, and says which path ran.
+
+`@compiled` wraps a function of tensors. The wrapped function itself, `.eager`, is the oracle; calling the wrapper runs
+it through `torch.compile` when its first tensor argument has at least `THRESHOLD` elements, unless compilation is off
+(``BANDWISE_COMPILE=0``) or there is no C++ compiler for tensors on the CPU. A failed compilation falls back to eager
+with one warning. Every call of the wrapper is counted under the path that it took: a benchmark must report the path
+that ran and not the one that was asked for.
+
+Only element-wise integer and IEEE arithmetic belongs in such functions (no float reduction: its order is the compiler's
+choice): then compiled and eager agree to the bit. Sums of floats go through `codecs.sums.fixed_sum`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, Generic, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+from torch._dynamo.exc import TorchDynamoException
+from torch._inductor.exc import InductorError
+
+__all__ = ["THRESHOLD", "Compiled", "PathRecord", "compiled", "failures", "paths", "reset_paths"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+THRESHOLD: Final = 65536
+"""Elements of the first tensor from which on a call is compiled."""
+
+
+class PathRecord:
+    """Which path each compiled function took, and why one could not be compiled."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, Counter[str]] = {}
+        self._failures: dict[str, str] = {}
+
+    def count(self, name: str, path: str) -> None:
+        self._calls.setdefault(name, Counter())[path] += 1
+
+    def fail(self, name: str, reason: str) -> None:
+        self._failures[name] = reason
+
+    def paths(self) -> dict[str, dict[str, int]]:
+        return {name: dict(sorted(calls.items())) for name, calls in sorted(self._calls.items())}
+
+    def failures(self) -> dict[str, str]:
+        return dict(sorted(self._failures.items()))
+
+    def reset(self) -> None:
+        self._calls.clear()
+
+
+_RECORD: Final = PathRecord()
+
+
+def paths() -> dict[str, dict[str, int]]:
+    """Calls so far in this process by function and path: ``{"signs.pack_words": {"compiled": 12, "eager": 3}}``."""
+    return _RECORD.paths()
+
+
+def failures() -> dict[str, str]:
+    """Functions that could not be compiled in this process, with the first line of the reason."""
+    return _RECORD.failures()
+
+
+def reset_paths() -> None:
+    """Forget the counts of `paths` (not the failures), for instance before a run in a process that has done others."""
+    _RECORD.reset()
+
+
+@functools.cache
+def _has_cpp_compiler(chosen: str | None) -> bool:
+    return any(shutil.which(name) is not None for name in ([chosen] if chosen else ["g++", "clang++", "c++"]))
+
+
+def _possible(tensor: Tensor) -> bool:
+    if os.environ.get("BANDWISE_COMPILE", "1") == "0":
+        return False
+    return tensor.device.type != "cpu" or _has_cpp_compiler(os.environ.get("CXX"))
+
+
+class Compiled(Generic[P, R]):
+    """A function and its compiled form; see the module's text. `name` is "module.function", without leading underscores."""
+
+    def __init__(
+        self, function: Callable[P, R], threshold: int = THRESHOLD, record: PathRecord = _RECORD
+    ) -> None:
+        self.eager = function
+        self.name = f"{function.__module__.rpartition('.')[2]}.{function.__name__.lstrip('_')}"
+        self._threshold = threshold
+        self._record = record
+        self._fast: Callable[P, R] | None = None
+        self._failed = False
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if torch.compiler.is_compiling():  # part of a larger compiled function, which is counted as a whole
+            return self.eager(*args, **kwargs)
+        first = next((a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)), None)
+        if first is None or first.numel() < self._threshold or self._failed or not _possible(first):
+            self._record.count(self.name, "eager")
+            return self.eager(*args, **kwargs)
+        if self._fast is None:
+            self._fast = torch.compile(self.eager, dynamic=True, fullgraph=True)
+        try:
+            result = self._fast(*args, **kwargs)
+        except (TorchDynamoException, InductorError) as error:
+            self._fall_back(error)
+            self._record.count(self.name, "eager")
+            return self.eager(*args, **kwargs)
+        self._record.count(self.name, "compiled")
+        return result
+
+    def _fall_back(self, error: Exception) -> None:
+        self._failed = True
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        self._record.fail(self.name, reason)
+        warnings.warn(
+            f"{self.name} could not be compiled and runs eagerly from here on, which is slower: {reason}. "
+            "Timings of this process are those of the eager path; set BANDWISE_COMPILE=0 to ask for it, "
+            "or check the C++ compiler.",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+
+def compiled(function: Callable[P, R]) -> Compiled[P, R]:
+    """Decorator: `function(tensor, ...)` compiled for large tensors; see the module's text."""
+    return Compiled(function)

@@ -1,0 +1,203 @@
+"""Compiled equals eager to the bit, says that it ran, and falls back aloud. All codec compilation is tested here."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import pytest
+import torch
+
+from reference_impls import compilation
+from reference_impls.codecs import dithering, exponential, lion_integers, nibbles, signs
+from reference_impls.compilation import THRESHOLD, Compiled, PathRecord
+from reference_impls.randomness import Key
+from tests.support import find_program, skip_or_fail
+
+D = 70_001  # above the threshold, odd, no multiple of 32
+N = 3
+
+
+@pytest.fixture
+def compiler(monkeypatch):
+    monkeypatch.delenv("BANDWISE_COMPILE", raising=False)
+    monkeypatch.delenv("CXX", raising=False)
+    if find_program("g++", "clang++", "c++") is None:
+        skip_or_fail("no C++ compiler")
+
+
+def numbers(*shape, seed=0):
+    """Normal numbers with zeros of both signs, subnormal and large ones among them."""
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    for at, value in enumerate((0.0, -0.0, 1e-40, -1e-40, 1e-30, 3.0, -3.0)):
+        x[..., at::1009] = value
+    return x
+
+
+def key(rank=0):
+    return Key.of(seed=1, step=2, stage="compiled", rank=rank, start=7)
+
+
+def bit_votes():
+    bits = numbers(N, D) > 0.2
+    wire = torch.empty(N, signs.wire_bytes(D), dtype=torch.uint8)
+    signs.pack(bits, wire)
+    positive = torch.empty_like(wire[0])
+    signs.pack_signs(numbers(D), positive, zero=True)
+    back = torch.empty(D, dtype=torch.bool)
+    signs.unpack(wire[1], back)
+    values = torch.empty(D)
+    signs.unpack_signs(wire[0], values)
+    votes = torch.empty(D, dtype=torch.int32)
+    signs.count_votes(wire, votes)
+    total = numbers(D, seed=1)
+    signs.decode_accumulate(wire, torch.tensor([0.3, 1e6, math.pi]), total)
+    assert torch.equal(back, bits[1])
+    return [wire, positive, back, values, votes, total]
+
+
+def four_bits():
+    counters = torch.randint(
+        0, 16, (2 * D + 1,), generator=torch.Generator().manual_seed(3), dtype=torch.int8
+    )
+    wire = torch.empty(nibbles.wire_bytes(2 * D + 1), dtype=torch.uint8)
+    nibbles.pack(counters, wire)
+    back = torch.empty_like(counters)
+    nibbles.unpack(wire, back)
+    assert torch.equal(back, counters)
+    return [wire, back]
+
+
+def standard_dithering():
+    x = numbers(D)
+    scale = x.abs().max()
+    codes = torch.empty(D, dtype=torch.int8)
+    dithering.encode(x, scale, 31, key(), codes)
+    wide = torch.empty(D, dtype=torch.int16)
+    dithering.encode(x, scale.expand(D).clone(), 8191, key(), wide)
+    poisoned = torch.empty(D, dtype=torch.int8)
+    x[5] = math.nan
+    dithering.encode(x, torch.tensor(math.inf), 31, key(), poisoned)
+    results = [codes, wide, poisoned]
+    for source, top in ((codes, scale), (poisoned, torch.tensor(math.inf))):
+        out = torch.empty(D)
+        dithering.decode(source, top, 31, 4, out)
+        results.append(out.nan_to_num(nan=-7.0))
+    return results
+
+
+def exponential_dithering():
+    x = numbers(D)
+    scale = x.abs().max()
+    one, two, total = (torch.empty(D, dtype=torch.uint8) for _ in range(3))
+    exponential.encode(x, scale, 2, key(0), one)
+    exponential.encode(numbers(D, seed=5) * 0.2, scale, 2, key(1), two)
+    exponential.add(one, two, key(2), total)
+    in_place = one.clone()
+    exponential.add(in_place, two, key(2), in_place)
+    assert torch.equal(in_place, total)
+    out = torch.empty(D)
+    exponential.decode(total, scale, 2, 4, out)
+    return [one, two, total, out]
+
+
+def lion_votes():
+    u = numbers(D)
+    codes = torch.empty(D, dtype=torch.int8)
+    flag = lion_integers.encode(u, [slice(0, D)], "l1", 31, codes)
+    u[3] = math.nan
+    flagged = torch.empty(D, dtype=torch.int8)
+    return [codes, flag, flagged, lion_integers.encode(u, [slice(0, D)], "l1", 31, flagged)]
+
+
+FUNCTIONS = {
+    bit_votes: {"signs.pack_words", "signs.pack_positive", "signs.unpack_words", "signs.unpack_signs", "signs.add_row",
+                "signs.count_words"},
+    four_bits: {"nibbles.join", "nibbles.split"},
+    standard_dithering: {"dithering.encode", "dithering.decode"},
+    exponential_dithering: {"exponential.encode", "exponential.add", "exponential.decode"},
+    lion_votes: {"lion_integers.quantise"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("work", FUNCTIONS, ids=lambda f: f.__name__)
+@pytest.mark.usefixtures("compiler")
+def test_compiled_equals_eager(work, monkeypatch):
+    compilation.reset_paths()
+    monkeypatch.delenv("BANDWISE_COMPILE", raising=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        fast = work()
+    ran = compilation.paths()
+    assert {name for name, calls in ran.items() if calls.get("compiled")} == FUNCTIONS[work]
+    assert not any("eager" in calls for calls in ran.values())
+    monkeypatch.setenv("BANDWISE_COMPILE", "0")
+    compilation.reset_paths()
+    slow = work()
+    assert all(set(calls) == {"eager"} for calls in compilation.paths().values())
+    for a, b in zip(fast, slow, strict=True):
+        assert a.dtype == b.dtype
+        assert torch.equal(a, b)
+
+
+@pytest.mark.usefixtures("compiler")
+def test_subnormal_numbers_survive_in_this_process():
+    """Compiled libraries built with fast-math flags are known to switch them off for the whole process."""
+    nibbles.pack(
+        torch.zeros(2 * THRESHOLD + 2, dtype=torch.int32), torch.empty(THRESHOLD + 1, dtype=torch.uint8)
+    )
+    tiny = torch.tensor([1e-40])
+    assert (tiny + tiny).item() > tiny.item() > 0
+
+
+def double(x):
+    return x * 2
+
+
+def test_small_tensors_and_the_switch_run_eagerly(monkeypatch):
+    record = PathRecord()
+    function = Compiled(double, threshold=8, record=record)
+    assert function.name == "test_compiled.double"
+    assert function.eager is double
+    assert function(torch.ones(7)).tolist() == [2.0] * 7
+    monkeypatch.setenv("BANDWISE_COMPILE", "0")
+    function(torch.ones(8))
+    assert record.paths() == {"test_compiled.double": {"eager": 2}}
+
+
+def test_without_a_compiler_it_runs_eagerly(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler-anywhere")
+    record = PathRecord()
+    Compiled(double, threshold=8, record=record)(torch.ones(8))
+    assert record.paths() == {"test_compiled.double": {"eager": 1}}
+    assert record.failures() == {}
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_failed_compilation_is_told_once_and_recorded():
+    def unfit(x):
+        torch._dynamo.graph_break()
+        return x * 2
+
+    record = PathRecord()
+    function = Compiled(unfit, threshold=8, record=record)
+    with pytest.warns(RuntimeWarning, match="could not be compiled and runs eagerly") as told:
+        assert function(torch.ones(8)).tolist() == [2.0] * 8
+    assert len([w for w in told if w.category is RuntimeWarning]) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        function(torch.ones(9))
+    assert record.paths() == {"test_compiled.unfit": {"eager": 2}}
+    assert list(record.failures()) == ["test_compiled.unfit"]
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_mistake_of_the_caller_stays_an_error():
+    def add(x, y):
+        return x + y
+
+    function = Compiled(add, threshold=8, record=PathRecord())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(RuntimeError, match="size"):
+            function(torch.ones(8), torch.ones(9))

@@ -1,0 +1,154 @@
+"""Standard dithering: unbiased, exact on its grid, within its variance, and safe at the largest sum."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from reference_impls.codecs import dithering
+from reference_impls.errors import UnsupportedError
+from reference_impls.randomness import Key
+
+
+def key(rank=0, step=0):
+    return Key.of(seed=1, step=step, stage="dither", rank=rank)
+
+
+def encoded(x, scale, s, k, dtype=torch.int8):
+    codes = torch.full(x.shape, 77, dtype=dtype)
+    dithering.encode(x, torch.as_tensor(scale), s, k, codes)
+    return codes
+
+
+def decoded(total, scale, s, n):
+    out = torch.empty(total.shape)
+    dithering.decode(total, torch.as_tensor(scale), s, n, out)
+    return out
+
+
+def test_levels_are_those_of_the_table():
+    ranks = (2, 4, 8, 16, 32, 64)
+    assert [dithering.levels(8, n) for n in ranks] == [63, 31, 15, 7, 3, 1]
+    assert [dithering.levels(16, n) for n in ranks] == [16383, 8191, 4095, 2047, 1023, 511]
+    assert [dithering.levels(4, n) for n in (1, 2, 3, 4, 7)] == [7, 3, 2, 1, 1]
+    for bits, n in ((4, 8), (8, 128)):
+        with pytest.raises(UnsupportedError, match="more bits"):
+            dithering.levels(bits, n)
+
+
+@pytest.mark.parametrize("bits", [4, 8, 16])
+@pytest.mark.parametrize("n", range(1, 65))
+def test_no_sum_overflows_even_when_all_ranks_hold_the_maximum(bits, n):
+    largest = 2 ** (bits - 1) - 1
+    if n > largest:
+        return
+    s = dithering.levels(bits, n)
+    x = torch.tensor([3.7, -3.7] * 50)
+    total = sum(encoded(x, 3.7, s, key(r), torch.int16).long() for r in range(n))
+    assert total.tolist() == [n * s, -n * s] * 50
+    assert n * s <= largest < n * (s + 1)
+
+
+@pytest.mark.parametrize("n", [2, 4, 16, 64])
+def test_the_published_constants_overflow(n):
+    """127 / n levels, rounded after the division: the property above is one that real code has broken."""
+    z = torch.full((20_000,), 127 / n)
+    total = sum((z.floor() + (key(r).uniform(20_000) < z - z.floor())).long() for r in range(n))
+    assert int(total.max()) > 127
+
+
+def test_unbiased_with_the_variance_of_stochastic_rounding():
+    draws = 20_000
+    for value in (0.3, -0.77, 0.01, 0.999, -0.5):
+        codes = encoded(torch.full((draws,), value), 1.0, 5, key()).double() / 5
+        fraction = abs(value) * 5 % 1
+        sigma = math.sqrt(fraction * (1 - fraction)) / 5
+        assert abs(float(codes.mean()) - value) <= 5 * sigma / math.sqrt(draws)
+        assert abs(float(codes.std()) - sigma) < 0.01
+        assert set((codes * 5).tolist()) <= {
+            math.copysign(k, value) for k in (math.floor(abs(value) * 5), math.ceil(abs(value) * 5))
+        }
+
+
+def test_exact_on_the_grid():
+    x = torch.arange(-31, 32) / 31 * 2.5
+    s = 31
+    codes = encoded(torch.arange(-31, 32).float(), 31.0, s, key())
+    assert codes.tolist() == list(range(-31, 32))
+    assert torch.allclose(decoded(codes, 2.5, s, 1), x, rtol=1e-6)
+
+
+def test_worked_example_of_the_paper():
+    """Two ranks hold 3 and -1, s = 2: rank 1 is exact, rank 2 rounds -2/3 to -1 in two of three cases; mean 1."""
+    draws = 30_000
+    one = encoded(torch.full((draws,), 3.0), 3.0, 2, key(0))
+    two = encoded(torch.full((draws,), -1.0), 3.0, 2, key(1))
+    assert set(one.tolist()) == {2}
+    share = float((two == -1).double().mean())
+    assert abs(share - 2 / 3) < 5 * math.sqrt(2 / 9 / draws)
+    mean = decoded(one.int() + two.int(), 3.0, 2, 2)
+    assert set(mean.tolist()) == {0.75, 1.5}
+    assert abs(float(mean.mean()) - 1.0) < 5 * 0.75 * math.sqrt(2 / 9 / draws)
+
+
+@pytest.mark.parametrize("n", [1, 2, 4, 8])
+def test_variance_bound_of_the_mean(n):
+    d = 4000
+    x = torch.randn(n, d, generator=torch.Generator().manual_seed(n))
+    scale = x.abs().max()
+    s = dithering.levels(8, n)
+    error = 0.0
+    for step in range(10):
+        total = sum(encoded(x[r], scale, s, key(r, step)).int() for r in range(n))
+        error += float((decoded(total, scale, s, n) - x.mean(0)).square().sum()) / 10
+    assert error <= d * float(scale) ** 2 / (4 * n * s**2)
+
+
+def test_zero_scale_gives_zeros():
+    codes = encoded(torch.tensor([0.0, -0.0]), 0.0, 31, key())
+    assert codes.tolist() == [0, 0]
+    assert decoded(codes, 0.0, 31, 4).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("scale", [math.inf, math.nan])
+def test_what_is_not_finite_reaches_every_element(scale):
+    x = torch.tensor([1.0, -2.0, 0.0, math.nan, math.inf, -math.inf] * 12)
+    codes = encoded(x, scale, 31, key())
+    assert int(codes.abs().max()) <= 31
+    assert not decoded(codes, scale, 31, 2).isfinite().any()
+
+
+def test_a_scale_that_was_rounded_down_does_not_overflow():
+    x = torch.tensor([1.0 + 2**-20] * 5000)
+    assert int(encoded(x, 1.0, 63, key()).max()) == 63
+
+
+def test_golden_codes():
+    assert dithering.WIRE_VERSION == 1
+    x = torch.tensor([0.1, -0.2, 0.3, -0.4, 0.5, -0.0, 1.0, -1.0])
+    u = key().uniform(8).double()
+    z = x.double().abs().float() * 31
+    expected = [
+        int(math.copysign(math.floor(v) + (t < v - math.floor(v)), w))
+        for v, t, w in zip(z.tolist(), u.tolist(), x.tolist(), strict=True)
+    ]
+    assert encoded(x, 1.0, 31, key()).tolist() == expected == GOLDEN
+
+
+GOLDEN = [3, -6, 9, -12, 15, 0, 31, -31]
+
+
+@pytest.mark.parametrize("d", [0, 1, 5, 67])
+def test_rows_and_scales_by_element(d):
+    x = torch.randn(3, d, generator=torch.Generator().manual_seed(d))
+    keys = [key(r) for r in range(3)]
+    batch = Key(torch.stack([k.words for k in keys]))
+    rows = torch.tensor([[4.0], [5.0], [6.0]])
+    whole = encoded(x, rows, 15, batch)
+    assert torch.equal(whole, torch.stack([encoded(x[r], rows[r], 15, keys[r]) for r in range(3)]))
+    assert torch.equal(encoded(x, rows.expand(3, d).clone(), 15, batch), whole)
+    assert torch.equal(
+        decoded(whole, rows, 15, 2), torch.stack([decoded(whole[r], rows[r], 15, 2) for r in range(3)])
+    )

@@ -1,0 +1,204 @@
+"""Exponential dithering: unbiased in encoding and, by enumeration of all outcomes, in adding."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+
+from reference_impls.codecs import exponential
+from reference_impls.errors import UnsupportedError
+from reference_impls.randomness import Key
+
+
+def key(rank=0, step=0, stage="dither"):
+    return Key.of(seed=1, step=step, stage=stage, rank=rank)
+
+
+def encoded(x, scale=1.0, head_room=0, k=None):
+    wire = torch.full(x.shape, 77, dtype=torch.uint8)
+    exponential.encode(x, torch.as_tensor(scale), head_room, k or key(), wire)
+    return wire
+
+
+def decoded(wire, scale=1.0, head_room=0, n=1):
+    out = torch.empty(wire.shape)
+    exponential.decode(wire, torch.as_tensor(scale), head_room, n, out)
+    return out
+
+
+def value(code):
+    """The documented meaning of a byte, in units of the normaliser."""
+    c = code & 127
+    return Fraction(0) if c == 0 else Fraction(-1 if code > 127 else 1, 2**c)
+
+
+def outcomes(a, b):
+    """All results of adding two bytes with their probabilities: only the trailing zeros of the random word matter."""
+    words = torch.tensor([1 << k for k in range(31)] + [-(1 << 31), 0], dtype=torch.int32)
+    weights = [Fraction(1, 2 ** (k + 1)) for k in range(32)] + [Fraction(1, 2**32)]
+    full = [torch.full(words.shape, v, dtype=torch.uint8) for v in (a, b)]
+    return list(zip(exponential.add_with(*full, words).tolist(), weights, strict=True))
+
+
+CODES = [0, *range(2, 30), 60, 61, 62, 63, 64, 126, 127]
+
+
+def test_adding_is_unbiased_exactly():
+    """Sum over all outcomes of value times probability is the sum of the values, for every pair within 31 doublings."""
+    worst = Fraction(0)
+    for ca in CODES:
+        for cb in CODES:
+            for sign in (0, 128):
+                if (ca == 0 and sign) or max(ca, cb) > 100:
+                    continue
+                a, b = ca | sign, cb
+                total = value(a) + value(b)
+                results = outcomes(a, b)
+                mean = sum(value(code) * p for code, p in results)
+                if ca and cb and abs(ca - cb) > 31:
+                    assert abs(mean - total) <= abs(total) / 2**31
+                    continue
+                assert mean == total, (a, b)
+                if total:
+                    worst = max(worst, sum(value(code) ** 2 * p for code, p in results) / total**2)
+    assert worst == Fraction(28, 25) <= Fraction(9, 8)  # worst at 1 + 1/4
+
+
+def test_adding_is_symmetric_and_zero_is_the_identity():
+    everything = torch.arange(256, dtype=torch.uint8)
+    a, b = (t.reshape(-1).contiguous() for t in torch.meshgrid(everything, everything, indexing="ij"))
+    word = key().bits(a.numel())
+    assert torch.equal(exponential.add_with(a, b, word), exponential.add_with(b, a, word))
+    zero = torch.zeros_like(everything)
+    clean = torch.where(everything == 128, 0, everything)
+    assert torch.equal(exponential.add_with(everything, zero, word[:256]), clean)
+    assert torch.equal(exponential.add_with(everything, zero + 128, word[:256]), clean)
+    assert not (exponential.add_with(a, b, word) == 128).any()
+
+
+def test_adding_at_the_edges():
+    assert {code for code, _ in outcomes(5, 128 | 5)} == {0}
+    assert {code for code, _ in outcomes(5, 5)} == {4}
+    assert {code for code, _ in outcomes(5, 128 | 6)} == {6}
+    assert {code for code, _ in outcomes(128 | 5, 6)} == {128 | 6}
+    assert {code for code, _ in outcomes(126, 128 | 127)} == {127}
+    assert {code for code, _ in outcomes(127, 128 | 127)} == {0}
+
+
+def test_encoding_to_the_documented_byte():
+    word = key().bits(9)
+    x = torch.tensor([1.0, -1.0, 0.5, 0.75, -0.3, 1e-30, 0.0, -0.0, 1e-39])
+    expected = []
+    for v, r in zip(x.tolist(), word.tolist(), strict=True):
+        mantissa, exponent = math.frexp(abs(v))
+        if abs(v) < 2.0**-126:
+            expected.append(0)
+            continue
+        fraction = int((2 * mantissa - 1) * 2**23)
+        c = min(1 + 3 - (exponent - 1) - ((r & 0x7FFFFF) < fraction), 127)
+        expected.append(c | (128 if v < 0 else 0))
+    assert encoded(x, 1.0, 3).tolist() == expected
+    assert exponential.WIRE_VERSION == 1
+    assert expected == GOLDEN
+
+
+GOLDEN = [4, 132, 5, 5, 134, 104, 0, 0, 0]
+
+
+@pytest.mark.parametrize("head_room", [0, 1, 3, 6])
+def test_powers_of_two_are_exact(head_room):
+    x = torch.tensor([sign * 2.0**-e for e in range(60) for sign in (1, -1)])
+    wire = encoded(x * 3.0, 3.0, head_room)
+    assert int((wire & 127).min()) == 1 + head_room
+    assert torch.equal(decoded(wire, 3.0, head_room), x * 3.0)
+
+
+def test_encoding_is_unbiased():
+    draws = 20_000
+    for v in (0.3, -0.7, 0.051, 1e-6):
+        got = decoded(encoded(torch.full((draws,), v))).double()
+        low = 2.0 ** math.floor(math.log2(abs(v)))
+        assert set(got.abs().tolist()) == {low, 2 * low}
+        sigma = math.sqrt((abs(v) - low) * (2 * low - abs(v)))
+        assert abs(float(got.mean()) - v) < 5 * sigma / math.sqrt(draws)
+
+
+def test_encoding_variance_is_an_eighth_at_most():
+    v = torch.full((40_000,), 2 / 3)  # the worst mantissa, 4/3
+    error = (decoded(encoded(v)).double() - 2 / 3).square().mean() / (4 / 9)
+    assert abs(float(error) - 1 / 8) < 0.005
+
+
+def test_zero_scale_gives_zeros():
+    wire = encoded(torch.zeros(5), 0.0, 3)
+    assert wire.tolist() == [0] * 5
+    assert decoded(wire, 0.0, 3, 4).tolist() == [0.0] * 5
+
+
+@pytest.mark.parametrize("scale", [math.inf, math.nan])
+def test_what_is_not_finite_reaches_every_element(scale):
+    x = torch.tensor([1.0, -2.0, 0.0, math.nan, math.inf, -math.inf] * 12)
+    wire = encoded(x, scale, 2)
+    assert not decoded(wire, scale, 2, 4).isfinite().any()
+
+
+@pytest.mark.parametrize("scale", [3e38, 2.0**-120])
+def test_extreme_scales(scale):
+    """The normaliser itself would overflow or lose bits; it is never formed."""
+    x = torch.tensor([1.0, -0.5, 0.25])
+    assert torch.equal(decoded(encoded(x * scale, scale, 6), scale, 6) / scale, x)
+
+
+def test_a_scale_that_was_rounded_down_keeps_the_head_room():
+    x = torch.full((5000,), 1.0 + 2**-20)
+    assert int((encoded(x, 1.0, 2) & 127).min()) == 3
+
+
+def test_head_room_is_enough_for_its_depth_and_the_published_one_is_not_for_a_sequence():
+    """All ranks hold the maximum. A balanced tree keeps c >= 1; adding one after the other with the same L does not."""
+    draws = 4000
+    for n in (2, 4, 8, 16, 64):
+        depth = (n - 1).bit_length()
+        layer = [encoded(torch.ones(draws), 1.0, depth, key(r)) for r in range(n)]
+        one_by_one = layer[0]
+        lost = torch.zeros(draws, dtype=torch.bool)
+        for r in range(1, n):
+            out = torch.empty_like(one_by_one)
+            exponential.add(one_by_one, layer[r], key(r, stage="ring"), out)
+            one_by_one = out
+            lost |= out & 127 == 0
+        level = 0
+        while len(layer) > 1:
+            level += 1
+            for a, b in zip(layer[0::2], layer[1::2], strict=True):
+                exponential.add(a, b, key(level, stage="add"), a)
+            layer = layer[0::2]
+        assert int(layer[0].min()) == int(layer[0].max()) == 1  # exact: every distance is 0
+        if n >= 4:
+            assert int(lost.sum()) > draws // 10
+
+
+@pytest.mark.parametrize("head_room", [-1, 63])
+def test_impossible_head_room_is_refused(head_room):
+    with pytest.raises(UnsupportedError, match="balanced"):
+        encoded(torch.ones(3), 1.0, head_room)
+
+
+@pytest.mark.parametrize("d", [0, 1, 5, 67])
+def test_rows_are_as_they_would_be_alone(d):
+    x = torch.randn(3, d, generator=torch.Generator().manual_seed(d))
+    keys = [key(r) for r in range(3)]
+    batch = Key(torch.stack([k.words for k in keys]))
+    rows = torch.tensor([[4.0], [5.0], [6.0]])
+    wire = encoded(x, rows, 2, batch)
+    assert wire.shape[-1] == exponential.wire_bytes(d)
+    assert torch.equal(wire, torch.stack([encoded(x[r], rows[r], 2, keys[r]) for r in range(3)]))
+    out = torch.empty_like(wire)
+    exponential.add(wire, wire.flip(0), batch, out)
+    for r in range(3):
+        alone = torch.empty_like(wire[r])
+        exponential.add(wire[r], wire.flip(0)[r], keys[r], alone)
+        assert torch.equal(out[r], alone)

@@ -1,0 +1,105 @@
+"""Lion Cub's integers: the documented rounding and scales, and no silence about NaN."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from reference_impls.codecs import lion_integers as lion
+from reference_impls.errors import UnsupportedError
+
+
+def updates(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def encoded(u, parts, kind="l1", s=31, gain=0.5):
+    codes = torch.full(u.shape, 99, dtype=torch.int8)
+    flag = lion.encode(u, parts, kind, s, codes, gain=gain)
+    return codes, flag
+
+
+def test_scales():
+    u = updates(5000)
+    assert math.isclose(lion.scale_of(u, "l1").item(), u.double().abs().mean().item(), rel_tol=1e-6)
+    assert lion.scale_of(u, "linf").item() == u.abs().max().item()
+    geometric = (u.double().abs() + 1e-12).log().mean().exp().item()
+    assert math.isclose(lion.scale_of(u, "l0").item(), geometric, rel_tol=1e-5)
+    with pytest.raises(ValueError, match="l1, l0, linf"):
+        lion.scale_of(u, "l2")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", lion.SCALES)
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 64])
+def test_rounding_and_head_room(kind, n):
+    s = lion.levels(8, n)
+    u = updates(1000, seed=n)
+    codes, flag = encoded(u, [slice(0, 1000)], kind, s)
+    scale = lion.scale_of(u, kind).item()
+    expected = [
+        max(-s, min(s, round(v))) for v in (u / scale * (s / 2)).tolist()
+    ]  # Python's round: half to even
+    assert codes.tolist() == expected
+    assert n * int(codes.abs().max()) <= 127
+    assert flag.item() == 0
+
+
+def test_half_goes_to_even():
+    u = torch.tensor([0.5, 1.5, 2.5, -0.5, -1.5, 3.5])
+    codes = torch.empty(6, dtype=torch.int8)
+    lion.quantise(u, torch.tensor(1.0), 10, codes, gain=0.1)
+    assert codes.tolist() == [0, 2, 2, 0, -2, 4]
+
+
+def test_golden_codes():
+    assert lion.WIRE_VERSION == 1
+    u = torch.tensor([1.0, -2.0, 3.0, 0.0, -0.0, 10.0, -4.0, 4.0])  # l1 scale 3
+    assert encoded(u, [slice(0, 8)])[0].tolist() == [5, -10, 16, 0, 0, 31, -21, 21]
+    assert encoded(u, [slice(0, 8)], "linf")[0].tolist() == [2, -3, 5, 0, 0, 16, -6, 6]
+
+
+def test_each_tensor_has_its_own_scale():
+    u = updates(100)
+    u[60:] *= 1e6
+    codes, _ = encoded(u, [slice(0, 60), slice(60, 100)])
+    assert torch.equal(codes[:60], encoded(u[:60], [slice(0, 60)])[0])
+    assert torch.equal(codes[60:], encoded(u[60:], [slice(0, 40)])[0])
+
+
+@pytest.mark.parametrize("kind", lion.SCALES)
+def test_an_all_zero_tensor_votes_zero_and_is_fine(kind):
+    codes, flag = encoded(torch.tensor([0.0, -0.0, 0.0, 5.0, -5.0]), [slice(0, 3), slice(3, 5)], kind)
+    assert codes[:3].tolist() == [0, 0, 0]
+    assert codes[3] > 0 > codes[4]
+    assert flag.item() == 0
+
+
+@pytest.mark.parametrize("kind", lion.SCALES)
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_flagged_and_never_votes(kind, bad):
+    u = updates(200)
+    u[10] = bad
+    codes, flag = encoded(u, [slice(0, 100), slice(100, 200)], kind)
+    assert flag.item() == 1
+    assert not codes[:100].any()
+    assert codes[100:].any()
+
+
+@pytest.mark.parametrize("kind", lion.SCALES)
+@pytest.mark.parametrize("d", [0, 1, 5, 67])
+def test_rows_are_as_they_would_be_alone(kind, d):
+    u = updates(3, d, seed=d)
+    if d > 1:
+        u[1, 0] = math.nan
+    parts = [slice(0, d // 2), slice(d // 2, d)]
+    codes, flag = encoded(u, parts, kind)
+    rows = [encoded(u[r], parts, kind) for r in range(3)]
+    assert torch.equal(codes, torch.stack([row[0] for row in rows]))
+    assert torch.equal(flag, torch.stack([row[1] for row in rows]))
+
+
+def test_too_many_ranks():
+    with pytest.raises(UnsupportedError, match="more bits"):
+        lion.levels(8, 128)

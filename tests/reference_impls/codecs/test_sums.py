@@ -1,0 +1,62 @@
+"""The fixed tree is the documented tree."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from reference_impls.codecs.sums import BLOCK, fixed_mean, fixed_sum
+
+LENGTHS = [0, 1, 2, 67, 1023, 1024, 1025, 3 * 1024, 5 * 1024 + 17, 9000]
+
+
+def tree(values):
+    """The documented order with numpy float32 scalars, one addition at a time."""
+    values = [np.float32(v) for v in values]
+    values += [np.float32(0)] * (-len(values) % BLOCK or (BLOCK if not values else 0))
+    sums = []
+    for at in range(0, len(values), BLOCK):
+        block = values[at : at + BLOCK]
+        while len(block) > 1:
+            block = [block[i] + block[i + len(block) // 2] for i in range(len(block) // 2)]
+        sums += block
+    while len(sums) > 1:
+        sums += [np.float32(0)] * (len(sums) % 2)
+        sums = [sums[i] + sums[i + len(sums) // 2] for i in range(len(sums) // 2)]
+    return float(sums[0])
+
+
+@pytest.mark.parametrize("d", LENGTHS)
+def test_the_documented_order(d):
+    x = torch.randn(d, generator=torch.Generator().manual_seed(d)) * 1e3
+    assert fixed_sum(x).item() == tree(x.tolist())
+    assert math.isclose(fixed_sum(x.double()).item(), math.fsum(x.tolist()), rel_tol=1e-12, abs_tol=1e-9)
+    assert fixed_mean(x).item() == (np.float32(tree(x.tolist())) / np.float32(max(d, 1))).item()
+
+
+def test_the_tree_matters():
+    """This data has another sum in another order: the comparison above can fail."""
+    x = torch.randn(9000, generator=torch.Generator().manual_seed(0)) * 1e3
+    assert fixed_sum(x).item() != float(np.cumsum(x.numpy(), dtype=np.float32)[-1])
+
+
+def test_rows_and_threads():
+    x = torch.randn(3, 2, 5000, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(fixed_sum(x), torch.stack([torch.stack([fixed_sum(r) for r in rows]) for rows in x]))
+    big = torch.randn(200_000, generator=torch.Generator().manual_seed(1))
+    one = fixed_sum(big)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    two = fixed_sum(big)
+    torch.set_num_threads(threads)
+    assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_not_finite_comes_through(bad):
+    x = torch.ones(3000)
+    x[1234] = bad
+    assert not fixed_sum(x).isfinite()

@@ -1,0 +1,177 @@
+"""Streams are what their text says to the bit, do not care how they are cut, and do not know each other."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+
+import pytest
+import torch
+from scipy import stats
+
+from reference_impls.randomness import Key, bits, uniform
+
+MASK = 0xFFFFFFFF
+
+
+def oracle(seed, step, stage, rank, name, start, numel):
+    """The documented stream with Python integers."""
+    message = struct.pack("<qqq", seed, step, -1 if rank is None else rank)
+    for text in (stage, name or ""):
+        message += struct.pack("<I", len(text.encode())) + text.encode()
+    k0, k1 = struct.unpack("<II", hashlib.blake2b(message, digest_size=8, person=b"bandwise-rng-v1").digest())
+
+    def mix(x):
+        x ^= x >> 16
+        x = x * 0x7FEB352D & MASK
+        x ^= x >> 15
+        x = x * 0x846CA68B & MASK
+        return x ^ (x >> 16)
+
+    return [mix((mix(((start + i) & MASK) ^ k0) + k1) & MASK) for i in range(numel)]
+
+
+def unsigned(x):
+    return [v & MASK for v in x.tolist()]
+
+
+CASES = [
+    (0, 0, "a", None, None, 0),
+    (1, 7, "dither", 3, None, 1000),
+    (-5, 2**40, "größe", 0, "layer.weight", 2**31 - 2),
+    (12345, 1, "", 1, "x", 2**32 - 3),
+]
+
+
+@pytest.mark.parametrize(("seed", "step", "stage", "rank", "name", "start"), CASES)
+def test_the_documented_bits(seed, step, stage, rank, name, start):
+    key = Key.of(seed=seed, step=step, stage=stage, rank=rank, name=name, start=start)
+    expected = oracle(seed, step, stage, rank, name, start, 9)
+    assert unsigned(key.bits(9)) == expected
+    assert key.uniform(9).tolist() == [(word >> 8) / 2**24 for word in expected]
+
+
+def test_golden_values():
+    """Literal numbers: the stream may not change by accident, since every stored run depends on it."""
+    assert unsigned(Key.of(seed=0, step=0, stage="golden").bits(4)) == GOLDEN_SHARED
+    assert (
+        unsigned(Key.of(seed=2026, step=11, stage="golden", rank=2, name="w", start=5).bits(4))
+        == GOLDEN_PRIVATE
+    )
+
+
+GOLDEN_SHARED = [3599366605, 608663580, 4275025306, 577534988]
+GOLDEN_PRIVATE = [3946692740, 3029539342, 3487515502, 3162753735]
+
+
+@pytest.mark.parametrize("start", [0, 1, 2**31 - 50, 2**32 - 50])
+def test_any_cut_draws_what_the_whole_draws(start):
+    key = Key.of(seed=3, step=4, stage="cut", rank=0, start=start)
+    whole = key.bits(101)
+    for cut in (0, 1, 37, 100, 101):
+        assert torch.equal(torch.cat([key.bits(cut), key.at(cut).bits(101 - cut)]), whole)
+        named = Key.of(seed=3, step=4, stage="cut", rank=0, start=start + cut)
+        assert torch.equal(named.bits(101 - cut), whole[cut:])
+
+
+def test_a_batch_of_keys_draws_row_by_row():
+    keys = [Key.of(seed=1, step=2, stage="rows", rank=r, start=10 * r) for r in range(5)]
+    batch = Key(torch.stack([key.words for key in keys]))
+    assert torch.equal(batch.bits(33), torch.stack([key.bits(33) for key in keys]))
+    assert torch.equal(batch.uniform(33), torch.stack([key.uniform(33) for key in keys]))
+    assert torch.equal(bits(batch.words, 7), batch.bits(7))
+    assert torch.equal(uniform(batch.words, 7), batch.uniform(7))
+
+
+def test_the_global_generator_is_not_touched():
+    before = torch.random.get_rng_state()
+    Key.of(seed=1, step=2, stage="a").uniform(10)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_no_elements():
+    assert Key.of(seed=1, step=2, stage="a").bits(0).shape == (0,)
+
+
+def test_what_is_refused():
+    with pytest.raises(ValueError, match="rank=None"):
+        Key.of(seed=1, step=2, stage="a", rank=-1)
+    with pytest.raises(ValueError, match=r"Key\.of"):
+        Key(torch.zeros(3))
+
+
+def test_fields_do_not_run_into_each_other():
+    """ "ab" + "c" is another stream than "a" + "bc"; shared is another than rank 0; no name is the empty name."""
+    draw = lambda **fields: Key.of(seed=0, step=0, **fields).words.tolist()  # noqa: E731
+    assert draw(stage="ab", name="c") != draw(stage="a", name="bc")
+    assert draw(stage="a", rank=0) != draw(stage="a")
+    assert draw(stage="a", name="") == draw(stage="a")
+
+
+BASE = {"seed": 7, "step": 100, "stage": "noise", "rank": 1, "name": "w"}
+NEIGHBOURS = [
+    {},
+    {"seed": 8},
+    {"step": 101},
+    {"stage": "noise2"},
+    {"rank": 2},
+    {"rank": None},
+    {"name": "v"},
+    {"seed": 8, "step": 99},
+]
+
+
+def test_neighbouring_streams_are_independent():
+    """Largest correlation over all pairs and a few lags stays where independent streams put it."""
+    n = 1 << 15
+    streams = torch.stack([Key.of(**{**BASE, **change}).uniform(n) for change in NEIGHBOURS]).double() - 0.5
+    pairs = 0
+    worst = 0.0
+    for lag in (0, 1, 2, 1024):
+        product = (
+            streams @ streams.roll(lag, dims=1).T * (12 / n**0.5)
+        )  # standard normal for independent streams
+        keep = (
+            ~torch.eye(len(NEIGHBOURS), dtype=torch.bool)
+            if lag == 0
+            else torch.ones_like(product, dtype=torch.bool)
+        )
+        pairs += int(keep.sum())
+        worst = max(worst, float(product[keep].abs().max()))
+    assert worst < stats.norm.isf(1e-4 / (2 * pairs))
+
+
+@pytest.mark.parametrize("change", NEIGHBOURS[:3])
+def test_uniform_is_uniform(change):
+    n = 1 << 18
+    u = Key.of(**{**BASE, **change}).uniform(n)
+    assert u.dtype == torch.float32
+    assert float(u.min()) >= 0
+    assert float(u.max()) < 1
+    counts = torch.bincount((u * 256).long(), minlength=256).double()
+    assert stats.chi2.sf(float(((counts - n / 256) ** 2 / (n / 256)).sum()), 255) > 1e-5
+    assert abs(float(u.double().mean()) - 0.5) < 5 * (1 / 12 / n) ** 0.5
+    assert abs(float(u.double().var()) - 1 / 12) < 5 * (1 / 180 / n) ** 0.5
+
+
+def test_pairs_of_neighbours_fill_the_square():
+    n = 1 << 18
+    u = (Key.of(**BASE).uniform(2 * n) * 32).long()
+    counts = torch.bincount(u[0::2] * 32 + u[1::2], minlength=1024).double()
+    assert stats.chi2.sf(float(((counts - n / 1024) ** 2 / (n / 1024)).sum()), 1023) > 1e-5
+
+
+@pytest.mark.parametrize("bit", range(32))
+def test_every_bit_is_fair(bit):
+    n = 1 << 16
+    ones = int(((Key.of(**BASE).bits(n) >> bit) & 1).sum())
+    assert abs(ones - n / 2) < 5 * (n / 4) ** 0.5
+
+
+def test_one_bit_of_the_index_moves_half_of_the_output():
+    key = Key.of(**BASE)
+    word = key.bits(4096)
+    for distance in (1, 2, 64, 1 << 20):
+        difference = torch.tensor(unsigned(word ^ key.at(distance).bits(4096)))
+        moved = sum((difference >> b & 1).double().mean() for b in range(32))
+        assert abs(float(moved) - 16) < 0.3
