@@ -119,7 +119,8 @@ def median_interval(values: Sequence[float], level: float = 0.95) -> Interval:
 def _differences(values: Sequence[float], baseline: Sequence[float], least: int, what: str) -> np.ndarray:
     if len(values) != len(baseline):
         raise StatisticsError(f"{what} pairs values one to one, but got {len(values)} and {len(baseline)}")
-    return _finite(values, least, what) - _finite(baseline, least, what)
+    differences: np.ndarray = _finite(values, least, what) - _finite(baseline, least, what)
+    return differences
 
 
 def paired_difference(values: Sequence[float], baseline: Sequence[float], level: float = 0.95) -> Interval:
@@ -129,7 +130,7 @@ def paired_difference(values: Sequence[float], baseline: Sequence[float], level:
     mean_interval, and StatisticsError when the two sequences differ in length.
     """
     differences = _differences(values, baseline, MINIMUM_FOR_INTERVAL, "a paired difference")
-    interval = mean_interval(differences, level)
+    interval = mean_interval(differences.tolist(), level)
     return Interval(interval.estimate, interval.low, interval.high, interval.n, f"paired {interval.method}")
 
 

@@ -10,9 +10,10 @@ import pytest
 from scipy import stats
 
 from suite.analysis import statistics as s
+from suite.runs import plan
 
-DRAWS = 8000
-# A simulated coverage of 95 % has a standard error of 0.25 % here, so 1 % below nominal is four standard
+DRAWS = 4000
+# A simulated coverage of 95 % has a standard error of 0.34 % here, so 1 % below nominal is three standard
 # errors away.
 
 
@@ -171,3 +172,9 @@ def test_bad_arguments_are_refused():
         s.smallest_attainable_p(0)
     with pytest.raises(s.StatisticsError, match="shape"):
         s.mean_interval([[1.0] * 6])
+
+
+def test_the_planner_promises_the_same_smallest_p():
+    assert all(
+        plan.smallest_p(n, m) == s.smallest_attainable_p(n, m) for n in range(2, 16) for m in (1, 2, 10, 40)
+    )

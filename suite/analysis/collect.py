@@ -1,0 +1,208 @@
+"""Run folders to tables: every planned run is a row, whatever became of it.
+
+`collect` reads the folders of a study's runs and nothing else, so other sweeps in the same results tree do
+not leak in. A run that failed keeps its status and reason and has no value; a run that was never started is a
+row with the status *missing*. `write` puts the tables under results/tables/v1 beside a small JSON file with
+what a table cannot hold.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from suite.analysis.columns import RUNS, SENSITIVITY, SUMMARY, TUNING
+from suite.analysis.study import Arm, Entry, Study
+from suite.analysis.summary import sensitivity_rows, summary_rows
+from suite.analysis.tables import Row, table_path, write_table
+from suite.runs.canonical import canonical_json
+from suite.runs.status import LIVE, Status
+from suite.runs.store import Store, StoreError, dump, write_atomic
+
+FACTS_SCHEMA = 1
+SYNCHRONISING = ("average", "sync")
+
+
+@dataclass(frozen=True)
+class Collected:
+    """The tables of one study as rows, and its facts: what a reader asks first, as plain JSON values."""
+
+    sweep: str
+    runs: list[Row]
+    summary: list[Row]
+    sensitivity: list[Row]
+    tuning: list[Row]
+    facts: dict[str, Any]
+
+
+def facts_path(results_root: Path, sweep: str) -> Path:
+    """Where the facts of a study lie: tables/v1/<sweep>-study.json."""
+    return Path(results_root) / "tables" / "v1" / f"{sweep}-study.json"
+
+
+def _per_step(result: Mapping[str, Any], name: str, steps: int) -> float | None:
+    total = result.get("bytes", {}).get(name)
+    return None if total is None or not steps else total / steps
+
+
+def _reason(status: Status) -> str | None:
+    """The reason without what changes from minute to minute, so that the tables stay the same."""
+    if status.state in LIVE:
+        return "not finished yet; the same `bandwise sweep` goes on from here"
+    return status.reason or None
+
+
+def _stale(result: Mapping[str, Any], arm: Arm) -> bool:
+    recorded = (result.get("sources") or {}).get("algorithm")
+    return recorded is not None and arm.source_hash is not None and recorded != arm.source_hash
+
+
+def _run_row(store: Store, study: Study, entry: Entry) -> Row:
+    spec, arm = entry.spec, study.by_name[entry.arm]
+    status = store.status(spec.run_id)
+    result = store.result(spec.run_id) or {}
+    done = status.state == "done"
+    final = result.get("final") or {}
+    value = final.get(study.yardsticks[entry.workload].metric)
+    if done and value is None:
+        raise StoreError(
+            f"run {spec.run_id} is done but has no final value; delete its folder and run the sweep again"
+        )
+    steps = int(result.get("steps") or 0)
+    kinds = result.get("steps_by_kind") or {}
+    provenance = result.get("provenance") or {}
+    return {
+        "workload": entry.workload,
+        "sharding": spec.sharding,
+        "world_size": spec.world_size,
+        "arm": arm.name,
+        "seed": spec.seed,
+        "run_id": spec.run_id,
+        "sweep": study.name,
+        "algorithm": spec.algorithm.name,
+        "family": arm.family,
+        "options": canonical_json(spec.algorithm.options),
+        "backend": spec.backend,
+        "steps": spec.steps,
+        "batch_size": spec.batch_size,
+        "lr_peak": spec.lr.peak,
+        "status": status.state,
+        "reason": _reason(status),
+        "metric": study.yardsticks[entry.workload].metric,
+        "value": value if done else None,
+        "nll": final.get("nll") if done else None,
+        "payload_bytes_per_step": _per_step(result, "payload_per_rank_mean", steps),
+        "wire_bytes_per_step": _per_step(result, "wire_per_rank_mean", steps),
+        "wire_bytes_per_step_max": _per_step(result, "wire_per_rank_max", steps),
+        "syncs": sum(int(kinds.get(kind, 0)) for kind in SYNCHRONISING) if result else None,
+        "commit": provenance.get("commit"),
+        "environment": provenance.get("environment_hash"),
+        "stale": _stale(result, arm),
+    }
+
+
+def _finished_at(store: Store, run_id: str) -> float | None:
+    try:
+        noted = json.loads((store.folder(run_id) / "status.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return float(noted["updated_s"])
+
+
+def _day(moment_s: float | None) -> str | None:
+    if moment_s is None:
+        return None
+    return datetime.datetime.fromtimestamp(moment_s, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _distinct(provenances: Iterable[Mapping[str, Any]], key: str) -> list[str]:
+    return sorted({str(p[key]) for p in provenances if p.get(key) is not None})
+
+
+def _facts(store: Store, study: Study, runs: list[Row]) -> dict[str, Any]:
+    results = [store.result(entry.spec.run_id) for entry in study.entries]
+    provenances = [result.get("provenance") or {} for result in results if result]
+    moments = sorted(m for e in study.entries if (m := _finished_at(store, e.spec.run_id)) is not None)
+    budgets = {(e.workload, e.spec.sharding, e.spec.world_size): e.spec for e in study.entries}
+    return {
+        "schema_version": FACTS_SCHEMA,
+        "sweep": study.name,
+        "about": study.about,
+        "command": study.command,
+        "ranks": study.ranks,
+        "first_finished": _day(moments[0] if moments else None),
+        "last_finished": _day(moments[-1] if moments else None),
+        "statuses": dict(sorted(Counter(str(row["status"]) for row in runs).items())),
+        "workloads": [
+            {
+                "workload": label,
+                "sharding": sharding,
+                "world_size": world_size,
+                "steps": spec.steps,
+                "batch_size": spec.batch_size,
+                "bucket_bytes": spec.bucket_bytes,
+                "schedule": spec.lr.schedule,
+                "warmup": spec.lr.warmup,
+                "metric": study.yardsticks[label].metric,
+                "unit": study.yardsticks[label].unit,
+                "direction": study.yardsticks[label].direction,
+                "margin": study.yardsticks[label].margin,
+            }
+            for (label, sharding, world_size), spec in sorted(budgets.items(), key=lambda item: item[0])
+        ],
+        "provenance": {
+            key: _distinct(provenances, key)
+            for key in (
+                "commit",
+                "dirty",
+                "environment_hash",
+                "torch",
+                "python",
+                "system",
+                "cpu",
+                "cores",
+                "threads",
+            )
+        },
+    }
+
+
+def collect(results_root: Path | str, study: Study, tuning: Iterable[Row] = ()) -> Collected:
+    """Read every planned run of the study and derive its tables; `tuning` rows come from the tuning sweep, if
+    any.
+
+    Raises StoreError for a damaged run folder and StudyError for runs that cannot be compared.
+    """
+    store = Store(results_root)
+    runs = [_run_row(store, study, entry) for entry in study.entries]
+    judged = sensitivity_rows(study, runs)
+    return Collected(
+        sweep=study.name,
+        runs=runs,
+        summary=summary_rows(study, runs, judged),
+        sensitivity=judged,
+        tuning=list(tuning),
+        facts=_facts(store, study, runs),
+    )
+
+
+def write(results_root: Path | str, collected: Collected) -> list[Path]:
+    """Write the tables and the facts; returns the files. The same collection gives the same bytes."""
+    root = Path(results_root)
+    written = [
+        write_table(table_path(root, table, collected.sweep), table, rows)
+        for table, rows in (
+            (RUNS, collected.runs),
+            (SUMMARY, collected.summary),
+            (SENSITIVITY, collected.sensitivity),
+            (TUNING, collected.tuning),
+        )
+    ]
+    facts = facts_path(root, collected.sweep)
+    write_atomic(facts, dump(collected.facts, indent=1) + "\n")
+    return [*written, facts]

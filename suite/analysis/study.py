@@ -1,0 +1,103 @@
+"""What the analysis has to know about a sweep: its arms, its planned runs, and how their workloads are
+judged.
+
+A `Study` is plain data between the planner and the tables: it says which run belongs to which arm, which arm
+is the uncompressed run of the same optimizer, and which arms are negative controls. It is checked when it is
+made, so that a table never compares an arm with one that does not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from suite.runs.spec import RunSpec
+
+
+class StudyError(ValueError):
+    """A study contradicts itself; the message names the arm or the run."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A label for a method with its options. `baseline` is None for an uncompressed run, which has none.
+
+    `source_hash` is that of the method now; a result with another one is stale. `lr_edges` says for (workload
+    label, sharding, world size) whether the tuned rate lies on an edge of its grid.
+    """
+
+    name: str
+    algorithm: str
+    family: str
+    baseline: str | None = None
+    control: bool = False
+    source_hash: str | None = None
+    lr_edges: Mapping[tuple[str, str, int], bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """How a workload is judged: metric, the unit and direction ("higher", "lower" is better), the margin of
+    "equal".
+    """
+
+    metric: str
+    unit: str
+    direction: str
+    margin: float
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One planned run, the arm it belongs to, and the workload's label: its name, with the options it was
+    given.
+    """
+
+    arm: str
+    workload: str
+    spec: RunSpec
+
+
+@dataclass(frozen=True)
+class Study:
+    """A sweep as the analysis sees it. Raises StudyError when arms, baselines and runs do not fit together.
+
+    `yardsticks` are by workload label; `ranks` says that the sweep compares methods by tests, not by
+    intervals alone; `command` remakes the study; `about` is one sentence for the reader.
+    """
+
+    name: str
+    arms: tuple[Arm, ...]
+    entries: tuple[Entry, ...]
+    yardsticks: Mapping[str, Yardstick]
+    ranks: bool = False
+    command: str = ""
+    about: str = ""
+
+    def __post_init__(self) -> None:
+        known = self.by_name
+        if len(known) != len(self.arms):
+            raise StudyError(f"sweep {self.name}: two arms have one name")
+        for arm in self.arms:
+            if arm.baseline is None:
+                continue
+            if arm.baseline not in known:
+                raise StudyError(
+                    f"sweep {self.name}: arm {arm.name} names the baseline {arm.baseline}, which is no arm"
+                )
+            if known[arm.baseline].baseline is not None:
+                raise StudyError(
+                    f"sweep {self.name}: {arm.baseline} has a baseline, so it cannot be {arm.name}'s"
+                )
+        for entry in self.entries:
+            if entry.arm not in known:
+                raise StudyError(
+                    f"sweep {self.name}: run {entry.spec.run_id} belongs to the unknown arm {entry.arm}"
+                )
+            if entry.workload not in self.yardsticks:
+                raise StudyError(f"sweep {self.name}: nothing says how workload {entry.workload} is judged")
+
+    @property
+    def by_name(self) -> dict[str, Arm]:
+        """The arms by name."""
+        return {arm.name: arm for arm in self.arms}

@@ -1,0 +1,231 @@
+"""From run folders to tables: what is in them, what became of failures, and bytes that do not move."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from suite.analysis.collect import collect, facts_path, write
+from suite.analysis.columns import RUNS, SUMMARY
+from suite.analysis.statistics import paired_difference
+from suite.analysis.study import StudyError
+from suite.analysis.tables import read_table, table_path
+from suite.runs.status import Status
+from suite.runs.store import Store, StoreError
+from tests.suite.analysis import made_up_study as made
+
+BASELINES = {"allreduce-lion", "allreduce-sgd"}
+RANKED = {*BASELINES, "lion-cub-1bit never", "local-sgd H=16", "global-qsgd standard", "control-random-k"}
+
+
+@pytest.fixture
+def study():
+    return made.study_of()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folders of the whole study, made once; tests change copies."""
+    root = tmp_path_factory.mktemp("finished")
+    made.run_all(root, made.study_of())
+    return root
+
+
+@pytest.fixture
+def store(tmp_path, finished):
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    return Store(tmp_path)
+
+
+def row_of(rows, arm, sharding="iid", **match):
+    found = [r for r in rows if r["arm"] == arm and r["sharding"] == sharding and match.items() <= r.items()]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_the_same_folders_give_the_same_bytes(tmp_path, study, store):
+    files = write(tmp_path, collect(tmp_path, study))
+    before = {path.name: path.read_bytes() for path in files}
+    entries = replace(study, entries=tuple(reversed(study.entries)), arms=tuple(reversed(study.arms)))
+    write(tmp_path, collect(tmp_path, entries))
+    assert {path.name: path.read_bytes() for path in files} == before
+    assert sorted(before) == [f"made-up-{s}" for s in
+                              ("runs.csv", "sensitivity.csv", "study.json", "summary.csv", "tuning.csv")]  # fmt: skip
+
+
+def test_other_runs_in_the_tree_do_not_leak_in(tmp_path, study, store):
+    alone = collect(tmp_path, study)
+    other = made.spec_of(made.MADE[0], "iid", seed=0, steps=999)
+    made.finish(store, other, Status("done"), made.result_of(made.MADE[0], other))
+    assert collect(tmp_path, study) == alone
+    assert len(alone.runs) == len(study.entries)
+
+
+def test_the_summary_says_what_was_put_in(tmp_path, study, store):
+    summary = collect(tmp_path, study).summary
+    runs = collect(tmp_path, study).runs
+    row = row_of(summary, "local-sgd H=16", "by-class")
+
+    def values(arm):
+        return [r["value"] for r in runs if r["arm"] == arm and r["sharding"] == "by-class"]
+
+    expected = paired_difference(values("local-sgd H=16"), values("allreduce-sgd"))
+    assert (row["diff_mean"], row["diff_low"], row["diff_high"]) == (
+        expected.estimate,
+        expected.low,
+        expected.high,
+    )
+    assert row["diff_low"] < -4.5 < row["diff_high"]
+    assert (row["n"], row["n_done"], row["n_diverged"], row["n_pairs"]) == (6, 6, 0, 6)
+    assert row["nll_diff_mean"] == pytest.approx(0.035 * 4.5)
+    assert row["bytes_ratio"] == row["bytes_ratio_low"] == pytest.approx(15.4)
+    assert row["wire_bytes_per_step"] == pytest.approx(made.RING_BYTES / 15.4)
+    assert row["syncs"] == 20
+    assert row["equal"] == "no"
+    words = {r["arm"]: r["equal"] for r in summary if r["sharding"] == "iid"}
+    assert words["global-qsgd standard"] == "yes"
+    assert words["apmsqueeze"] == "undecided"
+    assert words["allreduce-sgd"] is None
+    assert words["control-random-k"] is None
+    baseline = row_of(summary, "allreduce-sgd")
+    assert baseline["diff_mean"] is None
+    assert baseline["bytes_ratio"] == 1.0
+    assert row_of(summary, "control-one-worker")["bytes_ratio"] == float("inf")
+
+
+def test_no_p_values_unless_the_sweep_ranks_and_could(tmp_path):
+    chosen = tuple(m for m in made.MADE if m.arm.name in RANKED)
+    study = made.study_of(seeds=9, ranks=True, made=chosen)
+    made.run_all(tmp_path, study, chosen)
+    ranked = collect(tmp_path, study).summary
+    worst = row_of(ranked, "lion-cub-1bit never", "by-class")
+    assert worst["p_exact"] == 2**-8
+    assert worst["p_holm"] == pytest.approx(3 * 2**-8)
+    assert row_of(ranked, "control-random-k")["p_exact"] is None
+    tested = [r for r in ranked if r["p_holm"] is not None]
+    assert [r["arm"] for r in tested] == sorted(RANKED - BASELINES - {"control-random-k"}) * 2
+    assert all(r["p_exact"] <= r["p_holm"] for r in tested)
+    few = made.study_of(seeds=6, ranks=True, made=chosen)
+    assert all(r["p_exact"] is None for r in collect(tmp_path, few).summary)
+    assert all(r["p_exact"] is None for r in collect(tmp_path, replace(study, ranks=False)).summary)
+
+
+def test_failures_stay_visible_and_out_of_the_means(tmp_path, study, store):
+    before = row_of(collect(tmp_path, study).summary, "apmsqueeze", "by-class")
+    made.fail(
+        store, study, "apmsqueeze", "by-class", 2, Status("diverged", "training loss is nan at step 57")
+    )
+    made.fail(store, study, "local-sgd H=4", "iid", 1, Status("error", "step 9: RuntimeError: <b>no</b>"))
+    lost = made.fail(store, study, "qsr-sgd", "iid", 5, Status("timeout", "stopped after 60 s"))
+    (store.folder(lost.run_id) / "result.json").unlink()
+    (store.folder(lost.run_id) / "status.json").unlink()
+    found = collect(tmp_path, study)
+
+    run = row_of(found.runs, "apmsqueeze", "by-class", seed=2)
+    assert (run["status"], run["reason"]) == ("diverged", "training loss is nan at step 57")
+    assert run["value"] is None
+    assert run["nll"] is None
+    row = row_of(found.summary, "apmsqueeze", "by-class")
+    assert (row["n"], row["n_done"], row["n_diverged"]) == (6, 5, 1)
+    assert (row["ci_low"], row["diff_low"]) == (None, None)
+    assert row["equal"] == "no"
+    seeds = [r for r in found.runs if r["arm"] == "apmsqueeze" and r["sharding"] == "by-class"]
+    others = [r["value"] for r in seeds if r["seed"] != 2]
+    assert row["mean"] == pytest.approx(sum(others) / 5)
+    assert row["mean"] != before["mean"]
+
+    assert row_of(found.summary, "local-sgd H=4")["equal"] == "undecided"
+    missing = row_of(found.runs, "qsr-sgd", seed=5)
+    assert missing["status"] == "missing"
+    assert "bandwise sweep" in missing["reason"]
+    assert found.facts["statuses"] == {"diverged": 1, "done": 213, "error": 1, "missing": 1}
+
+
+def test_a_failed_baseline_seed_takes_its_pairs_with_it(tmp_path, study, store):
+    made.fail(store, study, "allreduce-adamw", "iid", 3, Status("oom", "step 4: out of memory"))
+    row = row_of(collect(tmp_path, study).summary, "local-adamw H=4")
+    assert (row["n_done"], row["n_pairs"], row["equal"]) == (6, 5, "undecided")
+    assert row["ci_low"] is not None
+    assert row["diff_low"] is None
+
+
+def test_results_of_older_code_are_marked_and_not_ranked(tmp_path):
+    chosen = tuple(m for m in made.MADE if m.arm.name in RANKED)
+    study = made.study_of(seeds=9, ranks=True, made=chosen)
+    made.run_all(tmp_path, study, chosen)
+    moved = replace(
+        study,
+        arms=tuple(replace(a, source_hash="moved" if "H=16" in a.name else made.SOURCE) for a in study.arms),
+    )
+    found = collect(tmp_path, moved)
+    assert {row["arm"] for row in found.runs if row["stale"]} == {"local-sgd H=16"}
+    rows = {row["arm"]: row for row in found.summary if row["sharding"] == "by-class"}
+    assert (rows["local-sgd H=16"]["n_stale"], rows["local-sgd H=16"]["p_exact"]) == (9, None)
+    assert rows["lion-cub-1bit never"]["p_holm"] == pytest.approx(3 * 2**-8)
+    stale_baseline = replace(
+        study,
+        arms=tuple(replace(a, source_hash="moved" if "lion" in a.name else made.SOURCE) for a in study.arms),
+    )
+    rows = {row["arm"]: row for row in collect(tmp_path, stale_baseline).summary if row["sharding"] == "iid"}
+    assert rows["lion-cub-1bit never"]["p_exact"] is None
+    assert rows["local-sgd H=16"]["p_exact"] is not None
+
+
+def test_a_margin_that_is_too_wide_makes_the_study_not_sensitive(tmp_path, store):
+    found = collect(tmp_path, made.study_of(margin=1.0))
+    verdict = {row["sharding"]: row for row in found.sensitivity}
+    assert not verdict["iid"]["sensitive"]
+    assert verdict["iid"]["weakest"] == "control-no-communication"
+    assert verdict["by-class"]["sensitive"]
+    words = {row["equal"] for row in found.summary if row["sharding"] == "iid"}
+    assert words == {None, "not sensitive"}
+    by_class = {row["arm"]: row["equal"] for row in found.summary if row["sharding"] == "by-class"}
+    assert by_class["lion-cub-1bit never"] == "no"
+    assert by_class["global-qsgd standard"] == "yes"
+
+
+def test_losses_of_lower_is_better_workloads_are_positive(tmp_path, study, store):
+    flipped = replace(study, yardsticks={"digits-mlp": replace(made.DIGITS, direction="lower")})
+    verdict = collect(tmp_path, flipped).sensitivity[0]
+    assert verdict["weakest_loss"] < 0
+    assert not verdict["sensitive"]
+
+
+def test_facts(tmp_path, study, store):
+    write(tmp_path, collect(tmp_path, study))
+    facts = json.loads(facts_path(tmp_path, "made-up").read_text())
+    assert facts["provenance"]["commit"] == ["0123456789abcdef0123456789abcdef01234567"]
+    assert facts["last_finished"] == "2027-01-15 08:00 UTC"
+    assert {w["sharding"]: w["margin"] for w in facts["workloads"]} == {"iid": 0.4, "by-class": 0.4}
+
+
+def test_files_read_back(tmp_path, study, store):
+    found = collect(tmp_path, study)
+    write(tmp_path, found)
+    rows = read_table(table_path(tmp_path, RUNS, "made-up"), RUNS)
+    assert {row["run_id"] for row in rows} == {entry.spec.run_id for entry in study.entries}
+    arms = [row["arm"] for row in read_table(table_path(tmp_path, SUMMARY, "made-up"), SUMMARY)]
+    assert arms == sorted(row["arm"] for row in found.summary if row["sharding"] == "iid") * 2
+
+
+def test_contradictions_are_refused(tmp_path, study, store):
+    first = study.entries[0]
+    again = replace(first, spec=made.spec_of(made.MADE[0], "iid", 0, steps=99))
+    with pytest.raises(StudyError, match="arm allreduce-sgd has two runs of seed 0"):
+        collect(tmp_path, replace(study, entries=(*study.entries, again)))
+    with pytest.raises(StudyError, match="names the baseline nothing"):
+        replace(study, arms=(*study.arms, made.arm("x", "sign", "nothing")))
+    with pytest.raises(StudyError, match="cannot be x's"):
+        replace(study, arms=(*study.arms, made.arm("x", "sign", "qsr-sgd")))
+    with pytest.raises(StudyError, match="two arms have one name"):
+        replace(study, arms=(*study.arms, study.arms[0]))
+    with pytest.raises(StudyError, match="unknown arm y"):
+        replace(study, entries=(replace(first, arm="y"),))
+    with pytest.raises(StudyError, match="is judged"):
+        replace(study, yardsticks={})
+    store.folder(first.spec.run_id).joinpath("result.json").write_text("{")
+    with pytest.raises(StoreError, match="damaged"):
+        collect(tmp_path, study)
