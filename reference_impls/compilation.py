@@ -87,7 +87,7 @@ def _possible(tensor: Tensor) -> bool:
 
 
 class Compiled(Generic[P, R]):
-    """A function and its compiled form; see the module's text. `name` is "module.function", without leading underscores."""
+    """A function and its compiled form; see the module's text. `name`: "module.function", leading underscores left out."""
 
     def __init__(
         self, function: Callable[P, R], threshold: int = THRESHOLD, record: PathRecord = _RECORD

@@ -1,4 +1,4 @@
-"""Exponential dithering: a sign and a power of two in one byte, and an unbiased addition of bytes. Wire format version 1.
+"""Exponential dithering: a sign and a power of two in one byte, and an unbiased addition. Wire format version 1.
 
 Spec: Global-QSGD, arXiv 2305.18627 (after natural compression, arXiv 1905.10988).
 
@@ -117,7 +117,7 @@ def encode(x: Tensor, scale: Tensor, head_room: int, key: Key, wire: Tensor) -> 
 
 
 def add(a: Tensor, b: Tensor, key: Key, out: Tensor) -> None:
-    """Unbiased sum of two vectors of codes of one normaliser: uint8 [..., d] each, into `out`, which may be `a` or `b`."""
+    """Unbiased sum of two vectors of codes of one normaliser: uint8 [..., d] each, into `out` (may be `a` or `b`)."""
     _add(a, b, key.words.to(a.device), out)
 
 

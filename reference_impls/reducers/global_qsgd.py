@@ -1,0 +1,228 @@
+"""Global-QSGD's two means: unbiased codes on a scale that all ranks share, summed on the way. arXiv 2305.18627.
+
+`standard_mean`: equal levels, an integer sum. `exponential_mean`: powers of two, added byte by byte on a binary tree or
+by recursive halving and doubling, whose balanced order of depth ceil(log2 n) is the codec's head-room.
+
+Scales. One a shard (``bucket``), one a parameter (``tensor``), or one for each `block_size` elements counted from the
+beginning of the shard (``block``). ``linf``: largest magnitude over all ranks, 4 bytes in a max all-reduce, NaN sent as
++inf. ``l2``: 2-norm of all ranks' values together, summed as float64, so that no square over- or underflows: 8 bytes.
+A value that is not finite on any rank makes everything under its scale not finite on all ranks.
+
+Both answer into a scratch buffer of the shard, valid until the next call with the same stage.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from reference_impls.algorithm import Shard
+from reference_impls.codecs import dithering, exponential
+from reference_impls.codecs.sums import fixed_sum
+from reference_impls.collectives import Exchange
+from reference_impls.errors import UnsupportedError
+from reference_impls.randomness import Key
+from reference_impls.reducers.integer_sum import integer_sum
+
+__all__ = [
+    "FORMS",
+    "NORMS",
+    "SCALES",
+    "Form",
+    "Norm",
+    "Scale",
+    "exponential_mean",
+    "form_for",
+    "head_room",
+    "standard_mean",
+]
+
+Norm = Literal["linf", "l2"]
+Scale = Literal["bucket", "tensor", "block"]
+Form = Literal["auto", "tree", "halving-doubling"]
+NORMS: Final = ("linf", "l2")
+SCALES: Final = ("bucket", "tensor", "block")
+FORMS: Final = ("auto", "tree", "halving-doubling")
+
+
+def head_room(size: int) -> int:
+    """Depth of the balanced addition over `size` ranks: ceil(log2 size)."""
+    return (size - 1).bit_length()
+
+
+def form_for(form: Form, size: int) -> Form:
+    """What `form` means for `size` ranks; `UnsupportedError` if it cannot be had."""
+    power_of_two = size & (size - 1) == 0
+    if form == "auto":
+        return "halving-doubling" if power_of_two else "tree"
+    if form == "halving-doubling" and not power_of_two:
+        raise UnsupportedError(
+            f"halving-doubling needs a power of two of ranks, not {size}: use form='tree' or 'auto'"
+        )
+    return form
+
+
+def standard_mean(
+    shard: Shard,
+    x: Tensor,
+    stage: str,
+    *,
+    bits: int = 8,
+    norm: Norm = "linf",
+    scale: Scale = "bucket",
+    block_size: int = 512,
+) -> Exchange[Tensor]:
+    """Mean of `x` over all ranks by standard dithering with ``floor((2**(bits-1) - 1) / n)`` levels.
+
+    Args:
+        x: float [d] of this rank; only read. Computed in float32.
+        stage: names the collectives ``<stage>-scale`` and ``<stage>-codes`` and the random stream.
+        bits: on the wire, 4, 8 or 16.
+        norm, scale, block_size: see the module's text.
+
+    Returns:
+        float32 [d], the same bits on all ranks where the sum of the scale is (linf: always).
+    """
+    count = dithering.levels(bits, shard.world.size)
+    x = x.to(torch.float32)
+    shared = yield from _shared_scale(shard, x, stage, norm, scale, block_size)
+    codes = shard.scratch(f"{stage}-codes", shard.d, torch.int16 if bits == 16 else torch.int8)
+    dithering.encode(x, shared, count, shard.key(f"{stage}-dither"), codes)
+    total = yield from integer_sum(shard.world, codes, bits, count, f"{stage}-codes")
+    mean = shard.scratch(f"{stage}-mean", shard.d, torch.float32)
+    dithering.decode(total, shared, count, shard.world.size, mean)
+    return mean
+
+
+def exponential_mean(
+    shard: Shard,
+    x: Tensor,
+    stage: str,
+    *,
+    norm: Norm = "linf",
+    scale: Scale = "bucket",
+    block_size: int = 512,
+    form: Form = "auto",
+) -> Exchange[Tensor]:
+    """Mean of `x` over all ranks by exponential dithering, one byte an element.
+
+    Args and result as `standard_mean`. Collectives: ``<stage>-scale``, ``<stage>-up`` (or ``-halve``) and
+    ``<stage>-down`` (or ``-double``). form: ``tree`` (any number of ranks; every rank but the root sends its codes up
+    once, and the sum travels down the same edges), ``halving-doubling`` (powers of two; 2 (n-1) ceil(d/n) bytes a rank,
+    the last piece padded with zeros, which are sent), or ``auto``: halving-doubling where it can.
+    """
+    size = shard.world.size
+    chosen = form_for(form, size)
+    x = x.to(torch.float32)
+    shared = yield from _shared_scale(shard, x, stage, norm, scale, block_size)
+    piece = -(-shard.d // size)
+    codes = shard.scratch(
+        f"{stage}-codes", size * piece if chosen == "halving-doubling" else shard.d, torch.uint8
+    )
+    codes[shard.d :].zero_()
+    exponential.encode(x, shared, head_room(size), shard.key(f"{stage}-dither"), codes[: shard.d])
+    if chosen == "tree":
+        codes = yield from _tree_sum(shard, codes, stage)
+    else:
+        yield from _halving_doubling_sum(shard, codes, stage)
+    mean = shard.scratch(f"{stage}-mean", shard.d, torch.float32)
+    exponential.decode(codes[: shard.d], shared, head_room(size), size, mean)
+    return mean
+
+
+def _shared_scale(
+    shard: Shard, x: Tensor, stage: str, norm: Norm, scale: Scale, block_size: int
+) -> Exchange[Tensor]:
+    """The scale(s) of all ranks, float32: 0-dimensional for ``bucket``, else [d], one an element."""
+    if scale == "bucket":
+        own = _size_of(x, norm).view(1)
+    elif scale == "tensor":
+        own = torch.stack([_size_of(x[v.part], norm) for v in shard.views])
+    else:
+        own = _size_of(functional.pad(x, (0, -x.numel() % block_size)).view(-1, block_size), norm)
+    if norm == "linf":
+        shared = yield from shard.world.max(own, f"{stage}-scale")
+    else:
+        shared = (yield from shard.world.sum(own, f"{stage}-scale")).sqrt().to(torch.float32)
+    if scale == "bucket":
+        return shared[0]
+    if scale == "block":
+        return shared.repeat_interleave(block_size)[: shard.d].contiguous()
+    lengths = torch.tensor([v.part.stop - v.part.start for v in shard.views], device=x.device)
+    return shared.repeat_interleave(lengths)
+
+
+def _size_of(x: Tensor, norm: Norm) -> Tensor:
+    """[..., k] -> [...]: largest magnitude, or sum of squares in float64 by the fixed tree."""
+    if norm == "l2":
+        return fixed_sum(x.to(torch.float64).square())
+    return x.abs().amax(-1) if x.shape[-1] else x.new_zeros(x.shape[:-1])
+
+
+def _tree_sum(shard: Shard, codes: Tensor, stage: str) -> Exchange[Tensor]:
+    """Sum of all ranks' codes, in place, on a binary tree whose root is the last rank.
+
+    In layer l, ranks at distance 2**l meet and the higher one adds; a missing partner is the identity. Seen from the root
+    (v = n-1 - rank), v sends in the layer of its lowest set bit, to v without that bit.
+    """
+    world = shard.world
+    place = world.size - 1 - world.rank
+    depth = head_room(world.size)
+    for layer in range(depth):
+        child, parent = _edges(place, layer, world.size)
+        came = yield from world.send_recv(codes, f"{stage}-up", to=parent, source=child)
+        if came is not None:
+            exponential.add(codes, came, shard.key(f"{stage}-add-{layer}"), codes)
+    for layer in reversed(range(depth)):
+        child, parent = _edges(place, layer, world.size)
+        came = yield from world.send_recv(codes, f"{stage}-down", to=child, source=parent)
+        if came is not None:
+            codes = came
+    return codes
+
+
+def _edges(place: int, layer: int, size: int) -> tuple[int | None, int | None]:
+    """Ranks from which and to which the rank at `place` below the root sends upwards in this layer."""
+    distance = 1 << layer
+    within = place % (2 * distance)
+    child = place + distance if within == 0 and place + distance < size else None
+    parent = place - distance if within == distance else None
+    return None if child is None else size - 1 - child, None if parent is None else size - 1 - parent
+
+
+def _halving_doubling_sum(shard: Shard, codes: Tensor, stage: str) -> Exchange[None]:
+    """Sum of all ranks' codes, in place; n a power of two, `codes` uint8 [n * piece].
+
+    Halving: partners at distance n/2, n/4, ..., 1 give each other the half that the other will own. Doubling: back in
+    the reverse order, the sums are passed on as bytes.
+    """
+    world = shard.world
+    start, length = 0, codes.numel()
+    distance = world.size // 2
+    while distance:
+        partner = world.rank ^ distance
+        length //= 2
+        keep, give = (start, start + length) if partner > world.rank else (start + length, start)
+        half = codes[give : give + length].contiguous()
+        came = yield from world.send_recv(half, f"{stage}-halve", to=partner, source=partner)
+        assert came is not None  # both partners send
+        mine = codes[keep : keep + length]
+        key: Key = shard.key(f"{stage}-add-{distance}").at(keep)
+        exponential.add(mine, came, key, mine)
+        start = keep
+        distance //= 2
+    distance = 1
+    while distance < world.size:
+        partner = world.rank ^ distance
+        came = yield from world.send_recv(
+            codes[start : start + length], f"{stage}-double", to=partner, source=partner
+        )
+        assert came is not None
+        other = start - length if partner < world.rank else start + length
+        codes[other : other + length].copy_(came)
+        start = min(start, other)
+        length *= 2
+        distance *= 2
