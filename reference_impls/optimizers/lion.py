@@ -1,7 +1,8 @@
 """Lion: the sign of an interpolated momentum, with decoupled weight decay. arXiv 2302.06675.
 
-Differences: none known. As in the authors' code a parameter without gradient is left alone, sign(0) = 0, and the
-momentum takes the raw gradient after the update has been formed.
+Differences: a momentum that is not finite makes its parameter NaN. In the authors' code the sign of NaN is 0, and the
+coordinate stands still for ever without anybody noticing. As there, a parameter without gradient is left alone,
+sign(0) = 0, and the momentum takes the raw gradient after the update has been formed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from reference_impls.errors import UnsupportedError
 class Lion(torch.optim.Optimizer):
     """x <- (1 - lr wd) x - lr sign(b1 m + (1 - b1) g); m <- b2 m + (1 - b2) g. State: `momentum`, zeros at first.
 
-    params: parameters or groups as in torch.optim. lr > 0, 0 <= betas < 1, weight_decay >= 0, else
+    params: parameters or groups as in torch.optim. lr >= 0, 0 <= betas < 1, weight_decay >= 0, else
     `UnsupportedError`.
     """
 
@@ -47,4 +48,5 @@ class Lion(torch.optim.Optimizer):
                 direction = torch.lerp(momentum, param.grad, 1 - beta1).sign_()
                 param.mul_(1 - group["lr"] * group["weight_decay"]).add_(direction, alpha=-group["lr"])
                 momentum.lerp_(param.grad, 1 - beta2)
+                param.add_(momentum, alpha=0)  # 0 x NaN is NaN, which the sign has lost
         return loss
