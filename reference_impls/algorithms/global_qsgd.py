@@ -17,6 +17,7 @@ optional sparse branch (sending only non-zero codes) is left out, as in its code
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor
 
@@ -29,9 +30,7 @@ from reference_impls.reducers.global_qsgd import (
     FORMS,
     NORMS,
     SCALES,
-    Form,
-    Norm,
-    Scale,
+    Scaling,
     exponential_mean,
     form_for,
     standard_mean,
@@ -44,12 +43,18 @@ DITHERINGS = ("standard", "exponential")
 class GlobalQSGD(WithLocalOptimizer):
     """g <- unbiased estimate of the mean over workers of g; then the local optimizer's step."""
 
-    dithering: str = option("standard", "standard (equal levels, integer sum) or exponential (powers of two)")
+    dithering: Literal["standard", "exponential"] = option(
+        "standard", "standard (equal levels, integer sum) or exponential (powers of two)"
+    )
     bits: int = option(8, "bits of a code and of its sum: 4, 8 or 16 (standard), 8 (exponential)")
-    norm: Norm = option("linf", "norm over all ranks: linf (largest magnitude) or l2")
-    scale: Scale = option("bucket", "one scale a bucket, a tensor, or a block of block_size elements")
+    norm: Literal["linf", "l2"] = option("linf", "norm over all ranks: linf (largest magnitude) or l2")
+    scale: Literal["bucket", "tensor", "block"] = option(
+        "bucket", "one scale a bucket, a tensor, or a block of block_size elements"
+    )
     block_size: int = option(512, "elements of a block (scale=block)")
-    form: Form = option("auto", "exponential addition: tree, halving-doubling (n a power of two), auto")
+    form: Literal["auto", "tree", "halving-doubling"] = option(
+        "auto", "exponential addition: tree, halving-doubling (n a power of two), auto"
+    )
 
     def check(self, world: Group) -> None:
         for name, value, known in (
@@ -75,7 +80,7 @@ class GlobalQSGD(WithLocalOptimizer):
             form_for(self.form, world.size)
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
-        options = {"norm": self.norm, "scale": self.scale, "block_size": self.block_size}
+        scaling = Scaling(self.norm, self.scale, self.block_size)
         if self.dithering == "standard":
-            return (yield from standard_mean(shard, shard.grads, "gradient", bits=self.bits, **options))
-        return (yield from exponential_mean(shard, shard.grads, "gradient", form=self.form, **options))
+            return (yield from standard_mean(shard, shard.grads, "gradient", bits=self.bits, scaling=scaling))
+        return (yield from exponential_mean(shard, shard.grads, "gradient", scaling=scaling, form=self.form))

@@ -13,6 +13,7 @@ Both answer into a scratch buffer of the shard, valid until the next call with t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import torch
@@ -34,6 +35,7 @@ __all__ = [
     "Form",
     "Norm",
     "Scale",
+    "Scaling",
     "exponential_mean",
     "form_for",
     "head_room",
@@ -46,6 +48,18 @@ Form = Literal["auto", "tree", "halving-doubling"]
 NORMS: Final = ("linf", "l2")
 SCALES: Final = ("bucket", "tensor", "block")
 FORMS: Final = ("auto", "tree", "halving-doubling")
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What M is (`norm`), and how many there are (`per`); see the module's text."""
+
+    norm: Norm = "linf"
+    per: Scale = "bucket"
+    block_size: int = 512
+
+
+BUCKET_MAXIMUM: Final = Scaling()
 
 
 def head_room(size: int) -> int:
@@ -66,14 +80,7 @@ def form_for(form: Form, size: int) -> Form:
 
 
 def standard_mean(
-    shard: Shard,
-    x: Tensor,
-    stage: str,
-    *,
-    bits: int = 8,
-    norm: Norm = "linf",
-    scale: Scale = "bucket",
-    block_size: int = 512,
+    shard: Shard, x: Tensor, stage: str, *, bits: int = 8, scaling: Scaling = BUCKET_MAXIMUM
 ) -> Exchange[Tensor]:
     """Mean of `x` over all ranks by standard dithering with ``floor((2**(bits-1) - 1) / n)`` levels.
 
@@ -81,14 +88,14 @@ def standard_mean(
         x: float [d] of this rank; only read. Computed in float32.
         stage: names the collectives ``<stage>-scale`` and ``<stage>-codes`` and the random stream.
         bits: on the wire, 4, 8 or 16.
-        norm, scale, block_size: see the module's text.
+        scaling: what the scale is.
 
     Returns:
         float32 [d], the same bits on all ranks where the sum of the scale is (linf: always).
     """
     count = dithering.levels(bits, shard.world.size)
     x = x.to(torch.float32)
-    shared = yield from _shared_scale(shard, x, stage, norm, scale, block_size)
+    shared = yield from _shared_scale(shard, x, stage, scaling)
     codes = shard.scratch(f"{stage}-codes", shard.d, torch.int16 if bits == 16 else torch.int8)
     dithering.encode(x, shared, count, shard.key(f"{stage}-dither"), codes)
     total = yield from integer_sum(shard.world, codes, bits, count, f"{stage}-codes")
@@ -98,14 +105,7 @@ def standard_mean(
 
 
 def exponential_mean(
-    shard: Shard,
-    x: Tensor,
-    stage: str,
-    *,
-    norm: Norm = "linf",
-    scale: Scale = "bucket",
-    block_size: int = 512,
-    form: Form = "auto",
+    shard: Shard, x: Tensor, stage: str, *, scaling: Scaling = BUCKET_MAXIMUM, form: Form = "auto"
 ) -> Exchange[Tensor]:
     """Mean of `x` over all ranks by exponential dithering, one byte an element.
 
@@ -117,7 +117,7 @@ def exponential_mean(
     size = shard.world.size
     chosen = form_for(form, size)
     x = x.to(torch.float32)
-    shared = yield from _shared_scale(shard, x, stage, norm, scale, block_size)
+    shared = yield from _shared_scale(shard, x, stage, scaling)
     piece = -(-shard.d // size)
     codes = shard.scratch(
         f"{stage}-codes", size * piece if chosen == "halving-doubling" else shard.d, torch.uint8
@@ -133,24 +133,23 @@ def exponential_mean(
     return mean
 
 
-def _shared_scale(
-    shard: Shard, x: Tensor, stage: str, norm: Norm, scale: Scale, block_size: int
-) -> Exchange[Tensor]:
+def _shared_scale(shard: Shard, x: Tensor, stage: str, scaling: Scaling) -> Exchange[Tensor]:
     """The scale(s) of all ranks, float32: 0-dimensional for ``bucket``, else [d], one an element."""
-    if scale == "bucket":
+    norm, block = scaling.norm, scaling.block_size
+    if scaling.per == "bucket":
         own = _size_of(x, norm).view(1)
-    elif scale == "tensor":
+    elif scaling.per == "tensor":
         own = torch.stack([_size_of(x[v.part], norm) for v in shard.views])
     else:
-        own = _size_of(functional.pad(x, (0, -x.numel() % block_size)).view(-1, block_size), norm)
+        own = _size_of(functional.pad(x, (0, -x.numel() % block)).view(-1, block), norm)
     if norm == "linf":
         shared = yield from shard.world.max(own, f"{stage}-scale")
     else:
         shared = (yield from shard.world.sum(own, f"{stage}-scale")).sqrt().to(torch.float32)
-    if scale == "bucket":
+    if scaling.per == "bucket":
         return shared[0]
-    if scale == "block":
-        return shared.repeat_interleave(block_size)[: shard.d].contiguous()
+    if scaling.per == "block":
+        return shared.repeat_interleave(block)[: shard.d].contiguous()
     lengths = torch.tensor([v.part.stop - v.part.start for v in shard.views], device=x.device)
     return shared.repeat_interleave(lengths)
 
