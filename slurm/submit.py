@@ -26,11 +26,12 @@ from typing import Any, Final
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 
 from slurm.member import train
-from slurm.profile import Profile
+from slurm.profile import DEFAULT, Profile, load_profile
 from slurm.scheduler import DEFAULT_MAX_ARRAY_SIZE, SlurmError, max_array_size, require_slurm, unfinished
 from slurm.script import Executor, executor
+from suite.runs.plan import Plan, open_specs
 from suite.runs.spec import RunSpec
-from suite.runs.store import dump, write_atomic
+from suite.runs.store import Store, dump, write_atomic
 from suite.runs.train import groups
 
 SUBMISSION_SCHEMA: Final = 1
@@ -54,9 +55,13 @@ class ArrayJob:
 
 @dataclass(frozen=True)
 class Submission:
-    """What was submitted, or would be. record: path of its file. scripts: the batch script of each array."""
+    """What was submitted, or would be. record: path of its file, None where nothing was left to do.
 
-    record: Path
+    scripts: the batch script of each array.
+    """
+
+    sweep: str
+    record: Path | None
     members: int
     runs: int
     jobs: tuple[ArrayJob, ...]
@@ -67,13 +72,49 @@ class Submission:
         """Slurm's job ids, one an array; empty for a dry run."""
         return tuple(job.job_id for job in self.jobs if job.job_id)
 
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, as `--json` prints it."""
+        return {**asdict(self), "record": None if self.record is None else str(self.record)}
+
+    def __str__(self) -> str:
+        work = f"{self.sweep}: {self.runs} runs in {self.members} members"
+        if not self.jobs:
+            return f"{self.sweep}: nothing to do"
+        if not self.job_ids:
+            return "\n".join([*self.scripts, f"{work} would be submitted as {len(self.jobs)} arrays"])
+        return (
+            f"{work} submitted as Slurm jobs {', '.join(self.job_ids)}, noted in {self.record}\n"
+            f"follow them with `bandwise status {self.sweep}` and `squeue --me`"
+        )
+
+
+def submit_sweep(
+    plan: Plan,
+    profile: str | None,
+    results_root: Path | str,
+    *,
+    dry_run: bool = False,
+    command: str | None = None,
+) -> Submission:
+    """Submit all runs of a sweep that have not settled. profile: name or path, see `load_profile`.
+
+    Nothing is sent where nothing is left to do. The rest is as for `submit_groups`.
+    """
+    asked = load_profile(profile or DEFAULT)
+    missing = open_specs(plan.specs, Store(results_root))
+    if not missing:
+        return Submission(plan.sweep.name, None, 0, 0, (), ())
+    return submit_groups(
+        cut(missing, asked), asked, results_root, sweep=plan.sweep.name, dry_run=dry_run, command=command
+    )
+
 
 def cut(specs: Sequence[RunSpec], profile: Profile) -> list[list[RunSpec]]:
     """Runs cut into groups, about as many of each kind as the profile lets run at once."""
     return groups(specs, slots=max(1, profile.array_parallelism // GROUPS_A_SLOT))
 
 
-def submit_sweep(
+def submit_groups(
     members: Sequence[Group],
     profile: Profile,
     results_root: Path | str,
@@ -121,7 +162,7 @@ def submit_sweep(
         part = members[array.first : array.first + array.members]
         jobs.append(replace(array, job_id=_send(sender, part, profile, root)))
         write_atomic(record, dump({**facts, "jobs": [asdict(job) for job in jobs]}, indent=1) + "\n")
-    return Submission(record, len(members), sum(map(len, members)), tuple(jobs), tuple(scripts))
+    return Submission(sweep, record, len(members), sum(map(len, members)), tuple(jobs), tuple(scripts))
 
 
 def wait(

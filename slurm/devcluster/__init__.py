@@ -5,7 +5,7 @@ For trying a sweep without a cluster, and for testing against Slurm itself inste
     with cluster(nodes=2) as slurm:
         subprocess.run(["sbatch", ...], env=slurm.environ())
 
-or, from a shell, ``python -m slurm.devcluster up --nodes 2``, ``status``, ``down``. It needs root and
+or, from a shell, ``python -m slurm.devcluster up --nodes 2``, ``status``, ``down``. It needs
 Debian's packages slurm-wlm and munge, uses no system-wide configuration, and leaves nothing behind.
 """
 

@@ -7,7 +7,7 @@ of its own (``prefix=("nsenter", "--net=...")``) while the rest stays as it is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 MARKER = "bandwise-devcluster-1"
@@ -38,6 +38,7 @@ class ClusterConfig:
     nodes: tuple[Node, ...]
     controller_port: int
     hostname: str
+    user: str
     controller_address: str = "127.0.0.1"
     cpus_per_node: int = 1
     memory_mib: int = 1024
@@ -45,7 +46,6 @@ class ClusterConfig:
     kill_wait_s: int = 2
     slurmd_timeout_s: int = 10
     cred_expire_s: int = 10
-    user: str = "root"
     extra_lines: tuple[str, ...] = ()
 
 
@@ -60,33 +60,39 @@ class Daemon:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where things lie below the state folder."""
+    """Where things lie below the state folder; `Layout.of` fills it in."""
 
     state_dir: Path
-    munge_dir: Path = field(init=False)
-    munge_key: Path = field(init=False)
-    munge_socket: Path = field(init=False)
-    log_dir: Path = field(init=False)
-    spool_dir: Path = field(init=False)
-    save_dir: Path = field(init=False)
-    slurm_conf: Path = field(init=False)
-    cluster_json: Path = field(init=False)
-    daemons_json: Path = field(init=False)
+    munge_dir: Path
+    munge_key: Path
+    munge_socket: Path
+    log_dir: Path
+    spool_dir: Path
+    save_dir: Path
+    slurm_conf: Path
+    cluster_json: Path
+    daemons_json: Path
 
-    def __post_init__(self) -> None:
-        for name, relative in (
-            ("munge_dir", "munge"),
-            ("munge_key", "munge/key"),
-            ("munge_socket", "munge/socket"),
-            ("log_dir", "log"),
-            ("spool_dir", "spool"),
-            ("save_dir", "save"),
-            ("slurm_conf", "slurm.conf"),
-            ("cluster_json", "cluster.json"),
-            ("daemons_json", "daemons.json"),
-        ):
-            object.__setattr__(self, name, self.state_dir / relative)
-        longest = self.spool_dir / "node-00" / "node-00_4294967295.4294967295"
+    @classmethod
+    def of(cls, state_dir: Path) -> Layout:
+        """The layout of a state folder, whether it exists or not."""
+        return cls(
+            state_dir=state_dir,
+            munge_dir=state_dir / "munge",
+            munge_key=state_dir / "munge" / "key",
+            munge_socket=state_dir / "munge" / "socket",
+            log_dir=state_dir / "log",
+            spool_dir=state_dir / "spool",
+            save_dir=state_dir / "save",
+            slurm_conf=state_dir / "slurm.conf",
+            cluster_json=state_dir / "cluster.json",
+            daemons_json=state_dir / "daemons.json",
+        )
+
+    def check(self, nodes: tuple[Node, ...]) -> None:
+        """Raises ValueError where the folder lies too deep for the sockets of job steps below it."""
+        name = max((node.name for node in nodes), key=len)
+        longest = self.spool_dir / name / f"{name}_4294967295.4294967295"
         if len(str(longest).encode()) > SOCKET_PATH_MAX_BYTES:
             raise ValueError(
                 f"{self.state_dir}: too long for Unix sockets below it "

@@ -137,4 +137,4 @@ def run(layout: Layout, tied: bool) -> None:
 
 
 if __name__ == "__main__":
-    run(Layout(Path(sys.argv[1])), tied="--tied" in sys.argv[2:])
+    run(Layout.of(Path(sys.argv[1])), tied="--tied" in sys.argv[2:])

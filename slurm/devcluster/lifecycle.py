@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import secrets
 import shutil
 import signal
@@ -79,17 +80,16 @@ def up(
     Raises DevClusterError where a program is missing, the folder is in use, or the cluster does not come up.
     """
     programs = _programs()
-    if os.geteuid() != 0:
-        raise DevClusterError("a development cluster needs root: slurmd starts jobs as their users")
     if isinstance(nodes, int):
         nodes = [Node(f"node-{i}", port) for i, port in enumerate(_free_ports(nodes))]
     if not nodes:
         raise DevClusterError("a cluster has at least 1 node")
-    layout = _new_layout(state_dir)
+    layout = _new_layout(state_dir, tuple(nodes))
     config = ClusterConfig(
         nodes=tuple(nodes),
         controller_port=_free_ports(1)[0],
         hostname=socket.gethostname().partition(".")[0],
+        user=pwd.getpwuid(os.geteuid()).pw_name,
         memory_mib=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
         **settings,
     )
@@ -120,7 +120,7 @@ def down(state_dir: Path) -> None:
 
     Raises DevClusterError where the folder is not a cluster's, or its processes do not end.
     """
-    layout = Layout(state_dir.resolve())
+    layout = Layout.of(state_dir.resolve())
     if not layout.state_dir.exists():
         return
     _require_ours(layout)
@@ -141,7 +141,7 @@ def down(state_dir: Path) -> None:
 
 def status(state_dir: Path) -> dict[str, str]:
     """Slurm's word on each node (``idle``, ``allocated``, ``down``, ...); empty where no cluster is up."""
-    layout = Layout(state_dir.resolve())
+    layout = Layout.of(state_dir.resolve())
     record = _read_json(layout.daemons_json) if layout.cluster_json.exists() else None
     if record is None or not Process(**record["keeper"]).alive():
         return {}
@@ -172,11 +172,12 @@ def _programs() -> dict[str, str]:
     return {name: where for name, where in found.items() if where is not None}
 
 
-def _new_layout(state_dir: Path | None) -> Layout:
+def _new_layout(state_dir: Path | None, nodes: tuple[Node, ...]) -> Layout:
     """An empty state folder. munge insists that everybody may enter it and nobody else may write in it."""
     if state_dir is None:
-        state_dir = Path(tempfile.mkdtemp(prefix="bandwise-slurm-"))
-    layout = Layout(state_dir.resolve())
+        state_dir = Path(tempfile.gettempdir()) / f"bandwise-slurm-{secrets.token_hex(4)}"
+    layout = Layout.of(state_dir.resolve())
+    layout.check(nodes)
     layout.state_dir.mkdir(parents=True, exist_ok=True)
     if layout.state_dir.stat().st_uid != os.geteuid():
         raise DevClusterError(f"{layout.state_dir} belongs to another user; choose another folder")

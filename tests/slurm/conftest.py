@@ -1,0 +1,20 @@
+"""Fixtures of the Slurm tests: one development cluster a test module, found through the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from slurm.devcluster import Cluster, cluster
+from tests.support import require_system
+
+
+@pytest.fixture(scope="module")
+def dev_cluster() -> Iterator[Cluster]:
+    """Two nodes of one CPU; an array has at most two members. Clients of this process find it."""
+    require_system("munged", "slurmctld", "slurmd", "sbatch")
+    with cluster(2, max_array_size=2) as slurm, pytest.MonkeyPatch.context() as patch:
+        for key, value in slurm.env.items():
+            patch.setenv(key, value)
+        yield slurm

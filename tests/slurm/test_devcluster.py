@@ -1,0 +1,186 @@
+"""The development cluster: Slurm really runs in it, and nothing of it outlives it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slurm.devcluster import DevClusterError, Node, cluster, down, lifecycle, status, up
+from slurm.devcluster.config import ClusterConfig, Layout, daemons, slurm_conf
+from slurm.devcluster.process import Process, children
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def eventually(condition: Callable[[], bool], timeout_s: float = 20.0) -> bool:
+    """Whether the condition comes true within the time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def descendants(pid: int) -> Iterator[Process]:
+    """Everything that descends from a process now."""
+    for child in children(pid):
+        yield Process.of(child)
+        yield from descendants(child)
+
+
+def config(nodes: int = 2) -> ClusterConfig:
+    return ClusterConfig(
+        nodes=tuple(Node(f"node-{i}", 7000 + i) for i in range(nodes)),
+        controller_port=6999,
+        hostname="host",
+        user="me",
+    )
+
+
+def test_the_configuration_has_every_node_and_limit() -> None:
+    layout = Layout.of(Path("/tmp/c"))
+    lines = slurm_conf(
+        replace(config(3), max_array_size=5, extra_lines=("Licenses=a:1",)), layout
+    ).splitlines()
+    nodes = [dict(item.split("=") for item in line.split()) for line in lines if line.startswith("NodeName")]
+    assert [(node["NodeName"], node["Port"]) for node in nodes] == [
+        ("node-0", "7000"),
+        ("node-1", "7001"),
+        ("node-2", "7002"),
+    ]
+    assert "MaxArraySize=5" in lines
+    assert "AccountingStorageType=accounting_storage/none" in lines
+    assert lines[-1] == "Licenses=a:1"
+    paths = [line for line in lines if "/" in line.partition("=")[2] and "/tmp/c" not in line]
+    assert not [line for line in paths if line.partition("=")[2].startswith(("/etc", "/var", "/run"))]
+
+
+def test_a_node_is_started_behind_its_prefix() -> None:
+    placed = Node("far", 7000, address="10.0.0.2", prefix=("nsenter", "--net=/run/netns/far"))
+    settings = replace(config(), nodes=(placed,))
+    programs = {name: f"/bin/{name}" for name in ("munged", "slurmctld", "slurmd")}
+    *_, slurmd = daemons(settings, Layout.of(Path("/tmp/c")), programs)
+    assert slurmd.argv[:4] == ("nsenter", "--net=/run/netns/far", "/bin/slurmd", "-D")
+    assert "NodeAddr=10.0.0.2" in slurm_conf(settings, Layout.of(Path("/tmp/c")))
+
+
+def test_a_folder_too_deep_for_sockets_is_refused() -> None:
+    with pytest.raises(ValueError, match="choose a shorter folder"):
+        Layout.of(Path("/tmp") / ("deep" * 20)).check(config().nodes)
+
+
+def test_a_process_is_not_taken_for_another_with_its_pid() -> None:
+    own = Process.of(os.getpid())
+    assert own.alive()
+    stranger = Process(own.pid, own.started_ticks - 1)
+    assert not stranger.alive()
+    assert not stranger.signal(signal.SIGKILL)  # or this test would not go on
+
+
+def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifecycle, "PROGRAMS", ("sh", "no-such-daemon"))
+    with pytest.raises(DevClusterError, match=r"^no-such-daemon not found: .*make system"):
+        up(1)
+
+
+def test_down_leaves_folders_of_others_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years")
+    with pytest.raises(DevClusterError, match="holds no cluster"):
+        down(tmp_path)
+    assert (tmp_path / "thesis.tex").read_text() == "years"
+    down(tmp_path / "never-made")
+
+
+@pytest.mark.slurm
+def test_jobs_run_and_down_takes_even_orphans_along() -> None:
+    here, there = (Node(name, port) for name, port in zip("ab", lifecycle._free_ports(2), strict=True))
+    with cluster([here, replace(there, prefix=("nice", "--adjustment=5"))], max_array_size=7) as slurm:
+
+        def client(*command: str) -> str:
+            return subprocess.run(
+                command, env=slurm.environ(), capture_output=True, text=True, check=True, timeout=60
+            ).stdout
+
+        names = client("srun", "--nodes=2", "--ntasks=2", "printenv", "SLURMD_NODENAME").split()
+        assert sorted(names) == ["a", "b"]
+        usual = int(client("srun", "--nodelist=a", "nice"))
+        assert int(client("srun", "--nodelist=b", "nice")) == min(19, usual + 5)
+        assert "MaxArraySize            = 7" in client("scontrol", "show", "config")
+
+        # A job that leaves a process behind which belongs to no step, no session and no terminal.
+        marker = slurm.state_dir / "orphan"
+        client("sbatch", "--output=/dev/null", f"--wrap=(setsid sleep 3600 & echo $! >{marker}) & sleep 3600")
+        assert eventually(lambda: marker.exists() and marker.read_text().strip() != "")
+        orphan = Process.of(int(marker.read_text()))
+        family = list(descendants(slurm.keeper.pid))
+        assert orphan in family
+        assert len(family) >= 6  # munged, slurmctld, two slurmd, a step, its script
+    assert not [process for process in [slurm.keeper, *family] if process.alive()]
+    assert not slurm.state_dir.exists()
+    slurm.down()  # once more is harmless
+
+
+@pytest.mark.slurm
+def test_a_cluster_ends_with_the_process_that_holds_it() -> None:
+    code = "import time; from slurm.devcluster import up; print(up(1).state_dir, flush=True); time.sleep(600)"
+    owner = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    with owner:
+        state_dir = Path(owner.stdout.readline().strip())
+        assert status(state_dir) == {"node-0": "idle"}
+        owner.kill()
+    assert eventually(lambda: not state_dir.exists())
+
+
+@pytest.mark.slurm
+def test_a_cluster_whose_keeper_was_killed_can_still_be_taken_down() -> None:
+    slurm = up(1)
+    family = list(descendants(slurm.keeper.pid))
+    slurm.keeper.signal(signal.SIGKILL)
+    assert slurm.keeper.wait_s(5)
+    assert status(slurm.state_dir) == {}
+    slurm.down()
+    assert not [process for process in family if process.alive()]
+    assert not slurm.state_dir.exists()
+
+
+@pytest.mark.slurm
+def test_a_node_that_does_not_start_is_named_and_nothing_stays(tmp_path: Path) -> None:
+    good, bad = (Node(name, port) for name, port in zip("ab", lifecycle._free_ports(2), strict=True))
+    state_dir = Path("/tmp") / f"bandwise-test-{os.getpid()}"
+    before = set(children(os.getpid()))
+    with pytest.raises(DevClusterError, match=r"^b ended at once"):
+        up([good, replace(bad, prefix=("false",))], state_dir=state_dir)
+    assert not state_dir.exists()
+    assert set(children(os.getpid())) <= before
+
+
+@pytest.mark.slurm
+def test_the_shell_can_bring_it_up_and_take_it_down() -> None:
+    state = Path("/tmp") / f"bandwise-shell-{os.getpid()}"
+
+    def shell(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "slurm.devcluster", *arguments, "--state", str(state)]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+
+    try:
+        started = shell("up", "--nodes", "1")
+        assert started.stdout == f"export SLURM_CONF={state}/slurm.conf\n"
+        assert shell("status").stdout == "node-0 idle\n"
+        again = shell("up")
+        assert again.returncode == 1
+        assert "is not empty" in again.stderr
+        assert shell("status").stdout == "node-0 idle\n", "the second `up` must not harm the first"
+    finally:
+        assert shell("down").returncode == 0
+    assert not state.exists()
+    assert shell("status").stdout == f"no cluster in {state}\n"

@@ -1,0 +1,112 @@
+"""Profiles: what is accepted, and that everything else is refused with file, line and key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from submitit import SlurmExecutor
+
+from slurm.profile import Profile, UnknownProfileError, load_profile, profile_names
+from suite.runs.yaml_lines import YamlError
+
+
+def load_text(folder: Path, text: str) -> Profile:
+    path = folder / "site.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load_profile(str(path))
+
+
+def test_every_shipped_profile_loads_and_slurm_means_the_default() -> None:
+    assert "default" in profile_names()
+    for name in profile_names():
+        assert load_profile(name).name == name
+    assert load_profile("slurm") == load_profile("default")
+
+
+def test_a_full_profile_is_read_as_written(tmp_path: Path) -> None:
+    profile = load_text(
+        tmp_path,
+        """
+timeout_min: 90
+partition: cpu
+cpus_per_task: 2
+mem: 4G
+account: project
+qos: long
+constraint: avx512
+wckey: mine
+setup: [module load python, "ulimit -c 0"]
+array_parallelism: 8
+additional_parameters: {exclude: node-17, exclusive: true, nice: 100}
+""",
+    )
+    assert profile == Profile(
+        name="site",
+        timeout_min=90,
+        partition="cpu",
+        cpus_per_task=2,
+        mem="4G",
+        account="project",
+        qos="long",
+        constraint="avx512",
+        wckey="mine",
+        setup=("module load python", "ulimit -c 0"),
+        array_parallelism=8,
+        additional_parameters={"exclude": "node-17", "exclusive": True, "nice": 100},
+    )
+
+
+def test_submitit_knows_every_parameter_that_a_profile_gives() -> None:
+    known = SlurmExecutor._valid_parameters()
+    assert set(load_profile("default").parameters()) <= known
+    assert "wckey" in load_profile("default").parameters(), "else submitit sends a key of its own"
+
+
+@pytest.mark.parametrize("minutes", ["'1:30:00'", "1:30:00", "1:30", "1.5", "an hour", "true", "90 min"])
+def test_a_time_is_whole_minutes_only(tmp_path: Path, minutes: str) -> None:
+    with pytest.raises(YamlError, match=r"site\.yaml:1: key 'timeout_min'.*whole"):
+        load_text(tmp_path, f"timeout_min: {minutes}\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("partitoin: cpu", r"site\.yaml:2: unknown key 'partitoin'; did you mean 'partition'"),
+        ("gpus: 1", r"site\.yaml:2: unknown key 'gpus'; known: account"),
+        ("timeout_min: 5", r"site\.yaml:2: key 'timeout_min' is given twice, first on line 1"),
+        ("nodes: 2", r"site\.yaml:2: key 'nodes': must be 1"),
+        ("cpus_per_task: 0", r"site\.yaml:2: key 'cpus_per_task': must be at least 1"),
+        ("array_parallelism: many", r"site\.yaml:2: key 'array_parallelism' must be a whole number"),
+        ("mem: 4", r"site\.yaml:2: key 'mem' must be a word, not 4"),
+        ("mem: four", r"site\.yaml:2: key 'mem': give a whole number with its unit, such as 4G"),
+        ('account: "a\\n#SBATCH --wrap=x"', r"site\.yaml:2: key 'account': must be one line"),
+        ("additional_parameters: {time: 5}", r"use the profile's own key 'timeout_min'"),
+        ("additional_parameters: {cpus_per_task: 5}", r"use the profile's own key 'cpus_per_task'"),
+        ("additional_parameters: {array: 0-7}", r"'additional_parameters\.array': cannot be set"),
+        ("additional_parameters: {open_mode: truncate}", r"cannot be set: a requeued member"),
+        ("additional_parameters: {--exclude: node-17}", r"leave out the dashes"),
+        ("additional_parameters: {exclusive: false}", r"true for an option without value"),
+        ("additional_parameters: {exclude: [a, b]}", r"give a word, a number, or true"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, line: str, message: str) -> None:
+    with pytest.raises(YamlError, match=message):
+        load_text(tmp_path, f"timeout_min: 5\n{line}\n")
+
+
+def test_the_time_limit_cannot_be_left_to_the_site(tmp_path: Path) -> None:
+    with pytest.raises(YamlError, match="'timeout_min' is missing"):
+        load_text(tmp_path, "partition: cpu\n")
+
+
+def test_an_unknown_profile_is_answered_with_the_nearest_one() -> None:
+    with pytest.raises(UnknownProfileError, match="did you mean 'default'"):
+        load_profile("defualt")
+    with pytest.raises(UnknownProfileError, match="check the path"):
+        load_profile("nowhere/site.yaml")
+
+
+@pytest.mark.parametrize(("timeout_min", "warning_s"), [(1, 6), (5, 30), (10, 60), (600, 60)])
+def test_the_warning_leaves_most_of_the_time_to_the_run(timeout_min: int, warning_s: int) -> None:
+    assert Profile("p", timeout_min).warning_s == warning_s
