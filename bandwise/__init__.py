@@ -1,0 +1,27 @@
+"""bandwise: communication-efficient data-parallel training, measured.
+
+    from bandwise import DataParallelOptimizer, SimulatedCluster, create, list_algorithms
+
+The methods live in `reference_impls`; this is their public face. Importing it imports no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from reference_impls import DataParallelOptimizer, SimulatedCluster, create, info, list_algorithms
+
+__all__ = ["DataParallelOptimizer", "SimulatedCluster", "create", "info", "list_algorithms"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        import reference_impls
+
+        return getattr(reference_impls, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,61 @@
+"""The command line: ``bandwise VERB ...``, one small file a verb under `bandwise.verbs`.
+
+Answers go to standard output, as text or with ``--json`` as one JSON document; progress and errors go to standard
+error. Exit codes: 0 well, 2 the request is wrong, 3 a run or the store ended in failure, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from bandwise.verbs import VERBS
+
+USAGE, FAILURE, INTERRUPTED = 2, 3, 130
+OUR_PACKAGES = frozenset({"bandwise", "report", "slurm", "suite", "reference_impls"})
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    args = parser().parse_args(arguments)
+    try:
+        return int(args.verb.run(args))
+    except (ValueError, RuntimeError) as error:
+        if type(error).__module__.partition(".")[0] not in OUR_PACKAGES:
+            raise
+        print(f"bandwise: error: {error}", file=sys.stderr)
+        return USAGE if isinstance(error, ValueError) else FAILURE
+    except KeyboardInterrupt:
+        print("bandwise: interrupted; what was finished is kept", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has gone, as in `bandwise list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILURE
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser with all verbs; needs neither torch nor a checkout."""
+    top = argparse.ArgumentParser(
+        prog="bandwise",
+        description="Which communication-efficient training method is worth it for my model, my link, my workers?",
+        epilog="`bandwise VERB --help` explains a verb.",
+    )
+    verbs = top.add_subparsers(metavar="VERB", required=True)
+    for verb in VERBS:
+        sub = verbs.add_parser(
+            verb.NAME, help=verb.HELP, description=verb.__doc__, formatter_class=_Formatter
+        )
+        sub.add_argument("--json", action="store_true", help="answer as one JSON document")
+        verb.configure(sub)
+        sub.set_defaults(verb=verb)
+    return top
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Descriptions keep their lines."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

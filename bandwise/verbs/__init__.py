@@ -1,0 +1,11 @@
+"""The verbs of the command line. A verb is a module with NAME, HELP, configure(parser) and run(args) -> exit code.
+
+Verbs import the floors below (suite, slurm, report) inside `run` only, so that the command starts fast and the wheel
+works without a checkout.
+"""
+
+from __future__ import annotations
+
+from bandwise.verbs import info, list_, plan, report, run, schedule, status, sweep
+
+VERBS = (list_, info, schedule, plan, run, sweep, status, report)

@@ -1,0 +1,59 @@
+"""What there is: algorithms, and in a checkout workloads and sweeps."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from bandwise.checkout import has_checkout, require_checkout
+from bandwise.output import print_json, table
+
+NAME = "list"
+HELP = "algorithms, workloads, sweeps"
+KINDS = ("algorithms", "workloads", "sweeps")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the verb."""
+    parser.add_argument("kind", nargs="?", choices=KINDS, help="only these (default: all)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """List."""
+    if args.kind in {"workloads", "sweeps"}:
+        require_checkout("list " + args.kind)
+    kinds = [args.kind] if args.kind else [kind for kind in KINDS if kind == "algorithms" or has_checkout()]
+    found = {kind: _ROWS[kind]() for kind in kinds}
+    if args.json:
+        print_json(found)
+        return 0
+    for kind, rows in found.items():
+        print(f"{kind}:\n{table(rows, list(rows[0]) if rows else [])}\n")
+    return 0
+
+
+def _algorithms() -> list[dict[str, Any]]:
+    from reference_impls.registry import registry
+
+    entries = ((name, registry.entry(name)) for name in registry.names())
+    return [{"name": name, "family": e.family, "paper": e.paper, "summary": e.summary} for name, e in entries]
+
+
+def _workloads() -> list[dict[str, Any]]:
+    from suite.workloads import get, names
+
+    found = ((name, get(name)) for name in names())
+    return [
+        {"name": name, "metric": w.metric, "shardings": "/".join(w.shardings), "summary": w.summary}
+        for name, w in found
+    ]
+
+
+def _sweeps() -> list[dict[str, Any]]:
+    from suite.runs.sweep import load_sweep, sweep_names
+
+    found = (load_sweep(name) for name in sweep_names())
+    return [{"name": s.name, "arms": len(s.arms), "seeds": s.seeds, "title": s.title} for s in found]
+
+
+_ROWS = {"algorithms": _algorithms, "workloads": _workloads, "sweeps": _sweeps}

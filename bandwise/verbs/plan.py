@@ -1,0 +1,55 @@
+"""What a sweep would do: runs done, missing and failed, whether its seeds can carry ranks, disk and time needed."""
+
+from __future__ import annotations
+
+import argparse
+
+from bandwise.checkout import add_results_option, require_checkout, results_root
+from bandwise.output import counted, duration, print_json, table
+
+NAME = "plan"
+HELP = "what a sweep would do"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the verb."""
+    parser.add_argument("sweep", help="name of a sweep, or path of a .yaml file")
+    parser.add_argument("--only", metavar="GLOB", help="only the arms whose label matches")
+    parser.add_argument("--runs", action="store_true", help="list every run")
+    add_results_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plan."""
+    require_checkout(NAME)
+    from suite.runs.plan import make_plan, run_rows, summary
+    from suite.runs.store import Store
+    from suite.runs.sweep import load_sweep
+
+    plan = make_plan(load_sweep(args.sweep), args.only)
+    store = Store(results_root(args))
+    found = summary(plan, store)
+    if args.runs or args.json:
+        found["list"] = run_rows(plan, store)
+    if args.json:
+        print_json(found)
+        return 0
+    print(f"{found['sweep']}: {found['title']}")
+    print(
+        f"{found['runs']} runs of {found['steps']} steps ({counted(found['states'])}), {found['to_do']} to do"
+    )
+    for panel in found["panels"]:
+        p = f"smallest p after Holm {panel['smallest_p']:.2g}" if found["ranks"] else "intervals, no ranks"
+        print(
+            f"  {panel['panel']}: {panel['arms']} arms, {found['seeds']} seeds, {panel['comparisons']} comparisons, {p}"
+        )
+    seconds = found["core_seconds_left"]
+    time = f", about {duration(seconds)} on one core" if seconds else ""
+    print(f"needs about {found['disk_bytes'] / 1e6:.1f} MB of disk{time}")
+    if found["stale_code"]:
+        print(
+            f"{found['stale_code']} results are older than the code of their method (its version did not move)"
+        )
+    if args.runs:
+        print(table(found["list"], ["run_id", "panel", "arm", "seed", "state", "reason"]))
+    return 0

@@ -1,0 +1,38 @@
+"""Build the page of a sweep from its results: one self-contained HTML file."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from bandwise.checkout import add_results_option, require_checkout, results_root
+from bandwise.output import print_json
+
+NAME = "report"
+HELP = "build the page of a sweep"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the verb."""
+    parser.add_argument("sweep", help="name of a sweep, or path of a .yaml file")
+    parser.add_argument(
+        "--out", metavar="FILE", type=Path, help="the page (default: <results>/reports/<sweep>.html)"
+    )
+    add_results_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Build."""
+    require_checkout(NAME)
+    from report.build import build_report
+
+    root = results_root(args)
+    out = args.out or root / "reports" / f"{Path(args.sweep).stem}.html"
+    built = build_report(root, args.sweep, out)
+    if args.json:
+        print_json({"sweep": args.sweep, "path": str(built.path), "headline": list(built.headline)})
+        return 0
+    for line in built.headline:
+        print(line)
+    print(f"report: {built.path}")
+    return 0

@@ -1,0 +1,185 @@
+"""Do what is missing of a sweep, here or on a cluster. Safe to interrupt: the same command goes on where it stopped.
+
+`--tune` searches the learning rates of the sweep instead (on this machine) and rewrites its file of rates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bandwise.checkout import add_results_option, require_checkout, results_root
+from bandwise.options import OptionError
+from bandwise.output import ProgressLine, counted, print_json
+
+if TYPE_CHECKING:
+    from suite.runs.local import Tally
+    from suite.runs.spec import RunSpec
+    from suite.runs.store import Store
+    from suite.runs.sweep import Sweep
+
+NAME = "sweep"
+HELP = "do what is missing of a sweep"
+SETTLED_WELL = frozenset({"done", "diverged"})
+SHOWN_FAILURES = 10
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the verb."""
+    parser.add_argument("sweep", help="name of a sweep, or path of a .yaml file")
+    parser.add_argument(
+        "--on", default="local", metavar="local|slurm[:PROFILE]", help="where (default: local)"
+    )
+    parser.add_argument(
+        "--tune", action="store_true", help="search learning rates and rewrite the file of rates"
+    )
+    parser.add_argument("--only", metavar="GLOB", help="only the arms whose label matches")
+    parser.add_argument(
+        "--jobs", type=int, help="local: worker processes, one thread each (default: one a core)"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="slurm: show the batch scripts, submit nothing"
+    )
+    add_results_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Sweep."""
+    require_checkout(NAME)
+    from suite.runs.store import Store
+    from suite.runs.sweep import load_sweep
+
+    if args.jobs is not None and args.jobs < 1:
+        raise OptionError(f"--jobs {args.jobs}: at least one worker is needed")
+    where, _, profile = args.on.partition(":")
+    if where not in {"local", "slurm"} or (where == "local" and profile):
+        raise OptionError(f"--on {args.on}: write local, slurm or slurm:PROFILE")
+    if args.dry_run and where != "slurm":
+        raise OptionError("--dry-run belongs to --on slurm; `bandwise plan` shows what a sweep would do here")
+    sweep, root = load_sweep(args.sweep), results_root(args)
+    if args.tune:
+        if where != "local" or args.only:
+            raise OptionError("--tune works on this machine and on all arms: leave --on and --only out")
+        return _tune(args, sweep, Store(root))
+    if where == "slurm":
+        return _submit(args, sweep, profile, root)
+    return _locally(args, sweep, Store(root))
+
+
+def _locally(args: argparse.Namespace, sweep: Sweep, store: Store) -> int:
+    from suite.runs.plan import make_plan, open_specs, statuses
+    from suite.runs.status import counts
+
+    plan = make_plan(sweep, args.only)
+    missing = open_specs(plan.specs, store)
+    print(
+        f"{sweep.name}: {len(plan.specs)} runs, {len(missing)} to do, results in {store.root}",
+        file=sys.stderr,
+    )
+    tally = _carry_out(args, sweep.name, missing, store)
+    states = counts(statuses(plan, store).values())
+    if args.json:
+        print_json(
+            {
+                "sweep": sweep.name,
+                "states": states,
+                "ran": tally.runs,
+                "interrupted": tally.interrupted,
+                "failures": [
+                    dict(zip(("run_id", "state", "reason"), f, strict=True)) for f in tally.failures
+                ],
+            }
+        )
+    else:
+        print(f"{sweep.name}: {counted(states)}")
+        for run_id, state, reason in tally.failures[:SHOWN_FAILURES]:
+            print(f"  {run_id} {state}: {reason}")
+        if len(tally.failures) > SHOWN_FAILURES:
+            print(f"  and {len(tally.failures) - SHOWN_FAILURES} more: bandwise status {sweep.name}")
+    if tally.interrupted:
+        return 130
+    return 0 if all(state in SETTLED_WELL for state in states) else 3
+
+
+def _carry_out(args: argparse.Namespace, label: str, specs: Sequence[RunSpec], store: Store) -> Tally:
+    from suite.runs.local import run_local
+
+    line = ProgressLine(label)
+
+    def show(tally: Tally) -> None:
+        share = tally.run_steps / max(1, tally.run_steps_total)
+        line.show(tally.runs, tally.runs_total, share, tally.states, tally.note)
+
+    try:
+        return run_local(specs, store, args.jobs, show)
+    finally:
+        line.close()
+
+
+def _tune(args: argparse.Namespace, sweep: Sweep, store: Store) -> int:
+    from suite.runs.plan import open_specs
+    from suite.runs.rates import load_rates, merged, write_rates
+    from suite.runs.sweep import TUNING_SEED
+    from suite.runs.tuning import tune
+
+    def carry_out(specs: Sequence[Any]) -> None:
+        missing = open_specs(specs, store)
+        print(f"{sweep.name} --tune: {len(specs)} trials, {len(missing)} to do", file=sys.stderr)
+        if _carry_out(args, f"{sweep.name} --tune", missing, store).interrupted:
+            raise KeyboardInterrupt
+
+    found = tune(sweep, store, carry_out, lambda text: print(text, file=sys.stderr))
+    write_rates(sweep, merged(load_rates(sweep.rates_path), found, sweep), TUNING_SEED)
+    rows = [
+        {
+            "workload": t.workload,
+            "sharding": t.sharding,
+            "world_size": t.world_size,
+            "arm": t.arm,
+            "lr": t.lr,
+            "edge": t.edge,
+        }
+        for t in found
+    ]
+    if args.json:
+        print_json({"sweep": sweep.name, "rates": str(sweep.rates_path), "tuned": rows})
+    else:
+        edges = [f"{row['arm']} ({row['sharding']}, {row['edge']})" for row in rows if row["edge"] != "none"]
+        print(f"{len(rows)} learning rates written to {sweep.rates_path}")
+        print("on an edge of the grid: " + (", ".join(edges) or "none"))
+    return 0
+
+
+def _submit(args: argparse.Namespace, sweep: Sweep, profile_name: str, root: Path) -> int:
+    from slurm.profile import DEFAULT, load_profile
+    from slurm.submit import cut, submit_sweep
+    from suite.runs.plan import make_plan, open_specs
+    from suite.runs.store import Store
+
+    profile = load_profile(profile_name or DEFAULT)
+    plan = make_plan(sweep, args.only)
+    missing = open_specs(plan.specs, Store(root))
+    if not missing:
+        answer: dict[str, Any] = {"sweep": sweep.name, "runs": 0, "members": 0, "job_ids": [], "record": None}
+        text = f"{sweep.name}: nothing is missing"
+    else:
+        sent = submit_sweep(cut(missing, profile), profile, root, sweep=sweep.name, dry_run=args.dry_run)
+        answer = {
+            "sweep": sweep.name,
+            "runs": sent.runs,
+            "members": sent.members,
+            "job_ids": list(sent.job_ids),
+            "record": str(sent.record),
+        }
+        jobs = ", ".join(sent.job_ids) or "none, this was a dry run"
+        text = f"{sweep.name}: {sent.runs} runs in {sent.members} members; jobs {jobs}; record {sent.record}"
+        if args.dry_run:
+            text += "\n\n" + "\n\n".join(sent.scripts)
+    if args.json:
+        print_json(answer)
+    else:
+        print(text)
+    return 0

@@ -1,0 +1,60 @@
+"""Carries runs out in this process and keeps their outcomes.
+
+`bandwise run`, the local pool and cluster jobs all end here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+from suite.runs.launch import Place, join, launch, place_in_launch
+from suite.runs.record import Outcome
+from suite.runs.spec import RunSpec
+from suite.runs.store import Store
+
+
+def execute(
+    specs: Sequence[RunSpec],
+    store: Store,
+    progress: Callable[[int], None] = lambda step: None,
+    port: int = 0,
+) -> Iterator[Outcome]:
+    """Train a group of runs (see `train.groups`), save each outcome, then yield it. `progress`: completed steps.
+
+    Runs on real processes start their ranks here, meeting at `port` (0: any free one); under torchrun or srun this
+    process is one rank, whose own outcome is yielded, and only rank 0 saves. Results are defined on one thread: the
+    caller has set `torch.set_num_threads(1)`. Raises `StoreError` when results cannot be kept.
+    """
+    place = place_in_launch(os.environ) if specs[0].backend == "gloo" else None
+    if place is not None and place.rank > 0:
+        for spec in specs:
+            yield join(spec, place, 1, progress)
+        return
+    attempts = {spec.run_id: store.begin(spec) for spec in specs}
+
+    def alive(step: int) -> None:
+        for run_id in attempts:
+            store.beat(run_id)
+        progress(step)
+
+    for outcome in _train(specs, attempts, alive, place, port):
+        outcome.save(store)
+        yield outcome
+
+
+def _train(
+    specs: Sequence[RunSpec],
+    attempts: dict[str, int],
+    alive: Callable[[int], None],
+    place: Place | None,
+    port: int,
+) -> Iterator[Outcome]:
+    if specs[0].backend == "simulated":
+        from suite.runs.train import train_group
+
+        yield from train_group(specs, attempts, alive)
+        return
+    for spec in specs:
+        attempt = attempts[spec.run_id]
+        yield launch(spec, attempt, alive, port) if place is None else join(spec, place, attempt, alive)

@@ -1,0 +1,208 @@
+"""A sweep worked out: every run with its spec, whether it is done, what it needs, whether its ranks can be reached.
+
+All that is wrong with a sweep is found here; errors carry file, line and key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from suite.runs.rates import Rates, load_rates
+from suite.runs.resolve import make_spec, resolve_algorithm, resolve_workload
+from suite.runs.spec import Part, Rate, RunSpec
+from suite.runs.status import SETTLED, Status, counts
+from suite.runs.store import Store
+from suite.runs.sweep import Arm, Panel, Sweep
+
+ALPHA: Final = 0.05
+RUN_FOLDER_BYTES: Final = 20_480
+"""Disk a run's folder takes, in blocks: four small files."""
+
+
+class PlanError(ValueError):
+    """A sweep that can be read but not carried out as it is; the message says what to change."""
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a sweep and where it belongs."""
+
+    panel: Panel
+    arm: Arm
+    spec: RunSpec
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All runs of a sweep, seed by seed within a panel, arms in the order of the file. `only`: the filter used."""
+
+    sweep: Sweep
+    runs: tuple[PlannedRun, ...]
+    only: str | None = None
+
+    @property
+    def specs(self) -> list[RunSpec]:
+        """The distinct specs in order."""
+        return list(dict.fromkeys(run.spec for run in self.runs))
+
+
+def make_plan(sweep: Sweep, only: str | None = None) -> Plan:
+    """Work a sweep out. only: glob that arm labels must match.
+
+    Raises `PlanError`; `YamlError` where a line of the sweep is to blame.
+    """
+    reachable(sweep)
+    rates = load_rates(sweep.rates_path)
+    runs = []
+    for panel in sweep.panels():
+        arms = [arm for arm in sweep.arms_of(panel) if only is None or fnmatchcase(arm.label, only)]
+        resolved = {arm.label: _resolve(sweep, panel, arm, rates) for arm in arms}
+        for seed in range(sweep.seeds):
+            for arm in arms:
+                method, workload, lr = resolved[arm.label]
+                runs.append(PlannedRun(panel, arm, spec_of(sweep, panel, method, workload, lr, seed)))
+    if not runs:
+        raise PlanError(f"no arm of sweep {sweep.name!r} matches {only!r}; its arms: {', '.join(sweep.arms)}")
+    return Plan(sweep, tuple(runs), only)
+
+
+def resolve_parts(sweep: Sweep, panel: Panel, arm: Arm) -> tuple[Part, Part]:
+    """Method and workload of an arm in a panel. Raises `YamlError` with the arm's or the workload's line."""
+    try:
+        workload = resolve_workload(panel.workload.name, panel.workload.options, panel.sharding)
+    except ValueError as error:
+        raise panel.workload.error(str(error)) from None
+    try:
+        return resolve_algorithm(arm.algorithm, arm.options, panel.world_size, sweep.steps), workload
+    except ValueError as error:
+        raise arm.error("options" if arm.options else "algorithm", str(error)) from None
+
+
+def spec_of(sweep: Sweep, panel: Panel, method: Part, workload: Part, lr: float, seed: int) -> RunSpec:
+    """The spec of one run of a sweep at a peak learning rate."""
+    return make_spec(
+        algorithm=method,
+        workload=workload,
+        sharding=panel.sharding,
+        world_size=panel.world_size,
+        steps=sweep.steps,
+        batch_size=sweep.batch_size,
+        lr=Rate(sweep.shape.schedule, lr, lr * sweep.shape.min_ratio, sweep.shape.warmup),
+        seed=seed,
+        backend=sweep.backend,
+        bucket_bytes=sweep.bucket_bytes,
+    )
+
+
+def reachable(sweep: Sweep) -> None:
+    """Refuse ranks that no data could reach. Raises `PlanError` with the seeds that are needed."""
+    if not sweep.ranks:
+        return
+    for panel in sweep.panels():
+        m = comparisons(sweep, panel)
+        if smallest_p(sweep.seeds, m) > ALPHA:
+            needed = next(n for n in range(1, 64) if smallest_p(n, m) <= ALPHA)
+            raise PlanError(
+                f"sweep {sweep.name!r} wants ranks, but with {sweep.seeds} seeds and {m} comparisons in "
+                f"{panel.label} no data could reach p <= {ALPHA} after Holm (at best "
+                f"{smallest_p(sweep.seeds, m):.3g}): use {needed} seeds, fewer arms, or `ranks: false`"
+            )
+
+
+def comparisons(sweep: Sweep, panel: Panel) -> int:
+    """Arms of a panel that are compared with another one."""
+    return sum(arm.baseline != arm.label for arm in sweep.arms_of(panel))
+
+
+def smallest_p(seeds: int, comparisons_: int) -> float:
+    """Smallest p of the two-sided exact sign-flip test over n seeds after Holm: 2/2^n times the comparisons."""
+    return min(1.0, max(1, comparisons_) * 2.0 / float(2**seeds))
+
+
+def statuses(plan: Plan, store: Store) -> dict[str, Status]:
+    """Status by run id."""
+    return {spec.run_id: store.status(spec.run_id) for spec in plan.specs}
+
+
+def open_specs(specs: Iterable[RunSpec], store: Store) -> list[RunSpec]:
+    """The runs that a sweep has to do: all that have not settled."""
+    return [spec for spec in specs if not store.status(spec.run_id).settled]
+
+
+def summary(plan: Plan, store: Store) -> dict[str, Any]:
+    """What `bandwise plan` prints: counts, seeds and the smallest p by panel, disk and time still needed."""
+    found = statuses(plan, store)
+    missing = [run_id for run_id, status in found.items() if status.state not in SETTLED]
+    panels = [
+        {
+            "panel": panel.label,
+            "arms": len(plan.sweep.arms_of(panel)),
+            "comparisons": comparisons(plan.sweep, panel),
+            "smallest_p": smallest_p(plan.sweep.seeds, comparisons(plan.sweep, panel)),
+        }
+        for panel in plan.sweep.panels()
+    ]
+    return {
+        "sweep": plan.sweep.name,
+        "title": plan.sweep.title,
+        "arms": len(plan.sweep.arms),
+        "seeds": plan.sweep.seeds,
+        "steps": plan.sweep.steps,
+        "ranks": plan.sweep.ranks,
+        "runs": len(found),
+        "to_do": len(missing),
+        "states": counts(found.values()),
+        "stale_code": len(_older_than_code(plan, store)),
+        "panels": panels,
+        "disk_bytes": len(missing) * RUN_FOLDER_BYTES,
+        "core_seconds_left": _seconds_left(found, missing, store),
+    }
+
+
+def run_rows(plan: Plan, store: Store) -> list[dict[str, Any]]:
+    """One row a run: id, panel, arm, seed, state, reason."""
+    found = statuses(plan, store)
+    return [
+        {
+            "run_id": run.spec.run_id,
+            "panel": run.panel.label,
+            "arm": run.arm.label,
+            "seed": run.spec.seed,
+            "state": found[run.spec.run_id].state,
+            "reason": found[run.spec.run_id].reason,
+        }
+        for run in plan.runs
+    ]
+
+
+def _resolve(sweep: Sweep, panel: Panel, arm: Arm, rates: Rates) -> tuple[Part, Part, float]:
+    method, workload = resolve_parts(sweep, panel, arm)
+    if arm.baseline not in {other.label for other in sweep.arms_of(panel)}:
+        raise arm.error(
+            "baseline",
+            f"'{arm.baseline}' is excluded from {panel.label}: exclude this arm too",
+        )
+    return method, workload, rates.lr(sweep, panel, arm)
+
+
+def _older_than_code(plan: Plan, store: Store) -> list[str]:
+    """Ids of results whose method has changed since without a new version."""
+    from reference_impls import info
+
+    now = {run.spec.algorithm.name: info(run.spec.algorithm.name).source_hash for run in plan.runs}
+    found = []
+    for spec in plan.specs:
+        result = store.result(spec.run_id)
+        if result and "sources" in result and result["sources"]["algorithm"] != now[spec.algorithm.name]:
+            found.append(spec.run_id)
+    return found
+
+
+def _seconds_left(found: Mapping[str, Status], missing: Sequence[str], store: Store) -> float | None:
+    """Core seconds of the missing runs by the mean of the finished ones; None while none has finished."""
+    results = [store.result(run_id) for run_id, status in found.items() if status.state == "done"]
+    times = [result["train_s"] for result in results if result is not None]
+    return round(len(missing) * sum(times) / len(times), 1) if times else None

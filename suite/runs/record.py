@@ -1,0 +1,158 @@
+"""What is kept of a run while it trains: its curve, its divergence, its bytes; the same for every backend.
+
+A run has diverged when a training loss or the final metric is not finite, or when the training loss, mean over
+workers, rises above `EXPLOSION` times the greater of 1 and its first value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from suite.runs.provenance import provenance
+from suite.runs.spec import RunSpec
+from suite.runs.status import Status
+from suite.runs.store import RESULT_SCHEMA, Store, finite
+from suite.workloads import Workload
+
+EVALUATIONS: Final = 8
+EXPLOSION: Final = 100.0
+EXPECTED_FAULTS: Final = (RuntimeError, ValueError, ArithmeticError, MemoryError)
+"""What a method or a collective may raise in a step; anything else is a fault of the program and ends the process."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: its result and its curve as they go into the store."""
+
+    run_id: str
+    status: Status
+    result: Mapping[str, Any]
+    metrics: Sequence[Mapping[str, Any]]
+
+    def save(self, store: Store) -> None:
+        """Write it into the store."""
+        store.finish(self.run_id, self.status, self.result, self.metrics)
+
+
+def evaluation_steps(steps: int) -> frozenset[int]:
+    """Numbers of completed steps after which a run is evaluated: evenly spread, the last step included."""
+    return frozenset(math.ceil(steps * i / EVALUATIONS) for i in range(1, EVALUATIONS + 1))
+
+
+class Recorder:
+    """Follows one run step by step; `outcome` closes it. `status` is None while all is well."""
+
+    def __init__(self, spec: RunSpec, workload: Workload, attempt: int = 1) -> None:
+        self.spec = spec
+        self.status: Status | None = None
+        self.metrics: list[dict[str, Any]] = []
+        self._workload = workload
+        self._attempt = attempt
+        self._kinds: Counter[str] = Counter()
+        self._paths: dict[str, set[str]] = {}
+        self._first_loss: float | None = None
+        self._last_loss: float | None = None
+        self._steps = 0
+
+    def loss(self, value: float) -> None:
+        """Note the mean training loss of the step under way; sets `status` when the run has diverged."""
+        step = self._steps + 1
+        if self._first_loss is None:
+            self._first_loss = value
+        if not math.isfinite(value):
+            self.end("diverged", f"training loss is {value} at step {step}")
+        elif value > EXPLOSION * max(1.0, self._first_loss):
+            self.end(
+                "diverged", f"training loss {value:.3g} at step {step}, {self._first_loss:.3g} at the first"
+            )
+        self._last_loss = value
+
+    def step(self, kind: str, paths: Mapping[str, set[str]]) -> None:
+        """Note a completed step: its kind and which path each compiled function took in it."""
+        self._steps += 1
+        self._kinds[kind] += 1
+        for name, taken in paths.items():
+            self._paths.setdefault(name, set()).update(taken)
+
+    def evaluation(self, scores: Mapping[str, float], lr: float) -> None:
+        """Note an evaluation after the last completed step; a final one that is not finite means divergence."""
+        self.metrics.append(
+            {
+                "step": self._steps,
+                "lr": lr,
+                "train_loss": None if self._last_loss is None else finite(self._last_loss),
+                **{name: finite(value) for name, value in scores.items()},
+            }
+        )
+        if self._steps == self.spec.steps and not all(math.isfinite(value) for value in scores.values()):
+            self.end("diverged", "the final metric is not finite")
+
+    def fault(self, error: Exception) -> None:
+        """Note an exception raised by the method or a collective."""
+        if isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error):
+            self.end("oom", f"step {self._steps + 1}: {error}")
+        else:
+            self.end("error", f"step {self._steps + 1}: {type(error).__name__}: {error}")
+
+    def end(self, state: str, reason: str) -> None:
+        """Set the terminal status; the first one stands."""
+        if self.status is None:
+            self.status = Status(state, reason)
+
+    def outcome(
+        self, ledger: Sequence[Mapping[str, Any]], train_s: float, sources: Mapping[str, Any]
+    ) -> Outcome:
+        """Close the run: `done` unless something ended it. ledger: rows summed over steps, for all ranks."""
+        status = self.status or Status("done")
+        metric = self._workload.metric
+        values = [line[metric] for line in self.metrics if line[metric] is not None]
+        last = self.metrics[-1] if self.metrics and status.state == "done" else {}
+        result = {
+            **blank_result(self.spec, status),
+            "attempt": self._attempt,
+            "metric": metric,
+            "direction": self._workload.direction,
+            "final": {k: v for k, v in last.items() if k not in {"step", "lr", "train_loss"}},
+            "best": (max if self._workload.direction == "higher" else min)(values, default=None),
+            "train_loss_last": None if self._last_loss is None else finite(self._last_loss),
+            "steps": self._steps,
+            "steps_by_kind": dict(sorted(self._kinds.items())),
+            "bytes": bytes_summary(ledger, self.spec.world_size),
+            "path": {name: "/".join(sorted(taken)) for name, taken in sorted(self._paths.items())},
+            "sources": dict(sources),
+            "train_s": round(train_s, 4),
+        }
+        return Outcome(self.spec.run_id, status, result, self.metrics)
+
+
+def blank_result(spec: RunSpec, status: Status) -> dict[str, Any]:
+    """The part of a result that every ended run has, also one that never got to train."""
+    return {
+        "schema_version": RESULT_SCHEMA,
+        "run_id": spec.run_id,
+        "spec": spec.as_dict(),
+        "status": status.state,
+        "reason": status.reason,
+        "provenance": provenance(),
+    }
+
+
+def failed(spec: RunSpec, status: Status) -> Outcome:
+    """The outcome of a run that ended from outside: its process died, its time was up."""
+    return Outcome(spec.run_id, status, blank_result(spec, status), ())
+
+
+def bytes_summary(ledger: Sequence[Mapping[str, Any]], world_size: int) -> dict[str, Any]:
+    """Mean and maximum over ranks of all bytes of the run, and the rows they are summed from."""
+    summary: dict[str, Any] = {}
+    for name in ("payload", "wire"):
+        per_rank = [0.0] * world_size
+        for row in ledger:
+            per_rank[row["rank"]] += row[f"{name}_bytes"]
+        summary[f"{name}_per_rank_mean"] = sum(per_rank) / world_size
+        summary[f"{name}_per_rank_max"] = max(per_rank)
+    return {**summary, "by": [dict(row) for row in ledger]}

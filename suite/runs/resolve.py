@@ -1,0 +1,116 @@
+"""Names and a few options -> a whole spec: looks methods and workloads up, checks values, fills in defaults.
+
+Everything that can be wrong with a run is found here, before anything runs: unknown names and options (with the
+nearest match), values of a wrong type, a world size or bit width that a method cannot serve.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from reference_impls import create, info
+from reference_impls.collectives import Group
+from reference_impls.errors import UnknownOptionError, nearest
+from reference_impls.registry import registry
+from reference_impls.schedules import LearningRate
+from suite.runs.spec import Part, Rate, RunSpec, SpecError
+from suite.workloads import get
+
+_TYPES: Final[Mapping[str, type]] = {
+    "int": int, "float": float, "str": str, "bool": bool, "None": type(None), "tuple": list,
+}  # fmt: skip
+
+
+def resolve_algorithm(name: str, options: Mapping[str, Any], world_size: int, steps: int) -> Part:
+    """The method with all its options and those of its optimizer. `total_steps` becomes the steps of the run.
+
+    Raises ValueError (unknown names, impossible values) with what to do.
+    """
+    about = info(name)
+    if "lr" in options:
+        raise UnknownOptionError(
+            f"{name}: lr is no option of the method; say it with the run's learning rate"
+        )
+    given = dict(options)
+    if "total_steps" in about.options:
+        given.setdefault("total_steps", steps)
+    for key, value in given.items():
+        if key in about.options:
+            given[key] = _typed(name, key, value, about.options[key].type)
+    method = create(name, **given)
+    method.algorithm.check(Group("world", 0, world_size))
+    fixed = registry.entry(name).preset
+    own = {
+        f.name: getattr(method.algorithm, f.name)
+        for f in dataclasses.fields(method.algorithm)
+        if f.name not in fixed
+    }
+    defaults = method.algorithm.hyperparameters()
+    hyper = {key: _like(name, key, value, defaults[key]) for key, value in method.hyperparameters.items()}
+    return Part(name, about.version, {**own, **hyper})
+
+
+def resolve_workload(name: str, options: Mapping[str, Any], sharding: str) -> Part:
+    """The workload with all its options. Raises ValueError for unknown names, and a sharding that it does not have."""
+    workload = get(name, **options)
+    if sharding not in workload.shardings:
+        raise SpecError(
+            f"workload {name} has no sharding {sharding!r}{nearest(sharding, workload.shardings)}"
+        )
+    return Part(name, workload.version, workload.options)
+
+
+def make_spec(
+    *,
+    algorithm: Part,
+    workload: Part,
+    sharding: str,
+    world_size: int,
+    steps: int,
+    batch_size: int,
+    lr: Rate,
+    seed: int,
+    backend: str,
+    bucket_bytes: int,
+) -> RunSpec:
+    """The spec of resolved parts. Raises ValueError for an impossible learning-rate schedule or number."""
+    LearningRate(schedule=lr.schedule, peak=lr.peak, min=lr.min, warmup=lr.warmup, total=steps)
+    return RunSpec(
+        algorithm=algorithm,
+        workload=workload,
+        sharding=sharding,
+        world_size=world_size,
+        backend=backend,
+        steps=steps,
+        batch_size=batch_size,
+        lr=lr,
+        bucket_bytes=bucket_bytes,
+        seed=seed,
+    )
+
+
+def _typed(algorithm: str, key: str, value: Any, written: str) -> Any:
+    """`value` as the option's annotation asks, if that is a union of plain types; else as it is."""
+    names = [part.partition("[")[0] for part in re.split(r"\s*\|\s*", written)]
+    if not all(name in _TYPES for name in names):
+        return value
+    if "float" in names and "int" not in names and type(value) is int:
+        return float(value)
+    value = list(value) if isinstance(value, tuple) else value
+    if type(value) not in {_TYPES[name] for name in names}:
+        raise SpecError(f"option {key!r} of {algorithm} must be {written}, not {value!r}")
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _like(algorithm: str, key: str, value: Any, default: Any) -> Any:
+    """`value` in the type of the hyper-parameter's default."""
+    if isinstance(default, float) and type(value) is int:
+        return float(value)
+    if isinstance(default, tuple) and isinstance(value, tuple | list) and len(value) == len(default):
+        return [_like(algorithm, key, item, like) for item, like in zip(value, default, strict=True)]
+    if default is not None and type(value) is not type(default):
+        raise SpecError(f"option {key!r} of {algorithm} must be like its default {default!r}, not {value!r}")
+    return value

@@ -1,0 +1,49 @@
+"""How a run stands: a closed vocabulary, each with a reason where it is not the hoped-for one.
+
+Terminal words come in two sorts. *Settled*: the outcome belongs to the method and would come again (done, diverged,
+skipped), so a sweep never repeats it. *Circumstance*: something outside of it (memory, time, a lost node, a fault
+in the program), so the next sweep tries again. `missing` and `running` are computed and never terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+SETTLED: Final = frozenset({"done", "diverged", "skipped"})
+CIRCUMSTANCE: Final = frozenset({"oom", "timeout", "preempted", "node_lost", "error", "cancelled", "invalid"})
+TERMINAL: Final = SETTLED | CIRCUMSTANCE
+LIVE: Final = frozenset({"missing", "running", "stale"})
+
+
+@dataclass(frozen=True)
+class Status:
+    """A state out of the vocabulary and why. Raises ValueError for a word outside it, or a bad end without reason."""
+
+    state: str
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if self.state not in TERMINAL | LIVE:
+            raise ValueError(f"unknown state {self.state!r}; known: {', '.join(sorted(TERMINAL | LIVE))}")
+        if self.state in TERMINAL - {"done"} and not self.reason:
+            raise ValueError(f"the state {self.state!r} needs a reason")
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the run has ended, well or not."""
+        return self.state in TERMINAL
+
+    @property
+    def settled(self) -> bool:
+        """Whether a sweep leaves the run as it is."""
+        return self.state in SETTLED
+
+
+def counts(statuses: Iterable[Status]) -> dict[str, int]:
+    """How many of each state, most frequent first."""
+    found: dict[str, int] = {}
+    for status in statuses:
+        found[status.state] = found.get(status.state, 0) + 1
+    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))

@@ -1,0 +1,194 @@
+"""Where runs are kept: one folder a run, written by one process, every file replaced whole.
+
+    <root>/runs/<aa>/<run_id>/   aa = the first two digits of the id
+        spec.json      the canonical JSON, nothing else
+        status.json    {state, reason, attempt, updated_s}
+        metrics.jsonl  one line an evaluation
+        result.json    written last; its presence means that the run has ended, well or not
+
+A file appears by rename after it has reached the disk, so a reader never sees half of one and a kill loses at most
+the run under way. A run lasts seconds, so there are no checkpoints: an interrupted run is started again. Two trees
+merge by copying one over the other.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from suite.runs.spec import RunSpec, SpecError
+from suite.runs.status import Status
+
+RESULT_SCHEMA: Final = 1
+STALE_AFTER_S: Final = 180.0
+
+
+class StoreError(RuntimeError):
+    """The store cannot be read or written; the message says what to do."""
+
+
+class StoreFullError(StoreError):
+    """No space is left for a file. What was finished before is kept."""
+
+
+def default_root() -> Path:
+    """``$BANDWISE_RESULTS``, else ``results`` of this checkout."""
+    given = os.environ.get("BANDWISE_RESULTS")
+    return Path(given) if given else Path(__file__).resolve().parents[2] / "results"
+
+
+class Store:
+    """The run folders under one results root."""
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root)
+
+    def folder(self, run_id: str) -> Path:
+        """Folder of a run, whether it exists or not."""
+        return self.root / "runs" / run_id[:2] / run_id
+
+    def begin(self, spec: RunSpec) -> int:
+        """Note that the run starts now; returns the number of this attempt, from 1. Removes what a failure left."""
+        folder = self.folder(spec.run_id)
+        attempt = self._attempt(spec.run_id) + 1
+        self.put_spec(spec)
+        for name in ("result.json", "metrics.jsonl"):
+            (folder / name).unlink(missing_ok=True)
+        self._write_status(spec.run_id, Status("running"), attempt)
+        return attempt
+
+    def put_spec(self, spec: RunSpec) -> None:
+        """Write the spec alone, so that the run can be started by its id."""
+        path = self.folder(spec.run_id) / "spec.json"
+        if not path.exists():
+            write_atomic(path, spec.to_json())
+
+    def beat(self, run_id: str) -> None:
+        """Show that the run is alive: moves the time of its status file."""
+        os.utime(self.folder(run_id) / "status.json")
+
+    def abandon(self, run_id: str) -> None:
+        """Note that a run was stopped half-way: it counts as missing again. Needs no space."""
+        (self.folder(run_id) / "status.json").unlink(missing_ok=True)
+
+    def finish(
+        self, run_id: str, status: Status, result: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Write metrics, then status, then result: the order that makes the result's presence mean the end."""
+        folder = self.folder(run_id)
+        if metrics:
+            write_atomic(folder / "metrics.jsonl", "".join(dump(line) + "\n" for line in metrics))
+        self._write_status(run_id, status, max(1, self._attempt(run_id)))
+        write_atomic(folder / "result.json", dump(result, indent=1) + "\n")
+
+    def spec(self, run_id: str) -> RunSpec:
+        """The spec of a run that was begun or put. Raises `StoreError` when there is none."""
+        path = self.folder(run_id) / "spec.json"
+        try:
+            return RunSpec.from_json(path.read_text(encoding="utf-8"), source=str(path))
+        except FileNotFoundError:
+            raise StoreError(
+                f"no run {run_id!r} under {self.root}: list planned runs with `bandwise plan SWEEP --json`, or name "
+                "another results folder with --results"
+            ) from None
+
+    def result(self, run_id: str) -> dict[str, Any] | None:
+        """The result, or None while the run has not ended. Raises `StoreError` for one that cannot be read."""
+        path = self.folder(run_id) / "result.json"
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except json.JSONDecodeError as error:
+            raise StoreError(
+                f"{path} is damaged ({error}): delete its folder and run the sweep again"
+            ) from None
+        return dict(found)
+
+    def metrics(self, run_id: str) -> list[dict[str, Any]]:
+        """The evaluations of a run in order; empty when there are none."""
+        path = self.folder(run_id) / "metrics.jsonl"
+        if not path.exists():
+            return []
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+    def status(self, run_id: str) -> Status:
+        """How the run stands; `stale` is a run that says it is running but has shown no life for three minutes."""
+        result = self.result(run_id)
+        if result is not None:
+            return Status(result["status"], result["reason"])
+        path = self.folder(run_id) / "status.json"
+        try:
+            noted = json.loads(path.read_text(encoding="utf-8"))
+            silent_s = time.time() - path.stat().st_mtime
+        except FileNotFoundError:
+            return Status("missing")
+        if noted["state"] == "running" and silent_s > STALE_AFTER_S:
+            return Status("stale", f"no sign of life for {silent_s:.0f} s; the next sweep starts it again")
+        return Status(noted["state"], noted["reason"]) if noted["state"] == "running" else Status("missing")
+
+    def run_ids(self) -> list[str]:
+        """All runs that have a folder, sorted."""
+        return sorted(path.parent.name for path in self.root.glob("runs/??/*/spec.json"))
+
+    def _attempt(self, run_id: str) -> int:
+        path = self.folder(run_id) / "status.json"
+        return int(json.loads(path.read_text(encoding="utf-8"))["attempt"]) if path.exists() else 0
+
+    def _write_status(self, run_id: str, status: Status, attempt: int) -> None:
+        noted = {
+            "state": status.state,
+            "reason": status.reason,
+            "attempt": attempt,
+            "updated_s": round(time.time(), 3),
+        }
+        write_atomic(self.folder(run_id) / "status.json", dump(noted) + "\n")
+
+
+def load_spec(text: str, store: Store) -> RunSpec:
+    """A spec from a file's path or from a run id of the store. Raises `SpecError` or `StoreError`."""
+    path = Path(text)
+    if path.suffix == ".json":
+        try:
+            return RunSpec.from_json(path.read_text(encoding="utf-8"), source=str(path))
+        except FileNotFoundError:
+            raise SpecError(f"no file {path}: give the path of a spec.json or a run id") from None
+    return store.spec(text)
+
+
+def dump(value: Any, indent: int | None = None) -> str:
+    """JSON with sorted keys. Raises ValueError for nan and infinity: say null and give a reason instead."""
+    return json.dumps(value, sort_keys=True, indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def finite(value: float) -> float | None:
+    """The number, or None where it is nan or infinite, as it goes into files."""
+    return float(value) if math.isfinite(value) else None
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Replace `path` by `text` in one go: temporary file beside it, fsync, rename. Raises `StoreFullError`."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise StoreFullError(
+                f"no space left for {path}: free some, or name another place with --results; finished results are "
+                "kept, and the same command goes on from here"
+            ) from error
+        raise StoreError(
+            f"cannot write {path}: {error.strerror}; check its rights, or use --results"
+        ) from error
