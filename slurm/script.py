@@ -16,6 +16,10 @@ REQUEUES_OF_SUBMITIT: Final = 0
 """submitit's own budget of requeues. None: what a member could not finish is seen from the runs' files."""
 
 
+class SubmissionError(ValueError):
+    """The request cannot be submitted as it is; the message says what to change."""
+
+
 class Executor(SlurmExecutor):
     """submitit's executor, which can also show its script on a machine without Slurm."""
 
@@ -38,10 +42,11 @@ def executor(
     """What submits arrays of `profile`, with logs and pickles in `folder`.
 
     after: id of the array that has to end first, or None. code: the checkout whose code the members run.
-    Raises ValueError where submitit knows a parameter by another name, before anything is sent.
+    Raises `SubmissionError` for a folder that Slurm would misread, and submitit's ValueError where it does not
+    know a parameter, before anything is sent.
     """
     if "%" in str(folder):
-        raise ValueError(
+        raise SubmissionError(
             f"{folder}: Slurm replaces what follows a % in a path; use a results folder without one"
         )
     made = Executor(folder, max_num_timeout=REQUEUES_OF_SUBMITIT)

@@ -28,7 +28,7 @@ from submitit.core.utils import FailedJobError, FailedSubmissionError
 from slurm.member import train
 from slurm.profile import DEFAULT, Profile, load_profile
 from slurm.scheduler import DEFAULT_MAX_ARRAY_SIZE, SlurmError, max_array_size, require_slurm, unfinished
-from slurm.script import Executor, executor
+from slurm.script import Executor, SubmissionError, executor
 from suite.runs.plan import Plan, open_specs
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store, dump, write_atomic
@@ -133,7 +133,7 @@ def submit_groups(
     and the record names them.
     """
     if not members or not all(members):
-        raise ValueError("nothing to submit: give at least one group of runs, and no empty ones")
+        raise SubmissionError("nothing to submit: give at least one group of runs, and no empty ones")
     if not dry_run:
         require_slurm()
     arrays = array_jobs(len(members), DEFAULT_MAX_ARRAY_SIZE if dry_run else max_array_size())

@@ -12,7 +12,7 @@ import pytest
 import slurm.submit
 from slurm.profile import Profile
 from slurm.scheduler import SlurmError
-from slurm.script import CHECKOUT, executor
+from slurm.script import CHECKOUT, SubmissionError, executor
 from slurm.submit import array_jobs, cut, submit_groups
 from suite.runs.train import group_key
 from tests.slurm.specs import tiny
@@ -59,7 +59,7 @@ def test_a_single_member_is_no_array(tmp_path: Path) -> None:
 
 
 def test_a_percent_sign_in_a_path_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="without one"):
+    with pytest.raises(SubmissionError, match="without one"):
         executor(PROFILE, tmp_path / "100%j", "j", None)
 
 
@@ -115,7 +115,7 @@ def test_without_slurm_the_error_says_what_to_do(tmp_path: Path, monkeypatch: py
 
 def test_nothing_to_submit_is_an_error(tmp_path: Path) -> None:
     for groups in ([], [[tiny(0)], []]):
-        with pytest.raises(ValueError, match="nothing to submit"):
+        with pytest.raises(SubmissionError, match="nothing to submit"):
             submit_groups(groups, PROFILE, tmp_path, sweep="tiny", dry_run=True)
 
 
