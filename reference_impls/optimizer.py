@@ -66,6 +66,8 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         super().__init__(worker.optimizer.param_groups, {"lr": lr, **method.hyperparameters})
         self._share_groups(worker)
         store = dist.PrefixStore("bandwise", dist.distributed_c10d._get_default_store())
+        number = store.add(f"optimizers/{dist.get_rank()}", 1)  # the same on all ranks: each optimizer has keys of its own
+        store = dist.PrefixStore(f"{number}", store)
         self._agreement = Agreement(store, rank, size, check, timeout_s)
         transport.agreement = self._agreement
         ledger = Ledger(rank)
@@ -109,9 +111,9 @@ class DataParallelOptimizer(torch.optim.Optimizer):
                 loss = closure()
         if not self._team.planned:
             self._plan()
+        self._refuse_edits()
         for shard in reversed(self._worker.shards[: self._team.shards - self._team.launched]):
             self._launch(shard.index)
-        self._refuse_edits()
         self._team.complete()
         self._complete = [0] * self._team.shards
         self._versions.clear()
@@ -151,6 +153,9 @@ class DataParallelOptimizer(torch.optim.Optimizer):
                 f"parameter {name!r} got a gradient after its bucket had been sent: use no_sync() for all backward passes "
                 "of a step but the last, and non-reentrant activation checkpointing"
             )
+        grad = param.grad
+        if grad is not None and grad.untyped_storage().data_ptr() != shard.grads.untyped_storage().data_ptr():
+            self._versions[id(param)] = grad._version
         self._complete[index] += 1
         if not self._team.planned:
             self._plan()
@@ -164,10 +169,6 @@ class DataParallelOptimizer(torch.optim.Optimizer):
     def _launch(self, index: int) -> None:
         shard = self._worker.shards[index]
         self._worker.gather_gradients(shard, [view.param.grad for view in shard.views])
-        for view in shard.views:
-            grad = view.param.grad
-            if grad is not None and grad.untyped_storage().data_ptr() != shard.grads.untyped_storage().data_ptr():
-                self._versions[id(view.param)] = grad._version
         self._team.submit_next()
 
     def _refuse_edits(self) -> None:
@@ -175,8 +176,8 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             version = self._versions.get(id(param))
             if version is not None and (param.grad is None or param.grad._version != version):
                 raise UsageError(
-                    f"the gradient of {name!r} was changed after it had been sent (clip_grad_norm_ after backward?): use "
-                    "clip_norm= of this optimizer instead"
+                    f"the gradient of {name!r} was changed between backward and step (clip_grad_norm_?), when part of the "
+                    "model may have been sent already: use clip_norm= of this optimizer instead"
                 )
 
 

@@ -86,7 +86,7 @@ def _message(blocks: Tensor, scales: Tensor) -> Tensor:
 
 
 def _scales(wire: Tensor, body: int) -> Tensor:
-    return wire[:, body:].clone().view(torch.float32).squeeze(-1)  # a copy, so that it is aligned
+    return wire[:, body:].clone(memory_format=torch.contiguous_format).view(torch.float32).squeeze(-1)  # aligned
 
 
 def _add_decoded(wire: Tensor, out: Tensor) -> None:

@@ -1,0 +1,61 @@
+"""A small training problem for the property tests: a model with awkward shapes, and gradients that differ by rank.
+
+Gradients are a pure function of (parameters, rank, step), so that simulated and real runs can be compared.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+LR = 0.02
+WIDTHS = (7, 13, 5)  # 7*13 + 13 + 13*5 + 5 = 174 elements: no multiple of 8, 32 or any world size
+
+
+class Net(nn.Module):
+    """Two layers, one weight used twice, one parameter that never gets a gradient."""
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(5)
+
+        def values(*shape: int) -> nn.Parameter:
+            return nn.Parameter(0.5 * torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype))
+
+        self.first = values(WIDTHS[1], WIDTHS[0])
+        self.bias = values(WIDTHS[1])
+        self.second = values(WIDTHS[2], WIDTHS[1])
+        self.shift = values(WIDTHS[2])
+        self.unused = values(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.tanh(x @ self.first.T + self.bias)
+        return torch.tanh(hidden @ self.second.T + self.shift) @ self.second  # the tied weight
+
+
+def batch(rank: int, step: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """The data of one rank and step: inputs [6, 7] and targets [6, 13]."""
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    x = torch.randn(6, WIDTHS[0], generator=generator, dtype=torch.float64)
+    y = torch.randn(6, WIDTHS[1], generator=generator, dtype=torch.float64) + 0.3 * rank
+    return x.to(dtype), y.to(dtype)
+
+
+def learning_rate(step: int) -> float:
+    """A decaying rate, so that a method that ignores schedules is found out."""
+    return LR / (1 + 0.2 * step)
+
+
+def gradients(parameters: list[Tensor], rank: int, step: int) -> list[Tensor | None]:
+    """The gradient of each parameter of a replica, in the order of `Net().parameters()`; None for the unused one."""
+    model = Net(parameters[0].dtype)
+    with torch.no_grad():
+        for own, given in zip(model.parameters(), parameters, strict=True):
+            own.copy_(given)
+    x, y = batch(rank, step, parameters[0].dtype)
+    (model(x) - y).square().mean().backward()
+    return [p.grad for p in model.parameters()]
+
+
+def names() -> list[str]:
+    return [name for name, _ in Net().named_parameters()]

@@ -1,0 +1,186 @@
+"""DataParallelOptimizer as a user meets it: accumulation, clipping, schedulers, and misuse that would give wrong numbers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from reference_impls import DataParallelOptimizer
+from reference_impls.errors import LayoutError, UnknownOptionError, UnsupportedError, UsageError
+from tests.reference_impls.problem import Net, batch
+
+
+@pytest.fixture
+def one_rank(tmp_path: object) -> Iterator[None]:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+pytestmark = [pytest.mark.gloo, pytest.mark.usefixtures("one_rank")]
+
+
+def loss(model: nn.Module, step: int) -> torch.Tensor:
+    x, y = batch(0, step)
+    return (model(x) - y).square().mean()
+
+
+def test_two_accumulated_batches_are_the_step_on_their_sum() -> None:
+    ours, theirs = Net(), Net()
+    optimizer = DataParallelOptimizer(ours.named_parameters(), "allreduce-sgd", lr=0.1, bucket_bytes=256)
+    plain = torch.optim.SGD(theirs.parameters(), lr=0.1)
+    for _ in range(3):
+        with optimizer.no_sync():
+            loss(ours, 0).backward()
+        loss(ours, 1).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        loss(theirs, 0).backward()
+        loss(theirs, 1).backward()
+        plain.step()
+        plain.zero_grad()
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_zero_grad_either_way(set_to_none: bool) -> None:
+    ours, theirs = Net(), Net()
+    optimizer = DataParallelOptimizer(ours.named_parameters(), "allreduce-sgd", lr=0.1, momentum=0.9)
+    plain = torch.optim.SGD(theirs.parameters(), lr=0.1, momentum=0.9)
+    for step in range(4):
+        for model, opt in ((ours, optimizer), (theirs, plain)):
+            opt.zero_grad(set_to_none=set_to_none)
+            loss(model, step).backward()
+            opt.step()
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_clip_norm_is_torchs_clipping_of_the_reduced_gradient() -> None:
+    ours, theirs = Net(), Net()
+    optimizer = DataParallelOptimizer(ours.named_parameters(), "allreduce-sgd", lr=0.1, clip_norm=0.05, bucket_bytes=256)
+    plain = torch.optim.SGD(theirs.parameters(), lr=0.1)
+    for step in range(3):
+        loss(ours, step).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        loss(theirs, step).backward()
+        norm = nn.utils.clip_grad_norm_(theirs.parameters(), 0.05)
+        assert norm > 0.05
+        plain.step()
+        plain.zero_grad()
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-7)
+
+
+def test_schedulers_reach_the_method_and_groups_keep_their_own_weight_decay() -> None:
+    model = nn.Linear(4, 3)
+    groups = [
+        {"params": [("weight", model.weight)], "weight_decay": 0.5},
+        {"params": [("bias", model.bias)], "weight_decay": 0.0},
+    ]
+    optimizer = DataParallelOptimizer(groups, "lion-cub-1bit", lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.1)
+    for lr in (0.1, 0.01):
+        before = copy.deepcopy(model.state_dict())
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
+        torch.testing.assert_close(model.weight.detach(), before["weight"] * (1 - lr * 0.5) - lr)
+        torch.testing.assert_close(model.bias.detach(), before["bias"] - lr)
+
+
+def test_a_gradient_edited_after_it_was_sent_is_refused() -> None:
+    model = Net()
+    optimizer = DataParallelOptimizer(model.named_parameters(), "allreduce-sgd", bucket_bytes=64)
+    loss(model, 0).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    with pytest.raises(UsageError, match="clip_norm="):
+        optimizer.step()
+
+
+def test_a_second_backward_after_the_buckets_left_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+    optimizer = DataParallelOptimizer(model.named_parameters(), "allreduce-sgd", bucket_bytes=16)
+    model(torch.ones(1, 3)).sum().backward()
+    with pytest.raises(UsageError, match="no_sync"):
+        model(torch.ones(1, 3)).sum().backward()
+    del optimizer
+
+
+def test_a_model_that_left_the_buffer_is_refused() -> None:
+    model = Net()
+    optimizer = DataParallelOptimizer(model.named_parameters(), "allreduce-sgd")
+    model.load_state_dict(copy.deepcopy(model.state_dict()))  # copies in place: harmless
+    loss(model, 0).backward()
+    optimizer.step()
+    model.first.data = model.first.data.clone()
+    optimizer.zero_grad()
+    with pytest.raises(UsageError, match="build the optimizer anew"):
+        loss(model, 1).backward()
+        optimizer.step()
+
+
+def test_an_exception_in_backward_leaves_the_optimizer_closed() -> None:
+    class Breaks(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:
+            raise RuntimeError("broken layer")
+
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+    optimizer = DataParallelOptimizer(model.named_parameters(), "allreduce-sgd", bucket_bytes=16)
+    with pytest.raises(RuntimeError, match="broken layer"):
+        model[1](Breaks.apply(model[0](torch.ones(1, 3)))).sum().backward()
+    optimizer.step()  # the layers before the broken one count as zeros; the step itself is whole
+
+
+def test_release_gives_the_parameters_back() -> None:
+    model = Net()
+    optimizer = DataParallelOptimizer(model.named_parameters(), "allreduce-sgd")
+    loss(model, 0).backward()
+    optimizer.step()
+    values = [p.detach().clone() for p in model.parameters()]
+    optimizer.release()
+    for p, value in zip(model.parameters(), values, strict=True):
+        assert torch.equal(p, value)
+        assert p.untyped_storage().nbytes() == p.numel() * 4
+    model.double()
+
+
+def test_channels_last_weights_keep_their_strides() -> None:
+    model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    value = model.weight.detach().clone()
+    optimizer = DataParallelOptimizer(model.named_parameters(), "allreduce-sgd", lr=0.5)
+    assert model.weight.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(model.weight, value)
+    model(torch.ones(1, 3, 5, 5)).sum().backward()
+    gradient = model.weight.grad.clone()
+    optimizer.step()
+    torch.testing.assert_close(model.weight.detach(), value - 0.5 * gradient)
+
+
+@pytest.mark.parametrize(
+    ("error", "match", "build"),
+    [
+        (LayoutError, "named_parameters", lambda m: DataParallelOptimizer(m.parameters(), "allreduce-sgd")),
+        (UnsupportedError, "float32", lambda m: DataParallelOptimizer(m.half().named_parameters(), "allreduce-sgd")),
+        (UnknownOptionError, "momentum_sync", lambda m: DataParallelOptimizer(m.named_parameters(), "lion-cub-1bit", momentum_sink=1)),
+        (UnsupportedError, "clip", lambda m: DataParallelOptimizer(m.named_parameters(), "lion-cub-1bit", clip_norm=1.0)),
+        (UnsupportedError, "lag", lambda m: DataParallelOptimizer(m.named_parameters(), "allreduce-sgd", lag=0)),
+        (LayoutError, "no parameter", lambda m: DataParallelOptimizer([], "allreduce-sgd")),
+    ],
+)  # fmt: skip
+def test_bad_input_says_what_to_do(error: type[Exception], match: str, build: object) -> None:
+    with pytest.raises(error, match=match):
+        build(Net())

@@ -1,0 +1,117 @@
+"""Properties that hold for every method, over the literal table."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+
+from reference_impls import SimulatedCluster, list_algorithms
+from reference_impls.optimizers import local_optimizer
+from tests.reference_impls.problem import LR, Net, gradients, learning_rate, names
+from tests.reference_impls.table import ROWS, STEPS, Row
+
+every_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+
+
+def build(row: Row, world_size: int, bucket_bytes: int = 256) -> SimulatedCluster:
+    """The small bucket cuts the model into several shards."""
+    parameters = list(Net().parameters())
+    return SimulatedCluster(
+        row.algorithm, parameters, world_size, lr=LR, seed=3, names=names(), bucket_bytes=bucket_bytes, **row.options
+    )
+
+
+def advance(cluster: SimulatedCluster, first: int, last: int) -> None:
+    for step in range(first, last):
+        grads = [gradients(cluster.parameters(r), r, step) for r in range(cluster.world_size)]
+        cluster.step(grads, lr=learning_rate(step))
+
+
+def test_the_table_names_every_algorithm() -> None:
+    assert {row.algorithm for row in ROWS} >= set(list_algorithms()) - {"allreduce", "qsr"}
+
+
+@every_row
+@pytest.mark.parametrize("world_size", [2, 3, 8])
+def test_replicas_are_equal_where_the_method_says_so(row: Row, world_size: int) -> None:
+    world_size = min(world_size, row.largest)
+    cluster = build(row, world_size)
+    compared = 0
+    for step in range(STEPS):
+        advance(cluster, step, step + 1)
+        if row.replicas == "step" or cluster.kind == "average":
+            compared += 1
+            for rank in range(1, world_size):
+                for ours, theirs in zip(cluster.parameters(0), cluster.parameters(rank), strict=True):
+                    assert torch.equal(ours, theirs)
+    assert compared >= 2 or row.algorithm.startswith("control")
+    assert compared >= 1
+    assert all(torch.isfinite(p).all() for p in cluster.parameters(0))
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.plain], ids=lambda row: row.id)
+def test_one_worker_is_the_plain_optimizer(row: Row) -> None:
+    """n = 1: the same bits as torch's own optimizer (Lion: as ours) stepped on the same gradients."""
+    cluster = build(row, 1)
+    model = Net()
+    name, hyper = row.plain
+    optimizer = local_optimizer(name).build([{"params": list(model.parameters()), "lr": LR, **hyper}])
+    for step in range(STEPS):
+        advance(cluster, step, step + 1)
+        optimizer.param_groups[0]["lr"] = learning_rate(step)
+        for own, gradient in zip(model.parameters(), gradients(list(model.parameters()), 0, step), strict=True):
+            own.grad = torch.zeros_like(own) if gradient is None else gradient
+        optimizer.step()
+    for own, simulated, name in zip(model.parameters(), cluster.parameters(0), names(), strict=True):
+        if name == "unused" and row.algorithm in ("lion-cub-1bit", "control-one-rank-sign") and row.options.get("tie_policy") != "zero":
+            continue  # its update is always zero, which one bit cannot say: the zero policy moves it
+        if name == "unused" and row.algorithm == "lion-cub-1bit":
+            continue  # a zero update is not a tie: with one worker its coin decides
+        assert torch.equal(own, simulated), name
+
+
+@every_row
+def test_resuming_equals_the_uninterrupted_run_to_the_bit(row: Row) -> None:
+    whole, first = build(row, 3), build(row, 3)
+    advance(whole, 0, STEPS)
+    advance(first, 0, 7)
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    second = build(row, 3)
+    second.load_state_dict(torch.load(file, weights_only=True))
+    advance(second, 7, STEPS)
+    for rank in range(3):
+        for expected, found in zip(whole.parameters(rank), second.parameters(rank), strict=True):
+            assert torch.equal(expected, found)
+
+
+@every_row
+def test_the_seed_matters_only_where_there_is_chance(row: Row) -> None:
+    """Two runs with one seed are equal to the bit; what a method draws is nobody else's affair."""
+    torch.manual_seed(1)
+    a = build(row, 3)
+    advance(a, 0, 4)
+    torch.manual_seed(2)
+    b = build(row, 3)
+    advance(b, 0, 4)
+    assert all(torch.equal(x, y) for x, y in zip(a.parameters(1), b.parameters(1), strict=True))
+
+
+@every_row
+def test_training_descends(row: Row) -> None:
+    """On one common quadratic every method, the controls included, must come closer to the optimum."""
+    generator = torch.Generator().manual_seed(0)
+    target = torch.randn(300, generator=generator)
+    options = {**row.options, **({"total_steps": 60} if "total_steps" in row.options else {})}
+    options |= {"warmup_steps": 20} if row.options.get("warmup_steps") else {}
+    options |= {"momentum": 0.0} if "momentum" in row.options else {}
+    cluster = SimulatedCluster(row.algorithm, [torch.zeros(300)], 4, lr=0.05, **options)
+    for step in range(60):
+        noise = torch.randn(4, 300, generator=generator) * 0.1
+        cluster.step(
+            [[cluster.parameters(r)[0] - target + noise[r]] for r in range(4)], lr=0.05 * (1 - step / 60) + 1e-4
+        )
+    assert torch.linalg.vector_norm(cluster.parameters(0)[0] - target) < 0.97 * torch.linalg.vector_norm(target)

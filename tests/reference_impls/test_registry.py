@@ -1,0 +1,89 @@
+"""Names, options and plugins."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from reference_impls import SimulatedCluster, create, info, list_algorithms, load_plugin
+from reference_impls.errors import UnknownAlgorithmError, UnknownOptionError, UnsupportedError
+
+PLUGIN = '''
+"""Half the gradient. A plugin."""
+from dataclasses import dataclass
+from reference_impls.algorithms.all_reduce import AllReduce
+from reference_impls.registry import Entry, registry
+
+@dataclass(frozen=True)
+class Half(AllReduce):
+    def reduce(self, shard):
+        return (yield from super().reduce(shard)).mul_(0.5)
+
+registry.add("half", Entry("half_plugin:Half", "plugin", "", "half the gradient"))
+'''
+
+
+def test_listing_imports_no_torch() -> None:
+    code = "import sys, reference_impls as r; assert len(r.list_algorithms()) > 10; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "False\n"
+
+
+@pytest.mark.parametrize("name", list_algorithms())
+def test_info_of_every_algorithm(name: str) -> None:
+    found = info(name)
+    assert found.name == name
+    assert found.summary
+    assert len(found.source_hash) == 16
+    assert found.version >= 1
+    for option in found.options.values():
+        assert option.help
+        assert option.type
+
+
+def test_a_typo_gets_the_nearest_match() -> None:
+    with pytest.raises(UnknownAlgorithmError, match="lion-cub-1bit"):
+        create("lion-cub-1bt")
+    with pytest.raises(UnknownOptionError, match="warmup_steps"):
+        create("apmsqueeze", warmup_step=3)
+    with pytest.raises(UnknownOptionError, match="fixed to 'sgd'"):
+        create("allreduce-sgd", optimizer="adamw")
+    with pytest.raises(UnsupportedError, match="adamw"):
+        create("allreduce", optimizer="adamww")
+
+
+@pytest.mark.parametrize(
+    ("name", "world_size", "options", "match"),
+    [
+        ("lion-cub-pbit", 8, {"bits": 4}, "use more bits"),
+        ("lion-cub-pbit", 128, {"bits": 8}, "use more bits"),
+        ("lion-cub-pbit", 4, {"bits": 7}, "bits must be"),
+        ("lion-cub-1bit", 4, {"tie_policy": "alternat"}, "alternate"),
+        ("lion-cub-1bit", 4, {"momentum_sync": "sometimes"}, "never"),
+        ("global-qsgd", 4, {"bits": 5}, "bits"),
+        ("global-qsgd", 8, {"bits": 4}, "use more bits"),
+        ("apmsqueeze", 4, {}, "total_steps"),
+        ("local-sgd", 4, {"period": 0}, "at least 1"),
+        ("qsr-sgd", 4, {"alpha": -1.0}, "alpha"),
+        ("allreduce-sgd", 0, {}, "world_size"),
+        ("control-no-communication", 4, {}, "total_steps"),
+    ],
+)
+def test_impossible_options_are_refused_at_once(name: str, world_size: int, options: dict, match: str) -> None:
+    with pytest.raises((UnsupportedError, ValueError), match=match):
+        SimulatedCluster(name, [torch.zeros(10)], world_size, **options)
+
+
+def test_a_plugin_file_adds_an_algorithm(tmp_path: Path) -> None:
+    path = tmp_path / "half_plugin.py"
+    path.write_text(PLUGIN)
+    load_plugin(path)
+    assert "half" in list_algorithms()
+    cluster = SimulatedCluster("half", [torch.zeros(4)], 2, lr=1.0)
+    cluster.step([[torch.ones(4)], [torch.ones(4) * 3]])
+    assert torch.equal(cluster.parameters(0)[0], torch.full((4,), -1.0))
+    with pytest.raises(ValueError, match="already registered"):
+        load_plugin(path)
