@@ -25,7 +25,7 @@ OptimizerFactory = Callable[[ParamGroups], torch.optim.Optimizer]
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Declares one tensor of state a shard.
+    """Declares one tensor of state a shard, in the dtype of the shard's parameters.
 
     kind: ``replicated`` (the same on all ranks), ``per_rank`` (each rank its own) or ``owned`` (rank r holds the r-th
     of n equal pieces of the shard, see `Shard.chunk`). `init` is the starting value of every element.

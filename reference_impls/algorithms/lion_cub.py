@@ -7,8 +7,8 @@ Momenta drift apart and may be synchronised. The body of the paper could not be 
 Differences: a zero update has no place in one bit, so it follows a coin that all ranks share (the author's code masks
 it on each rank alone, and replicas drift apart); ties alternate by step as there. Learning rate and weight decay come
 from the parameter groups at every step (there from the defaults, which ignores schedules). 4-bit codes carry weighted
-votes (there a count of + votes, biased for odd n). Selective synchronisation is our definition. A rank whose momentum
-is not finite poisons its own parameters, since a vote has no room to say so.
+votes (there a count of + votes, biased for odd n). An update that is not finite on any rank makes the direction NaN on
+all ranks; one more vote is sent to say so. Selective synchronisation is our definition.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from reference_impls.reducers.momentum_sync import MomentumSync
 class LionCub(Algorithm):
     """What both transports share. Kinds of step: ``step``, ``sync``, ``measure``."""
 
-    momentum_sync: str = option("periodic", "never, periodic, doubling or selective")
+    momentum_sync: str = option("periodic", "when momenta are averaged: never, periodic, doubling or selective")
     sync_every: int = option(100, "steps between synchronisations (periodic, selective)")
     sync_until: int | None = option(None, "last step at which momenta are synchronised")
     sync_doubling: float = option(1.0, "gaps double every this many synchronisations (doubling)")
     sync_fraction: float = option(0.25, "share of the elements that is synchronised (selective)")
-    sync_measure_every: int = option(100, "steps between measurements of disagreement (selective)")
+    sync_measure_every: int = option(1000, "steps between measurements of disagreement (selective)")
     sync_dtype: Literal["fp32", "bf16"] = option("fp32", "how momenta travel")
 
     defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.0}
@@ -78,9 +78,7 @@ class LionCub(Algorithm):
         m = shard.state["momentum"]
         for part, h in shard.groups():
             m[part].lerp_(shard.grads[part], 1 - h["betas"][1])
-            x = shard.params[part]
-            x.mul_(1 - h["lr"] * h["weight_decay"]).add_(reduced[part], alpha=-h["lr"])
-            x.add_(m[part], alpha=0)  # 0 x NaN: makes a momentum that is not finite visible
+            shard.params[part].mul_(1 - h["lr"] * h["weight_decay"]).add_(reduced[part], alpha=-h["lr"])
 
     def synchronize(self, shard: Shard) -> Exchange[None]:
         return self.sync.synchronize(shard)
@@ -112,7 +110,7 @@ class LionCub1Bit(LionCub):
         else:
             positive = u >= 0 if zero else u > 0
         tie = None if self.tie_policy == "zero" else self._verdict(self.tie_policy, shard, "tie")
-        return (yield from majority(shard.world, positive, tie, u.dtype))
+        return (yield from majority(shard.world, positive, ~u.isfinite().all(), tie, u.dtype))
 
     @staticmethod
     def _verdict(policy: str, shard: Shard, stage: str) -> bool | Key:
@@ -125,7 +123,7 @@ class LionCub1Bit(LionCub):
 class LionCubPBit(LionCub):
     """Sign of an integer sum of weighted votes: p x 2 (n-1)/n bits a parameter. Scales are local, a tensor each."""
 
-    momentum_sync: str = option("never", "never, periodic, doubling or selective")
+    momentum_sync: str = option("never", "when momenta are averaged: never, periodic, doubling or selective")
     bits: int = option(8, "p: width of the sum, 4, 8 or 16")
     scale: Literal["l1", "l0", "linf"] = option("l1", "scale of a tensor: mean, geometric mean or maximum of |u|")
     gain: float = option(0.5, "a value equal to the scale votes gain x (levels)")
@@ -142,7 +140,8 @@ class LionCubPBit(LionCub):
 
     def aggregate(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
         levels = lion_integers.levels(self.bits, shard.world.size)
-        codes = torch.empty(shard.d, dtype=torch.int16 if self.bits == 16 else torch.int8, device=u.device)
-        lion_integers.encode(u, [v.part for v in shard.views], self.scale, levels, codes, gain=self.gain)
+        codes = torch.empty(shard.d + 1, dtype=torch.int16 if self.bits == 16 else torch.int8, device=u.device)
+        parts = [view.part for view in shard.views]
+        codes[-1] = lion_integers.encode(u, parts, self.scale, levels, codes[:-1], gain=self.gain)  # not finite?
         total = yield from integer_sum(shard.world, codes, self.bits, levels, "votes")
-        return total.sign().to(u.dtype)
+        return total[:-1].sign().to(u.dtype).add_(torch.where(total[-1] > 0, torch.nan, 0.0))

@@ -76,7 +76,7 @@ class Worker:
             if slot.kind == "owned":
                 piece = shard.chunk()
                 length = piece.stop - piece.start
-            shard.state[name] = torch.full((length,), slot.init, dtype=torch.float32, device=params.device)
+            shard.state[name] = torch.full((length,), slot.init, dtype=params.dtype, device=params.device)
         return shard
 
     # ---- gradients -------------------------------------------------------------------------------------------------

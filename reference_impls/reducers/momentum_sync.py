@@ -3,8 +3,9 @@
 Lion Cub's third factor (arXiv 2411.16462). Periodic and doubling rules are those of its author's code, index 0
 included. *Selective* is our definition, since the paper's was not readable and the code parses its flag without using
 it: at every `measure_every`-th step tensors are ranked by the disagreement of workers,
-V = mean over elements of (E[m^2] - E[m]^2) / (E[m^2] + 1e-30), and between measurements the tensors of largest V are
-averaged, up to the share `fraction` of a shard's elements (at least one tensor).
+V = mean over elements of (E[m^2] - E[m]^2) / (E[m^2] + 1e-30), from fp32 means of m and m^2. Those of largest V are
+averaged then and there, and at every `every`-th step until the next measurement: as many as stay within the share
+`fraction` of the shard's elements, at least one, so a tensor that fills a bucket of its own is always averaged.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ MODES = ("never", "periodic", "doubling", "selective")
 
 @dataclass(frozen=True)
 class MomentumSync:
-    """The rule. Kinds of step: ``step``, ``sync`` and, for selective, ``measure`` (which averages everything)."""
+    """The rule. Kinds of step: ``step``, ``sync`` and, for selective, ``measure``."""
 
     mode: str
     every: int = 100
     until: int | None = None
     doubling: float = 1.0
     fraction: float = 0.25
-    measure_every: int = 100
+    measure_every: int = 1000
     dtype: Literal["fp32", "bf16"] = "fp32"
 
     def __post_init__(self) -> None:
@@ -68,14 +69,15 @@ class MomentumSync:
         momentum = shard.state["momentum"]
         if shard.kind == "measure":
             square = yield from shard.world.mean(momentum.square(), "momentum-square")
-            yield from shard.world.mean(momentum, "momentum")
-            self._select(shard, momentum, square)
+            mean = yield from shard.world.mean(momentum.clone(), "momentum")
+            self._select(shard, mean, square)
+            for part in self._selected(shard):
+                momentum[part] = mean[part]
         elif shard.kind == "sync" and self.mode == "selective":
-            parts = [v.part for v in shard.views if shard.state["selected"][v.part.start] > 0]
-            if parts:
-                together = yield from self._mean(shard, torch.cat([momentum[part] for part in parts]))
-                for part, mean in zip(parts, together.split([p.stop - p.start for p in parts]), strict=True):
-                    momentum[part] = mean
+            parts = self._selected(shard)
+            mean = yield from self._mean(shard, torch.cat([momentum[part] for part in parts]))
+            for part, own in zip(parts, mean.split_with_sizes([p.stop - p.start for p in parts]), strict=True):
+                momentum[part] = own
         elif shard.kind == "sync":
             momentum.copy_((yield from self._mean(shard, momentum)))
 
@@ -94,3 +96,8 @@ class MomentumSync:
             if place > 0 and budget < 0:
                 break
             selected[view.part] = 1.0
+
+    @staticmethod
+    def _selected(shard: Shard) -> list[slice]:
+        """The tensors chosen at the last measurement; step 0 is one, so there is always something."""
+        return [view.part for view in shard.views if shard.state["selected"][view.part.start] > 0]

@@ -1,0 +1,136 @@
+"""The two-phase vote is the central majority, with every zero and tie policy, and costs what it says."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls import create
+from reference_impls.randomness import Key
+from reference_impls.reducers.majority import majority
+from tests.reference_impls.exchanges import run, shards
+
+ZERO_POLICIES = ("hash", "alternate", "plus", "minus")
+TIE_POLICIES = ("alternate", "plus", "minus", "hash", "zero")
+LENGTHS = (1, 7, 8, 63, 64, 65, 257)
+SEED, START = 11, 1000
+
+
+def updates(size: int, d: int, seed: int = 0, zeros: bool = True) -> Tensor:
+    """[size, d]: normal values, a third of them zeros of either sign."""
+    generator = torch.Generator().manual_seed(seed)
+    u = torch.randn(size, d, generator=generator)
+    if zeros:
+        u[torch.rand(size, d, generator=generator) < 0.2] = 0.0
+        u[torch.rand(size, d, generator=generator) < 0.2] = -0.0
+    return u
+
+
+def directions(u: Tensor, step: int = 0, seed: int = SEED, **options: Any) -> list[Tensor]:
+    """What each rank makes of the updates [size, d], by the method itself."""
+    algorithm = create("lion-cub-1bit", momentum_sync="never", **options).algorithm
+    members = shards(len(u), [u.shape[1]], start=START, step=step, seed=seed)
+    return run([algorithm.aggregate(shard, row.clone()) for shard, row in zip(members, u, strict=True)])[0]
+
+
+def coin(stage: str, step: int, d: int) -> Tensor:
+    return (Key.of(seed=SEED, step=step, stage=stage, start=START).bits(d) & 1) == 1
+
+
+def central(u: Tensor, step: int, zero_policy: str, tie_policy: str) -> Tensor:
+    """The majority by somebody who sees all updates at once."""
+    size, d = u.shape
+    fixed = {"plus": True, "minus": False, "alternate": step % 2 == 0}
+    zero = coin("zero", step, d) if zero_policy == "hash" else torch.full((d,), fixed[zero_policy])
+    up = torch.where(u == 0, zero, u > 0)
+    total = 2 * up.sum(0) - size
+    if tie_policy == "zero":
+        return total.sign().float()
+    tie = coin("tie", step, d) if tie_policy == "hash" else torch.full((d,), fixed[tie_policy])
+    return torch.where(torch.where(total == 0, tie, total > 0), 1.0, -1.0)
+
+
+@pytest.mark.parametrize("size", range(1, 9))
+@pytest.mark.parametrize("tie_policy", TIE_POLICIES)
+def test_the_vote_is_the_central_majority(size: int, tie_policy: str) -> None:
+    ties = 0
+    for zero_policy in ZERO_POLICIES:
+        for step, d in enumerate(LENGTHS):
+            u = updates(size, d, seed=100 * size + step)
+            expected = central(u, step, zero_policy, tie_policy)
+            for found in directions(u, step, zero_policy=zero_policy, tie_policy=tie_policy):
+                assert torch.equal(found, expected)
+            ties += int((expected == 0).sum())
+    assert (ties > 0) == (tie_policy == "zero" and size % 2 == 0)
+
+
+@pytest.mark.parametrize("size", [1, 3, 5, 7])
+def test_an_odd_number_of_ranks_is_antisymmetric_where_nothing_is_zero(size: int) -> None:
+    u = updates(size, 257, zeros=False)
+    assert torch.equal(directions(u)[0], -directions(-u)[0])
+
+
+@pytest.mark.parametrize("size", [3, 4, 8])
+@pytest.mark.parametrize("policies", [{}, {"tie_policy": "hash"}, {"tie_policy": "zero", "zero_policy": "plus"}])
+def test_the_order_of_ranks_does_not_matter(size: int, policies: dict[str, str]) -> None:
+    u = updates(size, 257)
+    assert torch.equal(directions(u, **policies)[0], directions(u.roll(1, 0).flip(0), **policies)[0])
+
+
+def test_coins_are_fair_differ_by_step_and_seed_and_do_not_know_each_other() -> None:
+    """All updates zero: the direction is the zero coin. One up, one down: it is the tie coin."""
+    d = 1 << 15
+    nothing = torch.zeros(2, d)
+    split = torch.stack([torch.ones(d), -torch.ones(d)])
+    draws = [
+        directions(nothing, step=1)[0],
+        directions(nothing, step=2)[0],
+        directions(nothing, step=1, seed=SEED + 1)[0],
+        directions(split, step=1, tie_policy="hash")[0],
+    ]
+    for i, draw in enumerate(draws):
+        assert abs(float(draw.mean())) < 5 / math.sqrt(d)
+        for other in draws[:i]:
+            assert abs(float((draw * other).mean())) < 5 / math.sqrt(d)
+
+
+@pytest.mark.parametrize("d", [1, 7, 8, 100, 1000, 1003, 1024])
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("third_verdict", [False, True])
+def test_bytes_sent_are_those_of_the_formula(size: int, d: int, third_verdict: bool) -> None:
+    """2 (n-1)/n bits an element, padding and the bit for what is not finite included in at most 8 n bits more."""
+    tie = None if third_verdict else True
+    votes = torch.ones(d, dtype=torch.bool)
+    members = shards(size, [d])
+    _, ledgers = run([majority(s.world, votes, torch.tensor(False), tie) for s in members])
+    padded = 8 * size * math.ceil((d + 1) / (8 * size))
+    assert padded <= d + 8 * size
+    for ledger in ledgers:
+        up, down = ledger.rows()
+        assert (up["stage"], up["collective"], up["calls"]) == ("signs-up", "all-to-all", 1)
+        assert (down["stage"], down["collective"], down["calls"]) == ("signs-down", "all-gather", 1)
+        assert 8 * up["wire_bytes"] == padded * (size - 1) / size
+        assert 8 * down["wire_bytes"] == (2 if third_verdict else 1) * padded * (size - 1) / size
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_answer_has_the_dtype_of_the_update(dtype: torch.dtype) -> None:
+    algorithm = create("lion-cub-1bit").algorithm
+    members = shards(3, [10], dtype=dtype)
+    found, _ = run([algorithm.aggregate(s, torch.ones(10, dtype=dtype)) for s in members])
+    assert found[0].dtype == dtype
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("d", [6, 7, 8, 100])
+@pytest.mark.parametrize("tie_policy", ["alternate", "zero"])
+def test_one_rank_that_is_not_finite_is_seen_by_all(bad: float, d: int, tie_policy: str) -> None:
+    for size in (1, 2, 3, 8):
+        for rank in range(size):
+            u = updates(size, d)
+            u[rank, d // 2] = bad
+            assert all(torch.isnan(found).all() for found in directions(u, tie_policy=tie_policy))
