@@ -1,0 +1,450 @@
+"""Lion Cub against Lion: what equals it, what bounds it, what synchronising momenta changes, what everything costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls import SimulatedCluster
+from reference_impls.algorithms.lion_cub import LionCub
+from reference_impls.collectives import Exchange
+from reference_impls.errors import UnsupportedError
+from reference_impls.optimizers import Lion
+from reference_impls.registry import Method
+from tests.reference_impls.exchanges import flat, team, train
+
+RATE, DECAY = 0.01, 0.2
+SHAPES = ((5, 7), (11,), (3, 3, 3))
+D = 73  # elements of SHAPES: no multiple of 8 or of any world size
+METHODS = ("lion-cub-1bit", "lion-cub-pbit")
+
+
+@dataclass(frozen=True)
+class Exact(LionCub):
+    """The sign of the mean of all updates, uncompressed: what the transports stand in for."""
+
+    def aggregate(self, shard: Any, u: Tensor) -> Exchange[Tensor]:
+        return (yield from shard.world.mean(u, "updates")).sign_()
+
+
+def parameters(dtype: torch.dtype = torch.float32, scale: float = 1.0) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [scale * torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in SHAPES]
+
+
+def gradient(step: int, rank: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """Different by rank, and on every rank around something that it likes itself."""
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    bias = torch.Generator().manual_seed(rank)
+    return [
+        (torch.randn(s, generator=generator, dtype=torch.float64) + torch.randn(s, generator=bias, dtype=torch.float64)).to(dtype)
+        for s in SHAPES
+    ]
+
+
+def cluster(algorithm: str | Method, size: int, dtype: torch.dtype = torch.float32, **options: Any) -> SimulatedCluster:
+    if isinstance(algorithm, str):
+        options = {"momentum_sync": "never", "weight_decay": DECAY, **options}
+    return SimulatedCluster(algorithm, parameters(dtype), size, lr=RATE, seed=4, **options)
+
+
+def exact(size: int, momentum_sync: str, **options: Any) -> SimulatedCluster:
+    method = Method("exact", Exact(momentum_sync=momentum_sync, **options), {"betas": (0.9, 0.99), "weight_decay": DECAY})
+    return cluster(method, size, torch.float64)
+
+
+def advance(trained: SimulatedCluster, steps: int, gradients: Callable[..., list[Tensor]] = gradient, first: int = 0) -> None:
+    for step in range(first, first + steps):
+        trained.step([gradients(step, rank) for rank in range(trained.world_size)])
+
+
+def vector(tensors: list[Tensor]) -> Tensor:
+    return torch.cat([t.flatten() for t in tensors])
+
+
+def lion(steps: int, gradients: Callable[[int], list[Tensor]], dtype: torch.dtype = torch.float32) -> Tensor:
+    own = [torch.nn.Parameter(p) for p in parameters(dtype)]
+    optimizer = Lion(own, lr=RATE, weight_decay=DECAY)
+    for step in range(steps):
+        for param, g in zip(own, gradients(step), strict=True):
+            param.grad = g
+        optimizer.step()
+    return vector([p.detach() for p in own])
+
+
+# ---- equal to Lion --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("momentum_sync", ["never", "periodic", "doubling", "selective"])
+def test_exact_aggregation_is_lion_on_mean_gradients_with_and_without_synchronisation(size: int, momentum_sync: str) -> None:
+    """u and m are linear in g, so whatever synchronising does is an interaction with compression."""
+
+    def double(step: int, rank: int) -> list[Tensor]:
+        return gradient(step, rank, torch.float64)
+
+    def mean(step: int) -> list[Tensor]:
+        everybody = [double(step, rank) for rank in range(size)]
+        return [torch.stack(of_one).sum(0) / size for of_one in zip(*everybody, strict=True)]
+
+    trained = exact(size, momentum_sync, sync_every=3, sync_measure_every=6)
+    advance(trained, 40, double)
+    assert torch.equal(vector(trained.parameters(0)).sign(), lion(40, mean, torch.float64).sign())
+    torch.testing.assert_close(vector(trained.parameters(0)), lion(40, mean, torch.float64), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("momentum_sync", ["never", "periodic"])
+@pytest.mark.parametrize("size", range(1, 9))
+def test_identical_gradients_make_the_vote_lion_and_synchronising_a_no_op(size: int, momentum_sync: str) -> None:
+    def alike(step: int, rank: int) -> list[Tensor]:
+        return gradient(step, 0)
+
+    trained = cluster("lion-cub-1bit", size, momentum_sync=momentum_sync, sync_every=2)
+    advance(trained, 20, alike)
+    assert torch.equal(vector(trained.parameters(0)), lion(20, lambda step: gradient(step, 0)))
+    momenta = [vector(trained.state(rank, "momentum")) for rank in range(size)]
+    assert all(torch.equal(momenta[0], m) for m in momenta)
+
+
+@pytest.mark.parametrize("scale", ["l1", "l0", "linf"])
+def test_one_worker_of_p_bits_is_lion_except_where_the_update_is_tiny(scale: str) -> None:
+    """The first step, u = 0.1 g: with s = 127 levels and gain 1/2, |u| <= a / 127 rounds to no move at all."""
+    trained = cluster("lion-cub-pbit", 1, scale=scale)
+    g = gradient(0, 0)
+    trained.step([g])
+    still = 0
+    for before, after, own in zip(parameters(), trained.parameters(0), g, strict=True):
+        size = {"l1": own.abs().mean(), "l0": (0.1 * own).abs().add(1e-12).log().mean().exp() / 0.1, "linf": own.abs().max()}
+        votes = own.abs() > size[scale] / 127
+        still += int((~votes).sum())
+        expected = before * (1 - RATE * DECAY) - RATE * torch.where(votes, own.sign(), 0.0)
+        torch.testing.assert_close(after, expected, rtol=0, atol=1e-6)
+    assert still < 5
+
+
+@pytest.mark.parametrize(("bits", "at_least"), [(8, 0.96), (16, 0.975)])
+def test_weighted_votes_agree_more_often_with_the_sign_of_the_mean_than_bits(bits: int, at_least: float) -> None:
+    """Gaussian, independent, n = 4. Votes are cut at twice the mean, so the last percents stay out of reach."""
+    size, d = 4, 20000
+    generator = torch.Generator().manual_seed(0)
+    g = torch.randn(size, d, generator=generator)
+    trained = SimulatedCluster("lion-cub-pbit", [torch.zeros(d)], size, lr=1.0, bits=bits)
+    trained.step([[row] for row in g])
+    agreement = float((trained.parameters(0)[0] == -g.mean(0).sign()).float().mean())
+    voted = SimulatedCluster("lion-cub-1bit", [torch.zeros(d)], size, lr=1.0, momentum_sync="never", tie_policy="zero")
+    voted.step([[row] for row in g])
+    majority = float((voted.parameters(0)[0] == -g.mean(0).sign()).float().mean())
+    assert 0.5 < majority < 0.65
+    assert at_least < agreement < 0.99
+
+
+# ---- bounds and policies --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_no_coordinate_moves_by_more_than_the_rate(name: str) -> None:
+    trained = cluster(name, 3, torch.float64)
+    for step in range(30):
+        before = vector(trained.parameters(0)).clone()
+        trained.step([[1e5 * g for g in gradient(step, rank, torch.float64)] for rank in range(3)])
+        assert (vector(trained.parameters(0)) - before * (1 - RATE * DECAY)).abs().max() <= RATE * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_parameters_outside_the_box_come_back_at_the_rate_of_the_decay(name: str) -> None:
+    """dist(x_t, |lam x| <= 1) <= (1 - lr lam)^t dist(x_0, .) with arbitrary gradients."""
+    trained = SimulatedCluster(name, parameters(torch.float64, 50.0), 4, lr=RATE, weight_decay=DECAY)
+
+    def distance() -> float:
+        return float((vector(trained.parameters(0)).abs() - 1 / DECAY).clamp(min=0).max())
+
+    first = distance()
+    for step in range(200):
+        trained.step([gradient(step, rank, torch.float64) for rank in range(4)])
+        assert distance() <= (1 - RATE * DECAY) ** (step + 1) * first + 1e-9
+    assert first > 50
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_scale_of_all_gradients_does_not_matter(name: str) -> None:
+    one, other = cluster(name, 4), cluster(name, 4)
+    for step in range(20):
+        one.step([gradient(step, rank) for rank in range(4)])
+        other.step([[2.0**-12 * g for g in gradient(step, rank)] for rank in range(4)])
+    assert torch.equal(vector(one.parameters(0)), vector(other.parameters(0)))
+
+
+def test_a_large_tensor_does_not_take_the_votes_of_a_small_one() -> None:
+    """Scales are a tensor each: p-bit with a tensor a million times larger beside it moves the others the same."""
+    one, other = cluster("lion-cub-pbit", 4), cluster("lion-cub-pbit", 4)
+    for step in range(10):
+        one.step([gradient(step, rank) for rank in range(4)])
+        other.step([[2.0**20 * g if i == 0 else g for i, g in enumerate(gradient(step, rank))] for rank in range(4)])
+    for ours, theirs in zip(one.parameters(0), other.parameters(0), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def untouched(step: int, rank: int) -> list[Tensor]:
+    """The second parameter never gets a gradient on any rank."""
+    return [g if i != 1 else torch.zeros_like(g) for i, g in enumerate(gradient(step, rank))]
+
+
+def test_p_bits_leave_coordinates_without_gradient_to_decay_alone() -> None:
+    trained = cluster("lion-cub-pbit", 4)
+    advance(trained, 50, untouched)
+    expected = parameters()[1]
+    for _ in range(50):
+        expected = expected * (1 - RATE * DECAY)
+    assert torch.equal(trained.parameters(0)[1], expected)
+
+
+@pytest.mark.parametrize(("policy", "drift"), [("hash", 0.0), ("alternate", 0.0), ("plus", -1.0), ("minus", 1.0)])
+def test_one_bit_moves_them_by_its_zero_policy(policy: str, drift: float) -> None:
+    """hash and alternate do not drift; plus and minus do, by the rate at every step."""
+    d, steps = 2000, 100
+    trained = SimulatedCluster("lion-cub-1bit", [torch.zeros(d)], 4, lr=1.0, zero_policy=policy)
+    for _ in range(steps):
+        trained.step([[torch.zeros(d)] for _ in range(4)])
+    moved = trained.parameters(0)[0] / steps
+    assert abs(float(moved.mean()) - drift) < 5 / math.sqrt(d * steps)
+    if policy == "hash":  # a random walk: variance steps
+        assert abs(float(moved.square().mean()) * steps - 1) < 0.2
+
+
+def test_zeros_on_some_ranks_only_do_not_let_replicas_drift() -> None:
+    def partly(step: int, rank: int) -> list[Tensor]:
+        return [g * (g > 0) if rank == 1 else g for g in gradient(step, rank)]
+
+    for name in METHODS:
+        trained = cluster(name, 4)
+        advance(trained, 10, partly)
+        for rank in range(1, 4):
+            assert torch.equal(vector(trained.parameters(0)), vector(trained.parameters(rank)))
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_one_rank_that_is_not_finite_is_seen_by_all(name: str, bad: float) -> None:
+    options = [{"bits": bits} for bits in (4, 8, 16)] if name == "lion-cub-pbit" else [{}, {"tie_policy": "zero"}]
+    for each in options:
+        trained = cluster(name, 4, **each)
+        advance(trained, 2)
+        broken = [gradient(2, rank) for rank in range(4)]
+        broken[2][1][3] = bad
+        trained.step(broken)
+        assert all(torch.isnan(vector(trained.parameters(rank))).all() for rank in range(4))
+
+
+# ---- head-room ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("bits", "sizes"), [(4, range(1, 8)), (8, (1, 2, 3, 31, 63, 64, 100, 127)), (16, (2, 300))])
+def test_when_all_agree_on_the_largest_vote_nothing_overflows(bits: int, sizes: list[int]) -> None:
+    """Two of three coordinates are far above the mean, so every rank votes its most; with linf s = 1 rounds to 0."""
+    g = torch.tensor([8.0, -8.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+    for size in sizes:
+        trained = SimulatedCluster("lion-cub-pbit", [torch.zeros(8)], size, lr=1.0, bits=bits)
+        trained.step([[g] for _ in range(size)])
+        assert torch.equal(trained.parameters(0)[0], -g.sign())
+
+
+@pytest.mark.parametrize(("bits", "size"), [(4, 8), (8, 128)])
+def test_more_ranks_than_the_integers_have_room_for_are_refused(bits: int, size: int) -> None:
+    with pytest.raises(UnsupportedError, match="more bits"):
+        SimulatedCluster("lion-cub-pbit", [torch.zeros(8)], size, bits=bits)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("lion-cub-1bit", {"zero_policy": "mask"}),
+        ("lion-cub-1bit", {"tie_policy": "plsu"}),
+        ("lion-cub-1bit", {"momentum_sync": "sometimes"}),
+        ("lion-cub-1bit", {"sync_every": 0}),
+        ("lion-cub-1bit", {"sync_fraction": 0.0}),
+        ("lion-cub-1bit", {"sync_doubling": 0.0}),
+        ("lion-cub-1bit", {"sync_dtype": "fp8"}),
+        ("lion-cub-pbit", {"bits": 5}),
+        ("lion-cub-pbit", {"scale": "l2"}),
+        ("lion-cub-pbit", {"gain": 0.0}),
+    ],
+)
+def test_impossible_options_are_refused_at_once(name: str, options: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedError):
+        SimulatedCluster(name, [torch.zeros(8)], 4, **options)
+
+
+# ---- bytes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 7])
+def test_bytes_of_a_step_are_those_of_the_formula(size: int) -> None:
+    """Bits a parameter sent: 2 (n-1)/n for one bit, p times that for p bits, 64 f (n-1)/(n K) for synchronising."""
+    share = (size - 1) / size
+
+    def bits_a_step(name: str, steps: int = 1, **options: Any) -> float:
+        trained = cluster(name, size, **options)
+        advance(trained, steps)
+        return 8 * sum(row["wire_bytes"] for row in trained.ledger.totals() if row["rank"] == 0) / steps
+
+    one = bits_a_step("lion-cub-1bit")
+    assert 2 * share * D < one <= 2 * share * (D + 8 * size)
+    exactly = pytest.approx
+    assert bits_a_step("lion-cub-pbit") == exactly(8 * 2 * share * (D + 1), rel=1e-12)
+    assert bits_a_step("lion-cub-pbit", bits=4) == exactly(8 * 2 * share * math.ceil((D + 1) / 2), rel=1e-12)
+    assert bits_a_step("lion-cub-pbit", bits=16) == exactly(
+        16 * 2 * share * size * math.ceil((D + 1) / size), rel=1e-12
+    )
+    synced = bits_a_step("lion-cub-1bit", steps=10, momentum_sync="periodic", sync_every=5)
+    assert synced - one == exactly(64 * share * D / 5, rel=1e-12)
+    half = bits_a_step("lion-cub-1bit", steps=10, momentum_sync="periodic", sync_every=5, sync_dtype="bf16")
+    assert half - one == exactly(32 * share * D / 5, rel=1e-12)
+
+
+# ---- momentum synchronisation ---------------------------------------------------------------------------------------
+
+
+def kinds(steps: int, **options: Any) -> list[str]:
+    trained, found = cluster("lion-cub-1bit", 2, **options), []
+    for step in range(steps):
+        advance(trained, 1, first=step)
+        found.append(trained.kind)
+    return found
+
+
+def when(found: list[str], kind: str = "sync") -> list[int]:
+    return [step for step, each in enumerate(found) if each == kind]
+
+
+def test_schedules_of_synchronisation_are_exact() -> None:
+    assert when(kinds(40)) == []
+    assert when(kinds(40, momentum_sync="periodic", sync_every=7)) == [0, 7, 14, 21, 28, 35]
+    assert when(kinds(40, momentum_sync="periodic", sync_every=7, sync_until=14)) == [0, 7, 14]
+    assert when(kinds(70, momentum_sync="doubling")) == [0, 1, 3, 7, 15, 31, 63]  # T <- int(T + 2^j)
+    assert when(kinds(40, momentum_sync="doubling", sync_doubling=2)) == [0, 1, 2, 4, 6, 10, 15, 23, 34]  # + 2^(j/2)
+    both = kinds(20, momentum_sync="selective", sync_every=4, sync_measure_every=10)
+    assert when(both) == [4, 8, 12, 16]
+    assert when(both, "measure") == [0, 10]
+
+
+def momenta(trained: SimulatedCluster) -> list[list[Tensor]]:
+    """[rank][parameter], flat."""
+    lengths = [math.prod(shape) for shape in SHAPES]
+    return [
+        [m.clone() for m in vector(trained.state(rank, "momentum")).split_with_sizes(lengths)]
+        for rank in range(trained.world_size)
+    ]
+
+
+def test_a_synchronisation_gives_all_ranks_the_mean_and_keeps_the_sum() -> None:
+    free, synced = cluster("lion-cub-1bit", 4), cluster("lion-cub-1bit", 4, momentum_sync="periodic", sync_every=5)
+    advance(free, 1)
+    advance(synced, 1)  # step 0 is one
+    apart, together = momenta(free), momenta(synced)
+    for i in range(len(SHAPES)):
+        mean = sum(m[i] for m in apart) / 4
+        for rank in range(4):
+            assert torch.equal(together[rank][i], mean)
+            assert not torch.equal(apart[rank][i], mean)
+    advance(free, 4, first=1)
+    advance(synced, 4, first=1)
+    for i in range(len(SHAPES)):
+        torch.testing.assert_close(sum(m[i] for m in momenta(free)), sum(m[i] for m in momenta(synced)))
+
+
+def test_under_the_vote_a_synchronisation_changes_the_trajectory() -> None:
+    free, synced = cluster("lion-cub-1bit", 4), cluster("lion-cub-1bit", 4, momentum_sync="periodic", sync_every=5)
+    advance(free, 20)
+    advance(synced, 20)
+    assert (vector(free.parameters(0)) - vector(synced.parameters(0))).abs().max() > 2 * RATE
+
+
+@pytest.mark.parametrize(("fraction", "chosen"), [(0.01, {1}), (0.16, {1}), (0.55, {1, 2}), (1.0, {0, 1, 2})])
+def test_selective_averages_the_tensors_on_which_workers_disagree_most(fraction: float, chosen: set[int]) -> None:
+    """Parameter 1 (11 elements) is opposite on half of the ranks, 2 (27) differs a little, 0 (35) is nearly common."""
+
+    def disagreeing(step: int, rank: int) -> list[Tensor]:
+        common, own = gradient(step, 99), gradient(step, rank)
+        return [common[0] + 1e-3 * own[0], common[1] * (-1) ** rank, common[2] + 0.3 * own[2]]
+
+    def build(momentum_sync: str) -> SimulatedCluster:
+        return cluster(
+            "lion-cub-1bit", 4, momentum_sync=momentum_sync, sync_every=3, sync_measure_every=6, sync_fraction=fraction
+        )
+
+    free, selective = build("never"), build("selective")
+    for step in range(8):
+        advance(free, 1, disagreeing, first=step)
+        advance(selective, 1, disagreeing, first=step)
+        assert selective.kind == {0: "measure", 3: "sync", 6: "measure"}.get(step, "step")
+        apart, together = momenta(free), momenta(selective)
+        for i in range(len(SHAPES)):
+            for rank in range(4):
+                if i not in chosen:
+                    assert torch.equal(together[rank][i], apart[rank][i])
+                elif selective.kind != "step":
+                    assert torch.equal(together[rank][i], together[0][i])
+                    torch.testing.assert_close(together[rank][i], sum(m[i] for m in apart) / 4)
+    rows = selective.ledger.frame(0)
+    share = sum(math.prod(SHAPES[i]) for i in chosen)
+    of = rows[rows.stage.str.startswith("momentum")].groupby("kind").payload_bytes.sum()
+    assert of.to_dict() == {"measure": 2 * 2 * 4 * D, "sync": 4 * share}  # m and m^2, twice; then what was chosen
+
+
+def test_momenta_may_travel_as_bf16() -> None:
+    trained = cluster("lion-cub-1bit", 4, momentum_sync="periodic", sync_every=1, sync_dtype="bf16")
+    whole = cluster("lion-cub-1bit", 4, momentum_sync="periodic", sync_every=1)
+    advance(trained, 1)
+    advance(whole, 1)
+    for rank in range(4):
+        short, full = vector(trained.state(rank, "momentum")), vector(whole.state(rank, "momentum"))
+        assert torch.equal(short, short.bfloat16().float())
+        torch.testing.assert_close(short, full, rtol=2**-6, atol=1e-4)
+        assert not torch.equal(short, full)
+
+
+# ---- parameter groups -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_groups_and_schedules_are_those_of_lion(name: str) -> None:
+    """Decay, betas and rate of each group, the rate changed between steps; n = 1, where the vote is Lion's sign."""
+    generator = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(40, generator=generator) for _ in range(2)]
+    hyper: list[dict[str, Any]] = [
+        {"lr": 0.01, "weight_decay": 0.0},
+        {"lr": 0.003, "weight_decay": 0.7, "betas": (0.8, 0.95)},
+    ]
+    names = [{"params": [t], "param_names": [str(i)], **h} for i, (t, h) in enumerate(zip(tensors, hyper, strict=True))]
+    ours = team(name, names, 1, momentum_sync="never", **({"bits": 16} if name == "lion-cub-pbit" else {}))
+    own = [torch.nn.Parameter(t.clone()) for t in tensors]
+    plain = Lion([{"params": [p], **h} for p, h in zip(own, hyper, strict=True)])
+    for step in range(10):
+        g = torch.randn(80, generator=generator)
+        for groups in (ours.workers[0].optimizer.param_groups, plain.param_groups):
+            for group, h in zip(groups, hyper, strict=True):
+                group["lr"] = h["lr"] / (1 + step)
+        own[0].grad, own[1].grad = g[:40].clone(), g[40:].clone()
+        train(ours, lambda rank, g=g: g)
+        plain.step()
+        assert torch.equal(flat(ours, 0), torch.cat([p.detach() for p in own]))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_cut_into_buckets_changes_nothing(name: str) -> None:
+    """Coins count elements of the model, scales are a tensor's: shards are only a transport matter."""
+    whole, cut = cluster(name, 4), cluster(name, 4, bucket_bytes=64)
+    assert len(cut.state(0, "momentum")) == 3
+
+    def halved(step: int, rank: int) -> list[Tensor]:
+        return [g * (g > 0) for g in gradient(step, rank)]
+
+    advance(whole, 10, halved)
+    advance(cut, 10, halved)
+    assert torch.equal(vector(whole.parameters(0)), vector(cut.parameters(0)))
