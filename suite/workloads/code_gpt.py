@@ -44,6 +44,8 @@ class GPT(nn.Module):
     With `following` [batch, tokens] int64, the bytes that came, it gives their mean cross entropy in nats.
     """
 
+    initial_sd = 0.2
+
     def __init__(self, layers: int, width: int) -> None:
         super().__init__()
         self.bytes = nn.Parameter(torch.empty(VOCABULARY, width, device="meta"))

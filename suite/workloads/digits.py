@@ -19,7 +19,7 @@ from torch import Tensor
 
 from suite.workloads.base import DataError, Task, Workload, predict
 from suite.workloads.installed import assert_sha256, find_distribution, sha256
-from suite.workloads.sampling import Indices, ShardSampler, by_class_shards, iid_shards, split
+from suite.workloads.sampling import ShardSampler, by_class_shards, iid_shards, split
 
 CLASSES = 10
 PIXELS = 64
@@ -90,11 +90,8 @@ def digits_task(
     pixels, targets = load_digits()
     labels = targets.astype(np.int64)
     train, test = split(len(labels), TEST_SIZE, seed)
-    shards: tuple[Indices, ...]
-    if sharding == "by-class":
-        shards = by_class_shards(train, labels, world_size)
-    else:
-        shards = iid_shards(train, world_size, seed)
+    by_class = sharding == "by-class"
+    shards = by_class_shards(train, labels, world_size) if by_class else iid_shards(train, world_size, seed)
     return DigitsTask(
         workload=workload,
         seed=seed,

@@ -23,6 +23,9 @@ class ViT(nn.Module):
     The 16 patches of 2x2 pixels are tokens; the class is read off the mean of the last layer's tokens.
     """
 
+    initial_sd = 1.0
+    """About as wide as embedded patches: narrow positions are learnt late (0.02: 93.5 %, 1.0: 97.4 % on a seed)."""
+
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Linear(PATCH * PATCH, WIDTH, device="meta")

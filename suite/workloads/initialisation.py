@@ -1,8 +1,8 @@
 """Initial parameters from a seed, without any global generator, and the same on every machine.
 
-Scales are torch's defaults: linear layers uniform within 1/sqrt(fan-in), weight and bias alike; norms one
-and zero. Bare parameters (token tables, positions) are normal with standard deviation 0.02. Each parameter
-draws from a stream of its own, named by its place in the model.
+Scales are torch's defaults: linear layers uniform within 1/sqrt(fan-in), weight and bias alike; norms one and
+zero. A module that holds bare parameters (a table of tokens, positions) says in `initial_sd` how wide a normal
+distribution they come from. Each parameter draws from a stream of its own, named by its place in the model.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from suite.workloads.sampling import Stream, generator
-
-TABLE_SD = 0.02
 
 
 def draw_parameters(module: nn.Module, seed: int) -> dict[str, Tensor]:
@@ -35,7 +33,12 @@ def _draw(module: nn.Module, name: str, shape: tuple[int, ...], rng: np.random.G
         return _uniform(shape, 1.0 / math.sqrt(owner.in_features), rng)
     if isinstance(owner, nn.LayerNorm):
         return torch.ones(shape) if leaf == "weight" else torch.zeros(shape)
-    return torch.from_numpy(rng.standard_normal(shape, dtype=np.float32) * np.float32(TABLE_SD))
+    sd = getattr(owner, "initial_sd", None)
+    if not isinstance(sd, float):
+        raise TypeError(
+            f"{type(owner).__name__} holds the bare parameter {name}: give the class an initial_sd"
+        )
+    return torch.from_numpy(rng.standard_normal(shape, dtype=np.float32)) * sd
 
 
 def _uniform(shape: tuple[int, ...], bound: float, rng: np.random.Generator) -> Tensor:

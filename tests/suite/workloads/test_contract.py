@@ -1,0 +1,233 @@
+"""What every workload promises, over one table of workloads."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.func import grad_and_value, vmap
+
+from suite.workloads import names
+from suite.workloads.initialisation import draw_parameters
+from tests.suite.workloads.cases import CASES, Case, draws
+
+ROOT = Path(__file__).resolve().parents[3]
+every_workload = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+Rows = tuple[dict[str, torch.Tensor], tuple[torch.Tensor, ...]]
+
+
+def test_every_workload_is_in_the_table() -> None:
+    assert {case.name for case in CASES} == set(names())
+
+
+@pytest.fixture(scope="module")
+def draws_elsewhere() -> dict[str, str]:
+    """The digest of every case, from another process with another number of threads."""
+    code = (
+        "import json, torch; torch.set_num_threads(2)\n"
+        "from tests.suite.workloads.cases import CASES, draws\n"
+        "print(json.dumps({case.name: draws(case) for case in reversed(CASES)}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
+
+
+def rows_of(case: Case, count: int, batch_size: int | None = 3) -> Rows:
+    """Parameters and batches of `count` rows: four workers a seed, every row with parameters of its own."""
+    tasks = [case.task(seed, batch_size=batch_size) for seed in range(math.ceil(count / 4))]
+    generator = torch.Generator().manual_seed(7)
+    params = {
+        name: torch.stack([tasks[row // 4].initial()[name] for row in range(count)])
+        for name in tasks[0].initial()
+    }
+    params = {
+        name: value + 0.01 * torch.randn(value.shape, generator=generator) for name, value in params.items()
+    }
+    batches = (torch.cat(parts)[:count] for parts in zip(*(task.batch(2) for task in tasks), strict=True))
+    return params, tuple(batches)
+
+
+def row_slice(rows: Rows, which: slice) -> Rows:
+    return {name: value[which] for name, value in rows[0].items()}, tuple(part[which] for part in rows[1])
+
+
+@every_workload
+def test_batches_have_fixed_shapes(case: Case) -> None:
+    for seed, world_size, step in ((0, 4, 0), (1, 4, 9), (0, 2, 1000)):
+        batch = case.task(seed, world_size).batch(step)
+        assert [(part.shape, part.dtype) for part in batch] == [
+            ((world_size, 3, *shape), dtype) for shape, dtype in case.batch
+        ]
+
+
+@every_workload
+def test_the_default_batch_size_is_the_workloads(case: Case) -> None:
+    workload = case.workload()
+    assert workload.task(0, 2).batch(0)[0].shape[:2] == (2, workload.batch_size)
+
+
+@every_workload
+def test_draws_are_the_same_in_every_process_and_release(case: Case, draws_elsewhere: dict[str, str]) -> None:
+    assert draws(case) == draws_elsewhere[case.name]
+    assert draws(case) == case.draws, "these are other runs than before: raise the workload's version"
+
+
+@every_workload
+def test_any_step_in_any_order(case: Case) -> None:
+    forward, backward = case.task(), case.task()
+    ahead = {step: forward.batch(step) for step in (0, 1, 2, 150, 151)}
+    for step in (151, 2, 150, 0, 1):
+        for part, again in zip(ahead[step], backward.batch(step), strict=True):
+            assert torch.equal(part, again)
+
+
+@every_workload
+def test_seeds_differ_and_ranks_differ(case: Case) -> None:
+    zero, one = case.task(0), case.task(1)
+    assert not torch.equal(zero.batch(0)[0], one.batch(0)[0])
+    assert not torch.equal(zero.batch(0)[0], zero.batch(1)[0])
+    assert not torch.equal(zero.batch(0)[0][0], zero.batch(0)[0][1])
+    weights = [name for name, value in zero.initial().items() if value.unique().numel() > 1]
+    assert weights
+    for name in weights:
+        assert not torch.equal(zero.initial()[name], one.initial()[name])
+
+
+@every_workload
+def test_initial_parameters(case: Case) -> None:
+    initial = case.task().initial()
+    assert sum(value.numel() for value in initial.values()) == case.parameters
+    assert all(value.dtype == torch.float32 and value.isfinite().all() for value in initial.values())
+    assert list(initial) == list(case.workload().module(0).state_dict())
+    # the seed alone decides, and nobody can spoil them for the next caller
+    for value in initial.values():
+        value.zero_()
+    other = case.task(world_size=2, sharding=case.workload().shardings[-1]).initial()
+    assert any(value.any() for value in other.values())
+    assert all(torch.equal(other[name], value) for name, value in case.task().initial().items())
+
+
+def test_bare_parameters_need_a_width() -> None:
+    module = torch.nn.Module()
+    module.register_parameter("table", torch.nn.Parameter(torch.empty(3)))
+    with pytest.raises(
+        TypeError, match="Module holds the bare parameter table: give the class an initial_sd"
+    ):
+        draw_parameters(module, seed=0)
+
+
+@every_workload
+def test_global_generators_are_left_alone(case: Case) -> None:
+    torch_before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    task = case.task()
+    task.loss(task.initial(), *(part[0] for part in task.batch(0)))
+    task.evaluate(dict(case.workload().module(0).named_parameters()))
+    assert torch.equal(torch.get_rng_state(), torch_before)
+    assert (np.random.get_state()[1] == numpy_before).all()  # noqa: NPY002
+
+
+@every_workload
+def test_the_module_is_the_loss(case: Case) -> None:
+    """A real process that runs the module and a simulated worker start from the same numbers."""
+    task, module = case.task(seed=5), case.workload().module(5)
+    batch = tuple(part[1] for part in task.batch(0))
+    loss = module(*batch)
+    loss.backward()
+    gradients, functional = grad_and_value(task.loss)(task.initial(), *batch)
+    assert loss.shape == ()
+    assert torch.equal(loss.detach(), functional)
+    for name, parameter in module.named_parameters():
+        assert parameter.grad is not None
+        assert torch.equal(parameter.grad, gradients[name]), name
+
+
+@every_workload
+def test_batched_rows_equal_a_loop(case: Case) -> None:
+    rows = rows_of(case, 5)
+    loss = case.task(0).loss
+    gradients, losses = vmap(grad_and_value(loss))(rows[0], *rows[1])
+    for row in range(5):
+        params, batch = {name: value[row] for name, value in rows[0].items()}, [part[row] for part in rows[1]]
+        # the seed of the task whose loss is called does not matter
+        one, value = grad_and_value(case.task(seed=row).loss)(params, *batch)
+        torch.testing.assert_close(losses[row], value, rtol=1e-5, atol=1e-5)
+        for name, gradient in one.items():
+            scale = float(gradient.abs().max())
+            torch.testing.assert_close(gradients[name][row], gradient, rtol=0, atol=2e-5 * scale)
+
+
+@every_workload
+def test_a_row_does_not_depend_on_its_company(case: Case) -> None:
+    """Bit-equal alone, among a few, and among 24, at the workload's own batch size: so the result of a run
+    does not hang on what ran beside it."""
+    rows = rows_of(case, 24, batch_size=None)
+    batched = vmap(grad_and_value(case.task(0).loss))
+    gradients, losses = batched(rows[0], *rows[1])
+    for which in (slice(0, 1), slice(23, 24), slice(3, 8)):
+        params, batch = row_slice(rows, which)
+        some, some_losses = batched(params, *batch)
+        assert torch.equal(some_losses, losses[which])
+        for name, gradient in some.items():
+            assert torch.equal(gradient, gradients[name][which]), name
+
+
+@every_workload
+def test_evaluate(case: Case) -> None:
+    workload, task = case.workload(), case.task()
+    params = dict(workload.module(1).named_parameters())
+    before = {name: value.detach().clone() for name, value in params.items()}
+    result = task.evaluate(params)
+    assert workload.metric in result
+    assert all(type(value) is float and math.isfinite(value) for value in result.values())
+    assert task.evaluate(params) == result
+    assert case.task(world_size=2).evaluate(params) == result, "all methods of a seed share one test part"
+    assert all(value.grad is None and torch.equal(value, before[name]) for name, value in params.items())
+    broken = {name: torch.full_like(value, math.nan) for name, value in before.items()}
+    assert any(math.isnan(value) for value in task.evaluate(broken).values())
+
+
+@every_workload
+def test_how_it_is_judged_is_declared(case: Case) -> None:
+    workload = case.workload()
+    units = {"accuracy": "points", "bits_per_byte": "bits/byte", "excess_loss": "1"}
+    assert workload.name == case.name
+    assert workload.version >= 1
+    assert workload.unit == units[workload.metric]
+    assert workload.direction == ("higher" if workload.metric == "accuracy" else "lower")
+    assert workload.margin > 0
+    assert {**workload.options, **case.options} == workload.options
+    for field in dataclasses.fields(workload):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(workload, field.name, None)
+
+
+@every_workload
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"seed": -1}, "seed of workload .* must be an integer >= 0, got -1"),
+        ({"world_size": 0}, "world_size of workload .* must be an integer >= 1, got 0"),
+        ({"world_size": True}, "world_size of workload .* must be an integer >= 1, got True"),
+        ({"batch_size": 0}, "batch_size of workload .* must be an integer >= 1, got 0"),
+        ({"batch_size": 2.5}, "batch_size of workload .* must be an integer >= 1, got 2.5"),
+        ({"sharding": "by-clas"}, 'has no sharding "by-clas": use "iid"'),
+    ],
+)
+def test_impossible_tasks_are_refused(case: Case, wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        case.workload().task(**{"seed": 0, "world_size": 4, **wrong})
+
+
+@every_workload
+def test_steps_before_the_first_are_refused(case: Case) -> None:
+    with pytest.raises(ValueError, match="step must be >= 0, got -1"):
+        case.task().batch(-1)
