@@ -12,6 +12,11 @@ CALL_TIMEOUT_S: Final = 60
 DEFAULT_MAX_ARRAY_SIZE: Final = 1001
 """Slurm's own default, for a plan made where there is no Slurm to ask."""
 
+WHAT_TO_DO: Final = (
+    "submit from a login node of the cluster, or start a cluster on this machine "
+    "(`python -m slurm.devcluster up`), or run here with --on local"
+)
+
 
 class SlurmError(RuntimeError):
     """Slurm is not there or refused something; the message says what to do."""
@@ -21,10 +26,7 @@ def require_slurm() -> None:
     """Raises `SlurmError` unless sbatch, srun, scontrol and squeue are on PATH."""
     missing = [name for name in ("sbatch", "srun", "scontrol", "squeue") if shutil.which(name) is None]
     if missing:
-        raise SlurmError(
-            f"{', '.join(missing)} not on PATH: submit from a login node of the cluster, or start a "
-            "cluster on this machine (`python -m slurm.devcluster up`), or run here with --on local"
-        )
+        raise SlurmError(f"{', '.join(missing)} not on PATH: {WHAT_TO_DO}")
 
 
 def max_array_size() -> int:
@@ -52,5 +54,6 @@ def _ask(*command: str) -> str:
             f"`{' '.join(command)}` gave no answer in {CALL_TIMEOUT_S} s: is slurmctld up?"
         ) from None
     if done.returncode != 0:
-        raise SlurmError(f"`{' '.join(command)}` failed: {done.stderr.strip() or 'no message'}")
+        said = done.stderr.strip().splitlines() or ["no message"]
+        raise SlurmError(f"`{' '.join(command)}` failed ({said[-1]}): {WHAT_TO_DO}")
     return done.stdout

@@ -81,7 +81,7 @@ class Submission:
         if not self.jobs:
             return f"{self.sweep}: nothing to do"
         if not self.job_ids:
-            return "\n".join([*self.scripts, f"{work} would be submitted as {len(self.jobs)} arrays"])
+            return "\n".join([*self.scripts, f"{work} would be submitted; arrays: {len(self.jobs)}"])
         return (
             f"{work} submitted as Slurm jobs {', '.join(self.job_ids)}, noted in {self.record}\n"
             f"follow them with `bandwise status {self.sweep}` and `squeue --me`"

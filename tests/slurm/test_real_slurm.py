@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import pickletools
+import shlex
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,12 +15,15 @@ from typing import Any
 
 import pytest
 
+from bandwise.cli import main
 from slurm.devcluster import Cluster
 from slurm.profile import Profile
 from slurm.scheduler import SlurmError, max_array_size, unfinished
 from slurm.submit import Submission, submit_groups, wait
 from suite.runs.execute import execute
+from suite.runs.plan import make_plan, statuses
 from suite.runs.store import Store
+from suite.runs.sweep import load_sweep
 from tests.slurm.specs import broken, tiny
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(180)]
@@ -26,6 +31,17 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(180)]
 PROFILE = Profile("test", timeout_min=5, mem="1G", array_parallelism=4)
 GROUPS = [[tiny(0), broken(1), tiny(2)], [tiny(0, "local-sgd")], [tiny(1, steps=6)]]
 RUNS = [spec for group in GROUPS for spec in group]
+
+SWEEP = """
+workloads: [quadratic]
+world_size: 2
+steps: 4
+batch_size: 4
+seeds: 2
+lr: {schedule: constant}
+arms:
+  sgd: {algorithm: allreduce-sgd, lr: 0.01}
+"""
 
 
 @dataclass(frozen=True)
@@ -116,6 +132,35 @@ def test_only_plain_data_crosses_to_the_node(swept: Swept) -> None:
             if word.startswith(("slurm.", "suite.", "reference_impls", "torch", "numpy"))
         }
         assert modules == {"slurm.member"}
+
+
+def test_the_command_line_submits_what_is_missing(
+    dev_cluster: Cluster,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sweep, profile, root = tmp_path / "small.yaml", tmp_path / "site.yaml", tmp_path / "results"
+    sweep.write_text(SWEEP, encoding="utf-8")
+    profile.write_text("timeout_min: 5\n", encoding="utf-8")
+    command = ["sweep", str(sweep), "--on", f"slurm:{profile}", "--results", str(root), "--json"]
+    monkeypatch.setattr(sys, "argv", ["bandwise", *command])
+
+    def submit() -> dict[str, Any]:
+        assert main(command) == 0
+        return dict(json.loads(capsys.readouterr().out))
+
+    plan, store = make_plan(load_sweep(str(sweep))), Store(root)
+    done, missing = plan.specs
+    for _ in execute([done], store):
+        pass
+    sent = submit()
+    wait([job["job_id"] for job in sent["jobs"]], poll_s=0.2)
+    assert {status.state for status in statuses(plan, store).values()} == {"done"}
+    record = json.loads(Path(sent["record"]).read_text())
+    assert record["groups"] == [[missing.run_id]]
+    assert record["command"] == shlex.join(["bandwise", *command])
+    assert submit()["jobs"] == [], "all is done, so nothing is sent"
 
 
 def test_a_warned_member_notes_its_runs(dev_cluster: Cluster, tmp_path: Path) -> None:

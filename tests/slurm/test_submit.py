@@ -113,6 +113,36 @@ def test_without_slurm_the_error_says_what_to_do(tmp_path: Path, monkeypatch: py
     assert not any(tmp_path.iterdir())
 
 
+def test_a_slurm_that_does_not_answer_is_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("sbatch", "srun", "squeue", "scontrol"):
+        (tmp_path / name).write_text("#!/bin/sh\necho first >&2; echo 'no controller' >&2; exit 1\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    with pytest.raises(SlurmError, match=r"show config` failed \(no controller\): submit from a login node"):
+        submit_groups([[tiny(0)]], PROFILE, tmp_path / "results", sweep="tiny")
+    assert not (tmp_path / "results").exists()
+
+
+def test_waiting_outlasts_a_short_silence_but_not_a_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[set[str] | None] = [{"1", "2"}, None, None, None, None, {"2"}, None, set()]
+
+    def unfinished(job_ids: object) -> set[str]:
+        answer = answers.pop(0)
+        if answer is None:
+            raise SlurmError("silent")
+        return answer
+
+    monkeypatch.setattr(slurm.submit, "unfinished", unfinished)
+    left: list[int] = []
+    slurm.submit.wait(["1", "2"], left.append, poll_s=0)
+    assert left == [2, 1, 0]
+    answers[:] = [None] * 5
+    with pytest.raises(SlurmError, match="silent"):
+        slurm.submit.wait(["1"], poll_s=0)
+
+
 def test_nothing_to_submit_is_an_error(tmp_path: Path) -> None:
     for groups in ([], [[tiny(0)], []]):
         with pytest.raises(SubmissionError, match="nothing to submit"):
