@@ -28,6 +28,8 @@ from slurm.devcluster.process import Process, children
 
 PR_SET_CHILD_SUBREAPER = 36
 READY_TIMEOUT_S = 10.0
+NOT_STARTED = 127
+"""The shell's exit code for a command that does not exist."""
 
 
 @dataclass
@@ -41,20 +43,21 @@ class Keeper:
     def start(self, daemon: Daemon) -> bool:
         """Start one daemon in its own session, its output in ``log/<name>.out``; wait until it is ready.
 
-        False where it ended or was not ready in time; whoever waits for the cluster says so, with the output.
+        False where it cannot be started, ended, or was not ready in time; whoever waits for the cluster says so.
         """
         out = str(self.layout.log_dir / f"{daemon.name}.out")
-        pid = os.posix_spawnp(
-            daemon.argv[0],
-            daemon.argv,
-            os.environ,
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, out, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
-                (os.POSIX_SPAWN_DUP2, 1, 2),
-            ],
-            setsid=True,
-        )
+        output = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, out, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ]
+        try:
+            pid = os.posix_spawnp(daemon.argv[0], daemon.argv, os.environ, file_actions=output, setsid=True)
+        except OSError as error:
+            sys.stderr.write(f"{daemon.name}: cannot start {daemon.argv[0]}: {error.strerror}\n")
+            self.exited[daemon.name] = NOT_STARTED
+            self.record()
+            return False
         self.started[daemon.name] = Process.of(pid)
         self.record()
         deadline = time.monotonic() + READY_TIMEOUT_S

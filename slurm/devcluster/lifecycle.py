@@ -57,6 +57,7 @@ class Cluster:
     def down(self) -> None:
         """Stop every process of the cluster and remove its folder. Harmless when it is down already."""
         self.keeper.signal(signal.SIGTERM)
+        self.keeper.wait_s(STOP_TIMEOUT_S)
         down(self.state_dir)
         self._popen.wait()
         if self._popen.stdin is not None:

@@ -154,12 +154,15 @@ def test_a_cluster_whose_keeper_was_killed_can_still_be_taken_down() -> None:
 
 
 @pytest.mark.slurm
-def test_a_node_that_does_not_start_is_named_and_nothing_stays(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("prefix", "message"), [("false", r"^b ended at once"), ("no-such-prefix", r"(?s)^b ended.*No such file")]
+)
+def test_a_node_that_does_not_start_is_named_and_nothing_stays(prefix: str, message: str) -> None:
     good, bad = (Node(name, port) for name, port in zip("ab", lifecycle._free_ports(2), strict=True))
     state_dir = Path("/tmp") / f"bandwise-test-{os.getpid()}"
     before = set(children(os.getpid()))
-    with pytest.raises(DevClusterError, match=r"^b ended at once"):
-        up([good, replace(bad, prefix=("false",))], state_dir=state_dir)
+    with pytest.raises(DevClusterError, match=message):
+        up([good, replace(bad, prefix=(prefix,))], state_dir=state_dir)
     assert not state_dir.exists()
     assert set(children(os.getpid())) <= before
 
