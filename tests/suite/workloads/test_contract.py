@@ -7,6 +7,7 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,17 @@ from suite.workloads.initialisation import draw_parameters
 from tests.suite.workloads.cases import CASES, Case, draws
 
 ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Runs train on one thread; with two, a batched product of one row splits its inner sum."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 every_workload = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 Rows = tuple[dict[str, torch.Tensor], tuple[torch.Tensor, ...]]
@@ -166,6 +178,7 @@ def test_batched_rows_equal_a_loop(case: Case) -> None:
 
 
 @every_workload
+@pytest.mark.usefixtures("one_thread")
 def test_a_row_does_not_depend_on_its_company(case: Case) -> None:
     """Bit-equal alone, among a few, and among 24, at the workload's own batch size: so the result of a run
     does not hang on what ran beside it."""
