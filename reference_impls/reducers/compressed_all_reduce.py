@@ -8,7 +8,8 @@ the servers' errors, out_t = mean(u_t) + E_{t-1} - E_t holds element by element.
 Differences: a scale travels inside the message of its piece, 4 bytes behind the signs, so a call is two collectives
 instead of four at the same number of bytes. Scales and errors are over real elements only (DeepSpeed lets padding take
 part). Zeros of either sign are sent, and booked, as +1. Norms are sums over a fixed tree (`codecs.sums`). A value that
-is not finite makes its piece's scale NaN and hence the result NaN on all ranks. One worker compresses nothing.
+is not finite on any rank makes the scale of its piece, and so the result there on all ranks, not finite, for good: the
+errors keep it. One worker compresses nothing.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def compressed_all_reduce(
     received = yield from world.all_to_all(up.view(-1), f"{stage}-up")
 
     mean = u.new_zeros(piece)
-    signs.decode_accumulate(received[:, :body], _scales(received, body) / n, mean)
+    signs.decode_accumulate(received[:, :body], _scales(received, body).to(u.dtype) / n, mean)
     mine = shard.chunk()
     real = mine.stop - mine.start
     mean[:real].add_(server_error)
@@ -73,7 +74,7 @@ def compressed_all_reduce(
 def _scale(blocks: Tensor, counts: Tensor, norm: Norm) -> Tensor:
     """[..., b] -> [...]: the scale over the real elements of each block (the rest is 0); 0 for an empty block."""
     real = counts.clamp(min=1)
-    return fixed_sum(blocks.abs()) / real if norm == "l1" else (fixed_sum(blocks.square()) / real).sqrt()
+    return fixed_sum(blocks.abs()) / real if norm == "l1" else (fixed_sum(blocks * blocks) / real).sqrt()
 
 
 def _message(blocks: Tensor, scales: Tensor) -> Tensor:

@@ -1,0 +1,263 @@
+"""Compressed all-reduce: its identities, an implementation of its definition in numpy beside it, its bytes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls.algorithm import Shard
+from reference_impls.codecs import signs
+from reference_impls.collectives import AllToAll, Collective
+from reference_impls.drivers.ledger import Ledger
+from reference_impls.reducers.compressed_all_reduce import Norm, Scale, compressed_all_reduce
+from tests.reference_impls.exchanges import requests, run, shards
+
+SIZES = (2, 3, 4, 5, 8)
+LENGTHS = (5, 72, 1003)  # 5 on 8 ranks: seven of them serve nothing; 72 on 8: one too few for the last
+every_size = pytest.mark.parametrize("size", SIZES)
+every_length = pytest.mark.parametrize("d", LENGTHS)
+every_form = pytest.mark.parametrize(("norm", "scale"), [("l2", "chunk"), ("l1", "chunk"), ("l2", "shard"), ("l1", "shard")])
+
+
+@dataclass
+class Ranks:
+    """n ranks with their carried errors."""
+
+    size: int
+    d: int
+    norm: Norm = "l2"
+    scale: Scale = "chunk"
+    dtype: torch.dtype = torch.float64
+    shards: list[Shard] = field(init=False)
+    worker: list[Tensor] = field(init=False)
+    server: list[Tensor] = field(init=False)
+    ledgers: list[Ledger] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.shards = shards(self.size, [self.d], dtype=self.dtype)
+        self.worker = [torch.zeros(self.d, dtype=self.dtype) for _ in self.shards]
+        self.server = [torch.zeros(s.chunk().stop - s.chunk().start, dtype=self.dtype) for s in self.shards]
+
+    def call(self, u: Tensor) -> list[Tensor]:
+        """[n, d] -> the answer of every rank."""
+        exchanges = [
+            compressed_all_reduce(s, row.clone(), w, e, "m", self.norm, self.scale)
+            for s, row, w, e in zip(self.shards, u, self.worker, self.server, strict=True)
+        ]
+        found, self.ledgers = run(exchanges)
+        return found
+
+    @property
+    def error(self) -> Tensor:
+        """E: the mean of the workers' errors plus the servers' errors."""
+        return torch.stack(self.worker).sum(0) / self.size + torch.cat(self.server)
+
+
+def inputs(size: int, d: int, step: int = 0) -> Tensor:
+    """[n, d] in double precision, with a common part, coordinates of very different size, and exact zeros."""
+    generator = torch.Generator().manual_seed(100 * step + size)
+    u = torch.randn(size, d, generator=generator, dtype=torch.float64) + torch.randn(d, generator=generator)
+    u *= 10 ** (2 * torch.rand(d, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 1)
+    u[:, ::7] = 0
+    return u
+
+
+class Definition:
+    """The algorithm's box in numpy, one element after the other; scales travel as float32."""
+
+    def __init__(self, size: int, d: int, norm: Norm, scale: Scale) -> None:
+        piece = 8 * math.ceil(d / (8 * size))
+        self.parts = [slice(min(r * piece, d), min((r + 1) * piece, d)) for r in range(size)]
+        self.norm, self.scale = norm, scale
+        self.worker, self.server = np.zeros((size, d)), np.zeros(d)
+
+    def quantised(self, x: np.ndarray, part: slice, whole: bool = False) -> np.ndarray:
+        block = x if whole else x[part]
+        if block.size == 0:
+            return x[part]
+        size = np.sqrt(np.mean(block**2)) if self.norm == "l2" else np.mean(np.abs(block))
+        return np.float32(size).astype(np.float64) * np.where(x[part] >= 0, 1.0, -1.0)
+
+    def call(self, u: np.ndarray) -> np.ndarray:
+        p = u + self.worker
+        sent = [np.concatenate([self.quantised(row, part, self.scale == "shard") for part in self.parts]) for row in p]
+        self.worker = p - np.stack(sent)
+        mean = np.mean(sent, axis=0) + self.server
+        out = np.concatenate([self.quantised(mean, part) for part in self.parts])
+        self.server = mean - out
+        return out
+
+
+@every_size
+@every_length
+@every_form
+def test_it_is_its_definition_and_what_is_lost_is_kept(size: int, d: int, norm: Norm, scale: Scale) -> None:
+    """out_t = mean u_t + E_(t-1) - E_t in every element, and so summed over steps, in double precision."""
+    ranks, definition = Ranks(size, d, norm, scale), Definition(size, d, norm, scale)
+    sent, given = torch.zeros(d, dtype=torch.float64), torch.zeros(d, dtype=torch.float64)
+    for step in range(6):
+        u, before = inputs(size, d, step), ranks.error
+        out = ranks.call(u)[0]
+        np.testing.assert_allclose(out.numpy(), definition.call(u.numpy()), rtol=2e-7, atol=0)
+        np.testing.assert_allclose(torch.stack(ranks.worker).numpy(), definition.worker, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(torch.cat(ranks.server).numpy(), definition.server, rtol=0, atol=1e-5)
+        torch.testing.assert_close(out, u.mean(0) + before - ranks.error, rtol=0, atol=1e-12)
+        sent += out
+        given += u.mean(0)
+    torch.testing.assert_close(sent, given - ranks.error, rtol=0, atol=1e-12)
+    assert ranks.error.abs().max() > 0.1
+
+
+@every_size
+@every_length
+def test_all_ranks_answer_the_same_bits_of_one_magnitude_a_piece(size: int, d: int) -> None:
+    ranks = Ranks(size, d, dtype=torch.float32)
+    for step in range(3):
+        found = ranks.call(inputs(size, d, step).float())
+        assert all(torch.equal(found[0], other) for other in found)
+        for shard in ranks.shards:
+            piece = found[0][shard.chunk()].abs()
+            assert piece.numel() == 0 or (piece == piece[0]).all()
+
+
+@every_size
+@every_length
+def test_bytes_sent_are_those_of_the_formula(size: int, d: int) -> None:
+    """2 D (n-1)/n bits of signs and 2 x 32 (n-1) bits of scales, D = d padded once to a multiple of 8 n."""
+    padded = 8 * size * math.ceil(d / (8 * size))
+    for scale in ("chunk", "shard"):
+        ranks = Ranks(size, d, scale=scale, dtype=torch.float32)
+        ranks.call(inputs(size, d).float())
+        for ledger in ranks.ledgers:
+            assert [(r["stage"], r["collective"], r["calls"]) for r in ledger.rows()] == [
+                ("m-up", "all-to-all", 1),
+                ("m-down", "all-gather", 1),
+            ]
+            bits = 8 * sum(row["wire_bytes"] for row in ledger.rows())
+            assert bits == 2 * padded * (size - 1) // size + 2 * 32 * (size - 1)
+
+
+@pytest.mark.parametrize("scale", ["chunk", "shard"])
+def test_the_l2_scale_keeps_the_norm_and_loses_what_theory_says(scale: Scale) -> None:
+    """|x - C(x)|^2 = 2 |x|^2 (1 - |x|_1 / (sqrt(b) |x|_2)); one-sparse input loses more than there was."""
+    size, d = 4, 1000
+    sparse = torch.eye(1, d, dtype=torch.float64).expand(size, d)
+    for u in (inputs(size, d), sparse):
+        ranks = Ranks(size, d, "l2", scale)
+        ranks.call(u)
+        for shard in ranks.shards:
+            part = shard.chunk() if scale == "chunk" else slice(0, d)
+            x, lost = u[0][part], ranks.worker[0][part].square().sum()
+            norm, b = torch.linalg.vector_norm(x), part.stop - part.start
+            if norm == 0:
+                assert lost == 0
+                continue
+            torch.testing.assert_close((x - ranks.worker[0][part]).norm(), norm, rtol=1e-6, atol=0)
+            expected = 2 * norm**2 * (1 - x.abs().sum() / (math.sqrt(b) * norm))
+            torch.testing.assert_close(lost, expected, rtol=1e-5, atol=0)
+            assert u is not sparse or lost > 1.8 * norm**2
+
+
+def test_the_l1_scale_is_a_contraction() -> None:
+    """|x - C(x)|^2 = |x|^2 (1 - |x|_1^2 / (b |x|_2^2)) < |x|^2."""
+    size, d = 4, 1000
+    u = inputs(size, d)
+    ranks = Ranks(size, d, "l1")
+    ranks.call(u)
+    for shard in ranks.shards:
+        x, lost = u[0][shard.chunk()], ranks.worker[0][shard.chunk()]
+        expected = x.square().sum() - x.abs().sum() ** 2 / x.numel()
+        torch.testing.assert_close(lost.square().sum(), expected, rtol=1e-5, atol=0)
+
+
+@every_size
+@every_form
+def test_zeros_without_errors_stay_zeros(size: int, norm: Norm, scale: Scale) -> None:
+    ranks = Ranks(size, 100, norm, scale, torch.float32)
+    for _ in range(2):
+        for found in ranks.call(torch.zeros(size, 100)):
+            assert torch.equal(found, torch.zeros(100))
+        assert torch.equal(ranks.error, torch.zeros(100))
+
+
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+def test_a_zero_of_either_sign_is_sent_and_booked_as_plus(zero: float) -> None:
+    """Message and error must tell the same story; codes exist that send +1 and book 0, or send -1 for -0.0."""
+    d, size = 16, 2
+    (shard, _) = shards(size, [d])
+    u = torch.full((d,), -2.0)
+    u[3] = u[9] = zero
+    error = torch.zeros(d)
+    messages: list[Collective] = []
+
+    def answer(request: Collective) -> Tensor:
+        messages.append(request)
+        return request.buffer.view(size, -1) if isinstance(request, AllToAll) else request.buffer.expand(size, -1)
+
+    requests(compressed_all_reduce(shard, u, error, torch.zeros(8), "m"), answer)
+    up = messages[0].buffer.view(size, -1)
+    bits = torch.empty(size, 8, dtype=torch.bool)
+    signs.unpack(up[:, :1], bits)
+    assert bits.flatten().tolist() == [i in (3, 9) for i in range(d)]
+    scale = math.sqrt(7 * 4 / 8)
+    for i in (3, 9):
+        assert float(error[i]) == pytest.approx(-scale)
+    assert float(error[0]) == pytest.approx(-2 + scale)
+
+
+def test_coordinates_that_are_always_zero_are_moved_but_their_error_is_bounded() -> None:
+    """One bit cannot say 0. What they get is as large as what the others get, and averages out."""
+    size, d, steps = 2, 400, 100
+    ranks = Ranks(size, d)
+    total, largest, error = torch.zeros(d, dtype=torch.float64), 0.0, 0.0
+    for step in range(steps):
+        u = torch.randn(size, d, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
+        u[:, : d // 4] = 0
+        out = ranks.call(u)[0]
+        assert (out != 0).all()
+        total += out
+        largest = max(largest, float(out.abs().max()))
+        error = max(error, float(ranks.error[: d // 4].abs().max()))
+    assert 0.05 < error < 20
+    assert float(total[: d // 4].abs().max()) / steps < 20 / steps
+    assert largest < 5
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("size", [2, 8])
+@every_form
+def test_one_rank_that_is_not_finite_is_seen_by_all_for_good(bad: float, size: int, norm: Norm, scale: Scale) -> None:
+    ranks = Ranks(size, 100, norm, scale, torch.float32)
+    ranks.call(inputs(size, 100).float())
+    broken = inputs(size, 100, 1).float()
+    broken[size - 1, 42] = bad
+    for found in ranks.call(broken):
+        assert not torch.isfinite(found[42])
+    for step in range(2, 5):
+        for found in ranks.call(inputs(size, 100, step).float()):
+            assert not torch.isfinite(found[42])
+
+
+def test_one_worker_compresses_nothing() -> None:
+    ranks = Ranks(1, 100)
+    u = inputs(1, 100)
+    assert torch.equal(ranks.call(u)[0], u[0])
+    assert torch.equal(ranks.error, torch.zeros(100, dtype=torch.float64))
+    assert ranks.ledgers[0].rows() == []
+
+
+def test_padding_takes_no_part() -> None:
+    """5 elements on 8 ranks: one rank serves all, the scale is over 5 elements and not over the 8 sent."""
+    ranks = Ranks(8, 5)
+    u = inputs(8, 5)
+    out = ranks.call(u)[0]
+    assert [e.numel() for e in ranks.server] == [5] + 7 * [0]
+    first = torch.stack([row - e for row, e in zip(u, ranks.worker, strict=True)])
+    for row, message in zip(u, first, strict=True):
+        torch.testing.assert_close(message.abs(), (row.norm() / math.sqrt(5)).expand(5), rtol=1e-6, atol=0)
+    assert torch.isfinite(out).all()
