@@ -4,10 +4,12 @@ Warm-up (T_w steps): g = mean g_i; m <- b1 m + (1-b1) g; v <- b2 v + (1-b2) g^2;
 Compressed: u_i = b1 m + (1-b1) g_i from the agreed m; m <- CAR(u_i) with worker and server errors; same x with v frozen.
 The body of the paper could not be read; its first author's prototype and DeepSpeed's first 1-bit Adam were.
 
-Differences: weight decay is decoupled (the prototype adds it to the gradient). Coordinates whose frozen variance is 0
-are not moved, since +-scale / eps would be enormous. T_w is 15 % of the training unless given, borrowed from 1-bit Adam
-(the paper's value was not readable), and never before the learning rate's warm-up ends. The abstract speaks of
-compressing gradients, all code compresses the momentum: so does this; ``compress="gradient"`` is the other reading.
+Differences: weight decay is decoupled (the prototype adds it to the gradient). v starts at 0, as in DeepSpeed (there at
+1). Coordinates whose frozen variance is 0 are not moved, since +-scale / eps would be enormous. A bucket is compressed
+as one vector (the prototype compresses tensor by tensor, and never those of fewer than 8 n elements), with the scale
+over all elements of a piece (there over those that are not 0). T_w is 15 % of the training unless given, borrowed from
+1-bit Adam (the paper's value was not readable), and never before the learning rate's warm-up ends. The abstract speaks
+of compressing gradients, all code compresses the momentum: so does this; ``compress="gradient"`` is the other reading.
 One worker compresses nothing. No bias correction, as in both codes, unless asked for.
 """
 
@@ -26,7 +28,7 @@ from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
 from reference_impls.reducers.compressed_all_reduce import compressed_all_reduce
 
-_TINY = 1e-38
+_TINY = torch.finfo(torch.float32).tiny
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class APMSqueeze(Algorithm):
             correction1 = correction2 = 1.0
             if self.bias_correction:
                 correction1 = 1 - beta1 ** (shard.step + 1)
-                correction2 = 1 - beta2 ** min(shard.step + 1, max(self.frozen_from, 1))
+                correction2 = 1 - beta2 ** min(shard.step + 1, self.frozen_from) if self.frozen_from else 1.0
             x = shard.params[part].mul_(1 - h["lr"] * h["weight_decay"])
             denominator = (v[part] / correction2).sqrt_().add_(h["eps"])
             move = torch.where(v[part] <= _TINY, 0.0, m[part] / denominator)  # NaN is not <= and passes through

@@ -1,0 +1,259 @@
+"""APMSqueeze: Adam while it warms up, momentum in a frozen metric afterwards, and the compressed mean's identities."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls import SimulatedCluster, create
+from reference_impls.errors import UnsupportedError
+from tests.reference_impls.exchanges import flat, team, train
+
+D, RATE, BETA1, BETA2, EPS = 103, 0.01, 0.9, 0.999, 1e-8
+
+
+def start(dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(D, generator=torch.Generator().manual_seed(8), dtype=torch.float64).to(dtype)
+
+
+def gradient(step: int, rank: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    g = torch.randn(D, generator=torch.Generator().manual_seed(1000 * step + rank), dtype=torch.float64)
+    return (g + torch.linspace(-1, 1, D, dtype=torch.float64) + 0.3 * rank).to(dtype)
+
+
+def mean_gradient(step: int, size: int) -> Tensor:
+    return torch.stack([gradient(step, rank) for rank in range(size)]).mean(0)
+
+
+def cluster(size: int, dtype: torch.dtype = torch.float64, **options: Any) -> SimulatedCluster:
+    return SimulatedCluster("apmsqueeze", [start(dtype)], size, lr=RATE, seed=2, **options)
+
+
+def advance(trained: SimulatedCluster, first: int, last: int, dtype: torch.dtype = torch.float64) -> None:
+    for step in range(first, last):
+        trained.step([[gradient(step, rank, dtype)] for rank in range(trained.world_size)])
+
+
+def error(trained: SimulatedCluster) -> Tensor:
+    """E: the mean of the workers' errors plus the servers' errors (one shard)."""
+    workers = torch.stack([trained.state(rank, "worker_error")[0] for rank in range(trained.world_size)])
+    return workers.mean(0) + torch.cat([trained.state(rank, "server_error")[0] for rank in range(trained.world_size)])
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 5])
+def test_a_warm_up_without_end_is_adam_without_bias_correction(size: int) -> None:
+    trained = cluster(size, warmup_steps=1000, weight_decay=0.1)
+    x, m, v = start(), torch.zeros(D, dtype=torch.float64), torch.zeros(D, dtype=torch.float64)
+    for step in range(30):
+        advance(trained, step, step + 1)
+        g = mean_gradient(step, size)
+        m = BETA1 * m + (1 - BETA1) * g
+        v = BETA2 * v + (1 - BETA2) * g * g
+        x = x - RATE * 0.1 * x - RATE * m / (v.sqrt() + EPS)
+        assert trained.kind == "warm-up"
+    torch.testing.assert_close(trained.parameters(0)[0], x, rtol=0, atol=1e-12)
+    torch.testing.assert_close(trained.state(0, "momentum")[0], m, rtol=0, atol=1e-13)
+    torch.testing.assert_close(trained.state(0, "variance")[0], v, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_with_bias_correction_the_warm_up_is_torch_adamw(size: int) -> None:
+    trained = cluster(size, warmup_steps=1000, bias_correction=True, weight_decay=0.1)
+    own = torch.nn.Parameter(start())
+    adam = torch.optim.AdamW([own], lr=RATE, betas=(BETA1, BETA2), eps=EPS, weight_decay=0.1)
+    for step in range(30):
+        advance(trained, step, step + 1)
+        own.grad = mean_gradient(step, size)
+        adam.step()
+    torch.testing.assert_close(trained.parameters(0)[0], own.detach(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("bias_correction", [False, True])
+def test_without_compression_it_is_momentum_in_a_frozen_metric(size: int, bias_correction: bool) -> None:
+    """T_w = 10, then the identity in place of the compressor. The variance keeps its last correction."""
+    warmup = 10
+    trained = cluster(size, warmup_steps=warmup, compressor="none", bias_correction=bias_correction)
+    x, m, v = start(), torch.zeros(D, dtype=torch.float64), torch.zeros(D, dtype=torch.float64)
+    for step in range(30):
+        advance(trained, step, step + 1)
+        g = mean_gradient(step, size)
+        m = BETA1 * m + (1 - BETA1) * g
+        v = BETA2 * v + (1 - BETA2) * g * g if step < warmup else v
+        correct_m = 1 - BETA1 ** (step + 1) if bias_correction else 1.0
+        correct_v = 1 - BETA2 ** min(step + 1, warmup) if bias_correction else 1.0
+        x = x - RATE * (m / correct_m) / ((v / correct_v).sqrt() + EPS)
+    assert trained.kind == "compressed"
+    torch.testing.assert_close(trained.parameters(0)[0], x, rtol=0, atol=1e-12)
+    assert float(error(trained).abs().max()) == 0
+
+
+@pytest.mark.parametrize("bias_correction", [False, True])
+def test_without_warm_up_and_with_unit_variance_it_is_momentum_sgd_with_error_feedback(bias_correction: bool) -> None:
+    """T_w = 0, v_0 = 1, eps = 0: x moves by the agreed momentum, and the momentum by gradients and errors."""
+    size = 4
+    trained = cluster(size, warmup_steps=0, initial_variance=1.0, eps=0.0, bias_correction=bias_correction)
+    m, e = torch.zeros(D, dtype=torch.float64), torch.zeros(D, dtype=torch.float64)
+    for step in range(20):
+        before = trained.parameters(0)[0].clone()
+        advance(trained, step, step + 1)
+        m = BETA1 * m + (1 - BETA1) * mean_gradient(step, size) + e - error(trained)
+        e = error(trained)
+        torch.testing.assert_close(trained.state(0, "momentum")[0], m, rtol=0, atol=1e-12)
+        correct = 1 - BETA1 ** (step + 1) if bias_correction else 1.0
+        torch.testing.assert_close(trained.parameters(0)[0], before - RATE * m / correct, rtol=0, atol=1e-12)
+    assert e.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 8])
+@pytest.mark.parametrize(("norm", "scale"), [("l2", "chunk"), ("l1", "shard")])
+def test_the_momentum_telescopes(size: int, norm: str, scale: str) -> None:
+    """sum_t (m_t - b1 m_(t-1)) = (1 - b1) sum_t mean g_t + E_0 - E_T, the errors starting at 0 at the switch."""
+    warmup, steps = 5, 30
+    trained = cluster(size, warmup_steps=warmup, norm=norm, scale=scale)
+    advance(trained, 0, warmup)
+    assert float(error(trained).abs().max()) == 0
+    moved = given = torch.zeros(D, dtype=torch.float64)
+    for step in range(warmup, steps):
+        before = trained.state(0, "momentum")[0].clone()
+        advance(trained, step, step + 1)
+        moved = moved + trained.state(0, "momentum")[0] - BETA1 * before
+        given = given + (1 - BETA1) * mean_gradient(step, size)
+    torch.testing.assert_close(moved, given - error(trained), rtol=0, atol=1e-11)
+
+
+def test_the_variance_is_frozen_and_momentum_and_parameters_are_equal_on_all_ranks() -> None:
+    trained = cluster(5, torch.float32, warmup_steps=5)
+    advance(trained, 0, 5, torch.float32)
+    frozen = trained.state(0, "variance")[0].clone()
+    for step in range(5, 15):
+        advance(trained, step, step + 1, torch.float32)
+        assert torch.equal(trained.state(0, "variance")[0], frozen)
+        for rank in range(1, 5):
+            for slot in ("momentum", "variance"):
+                assert torch.equal(trained.state(0, slot)[0], trained.state(rank, slot)[0])
+            assert torch.equal(trained.parameters(0)[0], trained.parameters(rank)[0])
+
+
+def test_compressing_gradients_builds_the_momentum_from_the_agreed_gradient() -> None:
+    """The other reading of the abstract: sum of (m_t - b1 m_(t-1)) = (1 - b1) (sum mean g_t - E_T)."""
+    size, warmup = 4, 5
+    trained = cluster(size, warmup_steps=warmup, compress="gradient")
+    advance(trained, 0, warmup)
+    moved = given = torch.zeros(D, dtype=torch.float64)
+    for step in range(warmup, 20):
+        before = trained.state(0, "momentum")[0].clone()
+        advance(trained, step, step + 1)
+        moved = moved + trained.state(0, "momentum")[0] - BETA1 * before
+        given = given + mean_gradient(step, size)
+    torch.testing.assert_close(moved, (1 - BETA1) * (given - error(trained)), rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("compressor", ["sign", "none"])
+def test_coordinates_without_variance_are_not_moved(compressor: str) -> None:
+    """scale / eps would throw them away: 1e5 rates in one step."""
+    size, dead = 4, slice(20, 40)
+    trained = cluster(size, torch.float32, warmup_steps=5, compressor=compressor)
+    for step in range(15):
+        rows = [gradient(step, rank, torch.float32) for rank in range(size)]
+        for row in rows:
+            row[dead] = 0 if step < 10 else 1.0  # gradients that come too late find no metric
+        trained.step([[row] for row in rows])
+    assert torch.equal(trained.parameters(0)[0][dead], start(torch.float32)[dead])
+    moved = (trained.parameters(0)[0] - start(torch.float32)).abs()
+    assert (moved > 0).sum() == D - 20
+    assert moved.max() < 10
+
+
+@pytest.mark.parametrize("when", [2, 7])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_one_rank_that_is_not_finite_is_seen_by_all(when: int, bad: float) -> None:
+    """In the warm-up and in the compressed phase, and it does not go away."""
+    size = 4
+    trained = cluster(size, torch.float32, warmup_steps=5)
+    for step in range(12):
+        rows = [gradient(step, rank, torch.float32) for rank in range(size)]
+        if step == when:
+            rows[2][50] = bad
+        trained.step([[row] for row in rows])
+        for rank in range(size):
+            assert bool(torch.isfinite(trained.parameters(rank)[0][50])) == (step < when)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 8])
+@pytest.mark.parametrize("compress", ["momentum", "gradient"])
+def test_bytes_of_both_phases_are_those_of_the_formulas(size: int, compress: str) -> None:
+    """Warm-up: 64 (n-1)/n bits an element. Compressed: 2 D (n-1)/n bits of signs, 64 (n-1) of scales."""
+    trained = cluster(size, torch.float32, warmup_steps=3, compress=compress)
+    advance(trained, 0, 8, torch.float32)
+    rows = trained.ledger.frame(0).groupby(["step", "kind"], as_index=False).wire_bytes.sum()
+    padded = 8 * size * math.ceil(D / (8 * size))
+    for row in rows.itertuples():
+        if row.kind == "warm-up":
+            assert 8 * row.wire_bytes == 64 * D * (size - 1) / size
+        else:
+            assert 8 * row.wire_bytes == 2 * padded * (size - 1) / size + 64 * (size - 1)
+    assert rows.kind.tolist() == 3 * ["warm-up"] + 5 * ["compressed"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"warmup_steps": 7}, 7),
+        ({"warmup_steps": 7, "lr_warmup_steps": 12}, 12),
+        ({"total_steps": 1000}, 150),
+        ({"total_steps": 1001}, 151),
+        ({"total_steps": 1000, "warmup_fraction": 0.25}, 250),
+        ({"total_steps": 1000, "lr_warmup_steps": 200}, 200),
+        ({"total_steps": 1000, "warmup_steps": 0}, 0),
+    ],
+)
+def test_the_length_of_the_warm_up(options: dict[str, Any], expected: int) -> None:
+    algorithm = create("apmsqueeze", **options).algorithm
+    assert algorithm.frozen_from == expected
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"warmup_steps": -1},
+        {"total_steps": 10, "warmup_fraction": 1.5},
+        {"warmup_steps": 1, "compress": "update"},
+        {"warmup_steps": 1, "compressor": "topk"},
+        {"warmup_steps": 1, "norm": "linf"},
+        {"warmup_steps": 1, "scale": "tensor"},
+    ],
+)
+def test_impossible_options_are_refused_at_once(options: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedError):
+        cluster(2, **options)
+
+
+@pytest.mark.parametrize("warmup", [0, 100])
+def test_rate_decay_and_betas_are_those_of_each_group_at_each_step(warmup: int) -> None:
+    """Decay is decoupled and outside the compression: with a gradient of zero nothing else is left."""
+    hyper = [{"lr": 0.1, "weight_decay": 0.5}, {"lr": 0.02, "weight_decay": 0.0, "betas": (0.5, 0.9)}]
+    groups = [{"params": [start()], "param_names": [str(i)], **h} for i, h in enumerate(hyper)]
+    ours = team("apmsqueeze", groups, 2, warmup_steps=warmup, initial_variance=1.0, compressor="none")
+    x = [start(), start()]
+    m = [torch.zeros(D, dtype=torch.float64) for _ in range(2)]
+    v = [torch.ones(D, dtype=torch.float64) for _ in range(2)]
+    for step in range(6):
+        for worker in ours.workers:
+            for group, h in zip(worker.optimizer.param_groups, hyper, strict=True):
+                group["lr"] = h["lr"] / (1 + step)
+        g = [gradient(step, 0), gradient(step, 1)] if step != 3 else [torch.zeros(D, dtype=torch.float64)] * 2
+        train(ours, lambda rank, g=g: torch.cat(g))
+        for i, h in enumerate(hyper):
+            beta1, beta2 = h.get("betas", (BETA1, BETA2))
+            m[i] = beta1 * m[i] + (1 - beta1) * g[i]
+            v[i] = beta2 * v[i] + (1 - beta2) * g[i] ** 2 if warmup else v[i]
+            rate = h["lr"] / (1 + step)
+            x[i] = x[i] * (1 - rate * h["weight_decay"]) - rate * m[i] / (v[i].sqrt() + EPS)
+    for rank in range(2):
+        torch.testing.assert_close(flat(ours, rank), torch.cat(x), rtol=0, atol=1e-12)
