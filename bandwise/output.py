@@ -59,30 +59,28 @@ class ProgressLine:
         self._width = 0
         self._note = ""
 
-    def show(self, runs: int, total: int, share: float, states: Mapping[str, int], note: str = "") -> None:
-        """Tell how far it is: runs ended, of how many, and the share of the work (0 to 1), for the time left."""
-        now = time.monotonic()
-        fresh_note = note != self._note
-        if not fresh_note and now - self._shown < self._every_s:
-            return
-        self._shown, self._note = now, note
-        elapsed = now - self._started
-        left = f", about {duration(elapsed * (1 - share) / share)} left" if 0 < share < 1 else ""
-        text = f"{self._label}: {runs} of {total} runs ({counted(states)}), {duration(elapsed)}{left}"
-        self._write(f"{text}; {note}" if note else text)
+    def runs(self, ended: int, total: int, share: float, states: Mapping[str, int], note: str = "") -> None:
+        """Tell how far a sweep is: runs ended, of how many, and the share of the work (0 to 1), for the time left."""
+        self._show(f"{ended} of {total} runs ({counted(states)})", share, note)
 
-    def say(self, text: str) -> None:
-        """A line of its own."""
-        if self._live:
-            self._stream.write("\r" + " " * self._width + "\r")
-            self._width = 0
-        print(text, file=self._stream, flush=True)
+    def steps(self, done: int, total: int) -> None:
+        """Tell how far a single run is."""
+        self._show(f"step {done} of {total}", done / total, "")
 
     def close(self) -> None:
         """Leave the terminal on a fresh line."""
         if self._live and self._width:
             print(file=self._stream, flush=True)
             self._width = 0
+
+    def _show(self, text: str, share: float, note: str) -> None:
+        now = time.monotonic()
+        if note == self._note and now - self._shown < self._every_s:
+            return
+        self._shown, self._note = now, note
+        elapsed = now - self._started
+        left = f", about {duration(elapsed * (1 - share) / share)} left" if 0 < share < 1 else ""
+        self._write("; ".join(filter(None, [f"{self._label}: {text}, {duration(elapsed)}{left}", note])))
 
     def _write(self, text: str) -> None:
         if self._live:

@@ -71,12 +71,7 @@ def run(args: argparse.Namespace) -> int:
         return _answer(args, store.result(spec.run_id) or {}, "already settled; --again repeats it")
     torch.set_num_threads(1)
     line = ProgressLine(f"run {spec.run_id}")
-    (outcome,) = execute(
-        [spec],
-        store,
-        lambda step: line.show(0, 1, step / spec.steps, {}, f"step {step} of {spec.steps}"),
-        port=args.port,
-    )
+    (outcome,) = execute([spec], store, lambda step: line.steps(step, spec.steps), port=args.port)
     line.close()
     return _answer(args, outcome.result, str(store.folder(spec.run_id)))
 

@@ -111,7 +111,7 @@ def _carry_out(args: argparse.Namespace, label: str, specs: Sequence[RunSpec], s
 
     def show(tally: Tally) -> None:
         share = tally.run_steps / max(1, tally.run_steps_total)
-        line.show(tally.runs, tally.runs_total, share, tally.states, tally.note)
+        line.runs(tally.runs, tally.runs_total, share, tally.states, tally.note)
 
     try:
         return run_local(specs, store, args.jobs, show)
@@ -153,33 +153,13 @@ def _tune(args: argparse.Namespace, sweep: Sweep, store: Store) -> int:
     return 0
 
 
-def _submit(args: argparse.Namespace, sweep: Sweep, profile_name: str, root: Path) -> int:
-    from slurm.profile import DEFAULT, load_profile
-    from slurm.submit import cut, submit_sweep
-    from suite.runs.plan import make_plan, open_specs
-    from suite.runs.store import Store
+def _submit(args: argparse.Namespace, sweep: Sweep, profile: str, root: Path) -> int:
+    from slurm.submit import submit_sweep
+    from suite.runs.plan import make_plan
 
-    profile = load_profile(profile_name or DEFAULT)
-    plan = make_plan(sweep, args.only)
-    missing = open_specs(plan.specs, Store(root))
-    if not missing:
-        answer: dict[str, Any] = {"sweep": sweep.name, "runs": 0, "members": 0, "job_ids": [], "record": None}
-        text = f"{sweep.name}: nothing is missing"
-    else:
-        sent = submit_sweep(cut(missing, profile), profile, root, sweep=sweep.name, dry_run=args.dry_run)
-        answer = {
-            "sweep": sweep.name,
-            "runs": sent.runs,
-            "members": sent.members,
-            "job_ids": list(sent.job_ids),
-            "record": str(sent.record),
-        }
-        jobs = ", ".join(sent.job_ids) or "none, this was a dry run"
-        text = f"{sweep.name}: {sent.runs} runs in {sent.members} members; jobs {jobs}; record {sent.record}"
-        if args.dry_run:
-            text += "\n\n" + "\n\n".join(sent.scripts)
+    submission = submit_sweep(make_plan(sweep, args.only), profile or None, root, dry_run=args.dry_run)
     if args.json:
-        print_json(answer)
+        print_json(submission.as_dict())
     else:
-        print(text)
+        print(submission)
     return 0

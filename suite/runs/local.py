@@ -125,8 +125,6 @@ class _Worker:
             self._counted = message[1]
         elif message[0] == "run":
             self._ended(tally, *message[1:])
-        elif message[0] == "group":
-            self._hand = {}
         else:
             self.full = message[1]
             tally.interrupted = True

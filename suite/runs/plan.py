@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
+from reference_impls.errors import UnknownAlgorithmError
 from suite.runs.rates import Rates, load_rates
 from suite.runs.resolve import make_spec, resolve_algorithm, resolve_workload
 from suite.runs.spec import Part, Rate, RunSpec
@@ -59,26 +60,32 @@ def make_plan(sweep: Sweep, only: str | None = None) -> Plan:
     runs = []
     for panel in sweep.panels():
         arms = [arm for arm in sweep.arms_of(panel) if only is None or fnmatchcase(arm.label, only)]
+        workload = workload_of(panel)
         resolved = {arm.label: _resolve(sweep, panel, arm, rates) for arm in arms}
         for seed in range(sweep.seeds):
             for arm in arms:
-                method, workload, lr = resolved[arm.label]
+                method, lr = resolved[arm.label]
                 runs.append(PlannedRun(panel, arm, spec_of(sweep, panel, method, workload, lr, seed)))
     if not runs:
         raise PlanError(f"no arm of sweep {sweep.name!r} matches {only!r}; its arms: {', '.join(sweep.arms)}")
     return Plan(sweep, tuple(runs), only)
 
 
-def resolve_parts(sweep: Sweep, panel: Panel, arm: Arm) -> tuple[Part, Part]:
-    """Method and workload of an arm in a panel. Raises `YamlError` with the arm's or the workload's line."""
+def workload_of(panel: Panel) -> Part:
+    """The workload of a panel. Raises `YamlError` with its line."""
     try:
-        workload = resolve_workload(panel.workload.name, panel.workload.options, panel.sharding)
+        return resolve_workload(panel.workload.name, panel.workload.options, panel.sharding)
     except ValueError as error:
         raise panel.workload.error(str(error)) from None
+
+
+def method_of(sweep: Sweep, panel: Panel, arm: Arm, lr: float) -> Part:
+    """The method of an arm at a peak learning rate. Raises `YamlError` with the arm's line."""
     try:
-        return resolve_algorithm(arm.algorithm, arm.options, panel.world_size, sweep.steps), workload
+        return resolve_algorithm(arm.algorithm, arm.options_at(lr), panel.world_size, sweep.steps)
     except ValueError as error:
-        raise arm.error("options" if arm.options else "algorithm", str(error)) from None
+        key = "algorithm" if isinstance(error, UnknownAlgorithmError) else "options"
+        raise arm.error(key, str(error)) from None
 
 
 def spec_of(sweep: Sweep, panel: Panel, method: Part, workload: Part, lr: float, seed: int) -> RunSpec:
@@ -178,14 +185,14 @@ def run_rows(plan: Plan, store: Store) -> list[dict[str, Any]]:
     ]
 
 
-def _resolve(sweep: Sweep, panel: Panel, arm: Arm, rates: Rates) -> tuple[Part, Part, float]:
-    method, workload = resolve_parts(sweep, panel, arm)
+def _resolve(sweep: Sweep, panel: Panel, arm: Arm, rates: Rates) -> tuple[Part, float]:
     if arm.baseline not in {other.label for other in sweep.arms_of(panel)}:
         raise arm.error(
             "baseline",
             f"'{arm.baseline}' is excluded from {panel.label}: exclude this arm too",
         )
-    return method, workload, rates.lr(sweep, panel, arm)
+    lr = rates.lr(sweep, panel, arm)
+    return method_of(sweep, panel, arm, lr), lr
 
 
 def _older_than_code(plan: Plan, store: Store) -> list[str]:

@@ -64,7 +64,7 @@ class Rates:
         if arm.lr is not None:
             return arm.lr
         found = self.find(panel, arm)
-        remedy = f"tune with `bandwise sweep {sweep.name} --tune`, or pin it with `lr:`"
+        remedy = f"tune with `bandwise sweep {sweep.rates_owner} --tune`, or pin it with `lr:`"
         if found is None:
             raise arm.error("lr", f"no learning rate for {panel.label} in {self.path.name}: {remedy}")
         if found.tuned_for != tuned_for(sweep, panel, arm):
@@ -78,6 +78,7 @@ def tuned_for(sweep: Sweep, panel: Panel, arm: Arm) -> str:
         {
             "algorithm": arm.algorithm,
             "options": arm.options,
+            "per_lr": arm.per_lr,
             "workload": panel.workload.name,
             "workload_options": panel.workload.options,
             "sharding": panel.sharding,
@@ -105,10 +106,10 @@ def load_rates(path: Path) -> Rates:
 def write_rates(sweep: Sweep, entries: Sequence[Tuned], seed: int) -> None:
     """Replace the sweep's file: sorted as the sweep lists panels and arms, with the command that remakes it."""
     lines = [
-        f"# Peak learning rates of the sweep '{sweep.name}', by one budget for every arm. Do not edit: remake with",
-        f"#     bandwise sweep {sweep.name} --tune",
+        f"# Peak learning rates of the sweep '{sweep.rates_owner}', by one budget for every arm. Do not edit: remake with",
+        f"#     bandwise sweep {sweep.rates_owner} --tune",
         "# value and nll are those of the end of the trial; edge says whether the choice is an end of the grid.",
-        f"sweep: {sweep.name}",
+        f"sweep: {sweep.rates_owner}",
         f"seed: {seed}",
         "rates:",
     ]

@@ -15,13 +15,15 @@
     arms:
       allreduce-sgd: {algorithm: allreduce-sgd, options: {momentum: 0.9}}
       half-traffic: {algorithm: local-sgd, options: {period: 2}, baseline: allreduce-sgd}
+      longer-and-longer: {algorithm: qsr-sgd, per_lr: {alpha: 2.0}, baseline: allreduce-sgd}
       silence: {algorithm: control-no-communication, baseline: allreduce-sgd, control: true}
     exclude:
       - {arm: half-traffic, sharding: iid}
 
 An *arm* is a label for a method with options; its *baseline* is the arm of the uncompressed run of the same
-optimizer (by default itself). An arm may pin its peak learning rate with `lr`, which takes it out of tuning. This
-module reads the file and checks what can be checked without knowing any method; `plan` does the rest.
+optimizer (by default itself). Options under `per_lr` are multiples of the peak learning rate. An arm may pin its
+peak learning rate with `lr`, which takes it out of tuning. This module reads the file and checks what can be
+checked without knowing any method; `plan` does the rest.
 """
 
 from __future__ import annotations
@@ -66,16 +68,21 @@ class WorkloadChoice:
 class Arm:
     """A label for a method with options. `baseline` names an arm, `lr` is a pinned peak learning rate or None.
 
-    place: ``file:line``.
+    per_lr: options that are stated as multiples of the peak learning rate. place: ``file:line``.
     """
 
     label: str
     algorithm: str
     options: Mapping[str, Any]
+    per_lr: Mapping[str, float]
     baseline: str
     control: bool
     lr: float | None
     place: str
+
+    def options_at(self, lr: float) -> dict[str, Any]:
+        """The options at a peak learning rate."""
+        return {**self.options, **{name: factor * lr for name, factor in self.per_lr.items()}}
 
     def error(self, key: str, what: str) -> YamlError:
         """The error that says `what` about `key` of this arm, with file and line."""
@@ -139,6 +146,11 @@ class Sweep:
     tuning: TuningBudget
     arms: Mapping[str, Arm]
     excludes: tuple[Mapping[str, Any], ...]
+
+    @property
+    def rates_owner(self) -> str:
+        """The sweep whose tuning writes the file of rates: this one, or the one it is based on."""
+        return self.rates_path.stem.removesuffix("-lr")
 
     def panels(self) -> Iterator[Panel]:
         """All combinations of workload, sharding and world size, in the order of the file."""
@@ -256,6 +268,7 @@ def _arms(section: Section) -> dict[str, Arm]:
             label=label,
             algorithm=entry.need("algorithm", str),
             options=entry.get("options", dict, {}),
+            per_lr=_multiples(entry),
             baseline=entry.get("baseline", str, label),
             control=entry.get("control", bool, False),
             lr=pinned if "lr" in entry else None,
@@ -271,6 +284,11 @@ def _arms(section: Section) -> dict[str, Arm]:
                 "baseline", f"'{baseline}' has the baseline '{arms[baseline].baseline}': name that"
             )
     return arms
+
+
+def _multiples(entry: Section) -> dict[str, float]:
+    section = entry.section("per_lr")
+    return {name: section.need(name, float) for name in section.keys()}  # noqa: SIM118 - a Section is not a dict
 
 
 def _shape(section: Section, steps: int) -> RateShape:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from suite.runs.plan import resolve_parts, spec_of
+from suite.runs.plan import method_of, spec_of, workload_of
 from suite.runs.rates import Trial, Tuned, tuned_for
 from suite.runs.spec import Part, RunSpec
 from suite.runs.store import Store
@@ -30,7 +30,6 @@ class Candidate:
 
     panel: Panel
     arm: Arm
-    method: Part
     workload: Part
     centre: float
 
@@ -77,8 +76,7 @@ def candidates(sweep: Sweep, panel: Panel) -> Iterator[Candidate]:
                 "baseline",
                 f"tuning.centres lacks '{arm.baseline}': add its rate, or pin `lr:`",
             )
-        method, workload = resolve_parts(sweep, panel, arm)
-        yield Candidate(panel, arm, method, workload, sweep.tuning.centres[arm.baseline])
+        yield Candidate(panel, arm, workload_of(panel), sweep.tuning.centres[arm.baseline])
 
 
 def grid_rate(centre: float, factor: float, offset: int) -> float:
@@ -117,17 +115,12 @@ def choose(sweep: Sweep, candidate: Candidate, store: Store, low: int, high: int
 
 def _specs(sweep: Sweep, c: Candidate, low: int, high: int) -> dict[int, RunSpec]:
     """The trials of an arm by grid offset."""
-    return {
-        offset: spec_of(
-            sweep,
-            c.panel,
-            c.method,
-            c.workload,
-            grid_rate(c.centre, sweep.tuning.factor, offset),
-            TUNING_SEED,
-        )
-        for offset in range(low, high + 1)
-    }
+    found = {}
+    for offset in range(low, high + 1):
+        lr = grid_rate(c.centre, sweep.tuning.factor, offset)
+        method = method_of(sweep, c.panel, c.arm, lr)
+        found[offset] = spec_of(sweep, c.panel, method, c.workload, lr, TUNING_SEED)
+    return found
 
 
 def _trial(spec: RunSpec, result: Mapping[str, Any] | None, metric: str) -> Trial:

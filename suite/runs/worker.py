@@ -1,7 +1,7 @@
 """One worker process of the local pool: takes groups of run ids from a pipe, trains them, reports on the same pipe.
 
-Messages to the pool: ("step", completed steps of the group), ("run", run id, state, reason), ("group",), and
-("full", text) when results cannot be kept any more. Only run ids cross the border: specs are read from the store. A
+Messages to the pool: ("step", completed steps of the group), ("run", run id, state, reason), and ("full", text)
+when results cannot be kept any more. Only run ids cross the border: specs are read from the store. A
 worker whose pool has gone ends with its next message.
 """
 
@@ -35,6 +35,5 @@ def serve(pipe: Connection, root: str) -> None:
             except StoreError as error:
                 pipe.send(("full", str(error)))
                 return
-            pipe.send(("group",))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         os._exit(1)  # nobody is left to tell
