@@ -4,7 +4,9 @@ QSR sets the length of a round from the learning rate of its first step, H = max
 that rounds grow as the learning rate decays. Rules are in `reference_impls.schedules.rules`.
 
 Differences: parameters of all trainable tensors are averaged, also of those without gradient (the official code skips
-them). Optimizer states stay local, as in the official code at its defaults. With `total_steps` the last round is cut so
+them). Optimizer states stay local, as in the official code at its defaults; its flags that average Adam's m and v are
+left out, and so is its separate period for the warm-up, in which H = H_base as in its examples. Buffers are not touched
+(there, BatchNorm statistics are estimated anew before each evaluation). With `total_steps` the last round is cut so
 that the last average is exactly at the end, as in the official code; without it training is open-ended.
 """
 

@@ -2,7 +2,7 @@
 
 With W warm-up steps, T steps in all, lowest rate m, peak M and u = (t - W) / (T - W): warm-up m + t (M - m) / W for
 t < W; cosine m + (M - m) (1 + cos(pi u)) / 2; linear m + (1 - u) (M - m); step M gamma^k after k milestones;
-cosine_step the cosine rounded to the nearest integer power of `base`; constant M.
+cosine_step the cosine rounded to the nearest integer power of `base`; constant M. Beyond T the rate stays as it is at T.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class LearningRate:
             raise UnsupportedError(f"learning rates must satisfy 0 <= min <= peak < inf, got min {self.min}, peak {self.peak}")
         if self.total < 1 or not 0 <= self.warmup <= self.total:
             raise UnsupportedError(f"steps must satisfy 0 <= warmup <= total and total >= 1, got {self.warmup}, {self.total}")
+        if not self.gamma > 0 or not self.base > 1:
+            raise UnsupportedError(f"gamma must be > 0 and base > 1, got gamma {self.gamma}, base {self.base}")
 
     def __call__(self, step: int) -> float:
         """The learning rate of the step taken when `step` steps are complete."""
@@ -48,7 +50,7 @@ class LearningRate:
             return self.peak
         if self.schedule == "step":
             return self.peak * self.gamma ** sum(step >= m for m in self.milestones)
-        u = (step - self.warmup) / max(self.total - self.warmup, 1)
+        u = min((step - self.warmup) / max(self.total - self.warmup, 1), 1.0)
         if self.schedule == "linear":
             return self.min + (1 - u) * (self.peak - self.min)
         cosine = self.min + 0.5 * (self.peak - self.min) * (1 + math.cos(math.pi * u))

@@ -37,7 +37,7 @@ class QSR:
 
     As in the official code: H = h_base while step < warmup and if alpha = 0; the rate is that of the first step of the
     round; the last round is cut to end at `total`. power 1 and 3 are the linear and cubic rules. With a learning rate
-    of 0 the round lasts to `total`, which must then be given (`UnsupportedError`).
+    of 0, or so small that H overflows, the round lasts to `total`, which must then be given (`UnsupportedError`).
     """
 
     alpha: float
@@ -54,11 +54,17 @@ class QSR:
     def period(self, step: int, lr: float) -> int:
         if step < self.warmup or self.alpha == 0:
             return _cut(self.h_base, step, self.total)
-        if lr <= 0:
-            if self.total is None:
-                raise UnsupportedError("the learning rate is 0, so the round would never end; give total_steps")
-            return max(1, self.total - step)
-        return _cut(max(self.h_base, math.floor((self.alpha / lr) ** self.power)), step, self.total)
+        if not lr >= 0:
+            raise UnsupportedError(f"the learning rate of step {step} is {lr}; the rule wants one that is not negative")
+        try:
+            growth = (self.alpha / lr) ** self.power
+        except (ZeroDivisionError, OverflowError):
+            growth = math.inf
+        if growth < math.inf:
+            return _cut(max(self.h_base, math.floor(growth)), step, self.total)
+        if self.total is None:
+            raise UnsupportedError(f"with a learning rate of {lr} the round would never end; give total_steps")
+        return max(1, self.total - step)
 
 
 def sync_steps(rule: Rule, learning_rate: Callable[[int], float], total: int) -> list[int]:
