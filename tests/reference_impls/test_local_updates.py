@@ -1,0 +1,250 @@
+"""Local SGD, local AdamW and QSR: what equals data-parallel training, when parameters meet, what that costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls import SimulatedCluster, create
+from reference_impls.algorithm import Clock
+from reference_impls.collectives import Group
+from reference_impls.errors import UnknownOptionError, UnsupportedError
+from reference_impls.optimizers import local_optimizer
+from reference_impls.schedules import QSR, LearningRate, sync_steps
+from tests.reference_impls.exchanges import flat, team, train
+
+D, RATE = 60, 0.05
+
+
+def start() -> Tensor:
+    return torch.randn(D, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+
+
+def curvature() -> Tensor:
+    return torch.linspace(0.1, 2, D, dtype=torch.float64)
+
+
+def noise(step: int, rank: int) -> Tensor:
+    return torch.randn(D, generator=torch.Generator().manual_seed(1000 * step + rank), dtype=torch.float64) + 0.2 * rank
+
+
+def gradient(x: Tensor, step: int, rank: int) -> Tensor:
+    """Of a quadratic with noise: linear in x, so that averages of gradients are gradients of averages."""
+    return curvature() * x + noise(step, rank)
+
+
+def cluster(algorithm: str, size: int, **options: Any) -> SimulatedCluster:
+    return SimulatedCluster(algorithm, [start()], size, lr=RATE, **options)
+
+
+def advance(trained: SimulatedCluster, first: int, last: int, same_data: bool = False, lr: LearningRate | None = None) -> None:
+    for step in range(first, last):
+        grads = [
+            [gradient(trained.parameters(r)[0], step, 0 if same_data else r)] for r in range(trained.world_size)
+        ]
+        trained.step(grads, lr=None if lr is None else lr(step))
+
+
+# ---- what equals what -------------------------------------------------------------------------------------------------
+
+SGD = [
+    {},
+    {"momentum": 0.9},
+    {"momentum": 0.9, "nesterov": True},
+    {"momentum": 0.9, "weight_decay": 0.1},
+    {"momentum": 0.9, "dampening": 0.5, "weight_decay": 0.1},
+]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 8])
+@pytest.mark.parametrize("options", SGD, ids=str)
+def test_averaging_after_each_step_of_sgd_is_data_parallel_sgd(size: int, options: dict[str, Any]) -> None:
+    """The update is linear in the buffers, so this holds although they stay local."""
+    local, parallel = cluster("local-sgd", size, period=1, **options), cluster("allreduce-sgd", size, **options)
+    advance(local, 0, 30)
+    advance(parallel, 0, 30)
+    torch.testing.assert_close(local.parameters(0)[0], parallel.parameters(0)[0], rtol=0, atol=1e-13)
+
+
+def test_that_is_not_so_for_adamw() -> None:
+    local, parallel = cluster("local-adamw", 4, period=1), cluster("allreduce-adamw", 4)
+    advance(local, 0, 30)
+    advance(parallel, 0, 30)
+    assert (local.parameters(0)[0] - parallel.parameters(0)[0]).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("algorithm", ["local-sgd", "local-adamw", "qsr-sgd", "qsr-adamw"])
+@pytest.mark.parametrize("size", [2, 5, 8])
+def test_with_the_same_data_on_all_workers_neither_their_number_nor_the_period_matters(algorithm: str, size: int) -> None:
+    """But for the last bits: the mean of n equal numbers need not be the number."""
+    rounds = [{"period": h} for h in (1, 3, 7)] if algorithm.startswith("local") else [{"alpha": a} for a in (0.0, 0.2)]
+    alone = cluster(algorithm, 1, **rounds[0])
+    advance(alone, 0, 25)
+    for options in rounds:
+        trained = cluster(algorithm, size, **options)
+        advance(trained, 0, 25, same_data=True)
+        for rank in range(size):
+            assert torch.equal(trained.parameters(rank)[0], alone.parameters(0)[0])
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "lion"])
+def test_between_averages_each_worker_trains_alone(optimizer: str) -> None:
+    """The round of 5 steps: lone optimizers, then the mean; after that they start from the mean with their own states."""
+    size, hyper = 3, {"sgd": {"momentum": 0.9}, "adamw": {}, "lion": {"betas": (0.9, 0.99)}}[optimizer]
+    trained = cluster("qsr", size, optimizer=optimizer, h_base=5, alpha=0.0, **hyper)
+    own = [torch.nn.Parameter(start()) for _ in range(size)]
+    alone = [local_optimizer(optimizer).build([{"params": [p], "lr": RATE, **hyper}]) for p in own]
+    for step in range(15):
+        for rank in range(size):
+            own[rank].grad = gradient(own[rank].detach(), step, rank)
+            alone[rank].step()
+        if step % 5 == 4:
+            mean = torch.stack([p.detach() for p in own]).sum(0) / size
+            for p in own:
+                p.data.copy_(mean)
+        advance(trained, step, step + 1)
+        assert trained.kind == ("average" if step % 5 == 4 else "local")
+        for rank in range(size):
+            torch.testing.assert_close(trained.parameters(rank)[0], own[rank].detach(), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("algorithm", ["local-sgd", "local-adamw"])
+def test_after_an_average_parameters_are_equal_and_optimizer_states_are_not(algorithm: str) -> None:
+    options = {"momentum": 0.9} if algorithm == "local-sgd" else {}
+    hyper = {"params": [start(), start()], "param_names": ["a", "b"], "lr": RATE, **options}
+    ours = team(algorithm, [hyper], 3, period=4, **options)
+    for step in range(8):
+        train(ours, lambda rank, step=step: torch.cat([noise(step, rank), noise(step, rank + 7)]))
+        apart = not torch.equal(flat(ours, 0), flat(ours, 1))
+        assert apart == (step % 4 != 3)
+    key = "momentum_buffer" if algorithm == "local-sgd" else "exp_avg"
+    states = [worker.optimizer.state[worker.shards[0].views[0].param][key] for worker in ours.workers]
+    assert not torch.equal(states[0], states[1])
+
+
+def test_all_parameters_are_averaged_also_those_without_gradient() -> None:
+    """A worker that had a gradient for one shares it with those that had none."""
+    trained = SimulatedCluster("local-sgd", [start(), start()], 2, lr=RATE, period=2)
+    for _ in range(2):
+        trained.step([[noise(0, 0), noise(0, 1)], [noise(0, 2), None]])
+    assert torch.equal(trained.parameters(0)[1], trained.parameters(1)[1])
+    torch.testing.assert_close(trained.parameters(1)[1], start() - RATE * noise(0, 1), rtol=0, atol=1e-13)
+
+
+# ---- when they meet ---------------------------------------------------------------------------------------------------
+
+
+def averages(algorithm: str, total: int, lr: LearningRate, **options: Any) -> list[int]:
+    """Completed steps at which parameters meet, by the method's own `plan`."""
+    method, clock, found = create(algorithm, **options).algorithm, Clock(Group("world", 0, 4)), []
+    for step in range(total):
+        clock.step, clock.lr = step, lr(step)
+        if method.plan(clock) == "average":
+            found.append(step + 1)
+    return found
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "step", "cosine_step", "constant"])
+def test_the_method_meets_when_its_rule_says(schedule: str) -> None:
+    total, warmup = 900, 60
+    lr = LearningRate(schedule, peak=0.4, min=1e-4, warmup=warmup, total=total, milestones=(300, 600))
+    found = averages("qsr-sgd", total, lr, alpha=0.2, h_base=3, lr_warmup_steps=warmup, total_steps=total)
+    assert found == sync_steps(QSR(0.2, 3, warmup=warmup, total=total), lr, total)
+    assert found[-1] == total
+
+
+@pytest.mark.parametrize(("total", "period"), [(20, 4), (21, 4), (3, 8), (8, 1)])
+def test_constant_rounds_meet_at_their_multiples_and_at_the_end(total: int, period: int) -> None:
+    lr = LearningRate("constant", peak=0.1, total=total)
+    found = averages("local-sgd", total, lr, period=period, total_steps=total)
+    assert found == [t for t in range(1, total + 1) if t % period == 0 or t == total]
+    assert averages("local-sgd", total, lr, period=period) == [t for t in range(1, total + 1) if t % period == 0]
+
+
+def test_a_run_resumed_at_any_step_meets_when_the_whole_one_does() -> None:
+    total = 60
+    lr = LearningRate("cosine", peak=0.1, total=total)
+    options = {"alpha": 0.15, "h_base": 2, "total_steps": total, "momentum": 0.9}
+    whole = cluster("qsr-sgd", 2, **options)
+    states, kinds = [], []
+    for step in range(total):
+        states.append(whole.state_dict())
+        advance(whole, step, step + 1, lr=lr)
+        kinds.append(whole.kind)
+    assert 5 < kinds.count("average") < 30
+    for first in range(0, total, 7):
+        again = cluster("qsr-sgd", 2, **options)
+        again.load_state_dict(states[first])
+        for step in range(first, total):
+            advance(again, step, step + 1, lr=lr)
+            assert again.kind == kinds[step]
+        assert torch.equal(again.parameters(1)[0], whole.parameters(1)[0])
+
+
+def test_the_rate_of_the_first_step_of_a_round_decides_also_when_a_scheduler_moves_it() -> None:
+    """Rates 0.1, 0.1, then 0.05: H = (0.1 / lr)^2 asked before steps 0, 1 and 2."""
+    trained = cluster("qsr-sgd", 2, alpha=0.1, h_base=1, total_steps=20)
+    kinds = []
+    for step in range(8):
+        trained.step([[noise(step, 0)], [noise(step, 1)]], lr=0.1 if step < 2 else 0.05 if step == 2 else 1e-3)
+        kinds.append(trained.kind)
+    assert kinds == ["average", "average", "local", "local", "local", "average", "local", "local"]
+
+
+# ---- bytes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_bytes_are_those_of_the_averages_and_nothing_else(size: int) -> None:
+    """2 (n-1)/n x 4 d bytes an average in float32, in any number of buckets; between averages not one byte."""
+    shapes = [(7, 9), (11,), (5, 5)]
+    d = 63 + 11 + 25
+    for bucket_bytes in (1 << 20, 64):
+        trained = SimulatedCluster(
+            "qsr-adamw", [torch.zeros(s) for s in shapes], size, lr=0.1, bucket_bytes=bucket_bytes, alpha=0.0, h_base=3, total_steps=10
+        )
+        for step in range(10):
+            trained.step([[torch.full(s, 1.0 + step + rank) for s in shapes] for rank in range(size)])
+        for rank in range(size):
+            table = trained.ledger.frame(rank)
+            assert set(table.kind) == {"average"}
+            assert set(table.step) == {2, 5, 8, 9}
+            assert table.wire_bytes.sum() == pytest.approx(4 * 2 * (size - 1) / size * 4 * d, rel=1e-12)
+
+
+def test_a_lone_worker_sends_nothing() -> None:
+    trained = cluster("local-sgd", 1, period=2)
+    advance(trained, 0, 6)
+    assert trained.ledger.frame(0).wire_bytes.sum() == 0
+
+
+# ---- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [
+        ("local-sgd", {"period": 0}),
+        ("qsr-sgd", {"h_base": 0}),
+        ("qsr-sgd", {"alpha": -1.0}),
+        ("qsr-sgd", {"power": 0.0}),
+        ("qsr", {"optimizer": "adam"}),
+    ],
+)
+def test_impossible_options_are_refused_at_once(algorithm: str, options: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedError):
+        cluster(algorithm, 2, **options)
+
+
+def test_the_optimizer_in_a_name_cannot_be_changed() -> None:
+    with pytest.raises(UnknownOptionError, match="fixed to 'sgd'"):
+        cluster("qsr-sgd", 2, optimizer="adamw")
+
+
+def test_a_rate_of_zero_without_an_end_is_refused() -> None:
+    trained = cluster("qsr-sgd", 2, alpha=0.1)
+    with pytest.raises(UnsupportedError, match="total_steps"):
+        trained.step([[noise(0, 0)], [noise(0, 1)]], lr=0.0)
