@@ -62,7 +62,10 @@ class RandomK(WithLocalOptimizer):
 
 @dataclass(frozen=True)
 class OneRankSign(Algorithm):
-    """Lion whose direction is the sign of rank 0's update, sent as one packed bit a parameter."""
+    """Lion whose direction is the sign of rank 0's update, sent as one packed bit a parameter.
+
+    Zeros are + and - by turns. One more byte says that the update is not finite: the direction is then NaN.
+    """
 
     defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.0}
     reduces_gradient: ClassVar[bool] = False
@@ -75,12 +78,15 @@ class OneRankSign(Algorithm):
         u = shard.state["momentum"].clone()
         for part, h in shard.groups():
             u[part].lerp_(shard.grads[part], 1 - h["betas"][0])
-        wire = torch.zeros(signs.wire_bytes(shard.d), dtype=torch.uint8, device=u.device)
+        body = signs.wire_bytes(shard.d)
+        wire = torch.zeros(body + 1, dtype=torch.uint8, device=u.device)
         if shard.world.rank == 0:
-            signs.pack_signs(u, wire, zero=shard.step % 2 == 0)
+            signs.pack_signs(u, wire[:body], zero=shard.step % 2 == 0)
+            wire[body] = ~u.isfinite().all()
+        wire = yield from shard.world.sum(wire, "signs")  # the others add zeros
         direction = torch.empty_like(u)
-        signs.unpack_signs((yield from shard.world.sum(wire, "signs")), direction)  # the others add zeros
-        return direction
+        signs.unpack_signs(wire[:body], direction)
+        return direction.add_(torch.where(wire[body] > 0, torch.nan, 0.0))
 
     def update(self, shard: Shard, reduced: Tensor) -> None:
         for part, h in shard.groups():
