@@ -1,1 +1,6 @@
-"""Benchmarks of the building blocks for asv: thin, no method's code in here. See README.md beside this file."""
+"""Benchmarks of the building blocks for asv: thin, no method's code in here. README.md beside this file says how.
+
+asv is told to launch by a fork server, which imports these modules once and forks a process for every combination of
+parameters: torch and its compiler take longer to import than most benchmarks run. Therefore nothing at the top of a
+module here may start a thread or touch a GPU; work begins in `setup`.
+"""

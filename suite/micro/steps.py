@@ -89,4 +89,4 @@ class TrackStep(_Stepping):
     def sent_bytes(self) -> int:
         return sum(row["wire_bytes"] for row in self.cluster.ledger.totals() if row["rank"] == 0)
 
-    track_wire_bytes_per_parameter.unit = "bytes"
+    track_wire_bytes_per_parameter.unit = "bytes/parameter"
