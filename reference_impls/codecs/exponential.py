@@ -63,8 +63,8 @@ def _check(head_room: int) -> None:
 
 @compiled
 def _encode(x: Tensor, scale: Tensor, head_room: int, words: Tensor, wire: Tensor) -> None:
-    y = (x.abs() / torch.where(scale == 0, 1.0, scale)).clamp(max=1.0)
-    y = torch.where(y != y, 0.0, y).view(torch.int32)
+    y = (x.abs() / scale).clamp(max=1.0)
+    y = torch.where(y != y, 0.0, y).view(torch.int32)  # NaN: 0 / 0, or something that is not finite
     exponent = y >> 23
     up = (bits(words, x.shape[-1]) & _MANTISSA) < (y & _MANTISSA)
     c = (128 + head_room - exponent - up.to(torch.int32)).clamp(max=127)

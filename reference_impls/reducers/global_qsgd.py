@@ -25,7 +25,6 @@ from reference_impls.codecs import dithering, exponential
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.collectives import Exchange
 from reference_impls.errors import UnsupportedError
-from reference_impls.randomness import Key
 from reference_impls.reducers.integer_sum import integer_sum
 
 __all__ = [
@@ -209,8 +208,7 @@ def _halving_doubling_sum(shard: Shard, codes: Tensor, stage: str) -> Exchange[N
         came = yield from world.send_recv(half, f"{stage}-halve", to=partner, source=partner)
         assert came is not None  # both partners send
         mine = codes[keep : keep + length]
-        key: Key = shard.key(f"{stage}-add-{distance}").at(keep)
-        exponential.add(mine, came, key, mine)
+        exponential.add(mine, came, shard.key(f"{stage}-add-{distance}"), mine)
         start = keep
         distance //= 2
     distance = 1

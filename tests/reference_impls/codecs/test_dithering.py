@@ -112,10 +112,11 @@ def test_zero_scale_gives_zeros():
     assert decoded(codes, 0.0, 31, 4).tolist() == [0.0, 0.0]
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32])
 @pytest.mark.parametrize("scale", [math.inf, math.nan])
-def test_what_is_not_finite_reaches_every_element(scale):
+def test_what_is_not_finite_reaches_every_element(scale, dtype):
     x = torch.tensor([1.0, -2.0, 0.0, math.nan, math.inf, -math.inf] * 12)
-    codes = encoded(x, scale, 31, key())
+    codes = encoded(x, scale, 31, key(), dtype)
     assert int(codes.abs().max()) <= 31
     assert not decoded(codes, scale, 31, 2).isfinite().any()
 

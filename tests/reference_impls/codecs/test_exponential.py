@@ -153,7 +153,7 @@ def test_extreme_scales(scale):
 
 
 def test_a_scale_that_was_rounded_down_keeps_the_head_room():
-    x = torch.full((5000,), 1.0 + 2**-20)
+    x = torch.full((5000,), 1.01)  # far more than rounding would do, so that the test needs few draws
     assert int((encoded(x, 1.0, 2) & 127).min()) == 3
 
 

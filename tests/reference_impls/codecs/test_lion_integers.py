@@ -15,8 +15,8 @@ def updates(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def encoded(u, parts, kind="l1", s=31, gain=0.5):
-    codes = torch.full(u.shape, 99, dtype=torch.int8)
+def encoded(u, parts, kind="l1", s=31, gain=0.5, dtype=torch.int8):
+    codes = torch.full(u.shape, 99, dtype=dtype)
     flag = lion.encode(u, parts, kind, s, codes, gain=gain)
     return codes, flag
 
@@ -81,10 +81,11 @@ def test_an_all_zero_tensor_votes_zero_and_is_fine(kind):
 def test_what_is_not_finite_is_flagged_and_never_votes(kind, bad):
     u = updates(200)
     u[10] = bad
-    codes, flag = encoded(u, [slice(0, 100), slice(100, 200)], kind)
-    assert flag.item() == 1
-    assert not codes[:100].any()
-    assert codes[100:].any()
+    for dtype in (torch.int8, torch.int16, torch.int32):
+        codes, flag = encoded(u, [slice(0, 100), slice(100, 200)], kind, dtype=dtype)
+        assert flag.item() == 1
+        assert not codes[:100].any()
+        assert codes[100:].any()
 
 
 @pytest.mark.parametrize("kind", lion.SCALES)
