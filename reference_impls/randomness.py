@@ -30,6 +30,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from reference_impls.compilation import compiled
+
 __all__ = ["Key", "bits", "uniform"]
 
 _PERSON = b"bandwise-rng-v1"
@@ -53,6 +55,16 @@ def bits(words: Tensor, numel: int) -> Tensor:
 def uniform(words: Tensor, numel: int) -> Tensor:
     """Random float32 [..., numel] in [0, 1), multiples of 2**-24; `words` as in `bits`."""
     return ((bits(words, numel) >> 8) & 0xFFFFFF).to(torch.float32) * 2.0**-24
+
+
+@compiled
+def _fill_bits(out: Tensor, words: Tensor) -> None:
+    out.copy_(bits(words, out.shape[-1]))
+
+
+@compiled
+def _fill_uniform(out: Tensor, words: Tensor) -> None:
+    out.copy_(uniform(words, out.shape[-1]))
 
 
 def _signed(word: int) -> int:
@@ -111,8 +123,14 @@ class Key:
 
     def bits(self, numel: int, device: torch.device | str | None = None) -> Tensor:
         """int32 [..., numel], all 32 bits random."""
-        return bits(self.words if device is None else self.words.to(device), numel)
+        words = self.words if device is None else self.words.to(device)
+        out = torch.empty(*words.shape[:-1], numel, dtype=torch.int32, device=words.device)
+        _fill_bits(out, words)
+        return out
 
     def uniform(self, numel: int, device: torch.device | str | None = None) -> Tensor:
         """float32 [..., numel] in [0, 1), multiples of 2**-24."""
-        return uniform(self.words if device is None else self.words.to(device), numel)
+        words = self.words if device is None else self.words.to(device)
+        out = torch.empty(*words.shape[:-1], numel, dtype=torch.float32, device=words.device)
+        _fill_uniform(out, words)
+        return out
