@@ -16,7 +16,9 @@ from bandwise.options import OptionError
 from bandwise.output import ProgressLine, counted, print_json
 
 if TYPE_CHECKING:
+    from slurm.submit import Submission
     from suite.runs.local import Tally
+    from suite.runs.plan import Plan
     from suite.runs.spec import RunSpec
     from suite.runs.store import Store
     from suite.runs.sweep import Sweep
@@ -43,6 +45,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="slurm: show the batch scripts, submit nothing"
     )
+    parser.add_argument(
+        "--wait", action="store_true", help="slurm: return when the jobs have left the queue, not at once"
+    )
     add_results_option(parser)
 
 
@@ -59,6 +64,8 @@ def run(args: argparse.Namespace) -> int:
         raise OptionError(f"--on {args.on}: write local, slurm or slurm:PROFILE")
     if args.dry_run and where != "slurm":
         raise OptionError("--dry-run belongs to --on slurm; `bandwise plan` shows what a sweep would do here")
+    if args.wait and (where != "slurm" or args.dry_run):
+        raise OptionError("--wait belongs to --on slurm, without --dry-run")
     sweep, root = load_sweep(args.sweep), results_root(args)
     if args.tune:
         if where != "local" or args.only:
@@ -157,9 +164,39 @@ def _submit(args: argparse.Namespace, sweep: Sweep, profile: str, root: Path) ->
     from slurm.submit import submit_sweep
     from suite.runs.plan import make_plan
 
-    submission = submit_sweep(make_plan(sweep, args.only), profile or None, root, dry_run=args.dry_run)
+    plan = make_plan(sweep, args.only)
+    submission = submit_sweep(plan, profile or None, root, dry_run=args.dry_run)
+    if not args.wait:
+        if args.json:
+            print_json(submission.as_dict())
+        else:
+            print(submission)
+        return 0
+    print(submission, file=sys.stderr)
+    states = _wait(plan, submission, root)
     if args.json:
-        print_json(submission.as_dict())
+        print_json({**submission.as_dict(), "states": states})
     else:
-        print(submission)
-    return 0
+        print(f"{sweep.name}: {counted(states)}")
+    return 0 if all(state in SETTLED_WELL for state in states) else 3
+
+
+def _wait(plan: Plan, submission: Submission, root: Path) -> dict[str, int]:
+    """Wait for the jobs; returns how many runs of the sweep are in which state then."""
+    from slurm.submit import wait
+    from suite.runs.plan import statuses
+    from suite.runs.status import counts
+    from suite.runs.store import Store
+
+    line, store = ProgressLine(plan.sweep.name), Store(root)
+
+    def show(jobs: int) -> None:
+        found = statuses(plan, store).values()
+        ended = sum(status.terminal for status in found)
+        line.runs(ended, len(found), ended / len(found), counts(found), f"{jobs} jobs in the queue")
+
+    try:
+        wait(submission.job_ids, show)
+    finally:
+        line.close()
+    return counts(statuses(plan, store).values())

@@ -146,16 +146,16 @@ def test_the_command_line_submits_what_is_missing(
     command = ["sweep", str(sweep), "--on", f"slurm:{profile}", "--results", str(root), "--json"]
     monkeypatch.setattr(sys, "argv", ["bandwise", *command])
 
-    def submit() -> dict[str, Any]:
-        assert main(command) == 0
+    def submit(*options: str) -> dict[str, Any]:
+        assert main([*command, *options]) == 0
         return dict(json.loads(capsys.readouterr().out))
 
     plan, store = make_plan(load_sweep(str(sweep))), Store(root)
     done, missing = plan.specs
     for _ in execute([done], store):
         pass
-    sent = submit()
-    wait([job["job_id"] for job in sent["jobs"]], poll_s=0.2)
+    sent = submit("--wait")
+    assert sent["states"] == {"done": 2}
     assert {status.state for status in statuses(plan, store).values()} == {"done"}
     record = json.loads(Path(sent["record"]).read_text())
     assert record["groups"] == [[missing.run_id]]
