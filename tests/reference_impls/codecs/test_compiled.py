@@ -201,3 +201,17 @@ def test_a_mistake_of_the_caller_stays_an_error():
         warnings.simplefilter("ignore")
         with pytest.raises(RuntimeError, match="size"):
             function(torch.ones(8), torch.ones(9))
+
+
+@pytest.mark.usefixtures("compiler")
+def test_streams_are_the_same_bits_compiled(monkeypatch):
+    compilation.reset_paths()
+    keys = [
+        Key.of(seed=1, step=2, stage="stream", rank=0, start=start) for start in (0, 2**31 - 5, 2**32 - 5)
+    ]
+    fast = [(key.bits(D), key.uniform(D)) for key in keys]
+    assert {"compiled"} == {path for calls in compilation.paths().values() for path in calls}
+    monkeypatch.setenv("BANDWISE_COMPILE", "0")
+    for key, (bits, uniform) in zip(keys, fast, strict=True):
+        assert torch.equal(key.bits(D), bits)
+        assert torch.equal(key.uniform(D), uniform)
