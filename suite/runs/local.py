@@ -56,8 +56,6 @@ def run_local(
     from suite.runs.train import groups
 
     jobs = min(jobs or default_jobs(), max(1, len(specs)))
-    for spec in specs:
-        store.put_spec(spec)
     waiting = deque(groups(specs, jobs))
     tally = Tally(len(specs), sum(spec.steps for spec in specs))
     with _interrupts(tally, report) as stop_now:
@@ -111,6 +109,8 @@ class _Worker:
         """Hand it a group."""
         self._hand = {spec.run_id: spec for spec in specs}
         self._counted = 0
+        for spec in specs:
+            self._store.put_spec(spec)
         self._pipe.send(list(self._hand))
 
     def hear(self, tally: Tally) -> None:

@@ -153,6 +153,6 @@ def bytes_summary(ledger: Sequence[Mapping[str, Any]], world_size: int) -> dict[
         per_rank = [0.0] * world_size
         for row in ledger:
             per_rank[row["rank"]] += row[f"{name}_bytes"]
-        summary[f"{name}_per_rank_mean"] = sum(per_rank) / world_size
+        summary[f"{name}_per_rank_mean"] = math.fsum(per_rank) / world_size
         summary[f"{name}_per_rank_max"] = max(per_rank)
     return {**summary, "by": [dict(row) for row in ledger]}

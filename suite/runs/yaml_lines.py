@@ -153,8 +153,11 @@ def loads(text: str, label: str) -> Value:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
+        begun = (
+            f" ({error.context} begun on line {error.context_mark.line + 1})" if error.context_mark else ""
+        )
         line = mark.line + 1 if mark else 1
-        raise YamlError(f"{label}:{line}: not YAML: {error.problem or error.context}") from None
+        raise YamlError(f"{label}:{line}: not YAML: {error.problem}{begun}") from None
     except yaml.YAMLError as error:
         raise YamlError(f"{label}: not YAML: {error}") from None
     return Value({}, 1, label) if node is None else _read(node, label, "")

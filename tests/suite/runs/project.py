@@ -1,0 +1,58 @@
+"""A small project of its own for a test: a sweep file with pinned learning rates, and specs of single runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from suite.runs.resolve import make_spec, resolve_algorithm, resolve_workload
+from suite.runs.spec import Rate, RunSpec
+
+SWEEP = """\
+title: a small study
+workloads: [quadratic]
+shardings: [iid]
+world_size: 2
+steps: 12
+batch_size: 2
+seeds: 3
+lr: {schedule: cosine, warmup: 2, min_ratio: 0.1}
+arms:
+  plain: {algorithm: allreduce-sgd, lr: 0.1}
+  local: {algorithm: local-sgd, options: {period: 4}, baseline: plain, lr: 0.1}
+"""
+
+
+def write_sweep(folder: Path, text: str = SWEEP, name: str = "small") -> str:
+    """Write a sweep file; returns its path, as commands take it."""
+    path = folder / f"{name}.yaml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def one_spec(
+    algorithm: str = "allreduce-sgd",
+    options: dict[str, Any] | None = None,
+    workload: str = "quadratic",
+    *,
+    sharding: str = "iid",
+    world_size: int = 2,
+    steps: int = 6,
+    batch_size: int = 4,
+    peak: float = 0.05,
+    seed: int = 0,
+    backend: str = "simulated",
+) -> RunSpec:
+    """A spec by names."""
+    return make_spec(
+        algorithm=resolve_algorithm(algorithm, options or {}, world_size, steps),
+        workload=resolve_workload(workload, {}, sharding),
+        sharding=sharding,
+        world_size=world_size,
+        steps=steps,
+        batch_size=batch_size,
+        lr=Rate("constant", peak, 0.0, 0),
+        seed=seed,
+        backend=backend,
+        bucket_bytes=1 << 20,
+    )

@@ -1,0 +1,137 @@
+"""Plans: every mistake is found before anything runs; seeds that cannot carry ranks are refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from suite.runs.plan import PlanError, make_plan, open_specs, smallest_p, summary
+from suite.runs.rates import Trial, Tuned, load_rates, tuned_for, write_rates
+from suite.runs.record import failed
+from suite.runs.status import Status
+from suite.runs.store import Store
+from suite.runs.sweep import TUNING_SEED, load_sweep, sweep_names
+from suite.runs.yaml_lines import YamlError
+from tests.suite.runs.project import SWEEP, write_sweep
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("local-sgd,", "loca-sgd,", "small.yaml:11: key 'arms.local.algorithm': .*did you mean 'local-sgd'"),
+        ("period: 4", "perid: 4", "small.yaml:11: key 'arms.local.options': .*did you mean 'period'"),
+        ("period: 4", "period: 0", "small.yaml:11: key 'arms.local.options': .*at least 1"),
+        ("[quadratic]", "[quadratc]", "small.yaml:2: key 'workloads': .*quadratic"),
+        ("[iid]", "[idd]", "small.yaml:2: key 'workloads': .*did you mean 'iid'"),
+    ],
+)
+def test_mistakes_are_found_with_line_and_key(old: str, new: str, message: str, tmp_path: Path) -> None:
+    assert old in SWEEP
+    with pytest.raises(YamlError, match=message):
+        make_plan(load_sweep(write_sweep(tmp_path, SWEEP.replace(old, new, 1))))
+
+
+def test_a_plan_holds_every_arm_with_every_seed_and_pairs_seeds(tmp_path: Path) -> None:
+    plan = make_plan(load_sweep(write_sweep(tmp_path)))
+    assert [(run.arm.label, run.spec.seed) for run in plan.runs] == [
+        ("plain", 0), ("local", 0), ("plain", 1), ("local", 1), ("plain", 2), ("local", 2),
+    ]  # fmt: skip
+    spec = plan.runs[1].spec
+    assert spec.algorithm.options["period"] == 4
+    assert spec.algorithm.options["total_steps"] == 12
+    assert (spec.lr.peak, spec.lr.min, spec.lr.warmup) == (0.1, pytest.approx(0.01), 2)
+    assert len({run.spec.run_id for run in plan.runs}) == 6
+
+
+def test_a_filter_keeps_matching_arms(tmp_path: Path) -> None:
+    sweep = load_sweep(write_sweep(tmp_path))
+    assert {run.arm.label for run in make_plan(sweep, "loc*").runs} == {"local"}
+    with pytest.raises(PlanError, match=r"no arm of sweep 'small' matches 'x\*'; its arms: plain, local"):
+        make_plan(sweep, "x*")
+
+
+def test_an_arm_needs_its_baseline_in_the_same_panel(tmp_path: Path) -> None:
+    sweep = load_sweep(write_sweep(tmp_path, SWEEP + "exclude: [{arm: plain}]\n"))
+    with pytest.raises(YamlError, match=r"small.yaml:11: key 'arms.local.baseline': 'plain' is excluded"):
+        make_plan(sweep)
+
+
+@pytest.mark.parametrize(("comparisons", "seeds"), [(1, 6), (2, 7), (10, 9), (20, 10), (40, 11)])
+def test_the_seeds_that_ranks_need(comparisons: int, seeds: int) -> None:
+    assert smallest_p(seeds, comparisons) <= 0.05 < smallest_p(seeds - 1, comparisons)
+
+
+def test_a_ranking_that_no_data_could_reach_is_refused(tmp_path: Path) -> None:
+    arms = "".join(
+        f"  more{i}: {{algorithm: local-sgd, options: {{period: {i}}}, baseline: plain, lr: 0.1}}\n"
+        for i in (2, 3)
+    )
+    five = SWEEP.replace("seeds: 3", "seeds: 6\nranks: true") + arms
+    with pytest.raises(PlanError, match=re.escape("6 seeds and 3 comparisons")) as caught:
+        make_plan(load_sweep(write_sweep(tmp_path, five)))
+    assert "use 7 seeds" in str(caught.value)
+    plan = make_plan(load_sweep(write_sweep(tmp_path, five.replace("seeds: 6", "seeds: 7"))))
+    assert summary(plan, Store(tmp_path))["panels"][0]["smallest_p"] == pytest.approx(3 * 2 / 2**7)
+
+
+def test_failures_of_circumstance_are_open_and_outcomes_of_the_method_are_not(tmp_path: Path) -> None:
+    plan, store = make_plan(load_sweep(write_sweep(tmp_path))), Store(tmp_path / "results")
+    specs = plan.specs
+    failed(specs[0], Status("diverged", "loss is inf")).save(store)
+    failed(specs[1], Status("error", "the worker died")).save(store)
+    assert open_specs(specs, store) == specs[1:]
+    found = summary(plan, store)
+    assert found["states"] == {"missing": 4, "diverged": 1, "error": 1}
+    assert (found["runs"], found["to_do"]) == (6, 5)
+
+
+TUNABLE = SWEEP.replace(", lr: 0.1}", "}")
+
+
+def test_untuned_arms_say_how_to_tune(tmp_path: Path) -> None:
+    sweep = load_sweep(write_sweep(tmp_path, TUNABLE))
+    with pytest.raises(
+        YamlError, match=r"small.yaml:10: key 'arms.plain.lr': .*`bandwise sweep small --tune`"
+    ):
+        make_plan(sweep)
+
+
+def test_rates_are_read_back_and_refused_for_other_settings(tmp_path: Path) -> None:
+    sweep = load_sweep(write_sweep(tmp_path, TUNABLE))
+    (panel,) = sweep.panels()
+    trials = (Trial(0.1, 1.5, None, "done", "0" * 16), Trial(1.0, None, None, "diverged", "1" * 16))
+    entries = [
+        Tuned("quadratic", "iid", 2, arm.label, 0.1, "low", tuned_for(sweep, panel, arm), trials)
+        for arm in sweep.arms.values()
+    ]
+    write_rates(sweep, entries, TUNING_SEED)
+    assert load_rates(sweep.rates_path).entries == tuple(entries)
+    assert {run.spec.lr.peak for run in make_plan(sweep).runs} == {0.1}
+    changed = load_sweep(write_sweep(tmp_path, TUNABLE.replace("steps: 12", "steps: 13")))
+    with pytest.raises(YamlError, match=r"small-lr.yaml was tuned for other settings"):
+        make_plan(changed)
+
+
+@pytest.mark.parametrize("name", sweep_names())
+def test_shipped_sweeps_can_be_planned(name: str) -> None:
+    sweep = load_sweep(name)
+    plan = make_plan(sweep)
+    assert len(plan.specs) == len(plan.runs), "two arms are the same run"
+    controls = {arm.algorithm for arm in sweep.arms.values() if arm.control}
+    assert {
+        "control-no-communication",
+        "control-one-worker",
+        "control-random-k",
+        "control-one-rank-sign",
+    } <= controls
+
+
+def test_digits_is_quick_with_seeds_for_ranks() -> None:
+    quick, digits = load_sweep("quick"), load_sweep("digits")
+    assert digits.arms.keys() == quick.arms.keys()
+    assert (quick.seeds, quick.ranks, digits.seeds, digits.ranks) == (6, False, 12, True)
+    assert set(make_plan(quick).specs) <= set(make_plan(digits).specs), (
+        "the quick runs are the first of digits"
+    )

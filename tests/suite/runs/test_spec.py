@@ -1,0 +1,181 @@
+"""Run ids: canonical JSON, stable over time, moved by every option."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import pytest
+
+from reference_impls import info, list_algorithms
+from suite.runs.canonical import CanonicalError, canonical_json, identity
+from suite.runs.resolve import resolve_algorithm, resolve_workload
+from suite.runs.spec import Part, Rate, RunSpec, SpecError
+from tests.suite.runs.project import one_spec
+
+LITERAL = RunSpec(
+    algorithm=Part("local-sgd", 1, {"period": 8, "momentum": 0.9, "total_steps": 100}),
+    workload=Part("digits-mlp", 1, {}),
+    sharding="by-class",
+    world_size=4,
+    backend="simulated",
+    steps=100,
+    batch_size=32,
+    lr=Rate("cosine", 0.1, 1e-6, 10),
+    bucket_bytes=4194304,
+    seed=3,
+)
+LITERAL_TEXT = (
+    '{"algorithm":{"name":"local-sgd","options":{"momentum":0.9,"period":8,"total_steps":100},"version":1},'
+    '"backend":"simulated","batch_size":32,"bucket_bytes":4194304,'
+    '"lr":{"min":1e-06,"peak":0.1,"schedule":"cosine","warmup":10},"seed":3,"sharding":"by-class","spec_version":1,'
+    '"steps":100,"workload":{"name":"digits-mlp","options":{},"version":1},"world_size":4}'
+)
+
+
+def test_the_id_of_a_literal_spec_never_changes() -> None:
+    assert LITERAL.to_json() == LITERAL_TEXT
+    assert LITERAL.run_id == "781bacd9bbb44906"
+
+
+def test_json_round_trip_keeps_the_id() -> None:
+    again = RunSpec.from_json(LITERAL.to_json())
+    assert again == LITERAL
+    assert again.to_json() == LITERAL_TEXT
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("algorithm", Part("local-sgd", 2, LITERAL.algorithm.options)),
+        ("algorithm", Part("qsr-sgd", 1, LITERAL.algorithm.options)),
+        ("workload", Part("digits-mlp", 2, {})),
+        ("sharding", "iid"),
+        ("world_size", 5),
+        ("backend", "gloo"),
+        ("steps", 101),
+        ("batch_size", 33),
+        ("lr", Rate("linear", 0.1, 1e-6, 10)),
+        ("lr", Rate("cosine", 0.11, 1e-6, 10)),
+        ("lr", Rate("cosine", 0.1, 0.0, 10)),
+        ("lr", Rate("cosine", 0.1, 1e-6, 11)),
+        ("bucket_bytes", 1),
+        ("seed", 4),
+    ],
+)
+def test_every_field_moves_the_id(name: str, value: object) -> None:
+    assert dataclasses.replace(LITERAL, **{name: value}).run_id != LITERAL.run_id
+
+
+@pytest.mark.parametrize("name", list_algorithms())
+def test_every_option_of_every_method_moves_the_id(name: str) -> None:
+    resolved = resolve_algorithm(
+        name, {"momentum_sync": "never"} if "momentum_sync" in info(name).options else {}, 4, 60
+    )
+    about = info(name)
+    if "optimizer" not in about.options:  # else the hyper-parameters depend on it
+        assert set(about.options) | set(about.hyperparameters) == set(resolved.options), (
+            "all options are in the spec"
+        )
+    for option, value in resolved.options.items():
+        changed = Part(name, resolved.version, {**resolved.options, option: _another(value)})
+        assert identity(changed.as_dict()) != identity(resolved.as_dict()), option
+
+
+def test_defaults_are_filled_in_so_that_saying_them_changes_nothing() -> None:
+    said = resolve_algorithm("local-sgd", {"period": info("local-sgd").options["period"].default}, 4, 60)
+    assert identity(said.as_dict()) == identity(resolve_algorithm("local-sgd", {}, 4, 60).as_dict())
+
+
+def test_whole_numbers_count_as_the_numbers_they_are() -> None:
+    assert one_spec("qsr-sgd", {"alpha": 1}).run_id == one_spec("qsr-sgd", {"alpha": 1.0}).run_id
+    assert (
+        one_spec("allreduce-sgd", {"momentum": 0}).run_id
+        == one_spec("allreduce-sgd", {"momentum": 0.0}).run_id
+    )
+
+
+def test_the_steps_of_the_run_become_the_methods_total() -> None:
+    assert resolve_algorithm("local-sgd", {}, 4, 77).options["total_steps"] == 77
+    assert resolve_algorithm("local-sgd", {"total_steps": 10}, 4, 77).options["total_steps"] == 10
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options", "hint"),
+    [
+        ("lion-cub-1bt", {}, "did you mean 'lion-cub-1bit'"),
+        ("local-sgd", {"perod": 8}, "did you mean 'period'"),
+        ("local-sgd", {"momentun": 0.9}, "did you mean 'momentum'"),
+        ("local-sgd", {"period": "often"}, "'period' of local-sgd must be int, not 'often'"),
+        ("local-sgd", {"period": 0}, "at least 1"),
+        ("local-sgd", {"momentum": "much"}, "must be like its default 0.0, not 'much'"),
+        ("local-sgd", {"lr": 0.1}, "lr is no option"),
+        ("lion-cub-pbit", {"bits": 5}, "4, 8"),
+    ],
+)
+def test_wrong_methods_are_refused_with_a_way_out(
+    algorithm: str, options: dict[str, object], hint: str
+) -> None:
+    with pytest.raises(ValueError, match=hint.replace("(", "\\(")):
+        resolve_algorithm(algorithm, options, 4, 60)
+
+
+def test_a_bit_width_too_narrow_for_the_workers_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"[Ww]orkers|world|ranks"):
+        resolve_algorithm("lion-cub-pbit", {"bits": 8}, 4000, 60)
+
+
+def test_wrong_workloads_are_refused_with_a_way_out() -> None:
+    with pytest.raises(ValueError, match="digits-mlp"):
+        resolve_workload("digits-mpl", {}, "iid")
+    with pytest.raises(SpecError, match="did you mean 'by-class'"):
+        resolve_workload("digits-mlp", {}, "by-clas")
+    with pytest.raises(ValueError, match="heterogeneity"):
+        resolve_workload("quadratic", {"heterogenity": 1.0}, "iid")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"steps": 0}, "steps is 0"),
+        ({"steps": "ten"}, "steps is 'ten'"),
+        ({"seed": -1}, "seed is -1"),
+        ({"backend": "mpi"}, "unknown backend 'mpi'"),
+        ({"lr": {"schedule": "cosine", "peak": 0.1, "min": 0.0, "warmup": 101}}, "lr.warmup is 101"),
+        ({"lr": {"peak": 0.1}}, "lr lacks min, schedule, warmup"),
+        ({"algorithm": "local-sgd"}, "algorithm is 'local-sgd'"),
+        ({"sead": 1}, "unknown fields: sead"),
+        ({"spec_version": 2}, "spec_version is 2"),
+    ],
+)
+def test_wrong_specs_name_the_field(change: dict[str, object], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        RunSpec.from_dict({**json.loads(LITERAL_TEXT), **change})
+
+
+def test_text_that_is_no_json_names_the_place() -> None:
+    with pytest.raises(SpecError, match=r"mine.json is not JSON \(line 1, column 2"):
+        RunSpec.from_json("{", source="mine.json")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_numbers_without_a_canonical_form_are_refused(value: float) -> None:
+    with pytest.raises(CanonicalError, match=r"value.a\[1\] is"):
+        canonical_json({"a": [0.5, value]})
+
+
+def test_canonical_json_is_one_text() -> None:
+    assert canonical_json({"b": (1, 2.50), "a": None, "ä": 1e-6}) == '{"a":null,"b":[1,2.5],"ä":1e-06}'
+    with pytest.raises(CanonicalError, match="keys must be strings"):
+        canonical_json({1: 2})
+    with pytest.raises(CanonicalError, match="set"):
+        canonical_json({"a": {1}})
+
+
+def _another(value: object) -> object:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    return [value, "other"]

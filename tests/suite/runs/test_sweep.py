@@ -1,0 +1,123 @@
+"""Sweep files: what they say, and errors that name file, line and key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from suite.runs.sweep import UnknownSweepError, load_sweep, sweep_names
+from suite.runs.yaml_lines import Section, YamlError, loads, scalar
+from tests.suite.runs.project import SWEEP, write_sweep
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("seeds: 3", "seeds: 3\nseeds: 4", "small.yaml:8: key 'seeds' is given twice, first on line 7"),
+        ("seeds: 3", "seads: 3", "small.yaml:1: key 'seeds' is missing"),
+        ("title:", "tilte: x\ntitle:", "small.yaml:1: unknown key 'tilte'; did you mean 'title'?"),
+        ("seeds: 3", "seeds: three", "small.yaml:7: key 'seeds' must be a whole number, not 'three'"),
+        ("seeds: 3", "seeds: 0", "small.yaml:7: key 'seeds': must be at least 1, not 0"),
+        ("steps: 12", "steps: 12.5", "small.yaml:5: key 'steps' must be a whole number, not 12.5"),
+        ("warmup: 2", "warmup: 13", "small.yaml:8: key 'lr.warmup': must lie between 0 and the 12 steps"),
+        ("warmup: 2", "warm_up: 2", "small.yaml:8: unknown key 'lr.warm_up'; did you mean 'warmup'?"),
+        ("{algorithm: allreduce-sgd, lr: 0.1}", "{lr: 0.1}", "small.yaml:10: key 'arms.plain.algorithm' is missing"),
+        ("{algorithm: allreduce-sgd, lr: 0.1}", "", "small.yaml:10: key 'arms.plain' must be a mapping, not nothing"),
+        ("baseline: plain", "baseline: plane", "small.yaml:11: key 'arms.local.baseline': no arm 'plane'; did you mean 'plain'?"),
+        ("baseline: plain", "basline: plain", "small.yaml:11: unknown key 'arms.local.basline'"),
+        ("lr: 0.1}\n  local", "lr: -1}\n  local", "small.yaml:10: key 'arms.plain.lr': a learning rate must be above 0"),
+        ("title: a", "backend: mpi\ntitle: a", "small.yaml:1: key 'backend': unknown backend 'mpi'"),
+        ("title: a", "exclude: [{arm: locl}]\ntitle: a", "small.yaml:1: key 'exclude.arm': no arm 'locl'; did you mean 'local'?"),
+        ("title: a", "exclude: [{}]\ntitle: a", "small.yaml:1: key 'exclude': an empty rule would exclude everything"),
+        ("title: a", "tuning: {points: 4}\ntitle: a", "small.yaml:1: key 'tuning.points': must be odd"),
+        ("title: a", "tuning: {centres: {pain: 1}}\ntitle: a", "small.yaml:1: key 'tuning.centres.pain': no arm 'pain'"),
+        ("world_size: 2", "world_size: []", "small.yaml:4: key 'world_size': the list is empty"),
+        ("  local: {", "  local: {{", "small.yaml:12: not YAML: expected ',' or '}', but"),
+    ],
+)  # fmt: skip
+def test_bad_sweeps_name_file_line_and_key(old: str, new: str, message: str, tmp_path: Path) -> None:
+    assert old in SWEEP
+    with pytest.raises(YamlError) as caught:
+        load_sweep(write_sweep(tmp_path, SWEEP.replace(old, new, 1)))
+    assert str(caught.value).startswith(message)
+
+
+def test_text_that_is_no_yaml_names_where_the_trouble_began() -> None:
+    with pytest.raises(
+        YamlError, match=r"^t:3: not YAML: .* \(while parsing a flow mapping begun on line 2\)"
+    ):
+        loads("a: 1\nb: {c: 2\n", "t")
+
+
+def test_a_baseline_must_be_uncompressed_itself(tmp_path: Path) -> None:
+    text = SWEEP + "  third: {algorithm: local-sgd, baseline: local, lr: 0.1}\n"
+    with pytest.raises(
+        YamlError, match=r"small.yaml:12: key 'arms.third.baseline': 'local' has the baseline 'plain'"
+    ):
+        load_sweep(write_sweep(tmp_path, text))
+
+
+def test_a_sweep_based_on_another_replaces_its_keys(tmp_path: Path) -> None:
+    write_sweep(tmp_path)
+    sweep = load_sweep(write_sweep(tmp_path, "base: small\nseeds: 9\nranks: true\n", "larger"))
+    assert (sweep.name, sweep.seeds, sweep.ranks, sweep.steps) == ("larger", 9, True, 12)
+    assert list(sweep.arms) == ["plain", "local"]
+    assert sweep.rates_path == tmp_path / "small-lr.yaml", "the base's learning rates are used"
+
+
+def test_errors_in_a_base_name_the_base(tmp_path: Path) -> None:
+    write_sweep(tmp_path, SWEEP.replace("seeds: 3", "seeds: 0"))
+    with pytest.raises(YamlError, match=r"^small.yaml:7: key 'seeds'"):
+        load_sweep(write_sweep(tmp_path, "base: small\n", "larger"))
+
+
+def test_a_circle_of_bases_is_refused(tmp_path: Path) -> None:
+    write_sweep(tmp_path, "base: b\n", "a")
+    with pytest.raises(YamlError, match=r"b.yaml:1: key 'base': .* in a circle"):
+        load_sweep(write_sweep(tmp_path, "base: a\n", "b"))
+
+
+def test_unknown_sweeps_get_the_nearest_name(tmp_path: Path) -> None:
+    write_sweep(tmp_path)
+    (tmp_path / "small-lr.yaml").write_text("")
+    assert sweep_names(tmp_path) == ["small"]
+    with pytest.raises(UnknownSweepError, match=r"no sweep 'smal'; did you mean 'small'?"):
+        load_sweep(str(tmp_path / "smal.yaml"))
+
+
+def test_excludes_take_arms_out_of_panels(tmp_path: Path) -> None:
+    text = SWEEP.replace("[iid]", "[iid, by-class]") + "exclude: [{arm: local, sharding: by-class}]\n"
+    sweep = load_sweep(write_sweep(tmp_path, text))
+    found = {panel.label: [arm.label for arm in sweep.arms_of(panel)] for panel in sweep.panels()}
+    assert found == {"quadratic / iid / n=2": ["plain", "local"], "quadratic / by-class / n=2": ["plain"]}
+
+
+def test_options_may_follow_the_learning_rate(tmp_path: Path) -> None:
+    text = (
+        SWEEP
+        + "  q: {algorithm: qsr-sgd, options: {h_base: 2}, per_lr: {alpha: 2}, baseline: plain, lr: 0.1}\n"
+    )
+    assert load_sweep(write_sweep(tmp_path, text)).arms["q"].options_at(0.25) == {"h_base": 2, "alpha": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1e-6", 1e-6), ("12", 12), ("-3", -3), (".5", 0.5), ("1.", 1.0), ("true", True), ("null", None), ("~", None),
+     ("no", "no"), ("on", "on"), ("1_000", "1_000"), ("12:30", "12:30"), ("0x10", "0x10"), ("nan", "nan"), (".inf", ".inf")],
+)  # fmt: skip
+def test_plain_scalars_are_what_they_look_like(text: str, value: object) -> None:
+    assert scalar(text) == value
+    assert type(scalar(text)) is type(value)
+
+
+def test_quoted_scalars_are_words() -> None:
+    assert loads("a: '12'", "t").plain() == {"a": "12"}
+
+
+def test_sections_read_lists_of_one_and_whole_numbers_as_numbers() -> None:
+    section = Section(loads("a: 4\nb: [x, y]\nc: 2", "t"))
+    assert section.integers("a") == [4]
+    assert section.words("b") == ["x", "y"]
+    assert section.need("c", float) == 2.0
+    section.finish()

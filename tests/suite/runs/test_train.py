@@ -1,0 +1,198 @@
+"""Training in groups: the same bits alone or together, ends that stay with their run, exact bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from reference_impls.algorithm import Algorithm, Shard
+from reference_impls.registry import Entry, registry
+from suite.runs.record import EVALUATIONS, Outcome, Recorder, bytes_summary, evaluation_steps
+from suite.runs.spec import Part, RunSpec
+from suite.runs.train import groups, train_group
+from suite.workloads import get
+from tests.suite.runs.project import one_spec
+
+
+@dataclass(frozen=True)
+class Silent(Algorithm):
+    """Every rank goes its own way and says nothing: replicas differ at the end."""
+
+    def update(self, shard: Shard, reduced: object) -> None:
+        shard.params.sub_(shard.grads, alpha=shard.clock.lr)
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Name of an algorithm that never synchronises."""
+    name = "test-silent"
+    entry = Entry(f"{__name__}:Silent", "plugin", "", "a test")
+    monkeypatch.setitem(registry._entries, name, entry)
+    monkeypatch.setattr(
+        registry, "load", lambda asked, old=registry.load: Silent if asked == name else old(asked)
+    )
+    return name
+
+
+def train(specs: Sequence[RunSpec]) -> dict[str, Outcome]:
+    return {outcome.run_id: outcome for outcome in train_group(specs)}
+
+
+def facts(outcome: Outcome) -> dict[str, object]:
+    """All of a result that must not depend on when, where and with whom it was computed."""
+    return {k: v for k, v in outcome.result.items() if k not in {"train_s", "provenance", "path", "attempt"}}
+
+
+@pytest.mark.parametrize(
+    ("workload", "methods"),
+    [
+        ("digits-mlp", [("allreduce-sgd", {"momentum": 0.9}), ("lion-cub-1bit", {"momentum_sync": "never"})]),
+        ("quadratic", [("local-adamw", {"period": 3}), ("qsr-sgd", {"alpha": 0.1, "h_base": 2})]),
+    ],
+)
+def test_a_run_has_the_same_bits_alone_and_in_any_group(
+    workload: str, methods: list[tuple[str, dict[str, object]]]
+) -> None:
+    specs = [
+        one_spec(name, options, workload, steps=4, peak=0.01, seed=seed)
+        for seed in (0, 1, 2)
+        for name, options in methods
+    ]
+    together = train(specs)
+    for spec in (specs[0], specs[3]):
+        alone = train([spec])[spec.run_id]
+        assert facts(alone) == facts(together[spec.run_id])
+        assert alone.metrics == together[spec.run_id].metrics
+    assert len({str(outcome.metrics) for outcome in together.values()}) == len(specs), (
+        "seeds and methods differ"
+    )
+
+
+def test_a_diverging_run_ends_alone_with_its_reason() -> None:
+    good, bad = one_spec(peak=0.05, steps=60), one_spec(peak=1e4, steps=60)
+    found = train([bad, good])
+    assert found[bad.run_id].status.state == "diverged"
+    assert "training loss" in found[bad.run_id].status.reason
+    assert found[bad.run_id].result["steps"] < 60
+    assert found[bad.run_id].result["final"] == {}
+    assert facts(found[good.run_id]) == facts(train([good])[good.run_id])
+    assert found[good.run_id].status.state == "done"
+
+
+def test_replicas_that_differ_at_the_end_make_a_run_invalid(silent: str) -> None:
+    spec = one_spec(silent, workload="digits-mlp", steps=2)
+    outcome = train([spec])[spec.run_id]
+    assert outcome.status.state == "invalid"
+    assert "ranks 0 and 1 hold different parameters, first in '0.weight'" in outcome.status.reason
+    assert outcome.result["final"] == {}
+
+
+def test_a_method_that_refuses_ends_its_run_alone() -> None:
+    good = one_spec()
+    part = good.algorithm
+    bad = one_spec(seed=1)
+    bad = RunSpec.from_dict(
+        {**bad.as_dict(), "algorithm": Part(part.name, 1, {**part.options, "mumentum": 1}).as_dict()}
+    )
+    found = train([bad, good])
+    assert found[bad.run_id].status.state == "error"
+    assert "did you mean 'momentum'" in found[bad.run_id].status.reason
+    assert found[good.run_id].status.state == "done"
+
+
+def test_bytes_are_exact_and_steps_counted_by_kind() -> None:
+    d, n, steps = 301_066, 3, 5
+    plain = one_spec("allreduce-sgd", workload="digits-mlp", world_size=n, steps=steps)
+    local = one_spec("local-sgd", {"period": 2}, "digits-mlp", world_size=n, steps=steps)
+    found = train([plain, local])
+    result = found[plain.run_id].result
+    assert result["bytes"]["payload_per_rank_mean"] == steps * 4 * d
+    assert result["bytes"]["wire_per_rank_mean"] == pytest.approx(steps * 2 * (n - 1) / n * 4 * d, rel=1e-12)
+    assert result["bytes"]["wire_per_rank_max"] == pytest.approx(
+        result["bytes"]["wire_per_rank_mean"], rel=1e-12
+    )
+    assert result["steps_by_kind"] == {"step": steps}
+    result = found[local.run_id].result
+    assert result["steps_by_kind"] == {"average": 3, "local": 2}, "the last round is cut to end with the run"
+    assert result["bytes"]["payload_per_rank_mean"] == 3 * 4 * d
+
+
+def test_the_rate_follows_its_schedule() -> None:
+    spec = one_spec(steps=16)
+    spec = RunSpec.from_dict(
+        {**spec.as_dict(), "lr": {"schedule": "linear", "peak": 0.8, "min": 0.0, "warmup": 4}}
+    )
+    rates = [line["lr"] for line in train([spec])[spec.run_id].metrics]
+    expected = {1: 0.2, 3: 0.6, 5: 0.8 * 11 / 12, 15: 0.8 / 12}
+    for step, rate in expected.items():
+        assert rates[(step - 1) // 2] == pytest.approx(rate), "the rate of the step just done"
+
+
+def test_runs_that_differ_in_shape_cannot_share_a_group() -> None:
+    with pytest.raises(ValueError, match=r"groups\(\)"):
+        next(train_group([one_spec(steps=2), one_spec(steps=3)]))
+
+
+def test_groups_share_a_shape_fit_into_memory_and_keep_slots_busy() -> None:
+    specs = [one_spec(seed=seed) for seed in range(12)] + [one_spec(seed=seed, steps=9) for seed in range(2)]
+    assert [len(group) for group in groups(specs, slots=1)] == [4, 4, 4, 1, 1]
+    assert [len(group) for group in groups(specs, slots=2)] == [2] * 6 + [1, 1]
+    assert [len(group) for group in groups(specs[:12], slots=1, group_bytes=1)] == [1] * 12
+    assert [spec for group in groups(specs, slots=2) for spec in group] == specs
+
+
+def test_evaluations_are_spread_and_end_with_the_run() -> None:
+    assert len(evaluation_steps(160)) == EVALUATIONS
+    assert max(evaluation_steps(160)) == 160
+    assert evaluation_steps(3) == {1, 2, 3}
+    assert evaluation_steps(1) == {1}
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    """A recorder of a run of one step."""
+    return Recorder(one_spec(steps=1), get("quadratic"))
+
+
+@pytest.mark.parametrize(
+    ("losses", "state"),
+    [
+        ([2.0, 199.0], None),
+        ([2.0, 201.0], "diverged"),
+        ([0.01, 99.0], None),
+        ([0.01, 101.0], "diverged"),
+        ([2.0, float("nan")], "diverged"),
+        ([2.0, float("inf")], "diverged"),
+    ],
+)
+def test_what_counts_as_divergence(recorder: Recorder, losses: list[float], state: str | None) -> None:
+    for loss in losses:
+        recorder.loss(loss)
+    assert (recorder.status and recorder.status.state) == state
+
+
+def test_a_final_metric_that_is_not_finite_is_divergence(recorder: Recorder) -> None:
+    recorder.loss(1.0)
+    recorder.step("step", {})
+    recorder.evaluation({"excess_loss": float("nan")}, 0.1)
+    outcome = recorder.outcome([], 0.0, {})
+    assert outcome.status.state == "diverged"
+    assert outcome.metrics[0]["excess_loss"] is None
+
+
+def test_want_of_memory_has_a_state_of_its_own(recorder: Recorder) -> None:
+    recorder.fault(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"))
+    assert recorder.status is not None
+    assert recorder.status.state == "oom"
+
+
+def test_bytes_are_averaged_over_ranks_and_the_largest_is_kept() -> None:
+    rows = [
+        {"rank": 0, "payload_bytes": 6, "wire_bytes": 4.0},
+        {"rank": 1, "payload_bytes": 2, "wire_bytes": 2.0},
+    ]
+    found = bytes_summary(rows, 2)
+    assert (found["payload_per_rank_mean"], found["payload_per_rank_max"]) == (4.0, 6.0)
+    assert (found["wire_per_rank_mean"], found["wire_per_rank_max"]) == (3.0, 4.0)
