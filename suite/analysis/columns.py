@@ -177,6 +177,7 @@ MICRO = Table(
             benchmark="asv's name",
             params="parameters, comma-separated, as asv prints them",
             commit="first 8 hex digits",
+            committed="day of the commit, UTC",
             machine="asv's machine name",
             environment="first 8 hex digits of the SHA-256 of asv's environment name",
             status="done, failed, skipped",
@@ -189,7 +190,7 @@ MICRO = Table(
         ),
         *_columns("text", unit="of the value, seconds where asv gives none for a time"),
     ),
-    keys=5,
+    keys=6,
 )
 
 TABLES = (RUNS, SUMMARY, SENSITIVITY, TUNING, MICRO)

@@ -8,6 +8,7 @@ kept.
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import itertools
 import math
@@ -52,6 +53,7 @@ def _rows(result: Any, machine: str, name: str, unit: str) -> list[Row]:
     combinations = [", ".join(combination) for combination in itertools.product(*parameters)]
     values = result.get_result_value(name, parameters) or [None] * len(combinations)
     statistics = result.get_result_stats(name, parameters) or [None] * len(combinations)
+    day = datetime.datetime.fromtimestamp(result.date / 1000, datetime.UTC).date()
     rows: list[Row] = []
     for params, value, stats in zip(combinations, values, statistics, strict=True):
         status = _status(value)
@@ -61,6 +63,7 @@ def _rows(result: Any, machine: str, name: str, unit: str) -> list[Row]:
                 "benchmark": name,
                 "params": params or None,
                 "commit": result.commit_hash[:COMMIT_DIGITS],
+                "committed": day.isoformat(),
                 "machine": machine,
                 "environment": hashlib.sha256(result.env_name.encode()).hexdigest()[:ENVIRONMENT_DIGITS],
                 "status": status,

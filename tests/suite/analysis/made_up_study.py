@@ -68,6 +68,9 @@ MADE = (
     ),
 )  # fmt: skip
 
+FEW = tuple(m for m in MADE if m.arm.baseline in {None, "allreduce-sgd"} and "exponential" not in m.arm.name)
+"""The arms around one optimizer, for tests that need no more."""
+
 
 def spec_of(made: Made, sharding: str, seed: int, steps: int = STEPS) -> RunSpec:
     """The spec of one made-up run; the label goes into the options, so that arms have ids of their own."""

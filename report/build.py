@@ -1,0 +1,197 @@
+"""One page a sweep: a single HTML file that opens from disk with the network off.
+
+The page is a pure function of the tables, so the same tables give the same bytes. Everything it needs is
+inside: styles, script, figures as SVG, and the tables as JSON. A content security policy in its head forbids
+it to load anything else.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from report.data import Panel, ReportError, StudyData, has_tables, load
+from report.figures import tradeoff
+from report.headline import headline
+from report.points import families, hover, points
+from report.seeds import seeds
+from report.svg import inline, svg_file
+from report.theme import FAMILIES, SHAPES
+from report.view import controls_view, failures_view, methods_view, micro_view, tuning_view
+from suite.analysis import collect as collecting
+from suite.analysis.columns import MICRO
+from suite.analysis.from_plan import collect_sweep
+from suite.analysis.micro import micro_rows
+from suite.analysis.tables import table_path, to_csv, write_table
+from suite.runs.store import write_atomic
+from suite.runs.sweep import load_sweep
+
+HERE = Path(__file__).resolve().parent
+PROVENANCE = MappingProxyType(
+    {
+        "commit": "commit",
+        "dirty": "changed files",
+        "environment_hash": "environment hash",
+        "torch": "torch",
+        "python": "Python",
+        "system": "system",
+        "cpu": "processor",
+        "cores": "cores",
+        "threads": "threads a run",
+    }
+)
+
+
+@dataclass(frozen=True)
+class BuiltReport:
+    """Where the page is, and its findings in sentences."""
+
+    path: Path
+    headline: list[str]
+
+
+def update_tables(results_root: Path | str, sweep: str) -> str:
+    """Collect the sweep's runs into tables, and asv's results; returns the name under which the tables lie.
+
+    Where no run of the sweep has a folder the tables that are there stay, so that a fresh clone shows what is
+    in git. Raises ReportError when there is neither, and the errors of reading a sweep.
+    """
+    root, found = Path(results_root), load_sweep(sweep)
+    collected = collect_sweep(root, found)
+    if set(collected.facts["statuses"]) <= {"missing"}:
+        if not has_tables(root, found.name):
+            raise ReportError(
+                f"no run of sweep {found.name} under {root}; run `bandwise sweep {found.name}` first"
+            )
+        return found.name
+    collecting.write(root, collected)
+    measured = micro_rows(root)
+    if measured or not table_path(root, MICRO).is_file():
+        write_table(table_path(root, MICRO), MICRO, measured)
+    return found.name
+
+
+def build_report(results_root: Path | str, sweep: str, out: Path | str | None = None) -> BuiltReport:
+    """Bring the tables up to date and build the page; by default at <root>/reports/<sweep>.html.
+
+    `sweep` is a name or the path of a sweep's file. Raises ReportError, TableError, StoreError, or what
+    reading the sweep raises; each message says what to do.
+    """
+    return build_page(results_root, update_tables(results_root, sweep), out)
+
+
+def build_page(results_root: Path | str, name: str, out: Path | str | None = None) -> BuiltReport:
+    """Build the page from the tables alone. Raises ReportError or TableError where one is missing."""
+    study = load(results_root, name)
+    path = Path(out) if out is not None else Path(results_root) / "reports" / f"{name}.html"
+    sentences = headline(study)
+    write_atomic(path, render(study, sentences))
+    return BuiltReport(path, sentences)
+
+
+def _heading(panel: Panel, panels: list[Panel]) -> str:
+    place = panel.title[0].upper() + panel.title[1:]
+    if len({(p.workload, p.world_size) for p in panels}) == 1:
+        return place
+    return f"{panel.workload}, {place[0].lower()}{place[1:]}, {panel.world_size} workers"
+
+
+def _seed_counts(panel: Panel) -> str:
+    counts = sorted({int(row["n"] or 0) for row in panel.summary})
+    return f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+
+
+def _panel(panel: Panel, study: StudyData) -> dict[str, Any]:
+    facts, heading = panel.facts, _heading(panel, study.panels)
+    unit = f" {panel.unit}" if panel.unit else ""
+    better = "higher" if facts["direction"] == "higher" else "lower"
+    return {
+        "slug": panel.slug,
+        "heading": heading,
+        "budget": f"{panel.workload}, {panel.world_size} workers, {facts['steps']} steps, {_seed_counts(panel)} seeds",
+        "tradeoff": inline(
+            svg_file(tradeoff([panel])),
+            f"t-{panel.slug}",
+            f"{heading}: difference to the uncompressed run over times fewer bytes; the same numbers are in the table below",
+            hover(panel),
+        ),
+        "seeds": inline(
+            svg_file(seeds(panel)), f"s-{panel.slug}", f"{heading}: the difference of every seed, by method"
+        ),
+        "absent": points(panel)[1],
+        "explanation": (
+            f"{panel.workload}, {panel.world_size} workers, {facts['steps']} steps of {facts['batch_size']} examples a "
+            f"worker, {facts['schedule']} learning rate. {facts['metric'].replace('_', ' ').capitalize()}: {better} is "
+            f"better. Brackets are 95 % t intervals over the seeds of the row, differences paired by seed. "
+            f"Equal means that the interval lies inside ±{panel.margin:g}{unit}."
+        ),
+        "methods": methods_view(panel, bool(study.facts["ranks"])),
+        "controls": controls_view(panel),
+        "sensitive": panel.sensitive,
+        "reason": str(panel.verdict["reason"])[0].upper() + str(panel.verdict["reason"])[1:] + ".",
+    }
+
+
+def _data(study: StudyData) -> str:
+    """The tables as JSON for a script element: cells as they stand in the CSV files."""
+    tables = {}
+    for name, (table, rows) in study.tables.items():
+        text = to_csv(table, rows)
+        tables[name] = {"columns": list(table.names), "rows": _cells(text)}
+    text = json.dumps(
+        {"facts": study.facts, "tables": tables}, sort_keys=True, ensure_ascii=False, allow_nan=False
+    )
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _cells(text: str) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(text, newline="")))[1:]
+
+
+def render(study: StudyData, sentences: list[str]) -> str:
+    """The page's HTML."""
+    environment = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    statuses = study.facts["statuses"]
+    shown = families(study.panels)
+    return environment.get_template("page.html.j2").render(
+        facts=study.facts,
+        headline=sentences,
+        panels=[_panel(panel, study) for panel in study.panels],
+        families=[(name, FAMILIES.get(name, name)) for name in shown],
+        shapes={name: SHAPES.get(name, SHAPES["sign"]) for name in shown},
+        tuning=tuning_view(study),
+        failures=failures_view(study),
+        micro=micro_view(study),
+        done=statuses.get("done", 0),
+        planned=sum(statuses.values()),
+        provenance=[(term, _known(key, study)) for key, term in PROVENANCE.items()],
+        reproduce=_reproduce(study),
+        tables=list(study.tables),
+        data=_data(study),
+        css=(HERE / "static" / "style.css").read_text(encoding="utf-8").strip(),
+        js=(HERE / "static" / "table.js").read_text(encoding="utf-8").strip(),
+    )
+
+
+def _known(key: str, study: StudyData) -> list[str]:
+    """Provenance values in words."""
+    values = study.facts["provenance"].get(key, [])
+    return [{"True": "yes", "False": "no"}.get(value, value) for value in values]
+
+
+def _reproduce(study: StudyData) -> str:
+    commits = study.facts["provenance"]["commit"]
+    lines = [f"git checkout {commits[0]}"] if len(commits) == 1 else []
+    return "\n".join([*lines, "make setup", str(study.facts["command"]), f"bandwise report {study.sweep}"])

@@ -1,0 +1,134 @@
+"""The picture: bytes saved against what they cost in accuracy.
+
+Nothing is drawn that was not measured: bytes are counted, differences are paired with the uncompressed run of
+the same optimizer, and an arm without a finished pair is named under the picture instead of being drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from report.data import Panel
+from report.labels import Box, Label, place, side_by_side
+from report.points import Point, gid, points
+from report.scales import bare, difference_axis, look, new_figure, per_point, ratio_axis, renderer
+from report.theme import COLOURS, colour, mark
+
+
+def _band(axes: Axes, panel: Panel) -> None:
+    """The equivalence band, filled only where the study could have seen a bad method."""
+    margin = panel.margin
+    if panel.sensitive:
+        axes.axhspan(-margin, margin, color=COLOURS["band"], linewidth=0, zorder=0)
+    else:
+        for y in (-margin, margin):
+            axes.axhline(y, color=COLOURS["muted"], linewidth=0.6, linestyle=(0, (2, 3)), zorder=0)
+    axes.axhline(0, color=COLOURS["muted"], linewidth=0.7, zorder=1)
+
+
+def _draw(axes: Axes, panel: Panel) -> None:
+    marks, _ = points(panel)
+    difference_axis(axes, "y", [v for p in marks for v in (p.y, p.low, p.high) if v is not None], panel)
+    nothing = ratio_axis(axes, marks)
+    _band(axes, panel)
+    bare(axes, "y")
+    unit = f" ({panel.unit})" if panel.unit else ""
+    axes.set_xlabel("fewer bytes on the wire a step than an fp32 ring all-reduce")
+    axes.set_ylabel(f"difference to the uncompressed run{unit}")
+    if panel.facts["direction"] == "lower":
+        axes.invert_yaxis()  # up is better, whatever the metric
+    xs = _columns(axes, marks, nothing)
+    for index, (x, point) in enumerate(zip(xs, marks, strict=True)):
+        shade = colour(point.family)
+        if point.low is not None and point.high is not None:
+            axes.plot(
+                [x, x], [point.low, point.high], color=shade, linewidth=1.3, solid_capstyle="butt", zorder=3
+            )
+        if point.x_high > point.x_low and math.isfinite(point.x_high):
+            axes.plot([point.x_low, point.x_high], [point.y] * 2, color=shade, linewidth=1.3, zorder=3)
+        solid = point.low is not None or point.family == "baseline"
+        axes.plot(
+            [x], [point.y], mark(point.family), markersize=6, color=shade, gid=gid(index), zorder=4,
+            markerfacecolor=shade if solid else COLOURS["paper"], markeredgewidth=0.0 if solid else 0.9,
+        )  # fmt: skip
+    _label(axes, panel, marks, xs)
+
+
+def _columns(axes: Axes, marks: Sequence[Point], nothing: float) -> list[float]:
+    """Where each mark stands on the x axis: its ratio, moved by a mark's width where it would cover another."""
+    scale = per_point(axes)
+    pixels = [axes.transData.transform((nothing if math.isinf(p.x) else p.x, p.y)) / scale for p in marks]
+    spans = []
+    for point, (_, y) in zip(marks, pixels, strict=True):
+        ends = [axes.transData.transform((1, v))[1] / scale for v in (point.low, point.high) if v is not None]
+        spans.append((float(min([y - 4, *ends])), float(max([y + 4, *ends]))))
+    moved = side_by_side([float(x) for x, _ in pixels], spans, 7.5)
+    return [float(axes.transData.inverted().transform((x * scale, 0))[0]) for x in moved]
+
+
+def _label(axes: Axes, panel: Panel, marks: Sequence[Point], xs: Sequence[float]) -> None:
+    """Write each name beside its mark, with a thin line where it had to move away."""
+    scale = per_point(axes)
+    labels, obstacles, texts = [], [], []
+    for x_data, point in zip(xs, marks, strict=True):
+        x, y = (float(v / scale) for v in axes.transData.transform((x_data, point.y)))
+        ends = [axes.transData.transform((1, v))[1] / scale for v in (point.low, point.high) if v is not None]
+        obstacles.append(Box(x - 3.5, float(min([y - 4, *ends])), x + 3.5, float(max([y + 4, *ends]))))
+        text = axes.text(0, 0, point.text, fontsize=7.6, color=colour(point.family), zorder=6)
+        extent = text.get_window_extent(renderer(axes))
+        labels.append(Label(x, y, extent.width / scale, extent.height / scale))
+        texts.append(text)
+    frame = axes.get_window_extent(renderer(axes))
+    inner = Box(*(float(v / scale) for v in (frame.x0, frame.y0, frame.x1, frame.y1))).grown(-1)
+    zero = float(axes.transData.transform((1, 0))[1] / scale)
+    lines = [_band_note(axes, panel), Box(inner.x0, zero - 0.4, inner.x1, zero + 0.4)]
+    back = axes.transData.inverted()
+    for text, label, box, point in zip(
+        texts, labels, place(labels, obstacles, lines, inner), marks, strict=True
+    ):
+        text.set_position(back.transform((box.x0 * scale, (box.y0 + 1.6) * scale)))
+        near = (min(max(label.x, box.x0), box.x1), min(max(label.y, box.y0), box.y1))
+        if math.hypot(near[0] - label.x, near[1] - label.y) > 10:
+            ends = back.transform(np.array([[label.x, label.y], near]) * scale)
+            axes.plot(ends[:, 0], ends[:, 1], color=colour(point.family), linewidth=0.5, alpha=0.7, zorder=2)
+
+
+def _band_note(axes: Axes, panel: Panel) -> Box:
+    """Say what the band means, in its own corner; returns the place it takes."""
+    unit = f" {panel.unit}" if panel.unit else ""
+    words = (
+        f"equal: within ±{panel.margin:g}{unit}"
+        if panel.sensitive
+        else f"±{panel.margin:g}{unit}: not sensitive"
+    )
+    text = axes.annotate(
+        words, (1, panel.margin), xycoords=("axes fraction", "data"), xytext=(-3, 2), textcoords="offset points",
+        ha="right", va="bottom", fontsize=6.8, style="italic", color=COLOURS["muted"],
+    )  # fmt: skip
+    extent = text.get_window_extent(renderer(axes))
+    scale = per_point(axes)
+    return Box(*(float(v / scale) for v in (extent.x0, extent.y0, extent.x1, extent.y1)))
+
+
+def tradeoff(panels: Sequence[Panel], width: float = 5.5, height: float = 4.6) -> Figure:
+    """x: times fewer bytes than fp32 (log); y: paired difference with 95 % t intervals; one panel beside the
+    other.
+    """
+    with look():
+        figure, every = new_figure(width * len(panels), height, len(panels))
+        figure.subplots_adjust(
+            left=0.62 / (width * len(panels)), right=1 - 0.1 / width, bottom=0.58 / height,
+            top=1 - (0.36 if len(panels) > 1 else 0.1) / height, wspace=0.16,
+        )  # fmt: skip
+        for axes, panel in zip(every, panels, strict=True):
+            if len(panels) > 1:
+                axes.set_title(
+                    f"{panel.title[0].upper()}{panel.title[1:]}", loc="left", fontsize=10, weight="bold"
+                )
+            _draw(axes, panel)
+        return figure

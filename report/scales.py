@@ -1,0 +1,148 @@
+"""The axes of the pictures: linear near the margin, logarithmic beyond it, ticks that do not touch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any, Literal
+
+import matplotlib as mpl
+import numpy as np
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+
+from report.data import Panel
+from report.points import Point
+from report.theme import COLOURS
+
+STYLE = MappingProxyType(
+    {
+        "font.family": "DejaVu Sans",
+        "font.size": 8.0,
+        "axes.edgecolor": COLOURS["muted"],
+        "axes.labelcolor": COLOURS["muted"],
+        "axes.facecolor": "none",
+        "figure.facecolor": COLOURS["paper"],
+        "savefig.facecolor": COLOURS["paper"],
+        "text.color": COLOURS["ink"],
+        "xtick.color": COLOURS["muted"],
+        "ytick.color": COLOURS["muted"],
+        "grid.color": COLOURS["rule"],
+        "grid.linewidth": 0.6,
+        "axes.linewidth": 0.6,
+    }
+)
+"""matplotlib settings of every picture."""
+
+LINEAR_MARGINS = 2.5
+"""A logarithmic difference axis is linear up to so many margins."""
+
+LOGARITHMIC_MARGINS = 12
+"""Differences beyond so many margins make the axis logarithmic."""
+
+TICK_GAP = 13.0
+"""Least distance of two ticks in points on a vertical axis; twice as much on a horizontal one."""
+
+
+@contextmanager
+def look() -> Iterator[None]:
+    """matplotlib's own defaults under seaborn's white style and ours, whatever the reader's matplotlibrc
+    says.
+    """
+    defaults = {k: v for k, v in mpl.rcParamsDefault.items() if not k.startswith(("backend", "interactive"))}
+    with mpl.rc_context({**defaults, **sns.axes_style("white"), **STYLE}):
+        yield
+
+
+def new_figure(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
+    """A figure in inches with its axes, outside of pyplot's global state."""
+    figure = Figure(figsize=(width, height), dpi=100)
+    FigureCanvasAgg(figure)
+    return figure, list(np.atleast_1d(figure.subplots(1, columns)))
+
+
+def per_point(axes: Axes) -> float:
+    """Pixels a point."""
+    return float(axes.get_figure(root=True).dpi / 72)  # type: ignore[union-attr]
+
+
+def renderer(axes: Axes) -> Any:
+    """What measures text; the same metrics on every machine, since matplotlib ships the font."""
+    return axes.get_figure(root=True).canvas.get_renderer()  # type: ignore[union-attr]
+
+
+def _tick(value: float, _: int | None = None) -> str:
+    return f"{value:+.3g}".replace("-", "−") if abs(value) > 1e-12 else "0"
+
+
+def _spread(axes: Axes, which: Literal["x", "y"], ticks: Sequence[float]) -> list[float]:
+    """The ticks that keep their distance, those nearest to zero first."""
+    gap = TICK_GAP * (2 if which == "x" else 1) * per_point(axes)
+    kept: dict[float, float] = {}
+    for tick in sorted(ticks, key=lambda t: (abs(t), t)):
+        at = float(
+            axes.transData.transform((tick, 1) if which == "x" else (1, tick))[0 if which == "x" else 1]
+        )
+        if all(abs(at - other) >= gap for other in kept.values()):
+            kept[tick] = at
+    return sorted(kept)
+
+
+def difference_axis(axes: Axes, which: Literal["x", "y"], values: Sequence[float], panel: Panel) -> None:
+    """Scale one axis to differences: linear, or logarithmic beyond 2.5 margins where the values span that
+    much.
+    """
+    margin = panel.margin
+    low, high, linear = min([*values, -margin]), max([*values, margin]), LINEAR_MARGINS * panel.margin
+    axis, limit, scale = (
+        (axes.xaxis, axes.set_xlim, axes.set_xscale)
+        if which == "x"
+        else (axes.yaxis, axes.set_ylim, axes.set_yscale)
+    )
+    if max(-low, high) <= LOGARITHMIC_MARGINS * margin:
+        pad = 0.08 * (high - low)
+        limit(low - pad, high + 1.5 * pad)
+    else:
+        scale("symlog", linthresh=linear, linscale=1.4)
+        limit(low * 1.5 if low < -linear else -1.25 * linear, high * 1.5 if high > linear else 1.25 * linear)
+        decades = [f * 10.0**e for e in range(-6, 6) for f in (1, 2, 5)]
+        inside = [
+            s * t for t in decades if t >= linear / 2 for s in (1, -1) if low * 1.5 <= s * t <= high * 1.5
+        ]
+        axis.set_major_locator(FixedLocator(_spread(axes, which, [0.0, *inside])))
+        axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(_tick))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def ratio_axis(axes: Axes, points: Sequence[Point]) -> float:
+    """Scale the x axis to byte ratios, logarithmic from 1x; returns where a method that sends nothing is
+    drawn.
+    """
+    right = max([4.0, *(p.x_high for p in points if math.isfinite(p.x_high))])
+    nothing = right * 2.2
+    silent = any(math.isinf(p.x) for p in points)
+    left = min([0.85, *(p.x_low * 0.85 for p in points)])
+    axes.set_xscale("log")
+    axes.set_xlim(left, nothing * 1.35 if silent else right * 1.6)
+    ticks = [2.0**k for k in range(-3, 16) if left <= 2.0**k <= right * 1.25]
+    while len(ticks) > 9:
+        ticks = ticks[::2]
+    labels = [f"{t:g}×" for t in ticks] + (["sends\nnothing"] if silent else [])
+    axes.xaxis.set_major_locator(FixedLocator([*ticks, nothing] if silent else ticks))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda _, i: labels[i] if i is not None else ""))
+    axes.xaxis.set_minor_locator(NullLocator())
+    return nothing
+
+
+def bare(axes: Axes, grid: Literal["x", "y"]) -> None:
+    """Grid lines one way, no frame but the lower line, no tick marks."""
+    axes.grid(axis=grid)
+    axes.set_axisbelow(True)
+    sns.despine(ax=axes, left=True)
+    axes.tick_params(length=0)

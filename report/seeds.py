@@ -1,0 +1,56 @@
+"""The picture of every seed: each paired difference as a dot, the mean with its interval over it."""
+
+from __future__ import annotations
+
+import seaborn as sns
+from matplotlib.figure import Figure
+
+from report.data import Panel
+from report.points import number, paired
+from report.scales import bare, difference_axis, look, new_figure
+from report.theme import COLOURS, colour
+
+LINE_HEIGHT = 0.2
+"""Inches a method."""
+
+
+def seeds(panel: Panel, width: float = 5.5) -> Figure:
+    """One line a method, best on top: dots are seeds, the bar is the mean, the line its 95 % t interval."""
+    rows = [row for row in [*panel.methods, *panel.controls] if row["diff_mean"] is not None]
+    sign = 1 if panel.facts["direction"] == "lower" else -1
+    rows.sort(key=lambda row: ((number(row["diff_mean"]) or 0.0) * sign, str(row["arm"])))
+    names = [str(row["arm"]) for row in rows]
+    shades = [colour("control" if row["control"] else str(row["family"])) for row in rows]
+    dots = paired(panel, rows)
+    height = 0.55 + LINE_HEIGHT * max(len(rows), 2)
+    with look():
+        figure, (axes,) = new_figure(width, height)
+        figure.subplots_adjust(
+            left=1.9 / width, right=1 - 0.12 / width, bottom=0.45 / height, top=1 - 0.06 / height
+        )
+        bounds = [number(row[c]) for row in rows for c in ("diff_low", "diff_high")]
+        values = [*(d for _, d in dots), *(b for b in bounds if b is not None)]
+        difference_axis(axes, "x", values, panel)
+        bare(axes, "x")
+        if panel.sensitive:
+            axes.axvspan(-panel.margin, panel.margin, color=COLOURS["band"], linewidth=0, zorder=0)
+        axes.axvline(0, color=COLOURS["muted"], linewidth=0.7, zorder=1)
+        if dots:
+            labels = [name for name, _ in dots]
+            sns.stripplot(
+                x=[d for _, d in dots], y=labels, order=names, hue=labels, hue_order=names, palette=shades,
+                jitter=False, size=3.4, alpha=0.45, legend=False, ax=axes,
+            )  # fmt: skip
+        for line, (row, shade) in enumerate(zip(rows, shades, strict=True)):
+            low, high = number(row["diff_low"]), number(row["diff_high"])
+            if low is not None and high is not None:
+                axes.plot([low, high], [line, line], color=shade, linewidth=1.6, zorder=3)
+            axes.plot([number(row["diff_mean"])], [line], "|", color=shade, markersize=9, markeredgewidth=1.6)
+        axes.set_yticks(range(len(names)), names)
+        for tick, shade in zip(axes.get_yticklabels(), shades, strict=True):
+            tick.set_color(shade)
+        axes.set_ylim(len(names) - 0.4, -0.6)
+        unit = f" ({panel.unit})" if panel.unit else ""
+        axes.set_xlabel(f"difference to the uncompressed run of the same seed{unit}")
+        axes.set_ylabel("")
+        return figure

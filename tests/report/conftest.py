@@ -1,0 +1,93 @@
+"""A made-up study with all that a page has to show: failures, hostile text, tuning, asv results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from report.build import build_page
+from report.data import StudyData, load
+from suite.analysis.collect import collect, write
+from suite.analysis.columns import MICRO
+from suite.analysis.tables import Row, table_path, write_table
+from suite.runs.status import Status
+from tests.suite.analysis import made_up_study as made
+
+HOSTILE = 'step 3: </script><script>alert("1")</script> & <img src=x onerror=alert(2)>'
+
+
+@dataclass(frozen=True)
+class Built:
+    """A results root with tables, the page built from them, and its text."""
+
+    root: Path
+    path: Path
+    headline: list[str]
+    html: str
+    study: StudyData
+
+
+def tuning_rows() -> list[Row]:
+    """Trials of one arm, the best on an edge, one diverged."""
+    return [
+        {
+            "workload": "digits-mlp",
+            "sharding": "iid",
+            "world_size": 4,
+            "arm": "qsr-sgd",
+            "lr": lr,
+            "status": "done" if value else "diverged",
+            "value": value,
+            "nll": 0.1 if value else None,
+            "chosen": lr == 0.03,
+            "edge": lr == 0.03,
+        }
+        for lr, value in ((0.03, 97.0), (0.1, 96.9), (0.3, 95.0), (1.0, None))
+    ]
+
+
+def micro_rows() -> list[Row]:
+    """Two commits of one benchmark; only the newer belongs on the page."""
+    return [
+        {
+            "benchmark": "codecs.Encode.time_encode",
+            "params": "'sign', 1000000",
+            "commit": commit,
+            "committed": day,
+            "machine": "box",
+            "environment": "0a0a0a0a",
+            "status": "done",
+            "value": value,
+            "ci_low": value * 0.9,
+            "ci_high": value * 1.1,
+            "unit": "seconds",
+        }
+        for commit, day, value in (("aaaaaaaa", "2027-01-01", 3.5e-4), ("bbbbbbbb", "2027-01-02", 2.5e-4))
+    ]
+
+
+def build(root: Path, name: str = "made-up") -> Built:
+    """Build the page of tables that lie there."""
+    built = build_page(root, name)
+    return Built(root, built.path, built.headline, built.path.read_text(encoding="utf-8"), load(root, name))
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """The page that most tests read."""
+    root = tmp_path_factory.mktemp("page")
+    study = made.study_of()
+    store = made.run_all(root, study)
+    made.fail(
+        store, study, "apmsqueeze", "by-class", 2, Status("diverged", "training loss is nan at step 57")
+    )
+    made.fail(store, study, "local-sgd H=4", "iid", 1, Status("error", HOSTILE))
+    for seed in range(6):
+        made.fail(
+            store, study, "qsr-sgd", "by-class", seed, Status("diverged", "training loss is inf at step 9")
+        )
+    write(root, collect(root, study, tuning_rows()))
+    write_table(table_path(root, MICRO), MICRO, micro_rows())
+    return build(root)

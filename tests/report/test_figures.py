@@ -1,0 +1,135 @@
+"""The pictures: what is drawn, where the names stand, and that an SVG is the same each time."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+
+import matplotlib as mpl
+import pytest
+
+from report.figures import tradeoff
+from report.labels import Box, Label, place, side_by_side
+from report.points import families, points
+from report.seeds import seeds
+from report.svg import inline, svg_file
+from report.theme import COLOURS, FAMILIES, MARKS, SHAPES
+
+
+@pytest.fixture(params=["iid", "by-class"])
+def panel(built, request):
+    return next(p for p in built.study.panels if p.sharding == request.param)
+
+
+def texts(figure):
+    """Written text -> its box in pixels, for the names beside the marks."""
+    renderer = figure.canvas.get_renderer()
+    return {
+        text.get_text(): text.get_window_extent(renderer)
+        for axes in figure.axes
+        for text in axes.texts
+        if text.get_text() and "±" not in text.get_text()
+    }
+
+
+def test_every_arm_is_drawn_or_named(panel):
+    drawn, absent = points(panel)
+    names = {p.arm for p in drawn} - {""}
+    expected = {str(r["arm"]).removeprefix("control-") for r in [*panel.methods, *panel.controls]}
+    assert names | {a.partition(" (")[0] for a in absent} == expected
+    assert absent == ([] if panel.sharding == "iid" else ["qsr-sgd (6 diverged)"])
+    lost = next(p for p in drawn if p.arm == ("local-sgd H=4" if panel.sharding == "iid" else "apmsqueeze"))
+    assert (lost.low, lost.text) == (None, f"{lost.arm} (5 of 6)")
+
+
+def test_names_stand_inside_and_cover_nothing(panel):
+    figure = tradeoff([panel])
+    boxes = texts(figure)
+    frame = figure.axes[0].get_window_extent(figure.canvas.get_renderer())
+    assert set(boxes) == {p.text for p in points(panel)[0]}
+    for (name, a), (other, b) in itertools.combinations(boxes.items(), 2):
+        width = min(a.x1, b.x1) - max(a.x0, b.x0)
+        height = min(a.y1, b.y1) - max(a.y0, b.y0)
+        assert not (width > 1 and height > 4), f"{name} covers {other}"
+    for name, box in boxes.items():
+        assert box.x0 >= frame.x0 - 2, name
+        assert box.x1 <= frame.x1 + 2, name
+
+
+def test_places_are_free_when_there_is_room():
+    draw = random.Random(3)
+    labels = [Label(draw.uniform(60, 340), draw.uniform(40, 260), 60, 9) for _ in range(18)]
+    marks = [Box(label.x - 3, label.y - 3, label.x + 3, label.y + 3) for label in labels]
+    frame = Box(0, 0, 400, 300)
+    boxes = place(labels, marks, [], frame)
+    assert place(labels, marks, [], frame) == boxes
+    assert all(a.overlap(b) == 0 for a, b in itertools.combinations(boxes, 2))
+    assert all(box.overlap(mark) == 0 for box in boxes for mark in marks)
+    assert all(box.outside(frame) == 0 for box in boxes)
+
+
+def test_a_name_is_nearest_to_its_own_mark_when_it_can_be():
+    labels = [Label(100, 100, 80, 9), Label(130, 100, 80, 9)]
+    marks = [Box(label.x - 3, label.y - 3, label.x + 3, label.y + 3) for label in labels]
+    left, right = place(labels, marks, [], Box(0, 0, 300, 200))
+    assert left.x1 < 130
+    assert right.x0 > 100
+
+
+def test_marks_that_would_cover_each_other_stand_side_by_side():
+    moved = side_by_side([10.0, 10.5, 50.0, 11.0], [(0, 8), (2, 10), (0, 8), (60, 68)], 7.0)
+    assert moved == [6.75, 13.75, 50.0, 11.0]
+    assert side_by_side([], [], 7.0) == []
+
+
+def test_the_band_is_filled_only_where_the_study_is_sensitive(panel):
+    assert COLOURS["band"] in svg_file(tradeoff([panel]))
+    blind = replace(panel, verdict={**panel.verdict, "sensitive": False})
+    assert COLOURS["band"] not in svg_file(tradeoff([blind]))
+    assert COLOURS["band"] not in svg_file(seeds(blind))
+
+
+def test_svg_is_the_same_whatever_the_readers_settings(panel):
+    first = svg_file(tradeoff([panel])), svg_file(seeds(panel))
+    with mpl.rc_context({"font.size": 30, "axes.facecolor": "red", "lines.linewidth": 9, "savefig.dpi": 300}):
+        assert (svg_file(tradeoff([panel])), svg_file(seeds(panel))) == first
+    for svg in first:
+        ElementTree.fromstring(svg)
+        assert "<image" not in svg
+        assert not re.search(r"\d{4}-\d\d-\d\dT", svg)
+
+
+def test_inside_a_page_ids_are_prefixed_and_colours_can_change(panel):
+    svg = svg_file(tradeoff([panel]))
+    body = inline(svg, "p1", 'a "label" & more', {"mark0": "<hover>"})
+    assert body.startswith("<svg viewBox=")
+    assert set(re.findall(r'\bid="(\w+)-', body)) == {"p1"}
+    assert all(ref.startswith("p1-") for ref in re.findall(r'(?:href="#|url\(#)([^")]+)', body))
+    assert "http" not in body
+    assert "<style" not in body
+    assert "var(--band" in body
+    assert 'aria-label="a &quot;label&quot; &amp; more"' in body
+    assert "<title>&lt;hover&gt;</title>" in body
+    assert not any(re.search(rf"(fill|stroke): {value}\b", body) for value in COLOURS.values())
+
+
+def test_every_seed_is_a_dot(panel):
+    figure = seeds(panel)
+    dots = sum(len(c.get_offsets()) for c in figure.axes[0].collections)
+    finished = {(r["arm"], r["seed"]) for r in panel.runs if r["status"] == "done"}
+    pairs = sum(
+        (r["arm"], s) in finished and (r["baseline"], s) in finished
+        for r in [*panel.methods, *panel.controls]
+        for s in range(6)
+    )
+    assert dots == pairs
+
+
+def test_every_family_has_a_look(built):
+    assert set(FAMILIES) == set(MARKS) == set(SHAPES)
+    assert set(FAMILIES) <= set(COLOURS)
+    assert len({*MARKS.values()}) == len(MARKS)
+    assert families(built.study.panels) == list(FAMILIES)

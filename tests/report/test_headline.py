@@ -1,0 +1,89 @@
+"""The findings in sentences: computed, with n and interval, and silent where the study is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from report import numbers
+from report.headline import equality_sentence, headline, option_sentence
+
+
+def of(built, sharding):
+    return next(p for p in built.study.panels if p.sharding == sharding)
+
+
+def test_sentences(built):
+    first, second, third, last = headline(built.study)
+    assert first == (
+        "Shards i.i.d.: 8 of 11 methods are within ±0.4 points of the uncompressed run of their own optimizer; 3 are "
+        "undecided. lion-cub-1bit never sends least of them: 31.9× fewer bytes at 0.00 [−0.30, +0.30] points (95 % "
+        "paired t, n = 6)."
+    )
+    assert second.startswith("Shards by class: 2 of 11 methods are within ±0.4 points")
+    assert third.startswith("Shards by class: options decide: lion-cub-1bit never ends at −35.74 [")
+    assert "lion-cub-1bit K=10 at +0.09 [−0.07, +0.26] points (95 % paired t, n = 6)" in third
+    assert last == "8 of 216 runs have no result: 7 diverged, 1 error. They are listed below and in no mean."
+    assert built.headline == headline(built.study)
+
+
+def test_a_blind_study_names_nobody(built):
+    panel = of(built, "iid")
+    blind = replace(panel, verdict={**panel.verdict, "sensitive": False, "reason": "no negative control ran"})
+    assert equality_sentence(blind, "Here") == (
+        "Here: not sensitive, so no method is called equal (no negative control ran)."
+    )
+
+
+def test_nobody_equal(built):
+    panel = of(built, "by-class")
+    none = replace(panel, summary=[{**r, "equal": "no" if r["equal"] else None} for r in panel.summary])
+    assert equality_sentence(none, "Here") == "Here: none of 11 methods is shown to be within ±0.4 points."
+    assert equality_sentence(replace(panel, summary=[]), "Here") == "Here: no method was compared."
+
+
+def test_options_that_do_not_differ_by_more_than_the_margin_are_not_news(built):
+    assert option_sentence(of(built, "iid"), "Here") is None
+
+
+def test_worse_is_the_higher_value_where_lower_is_better(built):
+    panel = of(built, "by-class")
+    flipped = replace(panel, facts={**panel.facts, "direction": "lower"})
+    sentence = option_sentence(flipped, "Here")
+    assert sentence.startswith("Here: options decide: lion-cub-1bit K=10 ends at +0.09")
+
+
+def test_a_complete_study_says_nothing_of_failures(built):
+    whole = replace(built.study, facts={**built.study.facts, "statuses": {"done": 216}})
+    assert not any("no result" in sentence for sentence in headline(whole))
+
+
+@pytest.mark.parametrize(
+    ("function", "value", "text"),
+    [
+        (numbers.signed, -0.004, "0.00"),
+        (numbers.signed, -35.741, "−35.74"),
+        (numbers.signed, 0.28, "+0.28"),
+        (numbers.signed, None, "–"),
+        (numbers.plain, 97.006, "97.01"),
+        (numbers.ratio, 31.87, "31.9×"),
+        (numbers.ratio, 1.0, "1×"),
+        (numbers.ratio, 12345.6, "12,346×"),
+        (numbers.ratio, float("inf"), "∞"),
+        (numbers.byte_count, 1806396, "1.81 MB"),
+        (numbers.byte_count, 0, "0 B"),
+        (numbers.rate, 3.1622776e-05, "3.16e-05"),
+        (numbers.probability, 0.00390625, "0.0039"),
+    ],
+)
+def test_numbers(function, value, text):
+    assert function(value) == text
+
+
+def test_quantities():
+    assert numbers.quantity(2.5e-4, "seconds") == "250 µs"
+    assert numbers.quantity(0.126, "bytes") == "0.126 B"
+    assert numbers.quantity(3.5, None) == "3.5"
+    assert numbers.interval(None, 1.0) == ""
+    assert numbers.interval(-0.3, 0.3, sign=True) == "[−0.30, +0.30]"

@@ -1,0 +1,102 @@
+"""A sweep file becomes a study: who is compared with whom, how it is judged, what tuning tried."""
+
+from __future__ import annotations
+
+import pytest
+
+from reference_impls import info
+from suite.analysis.collect import write
+from suite.analysis.columns import TUNING
+from suite.analysis.from_plan import collect_sweep, study_of, tuning_rows
+from suite.analysis.study import Yardstick
+from suite.analysis.tables import read_table, table_path
+from suite.runs.local import run_local
+from suite.runs.plan import make_plan
+from suite.runs.rates import Trial, Tuned, tuned_for, write_rates
+from suite.runs.store import Store
+from suite.runs.sweep import load_sweep
+from suite.workloads import get
+
+SWEEP = """
+title: A small study
+workloads: [digits-mlp]
+shardings: [iid]
+world_size: 2
+steps: 6
+batch_size: 4
+seeds: 6
+arms:
+  allreduce-sgd: {algorithm: allreduce-sgd, lr: 0.1}
+  local: {algorithm: local-sgd, options: {period: 3}, baseline: allreduce-sgd}
+  alone: {algorithm: control-one-worker, baseline: allreduce-sgd, control: true, lr: 0.1}
+"""
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory):
+    """The sweep with a file of rates in which the tuned arm lies on an edge."""
+    path = tmp_path_factory.mktemp("sweep") / "small.yaml"
+    path.write_text(SWEEP)
+    sweep = load_sweep(str(path))
+    panel = next(sweep.panels())
+    trials = tuple(
+        Trial(lr, value, nll, "done" if value else "diverged", f"{i:016x}")
+        for i, (lr, value, nll) in enumerate(((0.03, 60.0, 1.1), (0.1, 70.0, 0.9), (0.3, None, None)))
+    )
+    tuned = Tuned(
+        panel.workload.label,
+        "iid",
+        2,
+        "local",
+        0.1,
+        "high",
+        tuned_for(sweep, panel, sweep.arms["local"]),
+        trials,
+    )
+    write_rates(sweep, [tuned], 10_000)
+    return sweep
+
+
+def test_study(sweep):
+    study = study_of(make_plan(sweep))
+    assert [(a.name, a.baseline, a.control, a.family) for a in study.arms] == [
+        ("allreduce-sgd", None, False, "baseline"),
+        ("local", "allreduce-sgd", False, "synchronisation"),
+        ("alone", "allreduce-sgd", True, "control"),
+    ]
+    assert study.by_name["local"].lr_edges == {("digits-mlp", "iid", 2): True}
+    assert study.by_name["alone"].lr_edges == {}
+    assert study.by_name["local"].source_hash == info("local-sgd").source_hash
+    workload = get("digits-mlp")
+    assert study.yardsticks == {"digits-mlp": Yardstick("accuracy", "points", "higher", workload.margin)}
+    assert len(study.entries) == 18
+    assert (study.command, study.about, study.ranks) == ("bandwise sweep small", "A small study", False)
+
+
+def test_tuning_rows(sweep):
+    rows = tuning_rows(sweep)
+    assert [(r["lr"], r["status"], r["value"], r["chosen"], r["edge"]) for r in rows] == [
+        (0.03, "done", 60.0, False, False),
+        (0.1, "done", 70.0, True, True),
+        (0.3, "diverged", None, False, False),
+    ]
+
+
+def test_real_runs_become_tables(sweep, tmp_path):
+    """Eighteen real runs of six steps, from the planner to the tables."""
+    plan, store = make_plan(sweep), Store(tmp_path)
+    run_local(plan.specs, store, 1)
+    found = collect_sweep(tmp_path, sweep)
+    write(tmp_path, found)
+    assert found.facts["statuses"] == {"done": 18}
+    rows = {row["arm"]: row for row in found.summary}
+    numel = 301_066
+    assert rows["allreduce-sgd"]["wire_bytes_per_step"] == pytest.approx(4 * numel, rel=1e-3)
+    assert rows["local"]["bytes_ratio"] == pytest.approx(3, rel=1e-3)
+    assert rows["local"]["syncs"] == 2
+    assert rows["local"]["lr_edge"] is True
+    assert rows["alone"]["bytes_ratio"] > 1
+    assert all(0 <= row["ci_low"] <= row["mean"] <= row["ci_high"] <= 100 for row in rows.values())
+    assert not any(row["stale"] for row in found.runs)
+    assert len(found.facts["provenance"]["environment_hash"]) == 1
+    assert read_table(table_path(tmp_path, TUNING, "small"), TUNING) == found.tuning
