@@ -1,0 +1,159 @@
+"""The engine: launch order by counts, exchanges that run in the background for some steps, ledgers that agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls import SimulatedCluster
+from reference_impls.algorithm import Algorithm, Shard, option
+from reference_impls.collectives import Collective, Exchange, Group, finish, start
+from reference_impls.drivers.engine import Engine
+from reference_impls.drivers.ledger import Ledger
+from reference_impls.drivers.lockstep import Lockstep
+from reference_impls.errors import MismatchError, UnsupportedError, UsageError
+from reference_impls.registry import Method
+
+
+class Recording(Lockstep):
+    """Writes down the order of launches."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.stages: list[str] = []
+
+    def launch(self, requests: Sequence[Collective]) -> list[Any]:
+        self.stages.append(requests[0].stage)
+        return super().launch(requests)
+
+
+def rounds(group: Group, name: str, count: int) -> Exchange[Tensor]:
+    x = torch.full((2,), float(group.rank + 1))
+    for i in range(count):
+        x = yield from group.sum(x, f"{name}{i}")
+    return x
+
+
+def engine(lag: int, size: int = 2) -> tuple[Engine, Recording]:
+    transport = Recording(size)
+    return Engine(transport, [Ledger(rank) for rank in range(size)], lag), transport
+
+
+@pytest.mark.parametrize(
+    ("lag", "order"),
+    [
+        (1, "a0 a1 b0 a2 b1 c0 b2 c1 c2"),
+        (2, "a0 b0 a1 c0 a2 b1 c1 b2 c2"),
+        (9, "a0 b0 c0 a1 b1 c1 a2 b2 c2"),
+    ],
+)
+def test_the_order_of_launches_depends_on_counts_alone(lag: int, order: str) -> None:
+    """When submission k is launched, submission j moves on iff (k - j) % lag == 0; afterwards all move in rounds."""
+    driver, transport = engine(lag)
+    for name in "abc":
+        driver.submit([rounds(Group("world", rank, 2), name, 3) for rank in range(2)])
+    results = driver.finish()
+    assert transport.stages == order.split()
+    assert all(torch.equal(x, torch.full((2,), 12.0)) for ranks in results for x in ranks)
+
+
+@dataclass(frozen=True)
+class Delayed(Algorithm):
+    """Averages the gradient by two rounds, started in one step and applied `delay` steps later."""
+
+    delay: int = option(2, "steps between start and finish")
+    defaults = {"lr": 0.1}  # noqa: RUF012 - a class attribute, like the hyper-parameters of any method
+
+    def update(self, shard: Shard, reduced: Tensor) -> None:
+        """Nothing is local."""
+
+    def synchronize(self, shard: Shard) -> Exchange[None]:
+        due = f"round-{shard.step - self.delay}"
+        shard.pending[f"round-{shard.step}"] = yield from start(self._average(shard, shard.grads.clone()))
+        if due in shard.pending:
+            mean = yield from finish(shard.pending.pop(due))
+            shard.params.sub_(mean, alpha=0.1)
+
+    @staticmethod
+    def _average(shard: Shard, x: Tensor) -> Exchange[Tensor]:
+        rows = yield from shard.world.gather(x, "rows")
+        total = yield from shard.world.sum(rows.sum(0), "total")
+        return total / shard.world.size**2
+
+
+def run(delay: int, steps: int, reload_at: int | None = None) -> SimulatedCluster:
+    def fresh() -> SimulatedCluster:
+        return SimulatedCluster(Method("delayed", Delayed(delay), {}), [torch.zeros(3)], world_size=2, lr=0.1)
+
+    cluster = fresh()
+    for step in range(steps):
+        if step == reload_at:
+            state, cluster = cluster.state_dict(), fresh()
+            cluster.load_state_dict(state)
+        cluster.step([[torch.full((3,), 1.0 * (step + 1) * (rank + 1))] for rank in range(2)])
+    return cluster
+
+
+@pytest.mark.parametrize("delay", [0, 1, 2, 5])
+def test_a_started_exchange_is_applied_when_it_is_finished(delay: int) -> None:
+    cluster = run(delay, 8)
+    applied = sum(1.5 * (step + 1) for step in range(8 - delay))
+    torch.testing.assert_close(cluster.parameters(0)[0], torch.full((3,), -0.1 * applied))
+
+
+def test_a_background_exchange_moves_one_collective_a_step() -> None:
+    """Its second round is launched in the next step, so that it overlaps with computation."""
+    frame = run(2, 4).ledger.frame()
+    assert list(frame["stage"]) == ["rows", "total", "rows", "total", "rows", "total", "rows"]
+    assert list(frame["step"]) == [0, 1, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize("reload_at", [1, 3, 4])
+def test_a_checkpoint_with_an_exchange_under_way_goes_on_to_the_bit(reload_at: int) -> None:
+    assert torch.equal(run(2, 8).parameters(1)[0], run(2, 8, reload_at).parameters(1)[0])
+
+
+def test_an_exchange_that_some_ranks_end_early_is_named() -> None:
+    driver, _ = engine(1)
+    with pytest.raises(MismatchError, match="rank 0 asks for .*rank 1 asks for nothing more"):
+        driver.run([rounds(Group("world", 0, 2), "a", 2), rounds(Group("world", 1, 2), "a", 1)])
+
+
+def test_mistakes_of_authors_are_refused() -> None:
+    group = Group("world", 0, 1)
+    driver, _ = engine(1, size=1)
+
+    def forgets_yield_from() -> Any:
+        yield group.sum(torch.ones(2), "x")
+
+    with pytest.raises(UsageError, match="yield from"):
+        driver.run([forgets_yield_from()])
+    with pytest.raises(UsageError, match="yield from"):
+        next(group.sum(group.sum(torch.ones(2), "x"), "y"))  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedError, match="1-D contiguous"):
+        next(group.sum(torch.ones(2, 2), "x"))
+    with pytest.raises(UnsupportedError, match="at least one element"):
+        next(group.gather(torch.ones(0), "x"))
+    with pytest.raises(UnsupportedError, match="pad"):
+        next(Group("world", 0, 2).all_to_all(torch.ones(3), "x"))
+
+
+def test_send_recv_partners_must_agree() -> None:
+    driver, _ = engine(1, size=3)
+
+    def shift(rank: int, wrong: bool) -> Exchange[Tensor | None]:
+        source = rank if wrong and rank == 2 else (rank - 1) % 3
+        return (
+            yield from Group("world", rank, 3).send_recv(
+                torch.full((1,), float(rank)), "shift", (rank + 1) % 3, source
+            )
+        )
+
+    assert [x.item() for x in driver.run([shift(r, wrong=False) for r in range(3)])] == [2.0, 0.0, 1.0]
+    with pytest.raises(MismatchError, match="rank 1 sends to rank 2, but rank 2 expects rank 2"):
+        driver.run([shift(r, wrong=True) for r in range(3)])
