@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 import torch
-import torch._inductor.compile_fx  # noqa: F401 - half of a benchmark process would be this import: see __init__.py
+import torch._inductor.compile_fx
 
 __all__ = ["CODECS", "THREADS", "WORLD_SIZE", "Case", "build", "gradient", "module", "single_thread"]
 
