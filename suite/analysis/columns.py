@@ -188,7 +188,7 @@ MICRO = Table(
             ci_low="99 % interval of the median, where timed",
             ci_high="its upper end",
         ),
-        *_columns("text", unit="of the value, seconds where asv gives none for a time"),
+        *_columns("text", unit="of the value, as asv gives it"),
     ),
     keys=6,
 )
