@@ -43,9 +43,10 @@ def sources() -> list[Path]:
 
 
 def imports(path: Path, *, at_import_time: bool = False) -> Iterator[tuple[int, str]]:
-    """(line, absolute module) of the imports in ``path``; ``at_import_time``: those outside functions only.
+    """(line, absolute module) of the imports in ``path``.
 
-    Imports under ``if TYPE_CHECKING`` count as ordinary ones: an annotation is a dependency too.
+    Imports under ``if TYPE_CHECKING`` count as well, since an annotation is a dependency too; ``at_import_time``
+    leaves them out, and those in functions.
     """
     package = list(path.relative_to(ROOT).parts[:-1])
 
@@ -63,6 +64,13 @@ def imports(path: Path, *, at_import_time: bool = False) -> Iterator[tuple[int, 
                 yield from visit(child)
 
     yield from visit(ast.parse(path.read_text(), str(path)))
+
+
+def is_lazy(node: ast.AST) -> bool:
+    """Whether importing a module passes ``node`` by: the body of a function, or of ``if TYPE_CHECKING``."""
+    if isinstance(node, ast.If):
+        return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
 
 
 def where(path: Path, line: int) -> str:
@@ -161,15 +169,16 @@ def test_the_wheel_declares_what_it_imports() -> None:
     assert not undeclared, f"pyproject.toml does not declare {undeclared}"
 
 
+def installed(name: str) -> str | None:
+    """Version of a distribution without its local suffix, None if it is not there."""
+    try:
+        return importlib.metadata.version(name).split("+")[0]
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def test_the_environment_is_the_pinned_one() -> None:
-    installed = {
-        normalised(d.metadata["Name"]): d.version.split("+")[0] for d in importlib.metadata.distributions()
-    }
-    differ = {
-        name: (version, installed.get(name))
-        for name, version in pins().items()
-        if installed.get(name) != version
-    }
+    differ = {name: (pin, found) for name, pin in pins().items() if (found := installed(name)) != pin}
     assert not differ, f"(pinned, installed) differ: {differ}. Run `make setup`"
 
 
