@@ -48,11 +48,20 @@ def shards(
     seed: int = 0,
 ) -> list[Shard]:
     """One shard a rank, with parameters of the given lengths, all zeros, and no declared state."""
-    return [_shard(Group("world", rank, size), lengths, dtype, hyper or {}, start, step, seed) for rank in range(size)]
+    return [
+        _shard(Group("world", rank, size), lengths, dtype, hyper or {}, start, step, seed)
+        for rank in range(size)
+    ]
 
 
 def _shard(
-    world: Group, lengths: Sequence[int], dtype: torch.dtype, hyper: dict[str, Any], start: int, step: int, seed: int
+    world: Group,
+    lengths: Sequence[int],
+    dtype: torch.dtype,
+    hyper: dict[str, Any],
+    start: int,
+    step: int,
+    seed: int,
 ) -> Shard:
     params, views, place = torch.zeros(sum(lengths), dtype=dtype), [], 0
     for i, length in enumerate(lengths):
@@ -64,14 +73,22 @@ def _shard(
 
 
 def team(
-    algorithm: str, groups: Sequence[dict[str, Any]], size: int, *, seed: int = 0, bucket_bytes: int = 1 << 20, **options: Any
+    algorithm: str,
+    groups: Sequence[dict[str, Any]],
+    size: int,
+    *,
+    seed: int = 0,
+    bucket_bytes: int = 1 << 20,
+    **options: Any,
 ) -> Team:
     """Workers with their own copies of `groups` (params, param_names and hyper-parameters), in lock-step."""
     method = create(algorithm, **options)
     workers = []
     for rank in range(size):
         own = [{**method.hyperparameters, **g, "params": [p.clone() for p in g["params"]]} for g in groups]
-        workers.append(Worker(method.algorithm, own, rank=rank, size=size, seed=seed, bucket_bytes=bucket_bytes))
+        workers.append(
+            Worker(method.algorithm, own, rank=rank, size=size, seed=seed, bucket_bytes=bucket_bytes)
+        )
     return Team(workers, Engine(Lockstep(size), [Ledger(rank) for rank in range(size)]))
 
 

@@ -25,7 +25,8 @@ def run_ranks(
     with tempfile.TemporaryDirectory() as folder:
         context = mp.get_context("spawn")
         processes = [
-            context.Process(target=_child, args=(function, rank, size, folder, arguments), daemon=True) for rank in range(size)
+            context.Process(target=_child, args=(function, rank, size, folder, arguments), daemon=True)
+            for rank in range(size)
         ]
         for process in processes:
             process.start()
@@ -42,7 +43,9 @@ def run_ranks(
         return [torch.load(path, weights_only=False) if path.exists() else None for path in paths]
 
 
-def _child(function: Callable[..., Any], rank: int, size: int, folder: str, arguments: tuple[Any, ...]) -> None:
+def _child(
+    function: Callable[..., Any], rank: int, size: int, folder: str, arguments: tuple[Any, ...]
+) -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=size)

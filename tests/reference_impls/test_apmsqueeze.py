@@ -41,7 +41,9 @@ def advance(trained: SimulatedCluster, first: int, last: int, dtype: torch.dtype
 def error(trained: SimulatedCluster) -> Tensor:
     """E: the mean of the workers' errors plus the servers' errors (one shard)."""
     workers = torch.stack([trained.state(rank, "worker_error")[0] for rank in range(trained.world_size)])
-    return workers.mean(0) + torch.cat([trained.state(rank, "server_error")[0] for rank in range(trained.world_size)])
+    return workers.mean(0) + torch.cat(
+        [trained.state(rank, "server_error")[0] for rank in range(trained.world_size)]
+    )
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 5])
@@ -93,7 +95,9 @@ def test_without_compression_it_is_momentum_in_a_frozen_metric(size: int, bias_c
 
 
 @pytest.mark.parametrize("bias_correction", [False, True])
-def test_without_warm_up_and_with_unit_variance_it_is_momentum_sgd_with_error_feedback(bias_correction: bool) -> None:
+def test_without_warm_up_and_with_unit_variance_it_is_momentum_sgd_with_error_feedback(
+    bias_correction: bool,
+) -> None:
     """T_w = 0, v_0 = 1, eps = 0: x moves by the agreed momentum, and the momentum by gradients and errors."""
     size = 4
     trained = cluster(size, warmup_steps=0, initial_variance=1.0, eps=0.0, bias_correction=bias_correction)

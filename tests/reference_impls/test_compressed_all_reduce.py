@@ -21,7 +21,9 @@ SIZES = (2, 3, 4, 5, 8)
 LENGTHS = (5, 72, 1003)  # 5 on 8 ranks: seven of them serve nothing; 72 on 8: one too few for the last
 every_size = pytest.mark.parametrize("size", SIZES)
 every_length = pytest.mark.parametrize("d", LENGTHS)
-every_form = pytest.mark.parametrize(("norm", "scale"), [("l2", "chunk"), ("l1", "chunk"), ("l2", "shard"), ("l1", "shard")])
+every_form = pytest.mark.parametrize(
+    ("norm", "scale"), [("l2", "chunk"), ("l1", "chunk"), ("l2", "shard"), ("l1", "shard")]
+)
 
 
 @dataclass
@@ -85,7 +87,10 @@ class Definition:
 
     def call(self, u: np.ndarray) -> np.ndarray:
         p = u + self.worker
-        sent = [np.concatenate([self.quantised(row, part, self.scale == "shard") for part in self.parts]) for row in p]
+        sent = [
+            np.concatenate([self.quantised(row, part, self.scale == "shard") for part in self.parts])
+            for row in p
+        ]
         self.worker = p - np.stack(sent)
         mean = np.mean(sent, axis=0) + self.server
         out = np.concatenate([self.quantised(mean, part) for part in self.parts])
@@ -197,7 +202,11 @@ def test_a_zero_of_either_sign_is_sent_and_booked_as_plus(zero: float) -> None:
 
     def answer(request: Collective) -> Tensor:
         messages.append(request)
-        return request.buffer.view(size, -1) if isinstance(request, AllToAll) else request.buffer.expand(size, -1)
+        return (
+            request.buffer.view(size, -1)
+            if isinstance(request, AllToAll)
+            else request.buffer.expand(size, -1)
+        )
 
     requests(compressed_all_reduce(shard, u, error, torch.zeros(8), "m"), answer)
     up = messages[0].buffer.view(size, -1)
@@ -231,7 +240,9 @@ def test_coordinates_that_are_always_zero_are_moved_but_their_error_is_bounded()
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("size", [2, 8])
 @every_form
-def test_one_rank_that_is_not_finite_is_seen_by_all_for_good(bad: float, size: int, norm: Norm, scale: Scale) -> None:
+def test_one_rank_that_is_not_finite_is_seen_by_all_for_good(
+    bad: float, size: int, norm: Norm, scale: Scale
+) -> None:
     ranks = Ranks(size, 100, norm, scale, torch.float32)
     ranks.call(inputs(size, 100).float())
     broken = inputs(size, 100, 1).float()

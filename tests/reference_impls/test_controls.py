@@ -14,7 +14,11 @@ from reference_impls.errors import UnsupportedError
 from reference_impls.optimizers import Lion, local_optimizer
 
 D, RATE, STEPS, SIZE = 83, 0.02, 12, 4
-OPTIMIZERS: list[tuple[str, dict[str, Any]]] = [("sgd", {"momentum": 0.9}), ("adamw", {}), ("lion", {"weight_decay": 0.1})]
+OPTIMIZERS: list[tuple[str, dict[str, Any]]] = [
+    ("sgd", {"momentum": 0.9}),
+    ("adamw", {}),
+    ("lion", {"weight_decay": 0.1}),
+]
 
 
 def start() -> Tensor:
@@ -53,7 +57,9 @@ def test_one_worker_is_a_lone_run_on_the_data_of_rank_0(optimizer: str, hyper: d
 
 
 @pytest.mark.parametrize(("optimizer", "hyper"), OPTIMIZERS)
-def test_without_communication_the_mean_of_lone_runs_is_taken_once(optimizer: str, hyper: dict[str, Any]) -> None:
+def test_without_communication_the_mean_of_lone_runs_is_taken_once(
+    optimizer: str, hyper: dict[str, Any]
+) -> None:
     trained = cluster("control-no-communication", optimizer=optimizer, total_steps=STEPS, **hyper)
     advance(trained, 0, STEPS - 1)
     for rank in range(SIZE):
@@ -79,16 +85,25 @@ def test_those_two_must_know_where_the_end_is(algorithm: str) -> None:
         cluster(algorithm)
 
 
-def random_k(fraction: float, d: int, steps: int, bucket_bytes: int = 1 << 20) -> tuple[SimulatedCluster, list[Tensor]]:
+def random_k(
+    fraction: float, d: int, steps: int, bucket_bytes: int = 1 << 20
+) -> tuple[SimulatedCluster, list[Tensor]]:
     """A run of SGD at rate 1 from 0 with gradients of one: what was applied at every step is the share sent."""
     trained = SimulatedCluster(
-        "control-random-k", [torch.zeros(d // 2), torch.zeros(d - d // 2)], 3, lr=1.0, bucket_bytes=bucket_bytes, fraction=fraction
+        "control-random-k",
+        [torch.zeros(d // 2), torch.zeros(d - d // 2)],
+        3,
+        lr=1.0,
+        bucket_bytes=bucket_bytes,
+        fraction=fraction,
     )
     applied = []
     for _ in range(steps):
         before = torch.cat(trained.parameters(0)).clone()
         trained.step([[torch.full((d // 2,), 1.0 + r), torch.full((d - d // 2,), 1.0 + r)] for r in range(3)])
-        assert all(torch.equal(a, b) for a, b in zip(trained.parameters(0), trained.parameters(2), strict=True))
+        assert all(
+            torch.equal(a, b) for a, b in zip(trained.parameters(0), trained.parameters(2), strict=True)
+        )
         applied.append(before - torch.cat(trained.parameters(0)))
     return trained, applied
 
@@ -99,7 +114,9 @@ def test_random_k_applies_the_mean_of_its_share_and_nothing_elsewhere(fraction: 
     trained, applied = random_k(fraction, d, steps)
     chosen = torch.stack([a != 0 for a in applied])
     for a, c in zip(applied, chosen, strict=True):
-        torch.testing.assert_close(a[c], torch.full_like(a[c], 2.0), rtol=0, atol=1e-5)  # the mean of 1, 2 and 3
+        torch.testing.assert_close(
+            a[c], torch.full_like(a[c], 2.0), rtol=0, atol=1e-5
+        )  # the mean of 1, 2 and 3
     spread = math.sqrt(fraction * (1 - fraction) * d * steps)
     assert abs(int(chosen.sum()) - fraction * d * steps) < 5 * spread
     sent = trained.ledger.frame(0)

@@ -29,7 +29,14 @@ def _train(model: Net, optimizer: DataParallelOptimizer, rank: int, first: int, 
 
 def _optimizer(model: Net, row: Row, lag: int) -> DataParallelOptimizer:
     return DataParallelOptimizer(
-        model.named_parameters(), row.algorithm, lr=LR, seed=3, bucket_bytes=256, lag=lag, check="each", **row.options
+        model.named_parameters(),
+        row.algorithm,
+        lr=LR,
+        seed=3,
+        bucket_bytes=256,
+        lag=lag,
+        check="each",
+        **row.options,
     )
 
 
@@ -93,7 +100,9 @@ def test_ledgers_agree(row: Row, real: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
-def test_resuming_on_gloo_with_another_lag_equals_the_uninterrupted_run(row: Row, real: list[dict[str, Any]]) -> None:
+def test_resuming_on_gloo_with_another_lag_equals_the_uninterrupted_run(
+    row: Row, real: list[dict[str, Any]]
+) -> None:
     for rank in range(SIZE):
         for whole, resumed in zip(*real[rank][row.id][:2], strict=True):
             assert torch.equal(whole, resumed)

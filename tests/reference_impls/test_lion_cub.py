@@ -35,7 +35,9 @@ class Exact(LionCub):
 
 def parameters(dtype: torch.dtype = torch.float32, scale: float = 1.0) -> list[Tensor]:
     generator = torch.Generator().manual_seed(1)
-    return [scale * torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in SHAPES]
+    return [
+        scale * torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in SHAPES
+    ]
 
 
 def gradient(step: int, rank: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -43,23 +45,32 @@ def gradient(step: int, rank: int, dtype: torch.dtype = torch.float32) -> list[T
     generator = torch.Generator().manual_seed(1000 * step + rank)
     bias = torch.Generator().manual_seed(rank)
     return [
-        (torch.randn(s, generator=generator, dtype=torch.float64) + torch.randn(s, generator=bias, dtype=torch.float64)).to(dtype)
+        (
+            torch.randn(s, generator=generator, dtype=torch.float64)
+            + torch.randn(s, generator=bias, dtype=torch.float64)
+        ).to(dtype)
         for s in SHAPES
     ]
 
 
-def cluster(algorithm: str | Method, size: int, dtype: torch.dtype = torch.float32, **options: Any) -> SimulatedCluster:
+def cluster(
+    algorithm: str | Method, size: int, dtype: torch.dtype = torch.float32, **options: Any
+) -> SimulatedCluster:
     if isinstance(algorithm, str):
         options = {"momentum_sync": "never", "weight_decay": DECAY, **options}
     return SimulatedCluster(algorithm, parameters(dtype), size, lr=RATE, seed=4, **options)
 
 
 def exact(size: int, momentum_sync: str, **options: Any) -> SimulatedCluster:
-    method = Method("exact", Exact(momentum_sync=momentum_sync, **options), {"betas": (0.9, 0.99), "weight_decay": DECAY})
+    method = Method(
+        "exact", Exact(momentum_sync=momentum_sync, **options), {"betas": (0.9, 0.99), "weight_decay": DECAY}
+    )
     return cluster(method, size, torch.float64)
 
 
-def advance(trained: SimulatedCluster, steps: int, gradients: Callable[..., list[Tensor]] = gradient, first: int = 0) -> None:
+def advance(
+    trained: SimulatedCluster, steps: int, gradients: Callable[..., list[Tensor]] = gradient, first: int = 0
+) -> None:
     for step in range(first, first + steps):
         trained.step([gradients(step, rank) for rank in range(trained.world_size)])
 
@@ -83,7 +94,9 @@ def lion(steps: int, gradients: Callable[[int], list[Tensor]], dtype: torch.dtyp
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("momentum_sync", ["never", "periodic", "doubling", "selective"])
-def test_exact_aggregation_is_lion_on_mean_gradients_with_and_without_synchronisation(size: int, momentum_sync: str) -> None:
+def test_exact_aggregation_is_lion_on_mean_gradients_with_and_without_synchronisation(
+    size: int, momentum_sync: str
+) -> None:
     """u and m are linear in g, so whatever synchronising does is an interaction with compression."""
 
     def double(step: int, rank: int) -> list[Tensor]:
@@ -96,12 +109,16 @@ def test_exact_aggregation_is_lion_on_mean_gradients_with_and_without_synchronis
     trained = exact(size, momentum_sync, sync_every=3, sync_measure_every=6)
     advance(trained, 40, double)
     assert torch.equal(vector(trained.parameters(0)).sign(), lion(40, mean, torch.float64).sign())
-    torch.testing.assert_close(vector(trained.parameters(0)), lion(40, mean, torch.float64), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        vector(trained.parameters(0)), lion(40, mean, torch.float64), rtol=0, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("momentum_sync", ["never", "periodic"])
 @pytest.mark.parametrize("size", range(1, 9))
-def test_identical_gradients_make_the_vote_lion_and_synchronising_a_no_op(size: int, momentum_sync: str) -> None:
+def test_identical_gradients_make_the_vote_lion_and_synchronising_a_no_op(
+    size: int, momentum_sync: str
+) -> None:
     def alike(step: int, rank: int) -> list[Tensor]:
         return gradient(step, 0)
 
@@ -120,7 +137,11 @@ def test_one_worker_of_p_bits_is_lion_except_where_the_update_is_tiny(scale: str
     trained.step([g])
     still = 0
     for before, after, own in zip(parameters(), trained.parameters(0), g, strict=True):
-        size = {"l1": own.abs().mean(), "l0": (0.1 * own).abs().add(1e-12).log().mean().exp() / 0.1, "linf": own.abs().max()}
+        size = {
+            "l1": own.abs().mean(),
+            "l0": (0.1 * own).abs().add(1e-12).log().mean().exp() / 0.1,
+            "linf": own.abs().max(),
+        }
         votes = own.abs() > size[scale] / 127
         still += int((~votes).sum())
         expected = before * (1 - RATE * DECAY) - RATE * torch.where(votes, own.sign(), 0.0)
@@ -129,7 +150,9 @@ def test_one_worker_of_p_bits_is_lion_except_where_the_update_is_tiny(scale: str
 
 
 @pytest.mark.parametrize(("bits", "at_least"), [(8, 0.96), (16, 0.975)])
-def test_weighted_votes_agree_more_often_with_the_sign_of_the_mean_than_bits(bits: int, at_least: float) -> None:
+def test_weighted_votes_agree_more_often_with_the_sign_of_the_mean_than_bits(
+    bits: int, at_least: float
+) -> None:
     """Gaussian, independent, n = 4. Votes are cut at twice the mean, so the last percents stay out of reach."""
     size, d = 4, 20000
     generator = torch.Generator().manual_seed(0)
@@ -137,7 +160,9 @@ def test_weighted_votes_agree_more_often_with_the_sign_of_the_mean_than_bits(bit
     trained = SimulatedCluster("lion-cub-pbit", [torch.zeros(d)], size, lr=1.0, bits=bits)
     trained.step([[row] for row in g])
     agreement = float((trained.parameters(0)[0] == -g.mean(0).sign()).float().mean())
-    voted = SimulatedCluster("lion-cub-1bit", [torch.zeros(d)], size, lr=1.0, momentum_sync="never", tie_policy="zero")
+    voted = SimulatedCluster(
+        "lion-cub-1bit", [torch.zeros(d)], size, lr=1.0, momentum_sync="never", tie_policy="zero"
+    )
     voted.step([[row] for row in g])
     majority = float((voted.parameters(0)[0] == -g.mean(0).sign()).float().mean())
     assert 0.5 < majority < 0.65
@@ -185,7 +210,9 @@ def test_a_large_tensor_does_not_take_the_votes_of_a_small_one() -> None:
     one, other = cluster("lion-cub-pbit", 4), cluster("lion-cub-pbit", 4)
     for step in range(10):
         one.step([gradient(step, rank) for rank in range(4)])
-        other.step([[2.0**20 * g if i == 0 else g for i, g in enumerate(gradient(step, rank))] for rank in range(4)])
+        other.step(
+            [[2.0**20 * g if i == 0 else g for i, g in enumerate(gradient(step, rank))] for rank in range(4)]
+        )
     for ours, theirs in zip(one.parameters(0), other.parameters(0), strict=True):
         assert torch.equal(ours, theirs)
 
@@ -204,7 +231,9 @@ def test_p_bits_leave_coordinates_without_gradient_to_decay_alone() -> None:
     assert torch.equal(trained.parameters(0)[1], expected)
 
 
-@pytest.mark.parametrize(("policy", "drift"), [("hash", 0.0), ("alternate", 0.0), ("plus", -1.0), ("minus", 1.0)])
+@pytest.mark.parametrize(
+    ("policy", "drift"), [("hash", 0.0), ("alternate", 0.0), ("plus", -1.0), ("minus", 1.0)]
+)
 def test_one_bit_moves_them_by_its_zero_policy(policy: str, drift: float) -> None:
     """hash and alternate do not drift; plus and minus do, by the rate at every step."""
     d, steps = 2000, 100
@@ -231,7 +260,9 @@ def test_zeros_on_some_ranks_only_do_not_let_replicas_drift() -> None:
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_one_rank_that_is_not_finite_is_seen_by_all(name: str, bad: float) -> None:
-    options = [{"bits": bits} for bits in (4, 8, 16)] if name == "lion-cub-pbit" else [{}, {"tie_policy": "zero"}]
+    options = (
+        [{"bits": bits} for bits in (4, 8, 16)] if name == "lion-cub-pbit" else [{}, {"tie_policy": "zero"}]
+    )
     for each in options:
         trained = cluster(name, 4, **each)
         advance(trained, 2)
@@ -244,7 +275,9 @@ def test_one_rank_that_is_not_finite_is_seen_by_all(name: str, bad: float) -> No
 # ---- head-room ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("bits", "sizes"), [(4, range(1, 8)), (8, (1, 2, 3, 31, 63, 64, 100, 127)), (16, (2, 300))])
+@pytest.mark.parametrize(
+    ("bits", "sizes"), [(4, range(1, 8)), (8, (1, 2, 3, 31, 63, 64, 100, 127)), (16, (2, 300))]
+)
 def test_when_all_agree_on_the_largest_vote_nothing_overflows(bits: int, sizes: list[int]) -> None:
     """Two of three coordinates are far above the mean, so every rank votes its most; with linf s = 1 rounds to 0."""
     g = torch.tensor([8.0, -8.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
@@ -327,7 +360,17 @@ def test_schedules_of_synchronisation_are_exact() -> None:
     assert when(kinds(40, momentum_sync="periodic", sync_every=7)) == [0, 7, 14, 21, 28, 35]
     assert when(kinds(40, momentum_sync="periodic", sync_every=7, sync_until=14)) == [0, 7, 14]
     assert when(kinds(70, momentum_sync="doubling")) == [0, 1, 3, 7, 15, 31, 63]  # T <- int(T + 2^j)
-    assert when(kinds(40, momentum_sync="doubling", sync_doubling=2)) == [0, 1, 2, 4, 6, 10, 15, 23, 34]  # + 2^(j/2)
+    assert when(kinds(40, momentum_sync="doubling", sync_doubling=2)) == [
+        0,
+        1,
+        2,
+        4,
+        6,
+        10,
+        15,
+        23,
+        34,
+    ]  # + 2^(j/2)
     both = kinds(20, momentum_sync="selective", sync_every=4, sync_measure_every=10)
     assert when(both) == [4, 8, 12, 16]
     assert when(both, "measure") == [0, 10]
@@ -343,7 +386,10 @@ def momenta(trained: SimulatedCluster) -> list[list[Tensor]]:
 
 
 def test_a_synchronisation_gives_all_ranks_the_mean_and_keeps_the_sum() -> None:
-    free, synced = cluster("lion-cub-1bit", 4), cluster("lion-cub-1bit", 4, momentum_sync="periodic", sync_every=5)
+    free, synced = (
+        cluster("lion-cub-1bit", 4),
+        cluster("lion-cub-1bit", 4, momentum_sync="periodic", sync_every=5),
+    )
     advance(free, 1)
     advance(synced, 1)  # step 0 is one
     apart, together = momenta(free), momenta(synced)
@@ -359,14 +405,19 @@ def test_a_synchronisation_gives_all_ranks_the_mean_and_keeps_the_sum() -> None:
 
 
 def test_under_the_vote_a_synchronisation_changes_the_trajectory() -> None:
-    free, synced = cluster("lion-cub-1bit", 4), cluster("lion-cub-1bit", 4, momentum_sync="periodic", sync_every=5)
+    free, synced = (
+        cluster("lion-cub-1bit", 4),
+        cluster("lion-cub-1bit", 4, momentum_sync="periodic", sync_every=5),
+    )
     advance(free, 20)
     advance(synced, 20)
     assert (vector(free.parameters(0)) - vector(synced.parameters(0))).abs().max() > 2 * RATE
 
 
 @pytest.mark.parametrize(("fraction", "chosen"), [(0.01, {1}), (0.16, {1}), (0.55, {1, 2}), (1.0, {0, 1, 2})])
-def test_selective_averages_the_tensors_on_which_workers_disagree_most(fraction: float, chosen: set[int]) -> None:
+def test_selective_averages_the_tensors_on_which_workers_disagree_most(
+    fraction: float, chosen: set[int]
+) -> None:
     """Parameter 1 (11 elements) is opposite on half of the ranks, 2 (27) differs a little, 0 (35) is nearly common."""
 
     def disagreeing(step: int, rank: int) -> list[Tensor]:
@@ -375,7 +426,12 @@ def test_selective_averages_the_tensors_on_which_workers_disagree_most(fraction:
 
     def build(momentum_sync: str) -> SimulatedCluster:
         return cluster(
-            "lion-cub-1bit", 4, momentum_sync=momentum_sync, sync_every=3, sync_measure_every=6, sync_fraction=fraction
+            "lion-cub-1bit",
+            4,
+            momentum_sync=momentum_sync,
+            sync_every=3,
+            sync_measure_every=6,
+            sync_fraction=fraction,
         )
 
     free, selective = build("never"), build("selective")
@@ -394,7 +450,10 @@ def test_selective_averages_the_tensors_on_which_workers_disagree_most(fraction:
     rows = selective.ledger.frame(0)
     share = sum(math.prod(SHAPES[i]) for i in chosen)
     of = rows[rows.stage.str.startswith("momentum")].groupby("kind").payload_bytes.sum()
-    assert of.to_dict() == {"measure": 2 * 2 * 4 * D, "sync": 4 * share}  # m and m^2, twice; then what was chosen
+    assert of.to_dict() == {
+        "measure": 2 * 2 * 4 * D,
+        "sync": 4 * share,
+    }  # m and m^2, twice; then what was chosen
 
 
 def test_momenta_may_travel_as_bf16() -> None:
@@ -421,7 +480,10 @@ def test_groups_and_schedules_are_those_of_lion(name: str) -> None:
         {"lr": 0.01, "weight_decay": 0.0},
         {"lr": 0.003, "weight_decay": 0.7, "betas": (0.8, 0.95)},
     ]
-    names = [{"params": [t], "param_names": [str(i)], **h} for i, (t, h) in enumerate(zip(tensors, hyper, strict=True))]
+    names = [
+        {"params": [t], "param_names": [str(i)], **h}
+        for i, (t, h) in enumerate(zip(tensors, hyper, strict=True))
+    ]
     ours = team(name, names, 1, momentum_sync="never", **({"bits": 16} if name == "lion-cub-pbit" else {}))
     own = [torch.nn.Parameter(t.clone()) for t in tensors]
     plain = Lion([{"params": [p], **h} for p, h in zip(own, hyper, strict=True)])

@@ -159,7 +159,13 @@ def test_what_is_not_finite_does_not_pass_in_silence(bad: float) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"lr": -1e-3}, {"lr": float("nan")}, {"betas": (1.0, 0.99)}, {"betas": (0.9, -0.1)}, {"weight_decay": -1.0}],
+    [
+        {"lr": -1e-3},
+        {"lr": float("nan")},
+        {"betas": (1.0, 0.99)},
+        {"betas": (0.9, -0.1)},
+        {"weight_decay": -1.0},
+    ],
 )
 def test_impossible_options_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(UnsupportedError, match="Lion wants"):

@@ -28,7 +28,10 @@ def curvature() -> Tensor:
 
 
 def noise(step: int, rank: int) -> Tensor:
-    return torch.randn(D, generator=torch.Generator().manual_seed(1000 * step + rank), dtype=torch.float64) + 0.2 * rank
+    return (
+        torch.randn(D, generator=torch.Generator().manual_seed(1000 * step + rank), dtype=torch.float64)
+        + 0.2 * rank
+    )
 
 
 def gradient(x: Tensor, step: int, rank: int) -> Tensor:
@@ -40,10 +43,13 @@ def cluster(algorithm: str, size: int, **options: Any) -> SimulatedCluster:
     return SimulatedCluster(algorithm, [start()], size, lr=RATE, **options)
 
 
-def advance(trained: SimulatedCluster, first: int, last: int, same_data: bool = False, lr: LearningRate | None = None) -> None:
+def advance(
+    trained: SimulatedCluster, first: int, last: int, same_data: bool = False, lr: LearningRate | None = None
+) -> None:
     for step in range(first, last):
         grads = [
-            [gradient(trained.parameters(r)[0], step, 0 if same_data else r)] for r in range(trained.world_size)
+            [gradient(trained.parameters(r)[0], step, 0 if same_data else r)]
+            for r in range(trained.world_size)
         ]
         trained.step(grads, lr=None if lr is None else lr(step))
 
@@ -63,7 +69,10 @@ SGD = [
 @pytest.mark.parametrize("options", SGD, ids=str)
 def test_averaging_after_each_step_of_sgd_is_data_parallel_sgd(size: int, options: dict[str, Any]) -> None:
     """The update is linear in the buffers, so this holds although they stay local."""
-    local, parallel = cluster("local-sgd", size, period=1, **options), cluster("allreduce-sgd", size, **options)
+    local, parallel = (
+        cluster("local-sgd", size, period=1, **options),
+        cluster("allreduce-sgd", size, **options),
+    )
     advance(local, 0, 30)
     advance(parallel, 0, 30)
     torch.testing.assert_close(local.parameters(0)[0], parallel.parameters(0)[0], rtol=0, atol=1e-13)
@@ -78,16 +87,24 @@ def test_that_is_not_so_for_adamw() -> None:
 
 @pytest.mark.parametrize("algorithm", ["local-sgd", "local-adamw", "qsr-sgd", "qsr-adamw"])
 @pytest.mark.parametrize("size", [2, 5, 8])
-def test_with_the_same_data_on_all_workers_neither_their_number_nor_the_period_matters(algorithm: str, size: int) -> None:
+def test_with_the_same_data_on_all_workers_neither_their_number_nor_the_period_matters(
+    algorithm: str, size: int
+) -> None:
     """But for the last bits: the mean of n equal numbers need not be the number."""
-    rounds = [{"period": h} for h in (1, 3, 7)] if algorithm.startswith("local") else [{"alpha": a} for a in (0.0, 0.2)]
+    rounds = (
+        [{"period": h} for h in (1, 3, 7)]
+        if algorithm.startswith("local")
+        else [{"alpha": a} for a in (0.0, 0.2)]
+    )
     alone = cluster(algorithm, 1, **rounds[0])
     advance(alone, 0, 25)
     for options in rounds:
         trained = cluster(algorithm, size, **options)
         advance(trained, 0, 25, same_data=True)
         for rank in range(size):
-            torch.testing.assert_close(trained.parameters(rank)[0], alone.parameters(0)[0], rtol=0, atol=1e-13)
+            torch.testing.assert_close(
+                trained.parameters(rank)[0], alone.parameters(0)[0], rtol=0, atol=1e-13
+            )
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw", "lion"])
@@ -161,7 +178,9 @@ def test_constant_rounds_meet_at_their_multiples_and_at_the_end(total: int, peri
     lr = LearningRate("constant", peak=0.1, total=total)
     found = averages("local-sgd", total, lr, period=period, total_steps=total)
     assert found == [t for t in range(1, total + 1) if t % period == 0 or t == total]
-    assert averages("local-sgd", total, lr, period=period) == [t for t in range(1, total + 1) if t % period == 0]
+    assert averages("local-sgd", total, lr, period=period) == [
+        t for t in range(1, total + 1) if t % period == 0
+    ]
 
 
 def test_a_run_resumed_at_any_step_meets_when_the_whole_one_does() -> None:
@@ -189,7 +208,9 @@ def test_the_rate_of_the_first_step_of_a_round_decides_also_when_a_scheduler_mov
     trained = cluster("qsr-sgd", 2, alpha=0.1, h_base=1, total_steps=20)
     kinds = []
     for step in range(8):
-        trained.step([[noise(step, 0)], [noise(step, 1)]], lr=0.1 if step < 2 else 0.05 if step == 2 else 1e-3)
+        trained.step(
+            [[noise(step, 0)], [noise(step, 1)]], lr=0.1 if step < 2 else 0.05 if step == 2 else 1e-3
+        )
         kinds.append(trained.kind)
     assert kinds == ["average", "average", "local", "local", "local", "average", "local", "local"]
 
@@ -204,7 +225,14 @@ def test_bytes_are_those_of_the_averages_and_nothing_else(size: int) -> None:
     d = 63 + 11 + 25
     for bucket_bytes in (1 << 20, 64):
         trained = SimulatedCluster(
-            "qsr-adamw", [torch.zeros(s) for s in shapes], size, lr=0.1, bucket_bytes=bucket_bytes, alpha=0.0, h_base=3, total_steps=10
+            "qsr-adamw",
+            [torch.zeros(s) for s in shapes],
+            size,
+            lr=0.1,
+            bucket_bytes=bucket_bytes,
+            alpha=0.0,
+            h_base=3,
+            total_steps=10,
         )
         for step in range(10):
             trained.step([[torch.full(s, 1.0 + step + rank) for s in shapes] for rank in range(size)])

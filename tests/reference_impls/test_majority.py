@@ -75,7 +75,9 @@ def test_an_odd_number_of_ranks_is_antisymmetric_where_nothing_is_zero(size: int
 
 
 @pytest.mark.parametrize("size", [3, 4, 8])
-@pytest.mark.parametrize("policies", [{}, {"tie_policy": "hash"}, {"tie_policy": "zero", "zero_policy": "plus"}])
+@pytest.mark.parametrize(
+    "policies", [{}, {"tie_policy": "hash"}, {"tie_policy": "zero", "zero_policy": "plus"}]
+)
 def test_the_order_of_ranks_does_not_matter(size: int, policies: dict[str, str]) -> None:
     u = updates(size, 257)
     assert torch.equal(directions(u, **policies)[0], directions(u.roll(1, 0).flip(0), **policies)[0])

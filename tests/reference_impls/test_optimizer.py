@@ -64,7 +64,9 @@ def test_zero_grad_either_way(set_to_none: bool) -> None:
 
 def test_clip_norm_is_torchs_clipping_of_the_reduced_gradient() -> None:
     ours, theirs = Net(), Net()
-    optimizer = DataParallelOptimizer(ours.named_parameters(), "allreduce-sgd", lr=0.1, clip_norm=0.05, bucket_bytes=256)
+    optimizer = DataParallelOptimizer(
+        ours.named_parameters(), "allreduce-sgd", lr=0.1, clip_norm=0.05, bucket_bytes=256
+    )
     plain = torch.optim.SGD(theirs.parameters(), lr=0.1)
     for step in range(3):
         loss(ours, step).backward()

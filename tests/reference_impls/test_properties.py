@@ -19,7 +19,14 @@ def build(row: Row, world_size: int, bucket_bytes: int = 256) -> SimulatedCluste
     """The small bucket cuts the model into several shards."""
     parameters = list(Net().parameters())
     return SimulatedCluster(
-        row.algorithm, parameters, world_size, lr=LR, seed=3, names=names(), bucket_bytes=bucket_bytes, **row.options
+        row.algorithm,
+        parameters,
+        world_size,
+        lr=LR,
+        seed=3,
+        names=names(),
+        bucket_bytes=bucket_bytes,
+        **row.options,
     )
 
 
@@ -61,11 +68,17 @@ def test_one_worker_is_the_plain_optimizer(row: Row) -> None:
     for step in range(STEPS):
         advance(cluster, step, step + 1)
         optimizer.param_groups[0]["lr"] = learning_rate(step)
-        for own, gradient in zip(model.parameters(), gradients(list(model.parameters()), 0, step), strict=True):
+        for own, gradient in zip(
+            model.parameters(), gradients(list(model.parameters()), 0, step), strict=True
+        ):
             own.grad = torch.zeros_like(own) if gradient is None else gradient
         optimizer.step()
     for own, simulated, name in zip(model.parameters(), cluster.parameters(0), names(), strict=True):
-        if name == "unused" and row.algorithm in ("lion-cub-1bit", "control-one-rank-sign") and row.options.get("tie_policy") != "zero":
+        if (
+            name == "unused"
+            and row.algorithm in ("lion-cub-1bit", "control-one-rank-sign")
+            and row.options.get("tie_policy") != "zero"
+        ):
             continue  # its update is always zero, which one bit cannot say: the zero policy moves it
         if name == "unused" and row.algorithm == "lion-cub-1bit":
             continue  # a zero update is not a tie: with one worker its coin decides
@@ -112,6 +125,9 @@ def test_training_descends(row: Row) -> None:
     for step in range(60):
         noise = torch.randn(4, 300, generator=generator) * 0.1
         cluster.step(
-            [[cluster.parameters(r)[0] - target + noise[r]] for r in range(4)], lr=0.05 * (1 - step / 60) + 1e-4
+            [[cluster.parameters(r)[0] - target + noise[r]] for r in range(4)],
+            lr=0.05 * (1 - step / 60) + 1e-4,
         )
-    assert torch.linalg.vector_norm(cluster.parameters(0)[0] - target) < 0.97 * torch.linalg.vector_norm(target)
+    assert torch.linalg.vector_norm(cluster.parameters(0)[0] - target) < 0.97 * torch.linalg.vector_norm(
+        target
+    )

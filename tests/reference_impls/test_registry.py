@@ -29,7 +29,10 @@ registry.add("half", Entry("half_plugin:Half", "plugin", "", "half the gradient"
 
 def test_listing_imports_no_torch() -> None:
     code = "import sys, reference_impls as r; assert len(r.list_algorithms()) > 10; print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "False\n"
+    assert (
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+        == "False\n"
+    )
 
 
 @pytest.mark.parametrize("name", list_algorithms())
@@ -72,7 +75,9 @@ def test_a_typo_gets_the_nearest_match() -> None:
         ("control-no-communication", 4, {}, "total_steps"),
     ],
 )
-def test_impossible_options_are_refused_at_once(name: str, world_size: int, options: dict, match: str) -> None:
+def test_impossible_options_are_refused_at_once(
+    name: str, world_size: int, options: dict, match: str
+) -> None:
     with pytest.raises((UnsupportedError, ValueError), match=match):
         SimulatedCluster(name, [torch.zeros(10)], world_size, **options)
 

@@ -59,7 +59,9 @@ def test_rounds_fill_the_training_and_grow(case: str) -> None:
     rate, _, h_base, *_ = ROWS[case]
     lengths = [h for _, h in rounds(syncs(ROWS[case][1], h_base, **rate))]
     assert sum(lengths) == rate["total"]
-    assert all(h == h_base for (start, h) in rounds(syncs(ROWS[case][1], h_base, **rate)) if start < rate["warmup"])
+    assert all(
+        h == h_base for (start, h) in rounds(syncs(ROWS[case][1], h_base, **rate)) if start < rate["warmup"]
+    )
     assert min(lengths[:-1]) == h_base
     assert all(a <= b for a, b in pairwise(lengths[:-1]))
 
@@ -85,7 +87,9 @@ def test_neighbouring_readings_of_the_rule_give_other_lists() -> None:
     assert late(0.0175, 4, VIT) != syncs(0.0175, 4, **VIT)  # the count alone would not tell
     assert [at_every_step(0.0175, 4, VIT), at_every_step(0.25, 4, RESNET)] == [9_703, 12_532]
     for rate, alpha in ((VIT, 0.0175), (RESNET, 0.25)):
-        assert sync_steps(QSR(alpha, 4, total=rate["total"]), LearningRate("cosine", **rate), rate["total"]) == [rate["total"]]
+        assert sync_steps(
+            QSR(alpha, 4, total=rate["total"]), LearningRate("cosine", **rate), rate["total"]
+        ) == [rate["total"]]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +119,9 @@ def test_other_schedules(schedule: str, case: str, count: int) -> None:
         (RESNET, 2, 3, {0.2: 23_791, 0.3: 21_994, 0.4: 20_405}),
     ],
 )
-def test_linear_and_cubic_rules(rate: dict[str, Any], h_base: int, power: float, counts: dict[float, int]) -> None:
+def test_linear_and_cubic_rules(
+    rate: dict[str, Any], h_base: int, power: float, counts: dict[float, int]
+) -> None:
     assert {alpha: len(syncs(alpha, h_base, power=power, **rate)) for alpha in counts} == counts
 
 
@@ -229,7 +235,9 @@ def test_learning_rates_are_those_of_the_official_code() -> None:
         u = (t - warmup) / (total - warmup)
         if t < warmup:
             expected = m + t * (peak - m) / warmup
-            assert all(f(t) == pytest.approx(expected, rel=1e-14) for f in (cosine, linear, rounded, constant))
+            assert all(
+                f(t) == pytest.approx(expected, rel=1e-14) for f in (cosine, linear, rounded, constant)
+            )
             continue
         value = m + 0.5 * (peak - m) * (1 + math.cos(math.pi * u))
         assert cosine(t) == pytest.approx(value, rel=1e-14)
