@@ -58,9 +58,7 @@ def imports(path: Path, *, at_import_time: bool = False) -> Iterator[tuple[int, 
                 base = package[: len(package) - child.level + 1] if child.level else []
                 prefix = ".".join([*base, *([child.module] if child.module else [])])
                 yield from ((child.lineno, f"{prefix}.{alias.name}") for alias in child.names)
-            elif not (
-                at_import_time and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-            ):
+            elif not (at_import_time and is_lazy(child)):
                 yield from visit(child)
 
     yield from visit(ast.parse(path.read_text(), str(path)))
