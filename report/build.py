@@ -110,8 +110,6 @@ def _seed_counts(panel: Panel) -> str:
 
 def _panel(panel: Panel, study: StudyData) -> dict[str, Any]:
     facts, heading = panel.facts, _heading(panel, study.panels)
-    unit = f" {panel.unit}" if panel.unit else ""
-    better = "higher" if facts["direction"] == "higher" else "lower"
     return {
         "slug": panel.slug,
         "heading": heading,
@@ -126,17 +124,30 @@ def _panel(panel: Panel, study: StudyData) -> dict[str, Any]:
             svg_file(seeds(panel)), f"s-{panel.slug}", f"{heading}: the difference of every seed, by method"
         ),
         "absent": points(panel)[1],
-        "explanation": (
-            f"{panel.workload}, {panel.world_size} workers, {facts['steps']} steps of {facts['batch_size']} examples a "
-            f"worker, {facts['schedule']} learning rate. {facts['metric'].replace('_', ' ').capitalize()}: {better} is "
-            f"better. Brackets are 95 % t intervals over the seeds of the row, differences paired by seed. "
-            f"Equal means that the interval lies inside ±{panel.margin:g}{unit}."
-        ),
+        "explanation": _explanation(panel),
         "methods": methods_view(panel, bool(study.facts["ranks"])),
         "controls": controls_view(panel),
         "sensitive": panel.sensitive,
         "reason": str(panel.verdict["reason"])[0].upper() + str(panel.verdict["reason"])[1:] + ".",
     }
+
+
+def _explanation(panel: Panel) -> str:
+    """What the numbers of a panel's table are."""
+    facts = panel.facts
+    unit = f" {panel.unit}" if panel.unit else ""
+    stale = any(row["n_stale"] for row in panel.summary)
+    sentences = [
+        f"{panel.workload}, {panel.world_size} workers, {facts['steps']} steps of {facts['batch_size']} examples a worker, "
+        f"{facts['schedule']} learning rate.",
+        f"{str(facts['metric']).replace('_', ' ').capitalize()}: {facts['direction']} is better.",
+        "Brackets are 95 % t intervals over the seeds of the row, differences paired by seed.",
+        f"Equal means that the interval lies inside ±{panel.margin:g}{unit}.",
+        "Stale: ran with another source of the method than this checkout's, and is left out of ranks."
+        if stale
+        else "",
+    ]
+    return " ".join(filter(None, sentences))
 
 
 def _data(study: StudyData) -> str:

@@ -7,10 +7,12 @@ import random
 import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
+from pathlib import Path
 
 import matplotlib as mpl
 import pytest
 
+from report import build
 from report.figures import tradeoff
 from report.labels import Box, Label, place, side_by_side
 from report.points import families, points
@@ -133,3 +135,11 @@ def test_every_family_has_a_look(built):
     assert set(FAMILIES) <= set(COLOURS)
     assert len({*MARKS.values()}) == len(MARKS)
     assert families(built.study.panels) == list(FAMILIES)
+
+
+def test_the_style_sheet_has_the_colours_of_the_figures():
+    css = (Path(build.__file__).parent / "static" / "style.css").read_text()
+    light, dark = css.partition("prefers-color-scheme: dark")[::2]
+    for role, value in COLOURS.items():
+        assert f"--{role}: {value};" in light, role
+        assert re.search(rf"--{role}: #[0-9a-f]{{6}};", dark.partition("@media print")[0]), role

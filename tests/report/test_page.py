@@ -197,6 +197,16 @@ def test_units_and_directions_of_other_workloads(tmp_path):
     assert "difference (bits/byte)" in page.sections["digits-mlp-iid-n4"]
 
 
+def test_results_of_older_code_wear_a_badge(tmp_path):
+    study = made.study_of(made=made.FEW)
+    study = replace(study, arms=tuple(replace(a, source_hash="moved") for a in study.arms))
+    made.run_all(tmp_path, study, made.FEW)
+    write(tmp_path, collect(tmp_path, study))
+    shown = Page(build(tmp_path).html).sections["digits-mlp-iid-n4"]
+    assert "Stale: ran with another source" in shown
+    assert "qsr-sgd stale" in " ".join(shown.split())
+
+
 def test_studies_without_seeds_for_intervals_build(tmp_path):
     study = made.study_of(seeds=2, made=made.FEW)
     made.run_all(tmp_path, study, made.FEW)
