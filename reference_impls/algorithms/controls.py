@@ -19,6 +19,7 @@ from reference_impls.algorithms.local_updates import LocalUpdates
 from reference_impls.codecs import signs
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
+from reference_impls.reducers.majority import broken
 from reference_impls.schedules.rules import Constant, Rule
 
 
@@ -82,7 +83,7 @@ class OneRankSign(Algorithm):
         wire = torch.zeros(body + 1, dtype=torch.uint8, device=u.device)
         if shard.world.rank == 0:
             signs.pack_signs(u, wire[:body], zero=shard.step % 2 == 0)
-            wire[body] = ~u.isfinite().all()
+            wire[body] = broken(u)
         wire = yield from shard.world.sum(wire, "signs")  # the others add zeros
         direction = torch.empty_like(u)
         signs.unpack_signs(wire[:body], direction)

@@ -27,7 +27,7 @@ from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError, nearest
 from reference_impls.randomness import Key
 from reference_impls.reducers.integer_sum import integer_sum
-from reference_impls.reducers.majority import majority
+from reference_impls.reducers.majority import broken, majority
 from reference_impls.reducers.momentum_sync import MomentumSync
 
 
@@ -110,7 +110,7 @@ class LionCub1Bit(LionCub):
         else:
             positive = u >= 0 if zero else u > 0
         tie = None if self.tie_policy == "zero" else self._verdict(self.tie_policy, shard, "tie")
-        return (yield from majority(shard.world, positive, ~u.isfinite().all(), tie, u.dtype))
+        return (yield from majority(shard.world, positive, broken(u), tie, u.dtype))
 
     @staticmethod
     def _verdict(policy: str, shard: Shard, stage: str) -> bool | Key:

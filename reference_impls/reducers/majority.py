@@ -17,21 +17,27 @@ from reference_impls.collectives import Exchange, Group
 from reference_impls.randomness import Key
 
 
+def broken(u: Tensor) -> Tensor:
+    """bool[]: whether any element of `u` is NaN or infinite. One pass, several times faster than ``isfinite().all()``."""
+    low, high = u.aminmax()
+    return ~torch.maximum(-low, high).isfinite()
+
+
 def majority(
-    group: Group, positive: Tensor, broken: Tensor, tie: bool | Key | None, dtype: torch.dtype = torch.float32
+    group: Group, positive: Tensor, void: Tensor, tie: bool | Key | None, dtype: torch.dtype = torch.float32
 ) -> Exchange[Tensor]:
     """Element-wise majority over the group.
 
-    positive: bool[d], this rank's vote. broken: bool[], whether that vote means nothing. tie: the verdict on ties of an
+    positive: bool[d], this rank's vote. void: bool[], whether that vote means nothing. tie: the verdict on ties of an
     even number of ranks: True (+1), False (-1), a shared stream (its lowest bit), or None (0, for which the verdict
     takes a second bit on the way down). Answers Tensor[d] of -1, 0 and +1 in `dtype`, all NaN if the vote of any rank
-    is broken, with the same bits on all ranks.
+    is void, with the same bits on all ranks.
     """
     n, d = group.size, positive.numel()
     piece = 8 * -(-(d + 1) // (8 * n))
     padded = positive.new_zeros(n * piece)
     padded[:d] = positive
-    padded[d] = broken
+    padded[d] = void
     up = torch.empty(n, signs.wire_bytes(piece), dtype=torch.uint8, device=positive.device)
     signs.pack(padded.view(n, piece), up)
     ballots = yield from group.all_to_all(up.view(-1), "signs-up")
