@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from reference_impls.algorithm import Algorithm, Clock, Shard, Slot, option
-from reference_impls.codecs import lion_integers
+from reference_impls.codecs import lion_integers, signs
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError, nearest
 from reference_impls.randomness import Key
@@ -35,7 +35,9 @@ from reference_impls.reducers.momentum_sync import MomentumSync
 class LionCub(Algorithm):
     """What both transports share. Kinds of step: ``step``, ``sync``, ``measure``."""
 
-    momentum_sync: str = option("periodic", "when momenta are averaged: never, periodic, doubling or selective")
+    momentum_sync: str = option(
+        "periodic", "when momenta are averaged: never, periodic, doubling or selective"
+    )
     sync_every: int = option(100, "steps between synchronisations (periodic, selective)")
     sync_until: int | None = option(None, "last step at which momenta are synchronised")
     sync_doubling: float = option(1.0, "gaps double every this many synchronisations (doubling)")
@@ -92,7 +94,9 @@ class LionCub1Bit(LionCub):
     """Majority of signs, one bit up and one down: 2 (n-1)/n bits a parameter."""
 
     zero_policy: str = option("hash", "bit of a zero update: hash (shared coin), alternate, plus or minus")
-    tie_policy: str = option("alternate", "verdict on ties: alternate, plus, minus, hash or zero (a second bit down)")
+    tie_policy: str = option(
+        "alternate", "verdict on ties: alternate, plus, minus, hash or zero (a second bit down)"
+    )
 
     def check(self, world: Group) -> None:
         super().check(world)
@@ -101,14 +105,12 @@ class LionCub1Bit(LionCub):
             ("tie_policy", self.tie_policy, (*_POLICIES, "zero")),
         ):
             if value not in known:
-                raise UnsupportedError(f"{name} must be one of {', '.join(known)}; got {value!r}{nearest(value, known)}")
+                raise UnsupportedError(
+                    f"{name} must be one of {', '.join(known)}; got {value!r}{nearest(value, known)}"
+                )
 
     def aggregate(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
-        zero = self._verdict(self.zero_policy, shard, "zero")
-        if isinstance(zero, Key):
-            positive = (u > 0) | ((u == 0) & ((zero.bits(shard.d, u.device) & 1) == 1))
-        else:
-            positive = u >= 0 if zero else u > 0
+        positive = signs.positive(u, self._verdict(self.zero_policy, shard, "zero"))
         tie = None if self.tie_policy == "zero" else self._verdict(self.tie_policy, shard, "tie")
         return (yield from majority(shard.world, positive, broken(u), tie, u.dtype))
 
@@ -125,7 +127,9 @@ class LionCubPBit(LionCub):
 
     momentum_sync: str = option("never", "when momenta are averaged: never, periodic, doubling or selective")
     bits: int = option(8, "p: width of the sum, 4, 8 or 16")
-    scale: Literal["l1", "l0", "linf"] = option("l1", "scale of a tensor: mean, geometric mean or maximum of |u|")
+    scale: Literal["l1", "l0", "linf"] = option(
+        "l1", "scale of a tensor: mean, geometric mean or maximum of |u|"
+    )
     gain: float = option(0.5, "a value equal to the scale votes gain x (levels)")
 
     def check(self, world: Group) -> None:
@@ -133,15 +137,21 @@ class LionCubPBit(LionCub):
         if self.bits not in (4, 8, 16):
             raise UnsupportedError(f"bits must be 4, 8 or 16, got {self.bits}")
         if self.scale not in lion_integers.SCALES:
-            raise UnsupportedError(f"scale must be one of {', '.join(lion_integers.SCALES)}, got {self.scale!r}")
+            raise UnsupportedError(
+                f"scale must be one of {', '.join(lion_integers.SCALES)}, got {self.scale!r}"
+            )
         if not self.gain > 0:
             raise UnsupportedError(f"gain must be positive, got {self.gain}")
         lion_integers.levels(self.bits, world.size)
 
     def aggregate(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
         levels = lion_integers.levels(self.bits, shard.world.size)
-        codes = torch.empty(shard.d + 1, dtype=torch.int16 if self.bits == 16 else torch.int8, device=u.device)
+        codes = torch.empty(
+            shard.d + 1, dtype=torch.int16 if self.bits == 16 else torch.int8, device=u.device
+        )
         parts = [view.part for view in shard.views]
-        codes[-1] = lion_integers.encode(u, parts, self.scale, levels, codes[:-1], gain=self.gain)  # not finite?
+        codes[-1] = lion_integers.encode(
+            u, parts, self.scale, levels, codes[:-1], gain=self.gain
+        )  # not finite?
         total = yield from integer_sum(shard.world, codes, self.bits, levels, "votes")
         return total[:-1].sign().to(u.dtype).add_(torch.where(total[-1] > 0, torch.nan, 0.0))

@@ -22,7 +22,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from reference_impls import randomness
 from reference_impls.compilation import compiled
+from reference_impls.randomness import Key
 
 __all__ = [
     "WIRE_VERSION",
@@ -30,6 +32,7 @@ __all__ = [
     "decode_accumulate",
     "pack",
     "pack_signs",
+    "positive",
     "unpack",
     "unpack_signs",
     "wire_bytes",
@@ -66,6 +69,11 @@ def _pack_positive(x: Tensor, zero: bool) -> Tensor:
 def _as_planes(x: Tensor) -> Tensor:
     """[..., 32 W] -> [..., 32, W], a view."""
     return x.view(*x.shape[:-1], PLANES, x.shape[-1] // PLANES)
+
+
+@compiled
+def _positive_or_coin(x: Tensor, words: Tensor, out: Tensor) -> None:
+    out.copy_((x > 0) | ((x == 0) & ((randomness.bits(words, x.shape[-1]) & 1) == 1)))
 
 
 def _planes(words: Tensor) -> Tensor:
@@ -129,6 +137,15 @@ def _tail(wire: Tensor, numel: int) -> Tensor:
     shifts = torch.arange(8, dtype=torch.int32, device=wire.device)
     spread = (wire[..., 4 * full :].to(torch.int32).unsqueeze(-1) >> shifts) & 1
     return spread.flatten(-2)[..., : numel - PLANES * full]
+
+
+def positive(x: Tensor, zero: bool | Key) -> Tensor:
+    """bool [..., d]: which numbers count as positive; zeros of either sign follow `zero`, a verdict or a stream of coins."""
+    if not isinstance(zero, Key):
+        return x >= 0 if zero else x > 0
+    out = torch.empty(x.shape, dtype=torch.bool, device=x.device)
+    _positive_or_coin(x, zero.words.to(x.device), out.view(torch.uint8))
+    return out
 
 
 def pack(bits: Tensor, wire: Tensor) -> None:

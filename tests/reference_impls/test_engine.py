@@ -120,7 +120,7 @@ def test_a_checkpoint_with_an_exchange_under_way_goes_on_to_the_bit(reload_at: i
 
 def test_an_exchange_that_some_ranks_end_early_is_named() -> None:
     driver, _ = engine(1)
-    with pytest.raises(MismatchError, match="rank 0 asks for .*rank 1 asks for nothing more"):
+    with pytest.raises(MismatchError, match=r"rank 0 asks for .*rank 1 asks for nothing more"):
         driver.run([rounds(Group("world", 0, 2), "a", 2), rounds(Group("world", 1, 2), "a", 1)])
 
 

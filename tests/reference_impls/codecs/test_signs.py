@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from reference_impls.codecs import signs
+from reference_impls.randomness import Key
 
 LENGTHS = list(range(68))
 
@@ -149,3 +150,14 @@ def test_what_is_refused():
         signs.pack(torch.zeros(8), torch.empty(1, dtype=torch.uint8))
     with pytest.raises(TypeError, match="unpack_signs"):
         signs.unpack(torch.empty(1, dtype=torch.uint8), torch.zeros(8))
+
+
+def test_zeros_of_either_sign_follow_the_verdict_or_the_coin() -> None:
+    x = torch.tensor([1.0, -1.0, 0.0, -0.0, 1e-40, math.nan] * 200)
+    zero = x == 0
+    assert torch.equal(signs.positive(x, zero=True), x >= 0)
+    assert torch.equal(signs.positive(x, zero=False), x > 0)
+    key = Key.of(seed=1, step=2, stage="zero")
+    found = signs.positive(x, key)
+    assert torch.equal(found[~zero], (x > 0)[~zero])
+    assert torch.equal(found[zero], ((key.bits(len(x)) & 1) == 1)[zero])
