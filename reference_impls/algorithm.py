@@ -131,7 +131,10 @@ class Shard:
             last = position
             while last + 1 < len(self.views) and self.views[last + 1].group == self.views[position].group:
                 last += 1
-            yield slice(self.views[position].part.start, self.views[last].part.stop), groups[self.views[position].group]
+            yield (
+                slice(self.views[position].part.start, self.views[last].part.stop),
+                groups[self.views[position].group],
+            )
             position = last + 1
 
     def chunk(self, rank: int | None = None, multiple: int = 8) -> slice:
@@ -193,7 +196,7 @@ class Algorithm(ABC):
 
     def inner_optimizer(self, groups: ParamGroups) -> torch.optim.Optimizer:
         """The optimizer that is stepped after `update`. Methods with their own rule get an inert holder of groups."""
-        return torch.optim.Optimizer(groups, dict(self.defaults))  # type: ignore[arg-type]
+        return torch.optim.Optimizer(groups, dict(self.defaults))
 
     @property
     def has_inner_optimizer(self) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # its stubs do not name it
 
 from reference_impls.drivers.agreement import Agreement, Check
 from reference_impls.drivers.engine import Engine
@@ -65,9 +66,10 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         worker = Worker(method.algorithm, groups, rank=rank, size=size, seed=seed, bucket_bytes=bucket_bytes)
         super().__init__(worker.optimizer.param_groups, {"lr": lr, **method.hyperparameters})
         self._share_groups(worker)
-        store = dist.PrefixStore("bandwise", dist.distributed_c10d._get_default_store())
-        number = store.add(f"optimizers/{dist.get_rank()}", 1)  # the same on all ranks: each optimizer has keys of its own
-        store = dist.PrefixStore(f"{number}", store)
+        members = "-".join(map(str, dist.get_process_group_ranks(group)))
+        store = PrefixStore(f"bandwise/{members}", dist.distributed_c10d._get_default_store())
+        number = store.add(f"optimizers/{rank}", 1)  # the same on all ranks: each optimizer has keys of its own
+        store = PrefixStore(f"{number}", store)
         self._agreement = Agreement(store, rank, size, check, timeout_s)
         transport.agreement = self._agreement
         ledger = Ledger(rank)
@@ -80,7 +82,11 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         self._complete = [0] * self._team.shards
         self._versions: dict[int, int] = {}
         self._place = {v.param: (s.index, v.name) for s in worker.shards for v in s.views}
-        self._hooks = [p.register_post_accumulate_grad_hook(self._on_gradient) for p in self._place if p.requires_grad]
+        self._hooks = [
+            p.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
+            for p in self._place
+            if p.requires_grad
+        ]
         if broadcast:
             for shard in worker.shards:
                 dist.broadcast(shard.params, group=group, group_src=0)
@@ -119,7 +125,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         self._versions.clear()
         return loss
 
-    def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
+    def state_dict(self) -> dict[str, Any]:
         """This rank's state; every rank must save its own. May communicate (pending exchanges): call it on all ranks."""
         return self._team.state_dict()[0]
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from datetime import timedelta
-from typing import Literal
-
-import torch.distributed as dist
+from typing import TYPE_CHECKING, Literal
 
 from reference_impls.errors import MismatchError, PeerError, UnsupportedError
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
 
 Check = Literal["first", "each", "off"]
 _LINGER_S = 5.0
@@ -27,7 +28,9 @@ class Agreement:
     ``off`` none. timeout_s: how long a rank waits for the word of another.
     """
 
-    def __init__(self, store: dist.Store, rank: int, size: int, check: Check = "first", timeout_s: float = 60.0) -> None:
+    def __init__(
+        self, store: Store, rank: int, size: int, check: Check = "first", timeout_s: float = 60.0
+    ) -> None:
         if check not in ("first", "each", "off"):
             raise UnsupportedError(f"check must be first, each or off, got {check!r}")
         self._store = store
@@ -87,8 +90,12 @@ class Agreement:
         try:
             self._store.set(f"last/{self._rank}", mine)
         except RuntimeError:
-            return PeerError(f"rank {self._rank}: {mine} failed and the store is gone too ({_first_line(error)}); {_ADVICE}")
-        return PeerError(f"rank {self._rank}: {mine} failed: {_first_line(error)}. {self._last_words()} {_ADVICE}")
+            return PeerError(
+                f"rank {self._rank}: {mine} failed and the store is gone too ({_first_line(error)}); {_ADVICE}"
+            )
+        return PeerError(
+            f"rank {self._rank}: {mine} failed: {_first_line(error)}. {self._last_words()} {_ADVICE}"
+        )
 
     def _last_words(self) -> str:
         time.sleep(0.2)  # let the others leave theirs

@@ -23,7 +23,7 @@ class Lockstep:
     def __init__(self, size: int) -> None:
         if size < 1:
             raise UnsupportedError(f"world_size must be at least 1, got {size}")
-        self.ranks = range(size)
+        self.ranks: Sequence[int] = range(size)
         self.sizes = {"world": size}
 
     def launch(self, requests: Sequence[Collective]) -> list[Any]:

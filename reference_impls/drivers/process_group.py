@@ -35,7 +35,7 @@ class ProcessGroup:
         if not dist.is_initialized():
             raise UsageError("call torch.distributed.init_process_group before building the optimizer")
         self.group = group
-        self.ranks = [dist.get_rank(group)]
+        self.ranks: Sequence[int] = [dist.get_rank(group)]
         self.sizes = {"world": dist.get_world_size(group)}
         self.backend = dist.get_backend(group)
         self.agreement = agreement
@@ -66,13 +66,19 @@ class ProcessGroup:
     def _launch(self, request: Collective) -> _Launched:
         x, n = request.buffer, self.sizes["world"]
         if isinstance(request, AllReduce):
-            return _Launched(request, [dist.all_reduce(x, _OPS[request.op], group=self.group, async_op=True)], x)
+            return _Launched(
+                request, [dist.all_reduce(x, _OPS[request.op], group=self.group, async_op=True)], x
+            )
         if isinstance(request, AllGather):
             rows = x.new_empty(n * x.numel())
             return _Launched(request, [_all_gather(rows, x, self.group)], rows.view(n, -1))
         if isinstance(request, AllToAll):
             pieces = torch.empty_like(x)
-            return _Launched(request, [dist.all_to_all_single(pieces, x, group=self.group, async_op=True)], pieces.view(n, -1))
+            return _Launched(
+                request,
+                [dist.all_to_all_single(pieces, x, group=self.group, async_op=True)],
+                pieces.view(n, -1),
+            )
         if isinstance(request, SendRecv):
             return self._send_recv(request)
         raise UnsupportedError(f"a process group cannot carry out {type(request).__name__}")
