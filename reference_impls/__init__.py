@@ -25,7 +25,10 @@ __all__ = [
     "load_plugin",
 ]
 
-_LAZY = {"DataParallelOptimizer": "reference_impls.optimizer", "SimulatedCluster": "reference_impls.simulated"}
+_LAZY = {
+    "DataParallelOptimizer": "reference_impls.optimizer",
+    "SimulatedCluster": "reference_impls.simulated",
+}
 
 
 def __getattr__(name: str) -> Any:

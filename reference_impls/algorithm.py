@@ -173,7 +173,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Algorithm(ABC):
+class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract parts of their own
     """One worker's part of a data-parallel training method: configuration only, one object for all workers.
 
     scope: ``bucket`` (one shard a bucket, may overlap with backward) or ``model`` (needs the whole gradient).

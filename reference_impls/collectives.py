@@ -36,7 +36,13 @@ class Collective:
 
     def signature(self) -> tuple[str, ...]:
         """What all ranks of the group must agree on, as short strings."""
-        return (self.name, self.stage, self.group, str(self.buffer.numel()), str(self.buffer.dtype).removeprefix("torch."))
+        return (
+            self.name,
+            self.stage,
+            self.group,
+            str(self.buffer.numel()),
+            str(self.buffer.dtype).removeprefix("torch."),
+        )
 
     def payload_bytes(self) -> int:
         """Bytes of the buffer that this rank hands to the collective."""
@@ -152,7 +158,9 @@ def finish(pending: Pending) -> Exchange[Any]:
 
 def _checked(x: Tensor, stage: str) -> Tensor:
     if isinstance(x, Generator):
-        raise UsageError(f"stage {stage!r}: got a generator instead of a tensor; a `yield from` is missing before it")
+        raise UsageError(
+            f"stage {stage!r}: got a generator instead of a tensor; a `yield from` is missing before it"
+        )
     if x.dim() != 1 or not x.is_contiguous() or x.numel() == 0:
         raise UnsupportedError(
             f"stage {stage!r}: collectives take 1-D contiguous tensors of at least one element, got shape "
@@ -193,7 +201,9 @@ class Group:
     def all_to_all(self, x: Tensor, stage: str) -> Exchange[Tensor]:
         """[n * k] -> [n, k]: piece j of `x` goes to rank j, row j is the piece that rank j sent here. Only reads `x`."""
         if _checked(x, stage).numel() % self.size:
-            raise UnsupportedError(f"stage {stage!r}: {x.numel()} elements do not split over {self.size} ranks; pad them")
+            raise UnsupportedError(
+                f"stage {stage!r}: {x.numel()} elements do not split over {self.size} ranks; pad them"
+            )
         return cast(Tensor, (yield AllToAll(x, stage, self.name)))
 
     def send_recv(self, x: Tensor, stage: str, to: int | None, source: int | None) -> Exchange[Tensor | None]:

@@ -37,7 +37,8 @@ def canonical(groups: Sequence[Mapping[str, Any]]) -> list[Place]:
     """All parameters in canonical order.
 
     groups: parameter groups as in torch.optim, with `params` and `param_names`. Raises `LayoutError` for missing or
-    repeated names and repeated parameters (empty tensors are passed over), `UnsupportedError` for dtypes other than float32 and float64.
+    repeated names and repeated parameters (empty tensors are passed over), `UnsupportedError` for dtypes other than
+    float32 and float64.
     """
     found: list[tuple[str, str, int, str, Tensor]] = []
     for number, group in enumerate(groups):
@@ -97,7 +98,11 @@ def flat_view(flat: Tensor, offset: int, like: Tensor) -> Tensor:
     """The part of `flat` at `offset` with the shape of `like`, and its strides if it is dense (channels-last, say)."""
     piece = flat[offset : offset + like.numel()]
     dense = like.is_contiguous() or _is_dense(like)
-    return piece.as_strided(like.shape, like.stride(), piece.storage_offset()) if dense else piece.view(like.shape)
+    return (
+        piece.as_strided(like.shape, like.stride(), piece.storage_offset())
+        if dense
+        else piece.view(like.shape)
+    )
 
 
 def _is_dense(x: Tensor) -> bool:
@@ -118,6 +123,8 @@ def _refuse_repeats(names: Sequence[str], params: Sequence[Tensor]) -> None:
         if name in seen_names:
             raise LayoutError(f"two parameters are called {name!r}; names must be unique")
         if id(param) in seen_params:
-            raise LayoutError(f"{name!r} is the same tensor as {seen_params[id(param)]!r}; list a tied weight once")
+            raise LayoutError(
+                f"{name!r} is the same tensor as {seen_params[id(param)]!r}; list a tied weight once"
+            )
         seen_names.add(name)
         seen_params[id(param)] = name

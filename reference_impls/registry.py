@@ -78,40 +78,95 @@ class Method:
 _HERE = "reference_impls.algorithms"
 _CONTROL = f"{_HERE}.controls"
 BUILT_IN: Mapping[str, Entry] = {
-    "allreduce": Entry(f"{_HERE}.all_reduce:AllReduce", "baseline", "", "fp32 all-reduce of the gradient, any local optimizer"),
+    "allreduce": Entry(
+        f"{_HERE}.all_reduce:AllReduce",
+        "baseline",
+        "",
+        "fp32 all-reduce of the gradient, any local optimizer",
+    ),
     "allreduce-sgd": Entry(
-        f"{_HERE}.all_reduce:AllReduce", "baseline", "", "fp32 all-reduce of the gradient, SGD", preset={"optimizer": "sgd"}
+        f"{_HERE}.all_reduce:AllReduce",
+        "baseline",
+        "",
+        "fp32 all-reduce of the gradient, SGD",
+        preset={"optimizer": "sgd"},
     ),
     "allreduce-adamw": Entry(
-        f"{_HERE}.all_reduce:AllReduce", "baseline", "", "fp32 all-reduce of the gradient, AdamW", preset={"optimizer": "adamw"}
+        f"{_HERE}.all_reduce:AllReduce",
+        "baseline",
+        "",
+        "fp32 all-reduce of the gradient, AdamW",
+        preset={"optimizer": "adamw"},
     ),
     "allreduce-lion": Entry(
-        f"{_HERE}.all_reduce:AllReduce", "baseline", "2302.06675", "fp32 all-reduce of the gradient, Lion", preset={"optimizer": "lion"}
+        f"{_HERE}.all_reduce:AllReduce",
+        "baseline",
+        "2302.06675",
+        "fp32 all-reduce of the gradient, Lion",
+        preset={"optimizer": "lion"},
     ),
     "local-sgd": Entry(
-        f"{_HERE}.local_updates:PeriodicAveraging", "synchronisation", "1805.09767", "H local SGD steps, then the average", preset={"optimizer": "sgd"}
+        f"{_HERE}.local_updates:PeriodicAveraging",
+        "synchronisation",
+        "1805.09767",
+        "H local SGD steps, then the average",
+        preset={"optimizer": "sgd"},
     ),
     "local-adamw": Entry(
-        f"{_HERE}.local_updates:PeriodicAveraging", "synchronisation", "1805.09767", "H local AdamW steps, then the average", preset={"optimizer": "adamw"}
+        f"{_HERE}.local_updates:PeriodicAveraging",
+        "synchronisation",
+        "1805.09767",
+        "H local AdamW steps, then the average",
+        preset={"optimizer": "adamw"},
     ),
     "qsr": Entry(
-        f"{_HERE}.local_updates:QuadraticSynchronization", "synchronisation", "2310.14423", "local steps whose period grows as (alpha / lr)^2"
+        f"{_HERE}.local_updates:QuadraticSynchronization",
+        "synchronisation",
+        "2310.14423",
+        "local steps whose period grows as (alpha / lr)^2",
     ),
     "qsr-sgd": Entry(
-        f"{_HERE}.local_updates:QuadraticSynchronization", "synchronisation", "2310.14423", "QSR on local SGD", preset={"optimizer": "sgd"}
+        f"{_HERE}.local_updates:QuadraticSynchronization",
+        "synchronisation",
+        "2310.14423",
+        "QSR on local SGD",
+        preset={"optimizer": "sgd"},
     ),
     "qsr-adamw": Entry(
-        f"{_HERE}.local_updates:QuadraticSynchronization", "synchronisation", "2310.14423", "QSR on local AdamW", preset={"optimizer": "adamw"}
+        f"{_HERE}.local_updates:QuadraticSynchronization",
+        "synchronisation",
+        "2310.14423",
+        "QSR on local AdamW",
+        preset={"optimizer": "adamw"},
     ),
-    "lion-cub-1bit": Entry(f"{_HERE}.lion_cub:LionCub1Bit", "sign", "2411.16462", "majority vote on Lion's sign, one bit up and down"),
-    "lion-cub-pbit": Entry(f"{_HERE}.lion_cub:LionCubPBit", "sign", "2411.16462", "sign of a p-bit integer sum of Lion's updates"),
-    "global-qsgd": Entry(f"{_HERE}.global_qsgd:GlobalQSGD", "quantiser", "2305.18627", "unbiased codes on one global scale, summed as integers"),
+    "lion-cub-1bit": Entry(
+        f"{_HERE}.lion_cub:LionCub1Bit",
+        "sign",
+        "2411.16462",
+        "majority vote on Lion's sign, one bit up and down",
+    ),
+    "lion-cub-pbit": Entry(
+        f"{_HERE}.lion_cub:LionCubPBit", "sign", "2411.16462", "sign of a p-bit integer sum of Lion's updates"
+    ),
+    "global-qsgd": Entry(
+        f"{_HERE}.global_qsgd:GlobalQSGD",
+        "quantiser",
+        "2305.18627",
+        "unbiased codes on one global scale, summed as integers",
+    ),
     "apmsqueeze": Entry(
-        f"{_HERE}.apmsqueeze:APMSqueeze", "adam", "2008.11343", "Adam, then a frozen variance and error-compensated 1-bit momentum"
+        f"{_HERE}.apmsqueeze:APMSqueeze",
+        "adam",
+        "2008.11343",
+        "Adam, then a frozen variance and error-compensated 1-bit momentum",
     ),
-    "control-no-communication": Entry(f"{_CONTROL}:NoCommunication", "control", "", "local training, averaged once at the end"),
+    "control-no-communication": Entry(
+        f"{_CONTROL}:NoCommunication", "control", "", "local training, averaged once at the end"
+    ),
     "control-one-worker": Entry(f"{_CONTROL}:OneWorker", "control", "", "one worker on its 1/n of the data"),
-    "control-random-k": Entry(f"{_CONTROL}:RandomK", "control", "", "a random 1 % of the gradient, no error feedback"),
+    "control-random-k": Entry(
+        f"{_CONTROL}:RandomK", "control", "", "a random 1 % of the gradient, no error feedback"
+    ),
     "control-one-rank-sign": Entry(f"{_CONTROL}:OneRankSign", "control", "", "Lion by the sign of one rank"),
 }
 
@@ -130,7 +185,9 @@ class Registry:
     def add(self, name: str, entry: Entry) -> None:
         """Register a method. A name can be taken once; `ValueError` otherwise."""
         if name in self._entries:
-            raise ValueError(f"algorithm {name!r} is already registered by {self._entries[name].target}; choose another name")
+            raise ValueError(
+                f"algorithm {name!r} is already registered by {self._entries[name].target}; choose another name"
+            )
         self._entries[name] = entry
 
     def entry(self, name: str) -> Entry:
@@ -142,12 +199,14 @@ class Registry:
 
     def load(self, name: str) -> type[Algorithm]:
         """The algorithm's class, imported now. `TypeError` if it is not an `Algorithm` dataclass."""
-        from reference_impls.algorithm import Algorithm  # noqa: PLC0415 - needs torch
+        from reference_impls.algorithm import Algorithm  # here, since it needs torch
 
         module, _, attribute = self.entry(name).target.partition(":")
         cls = getattr(importlib.import_module(module), attribute)
         if not (isinstance(cls, type) and issubclass(cls, Algorithm) and dataclasses.is_dataclass(cls)):
-            raise TypeError(f"{self.entry(name).target} must be a frozen dataclass derived from reference_impls.algorithm.Algorithm")
+            raise TypeError(
+                f"{self.entry(name).target} must be a frozen dataclass derived from reference_impls.algorithm.Algorithm"
+            )
         return cls
 
     def _all(self) -> dict[str, Entry]:
@@ -204,11 +263,17 @@ def create(algorithm: str | Method, **options: Any) -> Method:
         if name in own:
             continue
         if name == "lr":
-            raise UnknownOptionError(f"{algorithm}: lr is an argument of its own, not an option of the method")
+            raise UnknownOptionError(
+                f"{algorithm}: lr is an argument of its own, not an option of the method"
+            )
         if name in entry.preset:
-            raise UnknownOptionError(f"{algorithm}: {name} is fixed to {entry.preset[name]!r} by the name; use another algorithm")
+            raise UnknownOptionError(
+                f"{algorithm}: {name} is fixed to {entry.preset[name]!r} by the name; use another algorithm"
+            )
         if name not in known:
-            raise UnknownOptionError(f"{algorithm} has no option {name!r}{nearest(name, fields | known.keys() - {'lr'})}")
+            raise UnknownOptionError(
+                f"{algorithm} has no option {name!r}{nearest(name, fields | known.keys() - {'lr'})}"
+            )
         hyper[name] = tuple(value) if isinstance(value, list) else value
     return Method(algorithm, instance, {**{k: v for k, v in known.items() if k != "lr"}, **hyper})
 
@@ -230,7 +295,15 @@ def info(name: str) -> AlgorithmInfo:
     doc = sys.modules[cls.__module__].__doc__ or ""
     differences = doc.partition("Differences:")[2].strip()
     return AlgorithmInfo(
-        name, entry.family, entry.paper, entry.summary, entry.version, options, hyper, " ".join(differences.split()), _source_hash(cls.__module__)
+        name,
+        entry.family,
+        entry.paper,
+        entry.summary,
+        entry.version,
+        options,
+        hyper,
+        " ".join(differences.split()),
+        _source_hash(cls.__module__),
     )
 
 

@@ -57,7 +57,13 @@ class SimulatedCluster:
             rows = None if storage is None else (storage[0][rank], storage[1][rank])
             workers.append(
                 Worker(
-                    method.algorithm, [group], rank=rank, size=world_size, seed=seed, bucket_bytes=bucket_bytes, storage=rows
+                    method.algorithm,
+                    [group],
+                    rank=rank,
+                    size=world_size,
+                    seed=seed,
+                    bucket_bytes=bucket_bytes,
+                    storage=rows,
                 )
             )
         ledgers = [Ledger(rank) for rank in range(world_size)]
@@ -115,13 +121,17 @@ class SimulatedCluster:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` gave. Raises `LayoutError` where it does not fit."""
         if len(state["workers"]) != self.world_size:
-            raise LayoutError(f"checkpoint has {len(state['workers'])} workers, this cluster {self.world_size}")
+            raise LayoutError(
+                f"checkpoint has {len(state['workers'])} workers, this cluster {self.world_size}"
+            )
         for worker, own in zip(self._workers, state["workers"], strict=True):
             worker.load_state_dict(own)
 
     def _fill(self, grads: Sequence[Sequence[Tensor | None]]) -> None:
         if len(grads) != self.world_size:
-            raise LayoutError(f"grads has {len(grads)} ranks, the cluster {self.world_size}: give grads[rank][i]")
+            raise LayoutError(
+                f"grads has {len(grads)} ranks, the cluster {self.world_size}: give grads[rank][i]"
+            )
         for worker, own in zip(self._workers, grads, strict=True):
             if len(own) != len(self._names):
                 raise LayoutError(f"a rank has {len(own)} gradients for {len(self._names)} parameters")

@@ -22,7 +22,9 @@ from reference_impls.optimizers import local_optimizer
 class WithLocalOptimizer(Algorithm):
     """A method that steps a local optimizer with what `reduce` answers."""
 
-    optimizer: str | OptimizerFactory = option("sgd", "local optimizer: sgd, adamw, lion, or a factory taking parameter groups")
+    optimizer: str | OptimizerFactory = option(
+        "sgd", "local optimizer: sgd, adamw, lion, or a factory taking parameter groups"
+    )
 
     def inner_optimizer(self, groups: ParamGroups) -> torch.optim.Optimizer:
         return local_optimizer(self.optimizer).build(groups)

@@ -35,18 +35,27 @@ _TINY = torch.finfo(torch.float32).tiny
 class APMSqueeze(Algorithm):
     """Kinds of step: ``warm-up`` (fp32 all-reduce of gradients) and ``compressed`` (1-bit momentum)."""
 
-    warmup_steps: int | None = option(None, "T_w: steps of exact Adam; default warmup_fraction of total_steps")
+    warmup_steps: int | None = option(
+        None, "T_w: steps of exact Adam; default warmup_fraction of total_steps"
+    )
     warmup_fraction: float = option(0.15, "T_w as a share of total_steps")
     total_steps: int | None = option(None, "steps of the whole training, from which T_w follows")
     lr_warmup_steps: int = option(0, "steps of learning-rate warm-up; T_w is never shorter")
     compress: Literal["momentum", "gradient"] = option("momentum", "what is sent compressed")
     compressor: Literal["sign", "none"] = option("sign", "none: an exact mean, as a control")
     norm: Literal["l2", "l1"] = option("l2", "scale of a block: l2 keeps the norm, l1 is a contraction")
-    scale: Literal["chunk", "shard"] = option("chunk", "one scale a server's chunk, or one a shard, on the way up")
+    scale: Literal["chunk", "shard"] = option(
+        "chunk", "one scale a server's chunk, or one a shard, on the way up"
+    )
     bias_correction: bool = option(False, "Adam's bias corrections; the variance keeps its last one")
     initial_variance: float = option(0.0, "v at the start; 1 reproduces the prototype")
 
-    defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "lr": 1e-3,
+        "betas": (0.9, 0.999),
+        "eps": 1e-8,
+        "weight_decay": 0.0,
+    }
     reduces_gradient: ClassVar[bool] = False
 
     @property
@@ -68,7 +77,9 @@ class APMSqueeze(Algorithm):
 
     def check(self, world: Group) -> None:
         if self.warmup_steps is None and self.total_steps is None:
-            raise UnsupportedError("APMSqueeze needs warmup_steps, or total_steps from which it takes warmup_fraction")
+            raise UnsupportedError(
+                "APMSqueeze needs warmup_steps, or total_steps from which it takes warmup_fraction"
+            )
         if (self.warmup_steps or 0) < 0 or not 0 <= self.warmup_fraction <= 1:
             raise UnsupportedError("APMSqueeze wants warmup_steps >= 0 and 0 <= warmup_fraction <= 1")
         for name, value, known in (
@@ -114,5 +125,7 @@ class APMSqueeze(Algorithm):
                 correction2 = 1 - beta2 ** min(shard.step + 1, self.frozen_from) if self.frozen_from else 1.0
             x = shard.params[part].mul_(1 - h["lr"] * h["weight_decay"])
             denominator = (v[part] / correction2).sqrt_().add_(h["eps"])
-            move = torch.where(v[part] <= _TINY, 0.0, m[part] / denominator)  # NaN is not <= and passes through
+            move = torch.where(
+                v[part] <= _TINY, 0.0, m[part] / denominator
+            )  # NaN is not <= and passes through
             x.add_(move, alpha=-h["lr"] / correction1)

@@ -25,7 +25,9 @@ from reference_impls.schedules.rules import QSR, Constant, Rule
 class LocalUpdates(WithLocalOptimizer):
     """Rounds of local steps, each ended by an average of the parameters. Kinds of step: ``local``, ``average``."""
 
-    total_steps: int | None = option(None, "steps of the whole training; the last round then ends exactly there")
+    total_steps: int | None = option(
+        None, "steps of the whole training; the last round then ends exactly there"
+    )
 
     @abstractmethod
     def rule(self) -> Rule:
@@ -64,4 +66,6 @@ class QuadraticSynchronization(LocalUpdates):
     lr_warmup_steps: int = option(0, "steps of learning-rate warm-up, in which H = h_base")
 
     def rule(self) -> Rule:
-        return QSR(self.alpha, self.h_base, power=self.power, warmup=self.lr_warmup_steps, total=self.total_steps)
+        return QSR(
+            self.alpha, self.h_base, power=self.power, warmup=self.lr_warmup_steps, total=self.total_steps
+        )

@@ -132,7 +132,9 @@ class Engine:
             if isinstance(requests[0], Collective):
                 for ledger, request in zip(self.ledgers, requests, strict=True):
                     if request.group not in self.transport.sizes:
-                        raise UnsupportedError(f"no group {request.group!r} here; known: {sorted(self.transport.sizes)}")
+                        raise UnsupportedError(
+                            f"no group {request.group!r} here; known: {sorted(self.transport.sizes)}"
+                        )
                     ledger.record(request, self.transport.sizes[request.group])
                 flight.handle = self.transport.launch(requests)
                 return

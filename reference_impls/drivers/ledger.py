@@ -59,7 +59,7 @@ class Ledgers:
         rank: which rank's bytes; None gives all ranks, with a leading column `rank`. Raises KeyError for a rank that
         is not held here.
         """
-        import pandas as pd  # noqa: PLC0415 - runs must not need pandas
+        import pandas as pd  # here, since runs must not need pandas
 
         columns = ["step", "kind", "stage", "collective", "group", *_NUMBERS]
         if rank is not None:
@@ -85,11 +85,16 @@ def _sum_over_steps(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     sums: dict[tuple[str, ...], dict[str, Any]] = {}
     for row in rows:
         key = (row["kind"], row["stage"], row["collective"], row["group"])
-        total = sums.setdefault(key, {**{k: row[k] for k in ("kind", "stage", "collective", "group")}, **dict.fromkeys(_NUMBERS, 0)})
+        total = sums.setdefault(
+            key,
+            {**{k: row[k] for k in ("kind", "stage", "collective", "group")}, **dict.fromkeys(_NUMBERS, 0)},
+        )
         for name in _NUMBERS:
             total[name] += row[name]
     return list(sums.values())
 
 
 def _typed(table: pd.DataFrame) -> pd.DataFrame:
-    return table.astype({"calls": "int64", "payload_bytes": "int64", "wire_bytes": "float64", "received_bytes": "float64"})
+    return table.astype(
+        {"calls": "int64", "payload_bytes": "int64", "wire_bytes": "float64", "received_bytes": "float64"}
+    )

@@ -55,7 +55,9 @@ class Team:
             worker.clock.lr = float(worker.optimizer.param_groups[0]["lr"])
         kinds = self.engine.run([w.algorithm.plan(w.clock) for w in self.workers])
         if len(set(kinds)) != 1:
-            raise MismatchError(f"workers plan steps of different kinds: {kinds}; plan must use agreed values only")
+            raise MismatchError(
+                f"workers plan steps of different kinds: {kinds}; plan must use agreed values only"
+            )
         for worker in self.workers:
             worker.clock.kind = kinds[0]
         self._mark(kinds[0])

@@ -70,7 +70,9 @@ class Worker:
                 home.copy_(place.param)
                 place.param.data = home
                 views.append(View(place.name, place.param, part, place.group, place.start))
-        shard = Shard(index, params, grads, tuple(views), self.clock, lambda: self.optimizer.param_groups, start)
+        shard = Shard(
+            index, params, grads, tuple(views), self.clock, lambda: self.optimizer.param_groups, start
+        )
         for name, slot in self.algorithm.slots.items():
             length = shard.d
             if slot.kind == "owned":
@@ -89,7 +91,9 @@ class Worker:
                 target.zero_()
             elif gradient.data_ptr() != target.data_ptr():
                 if gradient.is_sparse:
-                    raise LayoutError("sparse gradients are not supported; build the embedding with sparse=False")
+                    raise LayoutError(
+                        "sparse gradients are not supported; build the embedding with sparse=False"
+                    )
                 targets.append(target)
                 sources.append(gradient)
         if targets:
@@ -129,7 +133,9 @@ class Worker:
                 base = shard.chunk().start if slot.kind == "owned" else 0
                 entries.setdefault(name, []).extend(_by_parameter(shard, shard.state[name], base))
         pending = {
-            f"{shard.index}:{name}": waiting.result for shard in self.shards for name, waiting in shard.pending.items()
+            f"{shard.index}:{name}": waiting.result
+            for shard in self.shards
+            for name, waiting in shard.pending.items()
         }
         return {
             "version": STATE_VERSION,
@@ -138,7 +144,9 @@ class Worker:
             "seed": self.clock.seed,
             "step": self.clock.step,
             "counters": dict(self.clock.counters),
-            "slots": {name: {"kind": self.algorithm.slots[name].kind, "entries": e} for name, e in entries.items()},
+            "slots": {
+                name: {"kind": self.algorithm.slots[name].kind, "entries": e} for name, e in entries.items()
+            },
             "pending": pending,
             "parameters": {v.name: v.param.detach().clone() for s in self.shards for v in s.views},
             "optimizer": _cloned(self.optimizer.state_dict()),
@@ -151,18 +159,28 @@ class Worker:
         """
         world = self.clock.world
         if state["version"] != STATE_VERSION:
-            raise LayoutError(f"checkpoint has state version {state['version']}, this code reads {STATE_VERSION}")
+            raise LayoutError(
+                f"checkpoint has state version {state['version']}, this code reads {STATE_VERSION}"
+            )
         if (state["world_size"], state["rank"]) != (world.size, world.rank):
             raise LayoutError(
                 f"checkpoint is of rank {state['rank']} of {state['world_size']}, this is rank {world.rank} of "
                 f"{world.size}: per-rank state cannot be re-divided; resume with the same number of workers"
             )
         if set(state["slots"]) != set(self.algorithm.slots):
-            raise LayoutError(f"checkpoint has slots {sorted(state['slots'])}, the method has {sorted(self.algorithm.slots)}")
+            raise LayoutError(
+                f"checkpoint has slots {sorted(state['slots'])}, the method has {sorted(self.algorithm.slots)}"
+            )
         own = {v.name: v.param for s in self.shards for v in s.views}
         for name in own.keys() | state["parameters"].keys():
-            if name not in own or name not in state["parameters"] or own[name].shape != state["parameters"][name].shape:
-                raise LayoutError(f"parameter {name!r} differs between checkpoint and model (missing, or another shape)")
+            if (
+                name not in own
+                or name not in state["parameters"]
+                or own[name].shape != state["parameters"][name].shape
+            ):
+                raise LayoutError(
+                    f"parameter {name!r} differs between checkpoint and model (missing, or another shape)"
+                )
         with torch.no_grad():
             for name, param in own.items():
                 param.copy_(state["parameters"][name])

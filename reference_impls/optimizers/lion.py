@@ -23,10 +23,16 @@ class Lion(torch.optim.Optimizer):
     """
 
     def __init__(
-        self, params: Any, lr: float = 1e-4, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.0
+        self,
+        params: Any,
+        lr: float = 1e-4,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
     ) -> None:
         if not lr >= 0 or not all(0 <= b < 1 for b in betas) or not weight_decay >= 0:
-            raise UnsupportedError(f"Lion wants lr >= 0, 0 <= betas < 1, weight_decay >= 0; got {lr}, {betas}, {weight_decay}")
+            raise UnsupportedError(
+                f"Lion wants lr >= 0, 0 <= betas < 1, weight_decay >= 0; got {lr}, {betas}, {weight_decay}"
+            )
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
     @torch.no_grad()

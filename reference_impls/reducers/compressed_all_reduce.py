@@ -29,7 +29,13 @@ Scale = Literal["chunk", "shard"]
 
 
 def compressed_all_reduce(
-    shard: Shard, u: Tensor, worker_error: Tensor, server_error: Tensor, stage: str, norm: Norm = "l2", scale: Scale = "chunk"
+    shard: Shard,
+    u: Tensor,
+    worker_error: Tensor,
+    server_error: Tensor,
+    stage: str,
+    norm: Norm = "l2",
+    scale: Scale = "chunk",
 ) -> Exchange[Tensor]:
     """The compressed mean of `u` over all ranks, the same bits on all.
 
@@ -46,8 +52,14 @@ def compressed_all_reduce(
     u.add_(worker_error)
     rows = u.new_zeros(n * piece)
     rows[:d] = u
-    counts = torch.tensor([shard.chunk(r).stop - shard.chunk(r).start for r in range(n)], dtype=u.dtype, device=u.device)
-    scales = _scale(rows.view(n, piece), counts, norm) if scale == "chunk" else _scale(u, counts.sum(), norm).expand(n).clone()
+    counts = torch.tensor(
+        [shard.chunk(r).stop - shard.chunk(r).start for r in range(n)], dtype=u.dtype, device=u.device
+    )
+    scales = (
+        _scale(rows.view(n, piece), counts, norm)
+        if scale == "chunk"
+        else _scale(u, counts.sum(), norm).expand(n).clone()
+    )
     up = _message(rows.view(n, piece), scales)
     booked = torch.zeros_like(rows)
     _add_decoded(up, booked.view(n, piece))
@@ -87,7 +99,9 @@ def _message(blocks: Tensor, scales: Tensor) -> Tensor:
 
 
 def _scales(wire: Tensor, body: int) -> Tensor:
-    return wire[:, body:].clone(memory_format=torch.contiguous_format).view(torch.float32).squeeze(-1)  # aligned
+    return (
+        wire[:, body:].clone(memory_format=torch.contiguous_format).view(torch.float32).squeeze(-1)
+    )  # aligned
 
 
 def _add_decoded(wire: Tensor, out: Tensor) -> None:

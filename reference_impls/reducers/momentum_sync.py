@@ -38,9 +38,13 @@ class MomentumSync:
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
-            raise UnsupportedError(f"momentum_sync must be one of {', '.join(MODES)}; got {self.mode!r}{nearest(self.mode, MODES)}")
+            raise UnsupportedError(
+                f"momentum_sync must be one of {', '.join(MODES)}; got {self.mode!r}{nearest(self.mode, MODES)}"
+            )
         if self.every < 1 or self.measure_every < 1 or not self.doubling > 0 or not 0 < self.fraction <= 1:
-            raise UnsupportedError("momentum sync wants every, measure_every >= 1, doubling > 0 and 0 < fraction <= 1")
+            raise UnsupportedError(
+                "momentum sync wants every, measure_every >= 1, doubling > 0 and 0 < fraction <= 1"
+            )
         if self.dtype not in ("fp32", "bf16"):
             raise UnsupportedError(f"momenta travel as fp32 or bf16, not {self.dtype!r}")
 
@@ -76,7 +80,9 @@ class MomentumSync:
         elif shard.kind == "sync" and self.mode == "selective":
             parts = self._selected(shard)
             mean = yield from self._mean(shard, torch.cat([momentum[part] for part in parts]))
-            for part, own in zip(parts, mean.split_with_sizes([p.stop - p.start for p in parts]), strict=True):
+            for part, own in zip(
+                parts, mean.split_with_sizes([p.stop - p.start for p in parts]), strict=True
+            ):
                 momentum[part] = own
         elif shard.kind == "sync":
             momentum.copy_((yield from self._mean(shard, momentum)))

@@ -34,13 +34,21 @@ class LearningRate:
 
     def __post_init__(self) -> None:
         if self.schedule not in SCHEDULES:
-            raise UnsupportedError(f"no learning-rate schedule {self.schedule!r}{nearest(self.schedule, SCHEDULES)}")
+            raise UnsupportedError(
+                f"no learning-rate schedule {self.schedule!r}{nearest(self.schedule, SCHEDULES)}"
+            )
         if not 0 <= self.min <= self.peak or not math.isfinite(self.peak):
-            raise UnsupportedError(f"learning rates must satisfy 0 <= min <= peak < inf, got min {self.min}, peak {self.peak}")
+            raise UnsupportedError(
+                f"learning rates must satisfy 0 <= min <= peak < inf, got min {self.min}, peak {self.peak}"
+            )
         if self.total < 1 or not 0 <= self.warmup <= self.total:
-            raise UnsupportedError(f"steps must satisfy 0 <= warmup <= total and total >= 1, got {self.warmup}, {self.total}")
+            raise UnsupportedError(
+                f"steps must satisfy 0 <= warmup <= total and total >= 1, got {self.warmup}, {self.total}"
+            )
         if not self.gamma > 0 or not self.base > 1:
-            raise UnsupportedError(f"gamma must be > 0 and base > 1, got gamma {self.gamma}, base {self.base}")
+            raise UnsupportedError(
+                f"gamma must be > 0 and base > 1, got gamma {self.gamma}, base {self.base}"
+            )
 
     def __call__(self, step: int) -> float:
         """The learning rate of the step taken when `step` steps are complete."""

@@ -49,13 +49,17 @@ class QSR:
     def __post_init__(self) -> None:
         _positive("h_base", self.h_base)
         if not self.alpha >= 0 or not self.power > 0:
-            raise UnsupportedError(f"alpha must be >= 0 and power > 0, got alpha {self.alpha}, power {self.power}")
+            raise UnsupportedError(
+                f"alpha must be >= 0 and power > 0, got alpha {self.alpha}, power {self.power}"
+            )
 
     def period(self, step: int, lr: float) -> int:
         if step < self.warmup or self.alpha == 0:
             return _cut(self.h_base, step, self.total)
         if not lr >= 0:
-            raise UnsupportedError(f"the learning rate of step {step} is {lr}; the rule wants one that is not negative")
+            raise UnsupportedError(
+                f"the learning rate of step {step} is {lr}; the rule wants one that is not negative"
+            )
         try:
             growth = (self.alpha / lr) ** self.power
         except (ZeroDivisionError, OverflowError):
@@ -63,7 +67,9 @@ class QSR:
         if growth < math.inf:
             return _cut(max(self.h_base, math.floor(growth)), step, self.total)
         if self.total is None:
-            raise UnsupportedError(f"with a learning rate of {lr} the round would never end; give total_steps")
+            raise UnsupportedError(
+                f"with a learning rate of {lr} the round would never end; give total_steps"
+            )
         return max(1, self.total - step)
 
 

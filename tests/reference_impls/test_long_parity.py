@@ -48,7 +48,14 @@ def _train(rank: int, size: int, name: str) -> tuple[list[torch.Tensor], Any]:
 def test_a_thousand_steps_are_equal_to_the_bit(name: str) -> None:
     algorithm, options = METHODS[name]
     cluster = SimulatedCluster(
-        algorithm, list(Net().parameters()), SIZE, lr=PEAK, seed=3, names=names(), bucket_bytes=BUCKET_BYTES, **options
+        algorithm,
+        list(Net().parameters()),
+        SIZE,
+        lr=PEAK,
+        seed=3,
+        names=names(),
+        bucket_bytes=BUCKET_BYTES,
+        **options,
     )
     for step in range(STEPS):
         cluster.step([gradients(cluster.parameters(r), r, step) for r in range(SIZE)], lr=rate(step))

@@ -19,7 +19,12 @@ def _train(rank: int, size: int) -> list[Tensor]:
     groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     model = Net()
     optimizer = DataParallelOptimizer(
-        model.named_parameters(), ALGORITHMS[rank // 2], lr=0.01, group=groups[rank // 2], check="each", timeout_s=20
+        model.named_parameters(),
+        ALGORITHMS[rank // 2],
+        lr=0.01,
+        group=groups[rank // 2],
+        check="each",
+        timeout_s=20,
     )
     for step in range(4):
         optimizer.zero_grad()
