@@ -68,7 +68,9 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         self._share_groups(worker)
         members = "-".join(map(str, dist.get_process_group_ranks(group)))
         store = PrefixStore(f"bandwise/{members}", dist.distributed_c10d._get_default_store())
-        number = store.add(f"optimizers/{rank}", 1)  # the same on all ranks: each optimizer has keys of its own
+        number = store.add(
+            f"optimizers/{rank}", 1
+        )  # the same on all ranks: each optimizer has keys of its own
         store = PrefixStore(f"{number}", store)
         self._agreement = Agreement(store, rank, size, check, timeout_s)
         transport.agreement = self._agreement
@@ -199,6 +201,11 @@ def _named_groups(params: Iterable[Any], hyper: dict[str, Any]) -> list[dict[str
         own = {key: value for key, value in group.items() if key != "params"}
         trainable = [(name, p) for name, p in pairs if p.requires_grad]
         groups.append(
-            {**hyper, **own, "params": [p for _, p in trainable], "param_names": [name for name, _ in trainable]}
+            {
+                **hyper,
+                **own,
+                "params": [p for _, p in trainable],
+                "param_names": [name for name, _ in trainable],
+            }
         )
     return groups

@@ -6,9 +6,10 @@ Momenta drift apart and may be synchronised. The body of the paper could not be 
 
 Differences: a zero update has no place in one bit, so it follows a coin that all ranks share (the author's code masks
 it on each rank alone, and replicas drift apart); ties alternate by step as there. Learning rate and weight decay come
-from the parameter groups at every step (there from the defaults, which ignores schedules). 4-bit codes carry weighted
-votes (there a count of + votes, biased for odd n). An update that is not finite on any rank makes the direction NaN on
-all ranks; one more vote is sent to say so. Selective synchronisation is our definition.
+from the parameter groups at every step (there, in 1-bit and 4-bit variants, from the defaults, which ignores
+schedules). 4-bit codes carry weighted votes (there a count of + votes, biased for odd n). An update that is not finite
+on any rank makes the direction NaN on all ranks; one more vote is sent to say so. Buckets are padded one by one, there
+the model once. Selective synchronisation is our definition. The stochastic quantiser and error feedback are left out.
 """
 
 from __future__ import annotations
