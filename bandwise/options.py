@@ -27,11 +27,12 @@ def parse_settings(settings: Sequence[str], flag: str = "--set") -> dict[str, An
 def parse_value(text: str) -> Any:
     """A number, true, false, null or a JSON list where the text is one; else the text itself."""
     try:
-        value = json.loads(text)
-    except json.JSONDecodeError:
+        value = json.loads(text, parse_constant=_refuse)
+    except ValueError:
         return text
-    return (
-        text
-        if isinstance(value, dict) or (isinstance(value, float) and value in (float("inf"), float("-inf")))
-        else value
-    )
+    return text if isinstance(value, dict) else value
+
+
+def _refuse(name: str) -> float:
+    """NaN and Infinity are words here, not numbers."""
+    raise ValueError(name)

@@ -90,33 +90,24 @@ class Store:
     def spec(self, run_id: str) -> RunSpec:
         """The spec of a run that was begun or put. Raises `StoreError` when there is none."""
         path = self.folder(run_id) / "spec.json"
-        try:
-            return RunSpec.from_json(path.read_text(encoding="utf-8"), source=str(path))
-        except FileNotFoundError:
+        text = read(path)
+        if text is None:
             raise StoreError(
                 f"no run {run_id!r} under {self.root}: list planned runs with `bandwise plan SWEEP --json`, or name "
                 "another results folder with --results"
-            ) from None
+            )
+        return RunSpec.from_json(text, source=str(path))
 
     def result(self, run_id: str) -> dict[str, Any] | None:
         """The result, or None while the run has not ended. Raises `StoreError` for one that cannot be read."""
         path = self.folder(run_id) / "result.json"
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
-        except json.JSONDecodeError as error:
-            raise StoreError(
-                f"{path} is damaged ({error}): delete its folder and run the sweep again"
-            ) from None
-        return dict(found)
+        text = read(path)
+        return None if text is None else dict(parsed(text, path))
 
     def metrics(self, run_id: str) -> list[dict[str, Any]]:
         """The evaluations of a run in order; empty when there are none."""
         path = self.folder(run_id) / "metrics.jsonl"
-        if not path.exists():
-            return []
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        return [parsed(line, path) for line in (read(path) or "").splitlines()]
 
     def status(self, run_id: str) -> Status:
         """How the run stands; `stale` is a run that says it is running but has shown no life for three minutes."""
@@ -124,14 +115,13 @@ class Store:
         if result is not None:
             return Status(result["status"], result["reason"])
         path = self.folder(run_id) / "status.json"
-        try:
-            noted = json.loads(path.read_text(encoding="utf-8"))
-            silent_s = time.time() - path.stat().st_mtime
-        except FileNotFoundError:
+        text = read(path)
+        if text is None or parsed(text, path)["state"] != "running":
             return Status("missing")
-        if noted["state"] == "running" and silent_s > STALE_AFTER_S:
+        silent_s = time.time() - path.stat().st_mtime
+        if silent_s > STALE_AFTER_S:
             return Status("stale", f"no sign of life for {silent_s:.0f} s; the next sweep starts it again")
-        return Status(noted["state"], noted["reason"]) if noted["state"] == "running" else Status("missing")
+        return Status("running")
 
     def run_ids(self) -> list[str]:
         """All runs that have a folder, sorted."""
@@ -139,7 +129,8 @@ class Store:
 
     def _attempt(self, run_id: str) -> int:
         path = self.folder(run_id) / "status.json"
-        return int(json.loads(path.read_text(encoding="utf-8"))["attempt"]) if path.exists() else 0
+        text = read(path)
+        return 0 if text is None else int(parsed(text, path)["attempt"])
 
     def _write_status(self, run_id: str, status: Status, attempt: int) -> None:
         noted = {
@@ -155,11 +146,31 @@ def load_spec(text: str, store: Store) -> RunSpec:
     """A spec from a file's path or from a run id of the store. Raises `SpecError` or `StoreError`."""
     path = Path(text)
     if path.suffix == ".json":
-        try:
-            return RunSpec.from_json(path.read_text(encoding="utf-8"), source=str(path))
-        except FileNotFoundError:
-            raise SpecError(f"no file {path}: give the path of a spec.json or a run id") from None
+        found = read(path)
+        if found is None:
+            raise SpecError(f"no file {path}: give the path of a spec.json or a run id")
+        return RunSpec.from_json(found, source=str(path))
     return store.spec(text)
+
+
+def read(path: Path) -> str | None:
+    """The text of a file, or None where there is none. Raises `StoreError` when it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(
+            f"cannot read {path}: {error.strerror}; check its rights, or use --results"
+        ) from error
+
+
+def parsed(text: str, path: Path) -> Any:
+    """The JSON value in `text`, read from `path`. Raises `StoreError` for a damaged file."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise StoreError(f"{path} is damaged ({error}): delete its folder and run the sweep again") from None
 
 
 def dump(value: Any, indent: int | None = None) -> str:

@@ -1,0 +1,363 @@
+"""The command line in a small project: every verb, its JSON, its errors and exit codes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bandwise
+from bandwise.checkout import CheckoutError, require_checkout
+from bandwise.cli import main, parser
+from bandwise.options import OptionError, parse_settings, parse_value
+from bandwise.output import ProgressLine, duration, table
+from bandwise.verbs import VERBS
+from tests.suite.runs.project import SWEEP, one_spec, write_sweep
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BANDWISE_COMPILE", "0")
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Results folder of the test, by the environment."""
+    monkeypatch.setenv("BANDWISE_RESULTS", str(tmp_path / "results"))
+    return tmp_path / "results"
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
+    """The JSON that a command prints."""
+    assert main([*arguments, "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
+    """The error line of a command that is refused."""
+    assert main(list(arguments)) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("bandwise: error: ")
+    return captured.err
+
+
+# QSR on the recipes of specs of arXiv 2310.14423: steps, warm-up, peak, alpha, h_base -> counts and hash.
+RECIPES = [
+    (62_400, 1_560, 0.8, 0.2, 2, 24_792, 39.731, "5c06cde3431e7b20"),
+    (62_400, 1_560, 0.8, 0.25, 4, 12_539, 20.095, "e86310f77ef553a6"),
+    (93_600, 10_000, 0.008, 0.0175, 4, 9_711, 10.375, "c957197f667ac664"),
+    (93_600, 10_000, 0.008, 0.0175, 8, 6_461, 6.903, "0c0dc8fb0db6832a"),
+]
+
+
+@pytest.mark.parametrize(("steps", "warmup", "peak", "alpha", "h_base", "count", "volume", "sha256"), RECIPES)
+def test_schedule_counts_the_synchronisations_of_the_papers_recipes(
+    steps: int,
+    warmup: int,
+    peak: float,
+    alpha: float,
+    h_base: int,
+    count: int,
+    volume: float,
+    sha256: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = answer(
+        capsys, "schedule", "qsr", "--steps", str(steps), "--warmup", str(warmup), "--lr", "cosine",
+        "--peak-lr", str(peak), "--min-lr", "1e-6", "--set", f"h_base={h_base}", "--set", f"alpha={alpha}",
+    )  # fmt: skip
+    assert found.keys() == {"synchronizations", "volume", "sync_steps_sha256"}
+    assert found["synchronizations"] == count
+    assert found["volume"] == 100 * count / steps
+    assert round(found["volume"], 3) == volume
+    assert found["sync_steps_sha256"].startswith(sha256)
+
+
+def test_a_constant_period_is_counted_and_hashed(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "schedule", "constant", "--steps", "10", "--peak-lr", "1", "--set", "period=4")
+    assert found["synchronizations"] == 3
+    assert found["sync_steps_sha256"] == hashlib.sha256(b"4,8,10").hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["qsrr"], "no rule 'qsrr'; did you mean 'qsr'?"),
+        (["qsr", "--set", "alpha=1"], "rule qsr needs --set h_base=..."),
+        (["qsr", "--set", "alhpa=1", "--set", "h_base=2"], "no option 'alhpa'; did you mean 'alpha'?"),
+        (["qsr", "--set", "total=1"], "no option 'total'"),
+        (["constant", "--set", "period"], "write --set key=value"),
+        (["constant", "--set", "period=often"], "a number is needed"),
+        (["constant", "--set", "period=0"], "at least 1"),
+        (["constant", "--lr", "cosin", "--set", "period=2"], "did you mean 'cosine'?"),
+        (["constant", "--lr", "step", "--milestones", "3,x", "--set", "period=2"], "--milestones '3,x'"),
+    ],
+)
+def test_schedule_says_what_is_wrong(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in refusal(capsys, "schedule", *arguments, "--steps", "10", "--peak-lr", "1")
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_schedule_and_list_algorithms_work_without_torch() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from bandwise.cli import main\n"
+        "main(['schedule', 'constant', '--steps', '4', '--peak-lr', '1', '--set', 'period=2', '--json'])\n"
+        "main(['list', 'algorithms', '--json'])"
+    )
+    done = python(code)
+    assert done.returncode == 0, done.stderr
+    assert '"synchronizations": 2' in done.stdout
+    assert "lion-cub-1bit" in done.stdout
+
+
+def test_help_is_fast_and_shows_every_verb() -> None:
+    started = time.process_time()
+    done = python(
+        "import bandwise.cli as c, sys; print(c.parser().format_help()); sys.exit('torch' in sys.modules)"
+    )
+    assert done.returncode == 0
+    for verb in VERBS:
+        assert f"  {verb.NAME} " in done.stdout
+    assert time.process_time() - started < 1
+    code = "import time; t = time.process_time(); import bandwise.cli; bandwise.cli.parser(); print(time.process_time() - t)"
+    assert min(float(python(code).stdout) for _ in range(3)) < 0.2, (
+        "seconds of processor time to build the parser"
+    )
+
+
+def test_every_verb_has_json_and_a_description(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [verb.NAME for verb in VERBS] == [
+        "list",
+        "info",
+        "schedule",
+        "plan",
+        "run",
+        "sweep",
+        "status",
+        "report",
+    ]
+    for verb in VERBS:
+        with pytest.raises(SystemExit):
+            parser().parse_args([verb.NAME, "--help"])
+        shown = capsys.readouterr().out
+        assert "--json" in shown
+        assert (verb.__doc__ or "").splitlines()[0] in shown
+
+
+def test_the_public_face_comes_without_torch_and_with_its_names() -> None:
+    assert set(bandwise.__all__) <= set(dir(bandwise))
+    assert "lion-cub-1bit" in bandwise.list_algorithms()
+    assert python("import bandwise, sys; sys.exit('torch' in sys.modules)").returncode == 0
+    with pytest.raises(AttributeError, match="no attribute 'SimulatedClsuter'"):
+        _ = bandwise.SimulatedClsuter
+
+
+def test_list_and_info_know_methods_workloads_and_sweeps(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "list")
+    assert {"lion-cub-1bit", "qsr-sgd", "global-qsgd", "apmsqueeze"} <= {
+        row["name"] for row in found["algorithms"]
+    }
+    assert {"digits-mlp", "quadratic"} <= {row["name"] for row in found["workloads"]}
+    assert {"quick", "digits"} <= {row["name"] for row in found["sweeps"]}
+    assert answer(capsys, "list", "sweeps").keys() == {"sweeps"}
+    found = answer(capsys, "info", "lion-cub-1bit")
+    assert (found["family"], found["paper"]) == ("sign", "arXiv 2411.16462")
+    assert "momentum_sync" in {row["name"] for row in found["options"]}
+    assert "betas" in {row["name"] for row in found["options"]}
+    assert answer(capsys, "info", "digits-mlp")["metric"] == "accuracy (points, higher is better)"
+    assert "did you mean 'digits-mlp'?" in refusal(capsys, "info", "digits-mpl")
+
+
+def test_a_sweep_from_plan_to_status(
+    tmp_path: Path, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = write_sweep(tmp_path)
+    found = answer(capsys, "plan", sweep)
+    assert (found["runs"], found["to_do"], found["states"]) == (6, 6, {"missing": 6})
+    assert found["disk_bytes"] > 0
+    assert len(found["list"]) == 6
+    found = answer(capsys, "sweep", sweep, "--jobs", "1", "--only", "plain")
+    assert (found["states"], found["ran"], found["interrupted"], found["failures"]) == (
+        {"done": 3},
+        3,
+        False,
+        [],
+    )
+    found = answer(capsys, "sweep", sweep, "--jobs", "1")
+    assert (found["states"], found["ran"]) == ({"done": 6}, 3)
+    assert answer(capsys, "status", sweep) == {
+        "sweep": sweep,
+        "runs": 6,
+        "states": {"done": 6},
+        "not_done": [],
+    }
+    assert answer(capsys, "status")["states"] == {"done": 6}
+    assert answer(capsys, "plan", sweep)["core_seconds_left"] == 0
+    for verb in (["plan", sweep, "--runs"], ["status"], ["sweep", sweep]):
+        assert main(verb) == 0
+        assert "6 done" in capsys.readouterr().out
+    assert sorted(path.name for path in results.iterdir()) == ["runs"]
+
+
+def test_tuning_writes_the_rates_that_plans_read(
+    tmp_path: Path, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The quadratic wants a rate near 1/2; the grid starts far below it and grows, for both arms, up to its limit."""
+    text = SWEEP.replace(", lr: 0.1}", "}")
+    text += "tuning: {points: 3, factor: 4, extensions: 1, centres: {plain: 0.01}}\n"
+    sweep = write_sweep(tmp_path, text)
+    assert "no learning rate for" in refusal(capsys, "plan", sweep)
+    found = answer(capsys, "sweep", sweep, "--tune", "--jobs", "1")
+    assert {(row["arm"], row["lr"], row["edge"]) for row in found["tuned"]} == {
+        ("plain", 0.16, "high"), ("local", 0.16, "high"),
+    }  # fmt: skip
+    written = (tmp_path / "small-lr.yaml").read_text()
+    assert "bandwise sweep small --tune" in written
+    assert written.count("run_id") == 8, "three rates and one extension, for both arms"
+    assert answer(capsys, "plan", sweep)["runs"] == 6
+    again = answer(capsys, "sweep", sweep, "--tune", "--jobs", "1")
+    assert again == found
+    assert (tmp_path / "small-lr.yaml").read_text() == written
+
+
+def test_one_run_by_flags_by_id_and_by_file(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = [
+        "--algorithm",
+        "local-sgd",
+        "--workload",
+        "quadratic",
+        "--set",
+        "period=3",
+        "--steps",
+        "6",
+        "--world-size",
+        "2",
+    ]
+    found = answer(capsys, "run", *flags, "--lr", "0.1", "--batch-size", "2")
+    assert (found["status"], found["steps"], found["metric"]) == ("done", 6, "excess_loss")
+    assert found["spec"]["algorithm"]["options"]["period"] == 3
+    run_id = found["run_id"]
+    assert answer(capsys, "run", run_id) == found, "settled: shown, not repeated"
+    file = results / "runs" / run_id[:2] / run_id / "spec.json"
+    again = answer(capsys, "run", str(file), "--again")
+    assert again["attempt"] == 2
+    assert again["final"] == found["final"]
+    assert main(["run", run_id]) == 0
+    assert "already settled" in capsys.readouterr().out
+
+
+def test_a_run_that_ends_badly_has_exit_code_3(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--algorithm", "allreduce-sgd", "--workload", "quadratic", "--steps", "40", "--world-size", "2"]
+    found = answer(capsys, "run", *flags, "--lr", "1e6", code=3)
+    assert found["status"] == "diverged"
+    assert "training loss" in found["reason"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "--algorithm", "lion-cub-1bt"], "did you mean 'lion-cub-1bit'"),
+        (["run", "--algorithm", "local-sgd", "--set", "perod=3"], "did you mean 'period'"),
+        (["run", "--algorithm", "local-sgd", "--workload", "digits-mpl"], "digits-mlp"),
+        (["run", "--algorithm", "local-sgd", "--sharding", "by-clas"], "did you mean 'by-class'"),
+        (["run", "--algorithm", "local-sgd", "--backend", "mpi"], "unknown backend 'mpi'"),
+        (["run", "--algorithm", "local-sgd", "--world-size", "0"], "world_size"),
+        (["run", "--algorithm", "local-sgd", "--lr", "-1"], "min <= peak"),
+        (["run", "--algorithm", "lion-cub-pbit", "--set", "bits=3"], "4, 8"),
+        (["run"], "give either a run id"),
+        (["run", "absent.json"], "no file absent.json"),
+        (["sweep", "quik"], "no sweep 'quik'; did you mean 'quick'?"),
+        (["plan", "quick", "--only", "nothing"], "no arm of sweep 'quick' matches 'nothing'"),
+        (["sweep", "quick", "--on", "moon"], "write local, slurm or slurm:PROFILE"),
+        (["sweep", "quick", "--jobs", "0"], "at least one worker"),
+        (["sweep", "quick", "--tune", "--only", "x"], "--tune works on this machine and on all arms"),
+        (["report", "quik"], "did you mean 'quick'?"),
+    ],
+)
+def test_bad_requests_say_what_to_do(
+    arguments: list[str], message: str, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in refusal(capsys, *arguments)
+    assert not results.exists(), "nothing was run"
+
+
+def test_an_unknown_run_id_is_a_failure_of_the_store(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "no run '0000000000000000'" in refusal(capsys, "run", "0" * 16, code=3)
+
+
+def test_a_store_that_cannot_be_used_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    spec = tmp_path / "spec.json"
+    spec.write_text(one_spec().to_json())
+    assert "Not a directory; check its rights, or use --results" in refusal(
+        capsys, "run", str(spec), "--results", str(tmp_path / "file"), code=3
+    )
+
+
+def test_a_fault_of_the_program_is_not_dressed_as_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(args: object) -> int:
+        return int("x")
+
+    monkeypatch.setattr(VERBS[0], "run", broken)
+    with pytest.raises(ValueError, match="invalid literal"):
+        main(["list"])
+
+
+def test_verbs_of_the_checkout_say_so_without_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("bandwise.checkout.has_checkout", lambda: False)
+    with pytest.raises(CheckoutError, match=r"`bandwise plan` works in a checkout"):
+        require_checkout("plan")
+    for verb in ("plan", "sweep", "report"):
+        assert f"`bandwise {verb}` works in a checkout" in refusal(capsys, verb, "quick")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1", 1), ("1e-6", 1e-6), ("0.5", 0.5), ("true", True), ("null", None), ("[0.9, 0.99]", [0.9, 0.99]),
+     ("never", "never"), ("", ""), ("{}", "{}"), ("NaN", "NaN"), ("-Infinity", "-Infinity")],
+)  # fmt: skip
+def test_values_are_read_as_typed(text: str, value: object) -> None:
+    assert parse_value(text) == value
+    assert type(parse_value(text)) is type(value)
+
+
+def test_settings_are_pairs_given_once() -> None:
+    assert parse_settings(["a=1", "b=c=d"]) == {"a": 1, "b": "c=d"}
+    for bad in (["a"], ["=1"], ["a=1", "a=2"]):
+        with pytest.raises(OptionError):
+            parse_settings(bad)
+
+
+def test_progress_is_whole_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ProgressLine("small", every_s=0.0)
+    line.runs(1, 4, 0.25, {"done": 1})
+    line.runs(4, 4, 1.0, {"done": 3, "diverged": 1}, "interrupted")
+    line.close()
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("small: 1 of 4 runs (1 done), 0 s, about ")
+    assert second == "small: 4 of 4 runs (3 done, 1 diverged), 0 s; interrupted"
+
+
+def test_durations_and_tables_are_readable() -> None:
+    assert [duration(s) for s in (0.4, 59, 125, 7800)] == ["0 s", "59 s", "2 min 05 s", "2 h 10 min"]
+    assert table([{"a": "x", "n": 5}, {"a": "yy", "n": 12}], ["a", "n"]) == "a    n\nx    5\nyy  12"
+    assert table([], ["a"]) == "(none)"

@@ -1,0 +1,169 @@
+"""The local pool: dead workers, interruption and resumption, with the results of an undisturbed sweep."""
+
+from __future__ import annotations
+
+import csv
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from suite.runs.execute import execute
+from suite.runs.local import Tally, run_local
+from suite.runs.plan import make_plan, open_specs
+from suite.runs.spec import RunSpec
+from suite.runs.status import counts
+from suite.runs.store import Store
+from suite.runs.sweep import load_sweep
+from tests.suite.runs.project import SWEEP, one_spec, write_sweep
+
+ROOT = Path(__file__).resolve().parents[3]
+NOT_FOR_EVER = {"train_s", "provenance", "attempt", "sources"}
+
+
+def facts(store: Store, spec: RunSpec) -> dict[str, object]:
+    result = store.result(spec.run_id)
+    assert result is not None
+    return {key: value for key, value in result.items() if key not in NOT_FOR_EVER}
+
+
+def states(store: Store, specs: list[RunSpec]) -> dict[str, int]:
+    return counts(store.status(spec.run_id) for spec in specs)
+
+
+def test_a_worker_that_dies_takes_only_its_runs_along(tmp_path: Path) -> None:
+    specs = [one_spec(seed=seed, steps=400) for seed in range(6)]
+    store = Store(tmp_path / "disturbed")
+    killed: list[int] = []
+
+    def kill_one(tally: Tally) -> None:
+        if tally.run_steps and not killed:
+            killed.append(multiprocessing.active_children()[0].pid or 0)
+            os.kill(killed[0], signal.SIGKILL)
+
+    tally = run_local(specs, store, jobs=2, report=kill_one)
+    assert tally.runs == 6
+    assert states(store, specs) == {"done": 5, "error": 1}
+    ((run_id, state, reason),) = tally.failures
+    assert state == "error"
+    assert reason == "the worker process died: signal SIGKILL (out of memory, or killed by hand)"
+    again = open_specs(specs, store)
+    assert [spec.run_id for spec in again] == [run_id], "only what failed is done again"
+    assert run_local(again, store, jobs=1).states == {"done": 1}
+    undisturbed = Store(tmp_path / "undisturbed")
+    list(execute(specs, undisturbed))
+    for spec in specs:
+        assert facts(store, spec) == facts(undisturbed, spec)
+        assert store.metrics(spec.run_id) == undisturbed.metrics(spec.run_id)
+
+
+LONG = SWEEP.replace("steps: 12", "steps: 600").replace("seeds: 3", "seeds: 8")
+
+
+def start(sweep: str, results: Path) -> subprocess.Popen[str]:
+    """A sweep with one worker in a process group of its own, once its first runs have ended."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bandwise", "sweep", sweep, "--results", str(results), "--jobs", "1"],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not list(results.glob("runs/??/*/result.json")):
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        assert time.monotonic() < deadline, "no run has ended"
+        time.sleep(0.01)
+    return process
+
+
+def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
+    from suite.analysis.collect import write
+    from suite.analysis.from_plan import collect_sweep
+
+    sweep = write_sweep(tmp_path, LONG)
+    specs = make_plan(load_sweep(sweep)).specs
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    process = start(sweep, killed)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    store = Store(killed)
+    finished = {path: path.stat().st_mtime_ns for path in killed.glob("runs/??/*/result.json")}
+    assert 1 <= len(finished) < len(specs)
+    missing = open_specs(specs, store)
+    assert len(missing) == len(specs) - len(finished)
+    list(execute(missing, store))
+    assert {path: path.stat().st_mtime_ns for path in finished} == finished, (
+        "what was finished is not touched"
+    )
+    list(execute(specs, Store(whole)))
+    for spec in specs:
+        assert facts(store, spec) == facts(Store(whole), spec)
+    tables = {}
+    for root in (killed, whole):
+        write(root, collect_sweep(root, sweep))
+        tables[root] = {path.name: rows(path) for path in sorted((root / "tables" / "v1").glob("*.csv"))}
+    assert tables[killed] == tables[whole], "tables do not tell that the sweep was interrupted"
+    assert len(tables[whole]["small-runs.csv"]) == len(specs)
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    """A table without the commit, which may move while tests run."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return [{key: value for key, value in row.items() if key != "commit"} for row in csv.DictReader(file)]
+
+
+def test_one_interrupt_lets_groups_finish_and_keeps_them(tmp_path: Path) -> None:
+    sweep, results = write_sweep(tmp_path, LONG), tmp_path / "results"
+    specs = make_plan(load_sweep(sweep)).specs
+    process = start(sweep, results)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "interrupted: finishing what is under way" in errors
+    assert "Traceback" not in errors
+    found = states(Store(results), specs)
+    assert set(found) == {"done", "missing"}, "no run is left half-way"
+
+
+def test_a_termination_stops_at_once_and_leaves_no_process(tmp_path: Path) -> None:
+    sweep, results = write_sweep(tmp_path, LONG.replace("steps: 600", "steps: 20000")), tmp_path / "results"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bandwise", "sweep", sweep, "--results", str(results), "--jobs", "1"],
+        cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    specs = make_plan(load_sweep(sweep)).specs
+    store = Store(results)
+    while "running" not in states(store, specs):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(timeout=60) == 130
+    assert states(store, specs) == {"missing": len(specs)}
+    deadline = time.monotonic() + 20  # multiprocessing's own helper process needs a moment to notice
+    while left := members(process.pid):
+        assert time.monotonic() < deadline, f"outlived the sweep: {left}"
+        time.sleep(0.1)
+
+
+def members(session: int) -> str:
+    """Process ids of a session."""
+    listed = subprocess.run(
+        ["ps", "-s", str(session), "-o", "pid="], capture_output=True, text=True, check=False
+    )
+    return listed.stdout.strip()
+
+
+def test_nothing_to_do_starts_nothing(tmp_path: Path) -> None:
+    assert run_local([], Store(tmp_path), report=lambda tally: pytest.fail("a worker was started")).runs == 0
+
+
+def test_every_run_is_counted_once(tmp_path: Path) -> None:
+    specs = [one_spec(seed=seed, steps=20) for seed in range(5)]
+    seen: list[tuple[int, int]] = []
+    tally = run_local(specs, Store(tmp_path), 2, lambda t: seen.append((t.runs, t.run_steps)))
+    assert (tally.runs, tally.run_steps, tally.run_steps_total) == (5, 100, 100)
+    assert seen == sorted(seen), "progress never goes back"
+    assert tally.states == {"done": 5}
