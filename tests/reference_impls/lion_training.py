@@ -1,0 +1,73 @@
+"""A small training for Lion Cub's tests: awkward shapes, gradients on which the ranks disagree in their own ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reference_impls import SimulatedCluster
+from reference_impls.algorithms.lion_cub import LionCub
+from reference_impls.collectives import Exchange
+from reference_impls.registry import Method
+
+RATE, DECAY = 0.01, 0.2
+SHAPES = ((5, 7), (11,), (3, 3, 3))
+D = 73  # elements of SHAPES: no multiple of 8 or of any world size
+
+
+@dataclass(frozen=True)
+class Exact(LionCub):
+    """The sign of the mean of all updates, uncompressed: what the transports stand in for."""
+
+    def aggregate(self, shard: Any, u: Tensor) -> Exchange[Tensor]:
+        return (yield from shard.world.mean(u, "updates")).sign_()
+
+
+def parameters(dtype: torch.dtype = torch.float32, scale: float = 1.0) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [
+        scale * torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in SHAPES
+    ]
+
+
+def gradient(step: int, rank: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """Different by rank, and on every rank around something that it likes itself."""
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    bias = torch.Generator().manual_seed(rank)
+    return [
+        (
+            torch.randn(s, generator=generator, dtype=torch.float64)
+            + torch.randn(s, generator=bias, dtype=torch.float64)
+        ).to(dtype)
+        for s in SHAPES
+    ]
+
+
+def cluster(
+    algorithm: str | Method, size: int, dtype: torch.dtype = torch.float32, **options: Any
+) -> SimulatedCluster:
+    if isinstance(algorithm, str):
+        options = {"momentum_sync": "never", "weight_decay": DECAY, **options}
+    return SimulatedCluster(algorithm, parameters(dtype), size, lr=RATE, seed=4, **options)
+
+
+def exact(size: int, momentum_sync: str, **options: Any) -> SimulatedCluster:
+    method = Method(
+        "exact", Exact(momentum_sync=momentum_sync, **options), {"betas": (0.9, 0.99), "weight_decay": DECAY}
+    )
+    return cluster(method, size, torch.float64)
+
+
+def advance(
+    trained: SimulatedCluster, steps: int, gradients: Callable[..., list[Tensor]] = gradient, first: int = 0
+) -> None:
+    for step in range(first, first + steps):
+        trained.step([gradients(step, rank) for rank in range(trained.world_size)])
+
+
+def vector(tensors: list[Tensor]) -> Tensor:
+    return torch.cat([t.flatten() for t in tensors])

@@ -1,0 +1,138 @@
+"""When momenta are brought together, what that changes, and what stays apart."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls import SimulatedCluster
+from tests.reference_impls.lion_training import RATE, SHAPES, D, advance, cluster, gradient, vector
+
+
+def kinds(steps: int, **options: Any) -> list[str]:
+    trained, found = cluster("lion-cub-1bit", 2, **options), []
+    for step in range(steps):
+        advance(trained, 1, first=step)
+        found.append(trained.kind)
+    return found
+
+
+def when(found: list[str], kind: str = "sync") -> list[int]:
+    return [step for step, each in enumerate(found) if each == kind]
+
+
+def test_schedules_of_synchronisation_are_exact() -> None:
+    assert when(kinds(40)) == []
+    assert when(kinds(40, momentum_sync="periodic", sync_every=7)) == [0, 7, 14, 21, 28, 35]
+    assert when(kinds(40, momentum_sync="periodic", sync_every=7, sync_until=14)) == [0, 7, 14]
+    assert when(kinds(70, momentum_sync="doubling")) == [0, 1, 3, 7, 15, 31, 63]  # T <- int(T + 2^j)
+    assert when(kinds(40, momentum_sync="doubling", sync_doubling=2)) == [
+        0,
+        1,
+        2,
+        4,
+        6,
+        10,
+        15,
+        23,
+        34,
+    ]  # + 2^(j/2)
+    both = kinds(20, momentum_sync="selective", sync_every=4, sync_measure_every=10)
+    assert when(both) == [4, 8, 12, 16]
+    assert when(both, "measure") == [0, 10]
+
+
+def momenta(trained: SimulatedCluster) -> list[list[Tensor]]:
+    """[rank][parameter], flat."""
+    lengths = [math.prod(shape) for shape in SHAPES]
+    return [
+        [m.clone() for m in vector(trained.state(rank, "momentum")).split_with_sizes(lengths)]
+        for rank in range(trained.world_size)
+    ]
+
+
+def test_a_synchronisation_gives_all_ranks_the_mean_and_keeps_the_sum() -> None:
+    free, synced = (
+        cluster("lion-cub-1bit", 4),
+        cluster("lion-cub-1bit", 4, momentum_sync="periodic", sync_every=5),
+    )
+    advance(free, 1)
+    advance(synced, 1)  # step 0 is one
+    apart, together = momenta(free), momenta(synced)
+    for i in range(len(SHAPES)):
+        mean = sum(m[i] for m in apart) / 4
+        for rank in range(4):
+            assert torch.equal(together[rank][i], mean)
+            assert not torch.equal(apart[rank][i], mean)
+    advance(free, 4, first=1)
+    advance(synced, 4, first=1)
+    for i in range(len(SHAPES)):
+        torch.testing.assert_close(sum(m[i] for m in momenta(free)), sum(m[i] for m in momenta(synced)))
+
+
+def test_under_the_vote_a_synchronisation_changes_the_trajectory() -> None:
+    free, synced = (
+        cluster("lion-cub-1bit", 4),
+        cluster("lion-cub-1bit", 4, momentum_sync="periodic", sync_every=5),
+    )
+    advance(free, 20)
+    advance(synced, 20)
+    assert (vector(free.parameters(0)) - vector(synced.parameters(0))).abs().max() > 2 * RATE
+
+
+@pytest.mark.parametrize(("fraction", "chosen"), [(0.01, {1}), (0.16, {1}), (0.55, {1, 2}), (1.0, {0, 1, 2})])
+def test_selective_averages_the_tensors_on_which_workers_disagree_most(
+    fraction: float, chosen: set[int]
+) -> None:
+    """Parameter 1 (11 elements) is opposite on half of the ranks, 2 (27) differs a little, 0 (35) is nearly common."""
+
+    def disagreeing(step: int, rank: int) -> list[Tensor]:
+        common, own = gradient(step, 99), gradient(step, rank)
+        return [common[0] + 1e-3 * own[0], common[1] * (-1) ** rank, common[2] + 0.3 * own[2]]
+
+    def build(momentum_sync: str) -> SimulatedCluster:
+        return cluster(
+            "lion-cub-1bit",
+            4,
+            momentum_sync=momentum_sync,
+            sync_every=3,
+            sync_measure_every=6,
+            sync_fraction=fraction,
+        )
+
+    free, selective = build("never"), build("selective")
+    for step in range(8):
+        advance(free, 1, disagreeing, first=step)
+        advance(selective, 1, disagreeing, first=step)
+        assert selective.kind == {0: "measure", 3: "sync", 6: "measure"}.get(step, "step")
+        apart, together = momenta(free), momenta(selective)
+        for i in range(len(SHAPES)):
+            for rank in range(4):
+                if i not in chosen:
+                    assert torch.equal(together[rank][i], apart[rank][i])
+                elif selective.kind != "step":
+                    assert torch.equal(together[rank][i], together[0][i])
+                    torch.testing.assert_close(together[rank][i], sum(m[i] for m in apart) / 4)
+    rows = selective.ledger.frame(0)
+    share = sum(math.prod(SHAPES[i]) for i in chosen)
+    of = rows[rows.stage.str.startswith("momentum")].groupby("kind").payload_bytes.sum()
+    assert of.to_dict() == {
+        "measure": 2 * 2 * 4 * D,
+        "sync": 4 * share,
+    }  # m and m^2, twice; then what was chosen
+
+
+def test_momenta_may_travel_as_bf16() -> None:
+    trained = cluster("lion-cub-1bit", 4, momentum_sync="periodic", sync_every=1, sync_dtype="bf16")
+    whole = cluster("lion-cub-1bit", 4, momentum_sync="periodic", sync_every=1)
+    advance(trained, 1)
+    advance(whole, 1)
+    for rank in range(4):
+        short, full = vector(trained.state(rank, "momentum")), vector(whole.state(rank, "momentum"))
+        assert torch.equal(short, short.bfloat16().float())
+        torch.testing.assert_close(short, full, rtol=2**-6, atol=1e-4)
+        assert not torch.equal(short, full)
