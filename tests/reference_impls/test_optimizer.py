@@ -177,7 +177,11 @@ def test_channels_last_weights_keep_their_strides() -> None:
     [
         (LayoutError, "named_parameters", lambda m: DataParallelOptimizer(m.parameters(), "allreduce-sgd")),
         (UnsupportedError, "float32", lambda m: DataParallelOptimizer(m.half().named_parameters(), "allreduce-sgd")),
-        (UnknownOptionError, "momentum_sync", lambda m: DataParallelOptimizer(m.named_parameters(), "lion-cub-1bit", momentum_sink=1)),
+        (
+            UnknownOptionError,
+            "momentum_sync",
+            lambda m: DataParallelOptimizer(m.named_parameters(), "lion-cub-1bit", momentum_sink=1),
+        ),
         (UnsupportedError, "clip", lambda m: DataParallelOptimizer(m.named_parameters(), "lion-cub-1bit", clip_norm=1.0)),
         (UnsupportedError, "lag", lambda m: DataParallelOptimizer(m.named_parameters(), "allreduce-sgd", lag=0)),
         (LayoutError, "no parameter", lambda m: DataParallelOptimizer([], "allreduce-sgd")),
