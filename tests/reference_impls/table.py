@@ -10,11 +10,12 @@ from typing import Any, Literal
 class Row:
     """One configured method and what is claimed of it.
 
-    exact: simulated and gloo runs agree to the bit (every floating-point sum is replaced by integers, votes, gathers
-    or exchanges); otherwise all but a share `flips` of the elements agree to `close` (a sign may flip where
+    exact: simulated and gloo runs agree to the bit (every floating-point sum is replaced by integers, votes,
+    gathers or exchanges); otherwise all but a share `flips` of the elements agree to `close` (a sign may flip where
     floating-point sums in another order end on the other side of zero). largest: world size up to which the options
-    work. replicas: when parameters are equal on all ranks (after every step, or after steps of kind `average`). plain: local optimizer (name, hyper-parameters) that n = 1 must equal to the bit, None
-    where one worker is not a plain optimizer.
+    work. replicas: when parameters are equal on all ranks (after every step, or after steps of kind `average`).
+    plain: local optimizer (name, hyper-parameters) that n = 1 must equal to the bit, None where one worker is not a
+    plain optimizer.
     """
 
     id: str
