@@ -22,8 +22,6 @@ from typing import Final, Generic, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
-from torch._dynamo.exc import TorchDynamoException
-from torch._inductor.exc import InductorError
 
 __all__ = ["THRESHOLD", "Compiled", "PathRecord", "compiled", "failures", "paths", "reset_paths"]
 
@@ -86,6 +84,14 @@ def _possible(tensor: Tensor) -> bool:
     return tensor.device.type != "cpu" or _has_cpp_compiler(os.environ.get("CXX"))
 
 
+def _compiler_errors() -> tuple[type[Exception], ...]:
+    """What the compiler raises; importing it takes seconds, so not before it has been used."""
+    from torch._dynamo.exc import TorchDynamoException
+    from torch._inductor.exc import InductorError
+
+    return TorchDynamoException, InductorError
+
+
 class Compiled(Generic[P, R]):
     """A function and its compiled form; see the module's text. `name`: "module.function", leading underscores left out."""
 
@@ -111,7 +117,7 @@ class Compiled(Generic[P, R]):
             self._fast = torch.compile(self.eager, dynamic=True, fullgraph=True)
         try:
             result = self._fast(*args, **kwargs)
-        except (TorchDynamoException, InductorError) as error:
+        except _compiler_errors() as error:  # asked for only when something was raised
             self._fall_back(error)
             self._record.count(self.name, "eager")
             return self.eager(*args, **kwargs)
