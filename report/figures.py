@@ -67,7 +67,7 @@ def _columns(axes: Axes, marks: Sequence[Point], nothing: float) -> list[float]:
     for point, (_, y) in zip(marks, pixels, strict=True):
         ends = [axes.transData.transform((1, v))[1] / scale for v in (point.low, point.high) if v is not None]
         spans.append((float(min([y - 4, *ends])), float(max([y + 4, *ends]))))
-    moved = side_by_side([float(x) for x, _ in pixels], spans, 7.5)
+    moved = side_by_side([float(x) for x, _ in pixels], spans, 6.2)
     return [float(axes.transData.inverted().transform((x * scale, 0))[0]) for x in moved]
 
 

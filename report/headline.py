@@ -87,7 +87,7 @@ def failure_sentence(study: StudyData) -> str | None:
         return None
     listed = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in statuses.items())
     total = sum(study.facts["statuses"].values())
-    return f"{sum(statuses.values())} of {total} runs have no result: {listed}. They are listed below and in no mean."
+    return f"{sum(statuses.values())} of {total} runs did not finish: {listed}. They are listed below and in no mean."
 
 
 def headline(study: StudyData) -> list[str]:

@@ -109,7 +109,12 @@ def difference_axis(axes: Axes, which: Literal["x", "y"], values: Sequence[float
         limit(low - pad, high + 1.5 * pad)
     else:
         scale("symlog", linthresh=linear, linscale=1.4)
-        limit(low * 1.5 if low < -linear else -1.25 * linear, high * 1.5 if high > linear else 1.25 * linear)
+        limit(
+            *(
+                end * 1.5 if abs(end) > linear else end * 1.2 + sign * 0.3 * margin
+                for sign, end in ((-1, low), (1, high))
+            )
+        )
         decades = [f * 10.0**e for e in range(-6, 6) for f in (1, 2, 5)]
         inside = [
             s * t for t in decades if t >= linear / 2 for s in (1, -1) if low * 1.5 <= s * t <= high * 1.5

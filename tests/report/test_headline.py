@@ -24,7 +24,7 @@ def test_sentences(built):
     assert second.startswith("Shards by class: 2 of 11 methods are within ±0.4 points")
     assert third.startswith("Shards by class: options decide: lion-cub-1bit never ends at −35.74 [")
     assert "lion-cub-1bit K=10 at +0.09 [−0.07, +0.26] points (95 % paired t, n = 6)" in third
-    assert last == "8 of 216 runs have no result: 7 diverged, 1 error. They are listed below and in no mean."
+    assert last == "8 of 216 runs did not finish: 7 diverged, 1 error. They are listed below and in no mean."
     assert built.headline == headline(built.study)
 
 
@@ -56,7 +56,7 @@ def test_worse_is_the_higher_value_where_lower_is_better(built):
 
 def test_a_complete_study_says_nothing_of_failures(built):
     whole = replace(built.study, facts={**built.study.facts, "statuses": {"done": 216}})
-    assert not any("no result" in sentence for sentence in headline(whole))
+    assert not any("did not finish" in sentence for sentence in headline(whole))
 
 
 @pytest.mark.parametrize(
