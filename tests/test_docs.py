@@ -1,0 +1,88 @@
+"""The code in the documentation runs and does what it says."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from bandwise.cli import main
+
+ROOT = Path(__file__).parents[1]
+
+
+def blocks(path: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / path).read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+def test_the_method_of_the_tutorial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    method, use = blocks("docs/adding-a-method.md", "python")
+    (tmp_path / "byte_vote.py").write_text(method)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"torch": torch}
+    exec(use, names)
+    frame = names["cluster"].ledger.frame(rank=0)
+    assert (frame["payload_bytes"][0], frame["wire_bytes"][0]) == (1000, 1500.0)
+    assert str(frame["payload_bytes"][0]) in capsys.readouterr().out
+
+
+def test_the_simulated_example_of_the_readme() -> None:
+    example = next(block for block in blocks("README.md", "python") if "SimulatedCluster" in block)
+    names: dict[str, Any] = {"torch": torch, "grads": [[torch.randn(1000)] for _ in range(4)]}
+    exec(example, names)
+    assert names["cluster"].ledger.frame(rank=0)["payload_bytes"].sum() == 128 + 32
+
+
+@pytest.mark.gloo
+def test_the_training_example_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = next(block for block in blocks("README.md", "python") if "DataParallelOptimizer" in block)
+    start = dist.init_process_group
+    monkeypatch.setattr(
+        dist,
+        "init_process_group",
+        lambda backend: start(backend, init_method=f"file://{tmp_path}/r", rank=0, world_size=1),
+    )
+    model = torch.nn.Linear(3, 2)
+    before = model.weight.detach().clone()
+    batches = [(torch.randn(4, 3), torch.randn(4, 2)) for _ in range(3)]
+    try:
+        exec(
+            example,
+            {"torch": torch, "model": model, "batches": batches, "loss": torch.nn.functional.mse_loss},
+        )
+    finally:
+        dist.destroy_process_group()
+    assert not torch.equal(model.weight, before)
+
+
+def test_the_commands_of_the_readme_are_understood() -> None:
+    shell = "\n".join(blocks("README.md", "sh"))
+    commands = [line.split("#")[0].strip() for line in shell.splitlines() if line.startswith("bandwise ")]
+    assert len(commands) >= 8
+    for command in commands:
+        verb = shlex.split(command)[1]
+        found = subprocess.run(
+            [sys.executable, "-m", "bandwise", verb, "--help"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        for word in shlex.split(command)[2:]:
+            if word.startswith("--"):
+                assert word in found.stdout, (command, word)
+
+
+def test_the_schedule_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
+    (command,) = [line for line in "\n".join(blocks("README.md", "sh")).splitlines() if "schedule" in line]
+    assert main(shlex.split(command)[1:]) == 0
+    assert "9711" in capsys.readouterr().out.replace(",", "")
