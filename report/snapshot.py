@@ -1,8 +1,9 @@
 """Frozen results for git: the tables and figures of a study on one day, with a manifest that can be checked.
 
     <directory>/<day the last run finished>-<sweep>/
-        manifest.json   what was run and by which command, commit and environment; findings; sha256 of every
-        file study.json      the facts beside the tables tables/*.csv    as under results/tables/v1
+        manifest.json   what was run and by which command, commit and environment; findings; sha256 of every file
+        study.json      the facts beside the tables
+        tables/*.csv    as under results/tables/v1
         figures/*.svg   tradeoff.svg (all panels), then tradeoff and seeds by panel
 
 A snapshot is never changed: writing the same again is fine, writing something else under its name is refused.

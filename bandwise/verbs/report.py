@@ -18,6 +18,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", metavar="FILE", type=Path, help="the page (default: <results>/reports/<sweep>.html)"
     )
+    parser.add_argument(
+        "--snapshot",
+        metavar="DIR",
+        nargs="?",
+        const="",
+        help="also freeze tables and figures in a folder under DIR (default: <results>/snapshots)",
+    )
     add_results_option(parser)
 
 
@@ -25,14 +32,19 @@ def run(args: argparse.Namespace) -> int:
     """Build."""
     require_checkout(NAME)
     from report.build import build_report
+    from report.snapshot import freeze
 
     root = results_root(args)
     out = args.out or root / "reports" / f"{Path(args.sweep).stem}.html"
     built = build_report(root, args.sweep, out)
+    frozen = freeze(root, args.sweep, args.snapshot or None) if args.snapshot is not None else None
     if args.json:
-        print_json({"sweep": args.sweep, "path": str(built.path), "headline": list(built.headline)})
+        found = {"sweep": args.sweep, "path": str(built.path), "headline": list(built.headline)}
+        print_json(found | ({"snapshot": str(frozen)} if frozen else {}))
         return 0
     for line in built.headline:
         print(line)
     print(f"report: {built.path}")
+    if frozen:
+        print(f"snapshot: {frozen}")
     return 0
