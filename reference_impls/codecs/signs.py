@@ -73,7 +73,10 @@ def _as_planes(x: Tensor) -> Tensor:
 
 @compiled
 def _positive_or_coin(x: Tensor, words: Tensor, out: Tensor) -> None:
-    out.copy_((x > 0) | ((x == 0) & ((randomness.bits(words, x.shape[-1]) & 1) == 1)))
+    coins = randomness.bits(words, x.shape[-1]) & 1
+    out.copy_(
+        torch.where(x > 0, 1, torch.where(x == 0, coins, 0)).to(torch.int32)
+    )  # bool arithmetic is not vectorised
 
 
 def _planes(words: Tensor) -> Tensor:

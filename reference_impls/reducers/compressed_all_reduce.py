@@ -50,37 +50,26 @@ def compressed_all_reduce(
     body = signs.wire_bytes(piece)
 
     u.add_(worker_error)
-    rows = u.new_zeros(n * piece)
-    rows[:d] = u
+    rows = u.new_zeros(n, piece)
+    rows.view(-1)[:d] = u
     counts = torch.tensor(
         [shard.chunk(r).stop - shard.chunk(r).start for r in range(n)], dtype=u.dtype, device=u.device
     )
-    scales = (
-        _scale(rows.view(n, piece), counts, norm)
-        if scale == "chunk"
-        else _scale(u, counts.sum(), norm).expand(n).clone()
-    )
-    up = _message(rows.view(n, piece), scales)
-    booked = torch.zeros_like(rows)
-    _add_decoded(up, booked.view(n, piece))
-    torch.sub(u, booked[:d], out=worker_error)
+    scales = _scale(rows, counts, norm) if scale == "chunk" else _scale(u, counts.sum(), norm).expand(n)
+    up = _message(rows, scales)
+    torch.sub(u, _decoded(up, rows).view(-1)[:d], out=worker_error)
     received = yield from world.all_to_all(up.view(-1), f"{stage}-up")
 
-    mean = u.new_zeros(piece)
-    signs.decode_accumulate(received[:, :body], _scales(received, body).to(u.dtype) / n, mean)
+    mean = u.new_zeros(1, piece)
+    signs.decode_accumulate(received[:, :body], _scales(received, body).to(u.dtype) / n, mean[0])
     mine = shard.chunk()
     real = mine.stop - mine.start
-    mean[:real].add_(server_error)
-    mean[real:].zero_()
-    down = _message(mean.unsqueeze(0), _scale(mean, torch.full_like(counts[0], real), norm).view(1))
-    booked = torch.zeros_like(mean)
-    _add_decoded(down, booked.unsqueeze(0))
-    torch.sub(mean[:real], booked[:real], out=server_error)
+    mean[0, :real].add_(server_error)
+    mean[0, real:].zero_()
+    down = _message(mean, _scale(mean, torch.full_like(counts[:1], real), norm))
+    torch.sub(mean[0, :real], _decoded(down, mean)[0, :real], out=server_error)
     pieces = yield from world.gather(down.view(-1), f"{stage}-down")
-
-    out = u.new_zeros(n, piece)
-    _add_decoded(pieces, out)
-    return out.view(-1)[:d]
+    return _decoded(pieces, rows).view(-1)[:d]
 
 
 def _scale(blocks: Tensor, counts: Tensor, norm: Norm) -> Tensor:
@@ -104,9 +93,9 @@ def _scales(wire: Tensor, body: int) -> Tensor:
     )  # aligned
 
 
-def _add_decoded(wire: Tensor, out: Tensor) -> None:
-    """out [m, b] += what each row of the message decodes to."""
+def _decoded(wire: Tensor, like: Tensor) -> Tensor:
+    """What each row of the message decodes to, [m, b] in the dtype and shape of `like`."""
     body = wire.shape[-1] - 4
-    scales = _scales(wire, body).to(out.dtype)
-    for row, message in enumerate(wire):
-        signs.decode_accumulate(message[None, :body], scales[row : row + 1], out[row])
+    out = torch.empty_like(like)
+    signs.unpack_signs(wire[:, :body], out)
+    return out.mul_(_scales(wire, body).to(out.dtype).unsqueeze(-1))
