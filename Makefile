@@ -2,7 +2,7 @@
 #   make bench      set up .venv, run the quick study, build the report
 #   make test       set up .venv, run the tests that take minutes;  make test-full: the long ones too
 #   make lint       formatting, ruff, mypy
-#   make system     as root on Debian or Ubuntu: the programs some tests need (Slurm, iproute2, Chromium)
+#   make system     as root on Debian or Ubuntu: what some tests need (Slurm, iproute2, Chromium, g++)
 # Variables:
 #   PYTHON=python3.12            the interpreter that .venv is made from (3.11 or newer)
 #   PIP_OPTIONS="--option ..."   passed on to `pip install`, for instance the index of CPU-only builds of torch
@@ -12,7 +12,7 @@ PYTHON ?= python3
 PIP_OPTIONS ?=
 TESTS ?=
 VENV := .venv
-SYSTEM_PACKAGES := slurm-wlm munge iproute2 chromium
+SYSTEM_PACKAGES := slurm-wlm munge iproute2 chromium g++ python3-dev
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c

@@ -1,10 +1,10 @@
 """One source for reference and speed: a plain torch function that is compiled when that pays, and says which path ran.
 
-`@compiled` wraps a function of tensors. The wrapped function itself, `.eager`, is the oracle; calling the wrapper runs
-it through `torch.compile` when its first tensor argument has at least `THRESHOLD` elements, unless compilation is off
-(``BANDWISE_COMPILE=0``) or there is no C++ compiler for tensors on the CPU. A failed compilation falls back to eager
-with one warning. Every call of the wrapper is counted under the path that it took: a benchmark must report the path
-that ran and not the one that was asked for.
+`@compiled` wraps a function of tensors. The wrapped function itself, `.eager`, is the oracle; calling the wrapper
+runs it through `torch.compile` when its first tensor argument has at least `THRESHOLD` elements, unless compilation
+is off (``BANDWISE_COMPILE=0``) or tensors are on the CPU and there is no C++ compiler or no Python.h. A failed
+compilation falls back to eager with one warning. Every call of the wrapper is counted under the path that it took: a
+benchmark must report the path that ran and not the one that was asked for.
 
 Only element-wise integer and IEEE arithmetic belongs in such functions (no float reduction: its order is the compiler's
 choice): then compiled and eager agree to the bit. Sums of floats go through `codecs.sums.fixed_sum`.
@@ -15,9 +15,11 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import sysconfig
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, Generic, ParamSpec, TypeVar
 
 import torch
@@ -74,14 +76,17 @@ def reset_paths() -> None:
 
 
 @functools.cache
-def _has_cpp_compiler(chosen: str | None) -> bool:
-    return any(shutil.which(name) is not None for name in ([chosen] if chosen else ["g++", "clang++", "c++"]))
+def _compiles_for_cpu(chosen: str | None) -> bool:
+    """Whether there are a C++ compiler and Python's header files, which the compiled code includes."""
+    names = [chosen] if chosen else ["g++", "clang++", "c++"]
+    headers = Path(sysconfig.get_path("include"), "Python.h")
+    return headers.is_file() and any(shutil.which(name) is not None for name in names)
 
 
 def _possible(tensor: Tensor) -> bool:
     if os.environ.get("BANDWISE_COMPILE", "1") == "0":
         return False
-    return tensor.device.type != "cpu" or _has_cpp_compiler(os.environ.get("CXX"))
+    return tensor.device.type != "cpu" or _compiles_for_cpu(os.environ.get("CXX"))
 
 
 def _compiler_errors() -> tuple[type[Exception], ...]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import sysconfig
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -35,3 +37,13 @@ def require_system(*programs: str) -> None:
     missing = [program for program in programs if find_program(*program.split("|")) is None]
     if missing:
         skip_or_fail(f"{', '.join(missing)} not installed: run `sudo make system`")
+
+
+def require_compiler() -> None:
+    """Skip (with ``CI=true``: fail) unless codecs can be compiled: a C++ compiler and Python's header files."""
+    if find_program("g++", "clang++", "c++") is None:
+        skip_or_fail("no C++ compiler: run `sudo make system`, or install g++")
+    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
+        skip_or_fail(
+            "no Python.h: run `sudo make system`, or install the header files of this Python (python3-dev)"
+        )

@@ -14,6 +14,7 @@ import torch
 
 from reference_impls.codecs import signs
 from suite.micro.cases import build
+from tests.support import require_compiler
 
 NUMEL = 1 << 20
 ROUNDS = 15
@@ -31,7 +32,8 @@ def fastest(*functions: Callable[[], object]) -> list[float]:
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Any:
+def _compiled_on_one_thread() -> Any:
+    require_compiler()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

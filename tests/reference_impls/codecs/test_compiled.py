@@ -12,7 +12,7 @@ from reference_impls import compilation
 from reference_impls.codecs import dithering, exponential, lion_integers, nibbles, signs
 from reference_impls.compilation import THRESHOLD, Compiled, PathRecord
 from reference_impls.randomness import Key
-from tests.support import find_program, skip_or_fail
+from tests.support import require_compiler
 
 D = 70_001  # above the threshold, odd, no multiple of 32
 N = 3
@@ -22,8 +22,7 @@ N = 3
 def compiler(monkeypatch):
     monkeypatch.delenv("BANDWISE_COMPILE", raising=False)
     monkeypatch.delenv("CXX", raising=False)
-    if find_program("g++", "clang++", "c++") is None:
-        skip_or_fail("no C++ compiler")
+    require_compiler()
 
 
 def numbers(*shape, seed=0):
