@@ -24,6 +24,7 @@ SUITE_FLOOR = {"workloads": 0, "links": 1, "runs": 1, "analysis": 2}
 # Names under which a distribution is imported, where they differ from its own.
 IMPORTED_AS = {"sklearn": "scikit-learn", "yaml": "PyYAML", "jinja2": "Jinja2"}
 MAX_LINES = 400
+RATES = "-lr.yaml"  # what a tuning sweep found, written by it
 WRITTEN_BY_HAND = {".py", ".md", ".yaml", ".yml", ".toml", ".js", ".css", ".j2", ".html", ".sh", ".cff", ""}
 
 
@@ -214,7 +215,9 @@ def test_no_file_is_longer_than_a_sitting() -> None:
     long = {
         str(path.relative_to(ROOT)): lines
         for path in own_files()
-        if path.suffix in WRITTEN_BY_HAND and (lines := len(path.read_text().splitlines())) > MAX_LINES
+        if path.suffix in WRITTEN_BY_HAND
+        and not path.name.endswith(RATES)
+        and (lines := len(path.read_text().splitlines())) > MAX_LINES
     }
     assert not long, f"over {MAX_LINES} lines: {long}"
 
