@@ -85,7 +85,9 @@ def _spec(args: argparse.Namespace) -> Any:
         args.workload, parse_settings(args.workload_set, "--workload-set"), args.sharding
     )
     return make_spec(
-        algorithm=resolve_algorithm(args.algorithm, parse_settings(args.set), args.world_size, args.steps),
+        algorithm=resolve_algorithm(
+            args.algorithm, parse_settings(args.set), args.world_size, args.steps, args.warmup
+        ),
         workload=workload,
         sharding=args.sharding,
         world_size=args.world_size,

@@ -82,7 +82,8 @@ def workload_of(panel: Panel) -> Part:
 def method_of(sweep: Sweep, panel: Panel, arm: Arm, lr: float) -> Part:
     """The method of an arm at a peak learning rate. Raises `YamlError` with the arm's line."""
     try:
-        return resolve_algorithm(arm.algorithm, arm.options_at(lr), panel.world_size, sweep.steps)
+        options = arm.options_at(lr)
+        return resolve_algorithm(arm.algorithm, options, panel.world_size, sweep.steps, sweep.shape.warmup)
     except ValueError as error:
         key = "algorithm" if isinstance(error, UnknownAlgorithmError) else "options"
         raise arm.error(key, str(error)) from None

@@ -21,13 +21,16 @@ EDGES: Final = ("none", "low", "high")
 
 @dataclass(frozen=True)
 class Trial:
-    """One learning rate tried: its final metric and NLL on the unscored seed (None where it did not end well)."""
+    """One learning rate tried: mean of final metric and NLL over the unscored seeds, None unless all ended well.
+
+    status: ``done``, or that of the first run that ended otherwise. runs: ids, one a seed.
+    """
 
     lr: float
     value: float | None
     nll: float | None
     status: str
-    run_id: str
+    runs: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -96,21 +99,21 @@ def load_rates(path: Path) -> Rates:
     if not path.exists():
         return Rates(path, ())
     top = Section(load(path, path.name))
-    top.raw("sweep"), top.raw("seed")
+    top.raw("sweep"), top.raw("seeds")
     raw = top.raw("rates")
     top.finish()
     items = raw.content if raw is not None and isinstance(raw.content, list) else []
     return Rates(path, tuple(_entry(Section(item, "rates")) for item in items))
 
 
-def write_rates(sweep: Sweep, entries: Sequence[Tuned], seed: int) -> None:
+def write_rates(sweep: Sweep, entries: Sequence[Tuned]) -> None:
     """Replace the sweep's file: sorted as the sweep lists panels and arms, with the command that remakes it."""
     lines = [
         f"# Peak learning rates of the sweep '{sweep.rates_owner}', by one budget for every arm. Do not edit: remake with",
         f"#     bandwise sweep {sweep.rates_owner} --tune",
-        "# value and nll are those of the end of the trial; edge says whether the choice is an end of the grid.",
+        "# value and nll: means over the seeds at the end of the runs. edge: whether the choice is an end of the grid.",
         f"sweep: {sweep.rates_owner}",
-        f"seed: {seed}",
+        f"seeds: [{', '.join(map(str, sweep.tuning.seeds))}]",
         "rates:",
     ]
     for entry in entries:
@@ -126,7 +129,7 @@ def write_rates(sweep: Sweep, entries: Sequence[Tuned], seed: int) -> None:
 
 def vars_of(trial: Trial) -> dict[str, Any]:
     """The fields of a trial in their order."""
-    return {name: getattr(trial, name) for name in ("lr", "value", "nll", "status", "run_id")}
+    return {name: getattr(trial, name) for name in ("lr", "value", "nll", "status", "runs")}
 
 
 def merged(old: Rates, new: Iterable[Tuned], sweep: Sweep) -> list[Tuned]:
@@ -168,7 +171,7 @@ def _trial(item: Value) -> Trial:
         value=_optional(section, "value"),
         nll=_optional(section, "nll"),
         status=section.need("status", str),
-        run_id=section.need("run_id", str),
+        runs=tuple(section.words("runs")),
     )
     section.finish()
     return trial
@@ -192,4 +195,6 @@ def _word(value: Any) -> str:
         return "null"
     if isinstance(value, str):
         return f'"{value}"'
+    if isinstance(value, tuple):
+        return f"[{', '.join(_word(item) for item in value)}]"
     return repr(value)

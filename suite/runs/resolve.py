@@ -24,8 +24,13 @@ _TYPES: Final[Mapping[str, type]] = {
 }  # fmt: skip
 
 
-def resolve_algorithm(name: str, options: Mapping[str, Any], world_size: int, steps: int) -> Part:
-    """The method with all its options and those of its optimizer. `total_steps` becomes the steps of the run.
+def resolve_algorithm(
+    name: str, options: Mapping[str, Any], world_size: int, steps: int, lr_warmup: int = 0
+) -> Part:
+    """The method with all its options and those of its optimizer.
+
+    A method that must know the course of the training is told: `total_steps` and `lr_warmup_steps` are those of the
+    run unless given.
 
     Raises ValueError (unknown names, impossible values) with what to do.
     """
@@ -35,8 +40,9 @@ def resolve_algorithm(name: str, options: Mapping[str, Any], world_size: int, st
             f"{name}: lr is no option of the method; say it with the run's learning rate"
         )
     given = dict(options)
-    if "total_steps" in about.options:
-        given.setdefault("total_steps", steps)
+    for key, value in {"total_steps": steps, "lr_warmup_steps": lr_warmup}.items():
+        if key in about.options:
+            given.setdefault(key, value)
     for key, value in given.items():
         if key in about.options:
             given[key] = _typed(name, key, value, about.options[key].type)

@@ -11,7 +11,7 @@
     ranks: false                   # true: methods are compared by an exact test, see `plan`
     lr: {schedule: cosine, warmup: 10, min_ratio: 0.01}
     rates: quick-lr.yaml           # tuned learning rates beside this file; default: <name>-lr.yaml
-    tuning: {points: 5, factor: 3.1623, extensions: 3, centres: {allreduce-sgd: 0.1}}
+    tuning: {points: 5, factor: 3.1623, extensions: 3, seeds: 1, centres: {allreduce-sgd: 0.1}}
     arms:
       allreduce-sgd: {algorithm: allreduce-sgd, options: {momentum: 0.9}}
       half-traffic: {algorithm: local-sgd, options: {period: 2}, baseline: allreduce-sgd}
@@ -38,6 +38,7 @@ from suite.runs.spec import BACKENDS
 from suite.runs.yaml_lines import Section, Value, YamlError, load
 
 TUNING_SEED: Final = 10_000
+"""First of the seeds on which learning rates are tried."""
 DEFAULT_BUCKET_BYTES: Final = 4 << 20
 
 
@@ -116,13 +117,15 @@ class RateShape:
 class TuningBudget:
     """The same for every arm: `points` rates on a log grid of step `factor` around the centre of the arm's baseline.
 
-    centres: baseline arm -> rate. extensions: how often a choice on an edge may extend the grid, of all arms.
+    centres: baseline arm -> rate. extensions: how often a choice on an edge may extend the grid, of all arms. seeds: on
+    which rates are tried; none of them is ever scored.
     """
 
     centres: Mapping[str, float]
     points: int
     factor: float
     extensions: int
+    seeds: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -231,7 +234,7 @@ def _read(path: Path, value: Value) -> Sweep:
         steps=steps,
         batch_size=_at_least(1, top, "batch_size"),
         bucket_bytes=_at_least(1, top, "bucket_bytes", DEFAULT_BUCKET_BYTES),
-        seeds=_at_least(1, top, "seeds"),
+        seeds=_scored(top),
         ranks=top.get("ranks", bool, False),
         shape=_shape(top.section("lr"), steps),
         tuning=_tuning(top.section("tuning"), arms),
@@ -318,6 +321,7 @@ def _tuning(section: Section, arms: Mapping[str, Arm]) -> TuningBudget:
         points=section.get("points", int, 5),
         factor=section.get("factor", float, 10**0.5),
         extensions=section.get("extensions", int, 3),
+        seeds=tuple(range(TUNING_SEED, TUNING_SEED + _at_least(1, section, "seeds", 1))),
     )
     if budget.points < 3 or budget.points % 2 == 0:
         raise section.error(
@@ -348,6 +352,13 @@ def _excludes(top: Section, arms: Mapping[str, Arm]) -> tuple[Mapping[str, Any],
             raise entry.error("arm", f"no arm '{rule['arm']}'{nearest(rule['arm'], arms)}")
         rules.append(rule)
     return tuple(rules)
+
+
+def _scored(top: Section) -> int:
+    seeds = _at_least(1, top, "seeds")
+    if seeds > TUNING_SEED:
+        raise top.error("seeds", f"must be at most {TUNING_SEED}: the next ones are for tuning")
+    return seeds
 
 
 def _at_least(least: int, section: Section, key: str, default: int | None = None) -> int:

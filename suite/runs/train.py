@@ -7,6 +7,7 @@ diverges or fails ends alone.
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -98,6 +99,8 @@ def train_group(
     train_s = (time.perf_counter() - started) / len(specs)
     for member in members:
         yield member.outcome(train_s)
+    members.clear()
+    gc.collect()  # a cluster is a cycle of objects: its buffers would wait for the collector, group after group
 
 
 class _Member:

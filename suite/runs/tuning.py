@@ -1,27 +1,27 @@
-"""Learning rates by one budget for every arm, baselines first: a log grid, one seed that is never scored.
+"""Learning rates by one budget for every arm, baselines first: a log grid, on seeds that are never scored.
 
 For each panel every arm tries the same number of rates, centred on the rate that the sweep states for its baseline.
-The best final metric wins, ties go to the lower NLL, then to the lower rate. While some arm chooses an end of the
-grid, the grid of *all* arms grows by one rate on that side, as often as the sweep allows; a choice that still lies on
-an edge is kept and marked.
+Of the rates whose final metric, mean over the seeds, is within the workload's margin of the best, the one of lowest NLL
+is chosen. While some arm chooses an end of the grid, the grid of *all* arms grows by one rate on that side, as often as
+the sweep allows; a choice that still lies on an edge is kept and marked.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from suite.runs.plan import method_of, spec_of, workload_of
 from suite.runs.rates import Trial, Tuned, tuned_for
 from suite.runs.spec import Part, RunSpec
 from suite.runs.store import Store
-from suite.runs.sweep import TUNING_SEED, Arm, Panel, Sweep
-from suite.workloads import get
+from suite.runs.sweep import Arm, Panel, Sweep
+from suite.workloads import Workload, get
 
 
 class TuningError(ValueError):
-    """Tuning cannot start or has found no usable rate; the message says where and what to do."""
+    """A trial has not ended; the message says which."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def tune(
         half = sweep.tuning.points // 2
         low, high = -half, half
         for round_ in range(sweep.tuning.extensions + 1):
-            run([spec for c in found for spec in _specs(sweep, c, low, high).values()])
+            run([spec for c in found for specs in _specs(sweep, c, low, high).values() for spec in specs])
             choices = [choose(sweep, c, store, low, high) for c in found]
             ends = {choice.edge for choice in choices} - {"none"}
             on_edge = [f"{choice.arm} ({choice.edge})" for choice in choices if choice.edge != "none"]
@@ -85,52 +85,65 @@ def grid_rate(centre: float, factor: float, offset: int) -> float:
 
 
 def choose(sweep: Sweep, candidate: Candidate, store: Store, low: int, high: int) -> Tuned:
-    """The best rate of the grid from offset `low` to `high`, by the results in the store. Raises `TuningError`."""
+    """The best rate of the grid from offset `low` to `high`, by the results in the store.
+
+    Raises `TuningError` where a trial has not ended.
+    """
     workload = get(candidate.workload.name, **candidate.workload.options)
-    sign = -1.0 if workload.direction == "higher" else 1.0
-    trials, usable = [], []
-    for offset, spec in _specs(sweep, candidate, low, high).items():
-        trial = _trial(spec, store.result(spec.run_id), workload.metric)
-        trials.append(trial)
-        if trial.value is not None:
-            nll = trial.nll if trial.nll is not None else 0.0
-            usable.append((sign * trial.value, nll, offset, trial.lr))
-    if not usable:
-        reasons = "; ".join(f"lr {t.lr:g}: {t.status}" for t in trials)
-        raise TuningError(
-            f"{candidate.panel.label}, arm '{candidate.arm.label}': no learning rate worked ({reasons})"
-        )
-    _, _, offset, lr = min(usable)
+    trials = [_trial(specs, store, workload.metric) for specs in _specs(sweep, candidate, low, high).values()]
+    chosen = best_trial(trials, workload)
+    offset = low + trials.index(chosen)
     return Tuned(
         workload=candidate.panel.workload.label,
         sharding=candidate.panel.sharding,
         world_size=candidate.panel.world_size,
         arm=candidate.arm.label,
-        lr=lr,
+        lr=chosen.lr,
         edge="low" if offset == low else "high" if offset == high else "none",
         tuned_for=tuned_for(sweep, candidate.panel, candidate.arm),
         trials=tuple(trials),
     )
 
 
-def _specs(sweep: Sweep, c: Candidate, low: int, high: int) -> dict[int, RunSpec]:
-    """The trials of an arm by grid offset."""
+def best_trial(trials: Sequence[Trial], workload: Workload) -> Trial:
+    """Of the rates (ascending) whose metric is within the workload's margin of the best, the one of lowest NLL.
+
+    Without an NLL the best metric decides. Where no rate ended well it is the lowest: a lower one might.
+    """
+    sign = -1.0 if workload.direction == "higher" else 1.0
+    ended = [(sign * trial.value, trial) for trial in trials if trial.value is not None]
+    if not ended:
+        return trials[0]
+    limit = min(loss for loss, _ in ended) + workload.margin
+    within = [(trial.nll if trial.nll is not None else loss, trial) for loss, trial in ended if loss <= limit]
+    return min(within, key=lambda pair: pair[0])[1]
+
+
+def _specs(sweep: Sweep, c: Candidate, low: int, high: int) -> dict[int, list[RunSpec]]:
+    """The runs of an arm by grid offset, one a seed."""
     found = {}
     for offset in range(low, high + 1):
         lr = grid_rate(c.centre, sweep.tuning.factor, offset)
         method = method_of(sweep, c.panel, c.arm, lr)
-        found[offset] = spec_of(sweep, c.panel, method, c.workload, lr, TUNING_SEED)
+        found[offset] = [spec_of(sweep, c.panel, method, c.workload, lr, seed) for seed in sweep.tuning.seeds]
     return found
 
 
-def _trial(spec: RunSpec, result: Mapping[str, Any] | None, metric: str) -> Trial:
-    if result is None:
-        raise TuningError(f"run {spec.run_id} has not ended: start the tuning again, it goes on from here")
-    final = result.get("final") or {}
-    return Trial(
-        spec.lr.peak, _rounded(final.get(metric)), _rounded(final.get("nll")), result["status"], spec.run_id
-    )
+def _trial(specs: Sequence[RunSpec], store: Store, metric: str) -> Trial:
+    results = [store.result(spec.run_id) for spec in specs]
+    for spec, result in zip(specs, results, strict=True):
+        if result is None:
+            raise TuningError(
+                f"run {spec.run_id} has not ended: start the tuning again, it goes on from here"
+            )
+    ended = [result for result in results if result is not None]
+    status = next((result["status"] for result in ended if result["status"] != "done"), "done")
+    finals = [result["final"] for result in ended] if status == "done" else []
+    runs = tuple(spec.run_id for spec in specs)
+    return Trial(specs[0].lr.peak, _mean(finals, metric), _mean(finals, "nll"), status, runs)
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.6g}")
+def _mean(finals: Sequence[Mapping[str, float]], name: str) -> float | None:
+    """Mean of a final score to six digits; None where there is none."""
+    values = [final[name] for final in finals if name in final]
+    return float(f"{math.fsum(values) / len(values):.6g}") if values else None

@@ -228,7 +228,7 @@ def test_tuning_writes_the_rates_that_plans_read(
     }  # fmt: skip
     written = (tmp_path / "small-lr.yaml").read_text()
     assert "bandwise sweep small --tune" in written
-    assert written.count("run_id") == 8, "three rates and one extension, for both arms"
+    assert written.count("runs:") == 8, "three rates and one extension, for both arms"
     assert answer(capsys, "plan", sweep)["runs"] == 6
     again = answer(capsys, "sweep", sweep, "--tune", "--jobs", "1")
     assert again == found

@@ -113,7 +113,9 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
 def rows(path: Path) -> list[dict[str, str]]:
     """A table without what tells of the code, which may be edited while tests run."""
     with path.open(encoding="utf-8", newline="") as file:
-        return [{key: value for key, value in row.items() if key not in MOVING} for row in csv.DictReader(file)]
+        return [
+            {key: value for key, value in row.items() if key not in MOVING} for row in csv.DictReader(file)
+        ]
 
 
 def test_one_interrupt_lets_groups_finish_and_keeps_them(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from suite.runs.rates import Trial, Tuned, load_rates, tuned_for, write_rates
 from suite.runs.record import failed
 from suite.runs.status import Status
 from suite.runs.store import Store
-from suite.runs.sweep import TUNING_SEED, load_sweep, sweep_names
+from suite.runs.sweep import load_sweep, sweep_names
 from suite.runs.yaml_lines import YamlError
 from tests.suite.runs.project import SWEEP, write_sweep
 
@@ -101,12 +101,15 @@ def test_untuned_arms_say_how_to_tune(tmp_path: Path) -> None:
 def test_rates_are_read_back_and_refused_for_other_settings(tmp_path: Path) -> None:
     sweep = load_sweep(write_sweep(tmp_path, TUNABLE))
     (panel,) = sweep.panels()
-    trials = (Trial(0.1, 1.5, None, "done", "0" * 16), Trial(1.0, None, None, "diverged", "1" * 16))
+    trials = (
+        Trial(0.1, 1.5, None, "done", ("0" * 16, "2" * 16)),
+        Trial(1.0, None, None, "diverged", ("1" * 16,)),
+    )
     entries = [
         Tuned("quadratic", "iid", 2, arm.label, 0.1, "low", tuned_for(sweep, panel, arm), trials)
         for arm in sweep.arms.values()
     ]
-    write_rates(sweep, entries, TUNING_SEED)
+    write_rates(sweep, entries)
     assert load_rates(sweep.rates_path).entries == tuple(entries)
     assert {run.spec.lr.peak for run in make_plan(sweep).runs} == {0.1}
     changed = load_sweep(write_sweep(tmp_path, TUNABLE.replace("steps: 12", "steps: 13")))

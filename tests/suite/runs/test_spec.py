@@ -96,7 +96,12 @@ def test_whole_numbers_count_as_the_numbers_they_are() -> None:
     )
 
 
-def test_the_steps_of_the_run_become_the_methods_total() -> None:
+def test_methods_are_told_the_steps_and_the_warm_up_of_the_run() -> None:
+    assert resolve_algorithm("qsr-sgd", {}, 4, 77, lr_warmup=7).options["lr_warmup_steps"] == 7
+    assert (
+        resolve_algorithm("qsr-sgd", {"lr_warmup_steps": 5}, 4, 77, lr_warmup=7).options["lr_warmup_steps"]
+        == 5
+    )
     assert resolve_algorithm("local-sgd", {}, 4, 77).options["total_steps"] == 77
     assert resolve_algorithm("local-sgd", {"total_steps": 10}, 4, 77).options["total_steps"] == 10
 

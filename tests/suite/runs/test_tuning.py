@@ -1,0 +1,140 @@
+"""Tuning: one budget for all, seeds that are never scored, edges that extend the grid for everyone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from suite.runs.execute import execute
+from suite.runs.plan import make_plan
+from suite.runs.rates import Trial, load_rates, merged, write_rates
+from suite.runs.record import failed
+from suite.runs.spec import RunSpec
+from suite.runs.status import Status
+from suite.runs.store import Store
+from suite.runs.sweep import TUNING_SEED, load_sweep
+from suite.runs.tuning import TuningError, best_trial, grid_rate, tune
+from suite.runs.yaml_lines import YamlError
+from suite.workloads import get
+from tests.suite.runs.project import SWEEP, write_sweep
+
+TUNABLE = SWEEP.replace(", lr: 0.1}", "}")
+BUDGET = (
+    "tuning: {{points: 3, factor: 2, extensions: {extensions}, seeds: 2, centres: {{plain: {centre}}}}}\n"
+)
+
+
+def trial(lr: float, value: float | None, nll: float | None = None) -> Trial:
+    return Trial(lr, value, nll, "done" if value is not None else "diverged", ("0" * 16,))
+
+
+@pytest.mark.parametrize(
+    ("trials", "chosen"),
+    [
+        ([trial(1, 90.0, 0.3), trial(2, 97.0, 0.2), trial(3, 96.0, 0.1)], 2),
+        ([trial(1, 96.7, 0.1), trial(2, 97.0, 0.2), trial(3, 96.5, 0.05)], 1),
+        ([trial(1, 97.0, 0.2), trial(2, 97.0, 0.2)], 1),
+        ([trial(1, None), trial(2, 50.0, 2.0), trial(3, None)], 2),
+        ([trial(1, None), trial(2, None)], 1),
+    ],
+)
+def test_within_the_margin_of_the_best_metric_the_lowest_nll_wins(trials: list[Trial], chosen: float) -> None:
+    assert get("digits-mlp").margin == 0.4, "the cases above are made for it"
+    assert best_trial(trials, get("digits-mlp")).lr == chosen
+
+
+def test_without_an_nll_the_best_metric_wins_in_its_own_direction() -> None:
+    assert best_trial([trial(1, 0.5), trial(2, 0.499), trial(3, 0.6)], get("quadratic")).lr == 2
+
+
+def test_rates_lie_on_a_log_grid_of_three_digits() -> None:
+    assert [grid_rate(0.003, 10**0.5, offset) for offset in range(-2, 3)] == [
+        0.0003,
+        0.000949,
+        0.003,
+        0.00949,
+        0.03,
+    ]
+
+
+def carry_out(store: Store, seen: list[RunSpec]) -> Callable[[Sequence[RunSpec]], None]:
+    def run(specs: Sequence[RunSpec]) -> None:
+        missing = [spec for spec in specs if store.result(spec.run_id) is None]
+        seen.extend(missing)
+        if missing:
+            list(execute(missing, store))
+
+    return run
+
+
+def test_every_arm_gets_the_same_grid_on_unscored_seeds(tmp_path: Path) -> None:
+    sweep = load_sweep(write_sweep(tmp_path, TUNABLE + BUDGET.format(extensions=0, centre=0.5)))
+    store, seen = Store(tmp_path / "results"), []
+    found = tune(sweep, store, carry_out(store, seen))
+    assert {spec.seed for spec in seen} == {TUNING_SEED, TUNING_SEED + 1}
+    assert [tuned.arm for tuned in found] == ["plain", "local"]
+    for tuned in found:
+        assert [t.lr for t in tuned.trials] == [0.25, 0.5, 1.0]
+        for t in tuned.trials:
+            finals = [store.result(run_id)["final"]["excess_loss"] for run_id in t.runs]
+            assert t.value == pytest.approx(sum(finals) / 2, rel=1e-5)
+    assert len(seen) == 2 * 3 * 2
+    scored = {run_id for tuned in found for t in tuned.trials for run_id in t.runs}
+    write_rates(sweep, merged(load_rates(sweep.rates_path), found, sweep))
+    assert not scored & {spec.run_id for spec in make_plan(sweep).specs}
+
+
+def test_an_edge_extends_the_grid_of_all_arms_until_the_limit(tmp_path: Path) -> None:
+    sweep = load_sweep(write_sweep(tmp_path, TUNABLE + BUDGET.format(extensions=2, centre=0.01)))
+    store, seen, notes = Store(tmp_path / "results"), [], []
+    found = tune(sweep, store, carry_out(store, seen), notes.append)
+    for tuned in found:
+        assert [t.lr for t in tuned.trials] == [0.005, 0.01, 0.02, 0.04, 0.08]
+        assert (tuned.lr, tuned.edge) == (0.08, "high")
+    assert len(notes) == 3
+    assert "on an edge: plain (high), local (high); the grid of all arms grows" in notes[0]
+    assert "still on an edge after 2 extensions: plain (high), local (high)" in notes[2]
+
+
+def test_an_arm_that_never_ends_well_wants_lower_rates(tmp_path: Path) -> None:
+    sweep = load_sweep(write_sweep(tmp_path, TUNABLE + BUDGET.format(extensions=1, centre=1e9)))
+    store = Store(tmp_path / "results")
+    found = tune(sweep, store, carry_out(store, []))
+    assert {(tuned.lr, tuned.edge) for tuned in found} == {(2.5e8, "low")}
+    assert {t.status for tuned in found for t in tuned.trials} == {"diverged"}
+
+
+def test_one_diverged_seed_makes_a_rate_unusable(tmp_path: Path) -> None:
+    sweep = load_sweep(write_sweep(tmp_path, TUNABLE + BUDGET.format(extensions=0, centre=0.5)))
+    store = Store(tmp_path / "results")
+
+    def run(specs: Sequence[RunSpec]) -> None:
+        lucky = [spec for spec in specs if not (spec.lr.peak == 0.5 and spec.seed == TUNING_SEED)]
+        list(execute(lucky, store))
+        for spec in set(specs) - set(lucky):
+            failed(spec, Status("diverged", "for the test")).save(store)
+
+    for tuned in tune(sweep, store, run):
+        middle = tuned.trials[1]
+        assert (middle.lr, middle.status, middle.value) == (0.5, "diverged", None)
+        assert tuned.lr != 0.5
+
+
+def test_pinned_arms_are_left_alone_and_a_missing_centre_is_named(tmp_path: Path) -> None:
+    text = SWEEP.replace("baseline: plain, lr: 0.1}", "baseline: plain}")
+    sweep = load_sweep(write_sweep(tmp_path, text))
+    with pytest.raises(
+        YamlError, match=r"small.yaml:11: key 'arms.local.baseline': tuning.centres lacks 'plain'"
+    ):
+        tune(sweep, Store(tmp_path), lambda specs: None)
+    sweep = load_sweep(write_sweep(tmp_path, text + BUDGET.format(extensions=0, centre=0.5)))
+    store = Store(tmp_path / "results")
+    assert [tuned.arm for tuned in tune(sweep, store, carry_out(store, []))] == ["local"]
+
+
+def test_unfinished_trials_stop_the_choice(tmp_path: Path) -> None:
+    sweep = load_sweep(write_sweep(tmp_path, TUNABLE + BUDGET.format(extensions=0, centre=0.5)))
+    with pytest.raises(TuningError, match="has not ended: start the tuning again"):
+        tune(sweep, Store(tmp_path / "results"), lambda specs: None)
