@@ -38,9 +38,15 @@ def execute(
             store.beat(run_id)
         progress(step)
 
-    for outcome in _train(specs, attempts, alive, place, port):
-        outcome.save(store)
-        yield outcome
+    under_way = set(attempts)
+    try:
+        for outcome in _train(specs, attempts, alive, place, port):
+            outcome.save(store)
+            under_way.discard(outcome.run_id)
+            yield outcome
+    finally:
+        for run_id in under_way:  # interrupted, or the store is full
+            store.abandon(run_id)
 
 
 def _train(

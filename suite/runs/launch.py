@@ -153,7 +153,8 @@ def exit_text(code: int | None) -> str:
 
 
 def _serve(pipe: Connection, spec_json: str, port: int, rank: int, attempt: int) -> None:
-    """What a started process does."""
+    """What a started process does. The terminal's interrupt is the launcher's affair."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
     if any(name == "lo" for _, name in socket.if_nameindex()):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from reference_impls.algorithm import Algorithm, Shard
 from reference_impls.registry import Entry, registry
+from suite.runs.execute import execute
 from suite.runs.record import EVALUATIONS, Outcome, Recorder, bytes_summary, evaluation_steps
 from suite.runs.spec import Part, RunSpec
+from suite.runs.store import Store
 from suite.runs.train import groups, train_group
 from suite.workloads import get
 from tests.suite.runs.project import one_spec
@@ -200,3 +203,16 @@ def test_bytes_are_averaged_over_ranks_and_the_largest_is_kept() -> None:
     found = bytes_summary(rows, 2)
     assert (found["payload_per_rank_mean"], found["payload_per_rank_max"]) == (4.0, 6.0)
     assert (found["wire_per_rank_mean"], found["wire_per_rank_max"]) == (3.0, 4.0)
+
+
+def test_an_interrupted_group_counts_as_missing_again(tmp_path: Path) -> None:
+    specs, store = [one_spec(seed=seed) for seed in range(2)], Store(tmp_path)
+
+    def interrupt(step: int) -> None:
+        assert store.status(specs[0].run_id).state == "running"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(execute(specs, store, interrupt))
+    assert {store.status(spec.run_id).state for spec in specs} == {"missing"}
+    assert {outcome.status.state for outcome in execute(specs, store)} == {"done"}
