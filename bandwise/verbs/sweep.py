@@ -128,7 +128,7 @@ def _carry_out(args: argparse.Namespace, label: str, specs: Sequence[RunSpec], s
 
 def _tune(args: argparse.Namespace, sweep: Sweep, store: Store) -> int:
     from suite.runs.plan import open_specs
-    from suite.runs.rates import load_rates, merged, write_rates
+    from suite.runs.rates import write_rates
     from suite.runs.tuning import tune
 
     def carry_out(specs: Sequence[Any]) -> None:
@@ -138,7 +138,7 @@ def _tune(args: argparse.Namespace, sweep: Sweep, store: Store) -> int:
             raise KeyboardInterrupt
 
     found = tune(sweep, store, carry_out, lambda text: print(text, file=sys.stderr))
-    write_rates(sweep, merged(load_rates(sweep.rates_path), found, sweep))
+    write_rates(sweep, found)
     rows = [
         {
             "workload": t.workload,

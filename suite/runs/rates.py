@@ -6,7 +6,7 @@ keeps the identity of what was tuned; when the sweep asks for something else, th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -130,17 +130,6 @@ def write_rates(sweep: Sweep, entries: Sequence[Tuned]) -> None:
 def vars_of(trial: Trial) -> dict[str, Any]:
     """The fields of a trial in their order."""
     return {name: getattr(trial, name) for name in ("lr", "value", "nll", "status", "runs")}
-
-
-def merged(old: Rates, new: Iterable[Tuned], sweep: Sweep) -> list[Tuned]:
-    """`new` over `old`, only what the sweep still has, in the sweep's order."""
-    found = {(e.workload, e.sharding, e.world_size, e.arm): e for e in (*old.entries, *new)}
-    keys = [
-        (panel.workload.label, panel.sharding, panel.world_size, arm.label)
-        for panel in sweep.panels()
-        for arm in sweep.arms_of(panel)
-    ]
-    return [found[key] for key in keys if key in found]
 
 
 def _entry(section: Section) -> Tuned:
