@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 
-from suite.runs.launch import Place, join, launch, place_in_launch
-from suite.runs.record import Outcome
+from suite.runs.launch import Place, check_size, join, launch, place_in_launch
+from suite.runs.record import EXPECTED_FAULTS, Outcome, failed, fault_status
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
 
@@ -27,6 +27,9 @@ def execute(
     caller has set `torch.set_num_threads(1)`. Raises `StoreError` when results cannot be kept.
     """
     place = place_in_launch(os.environ) if specs[0].backend == "gloo" else None
+    if place is not None:
+        for spec in specs:
+            check_size(spec, place)
     if place is not None and place.rank > 0:
         for spec in specs:
             yield join(spec, place, 1, progress)
@@ -38,11 +41,11 @@ def execute(
             store.beat(run_id)
         progress(step)
 
-    under_way = set(attempts)
+    under_way = {spec.run_id: spec for spec in specs}
     try:
         for outcome in _train(specs, attempts, alive, place, port):
             outcome.save(store)
-            under_way.discard(outcome.run_id)
+            del under_way[outcome.run_id]
             yield outcome
     finally:
         for run_id in under_way:  # interrupted, or the store is full
@@ -50,6 +53,25 @@ def execute(
 
 
 def _train(
+    specs: Sequence[RunSpec],
+    attempts: dict[str, int],
+    alive: Callable[[int], None],
+    place: Place | None,
+    port: int,
+) -> Iterator[Outcome]:
+    """The outcomes as they come. What stops the whole group before its runs can end alone ends them all."""
+    ended = set()
+    try:
+        for outcome in _train_all(specs, attempts, alive, place, port):
+            ended.add(outcome.run_id)
+            yield outcome
+    except EXPECTED_FAULTS as error:
+        for spec in specs:
+            if spec.run_id not in ended:
+                yield failed(spec, fault_status(error))
+
+
+def _train_all(
     specs: Sequence[RunSpec],
     attempts: dict[str, int],
     alive: Callable[[int], None],

@@ -45,6 +45,12 @@ def place_in_launch(environment: Mapping[str, str]) -> Place | None:
     return None
 
 
+def check_size(spec: RunSpec, place: Place) -> None:
+    """Raise `SpecError` when the launch has not the ranks that the run needs."""
+    if place.size != spec.world_size:
+        raise SpecError(f"launched with {place.size} ranks, but the run has world_size {spec.world_size}")
+
+
 def slurm_meeting_point(environment: Mapping[str, str]) -> dict[str, str]:
     """MASTER_ADDR and MASTER_PORT for ranks under srun, where the caller has set none."""
     address = environment.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")
@@ -53,9 +59,7 @@ def slurm_meeting_point(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def join(spec: RunSpec, place: Place, attempt: int, progress: Callable[[int], None]) -> Outcome:
-    """Be one rank of a launch made by somebody else. Raises `SpecError` when the numbers of ranks differ."""
-    if place.size != spec.world_size:
-        raise SpecError(f"launched with {place.size} ranks, but the run has world_size {spec.world_size}")
+    """Be one rank of a launch made by somebody else."""
     if "MASTER_ADDR" not in os.environ:
         os.environ.update(slurm_meeting_point(os.environ))
     os.environ.update(RANK=str(place.rank), WORLD_SIZE=str(place.size))

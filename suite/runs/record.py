@@ -93,10 +93,8 @@ class Recorder:
 
     def fault(self, error: Exception) -> None:
         """Note an exception raised by the method or a collective."""
-        if isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error):
-            self.end("oom", f"step {self._steps + 1}: {error}")
-        else:
-            self.end("error", f"step {self._steps + 1}: {type(error).__name__}: {error}")
+        status = fault_status(error)
+        self.end(status.state, f"step {self._steps + 1}: {status.reason}")
 
     def end(self, state: str, reason: str) -> None:
         """Set the terminal status; the first one stands."""
@@ -127,6 +125,14 @@ class Recorder:
             "train_s": round(train_s, 4),
         }
         return Outcome(self.spec.run_id, status, result, self.metrics)
+
+
+def fault_status(error: Exception) -> Status:
+    """The status of a run that ended with an exception."""
+    out_of_memory = (
+        isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error)
+    )
+    return Status("oom" if out_of_memory else "error", f"{type(error).__name__}: {error}")
 
 
 def blank_result(spec: RunSpec, status: Status) -> dict[str, Any]:

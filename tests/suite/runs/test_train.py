@@ -15,7 +15,7 @@ from suite.runs.record import EVALUATIONS, Outcome, Recorder, bytes_summary, eva
 from suite.runs.spec import Part, RunSpec
 from suite.runs.store import Store
 from suite.runs.train import groups, train_group
-from suite.workloads import get
+from suite.workloads import DataError, get
 from tests.suite.runs.project import one_spec
 
 
@@ -216,3 +216,20 @@ def test_an_interrupted_group_counts_as_missing_again(tmp_path: Path) -> None:
         list(execute(specs, store, interrupt))
     assert {store.status(spec.run_id).state for spec in specs} == {"missing"}
     assert {outcome.status.state for outcome in execute(specs, store)} == {"done"}
+
+
+def test_what_stops_a_whole_group_is_the_reason_of_all_its_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(spec: RunSpec) -> None:
+        raise DataError("the data of quadratic is missing: install scikit-learn")
+
+    monkeypatch.setattr("suite.runs.train.task_of", missing)
+    specs, store = [one_spec(seed=seed) for seed in range(2)], Store(tmp_path)
+    assert len(list(execute(specs, store))) == 2
+    for spec in specs:
+        assert store.status(spec.run_id).state == "error"
+        assert (
+            store.status(spec.run_id).reason
+            == "DataError: the data of quadratic is missing: install scikit-learn"
+        )
