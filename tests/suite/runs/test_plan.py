@@ -12,7 +12,7 @@ from suite.runs.rates import Trial, Tuned, load_rates, tuned_for, write_rates
 from suite.runs.record import failed
 from suite.runs.status import Status
 from suite.runs.store import Store
-from suite.runs.sweep import load_sweep, sweep_names
+from suite.runs.sweep import Arm, load_sweep, sweep_names
 from suite.runs.yaml_lines import YamlError
 from tests.suite.runs.project import SWEEP, write_sweep
 
@@ -121,7 +121,12 @@ def test_rates_are_read_back_and_refused_for_other_settings(tmp_path: Path) -> N
 def test_shipped_sweeps_can_be_planned(name: str) -> None:
     sweep = load_sweep(name)
     plan = make_plan(sweep)
-    assert len(plan.specs) == len(plan.runs), "two arms are the same run"
+    by_spec: dict[str, list[Arm]] = {}
+    for run in plan.runs:
+        by_spec.setdefault(run.spec.run_id, []).append(run.arm)
+    same = [[arm.label for arm in arms] for arms in by_spec.values() if len(arms) > 1]
+    pinned = {arm.label for arm in sweep.arms.values() if arm.lr is not None}
+    assert all(pinned & set(labels) for labels in same), "two arms are the same run, and not by a pinned rate"
     controls = {arm.algorithm for arm in sweep.arms.values() if arm.control}
     assert {
         "control-no-communication",
