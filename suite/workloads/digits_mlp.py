@@ -47,7 +47,7 @@ class DigitsMLP(Workload):
     metric = "accuracy"
     unit = "points"
     direction = "higher"
-    margin = 0.4
+    margin = 0.3  # less than half of what the weakest control lost i.i.d.: 0.74 points [0.20, 1.28], n = 12 (digits)
     batch_size = 32
     shardings = ("iid", "by-class")
 
