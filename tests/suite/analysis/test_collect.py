@@ -199,7 +199,7 @@ def test_facts(tmp_path, study, store):
     facts = json.loads(facts_path(tmp_path, "made-up").read_text())
     assert facts["provenance"]["commit"] == ["0123456789abcdef0123456789abcdef01234567"]
     assert facts["last_finished"] == "2027-01-15 08:00 UTC"
-    assert {w["sharding"]: w["margin"] for w in facts["workloads"]} == {"iid": 0.3, "by-class": 0.3}
+    assert {w["sharding"]: w["margin"] for w in facts["workloads"]} == {"iid": 0.4, "by-class": 0.4}
 
 
 def test_files_read_back(tmp_path, study, store):
