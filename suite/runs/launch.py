@@ -21,6 +21,7 @@ from typing import Any, Final
 from suite.runs.record import Outcome, failed
 from suite.runs.spec import RunSpec, SpecError
 from suite.runs.status import Status
+from suite.runs.worker import THREAD_VARIABLES
 
 GRACE_S: Final = 5.0
 TIMEOUT_S: Final = 120.0
@@ -159,7 +160,7 @@ def exit_text(code: int | None) -> str:
 def _serve(pipe: Connection, spec_json: str, port: int, rank: int, attempt: int) -> None:
     """What a started process does. The terminal's interrupt is the launcher's affair."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
     if any(name == "lo" for _, name in socket.if_nameindex()):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     spec = RunSpec.from_json(spec_json)
