@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from reference_impls.collectives import Collective
+from reference_impls.errors import UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,9 +58,14 @@ class Ledgers:
         """pandas table: step, kind, stage, collective, group, calls, payload_bytes, wire_bytes, received_bytes.
 
         rank: which rank's bytes; None gives all ranks, with a leading column `rank`. Raises KeyError for a rank that
-        is not held here.
+        is not held here, `UsageError` without pandas.
         """
-        import pandas as pd  # here, since runs must not need pandas
+        try:
+            import pandas as pd
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                "ledger.frame() needs pandas: pip install 'bandwise[tables]', or use totals()"
+            ) from error
 
         columns = ["step", "kind", "stage", "collective", "group", *_NUMBERS]
         if rank is not None:
