@@ -40,7 +40,7 @@ def sweep(tmp_path_factory):
     sweep = load_sweep(str(path))
     panel = next(sweep.panels())
     trials = tuple(
-        Trial(lr, value, nll, "done" if value else "diverged", f"{i:016x}")
+        Trial(lr, value, nll, "done" if value else "diverged", (f"{i:016x}",))
         for i, (lr, value, nll) in enumerate(((0.03, 60.0, 1.1), (0.1, 70.0, 0.9), (0.3, None, None)))
     )
     tuned = Tuned(
@@ -53,7 +53,7 @@ def sweep(tmp_path_factory):
         tuned_for(sweep, panel, sweep.arms["local"]),
         trials,
     )
-    write_rates(sweep, [tuned], 10_000)
+    write_rates(sweep, [tuned])
     return sweep
 
 
