@@ -11,6 +11,7 @@ import os
 import platform
 import socket
 import subprocess
+import sysconfig
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -64,10 +65,14 @@ def git_state() -> tuple[str | None, bool | None]:
 
 
 def installed() -> list[str]:
-    """Sorted ``name==version`` of all installed distributions but our own, names in lower case."""
+    """Sorted ``name==version`` of all installed distributions but our own, names in lower case.
+
+    Looked up where packages are installed, not along sys.path: importing a compiler's helpers may lengthen that.
+    """
+    folders = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
     found = {
         f"{dist.metadata['Name'].lower()}=={dist.version}"
-        for dist in importlib.metadata.distributions()
+        for dist in importlib.metadata.distributions(path=folders)
         if dist.metadata["Name"] and dist.metadata["Name"].lower() != OWN_DISTRIBUTION
     }
     return sorted(found)
