@@ -74,14 +74,8 @@ def test_one_worker_is_the_plain_optimizer(row: Row) -> None:
             own.grad = torch.zeros_like(own) if gradient is None else gradient
         optimizer.step()
     for own, simulated, name in zip(model.parameters(), cluster.parameters(0), names(), strict=True):
-        if (
-            name == "unused"
-            and row.algorithm in ("lion-cub-1bit", "control-one-rank-sign")
-            and row.options.get("tie_policy") != "zero"
-        ):
-            continue  # its update is always zero, which one bit cannot say: the zero policy moves it
-        if name == "unused" and row.algorithm == "lion-cub-1bit":
-            continue  # a zero update is not a tie: with one worker its coin decides
+        if name == "unused" and row.algorithm in ("lion-cub-1bit", "control-one-rank-sign"):
+            continue  # its update is always zero, which one bit cannot say: the policy for zeros moves it
         assert torch.equal(own, simulated), name
 
 
@@ -102,8 +96,8 @@ def test_resuming_equals_the_uninterrupted_run_to_the_bit(row: Row) -> None:
 
 
 @every_row
-def test_the_seed_matters_only_where_there_is_chance(row: Row) -> None:
-    """Two runs with one seed are equal to the bit; what a method draws is nobody else's affair."""
+def test_draws_come_from_the_seed_and_never_from_the_global_generator(row: Row) -> None:
+    """Two runs with one seed are equal to the bit, whatever else the program has drawn."""
     torch.manual_seed(1)
     a = build(row, 3)
     advance(a, 0, 4)
