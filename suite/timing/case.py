@@ -1,0 +1,53 @@
+"""A case: one thing whose seconds a session measures, and the identity by which results are joined to it.
+
+A method whose steps are not all alike is several cases, one a kind of step; methods that differ only in *when* they
+take a step of some kind share a case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from suite.runs.canonical import identity, plain
+
+Role = Literal["ddp", "method"]
+Mode = Literal["run", "null", "serial"]
+"""run: as in training. null: collectives replaced by local copies. serial: every collective waited for at once, so
+that phases can be told apart."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is timed.
+
+    role: ``ddp`` (torch's DistributedDataParallel, measured as it is) or ``method`` (one of ours). label: for people,
+    unique in a session. kind: the kind of step that counts; others are passed by. unit_steps: steps in a timed unit, a
+    round from one synchronisation to the next. algorithm: a registered name, or for ``ddp`` one of ``fp32``, ``bf16``,
+    ``powersgd``. options: all options that decide what a step of this kind does, defaults filled in.
+    """
+
+    role: Role
+    label: str
+    kind: str
+    unit_steps: int
+    algorithm: str
+    options: Mapping[str, Any]
+
+    @property
+    def case_id(self) -> str:
+        """16 hex digits: the hash of everything but the label."""
+        return identity({key: value for key, value in self._fields().items() if key != "label"})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON values, the id included."""
+        return {"case_id": self.case_id, **self._fields()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Case:
+        """Read back what `as_dict` gave."""
+        return cls(**{key: value for key, value in data.items() if key != "case_id"})
+
+    def _fields(self) -> dict[str, Any]:
+        return {field.name: plain(getattr(self, field.name), field.name) for field in fields(self)}
