@@ -37,26 +37,27 @@ class Table:
         return tuple(column.name for column in self.columns)
 
 
-def _columns(kind: Kind, **meanings: str) -> tuple[Column, ...]:
+def described(kind: Kind, /, **meanings: str) -> tuple[Column, ...]:
+    """Columns of one kind, given as name = meaning."""
     return tuple(Column(name, kind, meaning) for name, meaning in meanings.items())
 
 
 _CELL = (
-    *_columns(
+    *described(
         "text",
         workload="what is trained, with its options",
         sharding="iid or by-class",
     ),
-    *_columns("int", world_size="workers"),
-    *_columns("text", arm="the sweep's label of method and options"),
+    *described("int", world_size="workers"),
+    *described("text", arm="the sweep's label of method and options"),
 )
 
 RUNS = Table(
     "runs",
     (
         *_CELL,
-        *_columns("int", seed="draws split, initial model, batches"),
-        *_columns(
+        *described("int", seed="draws split, initial model, batches"),
+        *described(
             "text",
             run_id="first 16 hex digits of the SHA-256 of the canonical spec",
             sweep="name of the sweep",
@@ -65,15 +66,15 @@ RUNS = Table(
             options="the method's options, defaults filled in, as JSON",
             backend="simulated, or a process group's",
         ),
-        *_columns("int", steps="optimizer steps", batch_size="examples a worker and step"),
-        *_columns("float", lr_peak="peak learning rate"),
-        *_columns(
+        *described("int", steps="optimizer steps", batch_size="examples a worker and step"),
+        *described("float", lr_peak="peak learning rate"),
+        *described(
             "text",
             status="a word of the closed vocabulary; missing: not run yet",
             reason="why, where it is not done",
         ),
-        *_columns("text", metric="accuracy (percent), bits_per_byte, excess_loss"),
-        *_columns(
+        *described("text", metric="accuracy (percent), bits_per_byte, excess_loss"),
+        *described(
             "float",
             value="the metric at the end, in its unit; empty unless done",
             nll="negative log-likelihood a test example (nats) at the end; empty unless done",
@@ -81,9 +82,9 @@ RUNS = Table(
             wire_bytes_per_step="bytes sent on the wire, a step, mean over ranks",
             wire_bytes_per_step_max="the same of the rank that sends most",
         ),
-        *_columns("int", syncs="steps that synchronised parameters or momenta"),
-        *_columns("text", commit="of the code that ran", environment="hash of the installed packages"),
-        *_columns("flag", stale="the method's source has moved since, its version has not"),
+        *described("int", syncs="steps that synchronised parameters or momenta"),
+        *described("text", commit="of the code that ran", environment="hash of the installed packages"),
+        *described("flag", stale="the method's source has moved since, its version has not"),
     ),
     keys=6,
 )
@@ -92,25 +93,25 @@ SUMMARY = Table(
     "summary",
     (
         *_CELL,
-        *_columns("text", algorithm="registry name", family="as in runs"),
-        *_columns("flag", control="known to be bad; shows that the study can tell"),
-        *_columns(
+        *described("text", algorithm="registry name", family="as in runs"),
+        *described("flag", control="known to be bad; shows that the study can tell"),
+        *described(
             "int",
             n="seeds planned",
             n_done="seeds that finished",
             n_diverged="seeds that diverged",
             n_stale="seeds that ran with another source of the method",
         ),
-        *_columns("text", metric="as in runs", unit="of mean and difference: points, bits/byte, 1"),
-        *_columns(
+        *described("text", metric="as in runs", unit="of mean and difference: points, bits/byte, 1"),
+        *described(
             "float",
             mean="of the metric over the finished seeds",
             ci_low="95 % t interval; empty below six finished seeds",
             ci_high="its upper end",
         ),
-        *_columns("text", baseline="arm of the uncompressed run of the same optimizer; empty: this is one"),
-        *_columns("int", n_pairs="seeds finished by this arm and by its baseline"),
-        *_columns(
+        *described("text", baseline="arm of the uncompressed run of the same optimizer; empty: this is one"),
+        *described("int", n_pairs="seeds finished by this arm and by its baseline"),
+        *described(
             "float",
             diff_mean="mean of metric minus baseline's, paired by seed",
             diff_low="95 % t interval of it; empty below six pairs",
@@ -122,8 +123,8 @@ SUMMARY = Table(
             p_exact="two-sided exact sign-flip p of the difference; only where the sweep ranks",
             p_holm="the same after Holm over the methods of this workload, sharding and world size",
         ),
-        *_columns("text", equal="yes, no, undecided, not sensitive; empty for baselines and controls"),
-        *_columns(
+        *described("text", equal="yes, no, undecided, not sensitive; empty for baselines and controls"),
+        *described(
             "float",
             margin="largest difference that counts as equal, in the unit",
             bytes_ratio="wire bytes a step of the baseline over this arm's; inf: sends nothing",
@@ -134,7 +135,7 @@ SUMMARY = Table(
             syncs="mean over seeds",
             lr_peak="peak learning rate",
         ),
-        *_columns("flag", lr_edge="the tuned rate lies on an edge of its grid; empty: rate pinned"),
+        *described("flag", lr_edge="the tuned rate lies on an edge of its grid; empty: rate pinned"),
     ),
     keys=4,
 )
@@ -142,13 +143,13 @@ SUMMARY = Table(
 SENSITIVITY = Table(
     "sensitivity",
     (
-        *_columns("text", workload="as in runs", sharding="as in runs"),
-        *_columns("int", world_size="workers", controls="negative controls that ran"),
-        *_columns("flag", sensitive="a bad method would have been seen"),
-        *_columns("text", reason="in a sentence"),
-        *_columns("text", weakest="the control that lost least"),
-        *_columns("float", weakest_loss="its mean loss in the unit", margin="as in summary"),
-        *_columns("text", unit="as in summary"),
+        *described("text", workload="as in runs", sharding="as in runs"),
+        *described("int", world_size="workers", controls="negative controls that ran"),
+        *described("flag", sensitive="a bad method would have been seen"),
+        *described("text", reason="in a sentence"),
+        *described("text", weakest="the control that lost least"),
+        *described("float", weakest_loss="its mean loss in the unit", margin="as in summary"),
+        *described("text", unit="as in summary"),
     ),
     keys=3,
 )
@@ -157,10 +158,10 @@ TUNING = Table(
     "tuning",
     (
         *_CELL,
-        *_columns("float", lr="peak learning rate tried"),
-        *_columns("text", status="of the trial, a word of the closed vocabulary"),
-        *_columns("float", value="the metric of the trial, on a seed that is not scored", nll="its NLL"),
-        *_columns(
+        *described("float", lr="peak learning rate tried"),
+        *described("text", status="of the trial, a word of the closed vocabulary"),
+        *described("float", value="the metric of the trial, on a seed that is not scored", nll="its NLL"),
+        *described(
             "flag",
             chosen="the rate that scored runs use",
             edge="it is chosen and lies on an edge of the grid",
@@ -172,7 +173,7 @@ TUNING = Table(
 MICRO = Table(
     "micro",
     (
-        *_columns(
+        *described(
             "text",
             benchmark="asv's name",
             params="parameters, comma-separated, as asv prints them",
@@ -182,13 +183,13 @@ MICRO = Table(
             environment="first 8 hex digits of the SHA-256 of asv's environment name",
             status="done, failed, skipped",
         ),
-        *_columns(
+        *described(
             "float",
             value="median",
             ci_low="99 % interval of the median, where timed",
             ci_high="its upper end",
         ),
-        *_columns("text", unit="of the value, as asv gives it"),
+        *described("text", unit="of the value, as asv gives it"),
     ),
     keys=6,
 )
