@@ -1,9 +1,8 @@
 """The parent of a development cluster's daemons: starts them, and takes everything along when it ends.
 
 Slurm's job steps detach themselves from ``slurmd``, so a list of daemon pids does not hold them all. The
-keeper is the *subreaper* of what it starts: a descendant whose parent ends becomes the keeper's own child. To
-stop, it kills its children, which hands it their children, until it has none. No pid is guessed: a child that
-has not been reaped keeps its pid. Then the keeper removes the state folder.
+keeper is the subreaper of what it starts (`suite.links.subreaper`): to stop, it kills whatever descends from
+it. Then it removes the state folder.
 
 Run by ``slurm.devcluster.up`` as ``python -m slurm.devcluster.keeper STATE_DIR [--tied]``; ends on SIGTERM or
 SIGINT, and with ``--tied`` also when its standard input closes, that is with the process that started it.
@@ -11,22 +10,18 @@ SIGINT, and with ``--tied`` also when its standard input closes, that is with th
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import select
 import shutil
-import signal
-import socket
 import sys
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from slurm.devcluster.config import MARKER, Daemon, Layout
-from slurm.devcluster.process import Process, children
+from suite.links.process import Process
+from suite.links.subreaper import Signals, become_subreaper, ended_children, kill_descendants
 
-PR_SET_CHILD_SUBREAPER = 36
 READY_TIMEOUT_S = 10.0
 NOT_STARTED = 127
 """The shell's exit code for a command that does not exist."""
@@ -82,26 +77,14 @@ class Keeper:
     def reap(self) -> None:
         """Collect children that have ended; daemons among them go on record with their exit code."""
         names = {process.pid: name for name, process in self.started.items()}
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, code in ended_children():
             if pid in names:
-                self.exited[names[pid]] = os.waitstatus_to_exitcode(status)
+                self.exited[names[pid]] = code
                 self.record()
 
     def stop(self) -> None:
         """Kill what descends from this process, whatever it is, then remove the state folder."""
-        while True:
-            for pid in children(os.getpid()):
-                os.kill(pid, signal.SIGKILL)  # not reaped yet, hence still this process
-            try:
-                os.waitpid(-1, 0)
-            except ChildProcessError:
-                break
+        kill_descendants()
         shutil.rmtree(self.layout.state_dir)
 
 
@@ -110,31 +93,14 @@ def run(layout: Layout, tied: bool) -> None:
     plan = json.loads(layout.cluster_json.read_text(encoding="utf-8"))
     if plan["marker"] != MARKER:
         raise ValueError(f"{layout.cluster_json} was not written by this program")
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
-
-    woken, wake = socket.socketpair()
-    wake.setblocking(False)
-    signal.set_wakeup_fd(wake.fileno())
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
-        signal.signal(number, lambda *_: None)  # the wake-up descriptor carries the number
-
+    become_subreaper()
+    signals = Signals()
     keeper = Keeper(layout)
     try:
         for entry in plan["daemons"]:
             if not keeper.start(Daemon(entry["name"], tuple(entry["argv"]), entry["ready"])):
                 break
-        watched = [woken, *([sys.stdin] if tied else [])]
-        stopping = False
-        while not stopping:
-            readable, _, _ = select.select(watched, [], [])
-            if woken in readable:
-                numbers = woken.recv(4096)
-                stopping = signal.SIGTERM in numbers or signal.SIGINT in numbers
-                keeper.reap()
-            if sys.stdin in readable:
-                stopping = stopping or not os.read(sys.stdin.fileno(), 4096)
+        signals.until_told(keeper.reap, tied)
     finally:
         keeper.stop()
 

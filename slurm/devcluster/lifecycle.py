@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm.devcluster.config import MARKER, ClusterConfig, Layout, Node, daemons, slurm_conf
-from slurm.devcluster.process import Process
+from suite.links.process import Process
 
 UP_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 20.0

@@ -15,7 +15,7 @@ import pytest
 
 from slurm.devcluster import DevClusterError, Node, cluster, down, lifecycle, status, up
 from slurm.devcluster.config import ClusterConfig, Layout, daemons, slurm_conf
-from slurm.devcluster.process import Process, children
+from suite.links.process import Process, children
 
 ROOT = Path(__file__).resolve().parents[2]
 
