@@ -1,0 +1,182 @@
+"""What a rank process can be told to do. All ranks get the same commands in the same order.
+
+A command takes and answers plain values. It raises `RefusedError` for what cannot be done and has not begun to communicate:
+all ranks find the same, and the group is whole. Any other exception means that it may be broken.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import inspect
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final, cast, get_args
+
+import torch.distributed as dist
+
+from reference_impls.compilation import paths
+from reference_impls.registry import Method
+from suite.runs.spec import RunSpec
+from suite.runs.train import taken
+from suite.timing import direct
+from suite.timing.case import Case, Mode
+from suite.timing.cases import method_of
+from suite.timing.subject import Batch, Block, MethodSubject, NoSuchStepError, ReferenceSubject, Subject
+from suite.workloads import get
+
+BATCHES: Final = 8
+"""Batches that all blocks go round in."""
+MODES: Final[tuple[str, ...]] = get_args(Mode)
+COMPILING: Final = timedelta(minutes=10)
+"""How long ranks wait for one another while codecs are compiled."""
+
+
+class RefusedError(ValueError):
+    """A command that this rank cannot carry out and has not begun."""
+
+
+class Commands:
+    """The commands of one rank of the default group. method_of: how a case becomes a method."""
+
+    def __init__(self, method_of: Callable[[Case], Method] = method_of) -> None:
+        self._method_of = method_of
+        self._subjects: dict[str, Subject] = {}
+        self._batches: list[Batch] = []
+        self._solo: dist.ProcessGroup | None = None
+        self._known: Mapping[str, Callable[..., dict[str, Any]]] = {
+            "build": self.build,
+            "warm": self.warm,
+            "block": self.block,
+            "probe": self.probe,
+            "counters": self.counters,
+            "direct": self.direct,
+        }
+
+    def carry_out(self, request: Any) -> dict[str, Any]:
+        """Do what `request` ({"do": name, **arguments}) says."""
+        if not isinstance(request, Mapping) or request.get("do") not in self._known:
+            raise RefusedError(f"say what to do: one of {', '.join(self._known)}, stop")
+        arguments = {key: value for key, value in request.items() if key != "do"}
+        command = self._known[request["do"]]
+        try:
+            inspect.signature(command).bind(**arguments)
+        except TypeError as error:
+            raise RefusedError(f"{request['do']}: {error}") from error
+        return command(**arguments)
+
+    def build(
+        self,
+        workload: Mapping[str, Any],
+        world_size: int,
+        batch_size: int,
+        bucket_bytes: int,
+        sharding: str,
+        seed: int,
+        cases: list[Mapping[str, Any]],
+    ) -> dict[str, Any]:
+        """Make the batches and a subject of every case, in place of earlier ones. Answers the number of parameters."""
+        if world_size != dist.get_world_size():
+            raise RefusedError(
+                f"the cases are for {world_size} ranks, but this group has {dist.get_world_size()}"
+            )
+        for subject in self._subjects.values():
+            subject.release()
+        self._subjects = {}
+        gc.unfreeze()
+        try:
+            model = get(workload["name"], **workload.get("options", {}))
+            task = model.task(seed, world_size, sharding, batch_size)
+            self._batches = [
+                tuple(part[dist.get_rank()].clone() for part in task.batch(step)) for step in range(BATCHES)
+            ]
+            for data in cases:
+                case = Case.from_dict(data)
+                self._subjects[case.case_id] = self._subject(
+                    case, lambda: model.module(seed), seed, bucket_bytes
+                )
+        except (ValueError, KeyError, TypeError) as error:
+            raise RefusedError(f"{type(error).__name__}: {error}") from error
+        gc.collect()
+        gc.freeze()  # what lives on is not looked at again before every block
+        return {"parameters": sum(p.numel() for p in model.module(seed).parameters() if p.requires_grad)}
+
+    def warm(self, case: str, units: int, modes: list[str]) -> dict[str, Any]:
+        """Steps that do not count; codecs are compiled. Without messages first, so that no rank waits for a compiler."""
+        subject = self._subject_of(case, units, modes)
+        started = time.perf_counter()
+        for mode in sorted(modes, key=lambda mode: mode != "null"):
+            _taken(subject, mode, units, self._batches)
+            dist.monitored_barrier(timeout=COMPILING)
+        return {"seconds": time.perf_counter() - started}
+
+    def block(self, case: str, mode: str, units: int) -> dict[str, Any]:
+        """A timed block, begun together with all ranks. Answers `Block`, and the path that each codec took."""
+        subject = self._subject_of(case, units, [mode])
+        before = paths()
+        block = _taken(subject, mode, units, self._batches, dist.barrier)
+        took = taken(before, paths())
+        return {
+            **dataclasses.asdict(block),
+            "path": {name: "/".join(sorted(ways)) for name, ways in sorted(took.items())},
+        }
+
+    def probe(self, rate_bps: float) -> dict[str, Any]:
+        """Round trips and bandwidths of the link, by the collectives that methods use."""
+        from suite.links.probe import probe
+
+        return {"measurements": [dataclasses.asdict(measured) for measured in probe(rate_bps)]}
+
+    def counters(self) -> dict[str, Any]:
+        """Bytes that this rank's network interface has received and sent; null outside of an emulated cluster."""
+        from suite.links.cluster import ClusterError
+        from suite.links.counters import read
+
+        try:
+            counters = read()
+        except ClusterError:
+            return {"rx_bytes": None, "tx_bytes": None}
+        return {"rx_bytes": counters.rx_bytes, "tx_bytes": counters.tx_bytes}
+
+    def direct(self, spec: Mapping[str, Any]) -> dict[str, Any]:
+        """A whole training; see `suite.timing.direct`."""
+        try:
+            run = RunSpec.from_dict(spec)
+        except ValueError as error:
+            raise RefusedError(f"{type(error).__name__}: {error}") from error
+        if run.world_size != dist.get_world_size():
+            raise RefusedError(
+                f"the run is for {run.world_size} ranks, but this group has {dist.get_world_size()}"
+            )
+        return direct.train(run)
+
+    def _subject(self, case: Case, module: Callable[[], Any], seed: int, bucket_bytes: int) -> Subject:
+        if case.role == "ddp":
+            if self._solo is None:
+                self._solo = dist.new_group([dist.get_rank()], use_local_synchronization=True)
+            return ReferenceSubject(case, module, self._solo)
+        return MethodSubject(case, module(), self._method_of(case), seed=seed, bucket_bytes=bucket_bytes)
+
+    def _subject_of(self, case: str, units: int, modes: list[str]) -> Subject:
+        if case not in self._subjects:
+            raise RefusedError(f"no case {case!r} has been built")
+        if unknown := set(modes) - set(MODES):
+            raise RefusedError(f"no mode {', '.join(map(repr, unknown))}: use {', '.join(MODES)}")
+        if type(units) is not int or units < 1:
+            raise RefusedError(f"units is {units!r}: it must be a whole number, at least 1")
+        return self._subjects[case]
+
+
+def _taken(
+    subject: Subject,
+    mode: str,
+    units: int,
+    batches: Sequence[Batch],
+    start: Callable[[], Any] = lambda: None,
+) -> Block:
+    """The block; a case without such steps is refused, since all ranks find so."""
+    try:
+        return subject.block(cast("Mode", mode), units, batches, start)
+    except NoSuchStepError as error:
+        raise RefusedError(str(error)) from error
