@@ -1,0 +1,197 @@
+"""Arms -> cases: what of a study has to be timed, each thing once; and back, a case -> the method that is run.
+
+An arm's steps may be of several kinds, and each kind is a case of its own; arms that differ only in *when* they take a
+step of some kind share its case. The name in a case is that of the registered method which such steps alone make up,
+so that a round of local steps is the same whatever rule asked for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from reference_impls import create, info
+from reference_impls.algorithm import Algorithm
+from reference_impls.registry import Method, registry
+from suite.runs.canonical import CanonicalError
+from suite.runs.plan import make_plan
+from suite.runs.resolve import resolve_algorithm
+from suite.runs.spec import Part
+from suite.timing.case import Case
+from suite.timing.spec import DEFAULT_BUCKET_MB, SessionSpec
+
+NOMINAL_STEPS: Final = 1000
+"""Length of training told to methods that must know one, in sessions without a sweep. No steady step depends on it."""
+ROUND: Final = "round-"
+
+
+class CaseError(ValueError):
+    """A method that cannot be timed as it is; the message says why."""
+
+
+Uses = dict[str, dict[str, dict[str, str]]]
+"""Arm -> sharding (``-`` without a sweep) -> kind of step -> case id."""
+
+
+@dataclass(frozen=True)
+class Cases:
+    """The cases of a session by id, in order. default: DDP as torch ships it. candidates: those the reference is among.
+
+    timed: ids that are timed in any case (the others are candidates).
+    """
+
+    by_id: Mapping[str, Case]
+    uses: Uses
+    default: str
+    candidates: tuple[str, ...]
+    timed: tuple[str, ...]
+
+    def of(self, case_id: str) -> Case:
+        """The case of an id."""
+        return self.by_id[case_id]
+
+
+def cases_of(spec: SessionSpec) -> Cases:
+    """The cases of a session. Raises `YamlError` with the line of an arm, `CaseError` for one that cannot be timed."""
+    references = ddp_cases(spec)
+    default = next(
+        c for c in references if c.algorithm == "fp32" and c.options["bucket_cap_mb"] == DEFAULT_BUCKET_MB
+    )
+    powersgd = powersgd_case(spec)
+    found = {case.case_id: case for case in [*references, powersgd]}
+    uses: Uses = {}
+    for arm, sharding, part in parts_of(spec):
+        for kind, case in kinds_of(part, spec.rounds_h).items():
+            found.setdefault(case.case_id, case)
+            uses.setdefault(arm, {}).setdefault(sharding, {})[kind] = case.case_id
+    found = _labelled(found, uses)
+    candidates = tuple(case.case_id for case in references)
+    own = tuple(case_id for case_id, case in found.items() if case.role == "method")
+    return Cases(found, uses, default.case_id, candidates, (default.case_id, powersgd.case_id, *own))
+
+
+def parts_of(spec: SessionSpec) -> list[tuple[str, str, Part]]:
+    """Arm, sharding and resolved method of everything in a session."""
+    if spec.sweep is None:
+        found = []
+        for arm in spec.arms.values():
+            try:
+                part = resolve_algorithm(arm.algorithm, arm.options, spec.world_size, NOMINAL_STEPS)
+            except ValueError as error:
+                raise arm.error("options", str(error)) from None
+            found.append((arm.label, "-", part))
+        return found
+    distinct = {(run.arm.label, run.panel.sharding): run.spec.algorithm for run in make_plan(spec.sweep).runs}
+    return [(arm, sharding, part) for (arm, sharding), part in distinct.items()]
+
+
+def kinds_of(part: Part, rounds_h: Sequence[int]) -> dict[str, Case]:
+    """Kind of step -> case of a resolved method; rounds of local steps only in the lengths `rounds_h`."""
+    method = create(part.name, **part.options)
+    found = {}
+    for kind, algorithm in method.algorithm.steady().items():
+        steps = int(kind.removeprefix(ROUND)) if kind.startswith(ROUND) else 1
+        if kind.startswith(ROUND) and steps not in rounds_h:
+            continue
+        name = own_name(algorithm, part.name)
+        found[kind] = _case(Method(name, algorithm, method.hyperparameters), kind, steps)
+    return found
+
+
+def own_name(algorithm: Algorithm, otherwise: str) -> str:
+    """The registered name of a configuration: of its class, and of the names that preset its options the closest."""
+    target = _target(type(algorithm))
+    fitting = [
+        (-len(entry.preset), name)
+        for name in registry.names()
+        if (entry := registry.entry(name)).target == target
+        and all(getattr(algorithm, key) == value for key, value in entry.preset.items())
+    ]
+    return min(fitting)[1] if fitting else otherwise
+
+
+def method_of(case: Case) -> Method:
+    """The configured method of a case of role ``method``. Raises `CaseError` for another one."""
+    if case.role != "method":
+        raise CaseError(f"case {case.label!r} is torch's own training, not a method of ours")
+    module, _, name = case.options["class"].partition(":")
+    cls = getattr(importlib.import_module(module), name)
+    fields, hyper = ({k: _tupled(v) for k, v in case.options[part].items()} for part in ("fields", "hyper"))
+    return Method(case.algorithm, cls(**fields), hyper)
+
+
+def ddp_cases(spec: SessionSpec) -> list[Case]:
+    """DDP in every precision and bucket size that the session tries, and as torch ships it, with SGD or another rule."""
+    wanted = [
+        (precision, size) for precision in spec.reference.precisions for size in spec.reference.buckets_mb
+    ]
+    wanted += [("fp32", DEFAULT_BUCKET_MB)] if ("fp32", DEFAULT_BUCKET_MB) not in wanted else []
+    return [
+        _ddp(spec, f"DDP {precision}, {size} MB buckets", precision, {"bucket_cap_mb": size})
+        for precision, size in wanted
+    ]
+
+
+def powersgd_case(spec: SessionSpec) -> Case:
+    """DDP with torch's PowerSGD hook."""
+    rank = spec.powersgd_rank
+    return _ddp(spec, f"DDP PowerSGD, rank {rank}", "powersgd", {"matrix_approximation_rank": rank})
+
+
+def source_of(case: Case) -> dict[str, Any]:
+    """Version and source hash of a case's method, by which a record is found to be older than its code."""
+    if case.role == "ddp":
+        return {}
+    about = info(case.algorithm)
+    return {"version": about.version, "source_hash": about.source_hash}
+
+
+def _ddp(spec: SessionSpec, label: str, algorithm: str, options: dict[str, Any]) -> Case:
+    own = {**options, "optimizer": spec.reference.optimizer, **spec.reference.options}
+    return Case("ddp", label, "step", 1, algorithm, own)
+
+
+def _case(method: Method, kind: str, steps: int) -> Case:
+    algorithm = method.algorithm
+    options = {
+        "class": _target(type(algorithm)),
+        "fields": {f.name: getattr(algorithm, f.name) for f in dataclasses.fields(algorithm)},
+        "hyper": {key: value for key, value in method.hyperparameters.items() if key != "lr"},
+    }
+    case = Case("method", f"{method.name}: {kind}", kind, steps, method.name, options)
+    try:
+        case.as_dict()
+    except CanonicalError as error:
+        raise CaseError(
+            f"{method.name} cannot be timed: {error}; name the optimizer instead of giving it"
+        ) from None
+    return case
+
+
+def _labelled(found: Mapping[str, Case], uses: Uses) -> dict[str, Case]:
+    """The cases with labels that tell them apart: those of one name and kind are told by the first arm that uses them."""
+    count: dict[str, int] = {}
+    for case in found.values():
+        count[case.label] = count.get(case.label, 0) + 1
+    first: dict[str, str] = {}
+    for arm, shardings in uses.items():
+        for kinds in shardings.values():
+            for case_id in kinds.values():
+                first.setdefault(case_id, arm)
+    return {
+        case_id: dataclasses.replace(case, label=f"{first[case_id]}: {case.kind}")
+        if count[case.label] > 1
+        else case
+        for case_id, case in found.items()
+    }
+
+
+def _target(cls: type) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _tupled(value: Any) -> Any:
+    return tuple(_tupled(item) for item in value) if isinstance(value, list) else value
