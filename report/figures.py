@@ -20,7 +20,7 @@ from report.scales import bare, difference_axis, look, new_figure, per_point, ra
 from report.theme import COLOURS, colour, mark
 
 
-def _band(axes: Axes, panel: Panel) -> None:
+def band(axes: Axes, panel: Panel) -> None:
     """The equivalence band, filled only where the study could have seen a bad method."""
     margin = panel.margin
     if panel.sensitive:
@@ -35,31 +35,38 @@ def _draw(axes: Axes, panel: Panel) -> None:
     marks, _ = points(panel)
     difference_axis(axes, "y", [v for p in marks for v in (p.y, p.low, p.high) if v is not None], panel)
     nothing = ratio_axis(axes, marks)
-    _band(axes, panel)
+    band(axes, panel)
     bare(axes, "y")
     unit = f" ({panel.unit})" if panel.unit else ""
     axes.set_xlabel("fewer bytes on the wire a step than an fp32 ring all-reduce")
     axes.set_ylabel(f"difference to the uncompressed run{unit}")
     if panel.facts["direction"] == "lower":
         axes.invert_yaxis()  # up is better, whatever the metric
-    xs = _columns(axes, marks, nothing)
+    xs = stand_apart(axes, marks, nothing)
+    draw_marks(axes, marks, xs)
+    write_names(axes, panel, marks, xs)
+
+
+def draw_marks(axes: Axes, marks: Sequence[Point], xs: Sequence[float], faint: float = 1.0) -> None:
+    """Each mark at its x with its intervals; hollow where it has no interval in y. `faint` is the opacity of
+    intervals.
+    """
     for index, (x, point) in enumerate(zip(xs, marks, strict=True)):
         shade = colour(point.family)
+        thin = {"color": shade, "linewidth": 1.3, "alpha": None if faint == 1.0 else faint, "zorder": 3}
         if point.low is not None and point.high is not None:
-            axes.plot(
-                [x, x], [point.low, point.high], color=shade, linewidth=1.3, solid_capstyle="butt", zorder=3
-            )
+            axes.plot([x, x], [point.low, point.high], solid_capstyle="butt", **thin)
         if point.x_high > point.x_low and math.isfinite(point.x_high):
-            axes.plot([point.x_low, point.x_high], [point.y] * 2, color=shade, linewidth=1.3, zorder=3)
+            ends = [end * x / point.x for end in (point.x_low, point.x_high)]
+            axes.plot(ends, [point.y] * 2, solid_capstyle="butt", **thin)
         solid = point.low is not None or point.family == "baseline"
         axes.plot(
             [x], [point.y], mark(point.family), markersize=6, color=shade, gid=gid(index), zorder=4,
             markerfacecolor=shade if solid else COLOURS["paper"], markeredgewidth=0.0 if solid else 0.9,
         )  # fmt: skip
-    _label(axes, panel, marks, xs)
 
 
-def _columns(axes: Axes, marks: Sequence[Point], nothing: float) -> list[float]:
+def stand_apart(axes: Axes, marks: Sequence[Point], nothing: float = 1.0) -> list[float]:
     """Where each mark stands on the x axis: its ratio, moved by a mark's width where it would cover another."""
     scale = per_point(axes)
     pixels = [axes.transData.transform((nothing if math.isinf(p.x) else p.x, p.y)) / scale for p in marks]
@@ -71,8 +78,18 @@ def _columns(axes: Axes, marks: Sequence[Point], nothing: float) -> list[float]:
     return [float(axes.transData.inverted().transform((x * scale, 0))[0]) for x in moved]
 
 
-def _label(axes: Axes, panel: Panel, marks: Sequence[Point], xs: Sequence[float]) -> None:
-    """Write each name beside its mark, with a thin line where it had to move away."""
+def write_names(
+    axes: Axes,
+    panel: Panel,
+    marks: Sequence[Point],
+    xs: Sequence[float],
+    bold: Sequence[Point] = (),
+    lines: Sequence[Box] = (),
+) -> None:
+    """Write each name beside its mark, with a thin line where it had to move away.
+
+    `bold` marks get bold names; names keep away from `lines`, boxes in points.
+    """
     scale = per_point(axes)
     labels, obstacles, texts = [], [], []
     for x_data, point in zip(xs, marks, strict=True):
@@ -80,16 +97,17 @@ def _label(axes: Axes, panel: Panel, marks: Sequence[Point], xs: Sequence[float]
         ends = [axes.transData.transform((1, v))[1] / scale for v in (point.low, point.high) if v is not None]
         obstacles.append(Box(x - 3.5, float(min([y - 4, *ends])), x + 3.5, float(max([y + 4, *ends]))))
         text = axes.text(0, 0, point.text, fontsize=7.6, color=colour(point.family), zorder=6)
+        text.set_fontweight("bold" if point in bold else "normal")
         extent = text.get_window_extent(renderer(axes))
         labels.append(Label(x, y, extent.width / scale, extent.height / scale))
         texts.append(text)
     frame = axes.get_window_extent(renderer(axes))
     inner = Box(*(float(v / scale) for v in (frame.x0, frame.y0, frame.x1, frame.y1))).grown(-1)
     zero = float(axes.transData.transform((1, 0))[1] / scale)
-    lines = [_band_note(axes, panel), Box(inner.x0, zero - 0.4, inner.x1, zero + 0.4)]
+    avoided = [_band_note(axes, panel), Box(inner.x0, zero - 0.4, inner.x1, zero + 0.4), *lines]
     back = axes.transData.inverted()
     for text, label, box, point in zip(
-        texts, labels, place(labels, obstacles, lines, inner), marks, strict=True
+        texts, labels, place(labels, obstacles, avoided, inner), marks, strict=True
     ):
         text.set_position(back.transform((box.x0 * scale, (box.y0 + 1.6) * scale)))
         near = (min(max(label.x, box.x0), box.x1), min(max(label.y, box.y0), box.y1))

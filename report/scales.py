@@ -59,11 +59,11 @@ def look() -> Iterator[None]:
         yield
 
 
-def new_figure(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
-    """A figure in inches with its axes, outside of pyplot's global state."""
+def new_figure(width: float, height: float, columns: int = 1, rows: int = 1) -> tuple[Figure, list[Axes]]:
+    """A figure in inches with its axes row by row, outside of pyplot's global state."""
     figure = Figure(figsize=(width, height), dpi=100)
     FigureCanvasAgg(figure)
-    return figure, list(np.atleast_1d(figure.subplots(1, columns)))
+    return figure, list(np.atleast_1d(figure.subplots(rows, columns)).flat)
 
 
 def per_point(axes: Axes) -> float:
@@ -143,6 +143,27 @@ def ratio_axis(axes: Axes, points: Sequence[Point]) -> float:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda _, i: labels[i] if i is not None else ""))
     axes.xaxis.set_minor_locator(NullLocator())
     return nothing
+
+
+def speedup_axis(axes: Axes, values: Sequence[float], room: tuple[float, float] = (1.25, 1.5)) -> None:
+    """Scale the x axis to speedups, logarithmic, with 1x inside; `room` is the factor left free at either end.
+
+    Panels that get the same values have the same axis. Ticks are powers of two, or 1, 2, 5 steps between them
+    where the values span less than two octaves.
+    """
+    low, high = min([0.8, *values]) / room[0], max([1.25, *values]) * room[1]
+    axes.set_xscale("log")
+    axes.set_xlim(low, high)
+    octaves = math.log2(high / low)
+    steps = [2.0**k for k in range(-8, 12)]
+    if octaves < 2.5:
+        steps = sorted({*steps, *(1.5 * step for step in steps)})
+    ticks = [step for step in steps if low <= step <= high]
+    while len(ticks) > 9:
+        ticks = [tick for tick in ticks if round(math.log2(tick)) % 2 == 0]
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}×"))
+    axes.xaxis.set_minor_locator(NullLocator())
 
 
 def bare(axes: Axes, grid: Literal["x", "y"]) -> None:

@@ -35,6 +35,12 @@ COLOURS: Final[Mapping[str, str]] = MappingProxyType(
         "muted": "#63676e",
         "rule": "#dcdee1",
         "band": "#dfeedd",
+        "front": "#e3d9bd",
+        "compute": "#b4b8be",
+        "encode": "#8fbce0",
+        "exposed": "#cf4257",
+        "decode": "#3f7cb0",
+        "update": "#7d828b",
         "paper": "#fefefd",
     }
 )

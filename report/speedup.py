@@ -1,0 +1,194 @@
+"""The picture: how much sooner a fixed budget of steps is done, against what that costs in accuracy.
+
+One panel a link and sharding; panels beside each other share their axes, so that a faster link is seen to move
+the marks. Nothing is drawn that was not measured: an arm whose speedup was refused is named under its panel.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from report.data import Panel
+from report.figures import band, draw_marks, stand_apart, write_names
+from report.front import front, stairs
+from report.labels import Box
+from report.points import Point
+from report.scales import bare, difference_axis, look, new_figure, per_point, renderer, speedup_axis
+from report.theme import COLOURS
+
+RIGHT_MARGIN = 0.62
+"""Inches beside each panel, for the names of the other optimizers' uncompressed runs."""
+
+TOP_MARGIN = 0.62
+"""Inches above each row of panels, for a title and the names of the upright lines."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What one panel shows.
+
+    marks: x is the speedup over the reference, y the difference to the own optimizer's uncompressed run. absent:
+    arms without a speedup, with the reason. reference: name of the run at 1x. default: speedup of fp32 DDP as it
+    is installed over the reference, None where it is the reference. others: the other optimizers' uncompressed
+    runs and how they end against that of the reference's optimizer.
+    """
+
+    panel: Panel
+    link: str
+    marks: list[Point]
+    absent: list[str]
+    reference: str
+    default: float | None
+    others: list[tuple[str, float]]
+
+    @property
+    def best(self) -> list[Point]:
+        """Its Pareto front."""
+        return front(self.marks, self.panel.facts["direction"] == "higher")
+
+
+def _xs(picture: Picture) -> list[float]:
+    own = [value for p in picture.marks for value in (p.x, p.x_low, p.x_high)]
+    return own if picture.default is None else [*own, picture.default]
+
+
+def _ys(picture: Picture) -> list[float]:
+    own = [v for p in picture.marks for v in (p.y, p.low, p.high) if v is not None]
+    return [*own, *(y for _, y in picture.others)]
+
+
+def _lines(axes: Axes, picture: Picture) -> list[Box]:
+    """The reference and fp32 DDP as upright lines, named above the frame; returns the places they take."""
+    axes.axvline(1.0, color=COLOURS["baseline"], linewidth=1.1, zorder=1)
+    slower = picture.default is None or picture.default <= 1.0
+    words = f"1× = {picture.reference}" + (", as it is installed" if picture.default is None else "")
+    _above(axes, words, 1.0, 3, "baseline", "left" if slower else "right")
+    taken = [1.0]
+    if picture.default is not None:
+        taken.append(picture.default)
+        dashes: dict[str, Any] = {"color": COLOURS["muted"], "linewidth": 0.9, "linestyle": (0, (4, 2))}
+        axes.axvline(picture.default, zorder=1, **dashes)
+        top = 1 + 14 / 72 / _inches(axes)
+        axes.plot(
+            [picture.default] * 2, [1, top], transform=axes.get_xaxis_transform(), clip_on=False, **dashes
+        )
+        _above(axes, "DDP fp32, as it is installed", picture.default, 13, "muted", "left")
+    scale, frame = per_point(axes), axes.get_window_extent(renderer(axes))
+    pixels = [float(axes.transData.transform((x, 0))[0]) / scale for x in taken]
+    return [Box(x - 0.6, float(frame.y0) / scale, x + 0.6, float(frame.y1) / scale) for x in pixels]
+
+
+def _above(axes: Axes, words: str, x: float, points: float, role: str, side: str) -> None:
+    """A name over the frame, beside the upright line at x."""
+    axes.annotate(
+        words, (x, 1.0), xycoords=("data", "axes fraction"), xytext=(2 if side == "left" else -2, points),
+        textcoords="offset points", ha=side, va="bottom", fontsize=7.2, color=COLOURS[role], annotation_clip=False,
+    )  # fmt: skip
+
+
+def _inches(axes: Axes) -> float:
+    """Height of the frame."""
+    return float(axes.get_window_extent(renderer(axes)).height) / per_point(axes) / 72
+
+
+def _others(axes: Axes, picture: Picture) -> list[Box]:
+    """The other optimizers' uncompressed runs as dashed lines across, named beside the frame."""
+    scale, frame = per_point(axes), axes.get_window_extent(renderer(axes))
+    boxes: list[Box] = []
+    bottom = float("-inf")
+    for name, y in sorted(picture.others, key=lambda other: _height(axes, other[1])):
+        axes.axhline(y, color=COLOURS["baseline"], linewidth=0.8, linestyle=(0, (5, 3)), alpha=0.75, zorder=1)
+        at = _height(axes, y) / scale
+        boxes.append(Box(float(frame.x0) / scale, at - 0.4, float(frame.x1) / scale, at + 0.4))
+        words = name.replace("allreduce-", "allreduce-\n")
+        stands = max(at - 5, bottom)
+        bottom = stands + 8.5 * (1 + words.count("\n"))
+        axes.annotate(
+            words, (1, (stands * scale - float(frame.y0)) / float(frame.height)), xycoords="axes fraction",
+            xytext=(4, 0), textcoords="offset points", ha="left", va="bottom", fontsize=6.8, linespacing=1.0,
+            color=COLOURS["baseline"], annotation_clip=False,
+        )  # fmt: skip
+    return boxes
+
+
+def _height(axes: Axes, y: float) -> float:
+    return float(axes.transData.transform((1, y))[1])
+
+
+def _draw(axes: Axes, picture: Picture, xs: Sequence[float], ys: Sequence[float]) -> None:
+    panel = picture.panel
+    difference_axis(axes, "y", ys, panel)
+    speedup_axis(axes, xs)
+    if panel.facts["direction"] == "lower":
+        axes.invert_yaxis()  # up is better, whatever the metric
+    bare(axes, "y")
+    axes.grid(axis="x")
+    band(axes, panel)
+    boxes = [*_lines(axes, picture), *_others(axes, picture)]
+    best = picture.best
+    if best:
+        left, bottom = axes.get_xlim()[0], axes.get_ylim()[0]
+        axes.plot(
+            *stairs(best, left, bottom),
+            color=COLOURS["front"],
+            linewidth=3.2,
+            zorder=1.5,
+            solid_joinstyle="miter",
+        )
+    stands = stand_apart(axes, picture.marks)
+    draw_marks(axes, picture.marks, stands, faint=0.55)
+    write_names(axes, panel, picture.marks, stands, best, boxes + _across(axes, picture, stands))
+
+
+def _across(axes: Axes, picture: Picture, stands: Sequence[float]) -> list[Box]:
+    """The intervals in x, which names keep away from."""
+    scale, boxes = per_point(axes), []
+    for x, point in zip(stands, picture.marks, strict=True):
+        ends = [
+            axes.transData.transform((v * x / point.x, point.y)) / scale for v in (point.x_low, point.x_high)
+        ]
+        boxes.append(
+            Box(float(ends[0][0]), float(ends[0][1]) - 1.5, float(ends[1][0]), float(ends[0][1]) + 1.5)
+        )
+    return boxes
+
+
+def speedups(
+    pictures: Sequence[Picture],
+    columns: int,
+    axes_of: Sequence[Picture] = (),
+    width: float = 5.5,
+    height: float = 5.0,
+) -> Figure:
+    """A figure of the pictures, row by row; all share the axis of speedups, those of one sharding that of
+    differences. `axes_of` are further pictures whose values the axes hold, for a figure of one of them.
+    """
+    every = [*pictures, *axes_of]
+    rows = -(-len(pictures) // columns)
+    with look():
+        figure, grid = new_figure(width * columns, height * rows, columns, rows)
+        figure.subplots_adjust(
+            left=0.62 / (width * columns), right=1 - RIGHT_MARGIN / (width * columns), bottom=0.5 / (height * rows),
+            top=1 - TOP_MARGIN / (height * rows), wspace=(0.62 + RIGHT_MARGIN) / (width - 0.62 - RIGHT_MARGIN),
+            hspace=(0.5 + TOP_MARGIN) / (height - 0.5 - TOP_MARGIN),
+        )  # fmt: skip
+        xs = list(itertools.chain.from_iterable(_xs(p) for p in every))
+        for axes, picture in zip(grid, pictures, strict=False):
+            if len(pictures) > 1:
+                title = f"{picture.link}, {picture.panel.title}"
+                axes.set_title(title, loc="left", fontsize=10, weight="bold", pad=28)
+            ys = [v for p in every if p.panel.slug == picture.panel.slug for v in _ys(p)]
+            _draw(axes, picture, xs, ys)
+            unit = f" ({picture.panel.unit})" if picture.panel.unit else ""
+            steps = picture.panel.facts["steps"]
+            axes.set_xlabel(f"times faster than the reference at a fixed budget of {steps} steps")
+            axes.set_ylabel(f"difference to the uncompressed run{unit}")
+        for axes in grid[len(pictures) :]:
+            axes.set_visible(False)
+        return figure
