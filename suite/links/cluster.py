@@ -1,0 +1,334 @@
+"""An emulated cluster in one machine: a network namespace a worker, one switch, and wires of known rate and delay.
+
+::
+
+    with up(Link.parse(4, "100mbit", delay="5ms")) as cluster:
+        subprocess.Popen([*cluster.enter(0), sys.executable, "-m", "..."])   # worker 0, at cluster.addresses[0]
+        cluster.shape(Link.parse(4, "1gbit"))                                # another link, while it runs
+
+It needs ``ip``, ``tc`` and ``nsenter``, and root's privileges or leave to make user namespaces. Nothing of the
+machine's own network is touched. Processes are kept by ``keeper.py``; nothing stays when it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from suite.links import counters, topology
+from suite.links.counters import Counters
+from suite.links.keeper import CHECKOUT, carry_out, check_delay_line
+from suite.links.link import Link, LinkError
+from suite.links.namespaces import entry
+from suite.links.process import Process
+from suite.links.state import Layout, Plan, State, write_json
+from suite.links.system import CommandError, environ, find
+
+UP_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 20.0
+DELAY_LINE_READS_S = 0.05
+"""Time that the delay line has to read new delays once it was told."""
+
+LOG_TAIL_LINES = 8
+PROGRAMS = ("ip", "tc", "nsenter")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+class ClusterError(RuntimeError):
+    """The cluster cannot be brought up, used or taken down; the message says why and what to do."""
+
+
+@dataclass
+class Cluster:
+    """A running cluster. ``link``: as it is now; ``addresses``: of every rank."""
+
+    state_dir: Path
+    _popen: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    @property
+    def link(self) -> Link:
+        """The link as it is now."""
+        return self._plan().link
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """IPv4 address of every rank, each on its worker's ``eth0``."""
+        return topology.addresses(self.link.workers)
+
+    @property
+    def delay(self) -> topology.Delay:
+        """What delays packets: ``none`` (no delay can be set), ``line`` or ``netem``."""
+        return self._state().delay
+
+    def enter(self, rank: int) -> tuple[str, ...]:
+        """What stands before a command to run it on worker ``rank``."""
+        state = self._state()
+        holder = state.holders[self._rank(rank)]
+        if not holder.alive():
+            raise ClusterError(f"worker {rank} has ended: take the cluster down and bring it up again")
+        return entry(holder.pid, state.user_namespace)
+
+    def shape(self, link: Link) -> None:
+        """Change rates, stragglers and delay of the running cluster; what is under way on a wire is lost.
+
+        The number of workers stays. A delay can be set where the cluster was brought up with one, or with
+        ``delay_line=True``. Raises LinkError where the link cannot be had here, ClusterError where it fails.
+        """
+        plan, state = self._plan(), self._state()
+        if link.workers != plan.link.workers:
+            raise LinkError(
+                f"{link.workers} workers: this cluster has {plan.link.workers}; bring another one up"
+            )
+        if link.delay_s and state.delay == "none":
+            raise LinkError("this cluster cannot delay: bring it up with a delay, or with delay_line=True")
+        if state.delay == "line":
+            check_delay_line(link)
+        # A number of 16 bits that differs from the last one, and is not 0, which stands for "none".
+        generation = plan.generation % 0xFFF0 + 1
+        commands = topology.shape(link, state.delay, generation)
+        layout = Layout(self.state_dir)
+        try:
+            carry_out(commands, self._hub(state), [self.enter(rank) for rank in range(link.workers)])
+        except CommandError as error:
+            raise ClusterError(f"the link was not changed, or in part only: {error}") from error
+        if state.delay == "line":
+            write_json(layout.delays_json, topology.delay_line_delays(link))
+            if state.delay_line is None or not state.delay_line.signal(signal.SIGUSR1):
+                raise ClusterError(
+                    f"the delay line has ended: take the cluster down and bring it up again.\n{_tail(layout)}"
+                )
+            time.sleep(DELAY_LINE_READS_S)
+        replace(plan, link=link, generation=generation).write(layout)
+
+    def counters(self, rank: int) -> Counters:
+        """What worker ``rank`` has sent and received since it stands. Raises ClusterError."""
+        try:
+            found = counters.read(self.enter(rank))
+        except CommandError as error:
+            raise ClusterError(str(error)) from error
+        if found is None:
+            raise ClusterError(f"worker {rank} has no {topology.INTERFACE}: the cluster is going down")
+        return found
+
+    def down(self) -> None:
+        """Stop every process of the cluster and remove its folder. Harmless when it is down already."""
+        down(self.state_dir)
+        if self._popen is not None:
+            self._popen.terminate()  # it ended, or never got so far as to write a state
+            self._popen.wait(STOP_TIMEOUT_S)
+            if self._popen.stdin is not None:
+                self._popen.stdin.close()
+        if self.state_dir.exists():
+            shutil.rmtree(self.state_dir)
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.down()
+
+    def _rank(self, rank: int) -> int:
+        workers = self.link.workers
+        if not 0 <= rank < workers:
+            raise ClusterError(f"no worker {rank}: there are 0 to {workers - 1}")
+        return rank
+
+    def _hub(self, state: State) -> tuple[str, ...]:
+        return entry(state.keeper.pid, state.user_namespace)
+
+    def _plan(self) -> Plan:
+        return _require_ours(Layout(self.state_dir))
+
+    def _state(self) -> State:
+        state = State.read(Layout(self.state_dir))
+        if state is None or not state.ready or not state.keeper.alive():
+            raise ClusterError(f"no cluster is up in {self.state_dir}")
+        return state
+
+
+def up(
+    link: Link, *, state_dir: Path | None = None, tied: bool = True, delay_line: bool | None = None
+) -> Cluster:
+    """Bring a cluster up and return once packets can pass.
+
+    state_dir: a folder that is empty or does not exist; default a new one among the temporary files.
+    tied: the cluster ends with this process, however that ends. Otherwise it stays until ``down(state_dir)``.
+    delay_line: build what delays need even where ``link`` has none now, for `Cluster.shape`; default: if it has one.
+
+    Raises ClusterError where a program is missing, the system forbids namespaces, or the folder is in use; LinkError
+    where the link cannot be had here.
+    """
+    missing = [name for name in PROGRAMS if find(name) is None]
+    if missing:
+        raise ClusterError(
+            f"{', '.join(missing)} not found: install iproute2 and util-linux "
+            "(`sudo apt-get install iproute2 util-linux`)"
+        )
+    layout = _new_folder(state_dir)
+    Plan(link, delay_line=bool(link.delay_s) if delay_line is None else delay_line).write(layout)
+    command = [sys.executable, "-m", "suite.links.keeper", str(layout.state_dir)]
+    with layout.log.open("wb") as out:
+        popen = subprocess.Popen(
+            command + ["--tied"] * tied,
+            cwd=CHECKOUT,
+            env=environ(),
+            stdin=subprocess.PIPE if tied else subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    cluster = Cluster(layout.state_dir, popen)
+    with ExitStack() as undo:
+        undo.callback(cluster.down)  # when it fails, and when it is interrupted
+        _wait_until_ready(layout, popen)
+        undo.pop_all()
+    return cluster
+
+
+def attach(state_dir: Path) -> Cluster:
+    """The cluster that is up in ``state_dir``. Raises ClusterError where there is none."""
+    cluster = Cluster(state_dir.resolve())
+    if not cluster.state_dir.exists():
+        raise ClusterError(f"no cluster is up in {cluster.state_dir}")
+    cluster._plan()
+    cluster._state()
+    return cluster
+
+
+def down(state_dir: Path) -> None:
+    """Stop the cluster of ``state_dir`` and remove the folder; nothing happens where there is no such folder.
+
+    Raises ClusterError where the folder is not a cluster's, or its processes do not end.
+    """
+    layout = Layout(state_dir.resolve())
+    if not layout.state_dir.exists():
+        return
+    _require_ours(layout)
+    state = State.read(layout)
+    if state is not None:
+        state.keeper.signal(signal.SIGTERM)
+        if not state.keeper.wait_s(STOP_TIMEOUT_S):
+            raise ClusterError(
+                f"the cluster's keeper (pid {state.keeper.pid}) does not end; see {layout.log}"
+            )
+        # Only where the keeper itself was killed is there anything left to do.
+        for process in state.processes():
+            process.stop()
+    if layout.state_dir.exists():
+        shutil.rmtree(layout.state_dir)
+
+
+def status(state_dir: Path) -> dict[str, Any]:
+    """How the cluster of ``state_dir`` stands, as plain values.
+
+    ``state``: ``up``; ``down`` (there is none); ``broken`` (something of it has ended: `down` cleans up), with a
+    ``reason``. Where it is not down also the link, its label, what delays, and address and pid of every worker.
+    """
+    layout = Layout(state_dir.resolve())
+    plan, state = Plan.read(layout), State.read(layout)
+    if plan is None:
+        return {"state": "down", "state_dir": str(layout.state_dir)}
+    reason = _what_is_broken(state)
+    holders = [] if state is None else state.holders
+    return {
+        "state": "broken" if reason else "up",
+        "reason": reason,
+        "state_dir": str(layout.state_dir),
+        "link": plan.link.as_dict(),
+        "label": plan.link.label,
+        "delay": "none" if state is None else state.delay,
+        "workers": [
+            {"rank": rank, "address": address, "pid": holder.pid, "alive": holder.alive()}
+            for rank, (holder, address) in enumerate(
+                zip(holders, topology.addresses(plan.link.workers), strict=False)
+            )
+        ],
+    }
+
+
+def default_state_dir(name: str = "default") -> Path:
+    """Where this user's cluster of that name lives, among the temporary files. Raises LinkError for a strange name."""
+    if not NAME.fullmatch(name):
+        raise LinkError(f"cluster name {name!r}: choose letters, digits, dots, - and _")
+    return Path(tempfile.gettempdir()) / f"bandwise-cluster-{os.geteuid()}-{name}"
+
+
+def _new_folder(state_dir: Path | None) -> Layout:
+    if state_dir is None:
+        state_dir = default_state_dir(secrets.token_hex(4))
+    layout = Layout(state_dir.resolve())
+    layout.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if layout.state_dir.stat().st_uid != os.geteuid():
+        raise ClusterError(f"{layout.state_dir} belongs to another user; choose another folder")
+    if any(layout.state_dir.iterdir()):
+        raise ClusterError(
+            f"{layout.state_dir} is not empty: a cluster is up there (`down` ends it), or it is not for this"
+        )
+    layout.state_dir.chmod(0o700)
+    return layout
+
+
+def _wait_until_ready(layout: Layout, popen: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + UP_TIMEOUT_S
+    while time.monotonic() < deadline:
+        ended = popen.poll() is not None
+        state = State.read(layout)
+        if state is not None and state.error is not None:
+            _raise(state.error, layout)
+        if state is not None and state.ready and not ended:
+            return
+        if ended:
+            raise ClusterError(f"the keeper ended at once.\n{_tail(layout)}")
+        time.sleep(0.01)
+    raise ClusterError(f"the cluster is not ready after {UP_TIMEOUT_S:.0f} s.\n{_tail(layout)}")
+
+
+def _raise(error: dict[str, str], layout: Layout) -> None:
+    message = error["message"]
+    if error["kind"] == "link":
+        raise LinkError(message)
+    if error["kind"] == "namespaces":
+        from suite.links import doctor
+
+        finding = doctor.namespaces()
+        told = f"{finding.detail}. {finding.fix}" if not finding.ok else "see `bandwise doctor`"
+        raise ClusterError(f"no network namespace can be made here ({message}): {told}")
+    raise ClusterError(f"{message}\n{_tail(layout)}".rstrip())
+
+
+def _what_is_broken(state: State | None) -> str:
+    if state is None or not state.keeper.alive():
+        return "its keeper has ended"
+    if state.exited:
+        return ", ".join(f"{name} ended with code {code}" for name, code in state.exited.items())
+    return "" if state.ready else "not ready"
+
+
+def _require_ours(layout: Layout) -> Plan:
+    plan = Plan.read(layout)
+    if plan is None or layout.state_dir.stat().st_uid != os.geteuid():
+        raise ClusterError(f"{layout.state_dir} holds no cluster of ours: nothing was stopped or removed")
+    return plan
+
+
+def _tail(layout: Layout) -> str:
+    """The last lines of the log: all that is left to read once the folder is gone."""
+    try:
+        text = layout.log.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return ""
+    return "\n".join(text.splitlines()[-LOG_TAIL_LINES:])

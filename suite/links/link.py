@@ -1,0 +1,178 @@
+"""A link between workers, as data: rates, one-way delay, stragglers; and rates and times as people write them.
+
+Every worker hangs on one switch by a wire of its own. ``rate`` is what the wire carries from the worker, ``down`` what
+it carries to the worker, headers included; the delay is one way, from any worker to any other, so that a round trip
+takes twice as long. A straggler's wire is slower, both ways.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+MIN_RATE_BPS = 10e6
+MAX_RATE_BPS = 10e9
+MAX_DELAY_S = 1.0
+MAX_WORKERS = 250
+"""The workers share one /24 of addresses."""
+
+RATE_UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+TIME_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+_NUMBER_AND_UNIT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", re.IGNORECASE)
+
+
+class LinkError(ValueError):
+    """A link that cannot be, or a rate or a time that cannot be read; the message says what to write."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """``workers`` wires into one switch.
+
+    rate_bps, down_bps: bits per second from and to a worker, 10 Mbit/s to 10 Gbit/s; ``down_bps`` None: the same as
+    ``rate_bps``. delay_s: seconds one way, 0 to 1. stragglers: rank -> bits per second, both ways, lower than the
+    others'. Raises LinkError.
+    """
+
+    workers: int
+    rate_bps: float
+    down_bps: float | None = None
+    delay_s: float = 0.0
+    stragglers: Mapping[int, float] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.workers <= MAX_WORKERS:
+            raise LinkError(f"{self.workers} workers: choose 1 to {MAX_WORKERS}")
+        _check_rate("rate", self.rate_bps)
+        if self.down_bps is not None:
+            _check_rate("down rate", self.down_bps)
+            if self.down_bps == self.rate_bps:
+                object.__setattr__(self, "down_bps", None)
+        if not 0 <= self.delay_s <= MAX_DELAY_S:  # false for NaN
+            raise LinkError(f"delay {self.delay_s} s: choose 0 to {MAX_DELAY_S:g} s, one way")
+        fastest = max(self.rate_bps, self.down_bps or 0.0)
+        for rank, rate_bps in self.stragglers.items():
+            if not 0 <= rank < self.workers:
+                raise LinkError(
+                    f"straggler {rank}: {self.workers} workers have ranks 0 to {self.workers - 1}"
+                )
+            _check_rate(f"straggler {rank}'s rate", rate_bps)
+            if rate_bps >= fastest:
+                raise LinkError(
+                    f"straggler {rank} at {rate_words(rate_bps)} is no slower than the others at "
+                    f"{rate_words(fastest)}: choose a lower rate"
+                )
+        object.__setattr__(self, "stragglers", dict(sorted(self.stragglers.items())))
+
+    @classmethod
+    def parse(
+        cls,
+        workers: int,
+        rate: str,
+        *,
+        down: str | None = None,
+        delay: str | None = None,
+        stragglers: Mapping[int, str] | None = None,
+    ) -> Link:
+        """The link that people write: ``Link.parse(4, "100mbit", delay="5ms", stragglers={2: "10mbit"})``."""
+        return cls(
+            workers=workers,
+            rate_bps=parse_rate(rate),
+            down_bps=None if down is None else parse_rate(down),
+            delay_s=0.0 if delay is None else parse_duration(delay),
+            stragglers={rank: parse_rate(text) for rank, text in (stragglers or {}).items()},
+        )
+
+    def up_bps(self, rank: int) -> float:
+        """Bits per second from worker ``rank``."""
+        return min(self.rate_bps, self.stragglers.get(rank, math.inf))
+
+    def to_bps(self, rank: int) -> float:
+        """Bits per second to worker ``rank``."""
+        down_bps = self.rate_bps if self.down_bps is None else self.down_bps
+        return min(down_bps, self.stragglers.get(rank, math.inf))
+
+    @property
+    def label(self) -> str:
+        """``100 Mbit/s``, ``100 Mbit/s, 5 ms``, ``100 Mbit/s up, 1 Gbit/s down, rank 2 at 10 Mbit/s``."""
+        if self.down_bps is None:
+            words = [rate_words(self.rate_bps)]
+        else:
+            words = [f"{rate_words(self.rate_bps)} up", f"{rate_words(self.down_bps)} down"]
+        if self.delay_s:
+            words.append(duration_words(self.delay_s))
+        words += [f"rank {rank} at {rate_words(rate_bps)}" for rank, rate_bps in self.stragglers.items()]
+        return ", ".join(words)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "workers": self.workers,
+            "rate_bps": self.rate_bps,
+            "down_bps": self.down_bps,
+            "delay_s": self.delay_s,
+            "stragglers": {str(rank): rate_bps for rank, rate_bps in self.stragglers.items()},
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Link:
+        """Read back what `as_dict` gave."""
+        stragglers = {int(rank): rate_bps for rank, rate_bps in data["stragglers"].items()}
+        return cls(**{**data, "stragglers": stragglers})
+
+
+def parse_rate(text: str) -> float:
+    """Bits per second of ``10mbit``, ``2.5gbit``, ``100 Mbit/s``. Raises LinkError."""
+    value, unit = _number_and_unit(text.strip().removesuffix("/s"))
+    if unit not in RATE_UNITS:
+        raise LinkError(f"rate {text!r}: write a number and a unit of bits, such as 100mbit or 1gbit")
+    return float(f"{value * RATE_UNITS[unit]:.12g}")
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of ``5ms``, ``0.5 ms``, ``200us``, ``0s``. Raises LinkError."""
+    value, unit = _number_and_unit(text)
+    if unit not in TIME_UNITS:
+        raise LinkError(f"time {text!r}: write a number and us, ms or s, such as 5ms")
+    return float(f"{value * TIME_UNITS[unit]:.12g}")
+
+
+def rate_text(rate_bps: float) -> str:
+    """As `parse_rate` and ``tc`` read it: ``100mbit``, ``2.5gbit``."""
+    return "".join(_largest(rate_bps, RATE_UNITS))
+
+
+def duration_text(seconds: float) -> str:
+    """As `parse_duration` and ``tc`` read it: ``5ms``, ``500us``."""
+    return "".join(_largest(seconds, TIME_UNITS)) if seconds else "0ms"
+
+
+def rate_words(rate_bps: float) -> str:
+    """For people: ``100 Mbit/s``."""
+    number, unit = _largest(rate_bps, RATE_UNITS)
+    return f"{number} {unit.replace('m', 'M').replace('g', 'G')}/s"
+
+
+def duration_words(seconds: float) -> str:
+    """For people: ``5 ms``."""
+    return " ".join(_largest(seconds, TIME_UNITS)) if seconds else "0 ms"
+
+
+def _check_rate(name: str, rate_bps: float) -> None:
+    if not MIN_RATE_BPS <= rate_bps <= MAX_RATE_BPS:  # false for NaN
+        raise LinkError(f"{name} {rate_bps:g} bit/s: choose 10mbit to 10gbit")
+
+
+def _number_and_unit(text: str) -> tuple[float, str]:
+    match = _NUMBER_AND_UNIT.fullmatch(text)
+    return (float(match[1]), match[2].lower()) if match else (math.nan, "")
+
+
+def _largest(value: float, units: Mapping[str, float]) -> tuple[str, str]:
+    """Digits and unit, of the largest unit in which the value is at least 1 (of the smallest, where none is)."""
+    fitting = [unit for unit, size in units.items() if value >= size * (1 - 1e-12)]
+    unit = fitting[-1] if fitting else min(units, key=lambda name: units[name])
+    return f"{value / units[unit]:.12g}", unit

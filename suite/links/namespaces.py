@@ -1,0 +1,117 @@
+"""Network namespaces of our own: made with a process's privileges, or inside a user namespace where it has none."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from suite.links.subreaper import die_with_parent
+from suite.links.system import find
+
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWNET = 0x40000000
+
+CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN = 12, 13, 21
+NEEDED = (CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN)
+
+
+class NamespaceError(RuntimeError):
+    """The system lets this process make no network namespace."""
+
+
+def privileged(status: str) -> bool:
+    """Whether ``/proc/self/status`` shows the capabilities that network namespaces need."""
+    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    effective = int(fields["CapEff"], 16)
+    return all(effective >> capability & 1 for capability in NEEDED)
+
+
+def enter_new_network() -> bool:
+    """Put this process into a network namespace of its own; True where that took a user namespace too.
+
+    In the user namespace this user is called root, and may do there what root may. Raises NamespaceError.
+    """
+    user, group = os.geteuid(), os.getegid()
+    if privileged(Path("/proc/self/status").read_text(encoding="utf-8")):
+        _unshare(CLONE_NEWNET)
+        _without_ipv6()
+        return False
+    _unshare(CLONE_NEWUSER | CLONE_NEWNET)
+    try:
+        Path("/proc/self/setgroups").write_text("deny", encoding="utf-8")
+        Path("/proc/self/uid_map").write_text(f"0 {user} 1", encoding="utf-8")
+        Path("/proc/self/gid_map").write_text(f"0 {group} 1", encoding="utf-8")
+    except OSError as error:
+        raise NamespaceError(f"{error.filename}: {error.strerror}") from error
+    _without_ipv6()
+    return True
+
+
+def hold_network() -> int:
+    """Fork a process that sits in a new network namespace until its parent ends; returns its pid.
+
+    Raises NamespaceError.
+    """
+    parent = os.getpid()
+    told, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _as_child(parent, lambda: _hold(tell))
+    os.close(tell)
+    with os.fdopen(told, "rb") as answer:
+        complaint = answer.read().decode()
+    if complaint != "ready":
+        raise NamespaceError(complaint or "the process that holds a namespace died")
+    return pid
+
+
+def entry(holder: int, user_namespace: bool) -> tuple[str, ...]:
+    """What stands before a command to run it in the network namespace of process ``holder``."""
+    nsenter = find("nsenter") or "nsenter"
+    user = (f"--user=/proc/{holder}/ns/user", "--preserve-credentials") if user_namespace else ()
+    return (nsenter, *user, f"--net=/proc/{holder}/ns/net")
+
+
+def _as_child(parent: int, act: Callable[[], None]) -> None:
+    """What a forked child does; it never comes back into the parent's code."""
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        die_with_parent(parent)
+        act()
+    finally:
+        os._exit(127)
+
+
+def _hold(tell: int) -> None:
+    try:
+        _unshare(CLONE_NEWNET)
+        _without_ipv6()
+    except NamespaceError as error:
+        os.write(tell, str(error).encode())
+        return
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)  # else what the parent reads could not be seen to close
+    os.write(tell, b"ready")
+    os.close(tell)
+    while True:
+        signal.pause()
+
+
+def _unshare(flags: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(flags) != 0:
+        raise NamespaceError(f"unshare({flags:#x}): {os.strerror(ctypes.get_errno())}")
+
+
+def _without_ipv6() -> None:
+    """No IPv6 in this namespace: its neighbour discovery would be counted as traffic."""
+    for scope in ("all", "default"):
+        path = Path(f"/proc/sys/net/ipv6/conf/{scope}/disable_ipv6")
+        try:
+            path.write_text("1", encoding="utf-8")
+        except OSError:  # no IPv6 in this kernel, or /proc/sys cannot be written: a few packets more
+            return
