@@ -1,0 +1,169 @@
+"""Who else used the processors while a block ran, and what the machine looks like to a timing.
+
+*Foreign* is processor time in user and system mode that was neither ours (this process and all its descendants: ranks,
+keeper, forwarder) nor an interrupt's, since the network's own work is done in interrupts. *Stolen* is what a host took
+from this virtual machine. The kernel counts the machine's time in ticks of 10 ms on every processor, so a block of a few
+ticks tells little; a block is disturbed only where even a tick fewer on every processor would be beyond the limit.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from suite.timing.spec import Limits
+
+ALLOCATORS = ("jemalloc", "tcmalloc", "mimalloc")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The machine's busy and stolen ticks since it was started, our processes' CPU seconds, and the clock, in s."""
+
+    busy: int
+    stolen: int
+    ours_s: float
+    clock_s: float
+
+
+@dataclass(frozen=True)
+class Load:
+    """Between two snapshots: shares of the machine's processor time (0 to 1), and the smallest that can be told.
+
+    load_average: of the last minute, at the end.
+    """
+
+    foreign_share: float
+    steal_share: float
+    resolution: float
+    load_average: float
+
+    def disturbed(self, limits: Limits) -> str:
+        """What is beyond the limits, in words; empty where nothing is."""
+        if self.foreign_share - self.resolution > limits.foreign_share:
+            return f"others used {self.foreign_share:.0%} of the processors"
+        if self.steal_share - self.resolution > limits.steal_share:
+            return f"the host took {self.steal_share:.0%} of the processors away"
+        return ""
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU seconds that all threads of a process have used, to the nanosecond. Raises OSError once it is gone."""
+    return time.clock_gettime(
+        (~pid << 3) | 2
+    )  # the kernel's number for the clock of another process, see clock(3)
+
+
+@dataclass
+class Meter:
+    """Reads the machine's counters. cores: processors of the machine. pids: our processes; `find` looks for them anew."""
+
+    proc: Path = Path("/proc")
+    cores: int = field(default_factory=lambda: os.cpu_count() or 1)
+    root: int = field(default_factory=os.getpid)
+    cpu: Callable[[int], float] = cpu_seconds
+    clock: Callable[[], float] = time.monotonic
+    pids: Collection[int] = ()
+
+    def find(self) -> None:
+        """Take this process and all its descendants, as they are now, for ours."""
+        self.pids = descendants(self.root, self.proc)
+
+    def snapshot(self) -> Snapshot:
+        """The counters now."""
+        busy, stolen = ticks((self.proc / "stat").read_text(encoding="utf-8"))
+        return Snapshot(busy, stolen, sum(self._ours(pid) for pid in self.pids), self.clock())
+
+    def since(self, before: Snapshot) -> Load:
+        """What happened since `before`."""
+        now = self.snapshot()
+        capacity = max(1e-9, (now.clock_s - before.clock_s) * self.cores)
+        tick_s = 1 / os.sysconf("SC_CLK_TCK")
+        foreign = (now.busy - before.busy) * tick_s - (now.ours_s - before.ours_s)
+        return Load(
+            foreign_share=min(1.0, max(0.0, foreign / capacity)),
+            steal_share=min(1.0, (now.stolen - before.stolen) * tick_s / capacity),
+            resolution=tick_s * self.cores / capacity,
+            load_average=load_average(self.proc)[0],
+        )
+
+    def _ours(self, pid: int) -> float:
+        try:
+            return self.cpu(pid)
+        except OSError:  # it has ended since
+            return 0.0
+
+
+def ticks(stat: str) -> tuple[int, int]:
+    """(user + nice + system, stolen) of the machine's line of /proc/stat. Guests' time is part of user's already."""
+    numbers = [int(text) for text in stat.splitlines()[0].split()[1:]]
+    numbers += [0] * (8 - len(numbers))
+    user, nice, system, _idle, _iowait, _irq, _softirq, stolen = numbers[:8]
+    return user + nice + system, stolen
+
+
+def descendants(root: int, proc: Path = Path("/proc")) -> list[int]:
+    """A process and all that it and its children have started, as far as they still have their parents."""
+    children: dict[int, list[int]] = {}
+    for folder in proc.iterdir():
+        if not folder.name.isdecimal():
+            continue
+        try:
+            text = (folder / "stat").read_text(encoding="utf-8")
+        except OSError:  # it has ended since
+            continue
+        parent = int(text.rpartition(")")[2].split()[1])
+        children.setdefault(parent, []).append(int(folder.name))
+    found, todo = [], [root]
+    while todo:
+        pid = todo.pop()
+        found.append(pid)
+        todo += children.get(pid, [])
+    return sorted(found)
+
+
+def load_average(proc: Path = Path("/proc")) -> list[float]:
+    """Mean numbers of processes that ran or wanted to, over 1, 5 and 15 minutes."""
+    return [float(text) for text in (proc / "loadavg").read_text(encoding="utf-8").split()[:3]]
+
+
+def machine(
+    ranks: int,
+    threads: int,
+    *,
+    emulated: bool,
+    environment: dict[str, str] | None = None,
+    sys_: Path = Path("/sys"),
+) -> dict[str, Any]:
+    """What the machine is to `ranks` processes of `threads` threads each: plain values for the record."""
+    cores = len(os.sched_getaffinity(0))
+    return {
+        "cores": cores,
+        "ranks": ranks,
+        "threads_per_rank": threads,
+        "oversubscription": ranks * threads / cores,
+        "allocator": allocator(dict(os.environ) if environment is None else environment),
+        "governor": governor(sys_),
+        "load_average": load_average(),
+        "emulated": emulated,
+        "backend": "gloo",
+    }
+
+
+def allocator(environment: dict[str, str]) -> str:
+    """The allocator that processes of this environment get, and settings that change its speed."""
+    preload = environment.get("LD_PRELOAD", "")
+    name = next((name for name in ALLOCATORS if name in preload), "libc")
+    settings = [f"{key}={value}" for key, value in sorted(environment.items()) if key.startswith("MALLOC_")]
+    settings += [f"{key}={environment[key]}" for key in ("GLIBC_TUNABLES",) if key in environment]
+    return " ".join([name, *settings])
+
+
+def governor(sys_: Path = Path("/sys")) -> str | None:
+    """How the first processor's frequency is governed; None where the system does not tell."""
+    path = sys_ / "devices/system/cpu/cpu0/cpufreq/scaling_governor"
+    return path.read_text(encoding="utf-8").strip() if path.is_file() else None
