@@ -11,7 +11,7 @@ import dataclasses
 from abc import ABC
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -223,6 +223,20 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
     def synchronize(self, shard: Shard) -> Exchange[None] | None:
         """After the update: parameters, momenta, outer step."""
         return None
+
+    def steady(self) -> Mapping[str, Algorithm]:
+        """For timing: kind of step -> a configuration that takes steps of this kind at once and often.
+
+        One entry for every kind that this configuration takes. Options that only decide *when* a step of some kind
+        comes, or that steps of this kind do not read, stand at their defaults: what differs in nothing else compares
+        equal, and is timed once. Methods with a single kind of step need not override it.
+        """
+        return {"step": self}
+
+    def at_defaults(self, *names: str, **changes: Any) -> Self:
+        """This configuration with the options `names` put back to their defaults, and `changes` made."""
+        defaults = {f.name: f.default for f in dataclasses.fields(self) if f.name in names}
+        return dataclasses.replace(self, **{**defaults, **changes})
 
 
 def option(default: Any, help: str) -> Any:

@@ -22,8 +22,11 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # its s
 from reference_impls.drivers.agreement import Agreement, Check
 from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.ledger import Ledger, Ledgers
+from reference_impls.drivers.null import NullTransport
 from reference_impls.drivers.process_group import ProcessGroup
+from reference_impls.drivers.serial import Serial
 from reference_impls.drivers.team import Team
+from reference_impls.drivers.trace import Trace
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import LayoutError, UsageError
 from reference_impls.registry import Method, create
@@ -81,6 +84,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         self._group = group
         self._team = Team([worker], Engine(transport, [ledger], lag), clip_norm)
         self._accumulating = False
+        self._silent = False
         self._complete = [0] * self._team.shards
         self._versions: dict[int, int] = {}
         self._place = {v.param: (s.index, v.name) for s in worker.shards for v in s.views}
@@ -107,6 +111,49 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         finally:
             self._accumulating = False
 
+    @contextmanager
+    def traced(self) -> Iterator[Trace]:
+        """Steps inside are measured phase by phase (see `PHASES` in `reference_impls.drivers.trace`).
+
+        Every collective is waited for at its launch, so that phases do not overlap: a step takes longer than outside,
+        and gives the same bits. Enter and leave it on all ranks alike. Raises `UsageError` within a step.
+        """
+        self._refuse_within_a_step()
+        engine, trace = self._team.engine, Trace()
+        held = engine.transport, engine.trace
+        engine.transport, engine.trace = Serial(engine.transport, trace), trace
+        try:
+            yield trace
+        finally:
+            trace.enter(None)
+            engine.transport, engine.trace = held
+
+    @contextmanager
+    def without_communication(self) -> Iterator[None]:
+        """Steps inside send nothing: collectives are answered by local copies. For timing.
+
+        What such steps compute is nonsense and differs between ranks. Afterwards all is as it was before the block:
+        parameters, state of method and local optimizer (learning rates included), step count, bytes; gradients are
+        not, so zero them. Entering communicates where an exchange is pending: enter on all ranks alike. Raises
+        `UsageError` within a step.
+        """
+        self._refuse_within_a_step()
+        engine, clock = self._team.engine, self._worker.clock
+        engine.drain()
+        state, kind, observed = self.state_dict(), clock.kind, dict(clock.observed)
+        held = engine.transport, engine.ledgers, self._silent
+        engine.transport, self._silent = NullTransport(engine.transport), True
+        engine.ledgers = [Ledger(rank) for rank in engine.transport.ranks]
+        try:
+            yield
+        finally:
+            engine.transport, engine.ledgers, self._silent = held
+            self._team.abandon()
+            self._begin_anew()
+            self._worker.load_state_dict(state)
+            self._share_groups(self._worker)
+            clock.kind, clock.observed = kind, observed
+
     def observe(self, **scalars: float) -> None:
         """Tell scalars that a method may plan by (the loss, say)."""
         self._worker.clock.observed.update(scalars)
@@ -117,14 +164,15 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        before = self._team.engine.trace.enter("update")
         if not self._team.planned:
             self._plan()
         self._refuse_edits()
         for shard in reversed(self._worker.shards[: self._team.shards - self._team.launched]):
             self._launch(shard.index)
         self._team.complete()
-        self._complete = [0] * self._team.shards
-        self._versions.clear()
+        self._begin_anew()
+        self._team.engine.trace.enter(before)
         return loss
 
     def state_dict(self) -> dict[str, Any]:
@@ -146,10 +194,23 @@ class DataParallelOptimizer(torch.optim.Optimizer):
     def _share_groups(self, worker: Worker) -> None:
         self.param_groups = worker.optimizer.param_groups  # the same dicts: schedulers on either reach both
 
+    def _begin_anew(self) -> None:
+        self._complete = [0] * self._team.shards
+        self._versions.clear()
+
     def _plan(self) -> None:
+        if self._silent:  # these steps are nobody's to compare
+            self._team.plan()
+            return
         self._agreement.begin_step(self._worker.clock.step, "plan")
         self._team.plan()
         self._agreement.begin_step(self._worker.clock.step, self._worker.clock.kind)
+
+    def _refuse_within_a_step(self) -> None:
+        if self._team.under_way:
+            raise UsageError(
+                "a step is under way: enter this block after step() of the last step and before the next backward"
+            )
 
     def _on_gradient(self, param: Tensor) -> None:
         if self._accumulating:
@@ -176,8 +237,10 @@ class DataParallelOptimizer(torch.optim.Optimizer):
 
     def _launch(self, index: int) -> None:
         shard = self._worker.shards[index]
+        before = self._team.engine.trace.enter("encode")
         self._worker.gather_gradients(shard, [view.param.grad for view in shard.views])
         self._team.submit_next()
+        self._team.engine.trace.enter(before)
 
     def _refuse_edits(self) -> None:
         for param, (_, name) in self._place.items():

@@ -28,6 +28,7 @@ from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
 from reference_impls.reducers.compressed_all_reduce import compressed_all_reduce
 
+_FOREVER = 1_000_000_000  # steps
 _TINY = torch.finfo(torch.float32).tiny
 
 
@@ -90,6 +91,23 @@ class APMSqueeze(Algorithm):
         ):
             if value not in known:
                 raise UnsupportedError(f"{name} must be {' or '.join(known)}, got {value!r}")
+
+    def steady(self) -> Mapping[str, Algorithm]:
+        compression = ("compress", "compressor", "norm", "scale")
+        begin = ("warmup_steps", "warmup_fraction", "total_steps", "lr_warmup_steps")
+        found = {
+            "warm-up": self.at_defaults(*begin, *compression, warmup_steps=_FOREVER),
+            "compressed": self.at_defaults(
+                *begin, warmup_steps=1
+            ),  # at 0, no coordinate would have a variance
+        }
+        if self.warmup_steps is None and self.total_steps is None:
+            return found  # incomplete: either may come
+        if self.frozen_from == 0:
+            del found["warm-up"]
+        elif self.total_steps is not None and self.frozen_from >= self.total_steps:
+            del found["compressed"]
+        return found
 
     def plan(self, clock: Clock) -> str:
         return "warm-up" if clock.step < self.frozen_from else "compressed"

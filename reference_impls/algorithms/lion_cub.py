@@ -31,6 +31,9 @@ from reference_impls.reducers.integer_sum import integer_sum
 from reference_impls.reducers.majority import broken, majority
 from reference_impls.reducers.momentum_sync import MomentumSync
 
+_WHEN = ("sync_every", "sync_until", "sync_doubling", "sync_measure_every")
+_SYNC = (*_WHEN, "sync_fraction", "sync_dtype")
+
 
 @dataclass(frozen=True)
 class LionCub(Algorithm):
@@ -85,6 +88,18 @@ class LionCub(Algorithm):
 
     def synchronize(self, shard: Shard) -> Exchange[None]:
         return self.sync.synchronize(shard)
+
+    def steady(self) -> Mapping[str, Algorithm]:
+        plain = self.at_defaults(*_SYNC, momentum_sync="never")
+        if self.momentum_sync == "selective":  # at every step after 0, which measures
+            often = self.at_defaults(*_WHEN, sync_every=1)
+        else:
+            often = self.at_defaults(
+                *_SYNC, momentum_sync="periodic", sync_every=1, sync_dtype=self.sync_dtype
+            )
+        measuring = self.at_defaults(*_WHEN, "sync_dtype", sync_measure_every=1)
+        found = {"step": plain, "sync": often, "measure": measuring}
+        return {kind: found[kind] for kind in self.sync.kinds()}
 
 
 _POLICIES = ("hash", "alternate", "plus", "minus")

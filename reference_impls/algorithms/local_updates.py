@@ -13,12 +13,16 @@ that the last average is exactly at the end, as in the official code; without it
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from reference_impls.algorithm import Clock, Shard, option
+from reference_impls.algorithm import Algorithm, Clock, Shard, option
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.collectives import Exchange, Group
 from reference_impls.schedules.rules import QSR, Constant, Rule
+
+ROUNDS = (1, 4, 16, 64)
+"""Lengths of the rounds that are timed, in steps."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,14 @@ class LocalUpdates(WithLocalOptimizer):
     def synchronize(self, shard: Shard) -> Exchange[None]:
         if shard.kind == "average":
             yield from shard.world.mean(shard.params, "parameters")  # in place: the answer is the parameters
+
+    def steady(self) -> Mapping[str, Algorithm]:
+        """Kind ``round-H``: a unit of H steps, H - 1 of kind ``local`` and an ``average``, instead of kinds of step.
+
+        Rounds of one length are alike whatever rule chose it, and a local step may still hide part of the average
+        before it, so a round is timed as a whole; rounds of other lengths lie between those of `ROUNDS`.
+        """
+        return {f"round-{h}": PeriodicAveraging(optimizer=self.optimizer, period=h) for h in ROUNDS}
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from reference_impls.collectives import Collective, Finish, Pending, Start
 from reference_impls.drivers.ledger import Ledger
+from reference_impls.drivers.trace import Trace, Untraced
 from reference_impls.errors import MismatchError, UnsupportedError, UsageError
 
 
@@ -31,19 +32,24 @@ class Transport(Protocol):
 
 
 class _Flight:
-    """One exchange per local rank, suspended at a collective that has been launched."""
+    """One exchange per local rank, suspended at a collective that `transport` has launched."""
 
-    __slots__ = ("exchanges", "handle", "results", "done")
+    __slots__ = ("exchanges", "transport", "handle", "results", "done")
 
     def __init__(self, exchanges: Sequence[Any]) -> None:
         self.exchanges = exchanges
+        self.transport: Any = None
         self.handle: Any = None
         self.results: list[Any] = [None] * len(exchanges)
         self.done = False
 
 
 class Engine:
-    """Runs exchanges over a transport. `lag`: how far apart submissions move (see the module docstring)."""
+    """Runs exchanges over a transport. `lag`: how far apart submissions move (see the module docstring).
+
+    transport and ledgers may be exchanged between steps: an exchange under way is answered by the transport that
+    launched its collective, and goes on over the new one. trace: where the time of submissions is written down.
+    """
 
     def __init__(self, transport: Transport, ledgers: Sequence[Ledger], lag: int = 1) -> None:
         if lag < 1:
@@ -51,6 +57,7 @@ class Engine:
         self.transport = transport
         self.ledgers = ledgers
         self.lag = lag
+        self.trace: Trace = Untraced()
         self._submitted: list[_Flight] = []
         self._background: list[_Flight] = []
 
@@ -65,7 +72,7 @@ class Engine:
         number = len(self._submitted)
         for earlier, flight in enumerate(self._submitted):
             if not flight.done and (number - earlier) % self.lag == 0:
-                self._move(flight)
+                self._move_submission(flight)
         self._submitted.append(self._begin(exchanges))
 
     def finish(self) -> list[list[Any]]:
@@ -74,7 +81,7 @@ class Engine:
         while any(not flight.done for flight in flights):
             for flight in flights:
                 if not flight.done:
-                    self._move(flight)
+                    self._move_submission(flight)
         return [flight.results for flight in flights]
 
     def advance_background(self) -> None:
@@ -83,6 +90,16 @@ class Engine:
             if not flight.done:
                 self._move(flight)
         self._background = [flight for flight in self._background if not flight.done]
+
+    def drain(self) -> None:
+        """Drive every started exchange to its end."""
+        for flight in self._background:
+            self._complete(flight)
+        self._background = []
+
+    def discard(self) -> None:
+        """Forget submissions and started exchanges that have not ended."""
+        self._submitted, self._background = [], []
 
     def complete(self, pending: Pending) -> Any:
         """The result of a started exchange of a local rank, waiting for it if need be."""
@@ -108,8 +125,15 @@ class Engine:
         while not flight.done:
             self._move(flight)
 
+    def _move_submission(self, flight: _Flight) -> None:
+        before = self.trace.enter("encode")
+        self._move(flight)
+        if flight.done:
+            self.trace.rename("decode")
+        self.trace.enter(before)
+
     def _move(self, flight: _Flight) -> None:
-        answers = self.transport.wait(flight.handle)
+        answers = flight.transport.wait(flight.handle)
         flight.handle = None
         self._resume(flight, answers)
 
@@ -136,6 +160,7 @@ class Engine:
                             f"no group {request.group!r} here; known: {sorted(self.transport.sizes)}"
                         )
                     ledger.record(request, self.transport.sizes[request.group])
+                flight.transport = self.transport
                 flight.handle = self.transport.launch(requests)
                 return
             answers = self._start(requests) if isinstance(requests[0], Start) else self._finish(requests)

@@ -41,6 +41,11 @@ class Team:
         """Shards of each worker."""
         return len(self.workers[0].shards)
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a step has begun and is not complete."""
+        return self._interrupted
+
     def plan(self) -> None:
         """Decide what kind of step this is; called once, before the first shard is submitted."""
         if self._interrupted:
@@ -49,6 +54,7 @@ class Team:
                 "diverged: load a checkpoint into a fresh optimizer"
             )
         self._interrupted = True
+        before = self.engine.trace.enter("plan")
         self._mark("plan")
         for worker in self.workers:
             worker.check_home()
@@ -62,17 +68,21 @@ class Team:
             worker.clock.kind = kinds[0]
         self._mark(kinds[0])
         self.planned = True
+        self.engine.trace.enter(before)
 
     def submit_next(self) -> None:
         """Launch `reduce` of the next shard, in the fixed order: last shard first."""
         index = self.shards - 1 - self.launched
         self.launched += 1
+        before = self.engine.trace.enter("encode")
         with torch.no_grad():
             self.engine.submit([w.algorithm.reduce(w.shards[index]) for w in self.workers])
+        self.engine.trace.enter(before)
 
     @torch.no_grad()
     def complete(self) -> None:
         """Everything after backward: finish the reductions, update, synchronize, move the clock."""
+        before = self.engine.trace.enter("update")
         while self.launched < self.shards:
             self.submit_next()
         results = self.engine.finish()[::-1]  # submissions came last shard first
@@ -89,6 +99,16 @@ class Team:
             self.engine.run([w.algorithm.synchronize(w.shards[index]) for w in self.workers])
         for worker in self.workers:
             worker.clock.step += 1
+        self.launched, self.planned, self._interrupted = 0, False, False
+        self.engine.trace.enter(before)
+        self.engine.trace.end_step()
+
+    def abandon(self) -> None:
+        """Forget a step that is under way and all exchanges that have not ended.
+
+        Only where no rank waits for their messages, and before the state of an earlier step is loaded.
+        """
+        self.engine.discard()
         self.launched, self.planned, self._interrupted = 0, False, False
 
     def state_dict(self) -> list[dict[str, Any]]:

@@ -53,6 +53,19 @@ class MomentumSync:
         chosen = {"selected": replicated()} if self.mode == "selective" else {}
         return {"momentum": per_rank(), **chosen}
 
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of step that the rule leads to, sooner or later."""
+        if self.mode == "never":
+            return ("step",)
+        found = {"step"} if self.until is not None or self.mode == "doubling" or self.every > 1 else set()
+        if self.mode != "selective":
+            return tuple(sorted(found | {"sync"}))
+        if self.measure_every == 1 and self.until is None:
+            found = set()
+        if self.every % self.measure_every:
+            found.add("sync")
+        return tuple(sorted(found | {"measure"}))
+
     def kind(self, clock: Clock) -> str:
         """What this step is; called by `plan`, so it may write counters."""
         if self.mode == "never" or (self.until is not None and clock.step > self.until):
