@@ -81,23 +81,20 @@ class Commands:
             raise RefusedError(
                 f"the cases are for {world_size} ranks, but this group has {dist.get_world_size()}"
             )
-        for subject in self._subjects.values():
-            subject.release()
-        self._subjects = {}
-        gc.unfreeze()
+        self._release()
         try:
             model = get(workload["name"], **workload.get("options", {}))
             task = model.task(seed, world_size, sharding, batch_size)
-            self._batches = [
-                tuple(part[dist.get_rank()].clone() for part in task.batch(step)) for step in range(BATCHES)
-            ]
             for data in cases:
                 case = Case.from_dict(data)
                 self._subjects[case.case_id] = self._subject(
                     case, lambda: model.module(seed), seed, bucket_bytes
                 )
         except (ValueError, KeyError, TypeError) as error:
+            self._release()
             raise RefusedError(f"{type(error).__name__}: {error}") from error
+        rank = dist.get_rank()
+        self._batches = [tuple(part[rank].clone() for part in task.batch(step)) for step in range(BATCHES)]
         gc.collect()
         gc.freeze()  # what lives on is not looked at again before every block
         return {"parameters": sum(p.numel() for p in model.module(seed).parameters() if p.requires_grad)}
@@ -150,6 +147,12 @@ class Commands:
                 f"the run is for {run.world_size} ranks, but this group has {dist.get_world_size()}"
             )
         return direct.train(run)
+
+    def _release(self) -> None:
+        gc.unfreeze()
+        for subject in self._subjects.values():
+            subject.release()
+        self._subjects = {}
 
     def _subject(self, case: Case, module: Callable[[], Any], seed: int, bucket_bytes: int) -> Subject:
         if case.role == "ddp":
