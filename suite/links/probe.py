@@ -1,0 +1,239 @@
+"""What a link is worth: round trips, collectives and pairs of ranks, timed on an initialised process group.
+
+All ranks call the same function at the same time and get the same answer. Seconds are those of the slowest rank, from
+a barrier on; a first exchange of the same size is not counted. Bits a second are the bits that a rank has to send over
+the median of the seconds: for vectors of B bytes on n ranks, 2 (n - 1) / n x B in a ring all-reduce, (n - 1) x B in an
+all-gather of B bytes from each, (n - 1) / n x B in an all-to-all, B from one rank to another. Headers of the network
+are not among them: TCP over Ethernet reaches 94.9 % of its link at the best.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+ALL_REDUCE_FP32, ALL_REDUCE_BF16 = "all-reduce fp32", "all-reduce bf16"
+ALL_GATHER, ALL_TO_ALL = "all-gather", "all-to-all"
+TARGET_S = 0.3
+LONGEST_S = 1.5  # a first exchange beyond this makes the counted ones smaller: a straggler, or a rate that is not reached
+MOST_BYTES = 64 << 20  # of a buffer, all ranks may share one machine
+PIECE_BYTES = 4096  # buffers are whole numbers of these on every rank
+MUCH_SLOWER = 0.7
+"""A rank is a straggler where it reaches less than this share of the median of the other ranks."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One thing measured.
+
+    what: ``round-trip 0-<rank>``, a collective's name, or ``pair <from>-><to>``. bytes: of the buffer on each rank.
+    seconds: one a repeat. bits_per_s: see the module.
+    """
+
+    what: str
+    bytes: int
+    seconds: tuple[float, ...]
+    bits_per_s: float
+
+    @property
+    def median_s(self) -> float:
+        """The median of the seconds."""
+        return statistics.median(self.seconds)
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A collective: its call, the type of its elements, and the bytes a rank sends for each byte of its buffer."""
+
+    call: Callable[[Tensor, Tensor], None]
+    dtype: torch.dtype
+    sent: Callable[[int], float]
+    answer: Callable[[int], int] = lambda _: 0  # buffers that the answer takes
+
+
+def _all_reduce(x: Tensor, _: Tensor) -> None:
+    dist.all_reduce(x)
+
+
+def _all_gather(x: Tensor, rows: Tensor) -> None:
+    # torch >= 2.13 calls it all_gather_single and deprecates the older name
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    gather(rows, x)
+
+
+def _all_to_all(x: Tensor, pieces: Tensor) -> None:
+    dist.all_to_all_single(pieces, x)
+
+
+def _ring(n: int) -> float:
+    return 2 * (n - 1) / n
+
+
+COLLECTIVES: Mapping[str, _Kind] = MappingProxyType(
+    {
+        ALL_REDUCE_FP32: _Kind(_all_reduce, torch.float32, _ring),
+        ALL_REDUCE_BF16: _Kind(_all_reduce, torch.bfloat16, _ring),
+        ALL_GATHER: _Kind(_all_gather, torch.uint8, lambda n: n - 1.0, lambda n: n),
+        ALL_TO_ALL: _Kind(_all_to_all, torch.uint8, lambda n: (n - 1) / n, lambda _: 1),
+    }
+)
+
+
+def probe(link_rate_bps: float, repeats: int = 3) -> list[Measurement]:
+    """Everything: round trips, all collectives, all pairs; each exchange about 0.3 s on links of `link_rate_bps`.
+
+    Needs a group of at least 2 ranks. Takes about 10 s on 4 ranks, longer with a straggler. Raises ValueError.
+    """
+    n = _size()
+    if not link_rate_bps > 0:
+        raise ValueError(f"link rate {link_rate_bps!r}: give bits a second, as in 1e8")
+    found = round_trip(repeats=10)
+    for what, kind in COLLECTIVES.items():
+        room = MOST_BYTES / max(1, kind.answer(n))
+        found.append(bandwidth(what, size_for(link_rate_bps, kind.sent(n), room), repeats))
+    return found + pairwise(size_for(link_rate_bps, 1.0), repeats)
+
+
+def size_for(rate_bps: float, sent: float, most_bytes: float = MOST_BYTES) -> float:
+    """Bytes of a buffer of which `sent` times as many are sent, so that they take `TARGET_S` at `rate_bps`."""
+    return min(rate_bps / 8 * TARGET_S / sent, most_bytes)
+
+
+def round_trip(repeats: int = 10) -> list[Measurement]:
+    """Seconds from rank 0 to each other rank and back, with a message of one float."""
+    rank, n = dist.get_rank(), _size()
+    one = torch.zeros(1)
+    found = []
+    for peer in range(1, n):
+        seconds = torch.zeros(repeats, dtype=torch.float64)
+        dist.barrier()
+        for i in range(-2, repeats):  # the first two make connections and are not counted
+            started = time.perf_counter()
+            if rank == 0:
+                dist.send(one, peer)
+                dist.recv(one, peer)
+            elif rank == peer:
+                dist.recv(one, 0)
+                dist.send(one, 0)
+            if i >= 0:
+                seconds[i] = time.perf_counter() - started
+        dist.broadcast(seconds, 0)
+        found.append(_measurement(f"round-trip 0-{peer}", one.nbytes, seconds.tolist(), one.nbytes))
+    return found
+
+
+def bandwidth(collective: str, nbytes: float, repeats: int = 3) -> Measurement:
+    """What `collective` (a name of `COLLECTIVES`) reaches with buffers of about `nbytes`. Raises ValueError."""
+    if collective not in COLLECTIVES:
+        raise ValueError(f"no collective {collective!r}; there are {', '.join(COLLECTIVES)}")
+    kind, n = COLLECTIVES[collective], _size()
+    buffer_bytes = _whole(nbytes, n)
+    # zeros stay zeros however often they are summed
+    x = torch.zeros(buffer_bytes // kind.dtype.itemsize, dtype=kind.dtype)
+    answer = torch.zeros(x.numel() * kind.answer(n), dtype=kind.dtype)
+
+    def exchange(size: int) -> float:
+        count = size // kind.dtype.itemsize
+        given, taken = x[:count], answer[: count * kind.answer(n)]
+        return max(_on_all_ranks(_timed(lambda: kind.call(given, taken))))
+
+    size = _shrunk(buffer_bytes, exchange(buffer_bytes), n)
+    return _measurement(collective, size, [exchange(size) for _ in range(repeats)], kind.sent(n) * size)
+
+
+def pairwise(nbytes: float, repeats: int = 3) -> list[Measurement]:
+    """From every rank to every other, `nbytes` each; in every round each rank sends to one and receives from one."""
+    rank, n = dist.get_rank(), _size()
+    whole = _whole(nbytes, n)
+    sent, received = torch.zeros(whole, dtype=torch.uint8), torch.zeros(whole, dtype=torch.uint8)
+
+    def exchange(distance: int, size: int) -> list[float]:
+        def shift() -> None:
+            work = dist.isend(sent[:size], (rank + distance) % n)
+            dist.recv(received[:size], (rank - distance) % n)
+            took.append(time.perf_counter())
+            if work is not None:
+                work.wait()
+
+        took: list[float] = []
+        dist.barrier()
+        started = time.perf_counter()
+        shift()
+        return _on_all_ranks(took[0] - started)
+
+    found = []
+    for distance in range(1, n):
+        size = _shrunk(whole, max(exchange(distance, whole)), n)
+        rounds = [exchange(distance, size) for _ in range(repeats)]
+        for to in range(n):
+            name = f"pair {(to - distance) % n}->{to}"
+            found.append(_measurement(name, size, [seconds[to] for seconds in rounds], size))
+    return sorted(found, key=lambda measured: measured.what)
+
+
+def straggler(measurements: Iterable[Measurement]) -> int | None:
+    """The rank whose own link is much slower than the others', from the pairs among `measurements`.
+
+    A rank is worth the slower of its two directions, each taken with its best partner. None where no rank stands out, where
+    there are no pairs, or only two ranks: their pair does not tell whose link is slow.
+    """
+    sends: dict[int, float] = {}
+    receives: dict[int, float] = {}
+    for measured in measurements:
+        names = re.fullmatch(r"pair (\d+)->(\d+)", measured.what)
+        if names is not None:
+            source, to = int(names[1]), int(names[2])
+            sends[source] = max(measured.bits_per_s, sends.get(source, 0.0))
+            receives[to] = max(measured.bits_per_s, receives.get(to, 0.0))
+    worth = {rank: min(sends[rank], receives[rank]) for rank in sends.keys() & receives.keys()}
+    if len(worth) < 3:
+        return None
+    slowest = min(worth, key=lambda rank: worth[rank])
+    others = statistics.median(value for rank, value in worth.items() if rank != slowest)
+    return slowest if worth[slowest] < MUCH_SLOWER * others else None
+
+
+def _size() -> int:
+    n = dist.get_world_size()
+    if n < 2:
+        raise ValueError("a link needs two ends: start at least 2 ranks")
+    return n
+
+
+def _timed(call: Callable[[], None]) -> float:
+    dist.barrier()
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def _on_all_ranks(seconds: float) -> list[float]:
+    """What every rank measured, by rank."""
+    mine = torch.tensor([seconds], dtype=torch.float64)
+    found = [torch.zeros_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, mine)
+    return [float(one) for one in found]
+
+
+def _shrunk(nbytes: int, first_s: float, n: int) -> int:
+    """The size for the exchanges that count, after a first one of `nbytes` took `first_s` seconds."""
+    return nbytes if first_s <= LONGEST_S else _whole(nbytes * TARGET_S / first_s, n)
+
+
+def _whole(nbytes: float, n: int) -> int:
+    """`nbytes` as a whole number of pieces for each of `n` ranks, at least one."""
+    piece = PIECE_BYTES * n
+    return max(1, int(nbytes) // piece) * piece
+
+
+def _measurement(what: str, nbytes: int, seconds: list[float], sent_bytes: float) -> Measurement:
+    measured = Measurement(what, nbytes, tuple(seconds), 0.0)
+    return replace(measured, bits_per_s=8 * sent_bytes / measured.median_s)

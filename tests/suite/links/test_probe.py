@@ -1,0 +1,145 @@
+"""The probe: all ranks answer alike, bits are those that are sent, and a rank with a slow link is found."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from suite.links import probe as module
+from suite.links.probe import COLLECTIVES, Measurement, straggler
+from tests.reference_impls.gloo import run_ranks
+
+KIB = 1024
+
+
+def _everything(rank: int, size: int) -> list[dict[str, Any]]:
+    found = module.probe(2e6, repeats=2)
+    return [dataclasses.asdict(measured) for measured in found]
+
+
+@pytest.mark.gloo
+def test_everything_is_measured_and_all_ranks_agree() -> None:
+    one, *others = run_ranks(_everything, 3)
+    assert all(other == one for other in others)
+    assert json.loads(json.dumps(one)) == [{**m, "seconds": list(m["seconds"])} for m in one]
+    by_name = {measured["what"]: measured for measured in one}
+    assert list(by_name) == [
+        "round-trip 0-1", "round-trip 0-2",
+        "all-reduce fp32", "all-reduce bf16", "all-gather", "all-to-all",
+        "pair 0->1", "pair 0->2", "pair 1->0", "pair 1->2", "pair 2->0", "pair 2->1",
+    ]  # fmt: skip
+    for name, measured in by_name.items():
+        assert len(measured["seconds"]) == (10 if name.startswith("round") else 2)
+        assert all(0 < seconds < 5 for seconds in measured["seconds"])
+    # 0.3 s at 2 Mbit/s are 75 kB: what a rank has to send, in whole pieces of 3 x 4 KiB
+    assert by_name["all-reduce fp32"]["bytes"] == 48 * KIB  # sends 4/3 of it
+    assert by_name["all-gather"]["bytes"] == 36 * KIB  # sends it twice
+    assert by_name["all-to-all"]["bytes"] == 108 * KIB  # sends 2/3
+    assert by_name["pair 1->2"]["bytes"] == 72 * KIB
+
+
+def _known_seconds(rank: int, size: int) -> list[Measurement]:
+    """The clock of rank 1 shows an all-reduce to take 2 s, that of the others 1 s."""
+    readings = iter([0.0, 1.0 + (rank == 1)] * 10)
+    module.time = type("Clock", (), {"perf_counter": staticmethod(lambda: next(readings))})  # type: ignore[assignment]
+    return [module.bandwidth(name, 1, repeats=1) for name in ("all-reduce fp32", "all-gather", "all-to-all")]
+
+
+@pytest.mark.gloo
+def test_bits_a_second_are_bits_sent_over_the_slowest_ranks_seconds() -> None:
+    (reduce, gather, scatter), *_ = run_ranks(_known_seconds, 2)
+    assert (reduce.seconds, gather.seconds) == ((2.0,), (2.0,))
+    bits = 8 * 2 * 4096
+    assert reduce.bits_per_s == bits * 2 * (1 / 2) / 2
+    assert gather.bits_per_s == bits * 1 / 2
+    assert scatter.bits_per_s == bits * (1 / 2) / 2
+
+
+def _one_sends_late(rank: int, size: int, late: int) -> int | None:
+    if rank == late:
+        isend = dist.isend
+
+        def later(*arguments: Any) -> Any:
+            time.sleep(0.05)
+            return isend(*arguments)
+
+        module.dist.isend = later
+    return straggler(module.pairwise(64 * KIB, repeats=2))
+
+
+@pytest.mark.gloo
+def test_a_rank_that_sends_slowly_is_found() -> None:
+    assert run_ranks(_one_sends_late, 3, 1) == [1, 1, 1]
+
+
+def _refusals(rank: int, size: int) -> list[str]:
+    said = []
+    for call in (
+        lambda: module.bandwidth("all-reduce fp8", 1),
+        lambda: module.probe(0.0),
+        lambda: module.probe(float("nan")),
+    ):
+        try:
+            call()
+        except ValueError as error:
+            said.append(str(error))
+    return said
+
+
+@pytest.mark.gloo
+def test_what_is_refused() -> None:
+    (said, _) = run_ranks(_refusals, 2)
+    assert "there are all-reduce fp32, all-reduce bf16, all-gather, all-to-all" in said[0]
+    assert "bits a second" in said[1]
+    assert "bits a second" in said[2]
+    ((_, kind, message, _),) = run_ranks(_everything, 1)
+    assert (kind, "at least 2 ranks" in message) == ("ValueError", True)
+
+
+@pytest.mark.parametrize(
+    ("first_s", "expected"), [(0.3, 3 * 40960), (1.5, 3 * 40960), (3.0, 3 * 4096), (300.0, 3 * 4096)]
+)
+def test_a_slow_first_exchange_makes_the_others_smaller(first_s: float, expected: int) -> None:
+    assert module._shrunk(3 * 40960, first_s, 3) == expected
+
+
+def test_no_collective_takes_more_than_its_room() -> None:
+    for kind in COLLECTIVES.values():
+        for n in (2, 4, 8):
+            room = module.MOST_BYTES / max(1, kind.answer(n))
+            assert module.size_for(1e12, kind.sent(n), room) * max(1, kind.answer(n)) <= module.MOST_BYTES
+
+
+def pairs(rates: dict[tuple[int, int], float]) -> list[Measurement]:
+    return [Measurement(f"pair {a}->{b}", 1, (1.0,), rate) for (a, b), rate in rates.items()]
+
+
+def rates_of(up: list[float], down: list[float]) -> dict[tuple[int, int], float]:
+    n = len(up)
+    return {(a, b): min(up[a], down[b]) for a in range(n) for b in range(n) if a != b}
+
+
+@pytest.mark.parametrize(
+    ("up", "down", "expected"),
+    [
+        ([100, 100, 100, 100], [100, 100, 100, 100], None),
+        ([100, 100, 10, 100], [100, 100, 10, 100], 2),
+        ([100, 100, 100, 10], [100, 100, 100, 100], 3),  # one direction only
+        ([100, 100, 100], [10, 100, 100], 0),
+        ([20, 20, 20, 20], [100, 100, 100, 100], None),  # asymmetric, but all alike
+        ([95, 100, 85, 98], [99, 90, 100, 100], None),  # noise
+        ([100, 10], [100, 10], None),  # whose link it is cannot be told
+    ],
+)
+def test_straggler(up: list[float], down: list[float], expected: int | None) -> None:
+    assert straggler(pairs(rates_of(up, down))) == expected
+
+
+def test_no_straggler_without_pairs() -> None:
+    assert straggler([]) is None
+    assert straggler([Measurement("all-reduce fp32", 1, (1.0,), 1.0)]) is None
