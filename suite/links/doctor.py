@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from suite.links import delay_line, trial
 from suite.links.machine import Machine, Trial
+from suite.links.namespaces import CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN
 
-CAP_NET_ADMIN, CAP_SYS_ADMIN = 12, 21
+CAPABILITIES = {"CAP_SYS_ADMIN": CAP_SYS_ADMIN, "CAP_NET_ADMIN": CAP_NET_ADMIN, "CAP_NET_RAW": CAP_NET_RAW}
 CONTAINER_FIX = "docker run --privileged ..."
 """AppArmor's and seccomp's profiles of a container forbid more than the two capabilities; this lifts all."""
 
@@ -87,7 +88,7 @@ def namespaces(machine: Machine | None = None) -> Finding:
 def _namespaces(machine: Machine, tried: Trial) -> Finding:
     said = tried.get(trial.NAMESPACES) or tried.get(trial.ENTER)
     if said is None:
-        how = "as root" if machine.uid == 0 else "in a user namespace, without root"
+        how = "in a user namespace, without root" if _lacking(machine) else "as root"
         return Finding("namespaces", True, f"network namespaces work, {how}")
     why, fix = _why_no_namespaces(machine)
     return Finding("namespaces", False, f"{why} ({said})", fix)
@@ -104,11 +105,7 @@ def _why_no_namespaces(machine: Machine) -> tuple[str, str]:
                 f"the kernel is set to make no {kind} namespaces",
                 f"sudo sysctl -w user.max_{kind}_namespaces=1000",
             )
-    lacking = [
-        name
-        for name, number in (("CAP_SYS_ADMIN", CAP_SYS_ADMIN), ("CAP_NET_ADMIN", CAP_NET_ADMIN))
-        if not machine.has_capability(number)
-    ]
+    lacking = _lacking(machine)
     if machine.uid == 0:
         if lacking:
             return f"root without {' and '.join(lacking)}, as in a container", CONTAINER_FIX
@@ -128,6 +125,11 @@ def _why_no_namespaces(machine: Machine) -> tuple[str, str]:
             "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
         )
     return "an ordinary user may not make namespaces here", 'sudo env "PATH=$PATH" bandwise cluster up'
+
+
+def _lacking(machine: Machine) -> list[str]:
+    """Names of the capabilities that making namespaces takes and this process has not."""
+    return [name for name, number in CAPABILITIES.items() if not machine.has_capability(number)]
 
 
 def _programs(machine: Machine) -> list[Finding]:

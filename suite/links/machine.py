@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -13,25 +12,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from suite.links import trial
+from suite.links.system import environ, find
 
-# Tools of the system lie where an ordinary user's PATH does not look.
-SYSTEM_FOLDERS = ("/usr/sbin", "/sbin", "/usr/local/sbin")
+CHECKOUT = Path(__file__).resolve().parents[2]
 TRIAL_TIMEOUT_S = 60.0
 
 Trial = dict[str, str | None]
 """Step of `suite.links.trial` -> None where it worked, else what the system said; missing where not reached."""
 
 
-def find_program(name: str) -> str | None:
-    """Absolute path of a program, the system's own folders included; None where it is not installed."""
-    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *SYSTEM_FOLDERS]))
-
-
 def run_trial() -> Trial:
     """Try out namespaces and shaping. Starts one process; nothing of it is left."""
     try:
         done = subprocess.run(
-            [sys.executable, trial.__file__],
+            [sys.executable, "-m", trial.__name__],
+            cwd=CHECKOUT,
+            env=environ(),
             capture_output=True,
             text=True,
             timeout=TRIAL_TIMEOUT_S,
@@ -67,7 +63,7 @@ class Machine:
             root=Path("/"),
             uid=os.geteuid(),
             cores=len(os.sched_getaffinity(0)),
-            find=find_program,
+            find=find,
             trial=run_trial,
             python_header=Path(sysconfig.get_path("include"), "Python.h").is_file(),
         )

@@ -1,0 +1,265 @@
+"""The doctor: made-up systems get the right diagnosis and one command; the system at hand is tried for real."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from bandwise.cli import main
+from suite.links import doctor, trial
+from suite.links.doctor import Finding, checks, namespaces, obstacle
+from suite.links.machine import Machine, Trial, run_trial
+from tests.support import require_system
+
+WORKS: Trial = dict.fromkeys(trial.STEPS)
+NO_NETEM: Trial = {**WORKS, trial.NETEM: "Error: Specified qdisc kind is unknown."}
+REFUSED: Trial = {trial.NAMESPACES: "unshare(0x50000000): Operation not permitted"}
+PROGRAMS = ("ip", "tc", "nsenter", "g++", "apt-get")
+
+ALL_RIGHTS = "000001ffffffffff"
+DOCKER_DEFAULT = "00000000a80425fb"  # what Docker leaves to root: neither CAP_SYS_ADMIN nor CAP_NET_ADMIN
+QUIET = {
+    "proc/loadavg": "0.05 0.10 0.20 1/131 5021\n",
+    "proc/stat": "cpu  1000 0 200 8790 5 0 4 1 0 0\ncpu0 1 1\n",
+    "proc/meminfo": "MemTotal: 8000000 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n",
+    "proc/1/cgroup": "0::/init.scope\n",
+    "proc/sys/user/max_user_namespaces": "96365\n",
+    "proc/sys/user/max_net_namespaces": "96365\n",
+    "proc/sys/net/core/rmem_max": "8388608\n",
+    "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "performance\n",
+}
+
+
+def machine(
+    root: Path,
+    files: Mapping[str, str] | None = None,
+    *,
+    uid: int = 1000,
+    rights: str = "0",
+    programs: tuple[str, ...] = PROGRAMS,
+    tried: Trial = WORKS,
+    cores: int = 8,
+    header: bool = True,
+) -> Machine:
+    """A quiet machine, apart from what is said."""
+    found = {**QUIET, "proc/self/status": f"Name:\tx\nCapEff:\t{rights}\n", **(files or {})}
+    for name, text in found.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return Machine(
+        root=root,
+        uid=uid,
+        cores=cores,
+        find=lambda name: f"/usr/bin/{name}" if name in programs else None,
+        trial=lambda: tried,
+        python_header=header,
+    )
+
+
+def named(findings: list[Finding], name: str) -> Finding:
+    (found,) = (finding for finding in findings if finding.name == name)
+    return found
+
+
+APPARMOR = {"proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "uid", "rights", "cause", "fix"),
+    [
+        pytest.param(
+            APPARMOR, 1000, "0", "AppArmor",
+            "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0", id="Ubuntu 24.04",
+        ),
+        pytest.param(
+            {"proc/sys/kernel/unprivileged_userns_clone": "0\n"}, 1000, "0", "kept for root",
+            "sudo sysctl -w kernel.unprivileged_userns_clone=1", id="Debian 10",
+        ),
+        pytest.param(
+            {"proc/sys/user/max_user_namespaces": "0\n"}, 1000, "0", "no user namespaces",
+            "sudo sysctl -w user.max_user_namespaces=1000", id="RHEL 7",
+        ),
+        pytest.param(
+            {"proc/sys/user/max_net_namespaces": "0\n"}, 0, ALL_RIGHTS, "no net namespaces",
+            "sudo sysctl -w user.max_net_namespaces=1000", id="no net namespaces, root or not",
+        ),
+        pytest.param(
+            {".dockerenv": ""}, 0, DOCKER_DEFAULT, "root without CAP_SYS_ADMIN and CAP_NET_ADMIN",
+            "docker run --privileged ...", id="Docker as root",
+        ),
+        pytest.param(
+            {".dockerenv": ""}, 0, ALL_RIGHTS, "seccomp or AppArmor",
+            "docker run --privileged ...", id="Docker with rights and a profile",
+        ),
+        pytest.param(
+            {**APPARMOR, "run/.containerenv": ""}, 1000, "0", "the container's security profile",
+            "docker run --privileged ...", id="Podman on Ubuntu: a sysctl inside would not help",
+        ),
+        pytest.param(
+            {"proc/1/cgroup": "11:pids:/kubepods/burstable/pod3\n"}, 1000, "0", "the container's",
+            "docker run --privileged ...", id="Kubernetes",
+        ),
+        pytest.param(
+            {}, 1000, "0", "an ordinary user", 'sudo env "PATH=$PATH" bandwise cluster up', id="for no known reason",
+        ),
+    ],
+)  # fmt: skip
+def test_why_there_are_no_namespaces(
+    files: Mapping[str, str], uid: int, rights: str, cause: str, fix: str, tmp_path: Path
+) -> None:
+    asked = machine(tmp_path, files, uid=uid, rights=rights, tried=REFUSED)
+    found = namespaces(asked)
+    assert not found.ok
+    assert cause in found.detail
+    assert "Operation not permitted" in found.detail
+    assert found.fix == fix
+    assert obstacle(asked) == found
+    # what could not be tried is not said to be fine, and points to the same command
+    (bridge, delay) = (named(checks(machine=asked), name) for name in ("bridge", "delay"))
+    assert (bridge.ok, bridge.fix, delay.ok, delay.fix) == (False, fix, False, fix)
+
+
+def test_rights_that_a_namespace_does_not_give(tmp_path: Path) -> None:
+    """Where AppArmor lets a namespace be made and then takes the rights in it away."""
+    tried = {trial.NAMESPACES: "`ip link set lo up`: RTNETLINK answers: Operation not permitted"}
+    found = namespaces(machine(tmp_path, APPARMOR, tried=tried))
+    assert found.fix.endswith("apparmor_restrict_unprivileged_userns=0")
+
+
+@pytest.mark.parametrize(
+    ("missing", "manager", "fix"),
+    [
+        ("tc", "apt-get", "sudo apt-get install iproute2"),
+        ("tc", "dnf", "sudo dnf install iproute-tc"),
+        ("ip", "dnf", "sudo dnf install iproute"),
+        ("nsenter", "apk", "sudo apk add util-linux-misc"),
+        ("nsenter", "pacman", "sudo pacman -S util-linux"),
+        ("ip", "no manager that is known", "sudo apt-get install iproute2"),
+    ],
+)
+def test_a_missing_program(missing: str, manager: str, fix: str, tmp_path: Path) -> None:
+    programs = tuple({*PROGRAMS, manager} - {missing, "apt-get" if manager != "apt-get" else ""})
+    asked = machine(tmp_path, programs=programs)
+    found = obstacle(asked)
+    assert found is not None
+    assert (found.name, found.fix) == (missing, fix)
+    assert "not installed" in found.detail
+
+
+@pytest.mark.parametrize(
+    ("step", "fix"),
+    [
+        (trial.BRIDGE, "sudo modprobe bridge"),
+        (trial.VETH, "sudo modprobe veth"),
+        (trial.TBF, "sudo modprobe sch_tbf"),
+    ],
+)
+def test_a_kernel_that_lacks_something(step: str, fix: str, tmp_path: Path) -> None:
+    found = obstacle(machine(tmp_path, tried={**WORKS, step: "Unknown device type."}))
+    assert found is not None
+    assert (found.name, found.detail, found.fix) == (step, "Unknown device type.", fix)
+
+
+def test_a_good_machine_has_nothing_to_be_fixed(tmp_path: Path) -> None:
+    findings = checks(workers=8, machine=machine(tmp_path))
+    assert all(finding.ok and not finding.fix for finding in findings), findings
+    assert obstacle(machine(tmp_path)) is None
+    assert "without root" in named(findings, "namespaces").detail
+    assert "as root" in namespaces(machine(tmp_path, uid=0, rights=ALL_RIGHTS)).detail
+
+
+@pytest.mark.parametrize(
+    ("tried", "ok", "detail"),
+    [
+        (WORKS, True, "the kernel's netem"),
+        (NO_NETEM, True, "delay line in user space"),
+        ({**NO_NETEM, trial.PACKET: "no packet socket"}, False, "neither netem nor a packet socket"),
+    ],
+)
+def test_delays(tried: Trial, ok: bool, detail: str, tmp_path: Path) -> None:
+    found = named(checks(machine=machine(tmp_path, tried=tried)), "delay")
+    assert (found.ok, found.needed) == (ok, False)
+    assert detail in found.detail
+    assert bool(found.fix) is not ok
+
+
+WARNINGS = [
+    ("load", {"proc/loadavg": "3.10 1 1 2/99 1\n"}, {}, "3.10 on 8 cores"),
+    ("swap", {"proc/meminfo": "SwapTotal: 900 kB\nSwapFree: 400 kB\n"}, {}, "500 KiB"),
+    ("steal", {"proc/stat": "cpu  1000 0 0 8500 0 0 0 500 0 0\n"}, {}, "5.00%"),
+    ("governor", {"sys/devices/system/cpu/cpu1/cpufreq/scaling_governor": "powersave\n"}, {}, "powersave"),
+    ("cores", {}, {"cores": 2}, "2 for 4 workers: computing takes 2 times"),
+    ("compiler", {}, {"programs": ("ip", "tc", "nsenter")}, "no C++ compiler"),
+    ("compiler", {}, {"header": False}, "no header files"),
+    ("receive buffers", {"proc/sys/net/core/rmem_max": "212992\n"}, {"tried": NO_NETEM}, "212992"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "files", "options", "detail"), WARNINGS)
+def test_what_costs_speed_or_belief_is_a_warning(
+    name: str, files: Mapping[str, str], options: dict[str, object], detail: str, tmp_path: Path
+) -> None:
+    asked = machine(tmp_path, files, **options)  # type: ignore[arg-type]
+    findings = checks(machine=asked)
+    found = named(findings, name)
+    assert not found.ok
+    assert not found.needed
+    assert detail in found.detail
+    assert found.fix
+    assert obstacle(asked) is None
+    assert [finding.name for finding in findings if not finding.ok] == [name]
+
+
+def test_receive_buffers_do_not_matter_to_root_or_where_there_is_netem(tmp_path: Path) -> None:
+    small = {"proc/sys/net/core/rmem_max": "212992\n"}
+    for options in ({"uid": 0, "tried": NO_NETEM}, {"tried": WORKS}):
+        assert named(checks(machine=machine(tmp_path, small, **options)), "receive buffers").ok  # type: ignore[arg-type]
+
+
+def test_a_machine_that_tells_nothing(tmp_path: Path) -> None:
+    asked = Machine(tmp_path, 1000, 4, lambda name: name, lambda: WORKS, True)
+    assert all(finding.ok for finding in checks(machine=asked))
+
+
+def test_the_system_at_hand_is_left_as_it_was() -> None:
+    require_system("ip")
+    before = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
+    tried = run_trial()
+    after = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
+    assert before == after
+    assert trial.NAMESPACES in tried
+    if tried[trial.NAMESPACES] is None:
+        assert set(tried) >= {trial.NAMESPACES, trial.ENTER, trial.BRIDGE, trial.VETH, trial.TBF, trial.NETEM}
+
+
+def test_a_trial_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("suite.links.machine.trial.__name__", "suite.links.nothing_of_that_name")
+    tried = run_trial()
+    assert "nothing_of_that_name" in str(tried[trial.NAMESPACES])
+    assert not namespaces(machine(tmp_path, tried=tried)).ok
+
+
+@pytest.mark.parametrize(("tried", "code"), [(WORKS, 0), (REFUSED, 3)])
+def test_the_verb(
+    tried: Trial,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = machine(tmp_path, APPARMOR, tried=tried, cores=2)
+    monkeypatch.setattr(doctor.Machine, "here", lambda: asked)
+    assert main(["doctor", "--workers", "6", "--json"]) == code
+    found = json.loads(capsys.readouterr().out)
+    assert found["cluster"] is (code == 0)
+    assert {"name", "ok", "detail", "fix", "needed"} == set(found["findings"][0])
+    assert main(["doctor", "--workers", "6"]) == code
+    text = capsys.readouterr().out
+    assert "--  cores" in text
+    assert "2 for 6 workers" in text
+    assert ("NO  namespaces" in text) is (code == 3)
+    assert ("do: sudo sysctl -w kernel.apparmor" in text) is (code == 3)
