@@ -1,0 +1,184 @@
+"""What a timing session asks of a method: a configuration for every kind of step, equal where the steps are alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from reference_impls import SimulatedCluster, create
+from reference_impls.algorithm import Algorithm, Clock
+from reference_impls.algorithms.local_updates import ROUNDS, LocalUpdates
+from reference_impls.collectives import Group
+from reference_impls.reducers.momentum_sync import MomentumSync
+from reference_impls.registry import Method
+from tests.reference_impls.problem import LR, Net, gradients, learning_rate, names
+from tests.reference_impls.table import ROWS, STEPS, Row
+
+SIZE = 3
+
+
+def cluster(method: Method) -> SimulatedCluster:
+    return SimulatedCluster(
+        method, list(Net().parameters()), SIZE, lr=LR, seed=3, names=names(), bucket_bytes=256
+    )
+
+
+def kinds_of(members: SimulatedCluster, steps: int) -> list[str]:
+    """Train; the kind of every step."""
+    found = []
+    for step in range(steps):
+        grads = [gradients(members.parameters(r), r, step) for r in range(SIZE)]
+        members.step(grads, lr=learning_rate(step))
+        found.append(members.kind)
+    return found
+
+
+def sent(members: SimulatedCluster, kind: str) -> set[tuple[Any, ...]]:
+    """What rank 0 sent in steps of one kind: the distinct whole steps, each a tuple of stages with their bytes."""
+    frame = members.ledger.frame()
+    frame = frame[(frame["kind"] == kind) | (frame["kind"] == "plan")]
+    columns = ["stage", "collective", "calls", "payload_bytes", "wire_bytes"]
+    return {
+        tuple(map(tuple, rows[columns].to_numpy().tolist())) for _, rows in frame.groupby("step", sort=True)
+    }
+
+
+def method(row: Row) -> Method:
+    return create(row.algorithm, **row.options)
+
+
+def with_steady(row: Row, algorithm: Algorithm) -> Method:
+    return Method(row.algorithm, algorithm, method(row).hyperparameters)
+
+
+LOCAL = [row for row in ROWS if isinstance(method(row).algorithm, LocalUpdates)]
+STEPPING = [row for row in ROWS if row not in LOCAL]
+CASES = [(row, kind) for row in STEPPING for kind in method(row).algorithm.steady()]
+
+
+def test_the_table_has_methods_of_both_sorts_and_several_kinds() -> None:
+    assert len(LOCAL) >= 4
+    assert {kind for _, kind in CASES} >= {"step", "sync", "measure", "warm-up", "compressed"}
+
+
+@pytest.mark.parametrize("row", STEPPING, ids=lambda row: row.id)
+def test_every_kind_of_step_that_comes_is_there(row: Row) -> None:
+    seen = set(kinds_of(cluster(method(row)), STEPS))
+    assert seen == set(method(row).algorithm.steady())
+
+
+@pytest.mark.parametrize(("row", "kind"), CASES, ids=[f"{row.id}-{kind}" for row, kind in CASES])
+def test_steps_of_the_kind_come_at_once_often_and_send_the_same(row: Row, kind: str) -> None:
+    steady = method(row).algorithm.steady()[kind]
+    timed = cluster(with_steady(row, steady))
+    seen = kinds_of(timed, 8)
+    assert kind in seen[:4]
+    assert seen.count(kind) >= 6
+    real = cluster(method(row))
+    kinds_of(real, STEPS)
+    if (
+        row.options.get("momentum_sync") == "selective" and kind == "sync"
+    ):  # sends what was measured to disagree
+        assert {stage for step in sent(timed, kind) for stage, *_ in step} == {
+            stage for step in sent(real, kind) for stage, *_ in step
+        }
+    elif row.algorithm == "control-random-k":  # sends as many values as it happens to draw
+        assert {stage for step in sent(timed, kind) for stage, *_ in step} == {"values"}
+    else:
+        assert len(sent(timed, kind)) == 1
+        assert sent(timed, kind) == sent(real, kind)
+
+
+@pytest.mark.parametrize(("row", "kind"), CASES, ids=[f"{row.id}-{kind}" for row, kind in CASES])
+def test_what_is_steady_is_its_own_steady_configuration(row: Row, kind: str) -> None:
+    steady = method(row).algorithm.steady()[kind]
+    assert steady.steady()[kind] == steady
+
+
+@pytest.mark.parametrize("row", LOCAL, ids=lambda row: row.id)
+def test_local_updates_are_timed_by_whole_rounds(row: Row) -> None:
+    assert set(kinds_of(cluster(method(row)), STEPS)) <= {"local", "average"}
+    rounds = method(row).algorithm.steady()
+    assert list(rounds) == [f"round-{h}" for h in ROUNDS]
+    for h in ROUNDS[:3]:
+        timed = cluster(with_steady(row, rounds[f"round-{h}"]))
+        assert kinds_of(timed, 2 * h) == (["local"] * (h - 1) + ["average"]) * 2
+        (step,) = sent(timed, "average")
+        assert [stage for stage, *_ in step] == ["parameters"]
+
+
+def step_of(algorithm: str, kind: str = "step", **options: Any) -> Algorithm:
+    return create(algorithm, **options).algorithm.steady()[kind]
+
+
+def test_what_differs_in_when_alone_is_one_configuration() -> None:
+    lion = [
+        {"momentum_sync": "never"},
+        {"momentum_sync": "periodic", "sync_every": 50},
+        {"momentum_sync": "periodic", "sync_every": 10, "sync_until": 70},
+        {"momentum_sync": "doubling", "sync_doubling": 2.0},
+        {"momentum_sync": "selective", "sync_fraction": 0.5, "sync_measure_every": 7},
+        {"momentum_sync": "periodic", "sync_dtype": "bf16"},
+    ]
+    assert len({step_of("lion-cub-1bit", **options) for options in lion}) == 1
+    assert len({step_of("lion-cub-1bit", "sync", **options) for options in lion[1:4]}) == 1
+    budgets = [{}, {"total_steps": 100}, {"total_steps": 2000, "warmup_fraction": 0.3}, {"warmup_steps": 6}]
+    assert len({step_of("apmsqueeze", "compressed", **options) for options in budgets}) == 1
+    assert len({step_of("apmsqueeze", "warm-up", norm=norm) for norm in ("l1", "l2")}) == 1
+    rules = [("local-sgd", {"period": 3}), ("local-sgd", {"total_steps": 9}), ("qsr-sgd", {"alpha": 1.0})]
+    assert len({step_of(name, "round-4", **options) for name, options in rules}) == 1
+
+
+def test_what_differs_in_the_work_of_a_step_stays_apart() -> None:
+    fp32, bf16 = ({"momentum_sync": "periodic", "sync_dtype": dtype} for dtype in ("fp32", "bf16"))
+    assert step_of("lion-cub-1bit", "sync", **fp32) != step_of("lion-cub-1bit", "sync", **bf16)
+    assert step_of("lion-cub-1bit") != step_of("lion-cub-1bit", tie_policy="zero")
+    assert step_of("lion-cub-pbit", bits=4) != step_of("lion-cub-pbit", bits=8)
+    some, more = ({"momentum_sync": "selective", "sync_fraction": share} for share in (0.1, 0.9))
+    assert step_of("lion-cub-1bit", "measure", **some) != step_of("lion-cub-1bit", "measure", **more)
+    assert step_of("apmsqueeze", "compressed", norm="l1") != step_of("apmsqueeze", "compressed", norm="l2")
+    assert step_of("global-qsgd", bits=8) != step_of("global-qsgd", bits=16)
+    assert step_of("local-sgd", "round-4") != step_of("local-adamw", "round-4")
+
+
+@pytest.mark.parametrize(
+    ("options", "kinds"),
+    [
+        ({}, {"warm-up", "compressed"}),
+        ({"warmup_steps": 0}, {"compressed"}),
+        ({"warmup_steps": 0, "lr_warmup_steps": 3}, {"warm-up", "compressed"}),
+        ({"total_steps": 100, "warmup_fraction": 0.0}, {"compressed"}),
+        ({"total_steps": 100, "warmup_fraction": 1.0}, {"warm-up"}),
+        ({"total_steps": 100, "warmup_steps": 99}, {"warm-up", "compressed"}),
+    ],
+)
+def test_a_kind_that_never_comes_is_not_timed(options: dict[str, Any], kinds: set[str]) -> None:
+    assert set(create("apmsqueeze", **options).algorithm.steady()) == kinds
+
+
+@pytest.mark.parametrize("mode", ["never", "periodic", "doubling", "selective"])
+def test_the_kinds_of_a_synchronisation_rule_are_those_that_come(mode: str) -> None:
+    for every in (1, 2, 3, 4, 6):
+        for measure_every in (1, 2, 3, 4):
+            for until in (None, 0, 5):
+                rule = MomentumSync(mode, every=every, until=until, measure_every=measure_every)
+                clock = Clock(Group("world", 0, 2))
+                found = set()
+                for step in range(40):
+                    clock.step = step
+                    found.add(rule.kind(clock))
+                early = (
+                    until is not None and mode == "selective" and "sync" not in found
+                )  # ended before one came
+                assert set(rule.kinds()) - ({"sync"} if early else set()) == found, rule
+
+
+def test_a_configured_method_trains_like_the_name_and_options() -> None:
+    """What a session rebuilds from a steady configuration is a method like any other."""
+    own = create("lion-cub-1bit", momentum_sync="never", weight_decay=0.2)
+    rebuilt = Method(own.name, own.algorithm.steady()["step"], own.hyperparameters)
+    a, b = cluster(own), cluster(rebuilt)
+    kinds_of(a, 5)
+    kinds_of(b, 5)
+    assert all((x == y).all() for x, y in zip(a.parameters(1), b.parameters(1), strict=True))

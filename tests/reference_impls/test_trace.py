@@ -1,0 +1,223 @@
+"""Phases of a step, measured with a clock that only the method and the transport move."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls.algorithm import Algorithm, Clock, Shard
+from reference_impls.collectives import Collective, Exchange, finish, start
+from reference_impls.drivers.engine import Engine
+from reference_impls.drivers.ledger import Ledger
+from reference_impls.drivers.lockstep import Lockstep
+from reference_impls.drivers.serial import Serial
+from reference_impls.drivers.team import Team
+from reference_impls.drivers.trace import PHASES, Trace, Untraced
+from reference_impls.drivers.worker import Worker
+
+SHARDS = 3
+
+
+class Hand:
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+HAND = Hand()
+
+
+class Slow(Lockstep):
+    """A launch takes no time of its own, an answer 1000 s."""
+
+    def wait(self, handle: list[Any]) -> list[Any]:
+        HAND.now += 1000
+        return super().wait(handle)
+
+
+@dataclass(frozen=True)
+class Spends(Algorithm):
+    """Says in every phase how long it computed; every number occurs once."""
+
+    defaults = {"lr": 0.1}  # noqa: RUF012 - a class attribute, like the hyper-parameters of any method
+
+    def plan(self, clock: Clock) -> Exchange[str]:
+        HAND.now += 0.25
+        yield from clock.world.sum(torch.ones(1), "plan")
+        HAND.now += 0.5
+        return "step"
+
+    def reduce(self, shard: Shard) -> Exchange[Tensor]:
+        HAND.now += 1
+        yield from shard.world.max(torch.ones(1), "scale")
+        HAND.now += 2
+        yield from shard.world.sum(shard.grads, "gradient")
+        HAND.now += 4
+        return shard.grads
+
+    def update(self, shard: Shard, reduced: Tensor) -> None:
+        HAND.now += 8
+
+    def synchronize(self, shard: Shard) -> Exchange[None]:
+        HAND.now += 16
+        yield from shard.world.mean(shard.params, "parameters")
+        HAND.now += 32
+
+
+@dataclass(frozen=True)
+class Local(Algorithm):
+    """Computes in `reduce`, and asks for nothing."""
+
+    defaults = {"lr": 0.1}  # noqa: RUF012
+
+    def reduce(self, shard: Shard) -> Tensor:
+        HAND.now += 1
+        return shard.grads
+
+
+@dataclass(frozen=True)
+class InBackground(Algorithm):
+    """Starts an exchange in one step that is finished in the next."""
+
+    defaults = {"lr": 0.1}  # noqa: RUF012
+
+    def synchronize(self, shard: Shard) -> Exchange[None]:
+        waiting = shard.pending.pop("mean", None)
+        shard.pending["mean"] = yield from start(self._mean(shard))
+        if waiting is not None:
+            yield from finish(waiting)
+
+    @staticmethod
+    def _mean(shard: Shard) -> Exchange[Tensor]:
+        HAND.now += 1
+        yield from shard.world.mean(shard.params.clone(), "first")
+        HAND.now += 2
+        mean = yield from shard.world.mean(shard.params.clone(), "second")
+        HAND.now += 4
+        return mean
+
+
+def team(algorithm: Algorithm, lag: int = 1) -> tuple[Team, Trace]:
+    """One worker with three shards of one parameter each, traced as an optimizer does it."""
+    groups = [
+        {
+            "params": [torch.zeros(4) for _ in range(SHARDS)],
+            "param_names": [str(i) for i in range(SHARDS)],
+            "lr": 0.1,
+        }
+    ]
+    trace = Trace(HAND)
+    engine = Engine(Serial(Slow(1), trace), [Ledger(0)], lag)
+    engine.trace = trace
+    found = Team([Worker(algorithm, groups, rank=0, size=1, bucket_bytes=16)], engine)
+    assert found.shards == SHARDS
+    return found, trace
+
+
+def step(members: Team) -> None:
+    """A step with 64 s of forward and backward before each shard."""
+    for index in range(members.shards):
+        HAND.now += 64
+        if index == 0:
+            members.plan()
+        members.submit_next()
+    members.complete()
+
+
+@pytest.mark.parametrize("lag", [1, 2, 7])
+def test_every_second_is_counted_where_it_belongs(lag: int) -> None:
+    members, trace = team(Spends(), lag)
+    began = HAND.now
+    for _ in range(2):
+        step(members)
+    assert trace.steps == 2
+    assert trace.per_step() == {
+        "plan": 0.25 + 0.5,
+        "encode": SHARDS * (1 + 2),  # up to a collective
+        "communication": 1000 * (1 + 3 * SHARDS),
+        "decode": SHARDS * 4,  # what leads to the result
+        "update": SHARDS * (8 + 16 + 32),
+    }
+    assert HAND.now - began - trace.total == 2 * SHARDS * 64  # what is left is forward and backward
+
+
+def test_a_method_that_sends_nothing_has_no_communication() -> None:
+    members, trace = team(Local())
+    step(members)
+    assert trace.seconds == {**dict.fromkeys(PHASES, 0.0), "encode": SHARDS}
+
+
+def test_exchanges_in_the_background_are_part_of_the_update() -> None:
+    members, trace = team(InBackground())
+    step(members)
+    assert trace.seconds["update"] == SHARDS * 1
+    assert trace.seconds["communication"] == SHARDS * 1000
+    step(members)
+    assert trace.seconds["update"] == SHARDS * (1 + 2 + 4 + 1)
+    assert trace.seconds["communication"] == SHARDS * 3000
+    assert trace.seconds["encode"] == trace.seconds["decode"] == 0
+
+
+def test_a_trace_can_begin_anew() -> None:
+    members, trace = team(Spends())
+    step(members)
+    trace.clear()
+    assert trace.steps == trace.total == 0
+    assert trace.per_step() == dict.fromkeys(PHASES, 0.0)
+    step(members)
+    assert trace.per_step()["decode"] == SHARDS * 4
+
+
+def test_drivers_measure_nothing_unless_asked() -> None:
+    def forbidden() -> float:
+        raise AssertionError("the clock was read")
+
+    idle = Untraced(forbidden)
+    assert idle.enter("encode") is None
+    idle.rename("decode")
+    idle.end_step()
+    assert idle.total == idle.steps == 0
+    assert isinstance(Engine(Lockstep(1), [Ledger(0)]).trace, Untraced)
+
+
+class Order(Lockstep):
+    """Writes down launches and waits."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.events: list[str] = []
+
+    def launch(self, requests: Sequence[Collective]) -> list[Any]:
+        self.events.append(f"launch {requests[0].stage}")
+        return super().launch(requests)
+
+    def wait(self, handle: list[Any]) -> list[Any]:
+        self.events.append("wait")
+        return super().wait(handle)
+
+
+def test_serial_waits_for_every_collective_before_anything_else() -> None:
+    below, trace = Order(), Trace()
+    driver = Engine(Serial(below, trace), [Ledger(0)], lag=9)
+    world = Worker(
+        Local(), [{"params": [torch.zeros(1)], "param_names": ["0"], "lr": 1.0}], rank=0, size=1
+    ).clock.world
+    for name in "ab":
+        driver.submit([world.sum(torch.ones(1), name)])
+    driver.finish()
+    assert below.events == ["launch a", "wait", "launch b", "wait"]
+    below.events.clear()
+    driver.transport = below
+    for name in "ab":
+        driver.submit([world.sum(torch.ones(1), name)])
+    driver.finish()
+    assert below.events == ["launch a", "launch b", "wait", "wait"]
