@@ -72,7 +72,7 @@ CASES = Table(
         *described(
             "float",
             exposed_s="exposed communication, seconds a step: run minus null, paired by round, median",
-            exposed_low="95 % order-statistic interval of it; empty below six pairs",
+            exposed_low="95 % order-statistic interval of it; empty below six such rounds",
             exposed_high="its upper end",
         ),
         *described("int", n_phases="rounds with phases; below six they are medians without an interval"),
@@ -89,6 +89,7 @@ CASES = Table(
             received_bytes_per_step="bytes received, a step, mean over ranks, by the ledger",
         ),
         *described("text", path="for each codec whether compiled or eager, as JSON"),
+        *described("flag", stale="the method's source has moved since it was timed, its version has not"),
     ),
     keys=3,
 )
@@ -138,7 +139,7 @@ ARMS = Table(
             check="direct runs composed alike: confirmed, not confirmed, contradicted; empty: none",
             checked_by="arms whose direct runs the check is by: its own, else those composed alike",
         ),
-        *described("flag", refused="no number is given"),
+        *described("flag", stale="a case of it is stale, as in cases", refused="no number is given"),
         *described("text", reason="why it is refused or not confirmed, in a sentence"),
     ),
     keys=4,

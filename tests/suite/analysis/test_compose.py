@@ -1,0 +1,102 @@
+"""What a training consists of is what it does when it is run, and rounds between measured lengths lie on a line."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from reference_impls import SimulatedCluster
+from suite.analysis.compose import (
+    CompositionError,
+    Makeup,
+    composed_s,
+    composition,
+    makeup,
+    planned_kinds,
+    round_s,
+)
+from suite.runs.resolve import make_spec, resolve_algorithm, resolve_workload
+from suite.runs.spec import Rate, RunSpec
+from suite.runs.train import learning_rate
+from tests.reference_impls.table import ROWS, STEPS
+
+
+def spec_of(algorithm: str, options: dict[str, object], steps: int = STEPS) -> RunSpec:
+    rate = Rate("cosine", 0.01, 0.0001, 2)
+    return make_spec(
+        algorithm=resolve_algorithm(algorithm, options, 2, steps, rate.warmup),
+        workload=resolve_workload("digits-mlp", {}, "iid"),
+        sharding="iid",
+        world_size=2,
+        steps=steps,
+        batch_size=4,
+        lr=rate,
+        seed=3,
+        backend="simulated",
+        bucket_bytes=1 << 20,
+    )
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_planned_kinds_are_those_that_are_taken(row):
+    spec = spec_of(row.algorithm, row.options)
+    rate = learning_rate(spec)
+    cluster = SimulatedCluster(
+        spec.algorithm.name,
+        [torch.zeros(40)],
+        world_size=2,
+        lr=spec.lr.peak,
+        seed=3,
+        **spec.algorithm.options,
+    )
+    generator = torch.Generator().manual_seed(1)
+    taken = []
+    for step in range(spec.steps):
+        cluster.step([[torch.randn(40, generator=generator)] for _ in range(2)], lr=rate(step))
+        taken.append(cluster.kind)
+    assert planned_kinds(spec) == taken
+
+
+def test_makeup_of_kinds():
+    assert makeup(["step", "sync", "step"], ["step", "sync", "measure"]) == Makeup(
+        3, {"step": 2, "sync": 1}, False
+    )
+    with pytest.raises(CompositionError, match="no steps of the kind sync"):
+        makeup(["step", "sync"], ["step"])
+    with pytest.raises(CompositionError, match="no steps of the kind step"):
+        makeup(["step"], [])
+
+
+def test_makeup_of_rounds():
+    kinds = ["average", "local", "average", "local", "local", "average", "average"]
+    assert makeup(kinds, ["round-1", "round-4"]) == Makeup(
+        7, {"round-1": 2, "round-2": 1, "round-3": 1}, True
+    )
+    with pytest.raises(CompositionError, match="ends 2 steps into a round"):
+        makeup(["average", "local", "local"], ["round-1", "round-4"])
+
+
+def test_rounds_lie_on_the_line_between_their_neighbours():
+    known = {4: 1.0, 16: 2.0, 64: 10.0}
+    assert [round_s(h, known) for h in (4, 10, 16, 40, 64)] == [1.0, 1.5, 2.0, 6.0, 10.0]
+    assert round_s(70, known) == pytest.approx(11.0)  # the slope of the last two
+    assert round_s(1, known) == pytest.approx(0.75)  # the slope of the first two
+    with pytest.raises(CompositionError, match="come out at"):
+        round_s(1, {4: 0.1, 16: 2.0})
+    with pytest.raises(CompositionError, match="two measured lengths"):
+        round_s(5, {4: 1.0})
+    assert round_s(4, {4: 1.0}) == 1.0
+
+
+def test_composed_seconds():
+    assert composed_s(Makeup(10, {"step": 9, "sync": 1}, False), {"step": 0.1, "sync": 0.5}) == pytest.approx(
+        1.4
+    )
+    rounds = Makeup(20, {"round-8": 2, "round-4": 1}, True)
+    assert composed_s(rounds, {"round-4": 1.0, "round-16": 4.0}) == pytest.approx(2 * 2.0 + 1.0)
+
+
+def test_extrapolation_is_said():
+    timed = ["round-4", "round-16"]
+    for length, word in ((4, "measured"), (5, "interpolated"), (2, "extrapolated"), (17, "extrapolated")):
+        assert composition(Makeup(length, {f"round-{length}": 1}, True), timed) == f"rounds {word}"

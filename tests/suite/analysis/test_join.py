@@ -1,0 +1,273 @@
+"""Speed is joined to accuracy of the same kind alone, and direct runs decide whether composing holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reference_impls import registry
+from suite.analysis.session_tables import derive
+from suite.runs.status import Status
+from suite.runs.store import Store
+from tests.suite.analysis import made_up_session as made
+from tests.suite.analysis import made_up_study
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made.write_sweep(tmp_path_factory.mktemp("sweep"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+def arms(record, store, sharding="iid"):
+    rows = derive(record, store)[0]["arms"]
+    return {row["arm"]: row for row in rows if row["sharding"] == sharding}
+
+
+NUMBERS = ("n", "seconds", "step_s", "speedup", "speedup_low", "default_speedup", "n_pairs")
+
+Change = Callable[[dict[str, Any]], object]
+OTHER_KIND: dict[str, tuple[Change, str]] = {
+    "workload": (lambda r: r["workload"].update(name="digits-vit"), "another workload: timed digits-vit"),
+    "workload's version": (lambda r: r["workload"].update(version=0), "another version of the workload"),
+    "workload's options": (
+        lambda r: r["workload"].update(options={"hidden": 3}),
+        "another options of the workload",
+    ),
+    "world size": (lambda r: r.update(world_size=2), "another workers: timed 2, trained 4"),
+    "batch size": (lambda r: r.update(batch_size=16), "another batch size: timed 16, trained 32"),
+    "bucket size": (lambda r: r.update(bucket_bytes=1), "another bucket size in bytes: timed 1"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_KIND)
+def test_what_is_of_another_kind_is_never_joined(sweep, store, name):
+    change, reason = OTHER_KIND[name]
+    record = made.record(sweep)
+    change(record)
+    tables, facts = derive(record, store)
+    assert facts["join"]["refused"]
+    assert reason in facts["join"]["reason"]
+    assert len(tables["arms"]) == 18
+    for row in tables["arms"]:
+        assert row["refused"]
+        assert reason in row["reason"]
+        assert all(row[column] is None for column in NUMBERS)
+
+
+def test_a_sweep_that_is_gone_refuses_the_join(sweep, store):
+    tables, facts = derive(made.changed(made.record(sweep), sweep="no-such-sweep"), store)
+    assert facts["join"]["refused"]
+    assert "no-such-sweep" in facts["join"]["reason"]
+    assert tables["arms"] == []
+    assert tables["cases"]  # what was timed stays
+
+
+def only_refused(record: dict[str, Any], store: Store, names: set[str], reason: str) -> None:
+    """These arms are refused for this reason and the others have their numbers."""
+    for arm, row in arms(record, store).items():
+        assert row["refused"] == (arm in names), (arm, row["reason"])
+        assert (row["speedup"] is None) == (arm in names)
+        if arm in names:
+            assert reason in row["reason"]
+            assert all(row[column] is None for column in NUMBERS)
+
+
+def test_an_arm_that_was_not_timed(sweep, store):
+    record = made.record(sweep)
+    del record["uses"]["squeeze"]
+    only_refused(record, store, {"squeeze"}, "has not timed this arm")
+
+
+def test_an_arm_whose_options_have_changed_since(sweep, store, tmp_path_factory):
+    record = made.record(sweep)
+    text = made.SWEEP.replace("momentum_sync: never", "momentum_sync: never, tie_policy: plus")
+    moved = made.write_sweep(tmp_path_factory.mktemp("moved"), text)
+    only_refused({**record, "sweep": str(moved)}, store, {"lion-1bit"}, "timed other options of it (step)")
+
+
+def test_when_steps_of_a_kind_are_taken_may_change(sweep, store, tmp_path_factory):
+    record = made.record(sweep)
+    text = made.SWEEP.replace("sync_every: 10", "sync_every: 20")
+    moved = made.write_sweep(tmp_path_factory.mktemp("moved"), text)
+    row = arms({**record, "sweep": str(moved)}, store)["lion-1bit-10"]
+    assert row["steps_by_kind"] == '{"step":95,"sync":5}'
+    true = 100 * made.REFERENCE_S / (95 * made.LION_S + 5 * made.STEP_S["sync"])
+    assert row["speedup"] == pytest.approx(true)
+
+
+def test_a_case_that_the_record_lost(sweep, store):
+    record = made.record(sweep)
+    lost = record["uses"]["squeeze"]["iid"]["warm-up"]
+    record["cases"] = [case for case in record["cases"] if case["case_id"] != lost]
+    only_refused(record, store, {"squeeze"}, "lacks the case of warm-up")
+
+
+def test_too_few_undisturbed_rounds(sweep, store):
+    record = made.record(sweep)
+    case = record["uses"]["squeeze"]["iid"]["compressed"]
+    for block in record["links"][0]["blocks"]:
+        if (block["case_id"], block["mode"], block["round"]) == (case, "run", 4):
+            block["disturbed"] = True
+    only_refused(
+        record, store, {"squeeze"}, "5 rounds in which all its blocks were undisturbed, and it takes 6"
+    )
+
+
+def test_a_reference_of_too_few_rounds_gives_no_speedup_at_all(sweep, store):
+    record = made.record(sweep)
+    for block in record["links"][0]["blocks"]:
+        if (block["case_id"], block["round"]) == (record["links"][0]["reference"], 4):
+            block["disturbed"] = True
+    only_refused(record, store, set(arms(record, store)), "it and the reference were undisturbed")
+
+
+def test_a_disturbed_link_gives_no_number(sweep, store):
+    record = made.record(sweep)
+    record["links"][0] |= {"status": "disturbed", "reason": "others used the machine"}
+    record["links"][0]["direct"] = made.direct(sweep, "sgd", lambda number: 1.0)
+    only_refused(record, store, set(arms(record, store)), "others used the machine")
+    tables, facts = derive(record, store)
+    for row in tables["cases"]:
+        assert all(
+            row[c] is None for c in ("unit_s", "step_s", "speedup", "default_speedup", "exposed_s", "null_s")
+        )
+    (check,) = tables["direct"]
+    assert (check["ratio"], check["direct_s"], check["verdict"]) == (None, None, "not confirmed")
+    assert facts["links"][0]["rho"] is None
+
+
+def source(algorithm: str) -> dict[str, Any]:
+    about = registry.info(algorithm)
+    return {"version": about.version, "source_hash": about.source_hash}
+
+
+def with_sources(record: dict[str, Any]) -> dict[str, Any]:
+    for case in record["cases"]:
+        case["source"] = source(case["algorithm"]) if case["role"] == "method" else {}
+    return record
+
+
+def test_another_version_of_a_method(sweep, store, monkeypatch):
+    record = with_sources(made.record(sweep))
+    assert not any(row["refused"] or row["stale"] for row in arms(record, store).values())
+    case = next(case for case in record["cases"] if case["algorithm"] == "apmsqueeze")
+    case["source"]["version"] += 1
+    only_refused(record, store, {"squeeze"}, "timed with another version of apmsqueeze")
+
+
+def test_a_method_whose_source_has_moved_is_marked(sweep, store):
+    record = with_sources(made.record(sweep))
+    for case in record["cases"]:
+        if case["algorithm"] == "apmsqueeze" and case["kind"] == "compressed":
+            case["source"]["source_hash"] = "0" * 16
+    found = arms(record, store)
+    assert [arm for arm, row in found.items() if row["stale"]] == ["squeeze"]
+    assert not found["squeeze"]["refused"]
+    assert [row["kind"] for row in derive(record, store)[0]["cases"] if row["stale"]] == ["compressed"]
+
+
+def finish(store: Store, spec: Any, kinds: dict[str, int]) -> None:
+    result = {"status": "done", "reason": "", "steps_by_kind": kinds}
+    made_up_study.finish(store, spec, Status("done"), result)
+
+
+def test_a_finished_run_that_took_other_steps_than_planned(sweep, store):
+    spec = made._trainings(sweep)["lion-1bit-10", "iid"]
+    finish(store, spec, {"step": 90, "sync": 10})
+    assert not arms(made.record(sweep), store)["lion-1bit-10"]["refused"]
+    finish(store, spec, {"step": 91, "sync": 9})
+    only_refused(made.record(sweep), store, {"lion-1bit-10"}, "a finished run took the steps")
+
+
+def noisy(middle: float, width: float) -> Callable[[int], float]:
+    """Ratios of six rounds from middle - width to middle + width."""
+    return lambda number: middle + width * (number - 2.5) / 2.5
+
+
+VERDICTS = (
+    (1.0, 0.0, "confirmed"),
+    (1.0, 0.099, "confirmed"),
+    (1.0, 0.11, "not confirmed"),
+    (1.12, 0.05, "not confirmed"),
+    (1.12, 0.01, "contradicted"),
+    (0.8, 0.05, "contradicted"),
+)
+
+
+@pytest.mark.parametrize(("middle", "width", "verdict"), VERDICTS)
+def test_direct_runs(sweep, store, middle, width, verdict):
+    record = made.record(sweep)
+    record["links"][0]["direct"] = made.direct(sweep, "lion-1bit-10", noisy(middle, width))
+    (row,) = derive(record, store)[0]["direct"]
+    assert (row["n"], row["n_disturbed"], row["value"], row["verdict"]) == (6, 0, 97.5, verdict)
+    assert [row["ratio"], row["ratio_low"], row["ratio_high"]] == pytest.approx(
+        [middle, middle - width, middle + width]
+    )
+    assert (row["reason"] is None) == (verdict == "confirmed")
+    found = arms(record, store)["lion-1bit-10"]
+    assert (found["check"], found["checked_by"]) == (verdict, "lion-1bit-10")
+    assert found["refused"] == (verdict == "contradicted")
+    assert (found["speedup"] is None) == (verdict == "contradicted")
+
+
+def test_direct_runs_stand_for_what_is_composed_alike(sweep, store):
+    record = made.record(sweep)
+    record["links"][0]["direct"] = [
+        *made.direct(sweep, "local-16", noisy(1.3, 0.01)),
+        *made.direct(sweep, "sgd", noisy(1.0, 0.01)),
+        *made.direct(sweep, "lion", noisy(1.05, 0.2)),
+    ]
+    for sharding in ("iid", "by-class"):
+        found = arms(record, store, sharding)
+        checks = {arm: (row["check"], row["checked_by"], row["refused"]) for arm, row in found.items()}
+        rounds = ("contradicted", "local-16", True)
+        assert checks == {
+            "sgd": ("confirmed", "sgd", False),
+            "lion": ("not confirmed", "lion", False),
+            "lion-1bit": ("not confirmed", "lion, sgd", False),
+            "local-16": rounds,
+            "local-8": rounds,
+            "qsr": rounds,
+            "silence": rounds,
+            "lion-1bit-10": (None, None, False),
+            "squeeze": (None, None, False),
+        }
+        assert found["qsr"]["reason"].startswith(
+            "direct runs of local-16: composed over direct seconds is 1.300"
+        )
+
+
+def test_disturbed_direct_runs_do_not_count(sweep, store):
+    record = made.record(sweep)
+    runs = made.direct(sweep, "sgd", noisy(1.0, 0.0))
+    runs[0] |= {"disturbed": True, "seconds": 1e3}
+    record["links"][0]["direct"] = runs
+    (row,) = derive(record, store)[0]["direct"]
+    assert (row["n"], row["n_disturbed"], row["ratio"], row["verdict"]) == (5, 1, None, "not confirmed")
+    assert "5 undisturbed direct runs, and it takes 6" in row["reason"]
+
+
+def test_a_direct_run_that_took_other_steps_contradicts(sweep, store):
+    record = made.record(sweep)
+    record["links"][0]["direct"] = made.direct(sweep, "squeeze", noisy(1.0, 0.0))
+    record["links"][0]["direct"][3]["steps_by_kind"] = {"warm-up": 100}
+    assert arms(record, store)["squeeze"]["refused"]
+
+
+def test_a_shorter_direct_run_is_composed_of_its_own_steps(sweep, store):
+    record = made.record(sweep)
+    runs = made.direct(sweep, "sgd", noisy(1.0, 0.0))
+    for run in runs:
+        run["spec"] |= {"steps": 50}
+        run |= {"seconds": run["seconds"] / 2, "steps": 50, "steps_by_kind": {"step": 50}}
+    record["links"][0]["direct"] = runs
+    (row,) = derive(record, store)[0]["direct"]
+    assert (row["steps"], row["verdict"]) == (50, "confirmed")

@@ -1,0 +1,290 @@
+"""Speed tables from a session whose truth is known: composed seconds, paired ratios, bytes that depend on content alone."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pytest
+
+from reference_impls.schedules import QSR, LearningRate, sync_steps
+from suite.analysis.session_tables import collect_session, derive, load_facts
+from suite.analysis.speed import LinkSamples, case_rows, interval, speedup
+from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLES, session_table_path
+from suite.analysis.tables import TableError, read_table, to_csv
+from suite.runs.store import Store
+from tests.suite.analysis import made_up_session as made
+
+ARMS_BY_HAND = ("sgd", "lion", "lion-1bit", "lion-1bit-10", "local-16", "local-8", "squeeze", "silence")
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made.write_sweep(tmp_path_factory.mktemp("sweep"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+def arms(record, store, sharding="iid"):
+    rows = derive(record, store)[0]["arms"]
+    return {row["arm"]: row for row in rows if row["sharding"] == sharding}
+
+
+def case_of(record, algorithm, kind="step"):
+    (found,) = [c for c in record["cases"] if (c["algorithm"], c["kind"]) == (algorithm, kind)]
+    return found
+
+
+@pytest.mark.parametrize("arm", ARMS_BY_HAND)
+def test_composed_seconds_are_those_of_the_parts(sweep, store, arm):
+    row = arms(made.record(sweep), store)[arm]
+    factors = sorted(made.factor(number) for number in range(made.ROUNDS))
+    true = made.composed_truth_s(sweep, arm)
+    assert not row["refused"], row["reason"]
+    assert row["seconds"] == pytest.approx(true * median(factors))
+    assert (row["seconds_low"], row["seconds_high"]) == pytest.approx((true * factors[0], true * factors[-1]))
+    assert (row["n"], row["n_pairs"], row["n_default_pairs"]) == (6, 6, 6)
+
+
+@pytest.mark.parametrize("arm", ARMS_BY_HAND)
+def test_what_a_round_has_in_common_leaves_no_trace_in_a_speedup(sweep, store, arm):
+    row = arms(made.record(sweep), store)[arm]
+    true = 100 * made.REFERENCE_S / made.composed_truth_s(sweep, arm)
+    assert [row["speedup"], row["speedup_low"], row["speedup_high"]] == pytest.approx([true] * 3)
+    over_default = true * made.DEFAULT_S / made.REFERENCE_S
+    assert [row["default_speedup"], row["default_low"], row["default_high"]] == pytest.approx(
+        [over_default] * 3
+    )
+
+
+def test_the_rounds_of_a_rule_are_those_of_the_runs_own_learning_rate(sweep, store):
+    row = arms(made.record(sweep), store)["qsr"]
+    rate = LearningRate("cosine", peak=0.1, min=0.001, warmup=10, total=100)
+    ends = sync_steps(QSR(0.2, 4, warmup=10, total=100), rate, 100)
+    lengths = Counter(b - a for a, b in zip([0, *ends], ends, strict=False))
+    assert json.loads(row["steps_by_kind"]) == {f"round-{h}": count for h, count in lengths.items()}
+    assert len(lengths) > 3  # rounds grow, so this is no constant period
+    factors = [made.factor(number) for number in range(made.ROUNDS)]
+    true = sum(count * made.round_truth_s(h) for h, count in lengths.items())
+    assert row["seconds"] == pytest.approx(true * median(factors))
+
+
+def test_how_seconds_come_about_is_said(sweep, store):
+    found = {arm: row["composition"] for arm, row in arms(made.record(sweep), store).items()}
+    assert found == {
+        "sgd": "one kind",
+        "lion": "one kind",
+        "lion-1bit": "one kind",
+        "lion-1bit-10": "several kinds",
+        "squeeze": "several kinds",
+        "local-16": "rounds measured",
+        "local-8": "rounds interpolated",
+        "qsr": "rounds interpolated",
+        "silence": "rounds extrapolated",
+    }
+
+
+def test_cases(sweep):
+    record = made.record(sweep)
+    rows = {row["case_id"]: row for row in case_rows(record)}
+    local = rows[case_of(record, "local-sgd", "round-16")["case_id"]]
+    factors = sorted(made.factor(number) for number in range(made.ROUNDS))
+    true = made.round_truth_s(16)
+    assert local["unit_s"] == pytest.approx(true * median(factors))
+    assert local["step_s"] == pytest.approx(true * median(factors) / 16)
+    assert (local["step_low"], local["step_high"]) == pytest.approx(
+        (true * factors[0] / 16, true * factors[-1] / 16)
+    )
+    assert local["speedup"] == pytest.approx(made.REFERENCE_S * 16 / true)
+    assert local["null_s"] == pytest.approx(0.4 * true * median(factors) / 16)
+    assert local["exposed_s"] == pytest.approx(0.6 * true * median(factors) / 16)
+    assert (local["exposed_low"], local["exposed_high"]) == pytest.approx(
+        (0.6 * true * factors[0] / 16, 0.6 * true * factors[-1] / 16)
+    )
+    assert (local["n_phases"], local["encode_s"], local["other_s"]) == (6, 0.002, 0.0001)
+    assert (local["wire_bytes_per_step"], local["received_bytes_per_step"]) == (1000.0, 2000.0)
+    reference = rows[made.DDP[1]["case_id"]]
+    assert (reference["reference"], reference["default"]) == (True, False)
+    assert (reference["speedup"], reference["speedup_low"], reference["speedup_high"]) == (1.0, 1.0, 1.0)
+    assert (reference["n_phases"], reference["encode_s"], reference["screen_s"]) == (0, None, 0.2)
+    only_screened = rows[made.DDP[2]["case_id"]]
+    assert (only_screened["n"], only_screened["unit_s"], only_screened["screen_s"]) == (0, None, 0.2)
+
+
+def test_exposed_communication_of_few_rounds_has_no_interval(sweep):
+    record = made.record(sweep)
+    record["links"][0]["blocks"] = [
+        b for b in record["links"][0]["blocks"] if b["mode"] == "run" or b["round"] < 3
+    ]
+    row = case_rows(record)[0]
+    assert (row["n"], row["n_exposed"], row["n_phases"]) == (6, 3, 0)
+    assert row["exposed_s"] is not None
+    assert (row["exposed_low"], row["exposed_high"]) == (None, None)
+
+
+def test_a_repeated_block_takes_the_place_of_the_disturbed_one(sweep, store):
+    record = made.record(sweep)
+    expected = arms(record, store)["lion-1bit"]
+    blocks = record["links"][0]["blocks"]
+    case = case_of(record, "lion-cub-1bit")
+    (first,) = [b for b in blocks if (b["case_id"], b["mode"], b["round"]) == (case["case_id"], "run", 2)]
+    blocks.append({**first, "attempt": 1})
+    first |= {"disturbed": True, "unit_seconds": [9.0, 9.0, 9.0]}
+    assert arms(record, store)["lion-1bit"] == expected
+    row = next(row for row in case_rows(record) if row["case_id"] == case["case_id"])
+    assert (row["n"], row["n_disturbed"]) == (6, 1)
+
+
+def test_the_order_of_blocks_changes_nothing(sweep, tmp_path):
+    record = made.record(sweep)
+    record["links"][0]["direct"] = made.direct(sweep, "squeeze", lambda number: 1.0 + 0.01 * number)
+    made.saved(tmp_path, record)
+    before = {path.name: path.read_bytes() for path in collect_session(tmp_path, "made-up")}
+    draw = random.Random(7)
+    for name in ("blocks", "direct", "probe", "screen"):
+        draw.shuffle(record["links"][0][name])
+    draw.shuffle(record["cases"])
+    made.saved(tmp_path, record)
+    after = {path.name: path.read_bytes() for path in collect_session(tmp_path, "made-up")}
+    assert before == after
+
+
+def test_the_files_read_back(sweep, tmp_path):
+    record = made.record(sweep)
+    record["links"][0]["direct"] = made.direct(sweep, "sgd", lambda number: 1.0)
+    made.saved(tmp_path, record)
+    written = collect_session(tmp_path, "made-up")
+    assert sorted(path.name for path in written) == sorted(
+        [*(f"session-made-up-{table.suffix}.csv" for table in SPEED_TABLES), "session-made-up-facts.json"]
+    )
+    rows = {
+        table.suffix: read_table(session_table_path(tmp_path, table, "made-up"), table)
+        for table in SPEED_TABLES
+    }
+    assert len(rows["cases"]) == len(record["cases"])
+    assert len(rows["arms"]) == 2 * 9
+    assert len(rows["probe"]) == 3
+    assert len(rows["direct"]) == 1
+    assert load_facts(tmp_path, "made-up")["links"][0]["reference"]["label"] == "DDP bf16, 8 MB buckets"
+
+
+def test_rho(sweep, tmp_path):
+    made.saved(tmp_path, made.record(sweep))
+    collect_session(tmp_path, "made-up")
+    (link,) = load_facts(tmp_path, "made-up")["links"]
+    ring_s = 2 * 3 / 4 * 32 * made.D / 9e7  # the largest all-reduce counts
+    compute = sorted(0.4 * made.REFERENCE_S * made.factor(number) for number in range(made.ROUNDS))
+    assert link["rho"]["value"] == pytest.approx(ring_s / median(compute))
+    assert (link["rho"]["low"], link["rho"]["high"]) == pytest.approx(
+        (ring_s / compute[-1], ring_s / compute[0])
+    )
+
+
+def test_rho_without_what_it_is_made_of(sweep, store):
+    record = made.record(sweep)
+    record["links"][0]["probe"] = []
+    (link,) = derive(record, store)[1]["links"]
+    assert (link["rho"], link["rho_reason"]) == (None, "the probe holds no fp32 all-reduce")
+
+
+def test_the_probe(sweep, store):
+    rows = derive(made.record(sweep), store)[0]["probe"]
+    large = next(row for row in rows if row["bytes"] == 4_000_000)
+    assert (large["n"], large["seconds"], large["seconds_low"], large["seconds_high"]) == (6, 0.6, 0.5, 0.7)
+    assert large["rate_share"] == pytest.approx(0.9)
+    trip = next(row for row in rows if row["bytes"] == 4)
+    assert (trip["seconds"], trip["seconds_low"], trip["rate_share"]) == (3e-4, None, None)
+
+
+def test_intervals_of_speedups_cover_the_truth(sweep):
+    record = made.record(sweep)
+    case = case_of(record, "lion-cub-1bit")
+    chosen = [case, made.DDP[1]]
+    link = {**record["links"][0], "blocks": []}
+    draw = np.random.default_rng(3)
+    hits, trials = 0, 1200
+    for _ in range(trials):
+        link["blocks"] = [
+            made.block(c, number, seconds=made.truth_s(c) * shared * draw.lognormal(0, 0.2))
+            for number, shared in enumerate(draw.lognormal(0, 0.5, made.ROUNDS))
+            for c in chosen
+        ]
+        samples = LinkSamples(link, chosen)
+        found = interval(speedup(samples.step(made.DDP[1]["case_id"]), samples.step(case["case_id"])))
+        hits += found.low <= made.REFERENCE_S / made.LION_S <= found.high
+    assert hits / trials == pytest.approx(0.969, abs=0.02)  # 1 - 2 / 2 ** 6, whatever the distribution
+
+
+ALONE = {
+    "bit": {"algorithm": "lion-cub-1bit", "options": {"momentum_sync": "never"}},
+    "squeeze": {"algorithm": "apmsqueeze", "options": {}},
+    "local": {"algorithm": "local-sgd", "options": {"period": 8}},
+    "qsr": {"algorithm": "qsr-sgd", "options": {"alpha": 0.2}},
+    "silence": {"algorithm": "control-no-communication", "options": {"total_steps": 1000}},
+}
+
+
+def test_without_a_sweep_the_kinds_stand_alone(store):
+    rows = derive(made.record(None, ALONE), store)[0]["arms"]
+    found = {(row["arm"], row["kind"]): row for row in rows}
+    assert set(found) == {
+        ("bit", "step"),
+        ("squeeze", "warm-up"),
+        ("squeeze", "compressed"),
+        ("local", "round-8"),
+        ("qsr", "round"),
+        ("silence", "round-1000"),
+    }
+    assert found["bit", "step"]["speedup"] == pytest.approx(made.REFERENCE_S / made.LION_S)
+    assert found["local", "round-8"]["speedup"] == pytest.approx(8 * made.REFERENCE_S / made.round_truth_s(8))
+    assert found["local", "round-8"]["composition"] == "rounds interpolated"
+    assert found["silence", "round-1000"]["composition"] == "rounds extrapolated"
+    assert found["qsr", "round"]["refused"]
+    assert "learning rate" in found["qsr", "round"]["reason"]
+
+
+def test_a_session_that_could_not_be_held_says_why(sweep, tmp_path):
+    record = made.changed(
+        made.record(sweep),
+        status="unavailable",
+        reason="no namespaces",
+        fix="sudo something",
+        links=[],
+        cases=[],
+        uses={},
+    )
+    made.saved(tmp_path, record)
+    collect_session(tmp_path, "made-up")
+    facts = load_facts(tmp_path, "made-up")
+    assert (facts["status"], facts["reason"], facts["fix"], facts["links"]) == (
+        "unavailable", "no namespaces", "sudo something", [],
+    )  # fmt: skip
+    for table in (CASES, ARMS, PROBE, DIRECT):
+        assert session_table_path(tmp_path, table, "made-up").read_text() == to_csv(table, [])
+
+
+def test_the_newest_session_held_to_the_end_counts(sweep, tmp_path):
+    assert collect_session(tmp_path, "made-up") is None
+    base = made.record(sweep)
+    for status, day in (("done", 20), ("done", 21), ("cancelled", 22), ("unavailable", 23)):
+        made.saved(
+            tmp_path,
+            made.changed(
+                base, status=status, session_id=f"202611{day}T000000Z-aa", started=f"2026-11-{day}T00:00:00Z"
+            ),
+        )
+    collect_session(tmp_path, "made-up")
+    assert load_facts(tmp_path, "made-up")["session_id"].startswith("20261121")
+
+
+def test_a_record_of_another_version_is_refused(sweep, tmp_path):
+    made.saved(tmp_path, made.changed(made.record(sweep), schema_version=99))
+    with pytest.raises(TableError, match="schema_version 99"):
+        collect_session(tmp_path, "made-up")
