@@ -64,7 +64,7 @@ def test_answers_are_this_ranks_own_values() -> None:
 
 
 @pytest.mark.parametrize(
-    "request_", [AllGather(torch.ones(3), "s"), AllToAll(torch.ones(3), "s"), SendRecv(torch.ones(3), "s", 1, 1)]
+    "request_", [AllGather(torch.ones(3), "s"), AllToAll(torch.ones(3), "s"), SendRecv(torch.ones(3), "s", to=1, source=1)]
 )  # fmt: skip
 def test_answers_other_than_a_sums_can_be_written_into(request_: Collective) -> None:
     """A method may do as it likes with what it received; its own buffer is not touched by that."""

@@ -1,0 +1,294 @@
+"""Steps that are traced or send nothing, in the midst of a training on real gloo processes that must not notice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from reference_impls import DataParallelOptimizer, create
+from reference_impls.drivers.trace import PHASES, Untraced
+from reference_impls.errors import UsageError
+from reference_impls.registry import Method
+from tests.reference_impls.gloo import run_ranks
+from tests.reference_impls.problem import LR, Net, batch, learning_rate
+from tests.reference_impls.table import ROWS, STEPS, Row
+from tests.reference_impls.test_engine import Delayed
+
+pytestmark = pytest.mark.gloo
+SIZE = 2
+METHODS: dict[str, Method] = {row.id: create(row.algorithm, **row.options) for row in ROWS}
+METHODS["in-the-background"] = Method("in-the-background", Delayed(2), {})  # exchanges over several steps
+
+
+def _optimizer(model: Net, method: Method) -> DataParallelOptimizer:
+    return DataParallelOptimizer(model.named_parameters(), method, lr=LR, seed=3, bucket_bytes=256)
+
+
+def _train(model: Net, optimizer: DataParallelOptimizer, rank: int, first: int, last: int) -> list[str]:
+    """Steps first .. last; their kinds."""
+    kinds = []
+    for step in range(first, last):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step)
+        optimizer.zero_grad()
+        x, y = batch(rank, step)
+        (model(x) - y).square().mean().backward()
+        optimizer.step()
+        kinds.append(optimizer.kind)
+    return kinds
+
+
+def _values(model: Net) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in model.parameters()]
+
+
+class _Forbidden:
+    """No collective of torch and no word to the store while this is entered."""
+
+    NAMES = ("all_reduce", "all_gather_into_tensor", "all_gather_single", "all_to_all_single", "isend", "irecv",
+             "batch_isend_irecv")  # fmt: skip
+
+    def __init__(self, optimizer: DataParallelOptimizer) -> None:
+        self.agreement = optimizer._agreement
+
+    def __enter__(self) -> None:
+        self.held = {name: getattr(dist, name) for name in self.NAMES if hasattr(dist, name)}
+        self.before = self.agreement.before
+        for name in self.held:
+            setattr(dist, name, self._refuse)
+        self.agreement.before = self._refuse
+
+    def __exit__(self, *_: object) -> None:
+        for name, function in self.held.items():
+            setattr(dist, name, function)
+        self.agreement.before = self.before
+
+    @staticmethod
+    def _refuse(*_: object, **__: object) -> None:
+        raise AssertionError("something was sent")
+
+
+def _all_methods(rank: int, size: int) -> dict[str, Any]:
+    """Every method twice: plainly, and with a silent block in the middle and the second half traced."""
+    found = {}
+    for name, method in METHODS.items():
+        plain = Net()
+        optimizer = _optimizer(plain, method)
+        kinds = _train(plain, optimizer, rank, 0, STEPS)
+        ledger = optimizer.ledger.frame(rank)
+        optimizer.release()
+
+        model = Net()
+        optimizer = _optimizer(model, method)
+        again = _train(model, optimizer, rank, 0, 3)
+        before = _values(model)
+        with optimizer.without_communication():
+            inside = _values(model)
+            with _Forbidden(optimizer):
+                silent = _train(model, optimizer, rank, 3, 8)
+            moved = any(not torch.equal(a, b) for a, b in zip(before, _values(model), strict=True))
+        after = _values(model)
+        step = optimizer._worker.clock.step
+        again += _train(model, optimizer, rank, 3, 6)
+        began = time.perf_counter()
+        with optimizer.traced() as trace:
+            again += _train(model, optimizer, rank, 6, 11)
+        wall = time.perf_counter() - began
+        measured = dict(trace.seconds)
+        again += _train(model, optimizer, rank, 11, STEPS)
+        found[name] = {
+            "equal": all(torch.equal(a, b) for a, b in zip(plain.parameters(), model.parameters(), strict=True)),
+            "restored": all(torch.equal(a, b) for a, b in zip(before, after, strict=True)),
+            "untouched at entry": all(torch.equal(a, b) for a, b in zip(before, inside, strict=True)),
+            "moved": moved,
+            "step": step,
+            "kinds": (kinds, again, silent),
+            "ledgers": (ledger, optimizer.ledger.frame(rank)),
+            "trace": (measured, trace.steps, wall),
+            "untouched": measured == trace.seconds,
+        }  # fmt: skip
+        optimizer.release()
+    return found
+
+
+@pytest.fixture(scope="module")
+def ranks() -> list[dict[str, Any]]:
+    results = run_ranks(_all_methods, SIZE, timeout_s=240)
+    for result in results:
+        assert isinstance(result, dict), result
+    return results
+
+
+every_method = pytest.mark.parametrize("name", METHODS)
+
+
+@every_method
+def test_a_training_with_silent_and_traced_steps_in_it_has_the_same_bits(
+    name: str, ranks: list[dict[str, Any]]
+) -> None:
+    for found in ranks:
+        assert found[name]["equal"]
+        kinds, again, silent = found[name]["kinds"]
+        assert again == kinds
+        assert silent == kinds[3:8]  # they go on where the training stands
+
+
+@every_method
+def test_silent_steps_compute_and_leave_nothing_behind(name: str, ranks: list[dict[str, Any]]) -> None:
+    for found in ranks:
+        assert found[name]["moved"]
+        assert found[name]["untouched at entry"]
+        assert found[name]["restored"]
+        assert found[name]["step"] == 3
+
+
+@every_method
+def test_bytes_are_counted_in_traced_steps_and_not_in_silent_ones(
+    name: str, ranks: list[dict[str, Any]]
+) -> None:
+    for found in ranks:
+        plain, other = found[name]["ledgers"]
+        assert len(plain) > 0
+        if (
+            name == "in-the-background"
+        ):  # entering completes what is pending, so some bytes leave a step earlier
+            drop = ["step"]
+            plain, other = (
+                frame.drop(columns=drop).groupby(["stage", "collective"]).sum(numeric_only=True)
+                for frame in (plain, other)
+            )
+        assert plain.equals(other)
+
+
+@every_method
+def test_phases_fit_into_the_time_that_passed(name: str, ranks: list[dict[str, Any]]) -> None:
+    for found in ranks:
+        seconds, steps, wall = found[name]["trace"]
+        assert steps == 5
+        assert set(seconds) == set(PHASES)
+        assert all(value >= 0 for value in seconds.values())
+        assert 0 < sum(seconds.values()) < wall  # the rest is forward and backward
+        assert seconds["plan"] > 0
+        assert seconds["encode"] > 0
+        assert seconds["update"] > 0
+        sends = any(kind != "local" for kind in found[name]["kinds"][0][6:11])
+        assert (seconds["communication"] > 0) == sends
+        assert found[name]["untouched"]  # steps after the block are not measured
+
+
+# ---- one rank: what happens around the blocks --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one_rank(tmp_path: object) -> Iterator[None]:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def _started(row: Row) -> tuple[Net, DataParallelOptimizer]:
+    model = Net()
+    optimizer = _optimizer(model, METHODS[row.id])
+    _train(model, optimizer, 0, 0, 2)
+    return model, optimizer
+
+
+SOME = [row for row in ROWS if row.id in ("allreduce-adamw", "lion-cub-1bit-doubling", "apmsqueeze")]
+some_rows = pytest.mark.parametrize("row", SOME, ids=lambda row: row.id)
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize("mode", ["traced", "without_communication"])
+def test_a_block_cannot_begin_within_a_step(mode: str) -> None:
+    model, optimizer = _started(SOME[0])
+    x, y = batch(0, 2)
+    (model(x) - y).square().mean().backward()
+    with pytest.raises(UsageError, match="a step is under way"), getattr(optimizer, mode)():
+        raise AssertionError("the block was entered")
+    optimizer.step()
+    with getattr(optimizer, mode)():
+        pass
+
+
+@pytest.mark.usefixtures("one_rank")
+@some_rows
+@pytest.mark.parametrize("ending", ["in the midst of a step", "by an exception"])
+def test_training_goes_on_after_a_silent_block_that_broke_off(row: Row, ending: str) -> None:
+    model, optimizer = _started(row)
+    plain, other = _started(row)
+    try:
+        with optimizer.without_communication():
+            _train(model, optimizer, 0, 2, 4)
+            x, y = batch(0, 4)
+            (model(x) - y).square().mean().backward()
+            if ending == "by an exception":
+                raise InterruptedError
+    except InterruptedError:
+        pass
+    assert _train(model, optimizer, 0, 2, 9) == _train(plain, other, 0, 2, 9)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), plain.parameters(), strict=True))
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_learning_rates_and_what_was_observed_are_as_before() -> None:
+    model, optimizer = _started(SOME[0])
+    optimizer.observe(loss=1.0)
+    before = [dict(group, params=None) for group in optimizer.param_groups]
+    with optimizer.without_communication():
+        optimizer.observe(loss=9.0)
+        _train(model, optimizer, 0, 2, 4)
+        assert optimizer.param_groups[0]["lr"] != before[0]["lr"]
+    assert [dict(group, params=None) for group in optimizer.param_groups] == before
+    assert optimizer._worker.clock.observed == {"loss": 1.0}
+    assert (
+        optimizer.param_groups is optimizer._worker.optimizer.param_groups
+    )  # schedulers still reach the method
+
+
+@pytest.mark.usefixtures("one_rank")
+@some_rows
+def test_a_traced_block_that_broke_off_measures_no_longer(row: Row) -> None:
+    model, optimizer = _started(row)
+    with pytest.raises(InterruptedError), optimizer.traced() as trace:
+        _train(model, optimizer, 0, 2, 4)
+        raise InterruptedError
+    seconds = dict(trace.seconds)
+    _train(model, optimizer, 0, 4, 9)
+    assert trace.seconds == seconds
+    assert isinstance(optimizer._team.engine.trace, Untraced)
+    plain, other = _started(row)
+    _train(plain, other, 0, 2, 9)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), plain.parameters(), strict=True))
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_silent_steps_can_be_traced() -> None:
+    model, optimizer = _started(SOME[0])
+    with optimizer.without_communication(), optimizer.traced() as trace:
+        _train(model, optimizer, 0, 2, 5)
+    assert trace.steps == 3
+    assert trace.seconds["update"] > 0
+    assert _train(model, optimizer, 0, 2, 4) == ["step", "step"]
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_the_first_steps_after_a_silent_block_are_still_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silent steps do not use up the first two of a kind, in which ranks compare what they ask for."""
+    model = Net()
+    optimizer = _optimizer(model, METHODS["allreduce-adamw"])
+    with optimizer.without_communication():
+        _train(model, optimizer, 0, 0, 3)
+    compared = []
+    monkeypatch.setattr(
+        optimizer._agreement, "before", lambda signature: compared.append(optimizer._agreement._active)
+    )
+    for step in range(3):
+        compared.clear()
+        _train(model, optimizer, 0, step, step + 1)
+        assert compared
+        assert set(compared) == {step < 2}
