@@ -32,7 +32,6 @@ from suite.links.counters import Counters
 from suite.links.keeper import CHECKOUT, carry_out, check_delay_line
 from suite.links.link import Link, LinkError
 from suite.links.namespaces import entry
-from suite.links.process import Process
 from suite.links.state import Layout, Plan, State, write_json
 from suite.links.system import CommandError, environ, find
 
@@ -304,9 +303,9 @@ def _raise(error: dict[str, str], layout: Layout) -> None:
     if error["kind"] == "namespaces":
         from suite.links import doctor
 
-        finding = doctor.namespaces()
-        told = f"{finding.detail}. {finding.fix}" if not finding.ok else "see `bandwise doctor`"
-        raise ClusterError(f"no network namespace can be made here ({message}): {told}")
+        finding = doctor.obstacle()
+        why = "`bandwise doctor` says more" if finding is None else f"{finding.detail}. {finding.fix}"
+        raise ClusterError(f"no cluster can be made here ({message}): {why}")
     raise ClusterError(f"{message}\n{_tail(layout)}".rstrip())
 
 

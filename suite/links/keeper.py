@@ -132,10 +132,10 @@ def carry_out(
 def has_netem() -> bool:
     """Whether the kernel can delay packets, tried on the loopback interface of this (new) namespace."""
     try:
-        run("tc qdisc add dev lo root netem delay 1ms".split())
+        run(["tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"])
     except CommandError:
         return False
-    run("tc qdisc del dev lo root".split())
+    run(["tc", "qdisc", "del", "dev", "lo", "root"])
     return True
 
 
