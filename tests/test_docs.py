@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import torch
 import torch.distributed as dist
 
 from bandwise.cli import main
+from reference_impls import SimulatedCluster
+from reference_impls.registry import Method
 
 ROOT = Path(__file__).parents[1]
 
@@ -25,7 +28,7 @@ def blocks(path: str, language: str) -> list[str]:
 def test_the_method_of_the_tutorial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    method, use = blocks("docs/adding-a-method.md", "python")
+    method, use, _ = blocks("docs/adding-a-method.md", "python")
     (tmp_path / "byte_vote.py").write_text(method)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"torch": torch}
@@ -33,6 +36,32 @@ def test_the_method_of_the_tutorial(
     frame = names["cluster"].ledger.frame(rank=0)
     assert (frame["payload_bytes"][0], frame["wire_bytes"][0]) == (1000, 1500.0)
     assert str(frame["payload_bytes"][0]) in capsys.readouterr().out
+
+
+def test_the_method_with_two_kinds_of_step_of_the_tutorial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method, _, kinds = blocks("docs/adding-a-method.md", "python")
+    module = types.ModuleType("byte_vote")
+    monkeypatch.setitem(sys.modules, "byte_vote", module)
+    exec(method.partition("registry.add(")[0], module.__dict__)
+    names = dict(vars(module))
+    exec(kinds, names)
+    algorithm = names["MomentumVote"](scale=2.0, every=4)
+    assert {kind: one.every for kind, one in algorithm.steady().items()} == {"step": 0, "sync": 1}
+    for wanted, one in {"step step step": 0, "sync sync sync": 1, "sync step step step sync": 4}.items():
+        cluster = SimulatedCluster(
+            Method("momentum-vote", names["MomentumVote"](every=one), {"weight_decay": 0.0}),
+            [torch.zeros(9)],
+            world_size=3,
+        )
+        seen = []
+        for _ in wanted.split():
+            cluster.step([[torch.randn(9)] for _ in range(3)])
+            seen.append(cluster.kind)
+            same = torch.equal(cluster.state(0, "momentum")[0], cluster.state(2, "momentum")[0])
+            assert same == (cluster.kind == "sync")
+        assert seen == wanted.split()
 
 
 def test_the_simulated_example_of_the_readme() -> None:
