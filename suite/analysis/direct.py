@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 from typing import Any, Final
 
 from suite.analysis.compose import CompositionError, Makeup, composed_s, composition, makeup, planned_kinds
@@ -74,7 +74,8 @@ def direct_rows(record: Mapping[str, Any]) -> tuple[list[Row], dict[str, list[Ch
     for link in record["links"]:
         samples = LinkSamples(link, record["cases"])
         for key in sorted({(run["sharding"], run["arm"]) for run in link["direct"]}):
-            runs = [run for run in link["direct"] if (run["sharding"], run["arm"]) == key]
+            same = [run for run in link["direct"] if (run["sharding"], run["arm"]) == key]
+            runs = sorted(same, key=lambda run: (run["round"], run["attempt"]))
             row, check = _direct(record, samples, runs)
             rows.append(row)
             checks.setdefault(samples.label, []).append(check)
@@ -96,10 +97,11 @@ def checked(arm: str, word: str, checks: Iterable[Check]) -> tuple[str | None, s
 def _direct(
     record: Mapping[str, Any], samples: LinkSamples, runs: Sequence[Mapping[str, Any]]
 ) -> tuple[Row, Check]:
+    """Row and check of one arm; its runs differ in their seeds, which decide nothing about the steps."""
     first = runs[0]
     arm, sharding, spec = str(first["arm"]), str(first["sharding"]), RunSpec.from_dict(first["spec"])
     good: dict[int, Mapping[str, Any]] = {}
-    for run in sorted(runs, key=lambda run: (run["round"], run["seconds"])):
+    for run in runs:
         if not run["disturbed"]:
             good.setdefault(int(run["round"]), run)
     seconds = {number: float(run["seconds"]) for number, run in good.items()}
@@ -122,7 +124,8 @@ def _direct(
     if fault:
         word, reason = CONTRADICTED if composed else NOT_CONFIRMED, fault
     both = sorted(ratio)
-    value = (first["final"] or {}).get(get(spec.workload.name, **spec.workload.options).metric)
+    metric = get(spec.workload.name, **spec.workload.options).metric
+    values = [run["final"][metric] for run in good.values() if run["final"]]
     row: Row = {
         "link": samples.label,
         "sharding": sharding,
@@ -136,7 +139,7 @@ def _direct(
         **spread_out("ratio", middle),
         "verdict": word,
         "reason": reason or None,
-        "value": value,
+        "value": fmean(values) if values else None,
     }
     return row, Check(arm, like, word, reason)
 

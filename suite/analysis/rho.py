@@ -11,12 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from statistics import median
-from typing import Any, Final
+from typing import Any
 
 from suite.analysis.speed import LinkSamples, interval
-
-RING_PROBE: Final = "all-reduce fp32"
-"""What the probe calls the collective that the ring's rate is taken from; the largest message counts."""
+from suite.links.probe import ALL_REDUCE_FP32
 
 
 def ring_bits(parameters: int, world_size: int) -> float:
@@ -26,7 +24,7 @@ def ring_bits(parameters: int, world_size: int) -> float:
 
 def ring_rate(link: Mapping[str, Any]) -> float | None:
     """Bits a second that the probe's largest fp32 all-reduce reached, or None where there was none."""
-    found = [(p["bytes"], p["bits_per_s"]) for p in link["probe"] if p["what"] == RING_PROBE]
+    found = [(p["bytes"], p["bits_per_s"]) for p in link["probe"] if p["what"] == ALL_REDUCE_FP32]
     rates = [float(rate) for _, rate in sorted(found, reverse=True) if rate and math.isfinite(rate)]
     return rates[0] if rates else None
 

@@ -21,12 +21,13 @@ from suite.analysis.speed_only import speed_only_rows
 from suite.analysis.tables import Row, TableError, write_table
 from suite.runs.plan import Plan, make_plan
 from suite.runs.spec import RunSpec
-from suite.runs.store import Store, dump, parsed, read, write_atomic
+from suite.runs.store import Store, dump, read, write_atomic
 from suite.runs.sweep import load_sweep
 from suite.timing.cases import CaseError, kinds_of
+from suite.timing.store import SCHEMA, path_of, records
 
 FACTS_SCHEMA: Final = 1
-RECORD_SCHEMA: Final = 1
+UNCOMPRESSED: Final = ("fp32", "bf16")
 MEASURED: Final = ("done", "disturbed")
 """States of a session that was held from start to end."""
 
@@ -46,16 +47,13 @@ def collect_session(results_root: Path | str, name: str) -> list[Path] | None:
 
 def newest(results_root: Path, name: str) -> dict[str, Any] | None:
     """The record of a session that counts, or None. Raises as `collect_session`."""
-    folder = results_root / "sessions" / name
-    found = []
-    for path in sorted(folder.glob("*/session.json")):
-        record = dict(parsed(read(path) or "", path))
-        if record.get("schema_version") != RECORD_SCHEMA:
+    found = records(results_root, name)
+    for record in found:
+        if record.get("schema_version") != SCHEMA:
             raise TableError(
-                f"{path} has schema_version {record.get('schema_version')}, this version reads {RECORD_SCHEMA}; "
-                "remove it, or hold the session again"
+                f"{path_of(results_root, name, str(record.get('session_id')))} has schema_version "
+                f"{record.get('schema_version')}, this version reads {SCHEMA}; remove it and hold the session again"
             )
-        found.append(record)
     found.sort(key=lambda record: (record["status"] in MEASURED, record["started"], record["session_id"]))
     return found[-1] if found else None
 
@@ -164,6 +162,7 @@ def _link_facts(record: Mapping[str, Any], link: Mapping[str, Any]) -> dict[str,
         "reference": case(link.get("reference")),
         "default": case(link.get("default")),
         "best": {name: case(found) for name, found in sorted((link.get("best") or {}).items())},
+        "faster": _faster(record, link),
         "rounds": len({block["round"] for block in blocks}),
         "blocks": len(blocks),
         "disturbed_blocks": sum(bool(block["disturbed"]) for block in blocks),
@@ -172,6 +171,12 @@ def _link_facts(record: Mapping[str, Any], link: Mapping[str, Any]) -> dict[str,
         "rho": value,
         "rho_reason": reason,
     }
+
+
+def _faster(record: Mapping[str, Any], link: Mapping[str, Any]) -> list[str]:
+    """Uncompressed DDP that the rounds show to be faster than the reference, which was chosen before them."""
+    rows = [row for row in case_rows({**record, "links": [link]}) if row["algorithm"] in UNCOMPRESSED]
+    return [str(row["case"]) for row in rows if row["role"] == "ddp" and (row["speedup_low"] or 0) > 1]  # type: ignore[operator]
 
 
 def _most(blocks: list[Mapping[str, Any]], name: str) -> float | None:

@@ -17,6 +17,8 @@ from suite.analysis.tables import Row, Value
 from suite.runs.canonical import canonical_json
 
 PHASES: Final = ("forward_backward", "encode", "communication", "decode", "update")
+ROUND_TRIP: Final = "round-trip"
+"""What the probe calls its smallest messages; they say nothing of a rate."""
 
 Samples = Mapping[int, float]
 """One value a round."""
@@ -183,8 +185,9 @@ def probe_rows(record: Mapping[str, Any]) -> list[Row]:
 
 
 def _probe_row(link: Mapping[str, Any], found: Mapping[str, Any]) -> Row:
-    seconds, rate = [float(value) for value in found["seconds"]], found.get("bits_per_s")
-    middle = interval(seconds)
+    seconds = [float(value) for value in found["seconds"]]
+    trip = str(found["what"]).startswith(ROUND_TRIP)
+    rate, middle = None if trip else found["bits_per_s"], interval(seconds)
     return {
         "link": str(link["label"]),
         "what": str(found["what"]),

@@ -170,7 +170,7 @@ DIRECT = Table(
             link="the link's label: rate, delay",
             sharding="of the training",
             arm="the arm that was trained from start to end",
-            run_id="of the spec that was trained",
+            run_id="of the first of its runs; the others have other seeds",
         ),
         *described(
             "int",
@@ -191,7 +191,7 @@ DIRECT = Table(
             verdict="confirmed: the interval inside 0.9 to 1.1; contradicted: wholly outside; else not confirmed",
             reason="why, where it is not confirmed",
         ),
-        *described("float", value="the metric at the end of the training, in its unit"),
+        *described("float", value="the metric at the end, in its unit, mean over the undisturbed trainings"),
     ),
     keys=3,
 )

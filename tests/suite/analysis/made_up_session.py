@@ -187,7 +187,7 @@ def link(made: Mapping[str, Any], rounds: int = ROUNDS) -> dict[str, Any]:
         "probe": [
             {"what": "all-reduce fp32", "bytes": 4_000, "seconds": [0.01] * 6, "bits_per_s": 4e7},
             {"what": "all-reduce fp32", "bytes": 4_000_000, "seconds": [0.6, 0.5, 0.7] * 2, "bits_per_s": 9e7},
-            {"what": "round trip 0 and 1", "bytes": 4, "seconds": [2e-4, 3e-4, 4e-4], "bits_per_s": None},
+            {"what": "round-trip 0-1", "bytes": 4, "seconds": [2e-4, 3e-4, 4e-4], "bits_per_s": 1e5},
         ],
         "screen": [{"case_id": case["case_id"], "unit_seconds": [0.2, 0.1, 0.3]} for case in DDP],
         "reference": DDP[1]["case_id"],
@@ -213,6 +213,7 @@ def direct(path: Path, arm: str, ratio: Callable[[int], float], rounds: int = RO
     return [
         {
             "round": number,
+            "attempt": 0,
             "arm": arm,
             "sharding": "iid",
             "run_id": spec.run_id,

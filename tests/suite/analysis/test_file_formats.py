@@ -8,15 +8,25 @@ from pathlib import Path
 import pytest
 
 from suite.analysis.columns import TABLES
+from suite.analysis.session_tables import derive
+from suite.analysis.speed_columns import SPEED_TABLES
 from suite.runs.status import CIRCUMSTANCE, LIVE, SETTLED
+from suite.runs.store import Store
+from tests.suite.analysis import made_up_session
 from tests.suite.analysis import made_up_study as made
 
-TEXT = (Path(__file__).resolve().parents[3] / "docs" / "file-formats.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+TEXT = (DOCS / "file-formats.md").read_text(encoding="utf-8")
+SESSIONS = (DOCS / "session-formats.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.suffix)
-def test_columns(table):
-    section = TEXT.partition(f"### `{table.suffix}`\n")[2].partition("\n#")[0]
+@pytest.mark.parametrize(
+    ("table", "text"),
+    [*((table, TEXT) for table in TABLES), *((table, SESSIONS) for table in SPEED_TABLES)],
+    ids=lambda value: getattr(value, "suffix", ""),
+)
+def test_columns(table, text):
+    section = text.partition(f"### `{table.suffix}`\n")[2].partition("\n#")[0]
     listed = re.findall(r"^\| `(\w+)` \| (\w+) \| (.*) \|$", section, re.M)
     assert listed == [(column.name, column.kind, column.meaning) for column in table.columns]
     key = re.search(r"Key:\s+(.*?)\.\n", section, re.S).group(1)
@@ -32,3 +42,25 @@ def test_fields_of_a_result():
     section = TEXT.partition("Fields of `result.json`")[2].partition("\n## ")[0]
     spec = made.spec_of(made.MADE[0], "iid", 0)
     assert set(made.result_of(made.MADE[0], spec)) <= set(re.findall(r"`(\w+)`", section))
+
+
+def test_fields_of_a_session(tmp_path):
+    sweep = made_up_session.write_sweep(tmp_path)
+    record = made_up_session.record(sweep)
+    record["links"][0]["direct"] = made_up_session.direct(sweep, "sgd", lambda number: 1.0, rounds=1)
+    link, facts = record["links"][0], derive(record, Store(tmp_path))[1]
+    written = {
+        "The record": [
+            record,
+            record["cases"][0],
+            link,
+            link["blocks"][0],
+            link["direct"][0],
+            link["probe"][0],
+        ],
+        "Tables": [facts, facts["join"], facts["links"][0], facts["links"][0]["rho"]],
+    }
+    for heading, values in written.items():
+        section = SESSIONS.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+        listed = set(re.findall(r"`(\w+)`", section))
+        assert {key for value in values for key in value} - listed <= {"schema_version"}, heading

@@ -255,6 +255,16 @@ def test_disturbed_direct_runs_do_not_count(sweep, store):
     assert "5 undisturbed direct runs, and it takes 6" in row["reason"]
 
 
+def test_a_repeated_direct_run_takes_the_place_of_the_disturbed_one(sweep, store):
+    record = made.record(sweep)
+    runs = made.direct(sweep, "sgd", noisy(1.0, 0.0))
+    runs.append({**runs[2], "attempt": 1})
+    runs[2] |= {"disturbed": True, "seconds": 1e3, "final": {"accuracy": 3.0}}
+    record["links"][0]["direct"] = runs
+    (row,) = derive(record, store)[0]["direct"]
+    assert (row["n"], row["n_disturbed"], row["verdict"], row["value"]) == (6, 1, "confirmed", 97.5)
+
+
 def test_a_direct_run_that_took_other_steps_contradicts(sweep, store):
     record = made.record(sweep)
     record["links"][0]["direct"] = made.direct(sweep, "squeeze", noisy(1.0, 0.0))

@@ -194,6 +194,13 @@ def test_rho_without_what_it_is_made_of(sweep, store):
     assert (link["rho"], link["rho_reason"]) == (None, "the probe holds no fp32 all-reduce")
 
 
+def test_ddp_that_turns_out_faster_than_the_reference_is_named(sweep, store):
+    record = made.record(sweep)
+    assert derive(record, store)[1]["links"][0]["faster"] == []
+    record["links"][0]["reference"] = made.DDP[0]["case_id"]
+    assert derive(record, store)[1]["links"][0]["faster"] == ["DDP bf16, 8 MB buckets"]
+
+
 def test_the_probe(sweep, store):
     rows = derive(made.record(sweep), store)[0]["probe"]
     large = next(row for row in rows if row["bytes"] == 4_000_000)
