@@ -132,7 +132,8 @@ class DataParallelOptimizer(torch.optim.Optimizer):
     def without_communication(self) -> Iterator[None]:
         """Steps inside send nothing: collectives are answered by local copies. For timing.
 
-        What such steps compute is nonsense and differs between ranks. Afterwards all is as it was before the block:
+        What such steps compute is nonsense and differs between ranks; what is averaged over and over shrinks by 1/n
+        each time, so keep a block to some tens of steps. Afterwards all is as it was before the block:
         parameters, state of method and local optimizer (learning rates included), step count, bytes; gradients are
         not, so zero them. Entering communicates where an exchange is pending: enter on all ranks alike. Raises
         `UsageError` within a step.

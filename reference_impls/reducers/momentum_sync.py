@@ -54,7 +54,7 @@ class MomentumSync:
         return {"momentum": per_rank(), **chosen}
 
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of step that the rule leads to, sooner or later."""
+        """The kinds of step that the rule leads to, unless `until` ends it before the first of a kind."""
         if self.mode == "never":
             return ("step",)
         found = {"step"} if self.until is not None or self.mode == "doubling" or self.every > 1 else set()

@@ -267,6 +267,20 @@ def test_a_traced_block_that_broke_off_measures_no_longer(row: Row) -> None:
 
 
 @pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize("name", ["lion-cub-1bit-selective", "apmsqueeze", "local-adamw"])
+def test_a_steady_configuration_is_trained_like_any_method(name: str) -> None:
+    """What a session does: the same name and hyper-parameters, another configuration."""
+    method = METHODS[name]
+    for kind, algorithm in method.algorithm.steady().items():
+        model = Net()
+        optimizer = _optimizer(model, Method(method.name, algorithm, method.hyperparameters))
+        assert optimizer.method.algorithm == algorithm
+        assert optimizer.param_groups[0]["betas"] == method.hyperparameters["betas"]
+        assert {kind, "average"} & set(_train(model, optimizer, 0, 0, 4)) or kind in ("round-16", "round-64")
+        optimizer.release()
+
+
+@pytest.mark.usefixtures("one_rank")
 def test_silent_steps_can_be_traced() -> None:
     model, optimizer = _started(SOME[0])
     with optimizer.without_communication(), optimizer.traced() as trace:
