@@ -79,6 +79,11 @@ class Cluster:
             raise ClusterError(f"worker {rank} has ended: take the cluster down and bring it up again")
         return entry(holder.pid, state.user_namespace)
 
+    def enter_switch(self) -> tuple[str, ...]:
+        """What stands before a command to run it where the switch is."""
+        state = self._state()
+        return entry(state.keeper.pid, state.user_namespace)
+
     def shape(self, link: Link) -> None:
         """Change rates, stragglers and delay of the running cluster; what is under way on a wire is lost.
 
@@ -99,7 +104,7 @@ class Cluster:
         commands = topology.shape(link, state.delay, generation)
         layout = Layout(self.state_dir)
         try:
-            carry_out(commands, self._hub(state), [self.enter(rank) for rank in range(link.workers)])
+            carry_out(commands, self.enter_switch(), [self.enter(rank) for rank in range(link.workers)])
         except CommandError as error:
             raise ClusterError(f"the link was not changed, or in part only: {error}") from error
         if state.delay == "line":
@@ -145,9 +150,6 @@ class Cluster:
         if not 0 <= rank < workers:
             raise ClusterError(f"no worker {rank}: there are 0 to {workers - 1}")
         return rank
-
-    def _hub(self, state: State) -> tuple[str, ...]:
-        return entry(state.keeper.pid, state.user_namespace)
 
     def _plan(self) -> Plan:
         return _require_ours(Layout(self.state_dir))

@@ -1,0 +1,125 @@
+"""A link as data: what people write, what they may not write, and what it is called."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+
+import pytest
+
+from suite.links.link import (
+    Link,
+    LinkError,
+    duration_text,
+    duration_words,
+    parse_duration,
+    parse_rate,
+    rate_text,
+    rate_words,
+)
+
+RATES = [
+    ("100mbit", 1e8, "100mbit", "100 Mbit/s"),
+    ("100 Mbit/s", 1e8, "100mbit", "100 Mbit/s"),
+    ("1000mbit", 1e9, "1gbit", "1 Gbit/s"),
+    ("2.5gbit", 2.5e9, "2.5gbit", "2.5 Gbit/s"),
+    ("12345678bit", 12345678.0, "12.345678mbit", "12.345678 Mbit/s"),
+    ("33.3mbit", 33.3e6, "33.3mbit", "33.3 Mbit/s"),
+]
+TIMES = [
+    ("5ms", 5e-3, "5ms", "5 ms"),
+    ("0.5 ms", 5e-4, "500us", "500 us"),
+    ("200us", 2e-4, "200us", "200 us"),
+    ("1.5s", 1.5, "1.5s", "1.5 s"),
+    ("0s", 0.0, "0ms", "0 ms"),
+    ("0.3us", 3e-7, "0.3us", "0.3 us"),
+]
+
+
+@pytest.mark.parametrize(("text", "value", "written", "words"), RATES)
+def test_rates_are_read_and_written(text: str, value: float, written: str, words: str) -> None:
+    assert parse_rate(text) == value
+    assert rate_text(value) == written
+    assert parse_rate(written) == value
+    assert rate_words(value) == words
+
+
+@pytest.mark.parametrize(("text", "value", "written", "words"), TIMES)
+def test_times_are_read_and_written(text: str, value: float, written: str, words: str) -> None:
+    assert parse_duration(text) == value
+    assert duration_text(value) == written
+    assert parse_duration(written) == value
+    assert duration_words(value) == words
+
+
+# "mbps" is megabytes a second for tc and megabits for most people, so it is nothing here
+@pytest.mark.parametrize(
+    "text", ["", "100", "mbit", "100mbps", "100mb", "-5mbit", "1e9bit", "nanmbit", "5ms"]
+)
+def test_a_rate_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(LinkError, match="such as 100mbit"):
+        parse_rate(text)
+
+
+@pytest.mark.parametrize("text", ["", "5", "ms", "-5ms", "5min", "5mbit"])
+def test_a_time_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(LinkError, match="such as 5ms"):
+        parse_duration(text)
+
+
+LABELS = [
+    (Link(4, 1e8), "100 Mbit/s"),
+    (Link(4, 1e8, delay_s=5e-3), "100 Mbit/s, 5 ms"),
+    (Link(4, 1e8, down_bps=1e9), "100 Mbit/s up, 1 Gbit/s down"),
+    (Link(4, 1e8, down_bps=1e8), "100 Mbit/s"),
+    (
+        Link(4, 1e9, delay_s=1e-4, stragglers={2: 1e7, 0: 1e8}),
+        "1 Gbit/s, 100 us, rank 0 at 100 Mbit/s, rank 2 at 10 Mbit/s",
+    ),
+]
+
+
+@pytest.mark.parametrize(("link", "label"), LABELS)
+def test_a_link_has_a_name_and_survives_being_written(link: Link, label: str) -> None:
+    assert link.label == label
+    again = Link.from_dict(json.loads(json.dumps(link.as_dict())))
+    assert again == link
+    assert hash(again) == hash(link)
+    assert pickle.loads(pickle.dumps(link)) == link
+
+
+def test_what_people_write_is_the_link() -> None:
+    written = Link.parse(4, "100mbit", down="1gbit", delay="5ms", stragglers={2: "10mbit"})
+    assert written == Link(4, 1e8, down_bps=1e9, delay_s=5e-3, stragglers={2: 1e7})
+    assert [written.up_bps(rank) for rank in range(4)] == [1e8, 1e8, 1e7, 1e8]
+    assert [written.to_bps(rank) for rank in range(4)] == [1e9, 1e9, 1e7, 1e9]
+
+
+BAD = [
+    ({"workers": 0}, "0 workers"),
+    ({"workers": 251}, "251 workers"),
+    ({"rate_bps": 9.9e6}, "choose 10mbit to 10gbit"),
+    ({"rate_bps": 1.1e10}, "choose 10mbit to 10gbit"),
+    ({"rate_bps": math.nan}, "choose 10mbit to 10gbit"),
+    ({"down_bps": 1e6}, "down rate"),
+    ({"delay_s": -1e-3}, "delay"),
+    ({"delay_s": 1.5}, "delay"),
+    ({"delay_s": math.nan}, "delay"),
+    ({"stragglers": {4: 1e7}}, "ranks 0 to 3"),
+    ({"stragglers": {-1: 1e7}}, "ranks 0 to 3"),
+    ({"stragglers": {1: 1e6}}, "straggler 1's rate"),
+    ({"stragglers": {1: 1e8}}, "no slower"),
+    ({"down_bps": 1e9, "stragglers": {1: 1e9}}, "no slower"),
+]
+
+
+@pytest.mark.parametrize(("changed", "message"), BAD)
+def test_a_link_that_cannot_be_is_refused(changed: dict[str, object], message: str) -> None:
+    with pytest.raises(LinkError, match=message):
+        Link(**{"workers": 4, "rate_bps": 1e8, **changed})
+
+
+def test_the_ends_of_the_ranges_are_allowed() -> None:
+    for rate_bps in (1e7, 1e10):
+        assert Link(1, rate_bps, delay_s=1.0).rate_bps == rate_bps
