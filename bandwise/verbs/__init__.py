@@ -6,6 +6,6 @@ works without a checkout.
 
 from __future__ import annotations
 
-from bandwise.verbs import cluster, doctor, info, list_, plan, report, run, schedule, status, sweep
+from bandwise.verbs import cluster, doctor, info, list_, plan, report, run, schedule, session, status, sweep
 
-VERBS = (list_, info, schedule, plan, run, sweep, status, doctor, cluster, report)
+VERBS = (list_, info, schedule, plan, run, sweep, session, status, doctor, cluster, report)

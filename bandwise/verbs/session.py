@@ -1,0 +1,131 @@
+"""Time the methods of a study on an emulated cluster: paired, interleaved, beside torch's own training.
+
+A session is a YAML file in suite/sessions; its record goes to results/sessions. Exit codes: 0 seconds were measured,
+2 the request is wrong, 3 a rank was lost (what was measured is kept), 4 nothing could be measured here: no cluster can be
+made, or the machine stayed disturbed; the record says why and what helps. 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import Any
+
+from bandwise.checkout import add_results_option, require_checkout, results_root
+from bandwise.output import duration, print_json, table
+
+NAME = "session"
+HELP = "time the methods of a study on an emulated cluster"
+ENDS = (("step", "s"), ("low", "low"), ("high", "high"))
+EXIT = {"done": 0, "error": 3, "disturbed": 4, "unavailable": 4, "cancelled": 130}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the verb."""
+    parser.add_argument("session", help="name of a session, or path of a .yaml file")
+    parser.add_argument(
+        "--links", nargs="+", metavar="RATE", help="only these of its links, as in the file, such as 100mbit"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what would be timed, and start nothing")
+    add_results_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Hold the session."""
+    require_checkout(NAME)
+    from suite.timing.session import Session
+    from suite.timing.session_files import load_session
+    from suite.timing.store import path_of
+
+    spec = load_session(args.session)
+    if args.links:
+        spec = spec.only_links(tuple(args.links))
+    if args.dry_run:
+        return _dry_run(args, spec)
+    root, started = results_root(args), time.monotonic()
+
+    def show(text: str) -> None:
+        print(f"{spec.name}: {text}, {duration(time.monotonic() - started)}", file=sys.stderr, flush=True)
+
+    record = Session(spec, root, show).hold()
+    took = duration(time.monotonic() - started)
+    path = path_of(root, record["name"], record["session_id"])
+    rows = _rows(record)
+    if args.json:
+        kept = ("name", "session_id", "status", "reason", "fix")
+        print_json({**{key: record[key] for key in kept}, "record": str(path), "cases": rows})
+    else:
+        _print(record, rows)
+        print(f"{record['status']} in {took} (stated: {spec.minutes} min); record: {path}")
+    return EXIT[record["status"]]
+
+
+def _dry_run(args: argparse.Namespace, spec: Any) -> int:
+    from suite.timing.cases import cases_of
+    from suite.timing.session import estimate
+
+    cases = cases_of(spec)
+    told = estimate(spec, cases)
+    users: dict[str, list[str]] = {}
+    for arm, shardings in cases.uses.items():
+        for kinds in shardings.values():
+            for case_id in kinds.values():
+                users.setdefault(case_id, []).append(arm)
+    rows = [
+        {
+            "case": case.label,
+            "steps_a_unit": case.unit_steps,
+            "timed": "always" if case_id in cases.timed else "if it is the best",
+            "arms": len(set(users.get(case_id, []))) or None,
+        }
+        for case_id, case in cases.by_id.items()
+    ]
+    if args.json:
+        print_json({"name": spec.name, **told, "case_list": rows})
+        return 0
+    print(table(rows, ["case", "steps_a_unit", "timed", "arms"]))
+    print(
+        f"{spec.name}: {len(told['links'])} links ({'; '.join(told['links'])}), {told['rounds']} rounds, "
+        f"{told['blocks_a_link']} blocks and {told['direct_runs_a_link']} whole runs a link; blocks take about "
+        f"{duration(told['block_seconds'])} in all, stated for everything: {told['stated_minutes']} min"
+    )
+    return 0
+
+
+def _rows(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """One row a link and timed case: seconds a step and the speedup over the reference, both with intervals."""
+    from suite.analysis.speed import case_rows
+
+    return [dict(row) for row in case_rows(record) if row["n"] or row["n_disturbed"]]
+
+
+def _print(record: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    labels = {case["case_id"]: case["label"] for case in record["cases"]}
+    for link in record["links"]:
+        own = [row for row in rows if row["link"] == link["label"]]
+        print(f"{link['label']}, reference {labels.get(link['reference'], '-')}")
+        shown = [
+            {
+                "case": row["case"],
+                "rounds": row["n"],
+                "disturbed": row["n_disturbed"],
+                **{f"{name}_ms": _ms(row[f"step_{end}"]) for name, end in ENDS},
+                "speedup": row["speedup"],
+                "from": row["speedup_low"],
+                "to": row["speedup_high"],
+            }
+            for row in own
+        ]
+        print(table(shown, list(shown[0]) if shown else []))
+        if link["reason"]:
+            print(f"{link['status']}: {link['reason']}")
+        print()
+    if record["reason"]:
+        print(f"why: {record['reason']}")
+    if record["fix"]:
+        print(f"what helps: {record['fix']}")
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else 1000 * seconds
