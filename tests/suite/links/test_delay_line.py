@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import statistics
 import subprocess
 import time
 from collections.abc import Iterator
@@ -96,12 +95,12 @@ def line(tmp_path: Path) -> Iterator[Line]:
 
 
 def test_round_trips_take_as_long_as_asked(line: Line) -> None:
-    plain = statistics.median(line.round_trips_s(50))
-    assert plain < 0.002
+    """Never less; and the shortest hardly more, since other work on the machine only makes round trips longer."""
+    assert min(line.round_trips_s(50)) < 0.002
     for there, back in ((0.005, 0.005), (0.02, 0.0)):
         line.set(json.dumps({"h0": there, "h1": back}))
-        found = statistics.median(line.round_trips_s(20))
-        assert found == pytest.approx(there + back, rel=0.1)
+        found = min(line.round_trips_s(30))
+        assert there + back <= found <= 1.1 * (there + back)
     found, error = line.stop()
     assert not error
     assert found["drops"] == 0
@@ -124,7 +123,7 @@ def test_delays_that_cannot_be_used_change_nothing(line: Line) -> None:
     line.set('{"h0": 0.01}')
     for text in ("no json", "[1]", '{"h0": -1}', '{"h0": "soon"}', '{"h0": 0, "eth7": 0}', '{"h0": NaN}'):
         line.set(text)
-    assert statistics.median(line.round_trips_s(5)) == pytest.approx(0.01, rel=0.2)
+    assert 0.01 <= min(line.round_trips_s(10)) <= 0.012
     _, error = line.stop()
     assert len(re.findall("the delays stay as they were", error)) == 6
     assert "no route comes from eth7; there are h0, h1" in error
