@@ -22,7 +22,7 @@ from suite.analysis.tables import Row, TableError, write_table
 from suite.runs.plan import Plan, make_plan
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store, dump, read, write_atomic
-from suite.runs.sweep import load_sweep
+from suite.runs.sweep import Sweep, load_sweep
 from suite.timing.cases import CaseError, kinds_of
 from suite.timing.store import SCHEMA, path_of, records
 
@@ -32,17 +32,17 @@ MEASURED: Final = ("done", "disturbed")
 """States of a session that was held from start to end."""
 
 
-def collect_session(results_root: Path | str, name: str) -> list[Path] | None:
+def collect_session(results_root: Path | str, name: str, sweep: Sweep | None = None) -> list[Path] | None:
     """Derive the tables of a session from its record; returns what was written, or None where there is no record.
 
-    Of several records the newest that was held to the end counts, else the newest. Raises StoreError for a damaged
-    record and TableError for one of another version.
+    Of several records the newest that was held to the end counts, else the newest. sweep: what the session is joined
+    to, where it is not a shipped one. Raises StoreError for a damaged record and TableError for one of another version.
     """
     root = Path(results_root)
     record = newest(root, name)
     if record is None:
         return None
-    return write(root, name, record, Store(root))
+    return write(root, name, record, Store(root), sweep)
 
 
 def newest(results_root: Path, name: str) -> dict[str, Any] | None:
@@ -58,9 +58,11 @@ def newest(results_root: Path, name: str) -> dict[str, Any] | None:
     return found[-1] if found else None
 
 
-def write(results_root: Path, name: str, record: Mapping[str, Any], store: Store) -> list[Path]:
+def write(
+    results_root: Path, name: str, record: Mapping[str, Any], store: Store, sweep: Sweep | None = None
+) -> list[Path]:
     """Write the tables and the facts of a record; returns the files."""
-    tables, facts = derive(record, store)
+    tables, facts = derive(record, store, sweep)
     written = [
         write_table(session_table_path(results_root, table, name), table, tables[table.suffix])
         for table in (CASES, ARMS, PROBE, DIRECT)
@@ -70,10 +72,12 @@ def write(results_root: Path, name: str, record: Mapping[str, Any], store: Store
     return [*written, path]
 
 
-def derive(record: Mapping[str, Any], store: Store) -> tuple[dict[str, list[Row]], dict[str, Any]]:
+def derive(
+    record: Mapping[str, Any], store: Store, sweep: Sweep | None = None
+) -> tuple[dict[str, list[Row]], dict[str, Any]]:
     """Rows by table suffix, and the facts."""
     direct, checks = direct_rows(record)
-    wanted, fault = _wanted(record, store)
+    wanted, fault = _wanted(record, store, sweep)
     of_sweep = record["sweep"] is not None
     arms = joined_rows(record, wanted, checks) if of_sweep else speed_only_rows(record)
     tables = {
@@ -85,12 +89,13 @@ def derive(record: Mapping[str, Any], store: Store) -> tuple[dict[str, list[Row]
     return tables, _facts(record, fault)
 
 
-def _wanted(record: Mapping[str, Any], store: Store) -> tuple[list[Wanted], str]:
+def _wanted(record: Mapping[str, Any], store: Store, sweep: Sweep | None) -> tuple[list[Wanted], str]:
     """The trainings of the record's sweep as it is now, and why none of them can be joined, if so."""
     if record["sweep"] is None:
         return [], ""
     try:
-        plan = make_plan(load_sweep(str(record["sweep"])))
+        named = sweep is not None and sweep.name == record["sweep"]
+        plan = make_plan(sweep if sweep and named else load_sweep(str(record["sweep"])))
     except ValueError as error:
         return [], f"the sweep {record['sweep']} cannot be planned: {error}"
     found = _trainings(plan)

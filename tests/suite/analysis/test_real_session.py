@@ -1,0 +1,98 @@
+"""From a real session over loopback to its tables: the record has the documented fields, and all arms are joined.
+
+Its seconds say nothing, so no test looks at them.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from suite.analysis.session_tables import collect_session, load_facts
+from suite.analysis.speed_columns import ARMS, CASES, DIRECT, session_table_path
+from suite.analysis.tables import read_table
+from suite.runs.sweep import load_sweep
+from suite.timing.ranks import Loopback
+from suite.timing.session import Session
+from suite.timing.session_files import load_session
+
+SWEEP = """
+title: tiny
+workloads: [digits-mlp]
+shardings: [iid]
+world_size: 2
+steps: 10
+batch_size: 4
+seeds: 1
+lr: {schedule: constant, warmup: 0, min_ratio: 1.0}
+arms:
+  sgd: {algorithm: allreduce-sgd, options: {momentum: 0.9}, lr: 0.1}
+  local: {algorithm: local-sgd, options: {momentum: 0.9, period: 3}, baseline: sgd, lr: 0.1}
+"""
+SESSION = """
+title: tiny
+minutes: 1
+sweep: tiny-sweep.yaml
+links: [{rate: 1gbit}]
+units: 1
+phase_units: 1
+warmup: 1
+rounds_h: [1, 4]
+reference: {buckets_mb: [25], precisions: [fp32, bf16], screen_units: 1, screen_blocks: 1}
+direct: {arms: [sgd, local], repeats: 6}
+disturbed: {foreign_share: 0.999, steal_share: 0.999, retries: 0}
+"""
+DOC = Path(__file__).resolve().parents[3] / "docs" / "session-formats.md"
+
+
+@pytest.mark.gloo
+def test_from_ranks_to_tables(tmp_path):
+    (tmp_path / "tiny-sweep.yaml").write_text(SWEEP)
+    (tmp_path / "tiny.yaml").write_text(SESSION)
+    record = Session(load_session(str(tmp_path / "tiny.yaml")), tmp_path, place=Loopback).hold()
+    assert (record["status"], record["reason"]) == ("done", "")
+
+    described = set(
+        re.findall(r"`(\w+)`", DOC.read_text().partition("## The record")[2].partition("\n## Tables")[0])
+    )
+    link = record["links"][0]
+    written = [
+        record,
+        record["cases"][0],
+        link,
+        link["blocks"][0],
+        link["direct"][0],
+        link["probe"][0],
+        link["screen"][0],
+    ]
+    assert {key for part in written for key in part} <= described
+
+    collect_session(tmp_path, "tiny", load_sweep(str(tmp_path / "tiny-sweep.yaml")))
+    tables = {
+        table.suffix: read_table(session_table_path(tmp_path, table, "tiny"), table)
+        for table in (CASES, ARMS, DIRECT)
+    }
+    arms = {row["arm"]: row for row in tables["arms"]}
+    assert {arm: row["composition"] for arm, row in arms.items()} == {
+        "sgd": "one kind",
+        "local": "rounds interpolated",
+    }
+    assert arms["local"]["steps_by_kind"] == '{"round-1":1,"round-3":3}'
+    for row in arms.values():
+        assert row["check"]
+        assert not row["stale"]
+        assert row["refused"] == (row["check"] == "contradicted")
+        assert (row["n_pairs"] is None) == row["refused"]
+    assert {row["arm"]: (row["n"], row["steps"]) for row in tables["direct"]} == {
+        "sgd": (6, 10),
+        "local": (6, 10),
+    }
+    assert all(row["value"] > 0 for row in tables["direct"])
+    for row in tables["cases"]:
+        assert row["n"] == 6
+        assert (row["communication_s"] is None) == (row["role"] == "ddp")
+        assert row["wire_bytes_per_step"] > 0
+    (facts,) = load_facts(tmp_path, "tiny")["links"]
+    assert facts["rho"]["value"] > 0
