@@ -1,6 +1,7 @@
 """A session file: what is timed over which links, in how many rounds, and within how many minutes.
 
     title: what it is for
+    base: quick                    # optional: start from that session; keys given here replace its keys
     minutes: 4                     # stated budget
     sweep: quick                   # arms, workload, world size, batch and bucket are those of the sweep; or else:
     # workload: code-gpt; workload_options, world_size, batch_size, bucket_bytes, arms: {label: {algorithm, options}}
@@ -62,7 +63,7 @@ def sessions_of(sweep: str | None) -> list[str]:
     """Names of the shipped sessions of a sweep; of None: those that belong to no sweep."""
     found = []
     for name in session_names():
-        top = Section(load(sessions_folder() / f"{name}.yaml", f"{name}.yaml"))
+        top = Section(_merged(sessions_folder() / f"{name}.yaml", ()))
         if (top.get("sweep", str, "") or None) == sweep:
             found.append(name)
     return found
@@ -79,11 +80,27 @@ def load_session(name: str) -> SessionSpec:
         raise UnknownSessionError(
             f"no session {path.stem!r}{nearest(path.stem, known)}; known: {', '.join(known) or 'none'}"
         )
-    return _read(path, load(path, path.name))
+    return _read(path, _merged(path, ()))
+
+
+def _merged(path: Path, above: tuple[Path, ...]) -> Value:
+    """The file with its bases laid under it."""
+    value = load(path, path.name)
+    section = Section(value)
+    base = section.get("base", str, "")
+    if not base:
+        return value
+    below = path.with_name(f"{base}.yaml")
+    if not below.exists():
+        raise section.error("base", f"no session '{base}'{nearest(base, session_names(path.parent))}")
+    if path in above:
+        raise section.error("base", "the sessions are based on each other in a circle")
+    return Value({**_merged(below, (*above, path)).content, **value.content}, value.line, value.file)
 
 
 def _read(path: Path, value: Value) -> SessionSpec:
     top = Section(value)
+    top.raw("base")
     sweep = _sweep(path, top)
     what = _of_sweep(top, sweep) if sweep else _of_its_own(top)
     links, rates = _links(top, what["world_size"])

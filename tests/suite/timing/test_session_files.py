@@ -1,0 +1,124 @@
+"""Session files: what is read, and what is refused with file, line and key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from suite.runs.yaml_lines import YamlError
+from suite.timing.session_files import load_session, session_names, sessions_of
+from suite.timing.spec import UnknownSessionError
+from tests.suite.runs.project import write_sweep
+
+OWN = """\
+minutes: 3
+workload: quadratic
+world_size: 2
+batch_size: 4
+arms:
+  plain: {algorithm: allreduce-sgd}
+links: [{rate: 100mbit}, {rate: 1gbit, delay: 5ms, down: 500mbit, stragglers: {1: 10mbit}}]
+"""
+OF_SWEEP = "minutes: 2\nsweep: small.yaml\nlinks: [{rate: 100mbit}]\n"
+
+
+def written(folder: Path, text: str, name: str = "try") -> str:
+    path = folder / f"{name}.yaml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_a_session_of_its_own(tmp_path: Path) -> None:
+    spec = load_session(written(tmp_path, OWN))
+    assert (spec.name, spec.minutes, spec.sweep, spec.world_size) == ("try", 3, None, 2)
+    assert spec.workload.name == "quadratic"
+    assert spec.workload.options  # defaults filled in
+    assert list(spec.arms) == ["plain"]
+    assert spec.links[1].stragglers == {1: 10e6}
+    assert (spec.links[1].down_bps, spec.links[1].delay_s) == (500e6, 0.005)
+    assert spec.link_rates == ("100mbit", "1gbit+5ms")
+    assert spec.as_dict()["arms"] == {"plain": {"algorithm": "allreduce-sgd", "options": {}}}
+
+
+def test_a_session_of_a_sweep_takes_what_the_sweep_says(tmp_path: Path) -> None:
+    write_sweep(tmp_path)
+    text = OF_SWEEP + "direct: {arms: [local], repeats: 7}\n"
+    spec = load_session(written(tmp_path, text))
+    assert spec.sweep is not None
+    assert (spec.sweep.name, spec.world_size, spec.batch_size) == ("small", 2, 2)
+    assert spec.bucket_bytes == spec.sweep.bucket_bytes
+    assert (spec.direct.steps, spec.direct.repeats, spec.direct.sharding) == (12, 7, "iid")
+
+
+def test_a_session_based_on_another(tmp_path: Path) -> None:
+    written(tmp_path, OWN, "below")
+    spec = load_session(written(tmp_path, "base: below\nminutes: 9\n"))
+    assert (spec.name, spec.minutes, len(spec.links)) == ("try", 9, 2)
+
+
+def test_some_of_the_links(tmp_path: Path) -> None:
+    spec = load_session(written(tmp_path, OWN)).only_links(("1gbit+5ms",))
+    assert [link.rate_bps for link in spec.links] == [1e9]
+    with pytest.raises(UnknownSessionError, match="no link of 2gbit; its links: 1gbit\\+5ms"):
+        spec.only_links(("2gbit",))
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "what"),
+    [
+        (OWN + "blocks: 5\n", 8, "'blocks': must be at least 6, not 5: fewer rounds give no interval"),
+        (OWN + "null_blocks: 7\n", 8, "'null_blocks': must be at most the 6 blocks"),
+        (OWN + "blocksize: 6\n", 8, "unknown key 'blocksize'; did you mean 'blocks'"),
+        (OWN + "units: 0\n", 8, "'units': must be at least 1"),
+        (OWN + "block_s: 0\n", 8, "'block_s': must be above 0 seconds"),
+        (OWN + "rounds_h: [1, 2]\n", 8, "'rounds_h': 2 is not among 1, 4, 16, 64"),
+        (OWN + "rounds_h: [4]\n", 8, "'rounds_h': give at least two lengths"),
+        (OWN + "reference: {precisions: [fp16]}\n", 8, "'reference.precisions': unknown precision 'fp16'"),
+        (OWN + "reference: {buckets_mb: [0]}\n", 8, "'reference.buckets_mb': a bucket holds at least 1 MB"),
+        (OWN + "disturbed: {steal_share: 1.5}\n", 8, "'disturbed.steal_share': must lie between 0 and 1"),
+        (OWN + "direct: {arms: [plain]}\n", 8, "'direct': only a session of a sweep has runs to check"),
+        (OWN + "powersgd: {rank: 0}\n", 8, "'powersgd.rank': must be at least 1"),
+        (OWN.replace("minutes: 3\n", ""), 1, "key 'minutes' is missing"),
+        (OWN.replace("quadratic", "cubic"), 2, "'workload': unknown workload \"cubic\""),
+        (OWN.replace("world_size: 2", "world_size: 1"), 3, "'world_size': must be at least 2"),
+        (OWN.replace("rate: 100mbit", "rate: 100"), 7, "'links.rate' must be a word, not 100"),
+        (OWN.replace("1gbit, delay", "100gbit, delay"), 7, "choose 10mbit to 10gbit"),
+        (OWN.replace("stragglers: {1", "stragglers: {3"), 7, "straggler 3: 2 workers have ranks 0 to 1"),
+        (OWN.replace("stragglers: {1", "stragglers: {a"), 7, "'links.rate': invalid literal"),
+        (OWN[: OWN.index("links")] + "links: [{rate: 1gbit}, {rate: 1000mbit}]\n", 7, "is given twice"),
+        (OWN[: OWN.index("links")], 1, "'links': give a list of links"),
+        (OF_SWEEP + "batch_size: 8\n", 4, "'batch_size': is that of sweep 'small'"),
+        (OF_SWEEP + "direct: {arms: [locale]}\n", 4, "'direct.arms': no arm 'locale'; did you mean 'local'"),
+        (
+            OF_SWEEP + "direct: {sharding: by-class}\n",
+            4,
+            "'direct.sharding': 'by-class' is none of the sweep's",
+        ),
+        (OF_SWEEP + "direct: {links: [1gbit]}\n", 4, "'direct.links': no link '1gbit'"),
+        (OF_SWEEP.replace("small", "smal"), 2, "'sweep': no sweep 'smal'; did you mean 'small'"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(text: str, line: int, what: str, tmp_path: Path) -> None:
+    write_sweep(tmp_path)
+    with pytest.raises(YamlError) as raised:
+        load_session(written(tmp_path, text))
+    assert f"try.yaml:{line}:" in str(raised.value)
+    assert what in str(raised.value)
+
+
+def test_an_unknown_session_is_told_the_nearest() -> None:
+    with pytest.raises(UnknownSessionError, match="no session 'quik'; did you mean 'quick'"):
+        load_session("quik")
+
+
+def test_the_shipped_sessions() -> None:
+    """All can be read; the quick one belongs to the quick study, has the links it is for and its stated minutes."""
+    specs = {name: load_session(name) for name in session_names()}
+    assert [link.label for link in specs["quick"].links] == ["100 Mbit/s", "1 Gbit/s"]
+    assert specs["quick"].minutes == 4
+    assert sessions_of("quick") == ["quick"]
+    assert "code-gpt" in sessions_of(None)
+    assert specs["code-gpt"].blocks >= 20, "a bar is judged by at least 20 pairs"
+    assert specs["code-gpt-pair"].world_size == 2
+    assert specs["code-gpt-pair"].arms.keys() == specs["code-gpt"].arms.keys()
