@@ -180,21 +180,22 @@ def up(
             "(`sudo apt-get install iproute2 util-linux`)"
         )
     layout = _new_folder(state_dir)
-    Plan(link, delay_line=bool(link.delay_s) if delay_line is None else delay_line).write(layout)
     command = [sys.executable, "-m", "suite.links.keeper", str(layout.state_dir)]
-    with layout.log.open("wb") as out:
-        popen = subprocess.Popen(
-            command + ["--tied"] * tied,
-            cwd=CHECKOUT,
-            env=environ(),
-            stdin=subprocess.PIPE if tied else subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    cluster = Cluster(layout.state_dir, popen)
-    with ExitStack() as undo:
-        undo.callback(cluster.down)  # when it fails, and when it is interrupted
+    with ExitStack() as undo:  # when it fails, and when it is interrupted
+        undo.callback(shutil.rmtree, layout.state_dir, ignore_errors=True)
+        Plan(link, delay_line=bool(link.delay_s) if delay_line is None else delay_line).write(layout)
+        with layout.log.open("wb") as out:
+            popen = subprocess.Popen(
+                command + ["--tied"] * tied,
+                cwd=CHECKOUT,
+                env=environ(),
+                stdin=subprocess.PIPE if tied else subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        cluster = Cluster(layout.state_dir, popen)
+        undo.callback(cluster.down)
         _wait_until_ready(layout, popen)
         undo.pop_all()
     return cluster
@@ -213,6 +214,7 @@ def attach(state_dir: Path) -> Cluster:
 def down(state_dir: Path) -> None:
     """Stop the cluster of ``state_dir`` and remove the folder; nothing happens where there is no such folder.
 
+    Programs that somebody runs on a worker lose its network and are left alone otherwise.
     Raises ClusterError where the folder is not a cluster's, or its processes do not end.
     """
     layout = Layout(state_dir.resolve())
@@ -280,6 +282,10 @@ def _new_folder(state_dir: Path | None) -> Layout:
             f"{layout.state_dir} is not empty: a cluster is up there (`down` ends it), or it is not for this"
         )
     layout.state_dir.chmod(0o700)
+    try:
+        layout.link_json.touch(exist_ok=False)
+    except FileExistsError as error:
+        raise ClusterError(f"{layout.state_dir}: another cluster is being brought up there") from error
     return layout
 
 
@@ -306,7 +312,7 @@ def _raise(error: dict[str, str], layout: Layout) -> None:
         from suite.links import doctor
 
         finding = doctor.obstacle()
-        why = "`bandwise doctor` says more" if finding is None else f"{finding.detail}. {finding.fix}"
+        why = "`bandwise doctor` says more" if finding is None else f"{finding.detail}. {finding.fix}".strip()
         raise ClusterError(f"no cluster can be made here ({message}): {why}")
     raise ClusterError(f"{message}\n{_tail(layout)}".rstrip())
 
