@@ -155,7 +155,7 @@ def test_a_childs_work_is_ours() -> None:
         child.stdin.flush()
     assert 0.35 < used < 0.6
     assert ours >= used - 0.01
-    with pytest.raises(OSError, match="Invalid argument|No such process"):
+    with pytest.raises(OSError, match=r"Invalid argument|No such process"):
         cpu_seconds(child.pid)
 
 
