@@ -22,16 +22,20 @@ from report.figures import tradeoff
 from report.headline import headline
 from report.points import families, hover, points
 from report.seeds import seeds
+from report.speed_page import speed_parts
+from report.speed_view import with_speed
 from report.svg import inline, svg_file
 from report.theme import FAMILIES, SHAPES
 from report.view import controls_view, failures_view, methods_view, micro_view, tuning_view
 from suite.analysis import collect as collecting
-from suite.analysis.columns import MICRO
+from suite.analysis.columns import MICRO, Table
 from suite.analysis.from_plan import collect_sweep
 from suite.analysis.micro import micro_rows
-from suite.analysis.tables import table_path, to_csv, write_table
+from suite.analysis.session_tables import collect_session
+from suite.analysis.tables import Row, table_path, to_csv, write_table
 from suite.runs.store import write_atomic
 from suite.runs.sweep import load_sweep
+from suite.timing.session_files import sessions_of
 
 HERE = Path(__file__).resolve().parent
 PROVENANCE = MappingProxyType(
@@ -60,10 +64,13 @@ class BuiltReport:
 def update_tables(results_root: Path | str, sweep: str) -> str:
     """Collect the sweep's runs into tables, and asv's results; returns the name under which the tables lie.
 
-    Where no run of the sweep has a folder the tables that are there stay, so that a fresh clone shows what is
-    in git. Raises ReportError when there is neither, and the errors of reading a sweep.
+    The same for the timing sessions of the sweep, and for those of no sweep. Where no run of the sweep has a
+    folder, or a session no record, the tables that are there stay, so that a fresh clone shows what is in git.
+    Raises ReportError when there is neither, and the errors of reading a sweep.
     """
     root, found = Path(results_root), load_sweep(sweep)
+    for name in (*sessions_of(found.name), *sessions_of(None)):
+        collect_session(root, name)
     collected = collect_sweep(root, found)
     if set(collected.facts["statuses"]) <= {"missing"}:
         if not has_tables(root, found.name):
@@ -125,7 +132,7 @@ def _panel(panel: Panel, study: StudyData) -> dict[str, Any]:
         ),
         "absent": points(panel)[1],
         "explanation": _explanation(panel),
-        "methods": methods_view(panel, bool(study.facts["ranks"])),
+        "methods": with_speed(methods_view(panel, bool(study.facts["ranks"])), panel, study.sessions),
         "controls": controls_view(panel),
         "sensitive": panel.sensitive,
         "reason": str(panel.verdict["reason"])[0].upper() + str(panel.verdict["reason"])[1:] + ".",
@@ -153,13 +160,32 @@ def _explanation(panel: Panel) -> str:
 def _data(study: StudyData) -> str:
     """The tables as JSON for a script element: cells as they stand in the CSV files."""
     tables = {}
-    for name, (table, rows) in study.tables.items():
+    for name, (table, rows) in all_tables(study).items():
         text = to_csv(table, rows)
         tables[name] = {"columns": list(table.names), "rows": _cells(text)}
-    text = json.dumps(
-        {"facts": study.facts, "tables": tables}, sort_keys=True, ensure_ascii=False, allow_nan=False
-    )
+    found: dict[str, Any] = {"facts": study.facts, "tables": tables}
+    if study.sessions:
+        found["sessions"] = {session.name: session.facts for session in study.sessions}
+    text = json.dumps(found, sort_keys=True, ensure_ascii=False, allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def all_tables(study: StudyData) -> dict[str, tuple[Table, list[Row]]]:
+    """The study's tables by suffix and those of its sessions as `session-<name>-<suffix>`."""
+    timed = {
+        f"session-{session.name}-{suffix}": found
+        for session in study.sessions
+        for suffix, found in session.tables.items()
+    }
+    return {**study.tables, **timed}
+
+
+def _files(study: StudyData) -> dict[str, str]:
+    """Name of a table -> the name of its file."""
+    return {
+        name: f"{study.sweep}-{name}.csv" if name in study.tables and name != MICRO.suffix else f"{name}.csv"
+        for name in all_tables(study)
+    }
 
 
 def _cells(text: str) -> list[list[str]]:
@@ -174,7 +200,7 @@ def render(study: StudyData, sentences: list[str]) -> str:
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
-    statuses = study.facts["statuses"]
+    statuses, files = study.facts["statuses"], _files(study)
     shown = families(study.panels)
     return environment.get_template("page.html.j2").render(
         facts=study.facts,
@@ -189,7 +215,9 @@ def render(study: StudyData, sentences: list[str]) -> str:
         planned=sum(statuses.values()),
         provenance=[(term, _known(key, study)) for key, term in PROVENANCE.items()],
         reproduce=_reproduce(study),
-        tables=list(study.tables),
+        tables=list(files),
+        files=files,
+        speed=speed_parts(study),
         data=_data(study),
         css=(HERE / "static" / "style.css").read_text(encoding="utf-8").strip(),
         js=(HERE / "static" / "table.js").read_text(encoding="utf-8").strip(),

@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from report.errors import ReportError
+from report.speed_data import SessionData, load_sessions
 from suite.analysis.collect import FACTS_SCHEMA, facts_path
 from suite.analysis.columns import MICRO, RUNS, SENSITIVITY, SUMMARY, TUNING, Table
 from suite.analysis.tables import Row, read_table, table_path
 
 SHARDINGS = {"iid": "shards i.i.d.", "by-class": "shards by class"}
-
-
-class ReportError(RuntimeError):
-    """A page cannot be built; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -85,12 +83,15 @@ class Panel:
 
 @dataclass(frozen=True)
 class StudyData:
-    """All tables of a study, its facts, and its panels in order."""
+    """All tables of a study, its facts, its panels in order, and what was timed: its own sessions first, then
+    those of no sweep.
+    """
 
     sweep: str
     tables: Mapping[str, tuple[Table, list[Row]]]
     facts: Mapping[str, Any]
     panels: list[Panel]
+    sessions: tuple[SessionData, ...] = ()
 
     def rows(self, table: Table) -> list[Row]:
         """Rows of one table."""
@@ -127,7 +128,7 @@ def load(results_root: Path | str, sweep: str) -> StudyData:
     }
     micro = table_path(root, MICRO)
     tables[MICRO.suffix] = (MICRO, read_table(micro, MICRO) if micro.is_file() else [])
-    return StudyData(sweep, tables, facts, _panels(tables, facts))
+    return StudyData(sweep, tables, facts, _panels(tables, facts), load_sessions(root, sweep))
 
 
 def _panels(tables: Mapping[str, tuple[Table, list[Row]]], facts: Mapping[str, Any]) -> list[Panel]:

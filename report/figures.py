@@ -85,17 +85,24 @@ def write_names(
     xs: Sequence[float],
     bold: Sequence[Point] = (),
     lines: Sequence[Box] = (),
+    over_intervals: bool = False,
 ) -> None:
     """Write each name beside its mark, with a thin line where it had to move away.
 
-    `bold` marks get bold names; names keep away from `lines`, boxes in points.
+    `bold` marks get bold names; names keep away from `lines`, boxes in points. `over_intervals`: where it is
+    crowded a name may cross an interval, as long as it is near its mark.
     """
     scale = per_point(axes)
-    labels, obstacles, texts = [], [], []
+    labels, obstacles, strokes, texts = [], [], [], []
     for x_data, point in zip(xs, marks, strict=True):
         x, y = (float(v / scale) for v in axes.transData.transform((x_data, point.y)))
         ends = [axes.transData.transform((1, v))[1] / scale for v in (point.low, point.high) if v is not None]
-        obstacles.append(Box(x - 3.5, float(min([y - 4, *ends])), x + 3.5, float(max([y + 4, *ends]))))
+        reach = float(min([y - 4, *ends])), float(max([y + 4, *ends]))
+        if over_intervals:
+            obstacles.append(Box(x - 4, y - 4, x + 4, y + 4))
+            strokes.append(Box(x - 1.5, reach[0], x + 1.5, reach[1]))
+        else:
+            obstacles.append(Box(x - 3.5, reach[0], x + 3.5, reach[1]))
         text = axes.text(0, 0, point.text, fontsize=7.6, color=colour(point.family), zorder=6)
         text.set_fontweight("bold" if point in bold else "normal")
         extent = text.get_window_extent(renderer(axes))
@@ -104,7 +111,7 @@ def write_names(
     frame = axes.get_window_extent(renderer(axes))
     inner = Box(*(float(v / scale) for v in (frame.x0, frame.y0, frame.x1, frame.y1))).grown(-1)
     zero = float(axes.transData.transform((1, 0))[1] / scale)
-    avoided = [_band_note(axes, panel), Box(inner.x0, zero - 0.4, inner.x1, zero + 0.4), *lines]
+    avoided = [_band_note(axes, panel), Box(inner.x0, zero - 0.4, inner.x1, zero + 0.4), *strokes, *lines]
     back = axes.transData.inverted()
     for text, label, box, point in zip(
         texts, labels, place(labels, obstacles, avoided, inner), marks, strict=True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from report.data import Panel, StudyData
 from report.numbers import interval, ratio, signed
+from report.speed_headline import speed_sentences
 from suite.analysis.tables import Row
 
 
@@ -97,4 +98,5 @@ def headline(study: StudyData) -> list[str]:
     for panel in study.panels:
         place = _where(panel, several)
         sentences += [equality_sentence(panel, place), option_sentence(panel, place)]
-    return [sentence for sentence in (*sentences, failure_sentence(study)) if sentence]
+    sentences = [*speed_sentences(study), *sentences, failure_sentence(study)]
+    return [sentence for sentence in sentences if sentence]

@@ -37,12 +37,36 @@ def ratio(value: float | None) -> str:
     return f"{value:.3g}×" if value < 1000 else f"{value:,.0f}×"
 
 
+def factor(value: float | None) -> str:
+    """A speedup without its sign, for the ends of intervals: 3.04, 0.98."""
+    return MISSING if value is None else f"{value:.3g}"
+
+
+def bit_rate(value: float | None) -> str:
+    """Bits a second with a decimal prefix: 94.9 Mbit/s."""
+    if value is None:
+        return MISSING
+    return _scaled(value, [(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s")])
+
+
+SECONDS = [(1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")]
+
+
+def _unit(value: float, units: list[tuple[float, str]]) -> tuple[float, str]:
+    return next((found for found in units if abs(value) >= found[0]), units[-1])
+
+
 def _scaled(value: float, units: list[tuple[float, str]]) -> str:
-    for factor, unit in units:
-        if abs(value) >= factor:
-            return f"{value / factor:.3g} {unit}"
-    factor, unit = units[-1]
-    return f"{value / factor:.3g} {unit}"
+    per, unit = _unit(value, units)
+    return f"{value / per:.3g} {unit}".replace("-", "−")
+
+
+def seconds_ends(value: float | None, low: float | None, high: float | None) -> str:
+    """[low, high] of a time in the unit in which `quantity` writes its value; nothing where there is none."""
+    if value is None or low is None or high is None:
+        return ""
+    per, _ = _unit(value, SECONDS)
+    return f"[{low / per:.3g}, {high / per:.3g}]".replace("-", "−")
 
 
 def byte_count(value: float | None) -> str:
@@ -57,7 +81,7 @@ def quantity(value: float | None, unit: str | None) -> str:
     if value is None:
         return MISSING
     if unit == "seconds":
-        return _scaled(value, [(1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")])
+        return _scaled(value, SECONDS)
     if unit == "bytes":
         return byte_count(value)
     return f"{value:.4g} {unit or ''}".strip()

@@ -3,8 +3,10 @@
     <directory>/<day the last run finished>-<sweep>/
         manifest.json   what was run and by which command, commit and environment; findings; sha256 of every file
         study.json      the facts beside the tables
+        session-*.json  the facts of the timing sessions that the page shows
         tables/*.csv    as under results/tables/v1
-        figures/*.svg   tradeoff.svg (all panels), then tradeoff and seeds by panel
+        figures/*.svg   tradeoff.svg (all panels), then tradeoff and seeds by panel; speedup.svg (all links and
+                        panels), and by session and link phases-*.svg, and forest-*.svg where nothing is trained
 
 A snapshot is never changed: writing the same again is fine, writing something else under its name is refused.
 """
@@ -17,13 +19,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from report.build import update_tables
+from report.build import all_tables, update_tables
 from report.data import ReportError, StudyData, load
 from report.figures import tradeoff
 from report.headline import headline
 from report.seeds import seeds
+from report.speed_page import speed_figures
 from report.svg import svg_file
 from suite.analysis.collect import facts_path
+from suite.analysis.speed_columns import session_facts_path
 from suite.analysis.tables import to_csv
 from suite.runs.store import dump, write_atomic
 
@@ -67,7 +71,11 @@ def freeze_tables(results_root: Path | str, name: str, directory: Path | str | N
 
 def _files(study: StudyData, root: Path) -> dict[str, str]:
     files = {"study.json": facts_path(root, study.sweep).read_text(encoding="utf-8")}
-    files |= {f"tables/{name}.csv": to_csv(table, rows) for name, (table, rows) in study.tables.items()}
+    files |= {
+        path.name: path.read_text(encoding="utf-8")
+        for path in (session_facts_path(root, session.name) for session in study.sessions)
+    }
+    files |= {f"tables/{name}.csv": to_csv(table, rows) for name, (table, rows) in all_tables(study).items()}
     for workload, workers in dict.fromkeys((p.workload, p.world_size) for p in study.panels):
         panels = [p for p in study.panels if (p.workload, p.world_size) == (workload, workers)]
         several = len(panels) < len(study.panels)
@@ -75,7 +83,7 @@ def _files(study: StudyData, root: Path) -> dict[str, str]:
         files[f"figures/tradeoff{suffix}.svg"] = svg_file(tradeoff(panels))
     for panel in study.panels:
         files[f"figures/seeds-{panel.slug}.svg"] = svg_file(seeds(panel))
-    return files
+    return files | {f"figures/{name}.svg": svg_file(figure) for name, figure in speed_figures(study).items()}
 
 
 def _sha256(text: str) -> str:
@@ -96,6 +104,10 @@ def _manifest(study: StudyData, files: Mapping[str, str]) -> dict[str, Any]:
         "dirty": facts["provenance"]["dirty"],
         "environment_hash": facts["provenance"]["environment_hash"],
         "headline": headline(study),
+        "sessions": [
+            {key: session.facts[key] for key in ("name", "session_id", "status", "reason", "provenance")}
+            for session in study.sessions
+        ],
         "files": {name: _sha256(text) for name, text in sorted(files.items())},
     }
 

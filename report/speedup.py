@@ -143,7 +143,7 @@ def _draw(axes: Axes, picture: Picture, xs: Sequence[float], ys: Sequence[float]
         )
     stands = stand_apart(axes, picture.marks)
     draw_marks(axes, picture.marks, stands, faint=0.55)
-    write_names(axes, panel, picture.marks, stands, best, boxes + _across(axes, picture, stands))
+    write_names(axes, panel, picture.marks, stands, best, boxes + _across(axes, picture, stands), True)
 
 
 def _across(axes: Axes, picture: Picture, stands: Sequence[float]) -> list[Box]:
@@ -171,12 +171,13 @@ def speedups(
     """
     every = [*pictures, *axes_of]
     rows = -(-len(pictures) // columns)
+    above = TOP_MARGIN if len(pictures) > 1 else TOP_MARGIN - 0.2
     with look():
         figure, grid = new_figure(width * columns, height * rows, columns, rows)
         figure.subplots_adjust(
             left=0.62 / (width * columns), right=1 - RIGHT_MARGIN / (width * columns), bottom=0.5 / (height * rows),
-            top=1 - TOP_MARGIN / (height * rows), wspace=(0.62 + RIGHT_MARGIN) / (width - 0.62 - RIGHT_MARGIN),
-            hspace=(0.5 + TOP_MARGIN) / (height - 0.5 - TOP_MARGIN),
+            top=1 - above / (height * rows), wspace=(0.62 + RIGHT_MARGIN) / (width - 0.62 - RIGHT_MARGIN),
+            hspace=(0.5 + above) / (height - 0.5 - above),
         )  # fmt: skip
         xs = list(itertools.chain.from_iterable(_xs(p) for p in every))
         for axes, picture in zip(grid, pictures, strict=False):

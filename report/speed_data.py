@@ -1,0 +1,132 @@
+"""What was timed, as a page needs it: the tables of sessions, by link.
+
+Reads results/tables/v1 alone, like `data`. A page shows the sessions of its own sweep, and those of no sweep, whose
+models are not trained to the end here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from report.errors import ReportError
+from suite.analysis.columns import Table
+from suite.analysis.session_tables import load_facts
+from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLES, session_table_path
+from suite.analysis.tables import Row, read_table
+
+UNCONFIRMED = ("not confirmed", "contradicted")
+"""Checks by direct runs that keep an arm out of the picture."""
+
+
+@dataclass(frozen=True)
+class LinkData:
+    """One link of a session: its facts and the rows of its tables."""
+
+    facts: Mapping[str, Any]
+    cases: list[Row]
+    arms: list[Row]
+    probe: list[Row]
+    direct: list[Row]
+
+    @property
+    def label(self) -> str:
+        """100 Mbit/s."""
+        return str(self.facts["label"])
+
+    @property
+    def slug(self) -> str:
+        """For anchors and files: 100-mbit-s."""
+        return slug(self.label)
+
+    @property
+    def usable(self) -> bool:
+        """Whether it gives numbers."""
+        return self.facts["status"] == "done"
+
+    @property
+    def reference(self) -> Row | None:
+        """The fastest uncompressed DDP, which speedups are over."""
+        return next((row for row in self.cases if row["reference"]), None)
+
+    @property
+    def default(self) -> Row | None:
+        """fp32 DDP at its defaults."""
+        return next((row for row in self.cases if row["default"]), None)
+
+    @property
+    def timed(self) -> list[Row]:
+        """The cases with seconds a step; those that were only screened have none."""
+        return [row for row in self.cases if row["step_s"] is not None]
+
+    @property
+    def families(self) -> dict[str, str]:
+        """Algorithm -> family, of what was timed; torch's own count as uncompressed."""
+        return {str(row["algorithm"]): str(row["family"]) for row in self.arms}
+
+    def family(self, case: Row) -> str:
+        """Of a case."""
+        return "baseline" if case["role"] == "ddp" else self.families.get(str(case["algorithm"]), "")
+
+
+@dataclass(frozen=True)
+class SessionData:
+    """One session: the tables by suffix, its facts, and its links in the order in which they were timed."""
+
+    name: str
+    tables: Mapping[str, tuple[Table, list[Row]]]
+    facts: Mapping[str, Any]
+    links: list[LinkData]
+
+    def rows(self, table: Table) -> list[Row]:
+        """Rows of one table."""
+        return self.tables[table.suffix][1]
+
+    @property
+    def sweep(self) -> str | None:
+        """The sweep that it belongs to; None: speed alone."""
+        return None if self.facts["sweep"] is None else str(self.facts["sweep"])
+
+    @property
+    def usable(self) -> bool:
+        """Whether any of its links gives numbers."""
+        return any(link.usable for link in self.links)
+
+    @property
+    def workload(self) -> str:
+        """What was timed, with its options: code-gpt (size 3.3m)."""
+        found = self.facts["workload"]
+        options = ", ".join(f"{key} {value}" for key, value in sorted(found["options"].items()))
+        return f"{found['name']} ({options})" if options else str(found["name"])
+
+
+def slug(text: str) -> str:
+    """Letters, digits and hyphens."""
+    return "-".join("".join(c if c.isalnum() else " " for c in text.lower()).split())
+
+
+def load_sessions(results_root: Path, sweep: str) -> tuple[SessionData, ...]:
+    """The sessions of a sweep, then those of none, each by name. Raises TableError for a damaged or foreign file."""
+    folder = results_root / "tables" / "v1"
+    ends = ("session-", "-facts.json")
+    names = sorted(p.name.removeprefix(ends[0]).removesuffix(ends[1]) for p in folder.glob("*".join(ends)))
+    found = [_session(results_root, name) for name in names]
+    return tuple(s for wanted in (sweep, None) for s in found if s.sweep == wanted)
+
+
+def _session(root: Path, name: str) -> SessionData:
+    facts = load_facts(root, name)
+    if facts is None:
+        raise ReportError(f"the tables of session {name} vanished while the page was built; build it again")
+    tables = {t.suffix: (t, read_table(session_table_path(root, t, name), t)) for t in SPEED_TABLES}
+
+    def of(table: Table, label: str) -> list[Row]:
+        return [row for row in tables[table.suffix][1] if row["link"] == label]
+
+    links = [
+        LinkData(link, *(of(table, str(link["label"])) for table in (CASES, ARMS, PROBE, DIRECT)))
+        for link in facts["links"]
+    ]
+    return SessionData(name, tables, facts, links)

@@ -1,0 +1,183 @@
+"""What the pictures of speed show, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from report.data import Panel, StudyData
+from report.forest import Bar, Ratio
+from report.numbers import interval, ratio, signed
+from report.phases import Stack
+from report.points import Point, gid, number
+from report.speed_data import UNCONFIRMED, LinkData
+from report.speedup import Picture
+from suite.analysis.tables import Row
+
+ANCHOR = "allreduce-sgd"
+"""The uncompressed run that the others are drawn against."""
+
+
+def drawn(arm: Row) -> bool:
+    """Whether an arm's speedup may stand in a picture: not refused, and no direct run speaks against it."""
+    return not arm["refused"] and arm["check"] not in UNCONFIRMED and arm["speedup"] is not None
+
+
+def pictures(study: StudyData) -> list[Picture]:
+    """One for every sharding and link with numbers, link beside link."""
+    return [
+        picture(panel, link)
+        for session in study.sessions
+        if session.sweep == study.sweep
+        for panel in study.panels
+        if panel.world_size == session.facts["world_size"]
+        for link in session.links
+        if link.usable
+    ]
+
+
+def picture(panel: Panel, link: LinkData) -> Picture:
+    """The marks of one panel and link, and why arms have none."""
+    rows = {str(row["arm"]): row for row in [*panel.baselines, *panel.methods, *panel.controls]}
+    marks: list[Point] = []
+    missing: dict[str, list[str]] = {}
+    for arm in link.arms:
+        row = rows.get(str(arm["arm"]))
+        if arm["sharding"] != panel.sharding or row is None:
+            continue
+        found = _point(arm, row)
+        if isinstance(found, Point):
+            marks.append(found)
+        else:
+            missing.setdefault(found, []).append(str(arm["arm"]))
+    reference = str(link.reference["case"]) if link.reference else ""
+    return Picture(panel, link.label, marks, grouped(missing), reference, _default(link), _others(panel))
+
+
+def _point(arm: Row, row: Row) -> Point | str:
+    """The mark of an arm, or the reason why there is none."""
+    x, y = number(arm["speedup"]), number(row["diff_mean"])
+    if not drawn(arm) or x is None:
+        return str(arm["reason"] or arm["check"] or "no speedup")
+    name, family = str(row["arm"]), "control" if row["control"] else str(row["family"])
+    ends = number(arm["speedup_low"]), number(arm["speedup_high"])
+    across = (ends[0] or x, ends[1] or x)
+    if row["baseline"] is None and not row["control"]:
+        return Point(name, "baseline", x, *across, 0.0, None, None, name)
+    if y is None:
+        lost = f"{row['n_diverged']} diverged" if row["n_diverged"] else "none finished"
+        return f"no pair of runs finished: {lost}"
+    short = name.removeprefix("control-")
+    text = short if row["n_pairs"] == row["n"] else f"{short} ({row['n_pairs']} of {row['n']})"
+    return Point(short, family, x, *across, y, number(row["diff_low"]), number(row["diff_high"]), text)
+
+
+def grouped(missing: Mapping[str, Iterable[str]]) -> list[str]:
+    """`a, b (why)` for every reason, in the order given."""
+    return [f"{', '.join(names)} ({why})" for why, names in missing.items()]
+
+
+def _default(link: LinkData) -> float | None:
+    """Speedup of fp32 DDP as installed over the reference, None where it is the reference itself."""
+    row = link.default
+    return None if row is None or row["reference"] else number(row["speedup"])
+
+
+def anchor(panel: Panel) -> Row | None:
+    """The uncompressed run that the others are drawn against: all-reduced SGD, or the first there is."""
+    found = sorted(panel.baselines, key=lambda row: (row["arm"] != ANCHOR, str(row["arm"])))
+    return found[0] if found else None
+
+
+def _others(panel: Panel) -> list[tuple[str, float]]:
+    """The other uncompressed runs and their mean difference to the anchor, where all have finished."""
+    own = anchor(panel)
+    if own is None or own["n_done"] != own["n"]:
+        return []
+    level = number(own["mean"]) or 0.0
+    return [
+        (str(row["arm"]), (number(row["mean"]) or 0.0) - level)
+        for row in panel.baselines
+        if row is not own and row["n_done"] == row["n"]
+    ]
+
+
+def hover(shown: Picture) -> dict[str, str]:
+    """Hover text by group id."""
+    panel, titles = shown.panel, {}
+    for index, point in enumerate(shown.marks):
+        faster = f"{ratio(point.x)} {_ends(point)}".strip()
+        if point.family == "baseline":
+            titles[gid(index)] = f"{point.text}: uncompressed, {faster} the speed of {shown.reference}"
+            continue
+        difference = (
+            f"{signed(point.y, panel.digits)} {interval(point.low, point.high, panel.digits, sign=True)}"
+        )
+        titles[gid(index)] = (
+            f"{point.text}: {faster} the speed of {shown.reference}, {difference.strip()} {panel.unit}"
+        )
+    return titles
+
+
+def _ends(point: Point) -> str:
+    return interval(point.x_low, point.x_high) if point.x_high > point.x_low else ""
+
+
+def stacks(link: LinkData) -> list[Stack]:
+    """Where the seconds of a step go, for every case that was timed in all rounds."""
+    found = []
+    for row in link.timed:
+        split = row["forward_backward_s"] is not None
+        other = [number(row[c]) or 0.0 for c in ("update_s", "other_s")]
+        seconds = {
+            "compute": number(row["forward_backward_s"] if split else row["null_s"]) or 0.0,
+            "encode": number(row["encode_s"]) or 0.0,
+            "exposed": number(row["exposed_s"]) or 0.0,
+            "decode": number(row["decode_s"]) or 0.0,
+            "update": sum(other),
+        }
+        step = number(row["step_s"]) or 0.0
+        ends = number(row["step_low"]), number(row["step_high"])
+        found.append(Stack(str(row["case"]), link.family(row), seconds, step, *ends, split))
+    return found
+
+
+def bars(link: LinkData) -> list[Bar]:
+    """Every arm of a session without a sweep, and torch's own DDP in its variants."""
+    kinds = {str(row["arm"]): 0 for row in link.arms}
+    for row in link.arms:
+        kinds[str(row["arm"])] += 1
+    found = []
+    for row in link.arms:
+        if drawn(row):
+            name = str(row["arm"]) if kinds[str(row["arm"])] == 1 else f"{row['arm']}: {row['kind']}"
+            found.append(_bar(name, str(row["family"]), row))
+    found += [_bar(str(row["case"]), "baseline", row) for row in link.timed if _own(row)]
+    return found
+
+
+def _own(case: Row) -> bool:
+    return case["role"] == "ddp" and case["speedup"] is not None
+
+
+def _bar(name: str, family: str, row: Row) -> Bar:
+    over, default = (
+        Ratio(value, number(row[low]), number(row[high]))
+        if (value := number(row[column])) is not None
+        else None
+        for column, low, high in (
+            ("speedup", "speedup_low", "speedup_high"),
+            ("default_speedup", "default_low", "default_high"),
+        )
+    )
+    if over is None:
+        raise ValueError(f"{name} has no speedup to draw")
+    return Bar(name, family, over, default)
+
+
+def not_drawn(link: LinkData) -> list[str]:
+    """Arms of a session without a sweep that have no speedup, with the reason."""
+    missing: dict[str, list[str]] = {}
+    for row in link.arms:
+        if not drawn(row):
+            missing.setdefault(str(row["reason"] or "no speedup"), []).append(f"{row['arm']}: {row['kind']}")
+    return grouped(missing)
