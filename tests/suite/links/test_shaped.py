@@ -127,9 +127,11 @@ def test_a_round_trip_takes_the_delay_twice(shaped: Shaped, delay_ms: int) -> No
 
 def test_rates_of_the_two_directions(shaped: Shaped) -> None:
     shaped.shape("100mbit", down="20mbit")
-    found, *others = shaped.measure("pairwise", 1e6, 2)
-    assert 0.7 * 2e7 <= found.bits_per_s <= MOST * 2e7 * 1.04  # 64 KiB may pass at once after a pause
-    assert straggler([found, *others]) is None
+    found = shaped.measure("pairwise", 1e6, 2)
+    # the slower direction decides; what may pass at once after a pause makes a short transfer look faster
+    assert max(measured.bits_per_s for measured in found) <= MOST * 2e7 * 1.04
+    assert max(measured.bits_per_s for measured in found) >= 0.8 * 2e7
+    assert straggler(found) is None
 
 
 def test_a_straggler_is_found(shaped: Shaped) -> None:
