@@ -64,10 +64,9 @@ def joined_rows(
     record: Mapping[str, Any], wanted: list[Wanted], checks: Mapping[str, list[Check]]
 ) -> list[Row]:
     """The table `arms` of a session that belongs to a sweep: a row for every link and training."""
+    links = [LinkSamples(link, record["cases"]) for link in record["links"]]
     return [
-        _run_row(record, LinkSamples(link, record["cases"]), want, checks.get(str(link["label"]), []))
-        for link in record["links"]
-        for want in wanted
+        _run_row(record, samples, want, checks.get(samples.label, [])) for samples in links for want in wanted
     ]
 
 
@@ -78,7 +77,6 @@ def _run_row(record: Mapping[str, Any], samples: LinkSamples, want: Wanted, chec
         "steps": want.spec.steps,
         "stale": stale(record, used or {}),
     }
-    parts: Makeup | None = None
     try:
         _joinable(record, want, used or {})
         kinds = planned_kinds(want.spec)
@@ -114,7 +112,7 @@ def _joinable(record: Mapping[str, Any], want: Wanted, used: Cases) -> None:
     outdated = sorted({case["algorithm"] for i in used.values() if moved(case := cases[i]) == "version"})
     if outdated:
         raise CompositionError(
-            f"timed with another version of {', '.join(outdated)} than it has now; run the session again"
+            f"timed with another version of {', '.join(outdated)} than there is now; run the session again"
         )
 
 

@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any, Final
 
 from reference_impls import info
+from reference_impls.errors import UnknownAlgorithmError
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, median_interval
 from suite.analysis.tables import Row, Value
 from suite.runs.canonical import canonical_json
@@ -86,11 +87,8 @@ def speedup(reference: Samples, other: Samples) -> dict[int, float]:
 
 def case_rows(record: Mapping[str, Any]) -> list[Row]:
     """The table `cases` of a session record: a row for every link and case."""
-    return [
-        _case_row(LinkSamples(link, record["cases"]), case)
-        for link in record["links"]
-        for case in record["cases"]
-    ]
+    links = [LinkSamples(link, record["cases"]) for link in record["links"]]
+    return [_case_row(samples, case) for samples in links for case in record["cases"]]
 
 
 def _case_row(samples: LinkSamples, case: Mapping[str, Any]) -> Row:
@@ -173,7 +171,10 @@ def moved(case: Mapping[str, Any]) -> str:
     timed = case.get("source") or {}
     if not timed or case["role"] != "method":
         return ""
-    now = info(str(case["algorithm"]))
+    try:
+        now = info(str(case["algorithm"]))
+    except UnknownAlgorithmError:
+        return "version"
     if timed["version"] != now.version:
         return "version"
     return "" if timed["source_hash"] == now.source_hash else "source"

@@ -155,12 +155,14 @@ def with_sources(record: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def test_another_version_of_a_method(sweep, store, monkeypatch):
+def test_another_version_of_a_method(sweep, store):
     record = with_sources(made.record(sweep))
     assert not any(row["refused"] or row["stale"] for row in arms(record, store).values())
     case = next(case for case in record["cases"] if case["algorithm"] == "apmsqueeze")
     case["source"]["version"] += 1
     only_refused(record, store, {"squeeze"}, "timed with another version of apmsqueeze")
+    case["algorithm"] = "gone-since"
+    only_refused(record, store, {"squeeze"}, "timed with another version of gone-since")
 
 
 def test_a_method_whose_source_has_moved_is_marked(sweep, store):
