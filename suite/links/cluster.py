@@ -36,6 +36,7 @@ from suite.links.state import Layout, Plan, State, write_json
 from suite.links.system import CommandError, environ, find
 
 UP_TIMEOUT_S = 30.0
+UP_TIMEOUT_PER_WORKER_S = 0.5
 STOP_TIMEOUT_S = 20.0
 DELAY_LINE_READS_S = 0.05
 """Time that the delay line has to read new delays once it was told."""
@@ -196,7 +197,7 @@ def up(
             )
         cluster = Cluster(layout.state_dir, popen)
         undo.callback(cluster.down)
-        _wait_until_ready(layout, popen)
+        _wait_until_ready(layout, popen, link.workers)
         undo.pop_all()
     return cluster
 
@@ -289,8 +290,9 @@ def _new_folder(state_dir: Path | None) -> Layout:
     return layout
 
 
-def _wait_until_ready(layout: Layout, popen: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + UP_TIMEOUT_S
+def _wait_until_ready(layout: Layout, popen: subprocess.Popen[bytes], workers: int) -> None:
+    timeout_s = UP_TIMEOUT_S + UP_TIMEOUT_PER_WORKER_S * workers
+    deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         ended = popen.poll() is not None
         state = State.read(layout)
@@ -301,7 +303,7 @@ def _wait_until_ready(layout: Layout, popen: subprocess.Popen[bytes]) -> None:
         if ended:
             raise ClusterError(f"the keeper ended at once.\n{_tail(layout)}")
         time.sleep(0.01)
-    raise ClusterError(f"the cluster is not ready after {UP_TIMEOUT_S:.0f} s.\n{_tail(layout)}")
+    raise ClusterError(f"the cluster is not ready after {timeout_s:.0f} s.\n{_tail(layout)}")
 
 
 def _raise(error: dict[str, str], layout: Layout) -> None:

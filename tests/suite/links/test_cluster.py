@@ -97,8 +97,9 @@ def test_a_cluster_from_up_to_down(walk: Callable[[Path], dict[str, Any]], state
         assert 0 < counted < 0.1 * PAYLOAD_BYTES  # acknowledgements
     assert seen["sent"][1] == seen["sent"][2] == 0
     assert seen["dropped"] == [0] * 4
-    line_s = 8 * PAYLOAD_BYTES / 1e8
-    assert seen["first_s"] > 0.8 * line_s  # at 100 Mbit/s, less what the buckets give away
+    for seconds in seen["seconds_of_a_second"]:  # at 100 Mbit/s, and the straggler at 10 Mbit/s
+        # no more than the share of payload in a full packet, and the two buckets' gifts; no less than TCP makes of it
+        assert 1514 / 1448 * 0.98 < seconds < 1.3
     assert seen["second_s"] > 2 * 0.020  # connection, and data with its answer: two round trips at least
 
     assert seen["status_after"] == "down"

@@ -21,6 +21,7 @@ from suite.links.system import run
 from suite.links.topology import port
 
 PAYLOAD_BYTES = 300_000
+SECOND_OF_100_MBIT_BYTES = 12_500_000
 # What the server sends back tells that everything has arrived, and from whom.
 SERVER = """
 import socket, sys
@@ -53,11 +54,15 @@ def walk(state_dir: Path) -> dict[str, Any]:
         seen["namespaces"] = [namespace(cluster.enter(rank)) for rank in range(4)]
         seen["first_rates"] = rates(cluster)
         before = [cluster.counters(rank) for rank in range(4)]
-        seen["reached_by"], seen["first_s"] = transfer(cluster, 0, 3)
+        seen["reached_by"], _ = transfer(cluster, 0, 3)
         counted = [cluster.counters(rank) - earlier for rank, earlier in enumerate(before)]
         seen["sent"] = [counters.tx_bytes for counters in counted]
         seen["received"] = [counters.rx_bytes for counters in counted]
         seen["dropped"] = [counters.dropped for counters in counted]
+        seen["seconds_of_a_second"] = [
+            transfer(cluster, source, 3, SECOND_OF_100_MBIT_BYTES * int(rate_bps // 1e6) // 100)[1]
+            for source, (rate_bps, _) in ((1, seen["first_rates"][1]), (2, seen["first_rates"][2]))
+        ]
         cluster.shape(second)
         seen["second_rates"] = rates(cluster)
         seen["link"] = cluster.link.as_dict()
@@ -116,17 +121,19 @@ def bucket(prefix: tuple[str, ...], device: str) -> dict[str, Any]:
     return dict(qdisc["options"])
 
 
-def transfer(cluster: Cluster, source: int, target: int) -> tuple[str, float]:
-    """Send `PAYLOAD_BYTES` from one worker to another: the sender's address as the receiver saw it, and seconds from
-    connecting to the receiver's answer."""
+def transfer(
+    cluster: Cluster, source: int, target: int, payload_bytes: int = PAYLOAD_BYTES
+) -> tuple[str, float]:
+    """Send bytes from one worker to another: the sender's address as the receiver saw it, and seconds from connecting
+    to the receiver's answer."""
     python = [sys.executable, "-c"]
     with subprocess.Popen(
-        [*cluster.enter(target), *python, SERVER, str(PAYLOAD_BYTES)], stdout=subprocess.PIPE, text=True
+        [*cluster.enter(target), *python, SERVER, str(payload_bytes)], stdout=subprocess.PIPE, text=True
     ) as server:
         assert server.stdout is not None
         assert server.stdout.readline() == "listening\n"
         address = cluster.addresses[target]
-        answer = run([*cluster.enter(source), *python, CLIENT, address, str(PAYLOAD_BYTES)])
+        answer = run([*cluster.enter(source), *python, CLIENT, address, str(payload_bytes)])
         source_address, seconds = answer.split()
         return source_address, float(seconds)
 
