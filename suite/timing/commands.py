@@ -18,6 +18,9 @@ import torch.distributed as dist
 
 from reference_impls.compilation import paths
 from reference_impls.registry import Method
+from suite.links.counters import read
+from suite.links.probe import probe
+from suite.links.system import CommandError
 from suite.runs.spec import RunSpec
 from suite.runs.train import taken
 from suite.timing import direct
@@ -121,18 +124,15 @@ class Commands:
 
     def probe(self, rate_bps: float) -> dict[str, Any]:
         """Round trips and bandwidths of the link, by the collectives that methods use."""
-        from suite.links.probe import probe
-
         return {"measurements": [dataclasses.asdict(measured) for measured in probe(rate_bps)]}
 
     def counters(self) -> dict[str, Any]:
         """Bytes that this rank's network interface has received and sent; null outside of an emulated cluster."""
-        from suite.links.cluster import ClusterError
-        from suite.links.counters import read
-
         try:
             counters = read()
-        except ClusterError:
+        except CommandError as error:
+            raise RefusedError(str(error)) from error
+        if counters is None:
             return {"rx_bytes": None, "tx_bytes": None}
         return {"rx_bytes": counters.rx_bytes, "tx_bytes": counters.tx_bytes}
 

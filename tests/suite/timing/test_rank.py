@@ -1,0 +1,230 @@
+"""The process of one rank: every command, and what it does when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from suite.runs.train import task_of, train_group
+from suite.timing.case import Case
+from tests.suite.runs.project import one_spec
+from tests.suite.timing.rank_processes import ROOT, RankProcesses, ddp, method, rank_processes, start
+
+pytestmark = pytest.mark.gloo
+
+PARAMETERS = 64 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10
+CASES: dict[str, Case] = {
+    "fp32": ddp("fp32", bucket_cap_mb=25),
+    "bf16": ddp("bf16", bucket_cap_mb=1),
+    "powersgd": ddp("powersgd", matrix_approximation_rank=2),
+    "allreduce": method("allreduce-sgd", "step"),
+    "lion": method("lion-cub-1bit", "step"),
+    "lion-sync": method("lion-cub-1bit", "sync"),
+    "local": method("local-sgd", "round-4"),
+}
+RING = 2 * (2 - 1) / 2
+SENT = {
+    "fp32": RING * 4 * PARAMETERS,
+    "bf16": RING * 2 * PARAMETERS,
+    # P and Q of rank 2 of the three matrices, if that is less than half; the rest as it is
+    "powersgd": RING * 4 * (2 * (64 + 512) + 2 * (512 + 512) + 2 * (512 + 10) + 512 + 512 + 10),
+    "allreduce": RING * 4 * PARAMETERS,
+    "local": RING * 4 * PARAMETERS,
+}
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[RankProcesses]:
+    with rank_processes(2) as processes:
+        assert processes.build(*CASES.values()) == [{"ok": True, "parameters": PARAMETERS}] * 2
+        yield processes
+
+
+def block(ranks: RankProcesses, name: str, mode: str, units: int) -> list[dict[str, Any]]:
+    answers = ranks.tell(do="block", case=CASES[name].case_id, mode=mode, units=units)
+    assert all(answer["ok"] for answer in answers), answers
+    return answers
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_blocks_of_every_mode(ranks: RankProcesses, name: str) -> None:
+    case = CASES[name]
+    warmed = ranks.tell(do="warm", case=case.case_id, units=3, modes=["run", "null", "serial"])
+    assert all(answer["ok"] and answer["seconds"] > 0 for answer in warmed), warmed
+    for mode in ("run", "null", "serial"):
+        for answer in block(ranks, name, mode, 3):
+            assert len(answer["unit_seconds"]) == 3
+            assert len(answer["step_seconds"]) == 3 * case.unit_steps
+            assert sum(answer["step_seconds"]) == pytest.approx(sum(answer["unit_seconds"]))
+            assert min(answer["step_seconds"]) > 0
+            assert answer["cpu_s"] > 0
+            assert sum(answer["kinds"].values()) == 3 * case.unit_steps
+            if mode == "null":
+                assert answer["wire_bytes"] == answer["received_bytes"] == 0
+            if mode == "run" and name in SENT:
+                assert answer["wire_bytes"] == pytest.approx(SENT[name])
+                assert answer["received_bytes"] == pytest.approx(SENT[name])
+            if mode != "serial":
+                assert answer["phases"] is None
+                continue
+            mean = sum(answer["step_seconds"]) / len(answer["step_seconds"])
+            assert sum(answer["phases"].values()) == pytest.approx(mean)
+            assert all(seconds >= -1e-6 for seconds in answer["phases"].values()), answer["phases"]
+            assert answer["phases"]["forward_backward"] > 0
+            assert answer["phases"]["update"] > 0
+            assert ("communication" in answer["phases"]) == (case.role == "method")
+
+
+def test_a_one_bit_method_sends_one_bit_each_way_and_says_which_path_it_took(ranks: RankProcesses) -> None:
+    for answer in block(ranks, "lion", "run", 2):
+        assert answer["wire_bytes"] == pytest.approx(PARAMETERS / 8, rel=0.01)
+        assert answer["path"]["signs.pack_words"] == "eager"
+        assert set(answer["path"].values()) == {"eager"}
+    for answer in block(ranks, "allreduce", "run", 2):
+        assert answer["path"] == {}
+
+
+def test_steps_that_synchronise_send_the_momentum_on_top(ranks: RankProcesses) -> None:
+    (plain, _), (sync, _) = block(ranks, "lion", "run", 2), block(ranks, "lion-sync", "run", 2)
+    assert sync["wire_bytes"] - plain["wire_bytes"] == pytest.approx(RING * 4 * PARAMETERS)
+
+
+def test_counters_are_those_of_the_cluster_interface_or_null(ranks: RankProcesses) -> None:
+    for answer in ranks.tell(do="counters"):
+        assert answer["ok"]
+        for name in ("rx_bytes", "tx_bytes"):
+            assert answer[name] is None or answer[name] >= 0
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ({"do": "dance"}, "block"),
+        ({"do": "block", "case": "0" * 16, "mode": "run", "units": 1}, "no case"),
+        ({"do": "block", "case": CASES["fp32"].case_id, "mode": "fast", "units": 1}, "null"),
+        ({"do": "block", "case": CASES["fp32"].case_id, "mode": "run", "units": 0}, "at least 1"),
+        ({"do": "block", "case": CASES["fp32"].case_id}, "mode"),
+        ({"do": "direct", "spec": {}}, "lacks"),
+        ({"do": "direct", "spec": one_spec(world_size=4).as_dict()}, "4 ranks"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_and_the_group_goes_on(
+    ranks: RankProcesses, command: dict[str, Any], words: str
+) -> None:
+    for answer in ranks.tell(**command):
+        assert not answer["ok"]
+        assert words in answer["error"]
+    block(ranks, "allreduce", "run", 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"world_size": 3}, "3 ranks"),
+        ({"workload": {"name": "digits-mpl", "options": {}}}, "digits-mlp"),
+        ({"sharding": "by-colour"}, "by-colour"),
+    ],
+)
+def test_a_build_that_cannot_be_is_refused(changes: dict[str, Any], words: str) -> None:
+    with rank_processes(1) as one:
+        (answer,) = one.build(**changes)
+        assert not answer["ok"]
+        assert words in answer["error"]
+        assert one.tell(do="stop") == [{"ok": True}]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options", "peak"),
+    [
+        ("allreduce-sgd", {}, 0.2),
+        ("local-sgd", {"period": 4}, 0.2),
+        ("apmsqueeze", {"warmup_steps": 12}, 1e-3),
+    ],
+)
+def test_a_direct_run_ends_where_the_simulated_run_does(
+    ranks: RankProcesses,
+    monkeypatch: pytest.MonkeyPatch,
+    algorithm: str,
+    options: dict[str, Any],
+    peak: float,
+) -> None:
+    """Autograd and batched gradients add in another order, so the last bits of the scores may differ."""
+    monkeypatch.setenv("BANDWISE_COMPILE", "0")
+    spec = one_spec(algorithm, options, "digits-mlp", steps=14, batch_size=16, peak=peak, backend="gloo")
+    (simulated,) = train_group([replace(spec, backend="simulated")])
+    zero, one = ranks.tell(do="direct", spec=spec.as_dict())
+    assert zero["ok"], zero
+    assert zero["seconds"] > 0
+    assert zero["steps"] == 14
+    assert zero["steps_by_kind"] == one["steps_by_kind"] == simulated.result["steps_by_kind"]
+    assert one["final"] is None
+    assert zero["final"]["nll"] == pytest.approx(simulated.result["final"]["nll"], rel=1e-3)
+    assert zero["final"]["accuracy"] == pytest.approx(simulated.result["final"]["accuracy"], abs=0.5)
+    task = task_of(spec)
+    untrained = task.evaluate(task.initial())
+    assert abs(zero["final"]["nll"] - untrained["nll"]) > 0.1, "the training has changed nothing"
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_peer_is_a_fault_and_not_a_hang(victim: int) -> None:
+    case = CASES["allreduce"]
+    with rank_processes(2) as two:
+        two.build(case)
+        two.send(do="block", case=case.case_id, mode="run", units=100_000)
+        time.sleep(1)
+        two.processes[victim].send_signal(signal.SIGKILL)
+        killed = time.monotonic()
+        answer = two.answer(1 - victim)
+        assert not answer["ok"]
+        assert answer["error"]
+        assert two.processes[1 - victim].wait(30) == 1
+        assert time.monotonic() - killed < 40
+
+
+def test_the_end_of_stdin_ends_the_rank() -> None:
+    with rank_processes(2) as two:
+        two.build(CASES["fp32"])
+        for process in two.processes:
+            assert process.stdin is not None
+            process.stdin.close()
+        assert [process.wait(30) for process in two.processes] == [0, 0]
+
+
+def test_a_group_that_cannot_be_made_is_said() -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "MASTER_ADDR"}
+    process = start({**environment, "RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1"})
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    answer = json.loads(out)
+    assert not answer["ok"]
+    assert "MASTER_ADDR" in answer["error"]
+
+
+def test_only_answers_reach_stdout() -> None:
+    code = (
+        "import os, suite.timing.rank as rank\n"
+        "answers = rank._answers_apart()\n"
+        "print('noise', flush=True); os.write(1, b'more noise')\n"
+        "rank._say(answers, {'ok': True})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == '{"ok": true}\n'
+    assert "noise" in done.stderr
+    assert "more noise" in done.stderr
+
+
+def test_threads_are_limited_before_torch_is_imported() -> None:
+    code = "import sys, suite.timing.rank; sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, timeout=60)
+    assert done.returncode == 0, "suite.timing.rank imports torch, which reads the thread variables at import"

@@ -1,0 +1,137 @@
+"""Which steps a block counts, and that its numbers add up; on scripted steps and a clock that is told the time."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from suite.timing import subject as module
+from suite.timing.case import Case, Mode
+from suite.timing.subject import NoSuchStepError, Stepping, Subject
+
+STEP_S = (1.0, 2.0, 4.0, 8.0)
+
+
+class Clock:
+    """Stands in for the time module."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def process_time(self) -> float:
+        return self.now / 2
+
+
+class Scripted(Subject):
+    """Steps of the kinds given, over and over, which take `STEP_S` in turn; half of it is encoding."""
+
+    def __init__(self, case: Case, kinds: Sequence[str], clock: Clock) -> None:
+        super().__init__(case)
+        self.kinds = kinds
+        self.clock = clock
+        self.batches: list[float] = []
+        self.collecting: list[bool] = []
+
+    @contextmanager
+    def stepping(self, mode: Mode) -> Iterator[Stepping]:
+        yield _Steps(self, mode)
+
+    def traffic(self, mode: Mode, kinds: Mapping[str, int]) -> tuple[float, float]:
+        return 10.0, 20.0
+
+    def release(self) -> None:
+        """Nothing to let go of."""
+
+
+class _Steps:
+    def __init__(self, subject: Scripted, mode: Mode) -> None:
+        self.subject, self.mode = subject, mode
+        self.kind, self.encoded, self.number = "", 0.0, 0
+
+    def step(self, batch: Sequence[torch.Tensor]) -> None:
+        seconds = STEP_S[self.number % len(STEP_S)]
+        self.kind = self.subject.kinds[self.number % len(self.subject.kinds)]
+        self.encoded += seconds / 2
+        self.subject.clock.now += seconds
+        self.subject.batches.append(batch[0].item())
+        self.subject.collecting.append(gc.isenabled())
+        self.number += 1
+
+    def phases(self) -> Mapping[str, float] | None:
+        return {"encode": self.encoded} if self.mode == "serial" else None
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    told = Clock()
+    monkeypatch.setattr(module, "time", told)
+    return told
+
+
+def case(kind: str = "step", unit_steps: int = 1) -> Case:
+    return Case("method", "a case", kind, unit_steps, "allreduce-sgd", {})
+
+
+BATCHES = [[torch.tensor(float(i))] for i in range(3)]
+
+
+def test_every_step_counts_where_all_are_of_the_kind(clock: Clock) -> None:
+    subject = Scripted(case(), ["step"], clock)
+    block = subject.block("run", 4, BATCHES)
+    assert block.unit_seconds == block.step_seconds == (1.0, 2.0, 4.0, 8.0)
+    assert block.kinds == {"step": 4}
+    assert block.phases is None
+    assert block.cpu_s == 15.0 / 2
+    assert (block.wire_bytes, block.received_bytes) == (10.0, 20.0)
+    assert subject.batches == [0, 1, 2, 0]
+
+
+def test_steps_of_another_kind_are_passed_by(clock: Clock) -> None:
+    block = Scripted(case("sync"), ["step", "step", "sync"], clock).block("serial", 2, BATCHES)
+    assert block.unit_seconds == block.step_seconds == (4.0, 2.0)  # steps 3 and 6
+    assert block.kinds == {"step": 4, "sync": 2}
+    assert block.phases == {"encode": 1.5, "other": 1.5}
+
+
+def test_a_round_is_its_last_steps_and_keeps_each_steps_seconds(clock: Clock) -> None:
+    block = Scripted(case("round-2", 2), ["local", "average"], clock).block("serial", 3, BATCHES)
+    assert block.unit_seconds == (3.0, 12.0, 3.0)
+    assert block.step_seconds == (1.0, 2.0, 4.0, 8.0, 1.0, 2.0)
+    assert block.kinds == {"average": 3, "local": 3}
+    assert block.phases is not None
+    assert sum(block.phases.values()) == pytest.approx(18.0 / 6)
+
+
+def test_a_round_that_was_cut_short_does_not_count(clock: Clock) -> None:
+    kinds = ["local", "average", "local", "local", "local", "average"]
+    block = Scripted(case("round-4", 4), kinds, clock).block("run", 1, BATCHES)
+    assert block.kinds == {"average": 2, "local": 4}
+    assert block.unit_seconds == (4.0 + 8.0 + 1.0 + 2.0,)
+
+
+def test_a_kind_that_never_comes_is_said(clock: Clock) -> None:
+    subject = Scripted(case("sync"), ["step"], clock)
+    with pytest.raises(NoSuchStepError, match=r"0 of 2 units of 'sync'.*24 step\b"):
+        subject.block("run", 2, BATCHES)
+    assert len(subject.batches) == 8 * 2 + 8
+    assert gc.isenabled()
+
+
+def test_the_collector_is_off_while_steps_are_timed_and_the_start_is_not_timed(clock: Clock) -> None:
+    subject = Scripted(case(), ["step"], clock)
+
+    def barrier() -> None:
+        assert not gc.isenabled()
+        clock.now += 100.0
+
+    block = subject.block("run", 2, BATCHES, barrier)
+    assert block.unit_seconds == (1.0, 2.0)
+    assert subject.collecting == [False, False]
+    assert gc.isenabled()
