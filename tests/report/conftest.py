@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from suite.analysis.collect import collect, write
 from suite.analysis.columns import MICRO
 from suite.analysis.tables import Row, table_path, write_table
 from suite.runs.status import Status
+from tests.report import made_up_speed
 from tests.suite.analysis import made_up_study as made
 
 HOSTILE = 'step 3: </script><script>alert("1")</script> & <img src=x onerror=alert(2)>'
@@ -90,4 +92,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
         )
     write(root, collect(root, study, tuning_rows()))
     write_table(table_path(root, MICRO), MICRO, micro_rows())
+    return build(root)
+
+
+@pytest.fixture(scope="session")
+def timed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """The same study with two timing sessions: its own over two links, and one of another model."""
+    root = tmp_path_factory.mktemp("timed")
+    shutil.copytree(built.root / "tables", root / "tables")
+    made_up_speed.save_both(root)
     return build(root)

@@ -1,0 +1,333 @@
+"""The page of a study that was timed: its numbers, its findings, and what it says where there is no speed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from report import build as building
+from report import speed_page
+from report.build import build_page, update_tables
+from report.data import load
+from report.headline import headline
+from report.snapshot import freeze_tables, verify
+from report.speed_headline import joined_sentence, speed_sentences
+from suite.analysis.speed_columns import ARMS, CASES, SPEED_TABLES, session_table_path
+from suite.analysis.tables import TableError, read_table
+from tests.report import made_up_speed as fast
+from tests.report.conftest import build
+from tests.report.test_page import ROOT, SWEEP, Page
+from tests.suite.analysis import made_up_session
+from tests.suite.analysis import made_up_study as made
+
+
+@pytest.fixture(scope="module")
+def page(timed):
+    return Page(timed.html)
+
+
+@pytest.fixture
+def root(built, tmp_path):
+    shutil.copytree(built.root / "tables", tmp_path / "tables")
+    return tmp_path
+
+
+def flat(text):
+    return " ".join(text.split())
+
+
+def with_session(root, rows=None, links=(), **fields):
+    """The page of the study beside a session with these facts."""
+    fast.save(root, fast.facts("timed", "made-up", list(links), **fields), rows)
+    built = build(root)
+    return built, Page(built.html)
+
+
+def test_the_page_is_whole(page):
+    assert page.open == []
+    assert len(set(page.ids)) == len(page.ids)
+    wanted = {reference[1:] for reference in page.references if reference.startswith("#")}
+    assert wanted <= set(page.ids)
+    assert {"session-timed", "session-alone"} <= wanted
+    assert all(reference.startswith(("#", "data:,")) for reference in page.references)
+
+
+def test_speed_is_the_first_picture_and_bytes_stay(timed, page):
+    assert timed.html.index('<section id="speedup">') < timed.html.index('<section id="picture">')
+    shown = flat(page.sections["speedup"])
+    for place in ("100 Mbit/s, shards i.i.d.", "1 Gbit/s, shards i.i.d.", "100 Mbit/s, shards by class"):
+        assert place in shown
+    assert timed.html.count('class="shape') == 2 * 6
+    assert "Not drawn: apmsqueeze (direct runs of apmsqueeze: composed over direct seconds is 0.9" in shown
+    assert "fixed budget of steps" in shown
+    assert "against allreduce-sgd" in shown
+    assert "Speed is not measured" not in timed.html
+
+
+def test_how_crowded_the_cores_were_stands_under_every_figure(page):
+    words = (
+        "4 ranks of 1 thread shared 2 cores (2 to a core: computing is slower than on machines of their own)"
+    )
+    assert words in flat(page.sections["speedup"])
+    assert flat(page.sections["session-timed"]).count(words) == 1 + 2
+    assert "gloo over an emulated link, allocator libc." in flat(page.sections["speedup"])
+
+
+def test_the_numbers_shown_are_those_of_the_tables(timed, page):
+    values = [a.get("data-v") for t, a in page.tags if t in {"td", "th"}]
+    for name in ("timed", "alone"):
+        for table, columns in (
+            (CASES, ("step_s", "speedup", "default_speedup", "exposed_s", "null_s", "forward_backward_s")),
+            (ARMS, ("speedup", "default_speedup", "seconds")),
+        ):
+            for row in read_table(session_table_path(timed.root, table, name), table):
+                assert all(str("" if row[c] is None else row[c]) in values for c in columns)
+    shown = flat(page.sections["session-timed"])
+    assert "17.4 ms [16.9, 17.9] 6 4.6× [4.46, 4.74] 9.2× [8.92, 9.48] 11.4 ms [11, 11.7]" in shown
+    assert f"Reference: {fast.REFERENCE}, the fastest uncompressed run of torch's DDP, 80 ms a step." in shown
+    assert f"As installed: {fast.DEFAULT}, 160 ms." in shown
+    assert "rho = 12 [11, 13]: an fp32 ring would take 150 ms a step, computing takes 12.5 ms." in shown
+    assert "6 rounds of 300 blocks in all, 2 disturbed, others used at most 4 % of the machine." in shown
+    assert "94.9 Mbit/s 94.9 %" in shown
+    assert "1.010 [0.980, 1.040] confirmed" in shown
+
+
+def test_the_methods_table_has_a_column_a_link(timed, page):
+    shown = flat(page.sections["digits-mlp-by-class-n4"])
+    assert "faster, 100 Mbit/s faster, 1 Gbit/s" in shown
+    assert "4.6× [4.46, 4.74] 1.53× [1.49, 1.58]" in shown
+    assert "0.733× [0.711, 0.755] not confirmed" in shown
+    assert "– refused" in shown
+    assert "faster" not in page.sections["controls"]
+
+
+def test_the_json_inside_holds_the_sessions(timed):
+    text = re.search(r'<script type="application/json" id="data">(.*?)</script>', timed.html, re.S).group(1)
+    inside = json.loads(text)
+    assert set(inside["sessions"]) == {"timed", "alone"}
+    for name in ("timed", "alone"):
+        for table in SPEED_TABLES:
+            path = session_table_path(timed.root, table, name)
+            lines = list(csv.reader(io.StringIO(path.read_text())))
+            found = inside["tables"][f"session-{name}-{table.suffix}"]
+            assert [found["columns"], *found["rows"]] == lines
+            assert f">session-{name}-{table.suffix}.csv</button>" in timed.html
+
+
+def test_the_same_tables_give_the_same_bytes_in_another_process(timed, tmp_path):
+    target = str(tmp_path / "again.html")
+    code = f"from report.build import build_page; build_page({str(timed.root)!r}, 'made-up', {target!r})"
+    environment = {**os.environ, "PYTHONHASHSEED": "7", "TZ": "Asia/Tokyo", "LC_ALL": "C"}
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, check=True)
+    assert (tmp_path / "again.html").read_bytes() == timed.path.read_bytes()
+
+
+def test_findings_come_from_the_tables(timed):
+    slow, quick, alone, *rest = timed.headline
+    assert slow.startswith(
+        f"100 Mbit/s, against {fast.REFERENCE}, at a fixed budget of 200 steps: shards i.i.d.: lion-cub-1bit never is "
+        "the fastest shown to be within ±0.4 points, 4.6× [4.46, 4.74] as fast (9.2× DDP fp32 as installed) at 0.00 "
+        "[−0.30, +0.30] points; shards by class: lion-cub-1bit K=10 is the fastest shown"
+    )
+    assert slow.endswith("(Speed: median over 6 rounds with its order-statistic interval; 95 %.)")
+    assert (
+        "shards by class: none of the methods within ±0.4 points is shown to be faster; lion-cub-1bit K=10"
+        in quick
+    )
+    assert alone.startswith(
+        f"Speed only, code-gpt (size 3.3m) at 100 Mbit/s: lion-cub-1bit is 4.6× [4.46, 4.74] as fast as "
+        f"{fast.REFERENCE} and 9.2× [8.92, 9.48] as fast as DDP fp32 as installed; apmsqueeze 2.2× [2.13, 2.27] and "
+    )
+    assert alone.endswith("not trained to the end here.)")
+    assert rest == headline(replace(timed.study, sessions=()))
+
+
+def test_a_study_that_is_not_sensitive_names_the_fastest_and_nobody_equal(timed):
+    link = timed.study.sessions[0].links[0]
+    panel = next(p for p in timed.study.panels if p.sharding == "iid")
+    blind = replace(panel, verdict={**panel.verdict, "sensitive": False})
+    said = joined_sentence(link, [blind])
+    assert "not sensitive; lion-cub-1bit never is the fastest, 4.6×" in said
+    nobody = replace(panel, summary=[{**r, "equal": "no" if r["equal"] else None} for r in panel.summary])
+    assert "no method is shown to be within ±0.4 points; lion-cub-1bit never is" in joined_sentence(
+        link, [nobody]
+    )
+    assert joined_sentence(link, []) is None
+    empty = replace(link, arms=[])
+    assert "shards i.i.d.: no method has a speedup" in joined_sentence(empty, [panel])
+
+
+def test_a_model_that_is_not_trained_has_no_axis_of_accuracy(page):
+    shown = flat(page.sections["session-alone"])
+    assert "Speed alone: A made-up session" in shown
+    assert "code-gpt (size 3.3m), 3.3 million parameters, 4 workers" in shown
+    assert "The model is not trained to the end here, so there is no accuracy beside its speed." in shown
+    assert "Times faster a step" in shown
+    assert "Not drawn: qsr-sgd: round (its rounds follow the learning rate)." in shown
+    assert "difference" not in shown
+    assert "points" not in shown
+    assert "code-gpt" not in page.sections["speedup"]
+
+
+FORBIDDEN = "kernel.apparmor_restrict_unprivileged_userns is 1: users may not make namespaces"
+FIX = "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
+
+
+def test_where_nothing_could_be_timed_it_says_why_and_what_to_do(root):
+    built, page = with_session(root, status="unavailable", reason=FORBIDDEN, fix=FIX)
+    assert "speedup" not in page.sections
+    assert built.headline[0] == (
+        f"No speedup is shown for session timed: no emulated cluster can be made here ({FORBIDDEN}). What to do: {FIX}."
+    )
+    assert FORBIDDEN in page.sections["session-timed"]
+    assert FIX in page.sections["session-timed"]
+    assert "Bytes saved against accuracy" in page.sections["picture"]
+    assert not any("as fast" in sentence for sentence in built.headline)
+    assert "<svg" not in built.html.partition('<section id="session-timed">')[2].partition("</section>")[0]
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [("error", "the session ended with an error (rank 2 was lost)"), ("cancelled", "the session was stopped (rank 2 was lost)")],
+)  # fmt: skip
+def test_what_was_timed_before_a_session_broke_is_kept(root, status, words):
+    links = [
+        fast.link_facts(fast.SLOW),
+        fast.link_facts(fast.FAST, status=status, reason="rank 2 was lost", rho=None),
+    ]
+    built, page = with_session(
+        root, fast.tables((fast.SLOW,)), links, status=status, reason="rank 2 was lost", fix=""
+    )
+    assert "100 Mbit/s, shards i.i.d." in page.sections["speedup"]
+    assert "1 Gbit/s" not in page.sections["speedup"]
+    assert f"Some speedups are missing for session timed: {words}." in built.headline
+    assert "1 Gbit/s: no speedup, since rank 2 was lost." in built.headline
+    assert "No numbers: rank 2 was lost." in page.sections["session-timed"]
+
+
+def test_a_link_that_stayed_disturbed_gives_no_number(root):
+    rows = {name: [] for name in ("cases", "arms", "probe", "direct")}
+    why = "4 undisturbed rounds of the reference, and it takes 6; stop what else runs here"
+    link = fast.link_facts(fast.SLOW, status="disturbed", reason=why, rho=None, rho_reason=why)
+    built, page = with_session(root, rows, [link], status="disturbed", reason=f"100 Mbit/s: {why}")
+    assert built.headline[0] == f"100 Mbit/s: no speedup, since {why}."
+    assert "speedup" not in page.sections
+    assert f"No numbers: {why}." in flat(page.sections["session-timed"])
+    assert f"No rho: {why}." in flat(page.sections["session-timed"])
+
+
+def test_what_cannot_be_joined_is_said(root):
+    why = (
+        "the session and the sweep made-up are not of the same kind: another batch size: timed 8, trained 32"
+    )
+    rows = fast.tables((fast.SLOW,))
+    rows["arms"] = [
+        fast.refused(fast.SLOW, r["sharding"], r["arm"], r["family"], r["algorithm"], "another batch size")
+        for r in rows["arms"]
+    ]
+    built, page = with_session(
+        root, rows, [fast.link_facts(fast.SLOW)], join={"refused": True, "reason": why}
+    )
+    assert f"Not joined to the study: {why}." in page.sections["session-timed"]
+    assert "another batch size" in page.sections["speedup"]
+    assert 'id="v-100' not in built.html
+    assert "shards i.i.d.: no method has a speedup" in built.headline[0]
+
+
+def test_a_study_that_was_not_timed_says_so(built, monkeypatch):
+    assert (
+        speed_page.missing(built.study)
+        == "Speed is not measured: no timing session belongs to the sweep made-up."
+    )
+    monkeypatch.setattr(speed_page, "sessions_of", lambda sweep: ["swift"] if sweep == "made-up" else [])
+    assert speed_page.missing(built.study) == (
+        "Speed has not been measured yet: run bandwise session swift, then bandwise report made-up."
+    )
+
+
+def test_hostile_text_of_a_session_stays_text(root):
+    bad = '</script><script>alert("1")</script> & <img src=x onerror=alert(2)>'
+    rows = fast.tables((fast.SLOW,))
+    rows["arms"] = [
+        {**r, "reason": bad, "check": "not confirmed"} if r["arm"] == "qsr-sgd" else r for r in rows["arms"]
+    ]
+    link = fast.link_facts(fast.SLOW)
+    built, page = with_session(root, rows, [link], title=bad, status="error", reason=bad, fix=bad)
+    assert page.open == []
+    assert bad in page.sections["session-timed"]
+    assert bad in page.sections["speedup"]
+    assert [a for t, a in page.tags if t == "script"] == [{"type": "application/json", "id": "data"}, {}]
+    assert not any(t == "img" or "onerror" in a for t, a in page.tags)
+    assert any(bad in sentence for sentence in built.headline)
+
+
+def test_sessions_of_other_sweeps_stay_on_their_pages(root):
+    fast.save(
+        root, fast.facts("elsewhere", "another", [fast.link_facts(fast.SLOW)]), fast.tables((fast.SLOW,))
+    )
+    assert load(root, "made-up").sessions == ()
+
+
+def test_damaged_tables_are_refused(root):
+    path = fast.save(root, fast.facts("timed", "made-up", []))
+    session_table_path(root, CASES, "timed").write_text("what,is,this\n")
+    with pytest.raises(TableError, match="columns of table cases"):
+        build_page(root, "made-up")
+    path.write_text(json.dumps({"schema_version": 99}))
+    with pytest.raises(TableError, match="schema_version 99"):
+        build_page(root, "made-up")
+
+
+def test_snapshots_hold_the_sessions(timed, tmp_path):
+    folder = freeze_tables(timed.root, "made-up", tmp_path)
+    assert verify(folder) == []
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert {
+        "figures/speedup.svg",
+        "figures/phases-timed-1-gbit-s.svg",
+        "figures/forest-alone-100-mbit-s.svg",
+    } <= set(manifest["files"])
+    for name in ("timed", "alone"):
+        assert f"session-{name}-facts.json" in manifest["files"]
+        for table in SPEED_TABLES:
+            frozen = read_table(folder / "tables" / f"session-{name}-{table.suffix}.csv", table)
+            assert frozen == read_table(session_table_path(timed.root, table, name), table)
+    assert [s["name"] for s in manifest["sessions"]] == ["timed", "alone"]
+    assert manifest["headline"] == timed.headline
+
+
+def test_a_report_collects_the_sessions_of_its_sweep(tmp_path, monkeypatch):
+    file = tmp_path / "swept.yaml"
+    file.write_text(SWEEP)
+    root = tmp_path / "results"
+    study = replace(made.study_of(seeds=1, made=made.FEW), name="swept")
+    made.run_all(tmp_path / "elsewhere", study)
+    from suite.analysis.collect import collect, write
+
+    write(root, collect(tmp_path / "elsewhere", study))
+    asked = {"swept": ["made-up"], None: []}
+    monkeypatch.setattr(building, "sessions_of", lambda sweep: asked[sweep])
+    assert update_tables(root, str(file)) == "swept"
+    assert load(root, "swept").sessions == ()  # no record, no tables
+    record = made_up_session.record(
+        None, {"sgd": {"algorithm": "allreduce-sgd", "options": {"momentum": 0.9}}}
+    )
+    made_up_session.saved(root, record)
+    update_tables(root, str(file))
+    (session,) = load(root, "swept").sessions
+    assert session.links[0].reference["case"] == "DDP bf16, 8 MB buckets"
+    assert speed_sentences(load(root, "swept")) == [
+        "Speed only, digits-mlp at 100 Mbit/s: no method has a speedup."
+    ]
+    shutil.rmtree(root / "sessions")
+    update_tables(root, str(file))
+    assert len(load(root, "swept").sessions) == 1  # the tables that are there stay
