@@ -1,8 +1,8 @@
 """One link of a session: probe, choice of the reference, and rounds in which everything is timed once.
 
 Blocks of one round belong together: their order is drawn anew for each round, so that whatever changes slowly meets all
-cases alike. A block is as many units as fill a set time, at most a set number. Units before the counted ones settle
-caches and queues. What others disturb is repeated at the end of its round, and kept in the record all the same.
+cases alike. A block is as many units as fill a set time, at most a set number; where several fit, one more before
+them settles caches and queues. What others disturb is repeated at the end of its round, and kept in the record all the same.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from suite.timing.spec import FEWEST_BLOCKS, SessionSpec
 
 PATIENCE_S: Final = 120.0
 """Added to what a command should take before its ranks count as silent: they wait for each other for 60 s."""
+LONGEST_PHASED: Final = 16
+"""Rounds of more local steps are timed as they are, but not without communication or phase by phase: they would take a
+good part of the session to say what rounds of 16 steps say."""
 HOPELESS: Final = 0.5
 """Share of disturbed blocks in a round beyond which nothing is repeated: such a machine will not be quieter soon."""
 
@@ -147,7 +150,8 @@ class LinkRounds:
         modes += ["null"] if among(number, self.spec.null_blocks, self.spec.blocks) else []
         modes += ["serial"] if among(number, self.spec.serial_blocks, self.spec.blocks) else []
         for case_id in self.timed:
-            yield from (Item(case_id, mode) for mode in modes)
+            phased = self.cases.of(case_id).unit_steps <= LONGEST_PHASED
+            yield from (Item(case_id, mode) for mode in (modes if phased else modes[:1]))
         for arm, runs in self.runs.items():
             if number < len(runs):
                 yield Item(arm=arm, run=runs[number])
@@ -186,10 +190,10 @@ class LinkRounds:
 
     def _block(self, case_id: str, mode: Mode, units: int) -> dict[str, Any]:
         case = self.cases.of(case_id)
-        lead = 1 if case.unit_steps == 1 and mode != "serial" else 0
-        expected = self._estimate(case_id, mode) or 10.0
+        expected = self._estimate(case_id, mode)
+        lead = 1 if case.unit_steps == 1 and mode != "serial" and expected < self.spec.block_s else 0
         command = {"do": "block", "case": case_id, "mode": mode, "units": units + lead}
-        answers = self.ranks.ask(command, PATIENCE_S + 10 * expected * (units + lead))
+        answers = self.ranks.ask(command, PATIENCE_S + 10 * (expected or 10.0) * (units + lead))
         found = block_entry(answers, lead, case.unit_steps)
         self._estimates[case_id, mode] = median(found["unit_seconds"])
         if mode == "run":

@@ -138,7 +138,7 @@ class Session:
         store.put(self.root, self.record)
 
     def _case_rows(self) -> list[dict[str, Any]]:
-        nothing = {"wire_bytes": None, "received_bytes": None, "path": {}}
+        nothing: dict[str, Any] = {"wire_bytes": None, "received_bytes": None, "path": {}}
         return [
             {**case.as_dict(), "source": source_of(case), **self._traffic.get(case_id, nothing)}
             for case_id, case in self.cases.by_id.items()
