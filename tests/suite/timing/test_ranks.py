@@ -1,0 +1,95 @@
+"""The rank processes: answers in order, the first to blame where one is lost, and nobody left behind."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from suite.links.link import Link
+from suite.timing.ranks import Loopback, RankLostError, Ranks
+
+FAKE = "tests.suite.timing.fake_rank"
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Iterator[Ranks]:
+    with Ranks(Loopback(Link(3, 1e9)), tmp_path, FAKE) as found:
+        pids = found.pids
+        yield found
+    assert not any(running(pid) for pid in pids), "a rank outlived the session"
+
+
+def running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_answers_come_by_rank(ranks: Ranks) -> None:
+    for value in (1, {"a": [2]}):
+        answers = ranks.ask({"do": "echo", "value": value}, 10)
+        assert [answer["rank"] for answer in answers] == [0, 1, 2]
+        assert all(answer["value"] == value for answer in answers)
+
+
+def test_long_answers(ranks: Ranks) -> None:
+    assert {len(answer["value"]) for answer in ranks.ask({"do": "noise"}, 20)} == {300_000}
+
+
+def test_what_a_rank_is_told_of_its_place(ranks: Ranks) -> None:
+    names = ["WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS"]
+    values = [a["value"] for a in ranks.ask({"do": "environment", "names": names}, 10)]
+    assert values[0] == values[1] == values[2]
+    assert values[0]["WORLD_SIZE"] == "3"
+    assert (values[0]["GLOO_SOCKET_IFNAME"], values[0]["OMP_NUM_THREADS"]) == ("lo", "1")
+
+
+@pytest.mark.parametrize(
+    ("how", "said"), [("signal", "signal SIGKILL"), ("exit", "exit code 7 (this was the last line)")]
+)
+def test_the_rank_that_died_is_named_not_those_that_lost_it(ranks: Ranks, how: str, said: str) -> None:
+    with pytest.raises(RankLostError) as lost:
+        ranks.ask({"do": "die", "rank": 1, "how": how}, 30)
+    assert lost.value.rank == 1
+    assert said in str(lost.value)
+    assert "this was the last line" in str(lost.value)
+
+
+def test_a_fault_is_told_in_the_ranks_words(ranks: Ranks) -> None:
+    with pytest.raises(RankLostError, match="rank 2 faulted: RuntimeError: made up"):
+        ranks.ask({"do": "fault", "rank": 2}, 10)
+
+
+def test_a_silent_rank_is_given_up(ranks: Ranks) -> None:
+    started = time.monotonic()
+    with pytest.raises(RankLostError, match="rank 1 has not answered 'sleep' within 1 s"):
+        ranks.ask({"do": "sleep", "rank": 1, "seconds": 60}, 1)
+    assert time.monotonic() - started < 10
+
+
+def test_a_rank_that_had_died_before_it_was_asked(ranks: Ranks) -> None:
+    ranks.ask({"do": "echo"}, 10)
+    os.kill(ranks.pids[0], 9)
+    with pytest.raises(RankLostError, match="rank 0 died: signal SIGKILL"):
+        while True:
+            ranks.ask({"do": "echo"}, 10)
+
+
+def test_stopping_twice(ranks: Ranks) -> None:
+    ranks.stop()
+    ranks.stop()
+
+
+def test_a_command_that_cannot_be_started(tmp_path: Path) -> None:
+    class Nowhere(Loopback):
+        def enter(self, rank: int) -> tuple[str, ...]:
+            return (str(tmp_path / "no-such-program"),) if rank else ()
+
+    with pytest.raises(RankLostError, match="rank 1 could not be started"):
+        Ranks(Nowhere(Link(2, 1e9)), tmp_path, FAKE)

@@ -1,0 +1,224 @@
+"""The rounds of a link, with ranks whose seconds are known and a machine that is as busy as the test says."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suite.timing.answers import block_entry, mean_phases
+from suite.timing.cases import cases_of
+from suite.timing.direct_specs import direct_specs
+from suite.timing.load import Load
+from suite.timing.rounds import LinkRounds, among
+from suite.timing.spec import SessionSpec
+from tests.suite.timing.fakes import BUSY, QUIET, FakeMeter, FakeRanks, session_spec
+
+
+def measured(
+    spec: SessionSpec, ranks: FakeRanks, load: Callable[[int], Load] = lambda number: QUIET, number: int = 0
+) -> LinkRounds:
+    rounds = LinkRounds(
+        spec, cases_of(spec), spec.links[0], number, ranks, FakeMeter(load), direct_specs(spec), {}, lambda text: None
+    )  # fmt: skip
+    rounds.measure()
+    return rounds
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> SessionSpec:
+    return session_spec(tmp_path)
+
+
+def by_round(entry: dict[str, Any], mode: str) -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {}
+    for block in entry["blocks"]:
+        if block["mode"] == mode:
+            found.setdefault(block["round"], []).append(block["case_id"])
+    return found
+
+
+def test_every_round_times_everything_once(spec: SessionSpec) -> None:
+    rounds = measured(spec, FakeRanks())
+    entry = rounds.entry
+    assert (entry["status"], entry["reason"]) == ("done", "")
+    run, null, serial = (by_round(entry, mode) for mode in ("run", "null", "serial"))
+    assert all(sorted(found) == sorted(rounds.timed) for found in run.values())
+    assert (sorted(run), sorted(null), sorted(serial)) == ([*range(6)], [*range(6)], [0, 2, 4])
+    assert Counter(d["round"] for d in entry["direct"]) == dict.fromkeys(range(6), 1)
+    assert len({d["run_id"] for d in entry["direct"]}) == 6, "every round another seed"
+
+
+def test_the_order_is_drawn_anew_and_again_the_same(spec: SessionSpec) -> None:
+    def order(link: int, seed: int) -> list[tuple[str, str]]:
+        ranks = FakeRanks()
+        measured(replace(spec, seed=seed), ranks, number=link)
+        return ranks.blocks()
+
+    first = order(0, 0)
+    assert order(0, 0) == first
+    assert order(1, 0) != first
+    assert order(0, 1) != first
+    run = by_round(measured(spec, FakeRanks()).entry, "run")
+    assert len({tuple(found) for found in run.values()}) > 1
+
+
+def test_the_slowest_rank_counts(spec: SessionSpec) -> None:
+    entry = measured(spec, FakeRanks(n=3, seconds=lambda case, mode: 0.02)).entry
+    block = entry["blocks"][0]
+    assert block["unit_seconds"] == pytest.approx([0.024] * len(block["unit_seconds"]))
+    assert block["step_seconds"] == pytest.approx(0.024)
+    assert block["spread"] == pytest.approx(0.2 / 1.1)
+    assert entry["direct"][0]["seconds"] == pytest.approx(1.2)
+    assert entry["direct"][0]["final"] == {}
+
+
+def test_units_fill_a_blocks_time_but_no_more_than_the_sessions_steps(spec: SessionSpec) -> None:
+    cases = cases_of(spec)
+    slow, fast = cases.default, next(i for i in cases.timed if cases.of(i).label == "allreduce-sgd: step")
+    seconds = {slow: 0.3, fast: 0.004}
+    entry = measured(spec, FakeRanks(n=1, seconds=lambda case, mode: seconds.get(case, 0.05))).entry
+
+    def units(case_id: str, mode: str) -> set[int]:
+        return {
+            len(b["unit_seconds"]) for b in entry["blocks"] if (b["case_id"], b["mode"]) == (case_id, mode)
+        }
+
+    assert units(slow, "run") == {1}
+    assert units(fast, "run") == {spec.units}
+    assert units(fast, "null") == {spec.phase_units}
+    four = next(i for i in cases.timed if cases.of(i).unit_steps == 4)
+    assert units(four, "run") == {5}, "0.25 s over 0.05 s, and 20 steps are 5 rounds of 4"
+
+
+def test_a_unit_before_the_counted_ones_where_several_fit(spec: SessionSpec) -> None:
+    cases = cases_of(spec)
+    ranks = FakeRanks(n=1, seconds=lambda case, mode: 0.3 if case == cases.default else 0.01)
+    entry = measured(spec, ranks).entry
+    counted = {(b["case_id"], b["mode"], len(b["unit_seconds"])) for b in entry["blocks"]}
+    asked = {(c["case"], c["mode"], c["units"]) for c in ranks.asked if c["do"] == "block"}
+    assert (cases.default, "run", 1) in asked & counted
+    one = next(i for i in cases.timed if cases.of(i).label == "allreduce-sgd: step")
+    assert (one, "run", 20) in counted
+    assert (one, "run", 21) in asked
+    assert (one, "serial", 5) in asked & counted, "phases are means over the whole block: no lead there"
+
+
+def test_the_reference_is_the_fastest_of_the_screen(spec: SessionSpec) -> None:
+    cases = cases_of(spec)
+    names = {cases.of(i).label: i for i in cases.candidates}
+    seconds = {names["DDP fp32, 1 MB buckets"]: 0.02, names["DDP bf16, 25 MB buckets"]: 0.015}
+    rounds = measured(spec, FakeRanks(seconds=lambda case, mode: seconds.get(case, 0.03)))
+    entry = rounds.entry
+    assert entry["best"] == {
+        "bf16": names["DDP bf16, 25 MB buckets"],
+        "fp32": names["DDP fp32, 1 MB buckets"],
+    }
+    assert entry["reference"] == names["DDP bf16, 25 MB buckets"]
+    assert entry["default"] == names["DDP fp32, 25 MB buckets"]
+    assert {s["case_id"] for s in entry["screen"]} == set(cases.candidates)
+    assert all(len(s["unit_seconds"]) == 4 for s in entry["screen"])
+    assert names["DDP bf16, 1 MB buckets"] not in rounds.timed
+    assert set(entry["best"].values()) | {entry["default"]} <= set(rounds.timed)
+
+
+def test_long_rounds_are_not_phased(tmp_path: Path) -> None:
+    spec = session_spec(tmp_path, text="minutes: 1\nsweep: small.yaml\nlinks: [{rate: 1gbit}]\n")
+    cases = cases_of(spec)
+    entry = measured(spec, FakeRanks()).entry
+    long = next(i for i in cases.timed if cases.of(i).unit_steps == 64)
+    assert {b["mode"] for b in entry["blocks"] if b["case_id"] == long} == {"run"}
+
+
+def test_a_disturbed_block_is_repeated_and_kept(spec: SessionSpec) -> None:
+    rounds = measured(spec, FakeRanks(), lambda number: BUSY if number in {3, 5} else QUIET)
+    entry = rounds.entry
+    assert entry["status"] == "done"
+    everything = entry["blocks"] + entry["direct"]
+    disturbed = [item for item in everything if item["disturbed"]]
+    assert len(disturbed) == 2
+    assert all("others used 50%" in item["reason"] for item in disturbed)
+    again = [item for item in everything if item["attempt"] == 1]
+    assert len(again) == 2
+    assert all(item["round"] == 0 and not item["disturbed"] for item in again)
+    assert (
+        min(item["position"] for item in again)
+        > max(i["position"] for i in everything if i["round"] == 0) - 2
+    )
+
+
+def test_repeating_has_an_end(spec: SessionSpec) -> None:
+    """One case is disturbed whenever it is timed: twice repeated in each round, then left as it is."""
+    cases = cases_of(spec)
+    one = next(i for i in cases.timed if cases.of(i).label == "allreduce-sgd: step")
+    ranks = FakeRanks()
+
+    def load(number: int) -> Load:
+        last = ranks.asked[-1]
+        return BUSY if (last.get("case"), last.get("mode")) == (one, "run") else QUIET
+
+    entry = measured(spec, ranks, load).entry
+    attempts = Counter(b["attempt"] for b in entry["blocks"] if b["case_id"] == one and b["mode"] == "run")
+    assert attempts == {0: 6, 1: 6, 2: 6}
+    assert entry["status"] == "done", "the reference was not disturbed"
+
+
+def test_a_machine_that_stays_busy_gives_no_number_and_no_endless_session(spec: SessionSpec) -> None:
+    entry = measured(spec, FakeRanks(), lambda number: BUSY).entry
+    assert entry["status"] == "disturbed"
+    assert "the reference has 0 undisturbed rounds of 6" in entry["reason"]
+    assert "others used 50%" in entry["reason"]
+    assert {b["attempt"] for b in entry["blocks"]} == {0}
+    assert entry["blocks"], "what was measured is kept all the same"
+
+
+def test_bytes_and_paths_are_kept_by_case(spec: SessionSpec) -> None:
+    rounds = measured(spec, FakeRanks(n=2))
+    assert rounds.traffic.keys() == {*rounds.timed, *rounds.cases.candidates}
+    assert rounds.traffic[rounds.timed[0]] == {
+        "wire_bytes": pytest.approx(105.0), "received_bytes": 50.0, "path": {"signs": "compiled"}
+    }  # fmt: skip
+
+
+def test_direct_runs_only_where_the_session_wants_them(tmp_path: Path) -> None:
+    spec = session_spec(tmp_path)
+    specs = direct_specs(spec)["local"]
+    assert [run.seed for run in specs] == [*range(6)]
+    assert {run.steps for run in specs} == {8}
+    assert {run.algorithm.options["total_steps"] for run in specs} == {8}, "told of its own length"
+    assert {run.lr.peak for run in specs} == {0.1}
+    whole = replace(spec, direct=replace(spec.direct, steps=12, repeats=3))
+    assert spec.sweep is not None
+    from suite.runs.plan import make_plan
+
+    planned = {r.spec.run_id for r in make_plan(spec.sweep).runs if r.arm.label == "local"}
+    assert {run.run_id for run in direct_specs(whole)["local"]} == planned
+
+
+def test_phases_need_all_ranks() -> None:
+    assert mean_phases([{"a": 1.0}, {"a": 3.0, "b": 2.0}]) == {"a": 2.0, "b": 1.0}
+    assert mean_phases([{"a": 1.0}, None]) is None
+    assert mean_phases([None]) is None
+
+
+def test_the_lead_is_left_out_of_units_and_steps() -> None:
+    answer = {
+        "unit_seconds": [9.0, 1.0, 2.0], "step_seconds": [4.0, 5.0, 0.5, 0.5, 1.0, 1.0], "cpu_s": 0.0, "phases": None,
+    }  # fmt: skip
+    other = {**answer, "unit_seconds": [1.0, 2.0, 1.0], "step_seconds": [1.0, 1.0, 1.0, 1.0, 0.5, 0.5]}
+    found = block_entry([answer, other], lead=1, unit_steps=2)
+    assert found == {"unit_seconds": [2.0, 2.0], "step_seconds": 1.0, "spread": None, "phases": None}
+
+
+@pytest.mark.parametrize(("some", "all_"), [(0, 6), (1, 6), (3, 6), (6, 6), (3, 20), (7, 8)])
+def test_some_of_all_are_spread_evenly(some: int, all_: int) -> None:
+    chosen = [number for number in range(all_) if among(number, some, all_)]
+    assert len(chosen) == some
+    assert chosen[:1] == [0] * bool(some)
+    gaps = [b - a for a, b in itertools.pairwise(chosen)]
+    assert not gaps or max(gaps) - min(gaps) <= 1
