@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -204,8 +205,9 @@ def link(made: Mapping[str, Any], rounds: int = ROUNDS) -> dict[str, Any]:
 
 
 def direct(path: Path, arm: str, ratio: Callable[[int], float], rounds: int = ROUNDS) -> list[dict[str, Any]]:
-    """Whole trainings of an arm, i.i.d., such that composed over direct seconds is `ratio` of the round."""
+    """Whole trainings of an arm, i.i.d., a seed a round, such that composed over direct seconds is `ratio` of the round."""
     spec = _trainings(path)[arm, "iid"]
+    specs = [replace(spec, seed=number) for number in range(rounds)]
     kinds = planned_kinds(spec)
     seconds = {
         number: composed_truth_s(path, arm) * factor(number) / ratio(number) for number in range(rounds)
@@ -216,8 +218,8 @@ def direct(path: Path, arm: str, ratio: Callable[[int], float], rounds: int = RO
             "attempt": 0,
             "arm": arm,
             "sharding": "iid",
-            "run_id": spec.run_id,
-            "spec": spec.as_dict(),
+            "run_id": specs[number].run_id,
+            "spec": specs[number].as_dict(),
             "seconds": seconds[number],
             "steps": spec.steps,
             "steps_by_kind": {kind: kinds.count(kind) for kind in sorted(set(kinds))},

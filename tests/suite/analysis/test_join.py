@@ -62,6 +62,15 @@ def test_what_is_of_another_kind_is_never_joined(sweep, store, name):
         assert all(row[column] is None for column in NUMBERS)
 
 
+def test_of_several_world_sizes_the_one_that_was_timed_is_joined(sweep, store, tmp_path_factory):
+    expected = arms(made.record(sweep), store)
+    text = made.SWEEP.replace("world_size: 4", "world_size: [4, 2]")
+    several = made.write_sweep(tmp_path_factory.mktemp("several"), text)
+    record = made.changed(made.record(sweep), sweep=str(several))
+    assert arms(record, store) == expected
+    assert not derive(record, store)[1]["join"]["refused"]
+
+
 def test_a_sweep_that_is_gone_refuses_the_join(sweep, store):
     tables, facts = derive(made.changed(made.record(sweep), sweep="no-such-sweep"), store)
     assert facts["join"]["refused"]
@@ -198,6 +207,9 @@ VERDICTS = (
     (1.0, 0.0, "confirmed"),
     (1.0, 0.099, "confirmed"),
     (1.0, 0.11, "not confirmed"),
+    (0.9, 0.005, "not confirmed"),
+    (1.1, 0.005, "not confirmed"),
+    (0.89, 0.005, "contradicted"),
     (1.12, 0.05, "not confirmed"),
     (1.12, 0.01, "contradicted"),
     (0.8, 0.05, "contradicted"),

@@ -158,7 +158,7 @@ def test_the_order_of_blocks_changes_nothing(sweep, tmp_path):
 
 def test_the_files_read_back(sweep, tmp_path):
     record = made.record(sweep)
-    record["links"][0]["direct"] = made.direct(sweep, "sgd", lambda number: 1.0)
+    record["links"][0]["direct"] = made.direct(sweep, "sgd", lambda number: 1.0)[::-1]
     made.saved(tmp_path, record)
     written = collect_session(tmp_path, "made-up")
     assert sorted(path.name for path in written) == sorted(
@@ -171,7 +171,8 @@ def test_the_files_read_back(sweep, tmp_path):
     assert len(rows["cases"]) == len(record["cases"])
     assert len(rows["arms"]) == 2 * 9
     assert len(rows["probe"]) == 3
-    assert len(rows["direct"]) == 1
+    (direct,) = rows["direct"]
+    assert direct["run_id"] == made.direct(sweep, "sgd", lambda number: 1.0)[0]["run_id"]
     assert load_facts(tmp_path, "made-up")["links"][0]["reference"]["label"] == "DDP bf16, 8 MB buckets"
 
 
