@@ -148,7 +148,10 @@ def test_every_verb_has_json_and_a_description(capsys: pytest.CaptureFixture[str
         "plan",
         "run",
         "sweep",
+        "session",
         "status",
+        "doctor",
+        "cluster",
         "report",
     ]
     for verb in VERBS:
