@@ -117,7 +117,7 @@ def alone_sentence(session: SessionData, link: LinkData) -> str:
     """The fastest methods of a session whose model was not trained to the end."""
     rows = [row for row in link.arms if drawn(row) and row["family"] not in {"baseline", "control"}]
     rows.sort(key=lambda row: (-(number(row["speedup"]) or 0.0), str(row["arm"])))
-    place = f"Speed only, {session.workload} at {link.label}"
+    place = f"Speed only, {session.workload}, {session.facts['world_size']} workers at {link.label}"
     if not rows or link.reference is None:
         return f"{place}: no method has a speedup."
     named = [_named(row, link, first=not index) for index, row in enumerate(rows[:NAMED])]

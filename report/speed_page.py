@@ -67,7 +67,8 @@ def _picture(shown: Picture, every: list[Picture]) -> dict[str, Any]:
     place = f"{shown.link}, {shown.panel.title}"
     return {
         "heading": place,
-        "budget": f"{shown.panel.workload}, {shown.panel.world_size} workers, {shown.panel.facts['steps']} steps",
+        "budget": f"{shown.panel.workload}, {shown.panel.world_size} workers, {shown.panel.facts['steps']} steps"
+        + ("" if shown.rho is None else f", rho = {shown.rho:.2g}"),
         "figure": inline(
             svg_file(speedups([shown], 1, every)),
             f"v-{slug(shown.link)}-{shown.panel.slug}",

@@ -50,7 +50,8 @@ def picture(panel: Panel, link: LinkData) -> Picture:
         else:
             missing.setdefault(found, []).append(str(arm["arm"]))
     reference = str(link.reference["case"]) if link.reference else ""
-    return Picture(panel, link.label, marks, grouped(missing), reference, _default(link), _others(panel))
+    rho = (link.facts["rho"] or {}).get("value")
+    return Picture(panel, link.label, marks, grouped(missing), reference, _default(link), _others(panel), rho)
 
 
 def _point(arm: Row, row: Row) -> Point | str:

@@ -36,7 +36,8 @@ class Picture:
     marks: x is the speedup over the reference, y the difference to the own optimizer's uncompressed run. absent:
     arms without a speedup, with the reason. reference: name of the run at 1x. default: speedup of fp32 DDP as it
     is installed over the reference, None where it is the reference. others: the other optimizers' uncompressed
-    runs and how they end against that of the reference's optimizer.
+    runs and how they end against that of the reference's optimizer. rho: how much the link weighs, seconds of an
+    fp32 ring over seconds of computing.
     """
 
     panel: Panel
@@ -46,6 +47,7 @@ class Picture:
     reference: str
     default: float | None
     others: list[tuple[str, float]]
+    rho: float | None = None
 
     @property
     def best(self) -> list[Point]:
@@ -182,7 +184,8 @@ def speedups(
         xs = list(itertools.chain.from_iterable(_xs(p) for p in every))
         for axes, picture in zip(grid, pictures, strict=False):
             if len(pictures) > 1:
-                title = f"{picture.link}, {picture.panel.title}"
+                weight = "" if picture.rho is None else f" (rho = {picture.rho:.2g})"
+                title = f"{picture.link}{weight}, {picture.panel.title}"
                 axes.set_title(title, loc="left", fontsize=10, weight="bold", pad=28)
             ys = [v for p in every if p.panel.slug == picture.panel.slug for v in _ys(p)]
             _draw(axes, picture, xs, ys)

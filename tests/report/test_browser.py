@@ -68,6 +68,18 @@ def test_console_is_silent_and_tools_appear(built, tmp_path):
     assert '<div class="tools">' in document
 
 
+def test_a_timed_study_too(timed, tmp_path):
+    document, console = open_in_browser(
+        timed.path, tmp_path, "#view&timed-100-mbit-s-cases.sort=step&timed-arms.find=qsr"
+    )
+    assert console == []
+    assert '<div class="tools" hidden' not in document
+    head = re.search(r'id="table-timed-100-mbit-s-cases".*?</thead>', document, re.S).group(0)
+    assert re.search(r'<th[^>]*data-key="step"[^>]*aria-sort="ascending"', head)
+    arms = re.search(r'id="table-timed-arms".*?</table>', document, re.S).group(0)
+    assert len(re.findall(r'<tr data-family="[a-z]+">', arms)) == 4  # two links, two shardings
+
+
 def test_a_broken_script_would_be_noticed(built, tmp_path):
     broken = tmp_path / "broken.html"
     broken.write_text(built.html.replace('"use strict";', '"use strict"; nothing();'))

@@ -69,6 +69,7 @@ def test_speed_is_the_first_picture_and_bytes_stay(timed, page):
     assert timed.html.count('class="shape') == 2 * 6
     assert "Not drawn: apmsqueeze (direct runs of apmsqueeze: composed over direct seconds is 0.9" in shown
     assert "fixed budget of steps" in shown
+    assert "4 workers, 200 steps, rho = 12" in shown
     assert "against allreduce-sgd" in shown
     assert "Speed is not measured" not in timed.html
 
@@ -144,7 +145,7 @@ def test_findings_come_from_the_tables(timed):
         in quick
     )
     assert alone.startswith(
-        f"Speed only, code-gpt (size 3.3m) at 100 Mbit/s: lion-cub-1bit is 4.6× [4.46, 4.74] as fast as "
+        f"Speed only, code-gpt (size 3.3m), 4 workers at 100 Mbit/s: lion-cub-1bit is 4.6× [4.46, 4.74] as fast as "
         f"{fast.REFERENCE} and 9.2× [8.92, 9.48] as fast as DDP fp32 as installed; apmsqueeze 2.2× [2.13, 2.27] and "
     )
     assert alone.endswith("not trained to the end here.)")
@@ -326,7 +327,7 @@ def test_a_report_collects_the_sessions_of_its_sweep(tmp_path, monkeypatch):
     (session,) = load(root, "swept").sessions
     assert session.links[0].reference["case"] == "DDP bf16, 8 MB buckets"
     assert speed_sentences(load(root, "swept")) == [
-        "Speed only, digits-mlp at 100 Mbit/s: no method has a speedup."
+        "Speed only, digits-mlp, 4 workers at 100 Mbit/s: no method has a speedup."
     ]
     shutil.rmtree(root / "sessions")
     update_tables(root, str(file))
