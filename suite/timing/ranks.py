@@ -29,6 +29,8 @@ GRACE_S: Final = 3.0
 STOP_S: Final = 5.0
 PORT: Final = 29500
 """Of the meeting point inside a worker's own namespace, where every port is free."""
+WARNING: Final = "[W"
+"""So begin lines in which torch warns of what does no harm."""
 MODULE: Final = "suite.timing.rank"
 
 
@@ -229,7 +231,8 @@ class Ranks:
             return None
 
     def _last_words(self, rank: int) -> str:
-        lines = self._log(rank).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        text = self._log(rank).read_text(encoding="utf-8", errors="replace")
+        lines = [line for line in text.splitlines() if line.strip() and not line.startswith(WARNING)]
         return f" ({lines[-1][:300]})" if lines else ""
 
     def _log(self, rank: int) -> Path:

@@ -1,0 +1,317 @@
+"""A session from start to end: its record, its ways of ending, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suite.links import doctor
+from suite.links.cluster import Cluster, ClusterError, up
+from suite.links.link import Link
+from suite.links.process import children
+from suite.timing import store
+from suite.timing.cases import Cases, cases_of
+from suite.timing.load import Load
+from suite.timing.ranks import Loopback, Place, Ranks
+from suite.timing.session import Session, estimate
+from suite.timing.spec import SessionSpec
+from tests.suite.timing.fakes import BUSY, QUIET, FakeMeter, FakePlace, FakeRanks, session_spec
+from tests.support import require_system, skip_or_fail
+
+OWN = """\
+minutes: 1
+workload: quadratic
+world_size: 2
+batch_size: 4
+links: [{rate: 100mbit}, {rate: 1gbit}]
+rounds_h: [1, 4]
+units: 2
+block_s: 0.01
+phase_units: 1
+phase_s: 0.01
+null_blocks: 2
+serial_blocks: 1
+warmup: 1
+reference: {buckets_mb: [25], screen_units: 1, screen_blocks: 1}
+disturbed: {foreign_share: 0.99, steal_share: 0.99, retries: 0}
+arms:
+  plain: {algorithm: allreduce-sgd}
+  signs: {algorithm: lion-cub-1bit, options: {sync_every: 2}}
+"""
+KEYS = {
+    "schema_version", "name", "session_id", "status", "reason", "fix", "started", "ended", "title", "sweep", "spec",
+    "workload", "parameters", "world_size", "batch_size", "bucket_bytes", "shardings", "provenance", "machine", "cases",
+    "uses", "links",
+}  # fmt: skip
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> SessionSpec:
+    return session_spec(tmp_path)
+
+
+class Held:
+    """A session held among stand-ins. places, ranks: all that were made."""
+
+    def __init__(
+        self,
+        spec: SessionSpec,
+        root: Path,
+        *,
+        lost_at: int = -1,
+        load: Callable[[int], Load] = lambda number: QUIET,
+        interrupted_at: int = -1,
+    ) -> None:
+        self.places: list[FakePlace] = []
+        self.ranks: list[FakeRanks] = []
+        self.said: list[str] = []
+
+        def place(link: Link) -> FakePlace:
+            self.places.append(FakePlace(link))
+            return self.places[-1]
+
+        def start(_: Place) -> FakeRanks:
+            self.ranks.append(FakeRanks(lost_at=lost_at))
+            return self.ranks[-1]
+
+        def show(text: str) -> None:
+            self.said.append(text)
+            if len(self.said) == interrupted_at:
+                raise KeyboardInterrupt
+
+        session = Session(spec, root, show, place, start, FakeMeter(load))  # type: ignore[arg-type]
+        self.record = session.hold()
+        self.path = store.path_of(root, self.record["name"], self.record["session_id"])
+
+    def ended(self) -> bool:
+        """Whether all that was brought up was taken down."""
+        return all(place.is_down for place in self.places) and all(ranks.stopped for ranks in self.ranks)
+
+
+def test_the_record(spec: SessionSpec, tmp_path: Path) -> None:
+    held = Held(spec, tmp_path / "results")
+    record = json.loads(held.path.read_text())
+    assert record == json.loads(json.dumps(held.record))
+    assert record.keys() == KEYS
+    assert (record["status"], record["reason"], record["fix"], record["name"]) == ("done", "", "", "tiny")
+    assert (record["sweep"], record["world_size"], record["shardings"]) == ("small", 2, ["iid"])
+    assert record["machine"]["oversubscription"] == 2 / record["machine"]["cores"]
+    assert record["machine"]["emulated"] is False
+    assert [link["label"] for link in record["links"]] == ["100 Mbit/s", "1 Gbit/s"]
+    assert record["uses"].keys() == {"plain", "local"}
+    ids = {case["case_id"] for case in record["cases"]}
+    assert all(block["case_id"] in ids for link in record["links"] for block in link["blocks"])
+    timed = {block["case_id"] for link in record["links"] for block in link["blocks"]}
+    for case in record["cases"]:
+        if case["case_id"] in timed:
+            assert (case["wire_bytes"], case["path"]) == (pytest.approx(105.0), {"signs": "compiled"})
+        assert ("version" in case["source"]) == (case["role"] == "method")
+    assert held.ended()
+
+
+def test_one_cluster_and_one_set_of_ranks_for_all_links(spec: SessionSpec, tmp_path: Path) -> None:
+    """Building and first steps happen once, over the fastest link; then the link is changed under the ranks."""
+    held = Held(spec, tmp_path)
+    assert len(held.places) == len(held.ranks) == 1
+    assert held.places[0].shaped == ["100 Mbit/s", "1 Gbit/s"]
+    did = [command["do"] for command in held.ranks[0].asked]
+    assert did.count("build") == 1
+    assert did[0] == "build"
+    assert did.count("warm") == len(cases_of(spec).by_id)
+    assert did.index("probe") == 1 + did.count("warm")
+    assert did.count("probe") == 2
+    warm = [c for c in held.ranks[0].asked if c["do"] == "warm"]
+    assert all(set(c["modes"]) == {"run", "null", "serial"} for c in warm)
+
+
+def test_links_with_a_delay_get_a_cluster_of_their_own(tmp_path: Path) -> None:
+    text = "minutes: 1\nsweep: small.yaml\nlinks: [{rate: 1gbit}, {rate: 1gbit, delay: 5ms}, {rate: 100mbit, delay: 1ms}]\n"
+    held = Held(session_spec(tmp_path, text=text), tmp_path)
+    assert [place.shaped for place in held.places] == [["1 Gbit/s"], ["1 Gbit/s, 5 ms", "100 Mbit/s, 1 ms"]]
+    assert len(held.record["links"]) == 3
+    assert held.ended()
+
+
+def test_a_lost_rank_ends_the_session_and_what_was_measured_is_kept(
+    spec: SessionSpec, tmp_path: Path
+) -> None:
+    whole = Held(spec, tmp_path / "whole")
+    second = [c["do"] for c in whole.ranks[0].asked].index("probe", 100)
+    held = Held(spec, tmp_path / "lost", lost_at=second + 40)
+    record = json.loads(held.path.read_text())
+    assert (record["status"], record["reason"]) == ("error", "rank 1 died: signal SIGKILL")
+    first, second_link = record["links"]
+    assert first == whole.record["links"][0]
+    assert (second_link["status"], second_link["reason"]) == ("error", "rank 1 died: signal SIGKILL")
+    assert second_link["probe"]
+    assert held.ended()
+
+
+def test_an_interrupted_session(spec: SessionSpec, tmp_path: Path) -> None:
+    whole = Held(spec, tmp_path / "whole")
+    middle = next(i for i, text in enumerate(whole.said) if "100 Mbit/s: round 2" in text)
+    held = Held(spec, tmp_path / "cut", interrupted_at=middle + 1)
+    record = json.loads(held.path.read_text())
+    assert record["status"] == "cancelled"
+    assert [link["status"] for link in record["links"]] == ["cancelled"]
+    assert {block["round"] for block in record["links"][0]["blocks"]} <= {0, 1}
+    assert record["links"][0]["blocks"]
+    assert held.ended()
+
+
+def test_a_session_that_stays_disturbed(spec: SessionSpec, tmp_path: Path) -> None:
+    record = Held(spec, tmp_path, load=lambda number: BUSY).record
+    assert record["status"] == "disturbed"
+    assert "100 Mbit/s: the reference has 0 undisturbed rounds" in record["reason"]
+    assert {link["status"] for link in record["links"]} == {"disturbed"}
+
+
+def test_one_good_link_is_enough(spec: SessionSpec, tmp_path: Path) -> None:
+    whole = Held(spec, tmp_path / "whole").record["links"][0]
+    items = len(whole["blocks"]) + len(whole["direct"])
+    record = Held(spec, tmp_path / "half", load=lambda number: BUSY if number >= items else QUIET).record
+    assert record["status"] == "done"
+    assert [link["status"] for link in record["links"]] == ["done", "disturbed"]
+
+
+def test_where_no_cluster_can_be_made(
+    spec: SessionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finding = doctor.Finding("namespaces", False, "the kernel forbids them", "sudo sysctl -w x=0")
+    monkeypatch.setattr("suite.timing.session.obstacle", lambda: finding)
+
+    def place(link: Link) -> Place:
+        raise ClusterError("no network namespace can be made here")
+
+    record = Session(spec, tmp_path, place=place).hold()
+    assert record["status"] == "unavailable"
+    assert record["reason"] == "namespaces: the kernel forbids them"
+    assert record["fix"] == "sudo sysctl -w x=0"
+    assert record["links"] == []
+    assert record["parameters"] > 0
+    assert store.latest(tmp_path, "tiny") == record
+
+
+def test_records_by_time(tmp_path: Path) -> None:
+    assert store.latest(tmp_path, "tiny") is None
+    for number, session_id in enumerate(
+        ("20260101T000000Z-ff", "20270101T000000Z-00", "20260601T000000Z-aa")
+    ):
+        store.put(tmp_path, {"name": "tiny", "session_id": session_id, "number": number})
+    assert [r["number"] for r in store.records(tmp_path, "tiny")] == [0, 2, 1]
+    found = store.latest(tmp_path, "tiny")
+    assert found is not None
+    assert found["number"] == 1
+
+
+def test_the_estimate(spec: SessionSpec) -> None:
+    told = estimate(spec, cases_of(spec))
+    held = len(cases_of(spec).timed)
+    assert told["blocks_a_link"] == held * (6 + 6 + 3)
+    assert told["direct_runs_a_link"] == 6
+
+
+# ---- real ranks ----
+
+
+@pytest.fixture
+def nobody_left() -> Iterator[None]:
+    """No child of this process outlives the test."""
+    before = set(children(os.getpid()))
+    yield
+    assert set(children(os.getpid())) <= before
+
+
+def real(spec: SessionSpec, root: Path, monkeypatch: pytest.MonkeyPatch, **given: Any) -> dict[str, Any]:
+    monkeypatch.setenv("BANDWISE_COMPILE", "0")
+    return Session(spec, root, **given).hold()
+
+
+def check_numbers(record: dict[str, Any], cases: Cases) -> None:
+    assert record["status"] in {"done", "disturbed"}, record["reason"]
+    for link in record["links"]:
+        run = [b for b in link["blocks"] if b["mode"] == "run"]
+        assert {b["case_id"] for b in run} >= set(cases.timed)
+        assert all(seconds > 0 for b in link["blocks"] for seconds in b["unit_seconds"])
+        assert {m["what"] for m in link["probe"]} >= {"all-reduce fp32", "round-trip 0-1"}
+        phases = [b["phases"] for b in link["blocks"] if b["mode"] == "serial" and b["phases"]]
+        assert any("encode" in found for found in phases)
+    by_label = {case["label"]: case for case in record["cases"]}
+    d = record["parameters"]
+    assert by_label["allreduce-sgd: step"]["wire_bytes"] == pytest.approx(4 * d, abs=8)
+    assert 0 < by_label["lion-cub-1bit: step"]["wire_bytes"] <= d / 8 + 32
+
+
+@pytest.mark.gloo
+@pytest.mark.usefixtures("nobody_left")
+def test_a_session_on_loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = session_spec(tmp_path, text=OWN)
+    record = real(spec, tmp_path, monkeypatch, place=Loopback)
+    check_numbers(record, cases_of(spec))
+    assert record["machine"]["emulated"] is False
+
+
+@pytest.fixture
+def possible() -> None:
+    require_system("ip", "tc", "nsenter")
+    finding = doctor.obstacle()
+    if finding is not None:
+        skip_or_fail(f"{finding.name}: {finding.detail}. {finding.fix}")
+
+
+@pytest.mark.gloo
+@pytest.mark.usefixtures("possible", "nobody_left")
+def test_a_session_on_an_emulated_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = session_spec(tmp_path, text=OWN).only_links(("100mbit",))
+    clusters: list[Cluster] = []
+
+    def place(link: Link) -> Cluster:
+        clusters.append(up(link))
+        return clusters[-1]
+
+    record = real(spec, tmp_path, monkeypatch, place=place)
+    check_numbers(record, cases_of(spec))
+    assert record["machine"]["emulated"] is True
+    assert not clusters[0].state_dir.exists()
+
+
+@pytest.mark.gloo
+@pytest.mark.usefixtures("possible", "nobody_left")
+def test_a_worker_killed_in_mid_session_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = session_spec(tmp_path, text=OWN).only_links(("100mbit",))
+    clusters: list[Cluster] = []
+    started: list[Ranks] = []
+
+    def place(link: Link) -> Cluster:
+        clusters.append(up(link))
+        return clusters[-1]
+
+    def start(place: Place) -> Ranks:
+        started.append(Ranks(place))
+        return started[-1]
+
+    def show(text: str) -> None:
+        if "choosing the reference" in text:
+            threading.Timer(0.05, os.kill, (started[0].pids[1], signal.SIGKILL)).start()
+
+    begun = time.monotonic()
+    record = real(spec, tmp_path, monkeypatch, place=place, start=start, show=show)
+    assert record["status"] == "error"
+    assert record["reason"] == "rank 1 died: signal SIGKILL (out of memory, or killed by hand)"
+    assert record["links"][0]["probe"], "what was measured is kept"
+    assert store.latest(tmp_path, "tiny") == json.loads(json.dumps(record))
+    assert not clusters[0].state_dir.exists()
+    for pid in started[0].pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert time.monotonic() - begun < 120
