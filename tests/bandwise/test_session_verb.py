@@ -1,0 +1,134 @@
+"""`bandwise session`: what it prints, its exit codes, and what it says where nothing can be timed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bandwise.cli import main
+from suite.links import doctor
+from suite.links.cluster import ClusterError
+from suite.links.link import Link
+from suite.timing import session, store
+from suite.timing.load import Load
+from suite.timing.ranks import RankLostError
+from tests.suite.timing.fakes import BUSY, QUIET, FakeMeter, FakePlace, FakeRanks, session_spec
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    session_spec(tmp_path)
+    return str(tmp_path / "tiny.yaml")
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, load: Load = QUIET, **more: Any) -> None:
+    """Sessions of the verb are held among stand-ins."""
+    given = {
+        "place": FakePlace,
+        "start": lambda place: FakeRanks(),
+        "meter": FakeMeter(lambda number: load),
+        **more,
+    }
+    real = session.Session
+    monkeypatch.setattr(session, "Session", lambda spec, root, show: real(spec, root, show, **given))
+
+
+def held(path: str, tmp_path: Path, *more: str) -> int:
+    return main(["session", path, "--results", str(tmp_path / "results"), *more])
+
+
+def test_the_table(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand_in(monkeypatch)
+    assert held(path, tmp_path) == 0
+    shown = capsys.readouterr()
+    assert "100 Mbit/s, reference DDP" in shown.out
+    assert "1 Gbit/s, reference DDP" in shown.out
+    row = next(line.split() for line in shown.out.splitlines() if line.startswith("allreduce-sgd: step"))
+    assert row == ["allreduce-sgd:", "step", "6", "0", "11", "11", "11", "1", "1", "1"]
+    assert "done in" in shown.out
+    assert "(stated: 1 min)" in shown.out
+    assert "tiny: 1 Gbit/s: round 6 of 6 done" in shown.err
+
+
+def test_as_json(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand_in(monkeypatch)
+    assert held(path, tmp_path, "--json", "--links", "1gbit") == 0
+    answer = json.loads(capsys.readouterr().out)
+    record = json.loads(Path(answer["record"]).read_text())
+    assert (answer["status"], answer["session_id"]) == ("done", record["session_id"])
+    assert {row["link"] for row in answer["cases"]} == {"1 Gbit/s"}
+    assert [link["label"] for link in record["links"]] == ["1 Gbit/s"]
+
+
+def no_cluster(link: Link) -> FakePlace:
+    raise ClusterError("namespaces are forbidden")
+
+
+def test_no_cluster_is_no_failure_of_the_request(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand_in(monkeypatch, place=no_cluster)
+    finding = doctor.Finding("namespaces", False, "forbidden by the system", "sudo sysctl -w x=0")
+    monkeypatch.setattr(session, "obstacle", lambda: finding)
+    assert held(path, tmp_path) == 4
+    shown = capsys.readouterr().out
+    assert "why: namespaces: forbidden by the system" in shown
+    assert "what helps: sudo sysctl -w x=0" in shown
+    record = store.latest(tmp_path / "results", "tiny")
+    assert record is not None
+    assert record["status"] == "unavailable"
+
+
+def test_a_disturbed_session(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand_in(monkeypatch, BUSY)
+    assert held(path, tmp_path) == 4
+    shown = capsys.readouterr().out
+    assert "disturbed: the reference has 0 undisturbed rounds of 6" in shown
+    row = next(line.split() for line in shown.splitlines() if line.startswith("allreduce-sgd: step"))
+    assert row[2:] == ["0", "6", *"------"], "no number"
+
+
+def test_a_lost_rank(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Losing(FakeRanks):
+        def ask(self, command: Any, timeout_s: float) -> list[dict[str, Any]]:
+            raise RankLostError(0, "died")
+
+    stand_in(monkeypatch, start=lambda place: Losing())
+    assert held(path, tmp_path) == 3
+
+
+def test_dry_run_starts_nothing(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand_in(monkeypatch, place=no_cluster)
+    assert held(path, tmp_path, "--dry-run", "--json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["links"] == ["100 Mbit/s", "1 Gbit/s"]
+    assert answer["cases"] == len(answer["case_list"])
+    assert not (tmp_path / "results").exists()
+    assert held(path, tmp_path, "--dry-run") == 0
+    assert "2 links (100 Mbit/s; 1 Gbit/s), 6 rounds" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["session", "quik"], "no session 'quik'; did you mean 'quick'"),
+        (
+            ["session", "quick", "--links", "2gbit"],
+            "session quick has no link of 2gbit; its links: 100mbit, 1gbit",
+        ),
+    ],
+)
+def test_a_wrong_request(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert said in capsys.readouterr().err
