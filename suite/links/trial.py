@@ -13,8 +13,8 @@ import json
 import os
 import sys
 
-from suite.links.delay_line import DelayLineError, open_interface
 from suite.links.namespaces import NamespaceError, enter_new_network, entry
+from suite.links.packet_socket import PacketSocketError, open_interface
 from suite.links.system import CommandError, run
 
 NAMESPACES, ENTER, BRIDGE, VETH, TBF, NETEM, PACKET = (
@@ -53,7 +53,7 @@ def try_all() -> dict[str, str | None]:
         try:
             open_interface("v0").close()
             found[PACKET] = None
-        except DelayLineError as error:
+        except PacketSocketError as error:
             found[PACKET] = str(error)
     return found
 

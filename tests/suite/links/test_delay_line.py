@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from suite.links.delay_line import DelayLineError, Route, checked_delay, open_interface, run
+from suite.links.delay_line import run
+from suite.links.forwarder import Route, checked_delay
+from suite.links.packet_socket import PacketSocketError, open_interface
 from tests.suite.links.hosts import Host, hub_and_hosts, python
+from tests.support import require_system, skip_or_fail
 
 ECHO = """
 import socket
@@ -54,12 +57,10 @@ print(back.hexdigest() == hashlib.sha256(data).hexdigest())
 class Line:
     """A delay line that runs between two hosts; host 1 echoes."""
 
-    def __init__(self, hub: Host, hosts: list[Host], delays: Path) -> None:
-        self.hub, self.client, self.server, self.delays = hub, hosts[0], hosts[1], delays
-        self.process = hub.start(
-            python(), "-m", "suite.links.delay_line", "--delays", str(delays), "h0:h1:0", "h1:h0:0",
-            stderr=subprocess.PIPE,
-        )  # fmt: skip
+    def __init__(self, hub: Host, client: Host, delays: Path, *options: str) -> None:
+        self.hub, self.client, self.delays = hub, client, delays
+        command = [python(), "-m", "suite.links.delay_line", "--delays", str(delays), *options]
+        self.process = hub.start(*command, "h0:h1:0", "h1:h0:0", stderr=subprocess.PIPE)
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "ready\n"
 
@@ -80,12 +81,18 @@ class Line:
 
 
 @pytest.fixture
-def line(tmp_path: Path) -> Iterator[Line]:
+def options() -> list[str]:
+    """Of the delay line: unless a test says otherwise it carries every frame itself."""
+    return ["--no-shortcuts"]
+
+
+@pytest.fixture
+def line(options: list[str], tmp_path: Path) -> Iterator[Line]:
     with hub_and_hosts(2) as (hub, hosts):
         echo = hosts[1].start(python(), "-c", ECHO)
         assert echo.stdout is not None
         assert echo.stdout.readline() == "listening\n"
-        line = Line(hub, hosts, tmp_path / "delays.json")
+        line = Line(hub, hosts[0], tmp_path / "delays.json", *options)
         try:
             yield line
         finally:
@@ -117,6 +124,31 @@ def test_megabytes_arrive_whole(line: Line) -> None:
     assert found["bytes"] >= 4 * 251 * 60000  # twice, there and back
     # offloads are in use: far fewer frames than Ethernet's 1500 bytes would take
     assert found["bytes"] / found["packets"] > 3000
+
+
+@pytest.mark.parametrize("options", [[]], ids=["shortcuts"])
+def test_the_kernel_carries_what_needs_no_delay(line: Line) -> None:
+    require_system("tc")
+
+    def redirected(name: str) -> bool:
+        return "mirred" in line.hub.run("tc", "filter", "show", "dev", name, "ingress")
+
+    if not redirected("h0"):
+        skip_or_fail("this kernel has no u32 or no mirred")
+    assert line.client.run(python(), "-c", COPY) == "True\n"
+    for there, back in ((0.01, 0.0), (0.0, 0.01), (0.01, 0.01)):
+        line.set(json.dumps({"h0": there, "h1": back}))
+        assert (redirected("h0"), redirected("h1")) == (there == 0, back == 0)
+        assert there + back <= min(line.round_trips_s(20)) <= 1.1 * (there + back)
+        assert line.client.run(python(), "-c", COPY) == "True\n"
+    line.set('{"h0": 0, "h1": 0}')
+    assert min(line.round_trips_s(20)) < 0.002
+    found, error = line.stop()
+    assert not error
+    assert found["drops"] == 0
+    # the first round trips and copies did not come by: of the others each way carried two
+    assert 4 * 251 * 60000 <= found["bytes"] <= 4.5 * 251 * 60000
+    assert not redirected("h0")
 
 
 def test_delays_that_cannot_be_used_change_nothing(line: Line) -> None:
@@ -189,13 +221,13 @@ def test_a_missing_interface_is_named() -> None:
         process = hub.start(python(), "-m", "suite.links.delay_line", "h0:h1:0", stderr=subprocess.PIPE)
         _, error = process.communicate(timeout=20)
         assert process.returncode == 1
-        assert "interface h0: No such device" in error
+        assert "interface h1: No such device" in error
 
 
 def test_packet_sockets_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: int) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr("suite.links.delay_line.socket.socket", refuse)
-    with pytest.raises(DelayLineError, match="unshare -Urn"):
+    monkeypatch.setattr("suite.links.packet_socket.socket.socket", refuse)
+    with pytest.raises(PacketSocketError, match="unshare -Urn"):
         open_interface("lo")

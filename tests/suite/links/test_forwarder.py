@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from suite.links import delay_line
-from suite.links.delay_line import Forwarder, Route
+from suite.links import forwarder as module
+from suite.links.forwarder import Forwarder, Route
 
 
 @dataclass
@@ -41,8 +41,16 @@ class Ends:
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ends]:
     ends = Ends()
-    monkeypatch.setattr(delay_line, "open_interface", ends.open)
-    monkeypatch.setattr(delay_line, "_kernel_drops", lambda _: 3)
+    monkeypatch.setattr(module, "open_interface", ends.open)
+    told: set[socket.socket] = set()
+
+    def three_once(one: socket.socket) -> int:
+        """As the kernel's counter, which starts again with every reading."""
+        first = one not in told
+        told.add(one)
+        return 3 if first else 0
+
+    monkeypatch.setattr(module, "kernel_drops", three_once)
     yield ends
     for one in (*ends.into.values(), *ends.out_of.values()):
         one.close()
@@ -61,7 +69,7 @@ def turn_for(forwarder: Forwarder, seconds: float) -> None:
 
 
 def test_frames_keep_their_order_and_wait_their_time(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delay_line, "BURST_FRAMES", 4)  # fewer than there are
+    monkeypatch.setattr(module, "BURST_FRAMES", 4)  # fewer than there are
     forwarder = Forwarder([Route("h0", "c0", 0.2), Route("c0", "h0", 0)])
     started = time.monotonic()
     for number in range(9):
@@ -141,7 +149,7 @@ def with_target(forwarder: Forwarder, number: int) -> None:
 def test_a_send_buffer_that_stays_full_costs_the_frame_and_is_counted(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delay_line, "GIVE_UP_S", 0.05)
+    monkeypatch.setattr(module, "GIVE_UP_S", 0.05)
     forwarder = Forwarder([Route("h0", "c0", 0)])
     with_target(forwarder, errno.ENOBUFS)
     ends.into["h0"].send(b"frame")
@@ -177,4 +185,51 @@ def test_all_delays_or_none(ends: Ends) -> None:
     with pytest.raises(ValueError, match="write 0 to 10 seconds"):
         forwarder.set_delays({"h0": 0, "h1": -1})
     assert [lane.delay_s for lane in forwarder._lanes.values()] == [0.05, 0.05]
+    forwarder.close()
+
+
+class Kernel:
+    """Shortcuts of a made-up kernel."""
+
+    def __init__(self, able: bool) -> None:
+        self.able = able
+        self.present: dict[str, str] = {}
+
+    def open(self, source: str, target: str) -> bool:
+        if self.able:
+            self.present[source] = target
+        return self.able
+
+    def close(self, source: str) -> None:
+        self.present.pop(source, None)
+
+
+def test_what_needs_no_delay_is_left_to_the_kernel(ends: Ends) -> None:
+    kernel = Kernel(able=True)
+    forwarder = Forwarder([Route("h0", "c0", 0.05), Route("c0", "h0", 0)], kernel)  # type: ignore[arg-type]
+    forwarder.settle()
+    assert kernel.present == {"c0": "h0"}
+    ends.into["h0"].send(b"under way")
+    while not forwarder._packets:
+        turn_for(forwarder, 0.001)
+    forwarder.set_delays({"h0": 0, "c0": 0.01})
+    forwarder.settle()
+    assert ends.arrived("c0") == [b"under way"], "a shortcut that opens before may let others overtake"
+    assert kernel.present == {"h0": "c0"}
+    ends.into["c0"].send(b"back")  # read by the forwarder again
+    while forwarder._packets < 2:
+        turn_for(forwarder, 0.001)
+    turn_for(forwarder, 0.02)
+    assert ends.arrived("h0") == [b"back"]
+    assert forwarder.statistics()["drops"] == 9  # of three sockets, one of them closed
+    forwarder.close()
+    assert kernel.present == {}
+
+
+def test_a_kernel_without_shortcuts(ends: Ends) -> None:
+    forwarder = Forwarder([Route("h0", "c0", 0)], Kernel(able=False))  # type: ignore[arg-type]
+    forwarder.settle()
+    ends.into["h0"].send(b"frame")
+    turn_for(forwarder, 0.02)
+    assert ends.arrived("c0") == [b"frame"]
     forwarder.close()
