@@ -49,7 +49,7 @@ def ended_sentence(session: SessionData) -> str | None:
         "error": "the session ended with an error",
     }.get(status, "the session stayed disturbed")
     why = f" ({trouble(facts['reason'])})" if facts["reason"] else ""
-    fix = f" What to do: {trouble(facts['fix'])}." if facts["fix"] else ""
+    fix = f" What to do: {trouble(facts['fix'])}" if facts["fix"] else ""
     return f"{start} for session {session.name}: {words}{why}.{fix}"
 
 

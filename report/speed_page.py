@@ -112,9 +112,9 @@ def _about(session: SessionData) -> str:
 
 def machine(session: SessionData) -> str:
     """The machine in a sentence, how crowded its cores were first: it belongs under every figure of speed."""
-    found = session.facts["machine"] or {}
-    if not {"cores", "ranks", "threads_per_rank", "oversubscription", "emulated", "backend"} <= found.keys():
-        return ""  # nothing was started
+    found = session.facts["machine"]
+    if not session.links:
+        return ""  # nothing was timed
     cores, ranks, threads = found["cores"], found["ranks"], found["threads_per_rank"]
     crowd = f"{ranks} ranks of {threads} thread{'' if threads == 1 else 's'} shared {cores} cores"
     over = float(found["oversubscription"])
@@ -122,12 +122,10 @@ def machine(session: SessionData) -> str:
         f" ({over:.3g} to a core: computing is slower than on machines of their own)" if over > 1 else ""
     )
     link = "an emulated link" if found["emulated"] else "this machine's loopback"
-    rest = [
-        f"{found['backend']} over {link}",
-        f"allocator {found.get('allocator')}",
-        f"governor {found.get('governor')}",
-    ]
-    return f"{crowd}{crowded}; {', '.join(word for word in rest if 'None' not in word)}."
+    rest = [f"{found['backend']} over {link}", f"allocator {found['allocator']}"]
+    if found["governor"]:
+        rest.append(f"governor {found['governor']}")
+    return f"{crowd}{crowded}; {', '.join(rest)}."
 
 
 def _link(session: SessionData, link: LinkData) -> dict[str, Any]:

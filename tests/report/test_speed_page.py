@@ -187,10 +187,11 @@ def test_where_nothing_could_be_timed_it_says_why_and_what_to_do(root):
     built, page = with_session(root, status="unavailable", reason=FORBIDDEN, fix=FIX)
     assert "speedup" not in page.sections
     assert built.headline[0] == (
-        f"No speedup is shown for session timed: no emulated cluster can be made here ({FORBIDDEN}). What to do: {FIX}."
+        f"No speedup is shown for session timed: no emulated cluster can be made here ({FORBIDDEN}). What to do: {FIX}"
     )
     assert FORBIDDEN in page.sections["session-timed"]
     assert FIX in page.sections["session-timed"]
+    assert "ranks of" not in page.sections["session-timed"]
     assert "Bytes saved against accuracy" in page.sections["picture"]
     assert not any("as fast" in sentence for sentence in built.headline)
     assert "<svg" not in built.html.partition('<section id="session-timed">')[2].partition("</section>")[0]
