@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -128,6 +129,41 @@ def test_what_differs_in_when_alone_is_one_configuration() -> None:
     assert len({step_of("apmsqueeze", "warm-up", norm=norm) for norm in ("l1", "l2")}) == 1
     rules = [("local-sgd", {"period": 3}), ("local-sgd", {"total_steps": 9}), ("qsr-sgd", {"alpha": 1.0})]
     assert len({step_of(name, "round-4", **options) for name, options in rules}) == 1
+
+
+_LION_WHEN = {"momentum_sync", "sync_every", "sync_until", "sync_doubling", "sync_measure_every"}
+_ADAM_WHEN = {"warmup_steps", "warmup_fraction", "total_steps", "lr_warmup_steps"}
+MAY_DIFFER = {  # kind -> options that a step of this kind does not read, or that only decide when it comes
+    "step": _LION_WHEN | {"sync_fraction", "sync_dtype"},
+    "sync": _LION_WHEN,
+    "measure": _LION_WHEN | {"sync_dtype"},
+    "warm-up": _ADAM_WHEN | {"compress", "compressor", "norm", "scale"},
+    "compressed": _ADAM_WHEN,
+}
+UNUSUAL: list[tuple[str, dict[str, Any]]] = [
+    ("lion-cub-1bit", {"momentum_sync": "selective", "sync_fraction": 0.7, "sync_dtype": "bf16", "sync_every": 3,
+                       "sync_measure_every": 5, "zero_policy": "plus", "tie_policy": "minus"}),
+    ("lion-cub-pbit", {"momentum_sync": "periodic", "sync_dtype": "bf16", "bits": 16, "scale": "l0", "gain": 0.3}),
+    ("apmsqueeze", {"total_steps": 90, "warmup_fraction": 0.2, "lr_warmup_steps": 9, "compress": "gradient",
+                    "compressor": "none", "norm": "l1", "scale": "shard", "bias_correction": True,
+                    "initial_variance": 0.5}),
+    ("global-qsgd", {"dithering": "exponential", "norm": "l2", "scale": "block", "block_size": 64, "form": "tree",
+                     "optimizer": "adamw"}),
+    ("control-random-k", {"fraction": 0.3, "optimizer": "lion"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "options"), UNUSUAL, ids=[name for name, _ in UNUSUAL])
+def test_options_that_a_step_reads_are_kept(name: str, options: dict[str, Any]) -> None:
+    own = create(name, **options).algorithm
+    for field in dataclasses.fields(own):
+        if field.name in options:
+            assert getattr(own, field.name) != field.default  # else it could not be told from one put back
+    for kind, steady in own.steady().items():
+        assert type(steady) is type(own)
+        for field in dataclasses.fields(own):
+            if field.name not in MAY_DIFFER[kind]:
+                assert getattr(steady, field.name) == getattr(own, field.name), (kind, field.name)
 
 
 def test_what_differs_in_the_work_of_a_step_stays_apart() -> None:
