@@ -6,9 +6,9 @@ the CPU; gloo sums bf16 itself. `powersgd` is torch's hook (arXiv 1905.13727), w
 Every reference has a *null twin*: the same code over a group of one process, in which every collective is answered
 by the process itself. The difference in seconds is the communication that DDP did not hide.
 
-**Differences** from DDP's defaults: PowerSGD gets one bucket for the whole model. Its hook launches collectives from
-the callbacks of others and waits in them; with two buckets on gloo their order is not the same on all ranks, and
-callbacks can use up the threads that would end their wait.
+**Differences** from DDP's defaults: PowerSGD gets one bucket for the whole model, and so overlaps nothing with backward.
+Its hook waits for a second collective within the callback of the first; gloo has two threads for both, and with
+several buckets all of them wait for ever.
 """
 
 # No `from __future__ import annotations`: DDP compares the hook's annotations with the classes themselves.
