@@ -105,6 +105,23 @@ def test_counters_are_those_of_the_cluster_interface_or_null(ranks: RankProcesse
             assert answer[name] is None or answer[name] >= 0
 
 
+def test_the_probe_names_what_it_measured(ranks: RankProcesses) -> None:
+    zero, one = ranks.tell(do="probe", rate_bps=1e7)
+    assert zero["ok"], zero
+    assert zero == one
+    measured = {row["what"]: row for row in zero["measurements"]}
+    assert {
+        "round-trip 0-1",
+        "all-reduce fp32",
+        "all-reduce bf16",
+        "all-gather",
+        "all-to-all",
+    } <= measured.keys()
+    for row in measured.values():
+        assert set(row) == {"what", "bytes", "seconds", "bits_per_s"}
+        assert min(row["seconds"]) > 0
+
+
 @pytest.mark.parametrize(
     ("command", "words"),
     [
