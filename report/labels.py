@@ -33,9 +33,11 @@ class Box:
 
     def overlap(self, other: Box) -> float:
         """Area shared with another box."""
+        if self.x1 <= other.x0 or other.x1 <= self.x0 or self.y1 <= other.y0 or other.y1 <= self.y0:
+            return 0.0  # most pairs, and there are millions of them
         width = min(self.x1, other.x1) - max(self.x0, other.x0)
         height = min(self.y1, other.y1) - max(self.y0, other.y0)
-        return max(0.0, width) * max(0.0, height)
+        return width * height
 
     def grown(self, by: float) -> Box:
         """The box with a border on all sides."""
@@ -130,6 +132,8 @@ def _best(
             break
         covered = sum(box.overlap(other) for other in (*marks, *lines))
         covered += 3 * sum(box.overlap(other) for other in texts) + 6 * box.outside(frame)
+        if best is not None and cost + 2.0 * covered >= best[0]:
+            continue
         total = cost + 2.0 * covered + 80.0 * _crossed(label, box, [*texts, *others])
         total += 1.5 * _astray(label, box, labels)
         if best is None or total < best[0]:
