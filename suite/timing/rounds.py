@@ -2,7 +2,8 @@
 
 Blocks of one round belong together: their order is drawn anew for each round, so that whatever changes slowly meets all
 cases alike. A block is as many units as fill a set time, at most a set number; where several fit, one more before
-them settles caches and queues. What others disturb is repeated at the end of its round, and kept in the record all the same.
+them settles caches and queues. What others disturb is repeated at the end of its round, and kept in the record all the
+same; what then still has too few undisturbed rounds for an interval gets spare rounds.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ class LinkRounds:
 
     def __post_init__(self) -> None:
         self._estimates: Estimates = {}
+        self._hopeless = False
         self.entry: dict[str, Any] = {
             "link": self.link.as_dict(),
             "label": self.link.label,
@@ -103,7 +105,12 @@ class LinkRounds:
         for case_id in self.timed:
             self._block(case_id, "run", 1)  # queues and windows of this link; how long a unit takes
         for number in range(self.spec.blocks):
-            self._round(number)
+            self._round(number, list(self._items(number)))
+        for number in range(self.spec.blocks, self.spec.blocks + self.spec.spare_blocks):
+            lacking = self._lacking(number)
+            if self._hopeless or not lacking:
+                break
+            self._round(number, lacking)
         self._judge()
 
     @property
@@ -128,10 +135,12 @@ class LinkRounds:
         self.entry["best"] = best
         self.entry["reference"] = next(iter(best.values()))
 
-    def _round(self, number: int) -> None:
-        items = self._shuffled(list(self._items(number)), f"round {number}")
+    def _round(self, number: int, items: list[Item]) -> None:
+        """Take all items in an order of this round's own, and what was disturbed again."""
+        items = self._shuffled(items, f"round {number}")
         disturbed: list[Item] = []
         position = 0
+        name = f"round {number + 1} of {self.spec.blocks}" + " (spare)" * (number >= self.spec.blocks)
         for attempt in range(self.spec.limits.retries + 1):
             todo, disturbed = (items if attempt == 0 else disturbed), []
             for item in todo:
@@ -139,11 +148,12 @@ class LinkRounds:
                     disturbed.append(item)
                 position += 1
                 if position % 10 == 0:
-                    self.show(f"round {number + 1} of {self.spec.blocks}, {position} of {len(items)}")
-            if not disturbed or len(disturbed) > HOPELESS * len(items):
+                    self.show(f"{name}, {position} of {len(items)}")
+            self._hopeless = len(disturbed) > HOPELESS * len(items)
+            if not disturbed or self._hopeless:
                 break
         note = f", {len(disturbed)} stayed disturbed" if disturbed else ""
-        self.show(f"round {number + 1} of {self.spec.blocks} done{note}")
+        self.show(f"{name} done{note}")
 
     def _items(self, number: int) -> Iterator[Item]:
         modes: list[Mode] = ["run"]
@@ -155,6 +165,28 @@ class LinkRounds:
         for arm, runs in self.runs.items():
             if number < len(runs):
                 yield Item(arm=arm, run=runs[number])
+
+    def _lacking(self, number: int) -> list[Item]:
+        """What has too few undisturbed rounds for an interval, with what it is compared with in the same round."""
+        good: dict[str, set[int]] = {}
+        for taken in [*self.entry["blocks"], *self.entry["direct"]]:
+            if not taken["disturbed"] and taken.get("mode", "run") == "run":
+                good.setdefault(taken.get("case_id") or taken["arm"], set()).add(taken["round"])
+
+        def few(*names: str) -> bool:
+            return len(set.intersection(*(good.get(name, set()) for name in names))) < FEWEST_BLOCKS
+
+        reference = str(self.entry["reference"])
+        cases = {case_id for case_id in self.timed if few(case_id, reference)}
+        arms = []
+        for arm, runs in self.runs.items():
+            of_arm = set(self.cases.uses[arm][runs[0].sharding].values())
+            if len(runs) >= FEWEST_BLOCKS and few(arm, *of_arm):
+                arms.append(Item(arm=arm, run=runs[number % len(runs)]))
+                cases |= of_arm
+        if cases:
+            cases |= {reference, self.cases.default}
+        return [*(Item(case_id) for case_id in self.timed if case_id in cases), *arms]
 
     def _take(self, item: Item, number: int, position: int, attempt: int) -> bool:
         """Measure an item and put it down; whether it was disturbed."""
@@ -227,7 +259,7 @@ class LinkRounds:
             said = next((b["reason"] for b in reversed(self.entry["blocks"]) if b["reason"]), "")
             self.entry["status"] = "disturbed"
             self.entry["reason"] = (
-                f"the reference has {len(good)} undisturbed rounds of {self.spec.blocks}, and it takes {FEWEST_BLOCKS} "
+                f"the reference has {len(good)} undisturbed rounds, and it takes {FEWEST_BLOCKS} "
                 f"({said}): leave the machine alone and hold the session again"
             )
 

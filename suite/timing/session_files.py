@@ -7,6 +7,7 @@
     # workload: code-gpt; workload_options, world_size, batch_size, bucket_bytes, arms: {label: {algorithm, options}}
     links: [{rate: 100mbit}, {rate: 1gbit, delay: 5ms, down: 500mbit, stragglers: {2: 10mbit}}]
     blocks: 6                      # rounds; in each everything is measured once, in an order drawn anew
+    spare_blocks: 2                # further rounds at most, of what has fewer than six undisturbed ones
     units: 20                      # steps a block at most ...
     block_s: 0.25                  # ... and no more than fill this time, but always one
     phase_units: 5                 # the same for blocks without communication, and one collective after another
@@ -114,6 +115,7 @@ def _read(path: Path, value: Value) -> SessionSpec:
         links=links,
         link_rates=rates,
         blocks=blocks,
+        spare_blocks=_at_least(0, top, "spare_blocks", 2),
         units=_at_least(1, top, "units", 20),
         block_s=_above_zero(top, "block_s", 0.25),
         phase_units=_at_least(1, top, "phase_units", 5),

@@ -86,6 +86,7 @@ class SessionSpec:
     links: tuple[Link, ...]
     link_rates: tuple[str, ...]
     blocks: int
+    spare_blocks: int
     units: int
     block_s: float
     phase_units: int
@@ -123,6 +124,7 @@ class SessionSpec:
             },
             "links": [link.as_dict() for link in self.links],
             "blocks": self.blocks,
+            "spare_blocks": self.spare_blocks,
             "units": self.units,
             "block_s": self.block_s,
             "phase_units": self.phase_units,
