@@ -31,7 +31,7 @@ def pictures(study: StudyData) -> list[Picture]:
         for panel in study.panels
         if panel.world_size == session.facts["world_size"]
         for link in session.links
-        if link.usable
+        if link.usable and any(arm["sharding"] == panel.sharding for arm in link.arms)
     ]
 
 

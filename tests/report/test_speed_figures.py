@@ -43,6 +43,13 @@ def test_one_panel_a_link_and_sharding_link_beside_link(shown):
     ]  # fmt: skip
 
 
+def test_a_sharding_that_was_not_timed_has_no_panel(study):
+    session = study.sessions[0]
+    links = [replace(k, arms=[r for r in k.arms if r["sharding"] == "iid"]) for k in session.links]
+    found = pictures(replace(study, sessions=(replace(session, links=links),)))
+    assert [(p.link, p.panel.sharding) for p in found] == [(fast.SLOW, "iid"), (fast.FAST, "iid")]
+
+
 @pytest.mark.parametrize("link", fast.LINKS)
 @pytest.mark.parametrize("sharding", ["iid", "by-class"])
 def test_every_arm_is_drawn_where_it_was_measured_or_named(study, shown, link, sharding):
