@@ -223,7 +223,8 @@ class LinkRounds:
     def _block(self, case_id: str, mode: Mode, units: int) -> dict[str, Any]:
         case = self.cases.of(case_id)
         expected = self._estimate(case_id, mode)
-        lead = 1 if case.unit_steps == 1 and mode != "serial" and expected < self.spec.block_s else 0
+        fills_s = self.spec.block_s if mode == "run" else self.spec.phase_s
+        lead = 1 if case.unit_steps == 1 and mode != "serial" and expected < fills_s else 0
         command = {"do": "block", "case": case_id, "mode": mode, "units": units + lead}
         answers = self.ranks.ask(command, PATIENCE_S + 10 * (expected or 10.0) * (units + lead))
         found = block_entry(answers, lead, case.unit_steps)
