@@ -65,7 +65,8 @@ class Item:
 class LinkRounds:
     """Measures one link. number: of the link in the session. `entry` is its part of the record, complete at any time.
 
-    traffic: case id -> bytes and paths, filled in passing. estimates: seconds a unit, from link to link.
+    traffic: case id -> bytes and paths, filled in passing. late: whether the session's stated minutes are over; nothing is
+    repeated then.
     """
 
     spec: SessionSpec
@@ -77,6 +78,7 @@ class LinkRounds:
     runs: Mapping[str, Sequence[RunSpec]]
     traffic: dict[str, dict[str, Any]]
     show: Show
+    late: Callable[[], bool] = lambda: False
 
     def __post_init__(self) -> None:
         self._estimates: Estimates = {}
@@ -108,7 +110,7 @@ class LinkRounds:
             self._round(number, list(self._items(number)))
         for number in range(self.spec.blocks, self.spec.blocks + self.spec.spare_blocks):
             lacking = self._lacking(number)
-            if self._hopeless or not lacking:
+            if self._hopeless or not lacking or self.late():
                 break
             self._round(number, lacking)
         self._judge()
@@ -148,9 +150,9 @@ class LinkRounds:
                     disturbed.append(item)
                 position += 1
                 if position % 10 == 0:
-                    self.show(f"{name}, {position} of {len(items)}")
+                    self.show(f"{name}, {position} of {len(items)}" + " and again" * (attempt > 0))
             self._hopeless = len(disturbed) > HOPELESS * len(items)
-            if not disturbed or self._hopeless:
+            if not disturbed or self._hopeless or self.late():
                 break
         note = f", {len(disturbed)} stayed disturbed" if disturbed else ""
         self.show(f"{name} done{note}")

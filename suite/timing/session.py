@@ -7,6 +7,7 @@ lost), ``cancelled``. What was measured before is kept in any case.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -50,6 +51,7 @@ class Session:
         self._runs = direct_specs(self.spec)
         self._traffic: dict[str, dict[str, Any]] = {}
         self.record = self._new_record()
+        self._began = time.monotonic()
 
     def hold(self) -> dict[str, Any]:
         """Measure all links; returns the record, which is also on disk. Raises `StoreError` where it cannot be written."""
@@ -84,6 +86,7 @@ class Session:
                 measured = LinkRounds(
                     self.spec, self.cases, link, number, ranks, self.meter,
                     self._runs_on(number), self._traffic, lambda text, at=link.label: self.show(f"{at}: {text}"),  # type: ignore[misc]
+                    self._late,
                 )  # fmt: skip
                 self.record["links"].append(measured.entry)
                 try:
@@ -115,6 +118,9 @@ class Session:
     def _runs_on(self, number: int) -> dict[str, Any]:
         wanted = self.spec.direct.links
         return self._runs if wanted is None or self.spec.link_rates[number] in wanted else {}
+
+    def _late(self) -> bool:
+        return time.monotonic() - self._began > 60 * self.spec.minutes
 
     def _without_cluster(self, error: ClusterError | LinkError) -> None:
         """No cluster at all is `unavailable`; one that fails later, or one of several, is an error."""

@@ -205,6 +205,18 @@ def test_a_direct_run_that_lacks_a_round_brings_the_cases_it_is_compared_with(sp
     assert [d["disturbed"] for d in entry["direct"] if d["round"] == 6] == [False]
 
 
+def test_nothing_is_repeated_once_the_stated_minutes_are_over(spec: SessionSpec) -> None:
+    ranks = FakeRanks()
+    rounds = LinkRounds(
+        spec, cases_of(spec), spec.links[0], 0, ranks, FakeMeter(lambda number: BUSY if number % 9 == 0 else QUIET),
+        {}, {}, lambda text: None, lambda: True,
+    )  # fmt: skip
+    rounds.measure()
+    assert any(b["disturbed"] for b in rounds.entry["blocks"])
+    assert {b["attempt"] for b in rounds.entry["blocks"]} == {0}
+    assert {b["round"] for b in rounds.entry["blocks"]} == set(range(6))
+
+
 def test_a_quiet_machine_needs_no_spare_rounds(spec: SessionSpec) -> None:
     assert {b["round"] for b in measured(spec, FakeRanks()).entry["blocks"]} == set(range(6))
 
