@@ -169,7 +169,10 @@ class LinkRounds:
                 yield Item(arm=arm, run=runs[number])
 
     def _lacking(self, number: int) -> list[Item]:
-        """What has too few undisturbed rounds for an interval, with what it is compared with in the same round."""
+        """What has too few undisturbed rounds for an interval, with what has to stand in the same round.
+
+        That is the reference, all kinds of step of an arm, and these beside an arm's whole run.
+        """
         good: dict[str, set[int]] = {}
         for taken in [*self.entry["blocks"], *self.entry["direct"]]:
             if not taken["disturbed"] and taken.get("mode", "run") == "run":
@@ -179,7 +182,11 @@ class LinkRounds:
             return len(set.intersection(*(good.get(name, set()) for name in names))) < FEWEST_BLOCKS
 
         reference = str(self.entry["reference"])
-        cases = {case_id for case_id in self.timed if few(case_id, reference)}
+        together = [{case_id} for case_id in self.timed]
+        together += [
+            set(kinds.values()) for shardings in self.cases.uses.values() for kinds in shardings.values()
+        ]
+        cases = set().union(*(ids for ids in together if few(reference, *ids)))
         arms = []
         for arm, runs in self.runs.items():
             of_arm = set(self.cases.uses[arm][runs[0].sharding].values())

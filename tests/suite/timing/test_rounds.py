@@ -190,6 +190,23 @@ def test_what_lacks_a_round_gets_a_spare_one_with_its_reference(spec: SessionSpe
     assert not any(d["round"] >= spec.blocks for d in entry["direct"])
 
 
+def test_the_kinds_of_an_arm_are_made_up_for_together(spec: SessionSpec) -> None:
+    """Rounds of 1 step miss a round: those of 4 steps, which belong to the same arm, are timed beside the new one."""
+    kinds = cases_of(spec).uses["local"]["iid"]
+    ranks = FakeRanks()
+    seen = Counter[str]()
+
+    def load(number: int) -> Load:
+        case = ranks.asked[-1].get("case", "")
+        if case not in kinds.values() or ranks.asked[-1]["mode"] != "run":
+            return QUIET
+        seen[case] += 1
+        return BUSY if 1 <= seen[case] <= 3 and case == kinds["round-1"] else QUIET
+
+    entry = measured(replace(spec, direct=replace(spec.direct, arms=())), ranks, load).entry
+    assert {b["case_id"] for b in entry["blocks"] if b["round"] == 6} >= set(kinds.values())
+
+
 def test_a_direct_run_that_lacks_a_round_brings_the_cases_it_is_compared_with(spec: SessionSpec) -> None:
     ranks = FakeRanks()
     seen = Counter[str]()
