@@ -17,6 +17,7 @@ import sys
 from datetime import timedelta
 from typing import IO, Any, Final
 
+from suite.links.subreaper import die_with_parent
 from suite.runs.worker import THREAD_VARIABLES
 
 TIMEOUT: Final = timedelta(seconds=60)
@@ -24,7 +25,8 @@ TIMEOUT: Final = timedelta(seconds=60)
 
 
 def main() -> int:
-    """Serve until told to stop. The terminal's interrupt is the session's affair."""
+    """Serve until told to stop, or until the session is gone. The terminal's interrupt is the session's affair."""
+    die_with_parent(os.getppid())  # in a collective nobody would notice the end of stdin
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = _answers_apart()
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))  # before torch is imported: it reads them once

@@ -87,11 +87,20 @@ class Loopback:
 
 
 class Ranks:
-    """The processes. Use as a context manager, or call `stop`. logs: folder for standard error, None for a temporary one."""
+    """The processes. Use as a context manager, or call `stop`.
+
+    logs: folder for standard error; by default in the cluster's own folder, which goes with it, else a temporary one.
+    """
 
     def __init__(self, place: Place, logs: Path | None = None, module: str = MODULE) -> None:
-        self._temporary = None if logs else tempfile.TemporaryDirectory(prefix="bandwise-ranks-")
-        self._logs = logs or Path(self._temporary.name)  # type: ignore[union-attr]
+        state_dir: Path | None = getattr(place, "state_dir", None)
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        if logs is None and state_dir is not None:
+            logs = state_dir / "ranks"
+        elif logs is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="bandwise-ranks-")
+            logs = Path(self._temporary.name)
+        self._logs = logs
         self._logs.mkdir(parents=True, exist_ok=True)
         self._members: list[subprocess.Popen[bytes]] = []
         self._partial: list[bytes] = []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +21,7 @@ from suite.links.link import Link
 from suite.links.process import children
 from suite.timing import store
 from suite.timing.cases import Cases, cases_of
-from suite.timing.load import Load
+from suite.timing.load import Load, descendants
 from suite.timing.ranks import Loopback, Place, Ranks
 from suite.timing.session import Session, estimate
 from suite.timing.spec import SessionSpec
@@ -315,3 +317,34 @@ def test_a_worker_killed_in_mid_session_leaves_nothing_behind(
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
     assert time.monotonic() - begun < 120
+
+
+@pytest.mark.gloo
+@pytest.mark.usefixtures("possible")
+def test_a_session_that_is_killed_leaves_nothing_running(tmp_path: Path) -> None:
+    """Nobody can clean up after SIGKILL: keeper and ranks find out by themselves that they are alone."""
+    session_spec(tmp_path, text=OWN)
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    command = [
+        sys.executable,
+        "-m",
+        "bandwise",
+        "session",
+        str(tmp_path / "tiny.yaml"),
+        "--results",
+        str(tmp_path),
+    ]
+    environment = {**os.environ, "BANDWISE_COMPILE": "0", "TMPDIR": str(temporary)}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as killed:
+        assert killed.stderr is not None
+        line = next(line for line in killed.stderr if "probe" in line)
+        theirs = [pid for pid in descendants(killed.pid) if pid != killed.pid]
+        killed.kill()
+    assert "100 Mbit/s" in line
+    assert len(theirs) >= 5, "a keeper, its holders, and two ranks"
+    deadline = time.monotonic() + 90
+    while left := [pid for pid in theirs if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < deadline, f"still running: {left}"
+        time.sleep(0.1)
+    assert list(temporary.glob("bandwise*")) == []
