@@ -31,7 +31,9 @@ def state_dir() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="bandwise-test-")) / "cluster"
     yield path
     left = path.exists()
-    down(path)
-    shutil.rmtree(path.parent)
+    try:
+        down(path)
+    finally:
+        shutil.rmtree(path.parent)
     assert not left
     assert interfaces() == before
