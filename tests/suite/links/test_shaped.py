@@ -1,7 +1,8 @@
 """The emulated cluster has the link it was asked for: four gloo ranks reach its rate and not more, and its delay.
 
 Other work on the machine makes a link seem slower, never faster: what must be reached may be reached in one of a few
-attempts, what must not be passed is never passed.
+attempts, what must not be passed is never passed. Where other work went on during all attempts, ranks that wait for a core
+cannot fill a link, and less has to be reached.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,9 +25,15 @@ from tests.support import skip_or_fail
 
 ROOT = Path(__file__).resolve().parents[3]
 WORKERS = 4
-ATTEMPTS = 4
+ATTEMPTS = 6
 MOST = 0.956
 """Share of a link's bits that are left for data: 1448 of 1514 bytes of a full frame."""
+
+QUIET = 0.8
+"""Share of the machine's time that is idle while the ranks wait, above which nobody else computes."""
+
+BUSY_LEAST = 0.75
+"""Share of the link that has to be reached on a machine that was never quiet."""
 
 pytestmark = pytest.mark.gloo
 
@@ -85,13 +93,16 @@ def shaped() -> Iterator[Shaped]:
             shaped.close()
 
 
-def until(reached: Callable[[float], bool], measure: Callable[[], float]) -> float:
-    """The first of a few measurements that has reached what it must, or the last one."""
-    for _ in range(ATTEMPTS - 1):
-        found = measure()
-        if reached(found):
-            return found
-    return measure()
+def idle_share() -> float:
+    """Of a second."""
+
+    def ticks() -> list[int]:
+        return [int(word) for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+
+    before = ticks()
+    time.sleep(1)
+    passed = [after - earlier for after, earlier in zip(ticks(), before, strict=True)]
+    return (passed[3] + passed[4]) / sum(passed)
 
 
 @pytest.mark.parametrize(
@@ -101,14 +112,16 @@ def test_a_large_all_reduce_reaches_the_rate_and_not_more(
     shaped: Shaped, rate: str, rate_bps: float, least: float, nbytes: float
 ) -> None:
     shaped.shape(rate)
-
-    def share() -> float:
+    best, quiet = 0.0, False
+    for _ in range(ATTEMPTS):
+        quiet = idle_share() >= QUIET or quiet
         (found,) = shaped.measure("bandwidth", "all-reduce fp32", nbytes, 2)
-        shares = [found.bits_per_s * found.median_s / seconds / rate_bps for seconds in found.seconds]
-        assert max(shares) <= MOST
-        return max(shares)
-
-    assert until(lambda found: found >= least, share) >= least
+        best = max(best, found.bits_per_s * found.median_s / min(found.seconds) / rate_bps)
+        assert best <= MOST
+        if best >= least:
+            return
+    assert not quiet, f"{best:.1%} of the link on a quiet machine"
+    assert best >= BUSY_LEAST
 
 
 @pytest.mark.parametrize("delay_ms", [5, 20])
@@ -116,13 +129,14 @@ def test_a_round_trip_takes_the_delay_twice(shaped: Shaped, delay_ms: int) -> No
     shaped.shape("100mbit", f"{delay_ms}ms")
     expected_s = 2 * delay_ms / 1000
 
-    def worst() -> float:
+    for _ in range(ATTEMPTS):
         found = shaped.measure("round_trip", 10)
         assert [measured.what for measured in found] == ["round-trip 0-1", "round-trip 0-2", "round-trip 0-3"]
         assert all(seconds >= expected_s for measured in found for seconds in measured.seconds)
-        return max(min(measured.seconds) for measured in found)
-
-    assert until(lambda found: found <= 1.1 * expected_s, worst) <= 1.1 * expected_s
+        worst_s = max(min(measured.seconds) for measured in found)
+        if worst_s <= 1.1 * expected_s:
+            return
+    raise AssertionError(f"{worst_s * 1e3:.1f} ms")
 
 
 def test_rates_of_the_two_directions(shaped: Shaped) -> None:
