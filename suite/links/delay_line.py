@@ -5,9 +5,10 @@ process runs, up and promiscuous, without addresses of their own. Frames are rea
 headers included (`suite.links.packet_socket`). A route without a delay is handed to the kernel, where that has what it
 takes (`suite.links.shortcut`).
 
-**Differences** from netem: a frame cannot leave earlier than this process is scheduled, so it leaves late by tens of
-microseconds, more on a machine without a free core (`mean_late_s` in the statistics says by how much); there is no
-jitter, loss or reordering, a later frame of a route never overtakes an earlier one, even where its delay was shortened.
+**Differences** from netem: a frame leaves when this process is scheduled, early or late by tens of microseconds, later
+on a machine without a free core (`mean_late_s` in the statistics says by how much), and its time counts from when it was
+read, up to 0.2 ms after it came; there is no jitter, loss or reordering, a later frame of a route never overtakes an
+earlier one, even where its delay was shortened.
 
     python -m suite.links.delay_line [--delays FILE] [--no-shortcuts] IN:OUT:SECONDS ...
 

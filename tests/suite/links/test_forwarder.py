@@ -84,7 +84,7 @@ def test_frames_keep_their_order_and_wait_their_time(ends: Ends, monkeypatch: py
     while not found:
         turn_for(forwarder, 0.001)
         found = ends.arrived("c0")
-    assert time.monotonic() - started >= 0.2
+    assert time.monotonic() - started >= 0.2 - module.MOST_LEAD_S
     while len(found) < 9:
         turn_for(forwarder, 0.001)
         found += ends.arrived("c0")
@@ -92,7 +92,7 @@ def test_frames_keep_their_order_and_wait_their_time(ends: Ends, monkeypatch: py
     statistics = forwarder.statistics()
     assert (statistics["packets"], statistics["bytes"]) == (10, 9 + 4)
     assert statistics["drops"] == 6  # what the kernel counts, on both
-    assert 0 < statistics["mean_late_s"] <= statistics["max_late_s"]
+    assert -module.MOST_LEAD_S <= statistics["mean_late_s"] <= statistics["max_late_s"]
     forwarder.close()
 
 
