@@ -48,7 +48,7 @@ def _draw(axes: Axes, panel: Panel) -> None:
 
 
 def draw_marks(axes: Axes, marks: Sequence[Point], xs: Sequence[float], faint: float = 1.0) -> None:
-    """Each mark at its x with its intervals; hollow where it has no interval in y. `faint` is the opacity of
+    """Each mark at its x with its intervals; hollow where it has no interval in y or is doubtful. `faint` is the opacity of
     intervals.
     """
     for index, (x, point) in enumerate(zip(xs, marks, strict=True)):
@@ -59,7 +59,7 @@ def draw_marks(axes: Axes, marks: Sequence[Point], xs: Sequence[float], faint: f
         if point.x_high > point.x_low and math.isfinite(point.x_high):
             ends = [end * x / point.x for end in (point.x_low, point.x_high)]
             axes.plot(ends, [point.y] * 2, solid_capstyle="butt", **thin)
-        solid = point.low is not None or point.family == "baseline"
+        solid = not point.doubtful and (point.low is not None or point.family == "baseline")
         axes.plot(
             [x], [point.y], mark(point.family), markersize=6, color=shade, gid=gid(index), zorder=4,
             markerfacecolor=shade if solid else COLOURS["paper"], markeredgewidth=0.0 if solid else 0.9,

@@ -24,6 +24,8 @@ class Point:
     low: float | None
     high: float | None
     text: str
+    doubtful: bool = False
+    """Its x is not confirmed: drawn hollow."""
 
 
 def number(value: object) -> float | None:

@@ -18,8 +18,8 @@ ANCHOR = "allreduce-sgd"
 
 
 def drawn(arm: Row) -> bool:
-    """Whether an arm's speedup may stand in a picture: not refused, and no direct run speaks against it."""
-    return not arm["refused"] and arm["check"] not in UNCONFIRMED and arm["speedup"] is not None
+    """Whether an arm's speedup may stand in a picture: not refused. What is merely unconfirmed is drawn hollow."""
+    return not arm["refused"] and arm["speedup"] is not None
 
 
 def pictures(study: StudyData) -> list[Picture]:
@@ -58,18 +58,21 @@ def _point(arm: Row, row: Row) -> Point | str:
     """The mark of an arm, or the reason why there is none."""
     x, y = number(arm["speedup"]), number(row["diff_mean"])
     if not drawn(arm) or x is None:
-        return str(arm["reason"] or arm["check"] or "no speedup")
+        return str(arm["reason"] or "no speedup")
     name, family = str(row["arm"]), "control" if row["control"] else str(row["family"])
+    doubtful = arm["check"] in UNCONFIRMED
     ends = number(arm["speedup_low"]), number(arm["speedup_high"])
     across = (ends[0] or x, ends[1] or x)
     if row["baseline"] is None and not row["control"]:
-        return Point(name, "baseline", x, *across, 0.0, None, None, name)
+        return Point(name, "baseline", x, *across, 0.0, None, None, name, doubtful)
     if y is None:
         lost = f"{row['n_diverged']} diverged" if row["n_diverged"] else "none finished"
         return f"no pair of runs finished: {lost}"
     short = name.removeprefix("control-")
     text = short if row["n_pairs"] == row["n"] else f"{short} ({row['n_pairs']} of {row['n']})"
-    return Point(short, family, x, *across, y, number(row["diff_low"]), number(row["diff_high"]), text)
+    return Point(
+        short, family, x, *across, y, number(row["diff_low"]), number(row["diff_high"]), text, doubtful
+    )
 
 
 def grouped(missing: Mapping[str, Iterable[str]]) -> list[str]:

@@ -67,7 +67,7 @@ def test_speed_is_the_first_picture_and_bytes_stay(timed, page):
     for place in ("100 Mbit/s, shards i.i.d.", "1 Gbit/s, shards i.i.d.", "100 Mbit/s, shards by class"):
         assert place in shown
     assert timed.html.count('class="shape') == 2 * 6
-    assert "Not drawn: apmsqueeze (direct runs of apmsqueeze: composed over direct seconds is 0.9" in shown
+    assert "Not drawn: local-sgd H=16 (no steps of the kind sync were timed)" in shown
     assert "fixed budget of steps" in shown
     assert "4 workers, 200 steps, rho = 12" in shown
     assert "against allreduce-sgd" in shown
@@ -260,7 +260,8 @@ def test_hostile_text_of_a_session_stays_text(root):
     bad = '</script><script>alert("1")</script> & <img src=x onerror=alert(2)>'
     rows = fast.tables((fast.SLOW,))
     rows["arms"] = [
-        {**r, "reason": bad, "check": "not confirmed"} if r["arm"] == "qsr-sgd" else r for r in rows["arms"]
+        {**r, "reason": bad, "refused": True, "speedup": None} if r["arm"] == "qsr-sgd" else r
+        for r in rows["arms"]
     ]
     link = fast.link_facts(fast.SLOW)
     built, page = with_session(root, rows, [link], title=bad, status="error", reason=bad, fix=bad)
