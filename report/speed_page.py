@@ -122,7 +122,8 @@ def machine(session: SessionData) -> str:
         f" ({over:.3g} to a core: computing is slower than on machines of their own)" if over > 1 else ""
     )
     link = "an emulated link" if found["emulated"] else "this machine's loopback"
-    rest = [f"{found['backend']} over {link}", f"allocator {found['allocator']}"]
+    pace = f", TCP {found['congestion_control']}" if found["congestion_control"] else ""
+    rest = [f"{found['backend']} over {link}{pace}", f"allocator {found['allocator']}"]
     if found["governor"]:
         rest.append(f"governor {found['governor']}")
     return f"{crowd}{crowded}; {', '.join(rest)}."

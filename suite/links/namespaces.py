@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from suite.links.subreaper import die_with_parent
@@ -16,6 +17,11 @@ CLONE_NEWNET = 0x40000000
 
 CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN = 12, 13, 21
 NEEDED = (CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN)
+
+CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
+RENO = "reno"
+"""TCP's congestion control on our links: the one that every kernel has and lets every namespace choose. What the machine
+is set to differs from machine to machine, and BBR, tried, stalls for 0.2 s at a time to look for the shortest round trip."""
 
 
 class NamespaceError(RuntimeError):
@@ -37,7 +43,7 @@ def enter_new_network() -> bool:
     user, group = os.geteuid(), os.getegid()
     if privileged(Path("/proc/self/status").read_text(encoding="utf-8")):
         _unshare(CLONE_NEWNET)
-        _without_ipv6()
+        _settle()
         return False
     _unshare(CLONE_NEWUSER | CLONE_NEWNET)
     try:
@@ -46,7 +52,7 @@ def enter_new_network() -> bool:
         Path("/proc/self/gid_map").write_text(f"0 {group} 1", encoding="utf-8")
     except OSError as error:
         raise NamespaceError(f"{error.filename}: {error.strerror}") from error
-    _without_ipv6()
+    _settle()
     return True
 
 
@@ -90,7 +96,7 @@ def _as_child(parent: int, act: Callable[[], None]) -> None:
 def _hold(tell: int) -> None:
     try:
         _unshare(CLONE_NEWNET)
-        _without_ipv6()
+        _settle()
     except NamespaceError as error:
         os.write(tell, str(error).encode())
         return
@@ -107,11 +113,12 @@ def _unshare(flags: int) -> None:
         raise NamespaceError(f"unshare({flags:#x}): {os.strerror(ctypes.get_errno())}")
 
 
-def _without_ipv6() -> None:
-    """No IPv6 in this namespace: its neighbour discovery would be counted as traffic."""
-    for scope in ("all", "default"):
-        path = Path(f"/proc/sys/net/ipv6/conf/{scope}/disable_ipv6")
-        try:
-            path.write_text("1", encoding="utf-8")
-        except OSError:  # no IPv6 in this kernel, or /proc/sys cannot be written: a few packets more
-            return
+def _settle() -> None:
+    """This namespace's TCP as we want it, and no IPv6: its neighbour discovery would be counted as traffic."""
+    wanted = {CONGESTION_CONTROL: RENO}
+    wanted |= {Path(f"/proc/sys/net/ipv6/conf/{scope}/disable_ipv6"): "1" for scope in ("all", "default")}
+    for path, value in wanted.items():
+        with suppress(
+            OSError
+        ):  # no IPv6 in this kernel; or /proc/sys cannot be written: sessions record what holds
+            path.write_text(value, encoding="utf-8")

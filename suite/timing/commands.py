@@ -19,6 +19,7 @@ import torch.distributed as dist
 from reference_impls.compilation import paths
 from reference_impls.registry import Method
 from suite.links.counters import read
+from suite.links.namespaces import CONGESTION_CONTROL
 from suite.links.probe import probe
 from suite.links.system import CommandError
 from suite.runs.spec import RunSpec
@@ -79,7 +80,9 @@ class Commands:
         seed: int,
         cases: list[Mapping[str, Any]],
     ) -> dict[str, Any]:
-        """Make the batches and a subject of every case, in place of earlier ones. Answers the number of parameters."""
+        """Make the batches and a subject of every case, in place of earlier ones. Answers the number of parameters, and
+        TCP's congestion control here.
+        """
         if world_size != dist.get_world_size():
             raise RefusedError(
                 f"the cases are for {world_size} ranks, but this group has {dist.get_world_size()}"
@@ -100,7 +103,10 @@ class Commands:
         self._batches = [tuple(part[rank].clone() for part in task.batch(step)) for step in range(BATCHES)]
         gc.collect()
         gc.freeze()  # what lives on is not looked at again before every block
-        return {"parameters": sum(p.numel() for p in model.module(seed).parameters() if p.requires_grad)}
+        return {
+            "parameters": sum(p.numel() for p in model.module(seed).parameters() if p.requires_grad),
+            "congestion_control": CONGESTION_CONTROL.read_text(encoding="utf-8").strip(),
+        }
 
     def warm(self, case: str, units: int, modes: list[str]) -> dict[str, Any]:
         """Steps that do not count; codecs are compiled. Without messages first, so that no rank waits for a compiler."""

@@ -109,7 +109,8 @@ class Session:
             "seed": spec.seed,
             "cases": [case.as_dict() for case in cases.by_id.values()],
         }
-        ranks.ask(command, BUILD_S)
+        built = ranks.ask(command, BUILD_S)
+        self.record["machine"]["congestion_control"] = built[0]["congestion_control"]
         for number, case in enumerate(cases.by_id.values()):
             self.show(f"warming up {number + 1} of {len(cases.by_id)}: {case.label}")
             units = -(-spec.warmup // case.unit_steps)
@@ -172,7 +173,10 @@ class Session:
             "bucket_bytes": spec.bucket_bytes,
             "shardings": list(spec.shardings),
             "provenance": provenance(),
-            "machine": load.machine(spec.world_size, THREADS, emulated=True),
+            "machine": {
+                **load.machine(spec.world_size, THREADS, emulated=True),
+                "congestion_control": None,
+            },
             "cases": [],
             "uses": self.cases.uses,
             "links": [],

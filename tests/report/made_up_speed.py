@@ -50,7 +50,7 @@ SPEEDUPS: Mapping[str, float] = {
 
 MACHINE = {
     "cores": 2, "ranks": 4, "threads_per_rank": 1, "oversubscription": 2.0, "allocator": "libc", "governor": None,
-    "load_average": [1.0, 1.0, 1.0], "emulated": True, "backend": "gloo",
+    "load_average": [1.0, 1.0, 1.0], "emulated": True, "backend": "gloo", "congestion_control": "reno",
 }  # fmt: skip
 
 

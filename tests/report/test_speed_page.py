@@ -80,7 +80,7 @@ def test_how_crowded_the_cores_were_stands_under_every_figure(page):
     )
     assert words in flat(page.sections["speedup"])
     assert flat(page.sections["session-timed"]).count(words) == 1 + 2
-    assert "gloo over an emulated link, allocator libc." in flat(page.sections["speedup"])
+    assert "gloo over an emulated link, TCP reno, allocator libc." in flat(page.sections["speedup"])
 
 
 def test_the_numbers_shown_are_those_of_the_tables(timed, page):

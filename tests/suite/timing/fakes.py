@@ -71,7 +71,7 @@ class FakeRanks:
                 "final": None if rank else {},
             }
         if command["do"] != "block":
-            return {"parameters": 3, "seconds": 0.0}
+            return {"parameters": 3, "congestion_control": "reno", "seconds": 0.0}
         k = command["units"]
         unit = self.seconds(command["case"], command["mode"]) * slow
         return {

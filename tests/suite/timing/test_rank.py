@@ -45,7 +45,9 @@ SENT = {
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[RankProcesses]:
     with rank_processes(2) as processes:
-        assert processes.build(*CASES.values()) == [{"ok": True, "parameters": PARAMETERS}] * 2
+        for answer in processes.build(*CASES.values()):
+            assert (answer["ok"], answer["parameters"]) == (True, PARAMETERS)
+            assert answer["congestion_control"]
         yield processes
 
 

@@ -1,0 +1,75 @@
+"""One rank that counts what its network interface moved beside what the ledger says, method by method.
+
+Run in a worker's network namespace; writes one JSON line a method: the row's name, and bytes sent and received by
+interface and by ledger over the same steps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from reference_impls import DataParallelOptimizer
+from suite.links.counters import Counters, read
+from tests.reference_impls.table import ROWS
+
+PARAMETERS = 1 << 20  # the smallest message, a bit an element, is then 128 kB
+STEPS_BEFORE, STEPS = 3, 12
+SETTLE_S = 0.05
+
+
+def counted() -> Counters:
+    """The counters of this namespace's interface."""
+    found = read()
+    assert found is not None, "this process is not on a worker of a cluster"
+    return found
+
+
+def main() -> None:
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    source = torch.Generator().manual_seed(rank)
+    gradient = torch.randn(PARAMETERS, generator=source)
+    for row in ROWS:
+        if row.largest < size:
+            continue
+        parameter = torch.nn.Parameter(torch.zeros(PARAMETERS))
+        optimizer = DataParallelOptimizer(
+            [("weight", parameter)], row.algorithm, lr=1e-4, bucket_bytes=32 << 20, check="off", **row.options
+        )
+        for step in range(STEPS_BEFORE + STEPS):
+            if step == STEPS_BEFORE:
+                dist.barrier()
+                time.sleep(SETTLE_S)
+                optimizer.ledger.clear()
+                before = counted()
+            parameter.grad = gradient.clone()
+            optimizer.step()
+            optimizer.zero_grad()
+        dist.barrier()
+        time.sleep(SETTLE_S)
+        moved = counted() - before
+        totals = optimizer.ledger.totals()
+        report = {
+            "row": row.id,
+            "rank": rank,
+            "sent": moved.tx_bytes,
+            "received": moved.rx_bytes,
+            "ledger_sent": sum(line["wire_bytes"] for line in totals),
+            "ledger_received": sum(line["received_bytes"] for line in totals),
+        }
+        sys.stdout.write(json.dumps(report) + "\n")
+        sys.stdout.flush()
+        optimizer.release()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
