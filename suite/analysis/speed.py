@@ -1,6 +1,6 @@
 """The blocks of one link as samples, and the table of what each case took.
 
-A sample is the median of the units of one undisturbed block; a repeated block takes the place of the disturbed one of
+A sample is the seconds a unit of one undisturbed block; a repeated block takes the place of the disturbed one of
 its round. Quantities of two cases or two modes are combined within a round before anything is summarised, so what a
 whole round had in common (a slow minute of the machine) drops out of every ratio.
 """
@@ -44,9 +44,9 @@ class LinkSamples:
         return self._blocks.get((case_id, mode), {})
 
     def unit(self, case_id: str, mode: str = "run") -> dict[int, float]:
-        """Seconds a unit by round: the median over the units of the block, each the slowest rank's."""
+        """Seconds a unit by round: those of the block's slowest rank over its units."""
         found = self.blocks(case_id, mode).items()
-        return {number: median(block["unit_seconds"]) for number, block in found}
+        return {number: float(block["unit_s"]) for number, block in found}
 
     def step(self, case_id: str, mode: str = "run") -> dict[int, float]:
         """Seconds a step by round."""

@@ -10,7 +10,9 @@ from typing import Any
 def block_entry(answers: Sequence[Mapping[str, Any]], lead: int, unit_steps: int) -> dict[str, Any]:
     """What a block took, without its first `lead` units.
 
-    unit_seconds: of each unit the slowest rank's. step_seconds: the median over the steps of the slowest rank's. spread: of
+    unit_s: the block's sample, the slowest rank's seconds from its first unit to its last, a unit. unit_seconds: of each
+    unit the slowest rank's; a rank that is late in one unit may be early in the next, so these add up to more than the
+    block took. step_seconds: the median over the steps of the slowest rank's. spread: of
     the processor time of the ranks, largest less smallest over their mean; None where none was used. phases: seconds a
     step, mean over ranks. A rank's phases are means over all units of its block, so phases go without a lead.
     """
@@ -18,6 +20,7 @@ def block_entry(answers: Sequence[Mapping[str, Any]], lead: int, unit_steps: int
     steps = [list(answer["step_seconds"])[lead * unit_steps :] for answer in answers]
     busy = [float(answer["cpu_s"]) for answer in answers]
     return {
+        "unit_s": max(sum(column) for column in units) / len(units[0]),
         "unit_seconds": [max(column) for column in zip(*units, strict=True)],
         "step_seconds": median(max(column) for column in zip(*steps, strict=True)),
         "spread": (max(busy) - min(busy)) / fmean(busy) if fmean(busy) > 0 else None,

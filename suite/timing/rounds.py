@@ -237,7 +237,7 @@ class LinkRounds:
         command = {"do": "block", "case": case_id, "mode": mode, "units": units + lead}
         answers = self.ranks.ask(command, PATIENCE_S + 10 * (expected or 10.0) * (units + lead))
         found = block_entry(answers, lead, case.unit_steps)
-        self._estimates[case_id, mode] = median(found["unit_seconds"])
+        self._estimates[case_id, mode] = found["unit_s"]
         if mode == "run":
             self.traffic[case_id] = traffic_entry(answers)
         return found

@@ -98,6 +98,7 @@ def block(
         "attempt": 0,
         "case_id": case["case_id"],
         "mode": mode,
+        "unit_s": middle,
         "unit_seconds": [middle, 0.9 * middle, 1.5 * middle],
         "step_seconds": middle / case["unit_steps"],
         "spread": 0.02,

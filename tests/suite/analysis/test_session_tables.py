@@ -136,7 +136,7 @@ def test_a_repeated_block_takes_the_place_of_the_disturbed_one(sweep, store):
     case = case_of(record, "lion-cub-1bit")
     (first,) = [b for b in blocks if (b["case_id"], b["mode"], b["round"]) == (case["case_id"], "run", 2)]
     blocks.append({**first, "attempt": 1})
-    first |= {"disturbed": True, "unit_seconds": [9.0, 9.0, 9.0]}
+    first |= {"disturbed": True, "unit_s": 9.0}
     assert arms(record, store)["lion-1bit"] == expected
     row = next(row for row in case_rows(record) if row["case_id"] == case["case_id"])
     assert (row["n"], row["n_disturbed"]) == (6, 1)
