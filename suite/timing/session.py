@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from suite.links.cluster import ClusterError, up
 from suite.links.doctor import obstacle
-from suite.links.link import Link, LinkError
+from suite.links.link import MAX_RATE_BPS, Link, LinkError
 from suite.runs.provenance import provenance
 from suite.timing import load, store
 from suite.timing.case import Mode
@@ -72,6 +72,8 @@ class Session:
     def _on_one_cluster(self, links: list[tuple[int, Link]], *, delayed: bool) -> None:
         """Links that all have a delay, or none: a cluster is made for one or the other."""
         fastest = max((link for _, link in links), key=lambda link: link.rate_bps)
+        if not delayed:  # DDP sends every model once: no need to wait for that
+            fastest = Link(fastest.workers, MAX_RATE_BPS)
         with ExitStack() as stack:
             self.show("bringing the cluster up" + (" with a delay line" if delayed else ""))
             place = self.place(fastest)
@@ -95,7 +97,7 @@ class Session:
                     self._put()
 
     def _build(self, ranks: Ranks) -> None:
-        """Make every case on the ranks and take its first steps, in all modes, over the fastest link."""
+        """Make every case on the ranks and take its first steps, in all modes, over the fastest link that can be had."""
         spec, cases = self.spec, self.cases
         self.show(f"building {len(cases.by_id)} cases on {spec.world_size} ranks")
         sharding = spec.direct.sharding if spec.sweep else "iid"
