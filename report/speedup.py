@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from report.data import Panel
-from report.figures import band, draw_marks, stand_apart, write_names
+from report.figures import band, draw_marks, write_names
 from report.front import front, stairs
 from report.labels import Box
 from report.points import Point
@@ -143,7 +143,7 @@ def _draw(axes: Axes, picture: Picture, xs: Sequence[float], ys: Sequence[float]
             zorder=1.5,
             solid_joinstyle="miter",
         )
-    stands = stand_apart(axes, picture.marks)
+    stands = [mark.x for mark in picture.marks]  # where they are: a mark moved aside would show another speed
     draw_marks(axes, picture.marks, stands, faint=0.55)
     write_names(axes, panel, picture.marks, stands, best, boxes + _across(axes, picture, stands), True)
 

@@ -214,3 +214,12 @@ def test_the_same_bytes_each_time(shown, study):
         assert svg_file(make()) == first
         ElementTree.fromstring(first)
         assert "<image" not in first
+
+
+def test_marks_stand_at_their_speedup_also_where_they_crowd(shown):
+    for picture in shown:
+        crowd = [replace(mark, x=1.0, x_low=0.99, x_high=1.01, y=0.0) for mark in picture.marks]
+        axes = speedups([replace(picture, marks=crowd)], 1).axes[0]
+        drawn = [line for line in axes.lines if (line.get_gid() or "").startswith("mark")]
+        assert len(drawn) == len(crowd)
+        assert all(line.get_xdata()[0] == pytest.approx(1.0) for line in drawn)
