@@ -9,7 +9,7 @@ from typing import Any, Final
 from submitit import SlurmExecutor
 
 from slurm.profile import Profile
-from suite.runs.worker import THREAD_VARIABLES
+from suite.runs.threads import THREAD_VARIABLES
 
 CHECKOUT: Final = Path(__file__).resolve().parents[1]
 REQUEUES_OF_SUBMITIT: Final = 0

@@ -21,7 +21,7 @@ from typing import Any, Final
 from suite.runs.record import Outcome, failed
 from suite.runs.spec import RunSpec, SpecError
 from suite.runs.status import Status
-from suite.runs.worker import THREAD_VARIABLES
+from suite.runs.threads import THREAD_VARIABLES
 
 GRACE_S: Final = 5.0
 TIMEOUT_S: Final = 120.0

@@ -12,8 +12,7 @@ import signal
 from multiprocessing.connection import Connection
 
 from suite.runs.store import Store, StoreError
-
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+from suite.runs.threads import THREAD_VARIABLES
 
 
 def serve(pipe: Connection, root: str) -> None:
