@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from report.numbers import ratio
-from report.scales import bare, look, new_figure, speedup_axis
+from report.scales import bare, look, name_lines, new_figure, speedup_axis
 from report.theme import COLOURS, colour, mark
 
 LINE_HEIGHT = 0.27
@@ -77,10 +77,7 @@ def forest(bars: Sequence[Bar], reference: str, values: Sequence[float] = (), wi
                     weight="bold" if at < 1 else "normal", color=colour(bar.family), annotation_clip=False,
                 )  # fmt: skip
         _heads(axes)
-        axes.set_yticks(range(len(bars)), [bar.name for bar in bars])
-        for tick, bar in zip(axes.get_yticklabels(), bars, strict=True):
-            tick.set_color(colour(bar.family))
-        axes.set_ylim(len(bars) - 0.4, -0.6)
+        name_lines(axes, [(bar.name, bar.family) for bar in bars])
         axes.set_xlabel(f"times faster a step; 1× = {reference}")
         return figure
 

@@ -10,8 +10,8 @@ from typing import Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from report.scales import bare, look, new_figure, per_point, renderer
-from report.theme import COLOURS, colour
+from report.scales import bare, look, name_lines, new_figure, per_point, renderer
+from report.theme import COLOURS
 
 LINE_HEIGHT = 0.23
 """Inches a case."""
@@ -108,9 +108,6 @@ def phases(stacks: Sequence[Stack], longest: float = 0.0, width: float = 6.4) ->
         for line, stack in enumerate(stacks):
             _stack(axes, line, stack, factor)
         _key(axes, left - 0.05, all(stack.split for stack in stacks))
-        axes.set_yticks(range(len(stacks)), [stack.name for stack in stacks])
-        for tick, stack in zip(axes.get_yticklabels(), stacks, strict=True):
-            tick.set_color(colour(stack.family))
-        axes.set_ylim(len(stacks) - 0.4, -0.6)
+        name_lines(axes, [(stack.name, stack.family) for stack in stacks])
         axes.set_xlabel(f"{unit} a step")
         return figure

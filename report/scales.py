@@ -18,7 +18,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLo
 
 from report.data import Panel
 from report.points import Point
-from report.theme import COLOURS
+from report.theme import COLOURS, colour
 
 STYLE = MappingProxyType(
     {
@@ -172,3 +172,11 @@ def bare(axes: Axes, grid: Literal["x", "y"]) -> None:
     axes.set_axisbelow(True)
     sns.despine(ax=axes, left=True)
     axes.tick_params(length=0)
+
+
+def name_lines(axes: Axes, lines: Sequence[tuple[str, str]]) -> None:
+    """One line of the figure for each (name, family), the first on top, named in the family's colour."""
+    axes.set_yticks(range(len(lines)), [name for name, _ in lines])
+    for tick, (_, family) in zip(axes.get_yticklabels(), lines, strict=True):
+        tick.set_color(colour(family))
+    axes.set_ylim(len(lines) - 0.4, -0.6)

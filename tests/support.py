@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sysconfig
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -47,3 +49,13 @@ def require_compiler() -> None:
         skip_or_fail(
             "no Python.h: run `sudo make system`, or install the header files of this Python (python3-dev)"
         )
+
+
+def eventually(condition: Callable[[], bool], timeout_s: float = 20.0) -> bool:
+    """Whether the condition comes true within the time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True

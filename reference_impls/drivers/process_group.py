@@ -71,7 +71,7 @@ class ProcessGroup:
             )
         if isinstance(request, AllGather):
             rows = x.new_empty(n * x.numel())
-            return _Launched(request, [_all_gather(rows, x, self.group)], rows.view(n, -1))
+            return _Launched(request, [all_gather_rows(rows, x, self.group)], rows.view(n, -1))
         if isinstance(request, AllToAll):
             pieces = torch.empty_like(x)
             return _Launched(
@@ -98,7 +98,10 @@ class ProcessGroup:
         return self.agreement.peer_lost(request.signature(), error)
 
 
-def _all_gather(rows: Tensor, x: Tensor, group: dist.ProcessGroup | None) -> Any:
-    """torch >= 2.13 calls it all_gather_single and deprecates the older name."""
+def all_gather_rows(rows: Tensor, x: Tensor, group: dist.ProcessGroup | None = None) -> Any:
+    """Begin to gather `x` of every rank into `rows`, [n x.numel()]; answers what to wait for.
+
+    torch >= 2.13 calls it all_gather_single and deprecates the older name.
+    """
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
     return gather(rows, x, group=group, async_op=True)

@@ -19,9 +19,8 @@ from reference_impls.algorithm import Clock
 from reference_impls.collectives import Group
 from suite.runs.spec import RunSpec
 from suite.runs.train import learning_rate
+from suite.timing.case import ROUND
 
-ROUND: Final = "round-"
-"""Kinds that are rounds of local steps start with this; the number of steps follows."""
 LOCAL: Final = "local"
 """The kind of a step that does not end a round."""
 

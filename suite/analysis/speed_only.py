@@ -13,10 +13,11 @@ from reference_impls import create
 from reference_impls.algorithms.local_updates import LocalUpdates
 from reference_impls.errors import UnsupportedError
 from reference_impls.schedules import Constant
-from suite.analysis.compose import ROUND, CompositionError, Makeup
+from suite.analysis.compose import CompositionError, Makeup
 from suite.analysis.join import Cases, blank, described, numbers, stale
 from suite.analysis.speed import LinkSamples
 from suite.analysis.tables import Row
+from suite.timing.case import ROUND
 
 ANY_ROUND: Final = "round"
 """The kind of an arm's round whose length is not known."""

@@ -20,6 +20,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from reference_impls.drivers.process_group import all_gather_rows
+
 ALL_REDUCE_FP32, ALL_REDUCE_BF16 = "all-reduce fp32", "all-reduce bf16"
 ALL_GATHER, ALL_TO_ALL = "all-gather", "all-to-all"
 TARGET_S = 0.3
@@ -64,9 +66,7 @@ def _all_reduce(x: Tensor, _: Tensor) -> None:
 
 
 def _all_gather(x: Tensor, rows: Tensor) -> None:
-    # torch >= 2.13 calls it all_gather_single and deprecates the older name
-    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    gather(rows, x)
+    all_gather_rows(rows, x).wait()
 
 
 def _all_to_all(x: Tensor, pieces: Tensor) -> None:

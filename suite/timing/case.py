@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from suite.runs.canonical import identity, plain
+
+ROUND: Final = "round-"
+"""Kinds that are rounds of local steps start with this; the number of steps follows."""
 
 Role = Literal["ddp", "method"]
 Mode = Literal["run", "null", "serial"]

@@ -20,12 +20,11 @@ from suite.runs.canonical import CanonicalError
 from suite.runs.plan import make_plan
 from suite.runs.resolve import resolve_algorithm
 from suite.runs.spec import Part
-from suite.timing.case import Case
+from suite.timing.case import ROUND, Case
 from suite.timing.spec import DEFAULT_BUCKET_MB, SessionSpec
 
 NOMINAL_STEPS: Final = 1000
 """Length of training told to methods that must know one, in sessions without a sweep. No steady step depends on it."""
-ROUND: Final = "round-"
 
 
 class CaseError(ValueError):

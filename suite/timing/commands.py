@@ -18,10 +18,8 @@ import torch.distributed as dist
 
 from reference_impls.compilation import paths
 from reference_impls.registry import Method
-from suite.links.counters import read
 from suite.links.namespaces import CONGESTION_CONTROL
 from suite.links.probe import probe
-from suite.links.system import CommandError
 from suite.runs.spec import RunSpec
 from suite.runs.train import taken
 from suite.timing import direct
@@ -54,7 +52,6 @@ class Commands:
             "warm": self.warm,
             "block": self.block,
             "probe": self.probe,
-            "counters": self.counters,
             "direct": self.direct,
         }
 
@@ -132,16 +129,6 @@ class Commands:
     def probe(self, rate_bps: float) -> dict[str, Any]:
         """Round trips and bandwidths of the link, by the collectives that methods use."""
         return {"measurements": [dataclasses.asdict(measured) for measured in probe(rate_bps)]}
-
-    def counters(self) -> dict[str, Any]:
-        """Bytes that this rank's network interface has received and sent; null outside of an emulated cluster."""
-        try:
-            counters = read()
-        except CommandError as error:
-            raise RefusedError(str(error)) from error
-        if counters is None:
-            return {"rx_bytes": None, "tx_bytes": None}
-        return {"rx_bytes": counters.rx_bytes, "tx_bytes": counters.tx_bytes}
 
     def direct(self, spec: Mapping[str, Any]) -> dict[str, Any]:
         """A whole training; see `suite.timing.direct`."""

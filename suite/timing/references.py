@@ -25,9 +25,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from reference_impls.errors import UnknownOptionError, UnsupportedError, nearest
 from reference_impls.optimizers import local_optimizer
+from suite.timing.spec import DEFAULT_BUCKET_MB
 
-DEFAULT_BUCKET_MB: Final = 25
-"""DDP's own default. A case of this size leaves the choice to DDP, whose first bucket is then 1 MiB."""
 ALGORITHMS: Final = ("fp32", "bf16", "powersgd")
 
 _BYTES: Final = {"fp32": 4, "bf16": 2, "powersgd": 4}

@@ -22,13 +22,12 @@ from torch import Tensor, nn
 from reference_impls import DataParallelOptimizer
 from reference_impls.drivers.trace import Trace
 from reference_impls.registry import Method
-from suite.timing.case import Case, Mode
+from suite.timing.case import ROUND, Case, Mode
 from suite.timing.references import Reference
 
 LEARNING_RATE: Final = 1e-6
-ROUND: Final = "round-"
-"""Cases of this kind are rounds of local steps, whose last step has the kind `AVERAGE`."""
 AVERAGE: Final = "average"
+"""Kind of the step that ends a round of local steps."""
 
 Batch = Sequence[Tensor]
 

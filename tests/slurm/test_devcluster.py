@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,18 +15,9 @@ import pytest
 from slurm.devcluster import DevClusterError, Node, cluster, down, lifecycle, status, up
 from slurm.devcluster.config import ClusterConfig, Layout, daemons, slurm_conf
 from suite.links.process import Process, children
+from tests.support import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def eventually(condition: Callable[[], bool], timeout_s: float = 20.0) -> bool:
-    """Whether the condition comes true within the time."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def descendants(pid: int) -> Iterator[Process]:

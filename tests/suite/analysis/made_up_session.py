@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from suite.analysis.compose import planned_kinds
+from suite.analysis.session_tables import derive
 from suite.runs.plan import make_plan
 from suite.runs.resolve import resolve_algorithm
 from suite.runs.sweep import load_sweep
@@ -256,3 +257,9 @@ def saved(root: Path, made: Mapping[str, Any]) -> Path:
 def changed(made: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
     """A copy of a record with other fields."""
     return {**deepcopy(dict(made)), **fields}
+
+
+def arms(record, store, sharding="iid"):
+    """The rows of the table `arms` of one sharding, by arm."""
+    rows = derive(record, store)[0]["arms"]
+    return {row["arm"]: row for row in rows if row["sharding"] == sharding}

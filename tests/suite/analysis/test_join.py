@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,22 +13,7 @@ from suite.runs.status import Status
 from suite.runs.store import Store
 from tests.suite.analysis import made_up_session as made
 from tests.suite.analysis import made_up_study
-
-
-@pytest.fixture(scope="module")
-def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made.write_sweep(tmp_path_factory.mktemp("sweep"))
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path)
-
-
-def arms(record, store, sharding="iid"):
-    rows = derive(record, store)[0]["arms"]
-    return {row["arm"]: row for row in rows if row["sharding"] == sharding}
-
+from tests.suite.analysis.made_up_session import arms
 
 NUMBERS = ("n", "seconds", "step_s", "speedup", "speedup_low", "default_speedup", "n_pairs")
 

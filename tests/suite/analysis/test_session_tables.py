@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -16,25 +15,10 @@ from suite.analysis.session_tables import collect_session, derive, load_facts
 from suite.analysis.speed import LinkSamples, case_rows, interval, speedup
 from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLES, session_table_path
 from suite.analysis.tables import TableError, read_table, to_csv
-from suite.runs.store import Store
 from tests.suite.analysis import made_up_session as made
+from tests.suite.analysis.made_up_session import arms
 
 ARMS_BY_HAND = ("sgd", "lion", "lion-1bit", "lion-1bit-10", "local-16", "local-8", "squeeze", "silence")
-
-
-@pytest.fixture(scope="module")
-def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made.write_sweep(tmp_path_factory.mktemp("sweep"))
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path)
-
-
-def arms(record, store, sharding="iid"):
-    rows = derive(record, store)[0]["arms"]
-    return {row["arm"]: row for row in rows if row["sharding"] == sharding}
 
 
 def case_of(record, algorithm, kind="step"):

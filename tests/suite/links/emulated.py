@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from suite.links.link import Link
 from suite.links.state import Layout, State
 
 TWO = Link.parse(2, "100mbit")
-
-
-def eventually(condition: Callable[[], bool], timeout_s: float = 20.0) -> bool:
-    """Whether the condition comes true within the time."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def recorded(state_dir: Path) -> State:

@@ -15,8 +15,9 @@ from suite.links.link import Link
 from suite.links.namespaces import entry
 from suite.links.process import Process
 from suite.links.state import Layout, Plan, State
-from tests.suite.links.emulated import TWO, eventually, recorded
+from tests.suite.links.emulated import TWO, recorded
 from tests.suite.links.tour import held_namespaces, interfaces, namespace
+from tests.support import eventually
 
 ROOT = Path(__file__).resolve().parents[3]
 
