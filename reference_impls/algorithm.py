@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
+from reference_impls import wire
 from reference_impls.collectives import Exchange, Group, Pending
 from reference_impls.randomness import Key
 
@@ -48,6 +49,26 @@ def per_rank(init: float = 0.0) -> Slot:
 def owned(init: float = 0.0) -> Slot:
     """State of shape [d'] for the piece of the shard that this rank serves (`Shard.chunk`); d' may be 0."""
     return Slot("owned", init)
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What can be said of a configured method without running it.
+
+    bits: bits that a worker sends a parameter and a step, as a formula in n (and d), by kind of step where they differ.
+    unbiased: whether the expectation of what `reduce` answers is the mean gradient; None where `reduce` does not
+    estimate a gradient (local steps, votes). sums: whether codes are added on the way, inside the collective. warm_up:
+    whether training begins with uncompressed steps.
+    """
+
+    bits: str
+    unbiased: bool | None
+    sums: bool
+    warm_up: bool = False
+
+
+Cost = float | tuple[float, float]
+"""Bytes; or the least and the most, where data decide how much is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +169,7 @@ class Shard:
 
     def chunk_size(self, multiple: int = 8) -> int:
         """Elements of every rank's piece, padding included."""
-        return -(-self.d // (multiple * self.world.size)) * multiple
+        return wire.piece(self.d, self.world.size, multiple)
 
     def key(self, stage: str, *, shared: bool = False, view: View | None = None) -> Key:
         """Random stream of this step and stage: counted by model-wide element index, private to the rank unless shared.
@@ -232,6 +253,19 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
         equal, and is timed once. Methods with a single kind of step need not override it.
         """
         return {"step": self}
+
+    def traits(self) -> Traits:
+        """Facts for `bandwise info`. Every method of the catalogue says them."""
+        raise NotImplementedError(f"{type(self).__name__} does not say its traits")
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        """Kind of step -> bytes that a rank sends in one step of that kind, on average over ranks (and, for kinds that
+        alternate, over a period).
+
+        shapes: of the tensors of one shard of float32, in order. A model of several shards costs their sum. Uses
+        `reference_impls.wire`, like the ledger, with which a test compares it for every row of the table.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not say what it sends")
 
     def at_defaults(self, *names: str, **changes: Any) -> Self:
         """This configuration with the options `names` put back to their defaults, and `changes` made."""

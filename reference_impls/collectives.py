@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, TypeVar, cast
 import torch
 from torch import Tensor
 
+from reference_impls import wire
 from reference_impls.errors import UnsupportedError, UsageError
 
 T = TypeVar("T")
@@ -68,7 +69,7 @@ class AllReduce(Collective):
         return (*Collective.signature(self), self.op)
 
     def wire_bytes(self, size: int) -> float:
-        return 2 * (size - 1) * self.payload_bytes() / size
+        return wire.all_reduce(self.payload_bytes(), size)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +79,7 @@ class AllGather(Collective):
     name: ClassVar[str] = "all-gather"
 
     def wire_bytes(self, size: int) -> float:
-        return float((size - 1) * self.payload_bytes())
+        return float(wire.all_gather(self.payload_bytes(), size))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +89,7 @@ class AllToAll(Collective):
     name: ClassVar[str] = "all-to-all"
 
     def wire_bytes(self, size: int) -> float:
-        return (size - 1) * self.payload_bytes() / size
+        return wire.all_to_all(self.payload_bytes(), size)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

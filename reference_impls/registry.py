@@ -15,30 +15,17 @@ import importlib.metadata
 import importlib.util
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from reference_impls.catalogue import BUILT_IN, Entry, Family
 from reference_impls.errors import UnknownAlgorithmError, UnknownOptionError, UnsupportedError, nearest
 
 if TYPE_CHECKING:
     from reference_impls.algorithm import Algorithm
 
-Family = Literal["baseline", "sign", "quantiser", "adam", "synchronisation", "control", "plugin"]
 ENTRY_POINTS = "bandwise.algorithms"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A registered algorithm. target: ``module:Class``. preset: options that the name implies. version: raised whenever
-    results change."""
-
-    target: str
-    family: Family
-    paper: str
-    summary: str
-    version: int = 1
-    preset: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -73,102 +60,6 @@ class Method:
     name: str
     algorithm: Algorithm
     hyperparameters: Mapping[str, Any]
-
-
-_HERE = "reference_impls.algorithms"
-_CONTROL = f"{_HERE}.controls"
-BUILT_IN: Mapping[str, Entry] = {
-    "allreduce": Entry(
-        f"{_HERE}.all_reduce:AllReduce",
-        "baseline",
-        "",
-        "fp32 all-reduce of the gradient, any local optimizer",
-    ),
-    "allreduce-sgd": Entry(
-        f"{_HERE}.all_reduce:AllReduce",
-        "baseline",
-        "",
-        "fp32 all-reduce of the gradient, SGD",
-        preset={"optimizer": "sgd"},
-    ),
-    "allreduce-adamw": Entry(
-        f"{_HERE}.all_reduce:AllReduce",
-        "baseline",
-        "",
-        "fp32 all-reduce of the gradient, AdamW",
-        preset={"optimizer": "adamw"},
-    ),
-    "allreduce-lion": Entry(
-        f"{_HERE}.all_reduce:AllReduce",
-        "baseline",
-        "2302.06675",
-        "fp32 all-reduce of the gradient, Lion",
-        preset={"optimizer": "lion"},
-    ),
-    "local-sgd": Entry(
-        f"{_HERE}.local_updates:PeriodicAveraging",
-        "synchronisation",
-        "1805.09767",
-        "H local SGD steps, then the average",
-        preset={"optimizer": "sgd"},
-    ),
-    "local-adamw": Entry(
-        f"{_HERE}.local_updates:PeriodicAveraging",
-        "synchronisation",
-        "1805.09767",
-        "H local AdamW steps, then the average",
-        preset={"optimizer": "adamw"},
-    ),
-    "qsr": Entry(
-        f"{_HERE}.local_updates:QuadraticSynchronization",
-        "synchronisation",
-        "2310.14423",
-        "local steps whose period grows as (alpha / lr)^2",
-    ),
-    "qsr-sgd": Entry(
-        f"{_HERE}.local_updates:QuadraticSynchronization",
-        "synchronisation",
-        "2310.14423",
-        "QSR on local SGD",
-        preset={"optimizer": "sgd"},
-    ),
-    "qsr-adamw": Entry(
-        f"{_HERE}.local_updates:QuadraticSynchronization",
-        "synchronisation",
-        "2310.14423",
-        "QSR on local AdamW",
-        preset={"optimizer": "adamw"},
-    ),
-    "lion-cub-1bit": Entry(
-        f"{_HERE}.lion_cub:LionCub1Bit",
-        "sign",
-        "2411.16462",
-        "majority vote on Lion's sign, one bit up and down",
-    ),
-    "lion-cub-pbit": Entry(
-        f"{_HERE}.lion_cub:LionCubPBit", "sign", "2411.16462", "sign of a p-bit integer sum of Lion's updates"
-    ),
-    "global-qsgd": Entry(
-        f"{_HERE}.global_qsgd:GlobalQSGD",
-        "quantiser",
-        "2305.18627",
-        "unbiased codes on one global scale, summed as integers",
-    ),
-    "apmsqueeze": Entry(
-        f"{_HERE}.apmsqueeze:APMSqueeze",
-        "adam",
-        "2008.11343",
-        "Adam, then a frozen variance and error-compensated 1-bit momentum",
-    ),
-    "control-no-communication": Entry(
-        f"{_CONTROL}:NoCommunication", "control", "", "local training, averaged once at the end"
-    ),
-    "control-one-worker": Entry(f"{_CONTROL}:OneWorker", "control", "", "one worker on its 1/n of the data"),
-    "control-random-k": Entry(
-        f"{_CONTROL}:RandomK", "control", "", "a random 1 % of the gradient, no error feedback"
-    ),
-    "control-one-rank-sign": Entry(f"{_CONTROL}:OneRankSign", "control", "", "Lion by the sign of one rank"),
-}
 
 
 class Registry:

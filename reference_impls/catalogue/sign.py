@@ -1,0 +1,22 @@
+"""Votes on signs, Lion and its relatives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from reference_impls.catalogue.entry import ALGORITHMS, Entry
+
+ENTRIES: Mapping[str, Entry] = {
+    "lion-cub-1bit": Entry(
+        f"{ALGORITHMS}.lion_cub:LionCub1Bit",
+        "sign",
+        "2411.16462",
+        "majority vote on Lion's sign, one bit up and down",
+    ),
+    "lion-cub-pbit": Entry(
+        f"{ALGORITHMS}.lion_cub:LionCubPBit",
+        "sign",
+        "2411.16462",
+        "sign of a p-bit integer sum of Lion's updates",
+    ),
+}

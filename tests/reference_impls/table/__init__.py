@@ -1,0 +1,29 @@
+"""The literal table of methods, a file a family: every property test runs over it. Adding a method means adding a row."""
+
+from __future__ import annotations
+
+from tests.reference_impls.table import (
+    adam,
+    baseline,
+    control,
+    quantiser,
+    sign,
+    sparsifier,
+    synchronisation,
+    variance_reduction,
+)
+from tests.reference_impls.table.row import SGD, STEPS, Row
+
+__all__ = ["ROWS", "SGD", "STEPS", "Row"]
+
+_FAMILIES = (
+    baseline,
+    sign,
+    quantiser,
+    sparsifier,
+    adam,
+    synchronisation,
+    variance_reduction,
+    control,
+)
+ROWS: tuple[Row, ...] = tuple(row for family in _FAMILIES for row in family.ROWS)

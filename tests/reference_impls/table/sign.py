@@ -1,0 +1,47 @@
+"""Rows of the family sign."""
+
+from __future__ import annotations
+
+from tests.reference_impls.table.row import Row
+
+ROWS: tuple[Row, ...] = (
+    Row("lion-cub-1bit", "lion-cub-1bit", {"momentum_sync": "never"}, exact=True, plain=("lion", {})),
+    Row(
+        "lion-cub-1bit-ties-zero",
+        "lion-cub-1bit",
+        {"momentum_sync": "never", "tie_policy": "zero"},
+        exact=True,
+        plain=("lion", {}),
+    ),
+    Row(
+        "lion-cub-1bit-hash",
+        "lion-cub-1bit",
+        {"momentum_sync": "never", "tie_policy": "hash"},
+        exact=True,
+        plain=("lion", {}),
+    ),
+    Row("lion-cub-1bit-periodic", "lion-cub-1bit", {"sync_every": 5}, flips=0.05, plain=("lion", {})),
+    Row(
+        "lion-cub-1bit-doubling",
+        "lion-cub-1bit",
+        {"momentum_sync": "doubling"},
+        flips=0.05,
+        plain=("lion", {}),
+    ),
+    Row(
+        "lion-cub-1bit-selective",
+        "lion-cub-1bit",
+        {"momentum_sync": "selective", "sync_every": 3, "sync_measure_every": 7, "sync_fraction": 0.3},
+        flips=0.05,
+        plain=("lion", {}),
+    ),
+    Row("lion-cub-1bit-bf16-sync", "lion-cub-1bit", {"sync_every": 5, "sync_dtype": "bf16"}, flips=0.1),
+    Row("lion-cub-pbit-l1", "lion-cub-pbit", exact=True),
+    Row("lion-cub-pbit-l0", "lion-cub-pbit", {"scale": "l0"}, exact=True),
+    Row("lion-cub-pbit-linf", "lion-cub-pbit", {"scale": "linf"}, exact=True),
+    Row("lion-cub-pbit-4", "lion-cub-pbit", {"bits": 4}, exact=True, largest=7),
+    Row("lion-cub-pbit-16", "lion-cub-pbit", {"bits": 16}, exact=True),
+    Row(
+        "lion-cub-pbit-periodic", "lion-cub-pbit", {"momentum_sync": "periodic", "sync_every": 4}, flips=0.05
+    ),
+)
