@@ -18,22 +18,32 @@ from torch import Tensor
 
 from reference_impls import wire
 from reference_impls.collectives import Exchange, Group, Pending
+from reference_impls.errors import UnsupportedError
 from reference_impls.randomness import Key
 
 ParamGroups = Sequence[dict[str, Any]]
 OptimizerFactory = Callable[[ParamGroups], torch.optim.Optimizer]
+TensorShape = Callable[["View", Group], "tuple[int, ...] | None"]
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Declares one tensor of state a shard, in the dtype of the shard's parameters.
+    """Declares one tensor of state a shard, or one a parameter, in the dtype of the shard's parameters.
 
     kind: ``replicated`` (the same on all ranks), ``per_rank`` (each rank its own) or ``owned`` (rank r holds the r-th
-    of n equal pieces of the shard, see `Shard.chunk`). `init` is the starting value of every element.
+    of n equal pieces of the shard, see `Shard.chunk`). `init` is the starting value of every element. shape: None for
+    one tensor a shard, else of which shape a parameter's own tensor is (`per_tensor`).
     """
 
     kind: Literal["replicated", "per_rank", "owned"]
     init: float = 0.0
+    shape: TensorShape | None = None
+
+    def __post_init__(self) -> None:
+        if self.shape is not None and self.kind not in ("replicated", "per_rank"):
+            raise UnsupportedError(
+                f"state per tensor is replicated or per_rank, not {self.kind!r}: pieces are owned by the shard"
+            )
 
 
 def replicated(init: float = 0.0) -> Slot:
@@ -49,6 +59,15 @@ def per_rank(init: float = 0.0) -> Slot:
 def owned(init: float = 0.0) -> Slot:
     """State of shape [d'] for the piece of the shard that this rank serves (`Shard.chunk`); d' may be 0."""
     return Slot("owned", init)
+
+
+def per_tensor(kind: Literal["replicated", "per_rank"], shape: TensorShape, init: float = 0.0) -> Slot:
+    """State for single parameters, of any shape: ``shard.state[name]`` is a dict parameter name -> Tensor.
+
+    shape: (view, world) -> the shape of this parameter's tensor, or None for a parameter that has no such state. It
+    may depend on the parameter's own shape and on the world size, not on how parameters are cut into shards.
+    """
+    return Slot(kind, init, shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +123,8 @@ class Shard:
 
     index: number of the shard, equal on all ranks. start: model-wide index of its first element. d: elements.
     params: Tensor[d], the parameters themselves. grads: Tensor[d], the local gradient (mean over local
-    micro-batches). views: the parameters one by one. state: slot name -> Tensor. pending: started exchanges by name.
+    micro-batches). views: the parameters one by one. state: slot name -> Tensor, or, for slots per tensor, dict of
+    parameter name -> Tensor. pending: started exchanges by name.
     """
 
     def __init__(
@@ -124,7 +144,7 @@ class Shard:
         self.grads = grads
         self.views = views
         self.clock = clock
-        self.state: dict[str, Tensor] = {}
+        self.state: dict[str, Any] = {}
         self.pending: dict[str, Pending] = {}
         self._optimizer_groups = optimizer_groups
         self._scratch: dict[tuple[str, int, torch.dtype], Tensor] = {}

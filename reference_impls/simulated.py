@@ -105,8 +105,8 @@ class SimulatedCluster:
         """The parameters of one worker, in the order given at construction. Views: do not write into them."""
         return [self._by_name[rank][name].detach() for name in self._names]
 
-    def state(self, rank: int, slot: str) -> list[Tensor]:
-        """The method's state of one worker, one tensor a shard. Views."""
+    def state(self, rank: int, slot: str) -> list[Any]:
+        """The method's state of one worker, one tensor a shard (slots per tensor: one dict by name a shard). Views."""
         return [shard.state[slot] for shard in self._workers[rank].shards]
 
     def observe(self, **scalars: float) -> None:

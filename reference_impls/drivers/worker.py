@@ -15,6 +15,7 @@ from torch import Tensor
 
 from reference_impls.algorithm import Algorithm, Clock, ParamGroups, Shard, View
 from reference_impls.collectives import Group, Pending
+from reference_impls.drivers import slots
 from reference_impls.errors import LayoutError, UsageError
 from reference_impls.layout import Place, canonical, cut, flat_view
 
@@ -73,12 +74,7 @@ class Worker:
         shard = Shard(
             index, params, grads, tuple(views), self.clock, lambda: self.optimizer.param_groups, start
         )
-        for name, slot in self.algorithm.slots.items():
-            length = shard.d
-            if slot.kind == "owned":
-                piece = shard.chunk()
-                length = piece.stop - piece.start
-            shard.state[name] = torch.full((length,), slot.init, dtype=params.dtype, device=params.device)
+        slots.allocate(shard, self.algorithm.slots)
         return shard
 
     # ---- gradients -------------------------------------------------------------------------------------------------
@@ -127,11 +123,6 @@ class Worker:
 
     def state_dict(self) -> dict[str, Any]:
         """What this rank must save to go on to the bit; independent of the bucket size. Tensors are copies."""
-        entries: dict[str, list[tuple[str, int, Tensor]]] = {}
-        for shard in self.shards:
-            for name, slot in self.algorithm.slots.items():
-                base = shard.chunk().start if slot.kind == "owned" else 0
-                entries.setdefault(name, []).extend(_by_parameter(shard, shard.state[name], base))
         pending = {
             f"{shard.index}:{name}": waiting.result
             for shard in self.shards
@@ -144,9 +135,7 @@ class Worker:
             "seed": self.clock.seed,
             "step": self.clock.step,
             "counters": dict(self.clock.counters),
-            "slots": {
-                name: {"kind": self.algorithm.slots[name].kind, "entries": e} for name, e in entries.items()
-            },
+            "slots": slots.save(self.shards, self.algorithm.slots),
             "pending": pending,
             "parameters": {v.name: v.param.detach().clone() for s in self.shards for v in s.views},
             "optimizer": _cloned(self.optimizer.state_dict()),
@@ -167,10 +156,6 @@ class Worker:
                 f"checkpoint is of rank {state['rank']} of {state['world_size']}, this is rank {world.rank} of "
                 f"{world.size}: per-rank state cannot be re-divided; resume with the same number of workers"
             )
-        if set(state["slots"]) != set(self.algorithm.slots):
-            raise LayoutError(
-                f"checkpoint has slots {sorted(state['slots'])}, the method has {sorted(self.algorithm.slots)}"
-            )
         own = {v.name: v.param for s in self.shards for v in s.views}
         for name in own.keys() | state["parameters"].keys():
             if (
@@ -181,13 +166,13 @@ class Worker:
                 raise LayoutError(
                     f"parameter {name!r} differs between checkpoint and model (missing, or another shape)"
                 )
+        copies = slots.load(self.shards, self.algorithm.slots, state["slots"])
         with torch.no_grad():
+            for target, source in copies:
+                target.copy_(source)
             for name, param in own.items():
                 param.copy_(state["parameters"][name])
         for shard in self.shards:
-            for name, slot in self.algorithm.slots.items():
-                base = shard.chunk().start if slot.kind == "owned" else 0
-                _fill(shard, shard.state[name], base, state["slots"][name]["entries"])
             shard.pending = {
                 key.split(":", 1)[1]: Pending.completed(result)
                 for key, result in state["pending"].items()
@@ -197,35 +182,6 @@ class Worker:
         self.clock.seed, self.clock.step = state["seed"], state["step"]
         self.clock.counters.clear()
         self.clock.counters.update(state["counters"])
-
-
-def _by_parameter(shard: Shard, values: Tensor, base: int) -> list[tuple[str, int, Tensor]]:
-    """(parameter name, first element, values) for the elements base.. of the shard that `values` holds."""
-    found = []
-    for view in shard.views:
-        first, last = max(view.part.start, base), min(view.part.stop, base + values.numel())
-        if first < last:
-            found.append((view.name, first - view.part.start, values[first - base : last - base].clone()))
-    return found
-
-
-def _fill(shard: Shard, values: Tensor, base: int, entries: Sequence[tuple[str, int, Tensor]]) -> None:
-    """The inverse of `_by_parameter`, for any cut of the same elements into shards."""
-    places = {view.name: view.part.start for view in shard.views}
-    filled = 0
-    for name, first, piece in entries:
-        if name not in places:
-            continue
-        begin = places[name] + first - base
-        low, high = max(begin, 0), min(begin + piece.numel(), values.numel())
-        if low < high:
-            values[low:high].copy_(piece[low - begin : high - begin])
-            filled += high - low
-    if filled != values.numel():
-        raise LayoutError(
-            f"checkpoint holds {filled} of the {values.numel()} elements of state that this rank keeps for shard "
-            f"{shard.index}: it was written with another bucket size; load it with that one"
-        )
 
 
 def _cloned(value: Any) -> Any:

@@ -1,0 +1,180 @@
+"""State of single parameters: of any shape, saved by parameter name, whatever the buckets are."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls import SimulatedCluster
+from reference_impls.algorithm import Algorithm, Shard, Slot, View, per_rank, per_tensor
+from reference_impls.collectives import Exchange, Group
+from reference_impls.errors import LayoutError, UnsupportedError
+from reference_impls.registry import Method
+from tests.reference_impls.problem import LR, Net, gradients, names
+
+SIZE = 3
+
+
+def _columns(view: View, world: Group) -> tuple[int, ...] | None:
+    """Two columns a matrix; other parameters have no such state."""
+    return (view.param.shape[1], 2) if view.param.dim() == 2 else None
+
+
+@dataclass(frozen=True)
+class Columns(Algorithm):
+    """Steps along the mean gradient plus what each matrix remembers: the mean column, and the rank's own count."""
+
+    defaults = {"momentum": 0.0}  # noqa: RUF012
+    one_a_rank: bool = False
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return {
+            "columns": per_tensor("replicated", _columns, init=0.5),
+            "own": per_tensor("per_rank", lambda view, world: (world.size,)),
+            "error": per_rank(),
+        }
+
+    def reduce(self, shard: Shard) -> Exchange[Tensor]:
+        for count in shard.state["own"].values():
+            count[shard.world.rank] += 1
+        shard.state["error"].add_(shard.grads)
+        mean = yield from shard.world.mean(shard.grads, "gradient")
+        for view in shard.views:
+            if view.name in shard.state["columns"]:
+                column = mean[view.part].view(view.param.shape).mean(0)
+                shard.state["columns"][view.name].lerp_(column[:, None], 0.1)
+        return mean
+
+    def update(self, shard: Shard, reduced: Tensor) -> None:
+        for view in shard.views:
+            change = reduced[view.part].view(view.param.shape).clone()
+            if view.name in shard.state["columns"]:
+                change += shard.state["columns"][view.name].sum(1)
+            change += 0.01 * shard.state["own"][view.name].sum()
+            shard.params[view.part] -= 0.1 * change.flatten()
+
+
+def build(bucket_bytes: int = 256, size: int = SIZE) -> SimulatedCluster:
+    return SimulatedCluster(
+        Method("columns", Columns(), {}),
+        list(Net().parameters()),
+        size,
+        lr=LR,
+        names=names(),
+        bucket_bytes=bucket_bytes,
+    )
+
+
+def advance(cluster: SimulatedCluster, first: int, last: int) -> None:
+    for step in range(first, last):
+        cluster.step([gradients(cluster.parameters(r), r, step) for r in range(cluster.world_size)])
+
+
+def through_a_file(state: dict[str, Any]) -> Any:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def test_the_shape_is_asked_for_every_parameter_and_none_means_no_state() -> None:
+    cluster = build()
+    shards = cluster.state(1, "columns")
+    assert len(shards) > 1
+    found = {name: tuple(x.shape) for shard in shards for name, x in shard.items()}
+    assert found == {"first": (7, 2), "second": (13, 2)}
+    assert all((x == 0.5).all() for shard in shards for x in shard.values())
+    own = {name: tuple(x.shape) for shard in cluster.state(1, "own") for name, x in shard.items()}
+    assert own == dict.fromkeys(names(), (SIZE,))
+
+
+@pytest.mark.parametrize("buckets", [(256, 256), (256, 1 << 20), (1 << 20, 128)])
+def test_a_checkpoint_goes_on_to_the_bit_under_any_bucket_size(buckets: tuple[int, int]) -> None:
+    whole, first = build(buckets[0]), build(buckets[0])
+    advance(whole, 0, 8)
+    advance(first, 0, 4)
+    second = build(buckets[1])
+    second.load_state_dict(through_a_file(first.state_dict()))
+    advance(second, 4, 8)
+    for rank in range(SIZE):
+        for a, b in zip(whole.parameters(rank), second.parameters(rank), strict=True):
+            assert torch.equal(a, b)
+        for slot in ("columns", "own"):
+            merged = [{k: v for s in c.state(rank, slot) for k, v in s.items()} for c in (whole, second)]
+            assert merged[0].keys() == merged[1].keys()
+            assert all(torch.equal(merged[0][k], merged[1][k]) for k in merged[0])
+    counts = {k: v for s in second.state(2, "own") for k, v in s.items()}
+    assert all(v.tolist() == [0, 0, 8] for v in counts.values())
+
+
+def test_a_checkpoint_holds_copies() -> None:
+    cluster = build()
+    advance(cluster, 0, 2)
+    state = cluster.state_dict()["workers"][0]["slots"]["columns"]["tensors"]
+    before = {name: x.clone() for name, x in state.items()}
+    advance(cluster, 2, 4)
+    assert all(torch.equal(state[name], before[name]) for name in before)
+    assert any(not torch.equal(x, before[n]) for s in cluster.state(0, "columns") for n, x in s.items())
+
+
+def _state() -> tuple[SimulatedCluster, dict[str, Any]]:
+    cluster = build()
+    advance(cluster, 0, 2)
+    return cluster, cluster.state_dict()
+
+
+def _without_a_tensor(slots: dict[str, Any]) -> None:
+    del slots["columns"]["tensors"]["second"]
+
+
+def _another_shape(slots: dict[str, Any]) -> None:
+    slots["columns"]["tensors"]["second"] = torch.zeros(13, 3)
+
+
+def _per_shard(slots: dict[str, Any]) -> None:
+    slots["columns"] = {"kind": "replicated", "entries": []}
+
+
+def _per_parameter(slots: dict[str, Any]) -> None:
+    slots["error"] = {"kind": "per_rank", "tensors": {}}
+
+
+def _another_name(slots: dict[str, Any]) -> None:
+    slots["rows"] = slots.pop("columns")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (_without_a_tensor, "'second'"),
+        (_another_shape, r"\(13, 3\)"),
+        (_per_shard, "per tensor"),
+        (_per_parameter, "per tensor"),
+        (_another_name, "'rows'"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_refused_and_changes_nothing(spoil: Any, words: str) -> None:
+    cluster, state = _state()
+    advance(cluster, 2, 4)
+    before = through_a_file(cluster.state_dict())["workers"][0]
+    spoil(state["workers"][0]["slots"])
+    with pytest.raises(LayoutError, match=words):
+        cluster.load_state_dict(state)
+    after = cluster.state_dict()["workers"][0]
+    assert after["step"] == before["step"] == 4
+    assert all(torch.equal(x, before["parameters"][n]) for n, x in after["parameters"].items())
+    for slot in ("columns", "own"):
+        for name, x in after["slots"][slot]["tensors"].items():
+            assert torch.equal(x, before["slots"][slot]["tensors"][name])
+
+
+def test_state_per_tensor_cannot_be_owned() -> None:
+    with pytest.raises(UnsupportedError, match="per tensor is replicated or per_rank"):
+        per_tensor("owned", _columns)  # type: ignore[arg-type]
