@@ -19,4 +19,10 @@ ENTRIES: Mapping[str, Entry] = {
         "2411.16462",
         "sign of a p-bit integer sum of Lion's updates",
     ),
+    "ef-signsgd": Entry(
+        f"{ALGORITHMS}.ef_signsgd:EFSignSGD",
+        "sign",
+        "1901.09847",
+        "mean of scaled signs, with error feedback",
+    ),
 }

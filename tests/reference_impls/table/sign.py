@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.reference_impls.table.row import Row
+from tests.reference_impls.table.row import SGD, Row
 
 ROWS: tuple[Row, ...] = (
     Row("lion-cub-1bit", "lion-cub-1bit", {"momentum_sync": "never"}, exact=True, plain=("lion", {})),
@@ -44,4 +44,8 @@ ROWS: tuple[Row, ...] = (
     Row(
         "lion-cub-pbit-periodic", "lion-cub-pbit", {"momentum_sync": "periodic", "sync_every": 4}, flips=0.05
     ),
+    Row("ef-signsgd", "ef-signsgd", {"momentum": 0.9}, exact=True, plain=SGD),
+    Row("ef-signsgd-tensor", "ef-signsgd", {"granularity": "tensor"}, exact=True, plain=("sgd", {})),
+    Row("ef-signsgd-two-phase-l2", "ef-signsgd", {"form": "two-phase", "norm": "l2"}, exact=True),
+    Row("ef-signsgd-warm-up", "ef-signsgd", {"warmup_steps": 3, "optimizer": "adamw"}, close=1e-3),
 )

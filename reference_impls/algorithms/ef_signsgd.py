@@ -1,0 +1,34 @@
+"""EF-signSGD: one bit a coordinate and one scale, with error feedback. arXiv 1901.09847.
+
+p_i = g_i + e_i is sent as sign(p_i) |p_i|_1 / d; everybody averages the n messages and steps the local optimizer;
+e_i <- p_i - message.
+
+Differences: the published code is for a single worker and puts the learning rate inside p, so that e holds steps; here e
+holds gradients: the same at a constant rate, and when the rate changes what was kept back is applied at the new one. Any
+local optimizer may follow (the paper's own step is SGD's, the default). Scales are per tensor there; here per bucket, or
+per tensor with ``granularity="tensor"``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from reference_impls.algorithm import option
+from reference_impls.algorithms.compressed_gradient import CompressedGradient
+from reference_impls.codecs.codec import Codec
+from reference_impls.codecs.scaled_signs import ScaledSigns
+from reference_impls.errors import UnsupportedError
+
+
+@dataclass(frozen=True)
+class EFSignSGD(CompressedGradient):
+    """g <- mean of sign(g_i + e_i) times its scale."""
+
+    error_feedback: bool = option(True, "add what the last message lost to the next one")
+    norm: Literal["l1", "l2"] = option("l1", "scale: l1 (contraction, the paper's) or l2 (keeps the norm)")
+
+    def codec(self, n: int) -> Codec:
+        if self.norm not in ("l1", "l2"):
+            raise UnsupportedError(f"norm must be l1 or l2, got {self.norm!r}")
+        return ScaledSigns(self.norm)

@@ -1,0 +1,161 @@
+"""The mean over ranks of vectors that travel as messages of a codec: gathered by everybody, or in two phases.
+
+`gather_mean`: every rank's message goes to every rank, n-1 messages sent. `two_phase_mean`: rank r serves the r-th
+piece; pieces go to their servers, each averages and encodes its mean once more, and everybody gathers these: 2 (n-1)/n
+messages sent, two roundings. With a worker's error (and a server's) the codec may be biased: what a message lost is
+added to the next one, and mean(x_t) + E_{t-1} - E_t = answer_t holds with E the mean of the workers' errors plus the
+servers' (error feedback). `hierarchical_mean`: full precision within a node, any of these across.
+
+Rows are added in the order of ranks, so the answer has the same bits everywhere. One rank compresses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from reference_impls import wire
+from reference_impls.algorithm import Shard
+from reference_impls.codecs.codec import Codec
+from reference_impls.collectives import Exchange, Group
+from reference_impls.randomness import Key
+
+__all__ = ["gather_mean", "hierarchical_mean", "two_phase_mean"]
+
+Across = Callable[[Tensor, int, int], Exchange[Tensor]]
+"""(piece, its first element in the shard, padded length of the pieces) -> its mean over the group across nodes."""
+
+
+def gather_mean(
+    shard: Shard,
+    x: Tensor,
+    codec: Codec,
+    stage: str,
+    *,
+    group: Group | None = None,
+    start: int = 0,
+    width: int | None = None,
+    worker_error: Tensor | None = None,
+) -> Exchange[Tensor]:
+    """Mean of `x` over the group, from everybody's message.
+
+    Args:
+        x: float [k] of this rank; consumed.
+        stage: of the collective, and name of the random stream.
+        group: all ranks unless given.
+        start: place of ``x[0]`` in the shard, for the random stream.
+        width: elements that the message is long for, at least k; k unless given. The rest of it is 0.
+        worker_error: float [k], per rank; added to x, then what the message lost.
+
+    Returns:
+        float [k] in the dtype of x, the same bits on all ranks of the group.
+    """
+    group = shard.world if group is None else group
+    if group.size == 1:
+        return x
+    if worker_error is not None:
+        x.add_(worker_error)
+    message = _encoded(x, codec, 1, x.numel() if width is None else width, shard.key(stage).at(start))[0]
+    if worker_error is not None:
+        torch.sub(x, _decoded(message, codec, x), out=worker_error)
+    return _mean_of((yield from group.gather(message, stage)), codec, x)
+
+
+def two_phase_mean(
+    shard: Shard,
+    x: Tensor,
+    codec: Codec,
+    stage: str,
+    *,
+    group: Group | None = None,
+    start: int = 0,
+    width: int | None = None,
+    worker_error: Tensor | None = None,
+    server_error: Tensor | None = None,
+) -> Exchange[Tensor]:
+    """Mean of `x` over the group through a server for each piece. Collectives ``<stage>-up`` and ``<stage>-down``.
+
+    Args as for `gather_mean`; server_error: float, as long as this rank's piece (`Shard.chunk`), or longer: the rest is
+    not touched. Pieces are ceil(width / 8 n) * 8 elements, the last ones shorter or empty; a message is as long as for a
+    full piece, its scales are over real elements alone.
+    """
+    group = shard.world if group is None else group
+    if group.size == 1:
+        return x
+    size = wire.piece(x.numel() if width is None else width, group.size)
+    if worker_error is not None:
+        x.add_(worker_error)
+    up = _encoded(x, codec, group.size, size, shard.key(f"{stage}-up").at(start))
+    if worker_error is not None:
+        for own, part, error in zip(up, x.split(size), worker_error.split(size), strict=False):
+            torch.sub(part, _decoded(own, codec, part), out=error)
+    first, last = (min(place * size, x.numel()) for place in (group.rank, group.rank + 1))
+    mean = _mean_of((yield from group.all_to_all(up.view(-1), f"{stage}-up")), codec, x[first:last])
+    if server_error is not None:
+        server_error = server_error[: last - first]
+        mean.add_(server_error)
+    down = _encoded(mean, codec, 1, size, shard.key(f"{stage}-down").at(start + first))[0]
+    if server_error is not None:
+        torch.sub(mean, _decoded(down, codec, mean), out=server_error)
+    pieces = yield from group.gather(down, f"{stage}-down")
+    out = torch.empty_like(x)
+    for piece, part in zip(pieces, out.split(size), strict=False):
+        part.copy_(_decoded(piece, codec, part))
+    return out
+
+
+def hierarchical_mean(shard: Shard, x: Tensor, stage: str, across: Across) -> Exchange[Tensor]:
+    """Mean of `x` over all ranks: exactly in fp32 within the node, piece by piece by `across` between nodes.
+
+    Place p of every node serves piece p of the vector: ``<stage>-scatter`` brings the node's pieces there, `across`
+    averages them over the ranks of the same place in all nodes, ``<stage>-node`` gathers the pieces within the node.
+    """
+    node = shard.node
+    if node.size == 1:
+        return (yield from across(x, 0, x.numel()))
+    size = wire.piece(x.numel(), node.size)
+    rows = x.new_zeros(node.size * size)
+    rows[: x.numel()] = x
+    pieces = yield from node.all_to_all(rows, f"{stage}-scatter")
+    first, last = (min(place * size, x.numel()) for place in (node.rank, node.rank + 1))
+    mine = x.new_zeros(last - first)
+    for piece in pieces:
+        mine.add_(piece[: last - first])
+    mean = yield from across(mine.div_(node.size), first, size)
+    padded = x.new_zeros(size)
+    padded[: last - first] = mean
+    return (yield from node.gather(padded, f"{stage}-node")).view(-1)[: x.numel()]
+
+
+def _encoded(x: Tensor, codec: Codec, count: int, size: int, key: Key) -> Tensor:
+    """[k] -> uint8 [count, wire_bytes(size)]: `count` messages of `size` elements, the last ones shorter or empty."""
+    rows = torch.zeros(count, codec.wire_bytes(size), dtype=torch.uint8, device=x.device)
+    source = x.to(torch.float32)
+    full = x.numel() // size
+    if full:
+        offsets = torch.arange(full, dtype=torch.int32).unsqueeze(-1) * torch.tensor(
+            [0, 0, size], dtype=torch.int32
+        )
+        codec.encode(source[: full * size].view(full, size), Key(key.words + offsets), rows[:full])
+    rest = source[full * size :]
+    if rest.numel():
+        codec.encode(rest, key.at(full * size), rows[full, : codec.wire_bytes(rest.numel())])
+    return rows
+
+
+def _decoded(message: Tensor, codec: Codec, like: Tensor) -> Tensor:
+    """One message -> float32 [k], k and device those of `like`; the message may be longer."""
+    out = torch.empty(like.numel(), dtype=torch.float32, device=like.device)
+    if out.numel():
+        codec.decode(message[: codec.wire_bytes(out.numel())], out)
+    return out
+
+
+def _mean_of(messages: Tensor, codec: Codec, like: Tensor) -> Tensor:
+    """Mean of the decoded rows of `messages`, added in their order; shape and dtype of `like`."""
+    total = torch.zeros_like(like)
+    for message in messages:
+        total.add_(_decoded(message, codec, like))
+    return total.div_(len(messages))

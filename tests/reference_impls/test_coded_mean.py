@@ -1,0 +1,151 @@
+"""Means of coded vectors: the identities of error feedback, both forms, scales a tensor, lengths down to nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls import SimulatedCluster
+from reference_impls.codecs.codec import PerTensor
+from reference_impls.codecs.scaled_signs import ScaledSigns
+from reference_impls.randomness import Key
+
+KEY = Key.of(seed=1, step=2, stage="test", rank=0)
+
+
+def cluster(n: int, d: int, **options: object) -> SimulatedCluster:
+    return SimulatedCluster("ef-signsgd", [torch.zeros(d, dtype=torch.float64)], n, lr=1.0, **options)
+
+
+def draws(n: int, d: int, step: int) -> Tensor:
+    generator = torch.Generator().manual_seed(31 * step + d)
+    return torch.randn(n, d, generator=generator, dtype=torch.float64)
+
+
+def total_error(simulated: SimulatedCluster, n: int, d: int, form: str) -> Tensor:
+    """E: the mean of the workers' errors plus the servers' own, piece by piece."""
+    errors = torch.stack([simulated.state(r, "worker_error")[0] for r in range(n)]).mean(0)
+    if form == "two-phase":
+        errors = errors + torch.cat([simulated.state(r, "server_error")[0] for r in range(n)])[:d]
+    return errors
+
+
+@pytest.mark.parametrize("form", ["gather", "two-phase"])
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+@pytest.mark.parametrize(("n", "d"), [(2, 50), (3, 7), (5, 3), (4, 1000)])
+def test_what_is_applied_is_the_mean_plus_the_change_of_the_error(
+    form: str, norm: str, n: int, d: int
+) -> None:
+    """x_{t+1} - x_t = -(mean g_t + E_{t-1} - E_t): nothing is lost, element by element."""
+    simulated = cluster(n, d, form=form, norm=norm)
+    for step in range(5):
+        before, error = simulated.parameters(0)[0].clone(), total_error(simulated, n, d, form)
+        g = draws(n, d, step)
+        simulated.step([[g[r]] for r in range(n)])
+        moved = before - simulated.parameters(0)[0]
+        torch.testing.assert_close(
+            moved, g.mean(0) + error - total_error(simulated, n, d, form), rtol=0, atol=1e-12
+        )
+    assert total_error(simulated, n, d, form).abs().max() > 0
+
+
+def test_without_error_feedback_nothing_is_carried_over() -> None:
+    simulated = cluster(3, 40, error_feedback=False)
+    for step in range(2):
+        g = draws(3, 40, step)
+        before = simulated.parameters(0)[0].clone()
+        simulated.step([[g[r]] for r in range(3)])
+        expected = (g.to(torch.float32).abs().mean(1, keepdim=True) * torch.where(g >= 0, 1.0, -1.0)).mean(0)
+        torch.testing.assert_close(
+            before - simulated.parameters(0)[0], expected.double(), rtol=1e-6, atol=1e-7
+        )
+
+
+def test_each_tensor_has_a_scale_of_its_own() -> None:
+    parts = [torch.full((5,), 1.0), torch.full((9,), 100.0), torch.full((1,), 0.01)]
+    codec = PerTensor(ScaledSigns("l1"), (5, 9, 1))
+    x = torch.cat(parts)
+    wire = torch.zeros(codec.wire_bytes(15), dtype=torch.uint8)
+    assert wire.numel() == (1 + 4) + (2 + 4) + (1 + 4)
+    codec.encode(x, KEY, wire)
+    out = torch.empty(15)
+    codec.decode(wire, out)
+    torch.testing.assert_close(out, x)
+    with pytest.raises(ValueError, match="15 elements"):
+        codec.wire_bytes(14)
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+@pytest.mark.parametrize("d", [1, 7, 8, 31, 32, 33, 67, 5000])
+def test_scaled_signs_lose_what_theory_says(norm: str, d: int) -> None:
+    """l1: |x - C(x)|^2 = |x|^2 - |x|_1^2 / d. l2: |C(x)| = |x|."""
+    x = torch.randn(d, generator=torch.Generator().manual_seed(d))
+    codec = ScaledSigns(norm)
+    wire = torch.zeros(codec.wire_bytes(d), dtype=torch.uint8)
+    codec.encode(x, KEY, wire)
+    out = torch.empty(d)
+    codec.decode(wire, out)
+    if norm == "l1":
+        lost = (x - out).double().square().sum()
+        expected = x.double().square().sum() - x.double().abs().sum() ** 2 / d
+        torch.testing.assert_close(lost, expected, rtol=1e-5, atol=1e-6)
+    else:
+        torch.testing.assert_close(torch.linalg.vector_norm(out), torch.linalg.vector_norm(x))
+
+
+def test_golden_bytes_of_scaled_signs() -> None:
+    x = torch.tensor([1.0, -2.0, 0.0, -0.0, 3.0, -4.0, 0.5, -0.5, 1.0])
+    wire = torch.zeros(6, dtype=torch.uint8)
+    ScaledSigns("l1").encode(x, KEY, wire)
+    assert bytes(wire[:2].tolist()) == bytes([0b01011101, 0b1])
+    assert wire[2:].clone().view(torch.float32).item() == pytest.approx(12 / 9)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("form", ["gather", "two-phase"])
+def test_what_is_not_finite_on_one_rank_shows_on_all(bad: float, form: str) -> None:
+    simulated = cluster(3, 100, form=form)
+    g = draws(3, 100, 0)
+    g[1, 50] = bad
+    simulated.step([[g[r]] for r in range(3)])
+    for rank in range(3):
+        assert not torch.isfinite(simulated.parameters(rank)[0]).all()
+
+
+@dataclass(frozen=True)
+class _Truncating:
+    """Float32 with the low 16 bits cut off: a codec with a message of 2 bytes an element and no scale."""
+
+    unbiased: bool = False
+
+    def wire_bytes(self, numel: int) -> int:
+        return 2 * numel
+
+    def encode(self, x: Tensor, key: Key, wire: Tensor) -> None:
+        wire.copy_(
+            x.contiguous()
+            .view(torch.uint8)
+            .view(*x.shape, 4)[..., 2:]
+            .reshape(*x.shape[:-1], 2 * x.shape[-1])
+        )
+
+    def decode(self, wire: Tensor, out: Tensor) -> None:
+        out.zero_().view(torch.uint8).view(*out.shape, 4)[..., 2:].copy_(wire.view(*out.shape, 2))
+
+
+def test_a_codec_without_scales_gives_the_same_pieces_in_both_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second rounding of the two-phase form is the only difference: of values already cut, there is none."""
+    from reference_impls.algorithms.ef_signsgd import EFSignSGD
+
+    monkeypatch.setattr(EFSignSGD, "codec", lambda self, n: _Truncating())
+    g = (draws(4, 123, 0) * 8).round()  # few bits: neither a value nor a mean of four is cut
+    found = []
+    for form in ("gather", "two-phase"):
+        simulated = cluster(4, 123, form=form)
+        simulated.step([[g[r]] for r in range(4)])
+        found.append(simulated.parameters(2)[0].clone())
+    assert torch.equal(found[0], found[1])
+    torch.testing.assert_close(found[0], -g.mean(0))
