@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from reference_impls import compilation
-from reference_impls.codecs import dithering, exponential, lion_integers, nibbles, signs
+from reference_impls.codecs import dithering, exponential, lion_integers, nibbles, packed_integers, signs
 from reference_impls.compilation import THRESHOLD, Compiled, PathRecord
 from reference_impls.randomness import Key
 from tests.support import require_compiler
@@ -67,6 +67,19 @@ def four_bits():
     return [wire, back]
 
 
+def any_width():
+    values = torch.randint(0, 128, (N, D), generator=torch.Generator().manual_seed(4), dtype=torch.int32)
+    wire = torch.empty(N, packed_integers.wire_bytes(D, 7), dtype=torch.uint8)
+    packed_integers.pack(values, 7, wire)
+    back = torch.empty_like(values)
+    packed_integers.unpack(wire, 7, back)
+    assert torch.equal(back, values)
+    total = torch.empty(D, dtype=torch.int32)
+    packed_integers.add_up(wire, 7, total)
+    assert torch.equal(total, values.sum(0, dtype=torch.int32))
+    return [wire, back, total]
+
+
 def standard_dithering():
     x = numbers(D)
     scale = x.abs().max()
@@ -113,6 +126,7 @@ FUNCTIONS = {
     bit_votes: {"signs.pack_words", "signs.pack_positive", "signs.unpack_words", "signs.unpack_signs", "signs.add_row",
                 "signs.count_words"},
     four_bits: {"nibbles.join", "nibbles.split"},
+    any_width: {"packed_integers.pack_planes", "packed_integers.unpack_planes", "packed_integers.add_planes"},
     standard_dithering: {"dithering.encode", "dithering.decode"},
     exponential_dithering: {"exponential.encode", "exponential.add", "exponential.decode"},
     lion_votes: {"lion_integers.quantise"},
