@@ -48,12 +48,14 @@ def train_rank(spec: RunSpec, attempt: int, progress: Callable[[int], None]) -> 
         for step in range(spec.steps):
             rows = {name: param.detach().unsqueeze(0) for name, param in params.items()}
             found, losses = gradients(rows, [part[rank : rank + 1] for part in task.batch(step)])
-            recorder.loss(_gathered(losses).mean().item())
+            loss = _gathered(losses).mean().item()
+            recorder.loss(loss)
             if recorder.status is not None:
                 break
             for group in optimizer.param_groups:
                 group["lr"] = rate(step)
             before = paths()
+            optimizer.observe(loss=loss)
             torch.autograd.backward(list(params.values()), [found[name][0] for name in params])
             optimizer.step()
             optimizer.zero_grad()

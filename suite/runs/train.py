@@ -144,6 +144,7 @@ class _Member:
         if self.recorder.status is not None or self._cluster is None:
             return
         before = paths()
+        self._cluster.observe(loss=loss)
         try:
             self._cluster.step(lr=self._rate(step))
         except EXPECTED_FAULTS as error:
