@@ -121,7 +121,8 @@ class Clock:
 class Shard:
     """A contiguous flat view of some parameters of one worker; what the phases of a method work on.
 
-    index: number of the shard, equal on all ranks. start: model-wide index of its first element. d: elements.
+    index: number of the shard, equal on all ranks. count: shards of the model. start: model-wide index of its first
+    element. d: elements.
     params: Tensor[d], the parameters themselves. grads: Tensor[d], the local gradient (mean over local
     micro-batches). views: the parameters one by one. state: slot name -> Tensor, or, for slots per tensor, dict of
     parameter name -> Tensor. pending: started exchanges by name.
@@ -136,8 +137,11 @@ class Shard:
         clock: Clock,
         optimizer_groups: Callable[[], ParamGroups],
         start: int,
+        count: int = 1,
+        inner_state: Callable[[Tensor], dict[str, Any]] | None = None,
     ) -> None:
         self.index = index
+        self.count = count
         self.start = start
         self.d = params.numel()
         self.params = params
@@ -147,6 +151,7 @@ class Shard:
         self.state: dict[str, Any] = {}
         self.pending: dict[str, Pending] = {}
         self._optimizer_groups = optimizer_groups
+        self._inner_state = inner_state
         self._scratch: dict[tuple[str, int, torch.dtype], Tensor] = {}
 
     @property
@@ -177,6 +182,10 @@ class Shard:
                 groups[self.views[position].group],
             )
             position = last + 1
+
+    def inner_state(self, view: View) -> dict[str, Any]:
+        """What the inner optimizer keeps for a parameter, by its own names; itself, not a copy. Empty before a step."""
+        return {} if self._inner_state is None else self._inner_state(view.param)
 
     def chunk(self, rank: int | None = None, multiple: int = 8) -> slice:
         """The piece of the shard that `rank` (default: this one) serves: ceil(d / (multiple n)) * multiple elements.

@@ -1,11 +1,12 @@
 """Local SGD, local AdamW and QSR: step locally, average the parameters once a round. arXiv 1805.09767, 2310.14423.
 
 QSR sets the length of a round from the learning rate of its first step, H = max(H_base, floor((alpha / lr)^2)), so
-that rounds grow as the learning rate decays. Rules are in `reference_impls.schedules.rules`.
+that rounds grow as the learning rate decays. Rules are in `reference_impls.schedules.rules`; how workers meet at the
+end of a round (carrier, outer optimizer, inner states) is in `reference_impls.algorithms.meeting` and goes with any rule.
 
 Differences: parameters of all trainable tensors are averaged, also of those without gradient (the official code skips
-them). Optimizer states stay local, as in the official code at its defaults; its flags that average Adam's m and v are
-left out, and so is its separate period for the warm-up, in which H = H_base as in its examples. Buffers are not touched
+them). Optimizer states stay local unless `inner_state` says otherwise; the official code can average Adam's m and v
+apart, and has a separate period for the warm-up, in which here H = H_base as in its examples. Buffers are not touched
 (there, BatchNorm statistics are estimated anew before each evaluation). With `total_steps` the last round is cut so
 that the last average is exactly at the end, as in the official code; without it training is open-ended.
 """
@@ -13,11 +14,11 @@ that the last average is exactly at the end, as in the official code; without it
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from reference_impls.algorithm import Algorithm, Clock, Shard, option
-from reference_impls.algorithms.all_reduce import WithLocalOptimizer
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Traits, option
+from reference_impls.algorithms.meeting import Meeting
 from reference_impls.collectives import Exchange, Group
 from reference_impls.schedules.rules import QSR, Constant, Rule
 
@@ -26,8 +27,8 @@ ROUNDS = (1, 4, 16, 64)
 
 
 @dataclass(frozen=True)
-class LocalUpdates(WithLocalOptimizer):
-    """Rounds of local steps, each ended by an average of the parameters. Kinds of step: ``local``, ``average``."""
+class LocalUpdates(Meeting):
+    """Rounds of local steps, each ended by a meeting. Kinds of step: ``local``, ``average``."""
 
     total_steps: int | None = option(
         None, "steps of the whole training; the last round then ends exactly there"
@@ -38,16 +39,17 @@ class LocalUpdates(WithLocalOptimizer):
         """How long a round is."""
 
     def check(self, world: Group) -> None:
+        super().check(world)
         self.rule()  # refuses impossible options
 
-    def plan(self, clock: Clock) -> str:
+    def plan(self, clock: Clock) -> Exchange[str] | str:
         left = int(clock.counters.get("left", 0)) or self.rule().period(clock.step, clock.lr)
         clock.counters["left"] = left - 1
         return "local" if left > 1 else "average"
 
     def synchronize(self, shard: Shard) -> Exchange[None]:
         if shard.kind == "average":
-            yield from shard.world.mean(shard.params, "parameters")  # in place: the answer is the parameters
+            yield from self.meet(shard)
 
     def steady(self) -> Mapping[str, Algorithm]:
         """Kind ``round-H``: a unit of H steps, H - 1 of kind ``local`` and an ``average``, instead of kinds of step.
@@ -55,7 +57,13 @@ class LocalUpdates(WithLocalOptimizer):
         Rounds of one length are alike whatever rule chose it, and a local step may still hide part of the average
         before it, so a round is timed as a whole; rounds of other lengths lie between those of `ROUNDS`.
         """
-        return {f"round-{h}": PeriodicAveraging(optimizer=self.optimizer, period=h) for h in ROUNDS}
+        return {f"round-{h}": PeriodicAveraging(**self.meeting(), period=h) for h in ROUNDS}
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        return {"local": 0.0, "average": self.met_bytes(shapes, n)}
+
+    def traits(self) -> Traits:
+        return Traits(f"local: 0; average: {self.met_bits()}", None, self.carried().sums)
 
 
 @dataclass(frozen=True)

@@ -46,11 +46,13 @@ class Worker:
         algorithm.check(self.clock.world)
         places = canonical(groups)
         runs = cut(places, bucket_bytes if algorithm.scope == "bucket" else None)
-        self.shards = [self._shard(i, run, storage) for i, run in enumerate(runs)]
+        self.shards = [self._shard(i, len(runs), run, storage) for i, run in enumerate(runs)]
         self._grad_views = [[flat_view(s.grads, v.part.start, v.param) for v in s.views] for s in self.shards]
         self.optimizer = algorithm.inner_optimizer(groups)
 
-    def _shard(self, index: int, run: Sequence[Place], storage: tuple[Tensor, Tensor] | None) -> Shard:
+    def _shard(
+        self, index: int, count: int, run: Sequence[Place], storage: tuple[Tensor, Tensor] | None
+    ) -> Shard:
         start, stop = run[0].start, run[-1].stop
         like = run[0].param
         if storage is None:
@@ -72,8 +74,9 @@ class Worker:
                 place.param.data = home
                 views.append(View(place.name, place.param, part, place.group, place.start))
         shard = Shard(
-            index, params, grads, tuple(views), self.clock, lambda: self.optimizer.param_groups, start
-        )
+            index, params, grads, tuple(views), self.clock, lambda: self.optimizer.param_groups, start, count,
+            lambda param: self.optimizer.state.get(param, {}),
+        )  # fmt: skip
         slots.allocate(shard, self.algorithm.slots)
         return shard
 

@@ -1,0 +1,194 @@
+"""How a vector's mean travels when workers meet: any of the reducers behind one name, with its state and its price.
+
+fp32            all-reduce in the dtype of the vector                        2 (n-1)/n x 4 bytes an element
+bf16            all-reduce of its bfloat16; sums are rounded on the way      2 (n-1)/n x 2
+int16/int8/int4 dithered without bias to the levels that n ranks can sum in so many bits, on one scale a shard, and
+                summed as integers (`reducers.global_qsgd`)
+sign            one bit an element and a scale a piece, in two phases, with error feedback on both ways
+a `Codec`       any message (`codecs.codec`), by gather or in two phases, with error feedback or without
+
+All but fp32 are made for small numbers around zero, such as the progress of a round: a parameter that travels as
+bfloat16 loses what a round has changed. One rank sends and compresses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import torch
+from torch import Tensor
+
+from reference_impls import wire
+from reference_impls.algorithm import Shard, Slot, owned, per_rank
+from reference_impls.codecs import dithering
+from reference_impls.codecs.codec import Codec
+from reference_impls.codecs.scaled_signs import ScaledSigns
+from reference_impls.collectives import Exchange
+from reference_impls.errors import UnsupportedError, nearest
+from reference_impls.reducers.coded_mean import gather_mean, two_phase_mean
+from reference_impls.reducers.global_qsgd import standard_mean
+
+__all__ = ["CARRIERS", "Carrier", "carrier"]
+
+
+class Carrier(Protocol):
+    """A way to average. `slots`: state it keeps, which must be among the method's. `sums`: codes are added on the way."""
+
+    @property
+    def slots(self) -> Mapping[str, Slot]: ...
+
+    @property
+    def sums(self) -> bool: ...
+
+    @property
+    def unbiased(self) -> bool: ...
+
+    def check(self, n: int) -> None:
+        """Raise `UnsupportedError` where n ranks cannot be served."""
+
+    def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
+        """Mean of `x` [d] over all ranks, a tensor of the dtype of x that nothing else uses; x is consumed."""
+
+    def sent(self, shapes: Sequence[Sequence[int]], n: int) -> float:
+        """Bytes that a rank sends for one mean of a shard of these tensors."""
+
+
+@dataclass(frozen=True)
+class Plain:
+    """All-reduce, in the vector's own dtype or in bfloat16."""
+
+    half: bool = False
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return {}
+
+    @property
+    def sums(self) -> bool:
+        return True
+
+    @property
+    def unbiased(self) -> bool:
+        return not self.half
+
+    def check(self, n: int) -> None:
+        return None
+
+    def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
+        if not self.half or shard.world.size == 1:
+            return (yield from shard.world.mean(x, stage))
+        total = yield from shard.world.sum(x.to(torch.bfloat16), stage)
+        return total.to(x.dtype).div_(shard.world.size)
+
+    def sent(self, shapes: Sequence[Sequence[int]], n: int) -> float:
+        return wire.all_reduce((2 if self.half else 4) * wire.elements(shapes), n)
+
+
+@dataclass(frozen=True)
+class Integers:
+    """Dithered integers of `bits`, summed on the way, on one scale a shard: the largest magnitude over all ranks."""
+
+    bits: int
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return {}
+
+    @property
+    def sums(self) -> bool:
+        return True
+
+    @property
+    def unbiased(self) -> bool:
+        return True
+
+    def check(self, n: int) -> None:
+        dithering.levels(self.bits, n)
+
+    def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
+        if shard.world.size == 1:
+            return x
+        mean = yield from standard_mean(shard, x, stage, bits=self.bits)
+        return x.copy_(mean)  # the answer lies in a buffer that the next call reuses
+
+    def sent(self, shapes: Sequence[Sequence[int]], n: int) -> float:
+        if n == 1:
+            return 0.0
+        d = wire.elements(shapes)
+        if self.bits == 16:
+            piece = 2 * -(-d // n)
+            codes = wire.all_to_all(n * piece, n) + wire.all_gather(piece, n)
+        else:
+            codes = wire.all_reduce(-(-d * self.bits // 8), n)
+        return codes + wire.all_reduce(4, n)
+
+
+@dataclass(frozen=True)
+class Coded:
+    """Messages of a codec: ``gather`` or ``two-phase``; with `feedback` what a message lost is added to the next one."""
+
+    codec: Codec
+    form: str = "gather"
+    feedback: bool = False
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        if not self.feedback:
+            return {}
+        error = {"carrier_error": per_rank()}
+        return error if self.form == "gather" else {**error, "server_error": owned()}
+
+    @property
+    def sums(self) -> bool:
+        return False
+
+    @property
+    def unbiased(self) -> bool:
+        return self.codec.unbiased
+
+    def check(self, n: int) -> None:
+        if self.form not in FORMS:
+            raise UnsupportedError(
+                f"carrier_form must be one of {', '.join(FORMS)}; got {self.form!r}{nearest(self.form, FORMS)}"
+            )
+
+    def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
+        error = shard.state["carrier_error"] if self.feedback else None
+        if self.form == "gather":
+            return (yield from gather_mean(shard, x, self.codec, stage, worker_error=error))
+        server = shard.state["server_error"] if self.feedback else None
+        return (
+            yield from two_phase_mean(shard, x, self.codec, stage, worker_error=error, server_error=server)
+        )
+
+    def sent(self, shapes: Sequence[Sequence[int]], n: int) -> float:
+        d = wire.elements(shapes)
+        if n == 1 or self.form == "gather":
+            return float(wire.all_gather(self.codec.wire_bytes(d), n))
+        message = self.codec.wire_bytes(wire.piece(d, n))
+        return wire.all_to_all(n * message, n) + wire.all_gather(message, n)
+
+
+FORMS: Final = ("gather", "two-phase")
+_NAMED: Final[Mapping[str, Carrier]] = {
+    "fp32": Plain(),
+    "bf16": Plain(half=True),
+    "int16": Integers(16),
+    "int8": Integers(8),
+    "int4": Integers(4),
+    "sign": Coded(ScaledSigns("l1"), "two-phase", feedback=True),
+}
+CARRIERS: Final = tuple(_NAMED)
+
+
+def carrier(which: str | Codec, form: str = "gather", feedback: bool = False) -> Carrier:
+    """A carrier by name, or a codec carried by `form`, with error `feedback`. Raises `UnsupportedError`."""
+    if not isinstance(which, str):
+        return Coded(which, form, feedback)
+    if which not in _NAMED:
+        raise UnsupportedError(
+            f"carrier must be one of {', '.join(CARRIERS)}, or a codec; got {which!r}{nearest(which, CARRIERS)}"
+        )
+    return _NAMED[which]
