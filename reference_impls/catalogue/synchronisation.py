@@ -41,4 +41,10 @@ ENTRIES: Mapping[str, Entry] = {
         "QSR on local AdamW",
         preset={"optimizer": "adamw"},
     ),
+    "lag": Entry(
+        f"{ALGORITHMS}.lag:LAG",
+        "synchronisation",
+        "1805.09965",
+        "a worker sends its gradient only when it has changed enough",
+    ),
 }

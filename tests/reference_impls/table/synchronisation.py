@@ -33,4 +33,6 @@ ROWS: tuple[Row, ...] = (
         replicas="average",
         plain=("adamw", {}),
     ),
+    Row("lag", "lag", {"momentum": 0.9}),
+    Row("lag-short-memory", "lag", {"xi": 0.5, "depth": 2, "optimizer": "adamw"}, close=1e-4),
 )

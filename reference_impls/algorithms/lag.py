@@ -1,0 +1,93 @@
+"""LAG: lazily aggregated gradients. A worker sends its gradient only when it has changed enough. arXiv 1805.09965.
+
+Worker m keeps the gradient it sent last, g_m'. It sends g_m - g_m' if |g_m - g_m'|^2 >= (1 / lr^2) sum_d xi |x_{k+1-d} -
+x_{k-d}|^2 over the last `depth` moves; everybody keeps the mean of all g_m' and steps with it. The rule is meant for full
+gradients: noise of mini-batches changes a gradient more than a small step does, so with them nearly everybody sends.
+
+Differences: written from knowledge of the rule; the paper's text could not be read. Its objective is a sum over workers,
+here a mean, by which the number of workers cancels from the condition. In the paper a silent worker saves its upload to a
+server. Here there is no server: a byte a rank says who wants to send, and only if nobody does is the all-reduce left out;
+`uploads` counts what a server would have received. Values that are not finite are always sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from reference_impls import wire
+from reference_impls.algorithm import (
+    Cost,
+    Shard,
+    Slot,
+    Traits,
+    option,
+    per_rank,
+    per_tensor,
+    replicated,
+)
+from reference_impls.algorithms.all_reduce import WithLocalOptimizer
+from reference_impls.codecs.sums import fixed_sum
+from reference_impls.collectives import Exchange, Group
+from reference_impls.errors import UnsupportedError
+
+
+@dataclass(frozen=True)
+class LAG(WithLocalOptimizer):
+    """g <- mean of the gradients that workers sent last. The condition is about the whole gradient."""
+
+    xi: float = option(0.1, "weight of each of the last moves in the condition; 0: everybody always sends")
+    depth: int = option(10, "D: how many moves the condition looks back")
+
+    scope: ClassVar[Literal["bucket", "model"]] = "model"
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return {
+            "sent": per_rank(),
+            "mean": replicated(),
+            "moves": per_tensor("replicated", lambda view, world: (self.depth,)),
+            "uploads": per_tensor("replicated", lambda view, world: None if view.start else (1,)),
+        }
+
+    def check(self, world: Group) -> None:
+        if not self.xi >= 0 or self.depth < 1:
+            raise UnsupportedError(f"LAG wants xi >= 0 and depth >= 1, got xi {self.xi}, depth {self.depth}")
+
+    def reduce(self, shard: Shard) -> Exchange[Tensor]:
+        sent, mean, moves = shard.state["sent"], shard.state["mean"], shard.state["moves"]
+        self._before(shard).copy_(shard.params)
+        change = shard.grads - sent
+        allowed = self.xi * torch.stack([fixed_sum(squares) for squares in moves.values()]).sum()
+        wants = ~(fixed_sum(change * change) * shard.clock.lr**2 < allowed)  # the first step, too, and NaN
+        votes = yield from shard.world.gather(wants.to(torch.uint8).view(1), "wants")
+        for count in shard.state["uploads"].values():
+            count.add_(int(votes.sum()))
+        if bool(votes.any()):
+            change.masked_fill_(~wants, 0.0)
+            sent.add_(change)
+            mean.add_((yield from shard.world.mean(change, "change")))
+        return torch.clone(mean)
+
+    def synchronize(self, shard: Shard) -> None:
+        before = self._before(shard)
+        for view in shard.views:
+            moves, moved = shard.state["moves"][view.name], shard.params[view.part] - before[view.part]
+            moves.copy_(moves.roll(1))
+            moves[0] = fixed_sum(moved * moved)
+
+    @staticmethod
+    def _before(shard: Shard) -> Tensor:
+        """The parameters before this step's update."""
+        return shard.scratch("before", shard.d, shard.params.dtype)
+
+    def traits(self) -> Traits:
+        return Traits("8 (n-1)/d, or that + 2 (n-1)/n x 32 as gradients change", unbiased=None, sums=True)
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        least = wire.all_gather(1, n)
+        return {"step": (least, least + wire.all_reduce(4 * wire.elements(shapes), n))}

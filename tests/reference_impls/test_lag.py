@@ -1,0 +1,103 @@
+"""LAG: lazy without noise, sends all of it otherwise, and keeps the mean of what was sent last."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls import SimulatedCluster
+from reference_impls.errors import UnsupportedError
+
+D, N = 40, 4
+CURVATURE = torch.linspace(0.05, 1, D, dtype=torch.float64)
+
+
+def cluster(lr: float = 0.5, **options: object) -> SimulatedCluster:
+    return SimulatedCluster("lag", [torch.ones(D, dtype=torch.float64)], N, lr=lr, **options)
+
+
+def gradient(x: Tensor, rank: int, noise: float = 0.0, step: int = 0) -> Tensor:
+    """Workers differ in curvature: those of small curvature change slowly."""
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    return CURVATURE * 10.0 ** (-rank) * x + noise * torch.randn(D, generator=generator, dtype=torch.float64)
+
+
+def train(trained: SimulatedCluster, steps: int, noise: float = 0.0) -> None:
+    for step in range(steps):
+        trained.step([[gradient(trained.parameters(r)[0], r, noise, step)] for r in range(N)])
+
+
+def uploads(trained: SimulatedCluster) -> int:
+    return int(trained.state(0, "uploads")[0]["0"])
+
+
+def test_without_a_memory_of_moves_it_is_the_all_reduce() -> None:
+    lazy = cluster(xi=0.0)
+    plain = SimulatedCluster("allreduce-sgd", [torch.ones(D, dtype=torch.float64)], N, lr=0.5)
+    train(lazy, 50, noise=0.1)
+    train(plain, 50, noise=0.1)
+    assert uploads(lazy) == 50 * N
+    torch.testing.assert_close(lazy.parameters(0)[0], plain.parameters(0)[0], rtol=0, atol=1e-12)
+
+
+def test_the_mean_is_that_of_the_gradients_sent_last() -> None:
+    trained = cluster()
+    for _ in range(30):
+        train(trained, 1)
+        sent = torch.stack([trained.state(r, "sent")[0] for r in range(N)])
+        torch.testing.assert_close(trained.state(2, "mean")[0], sent.mean(0), rtol=0, atol=1e-13)
+
+
+def test_full_gradients_are_sent_seldom_and_training_ends_where_the_plain_one_does() -> None:
+    lazy = cluster()
+    plain = SimulatedCluster("allreduce-sgd", [torch.ones(D, dtype=torch.float64)], N, lr=0.5)
+    train(lazy, 400)
+    train(plain, 400)
+
+    def loss(trained: SimulatedCluster) -> float:
+        return float((CURVATURE * trained.parameters(0)[0].square()).sum())
+
+    assert uploads(lazy) < 0.5 * 400 * N
+    assert loss(lazy) < 2 * loss(plain) < 1e-2 * float(CURVATURE.sum())
+
+
+def test_noise_makes_everybody_send() -> None:
+    trained = cluster()
+    train(trained, 100, noise=1.0)
+    assert uploads(trained) == 100 * N
+
+
+def test_nobody_sends_what_has_not_changed() -> None:
+    """Equal gradients for ever: after the first step the moves allow any change of zero, and only votes travel."""
+    trained = cluster()
+    for _ in range(5):
+        trained.step([[torch.ones(D, dtype=torch.float64)]] * N)
+    assert uploads(trained) == N
+    frame = trained.ledger.frame()
+    assert frame.groupby("stage")["calls"].sum().to_dict() == {"wants": 5, "change": 1}
+    torch.testing.assert_close(trained.parameters(0)[0], torch.full((D,), 1 - 5 * 0.5, dtype=torch.float64))
+
+
+def test_the_condition_looks_back_over_the_last_moves_only() -> None:
+    """One move long ago does not excuse silence: depth 1 forgets it after the next step."""
+    patient, forgetful = cluster(xi=0.1, depth=10), cluster(xi=0.1, depth=1)
+    for trained in (patient, forgetful):
+        for scale in (1.0, 0.01, 0.02):  # a long move, then short ones
+            trained.step([[torch.full((D,), scale, dtype=torch.float64)]] * N)
+    assert uploads(patient) < uploads(forgetful)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_not_finite_is_sent(bad: float) -> None:
+    trained = cluster()
+    train(trained, 3)
+    grads = [gradient(trained.parameters(r)[0], r) for r in range(N)]
+    grads[3][7] = bad
+    trained.step([[g] for g in grads])
+    assert all(not torch.isfinite(trained.parameters(r)[0]).all() for r in range(N))
+
+
+def test_impossible_options() -> None:
+    with pytest.raises(UnsupportedError, match="depth"):
+        cluster(depth=0)
