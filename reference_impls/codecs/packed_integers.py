@@ -67,6 +67,11 @@ def _add_planes(out: Tensor, words: Tensor) -> None:
     out.copy_(_planes(words).sum((-4, -3), dtype=torch.int32))
 
 
+def _folded(x: Tensor, rows: int, columns: int) -> Tensor:
+    """[..., rows columns] -> [..., rows, columns], a view."""
+    return x.view(*x.shape[:-1], rows, columns)
+
+
 def _check(wire: Tensor, numel: int, bits: int) -> None:
     if not 1 <= bits <= WIDEST:
         raise ValueError(f"integers are packed in 1 to {WIDEST} bits, not in {bits}")
@@ -82,7 +87,7 @@ def _words(wire: Tensor, bits: int, columns: int) -> Tensor:
     body = wire[..., : 4 * bits * columns]
     if body.stride(-1) != 1 or any(step % 4 for step in (body.storage_offset(), *body.stride()[:-1])):
         body = torch.empty(body.shape, dtype=torch.uint8, device=body.device).copy_(body)
-    return body.view(torch.int32).unflatten(-1, (bits, columns))
+    return _folded(body.view(torch.int32), bits, columns)
 
 
 def _tail(wire: Tensor, numel: int, bits: int) -> Tensor:
@@ -91,7 +96,7 @@ def _tail(wire: Tensor, numel: int, bits: int) -> Tensor:
     eight = torch.arange(8, dtype=torch.int32, device=wire.device)
     string = ((wire[..., 4 * bits * columns :].to(torch.int32).unsqueeze(-1) >> eight) & 1).flatten(-2)
     places = torch.arange(bits, dtype=torch.int32, device=wire.device)
-    return (string[..., : bits * count].unflatten(-1, (count, bits)) << places).sum(-1, dtype=torch.int32)
+    return (_folded(string[..., : bits * count], count, bits) << places).sum(-1, dtype=torch.int32)
 
 
 def pack(values: Tensor, bits: int, wire: Tensor) -> None:
@@ -102,7 +107,7 @@ def pack(values: Tensor, bits: int, wire: Tensor) -> None:
     places = torch.arange(bits, dtype=torch.int32, device=values.device)
     body = 4 * bits * columns
     if columns:
-        rows = values[..., : PLANES * columns].unflatten(-1, (PLANES, columns))
+        rows = _folded(values[..., : PLANES * columns], PLANES, columns)
         words = torch.empty((*values.shape[:-1], bits, columns), dtype=torch.int32, device=values.device)
         _pack_planes(rows, places.unsqueeze(-1), words)
         wire[..., :body].copy_(words.flatten(-2).view(torch.uint8))
@@ -110,7 +115,7 @@ def pack(values: Tensor, bits: int, wire: Tensor) -> None:
         last = values[..., PLANES * columns :].to(torch.int32)
         string = functional.pad(((last.unsqueeze(-1) >> places) & 1).flatten(-2), (0, -bits * count % 8))
         eight = torch.arange(8, dtype=torch.int32, device=values.device)
-        wire[..., body:].copy_((string.unflatten(-1, (-1, 8)) << eight).sum(-1))
+        wire[..., body:].copy_((_folded(string, -1, 8) << eight).sum(-1))
 
 
 def unpack(wire: Tensor, bits: int, out: Tensor) -> None:
@@ -119,7 +124,7 @@ def unpack(wire: Tensor, bits: int, out: Tensor) -> None:
     _check(wire, numel, bits)
     columns = numel // PLANES
     if columns:
-        target = out[..., : PLANES * columns].unflatten(-1, (PLANES, columns))
+        target = _folded(out[..., : PLANES * columns], PLANES, columns)
         _unpack_planes(target, _words(wire, bits, columns))
     if numel % PLANES:
         out[..., PLANES * columns :].copy_(_tail(wire, numel, bits))
@@ -131,7 +136,7 @@ def add_up(wire: Tensor, bits: int, total: Tensor) -> None:
     _check(wire, numel, bits)
     columns = numel // PLANES
     if columns:
-        target = total[..., : PLANES * columns].unflatten(-1, (PLANES, columns))
+        target = _folded(total[..., : PLANES * columns], PLANES, columns)
         _add_planes(target, _words(wire, bits, columns))
     if numel % PLANES:
         total[..., PLANES * columns :].copy_(_tail(wire, numel, bits).sum(-2, dtype=torch.int32))
