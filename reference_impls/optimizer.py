@@ -37,7 +37,8 @@ class DataParallelOptimizer(torch.optim.Optimizer):
 
     params: ``model.named_parameters()``, or groups of the form {"params": [(name, parameter), ...], **hyper}. algorithm:
     a registered name or a configured `Method`. lr and options: see `info`; options of the optimizer may differ by
-    group. group: process group (default: the world). seed: equal on all ranks. bucket_bytes: size of a bucket. clip_norm:
+    group. group: process group (default: the world). node_size: consecutive ranks that share a node, for methods that
+    tell groups within and across nodes apart. seed: equal on all ranks. bucket_bytes: size of a bucket. clip_norm:
     clip the reduced gradient by its global norm. lag: see `reference_impls.drivers.engine`. check: compare what ranks
     ask for (`first`, `each`, `off`). broadcast: start from rank 0's parameters. A parameter without gradient counts as
     zeros (torch's own optimizers would skip it).
@@ -53,6 +54,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         lr: float = 1e-3,
         *,
         group: dist.ProcessGroup | None = None,
+        node_size: int = 1,
         seed: int = 0,
         bucket_bytes: int = 4 << 20,
         clip_norm: float | None = None,
@@ -62,11 +64,19 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         broadcast: bool = True,
         **options: Any,
     ) -> None:
-        transport = ProcessGroup(group)
+        transport = ProcessGroup(group, node_size=node_size)
         method = create(algorithm, **options)
         groups = _named_groups(params, {"lr": lr, **method.hyperparameters})
         rank, size = transport.ranks[0], transport.sizes["world"]
-        worker = Worker(method.algorithm, groups, rank=rank, size=size, seed=seed, bucket_bytes=bucket_bytes)
+        worker = Worker(
+            method.algorithm,
+            groups,
+            rank=rank,
+            size=size,
+            node_size=node_size,
+            seed=seed,
+            bucket_bytes=bucket_bytes,
+        )
         super().__init__(worker.optimizer.param_groups, {"lr": lr, **method.hyperparameters})
         self._share_groups(worker)
         members = "-".join(map(str, dist.get_process_group_ranks(group)))
@@ -82,6 +92,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         self.ledger = Ledgers([ledger])
         self._worker = worker
         self._group = group
+        self._transport = transport
         self._team = Team([worker], Engine(transport, [ledger], lag), clip_norm)
         self._accumulating = False
         self._silent = False
@@ -191,6 +202,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         for hook in self._hooks:
             hook.remove()
         self._worker.release()
+        self._transport.close()
 
     def _share_groups(self, worker: Worker) -> None:
         self.param_groups = worker.optimizer.param_groups  # the same dicts: schedulers on either reach both

@@ -25,7 +25,8 @@ class SimulatedCluster:
 
     algorithm: a registered name, or a `Method` from `create`. params: the initial parameters, tensors of any shape
     (copied). lr: learning rate; `step(lr=...)` overrides it for one step. options: of the method and of its local
-    optimizer (see `info`). storage: optional pair of tensors [world_size, elements] (parameters, gradients) to live
+    optimizer (see `info`). node_size: consecutive ranks that share a node, for methods that tell groups within and
+    across nodes apart. storage: optional pair of tensors [world_size, elements] (parameters, gradients) to live
     in, so that the gradients of all workers can come from one batched call. Raises `UnknownAlgorithmError`,
     `UnknownOptionError`, `UnsupportedError`, `LayoutError`.
     """
@@ -39,13 +40,14 @@ class SimulatedCluster:
         seed: int = 0,
         *,
         names: Sequence[str] | None = None,
+        node_size: int = 1,
         bucket_bytes: int = 4 << 20,
         clip_norm: float | None = None,
         lag: int = 1,
         storage: tuple[Tensor, Tensor] | None = None,
         **options: Any,
     ) -> None:
-        transport = Lockstep(world_size)
+        transport = Lockstep(world_size, node_size)
         method = create(algorithm, **options)
         names = [str(i) for i in range(len(params))] if names is None else list(names)
         if len(names) != len(params):
@@ -61,6 +63,7 @@ class SimulatedCluster:
                     [group],
                     rank=rank,
                     size=world_size,
+                    node_size=node_size,
                     seed=seed,
                     bucket_bytes=bucket_bytes,
                     storage=rows,

@@ -2,13 +2,15 @@
 
 On gloo a wrong dtype or a wrong meaning gives wrong numbers without an error, a wrong size kills the process outside
 Python, and another collective hangs. All ranks compare with all; the process that hosts the store lingers until the
-others have read the verdict. Reads: n - 1 a collective and rank.
+others have read the verdict. Reads: n - 1 a collective and rank. In a group within
+or across nodes only its members compare.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
@@ -39,6 +41,7 @@ class Agreement:
         self._check = check
         self._timeout = timedelta(seconds=timeout_s)
         self._number = 0
+        self._compared: dict[tuple[int, ...], list[int]] = {}
         self._seen: dict[str, int] = {}
         self._active = check != "off"
         self._words: deque[str] = deque(maxlen=4)
@@ -54,17 +57,21 @@ class Agreement:
         """Compare the first steps of every kind again (after a checkpoint was loaded)."""
         self._seen.clear()
 
-    def before(self, signature: tuple[str, ...]) -> None:
-        """Compare `signature` with that of all ranks; `MismatchError` names two ranks, `PeerError` a silent one."""
+    def before(self, signature: tuple[str, ...], members: Sequence[int] | None = None) -> None:
+        """Compare `signature` with that of all `members` (all ranks).
+
+        `MismatchError` names two ranks, `PeerError` a silent one.
+        """
+        group = tuple(range(self._size) if members is None else members)
         word = f"{self._label}: ({', '.join(signature)})"
         self._words.append(word)
-        if not self._active or self._size == 1:
+        if not self._active or len(group) == 1:
             return
         self._number += 1
         prefix = f"agree/{self._number}"
         self._store.set(f"{prefix}/{self._rank}", word)
         words = []
-        for rank in range(self._size):
+        for rank in group:
             try:
                 self._store.wait([f"{prefix}/{rank}"], self._timeout)
             except RuntimeError as error:  # torch raises DistStoreError, a RuntimeError
@@ -75,14 +82,17 @@ class Agreement:
                 ) from error
             words.append(self._store.get(f"{prefix}/{rank}").decode())
         if len(set(words)) > 1:
-            self._linger(prefix)
-            other = next(rank for rank in range(self._size) if words[rank] != words[0])
+            self._linger(f"{prefix}/{group[0]}", len(group))
+            other = next(i for i, theirs in enumerate(words) if theirs != words[0])
             raise MismatchError(
-                f"rank 0 asks for {words[0]}, but rank {other} for {words[other]}. What a method sends must depend on its "
-                "options, the step and agreed values only; do all ranks run the same code with the same options?"
+                f"rank {group[0]} asks for {words[0]}, but rank {group[other]} for {words[other]}. What a method sends "
+                "must depend on its options, the step and agreed values only; do all ranks run the same code with the "
+                "same options?"
             )
-        if self._number > 2:  # nobody can still be reading the words before the last
-            self._store.delete_key(f"agree/{self._number - 2}/{self._rank}")
+        numbers = self._compared.setdefault(group, [])
+        numbers.append(self._number)
+        if len(numbers) > 2:  # of this group nobody can still be reading the words before the last
+            self._store.delete_key(f"agree/{numbers.pop(0)}/{self._rank}")
 
     def peer_lost(self, signature: tuple[str, ...], error: RuntimeError) -> PeerError:
         """The error for a collective that failed under way, with what the others asked for last."""
@@ -116,11 +126,11 @@ class Agreement:
             + (f"No word from rank {', '.join(silent)}." if silent else "")
         ).strip()
 
-    def _linger(self, prefix: str) -> None:
+    def _linger(self, prefix: str, readers: int) -> None:
         """Wait until all ranks have read the verdict (bounded): the host of the store must outlive the others."""
         read = self._store.add(f"{prefix}/read", 1)
         deadline = time.monotonic() + _LINGER_S
-        while self._rank == 0 and read < self._size and time.monotonic() < deadline:
+        while self._rank == 0 and read < readers and time.monotonic() < deadline:
             time.sleep(0.01)
             read = self._store.add(f"{prefix}/read", 0)
 

@@ -9,7 +9,7 @@ in rounds. Hence it is equal on all ranks, whatever arrives first.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Protocol
 
 from reference_impls.collectives import Collective, Finish, Pending, Start
@@ -23,6 +23,10 @@ class Transport(Protocol):
 
     ranks: Sequence[int]
     sizes: dict[str, int]
+
+    @property
+    def groups(self) -> Mapping[str, Sequence[Sequence[int]]]:
+        """Group name -> sets of local ranks that take part in one collective together, as places in `ranks`."""
 
     def launch(self, requests: Sequence[Collective]) -> Any:
         """Begin one collective; `requests[i]` comes from local rank `ranks[i]`. Answers a handle."""
@@ -155,10 +159,6 @@ class Engine:
             self._compare(requests)
             if isinstance(requests[0], Collective):
                 for ledger, request in zip(self.ledgers, requests, strict=True):
-                    if request.group not in self.transport.sizes:
-                        raise UnsupportedError(
-                            f"no group {request.group!r} here; known: {sorted(self.transport.sizes)}"
-                        )
                     ledger.record(request, self.transport.sizes[request.group])
                 flight.transport = self.transport
                 flight.handle = self.transport.launch(requests)
@@ -180,16 +180,30 @@ class Engine:
         return [self.complete(request.pending) for request in requests]
 
     def _compare(self, requests: Sequence[Any]) -> None:
-        """All local ranks must ask for the same thing; the message names the first two that do not."""
-        first = _describe(requests[0])
-        for i, request in enumerate(requests[1:], start=1):
-            other = _describe(request)
-            if other != first:
-                raise MismatchError(self._names(0, f"asks for {first}", i, f"asks for {other}"))
-        if not isinstance(requests[0], Collective | Start | Finish):
+        """All local ranks must ask for the same thing; the message names the first two that do not.
+
+        Only those of one set (of one node, say) need to agree on length, dtype and operation too.
+        """
+        self._equal(requests, range(len(requests)), _kind)
+        first = requests[0]
+        if isinstance(first, Collective):
+            if first.group not in self.transport.groups:
+                raise UnsupportedError(
+                    f"no group {first.group!r} here; known: {sorted(self.transport.groups)}"
+                )
+            for ranks in self.transport.groups[first.group]:
+                self._equal(requests, ranks, _describe)
+        elif not isinstance(first, Start | Finish):
             raise UsageError(
-                f"an exchange yielded {type(requests[0]).__name__}; write `yield from` before the verbs of a group"
+                f"an exchange yielded {type(first).__name__}; write `yield from` before the verbs of a group"
             )
+
+    def _equal(self, requests: Sequence[Any], ranks: Sequence[int], what: Callable[[Any], Any]) -> None:
+        first = requests[ranks[0]]
+        for i in ranks[1:]:
+            if what(requests[i]) != what(first):
+                asked, other = (f"asks for {_describe(request)}" for request in (first, requests[i]))
+                raise MismatchError(self._names(ranks[0], asked, i, other))
 
     def _names(self, i: int, what: str, j: int, other: str) -> str:
         step = self.ledgers[0].step
@@ -197,6 +211,11 @@ class Engine:
             f"step {step}: rank {self.transport.ranks[i]} {what}, but rank {self.transport.ranks[j]} {other}. What a "
             "method sends must depend on its options, the step and agreed values only, never on local data"
         )
+
+
+def _kind(request: Any) -> tuple[str, ...]:
+    """What even ranks of different nodes must agree on: collective, stage, group."""
+    return request.signature()[:3] if isinstance(request, Collective) else (_describe(request),)
 
 
 def _describe(request: Any) -> str:

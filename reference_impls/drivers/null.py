@@ -23,25 +23,28 @@ class NullTransport:
     def __init__(self, transport: Transport) -> None:
         self.ranks = transport.ranks
         self.sizes = transport.sizes
+        self.groups = transport.groups
 
     def launch(self, requests: Sequence[Collective]) -> list[Any]:
         """Answer at once; the handle is the list of answers."""
-        return [self._answer(request) for request in requests]
+        return [answer(request, self.sizes[request.group]) for request in requests]
 
     def wait(self, handle: list[Any]) -> list[Any]:
         """The answers."""
         return handle
 
-    def _answer(self, request: Collective) -> Tensor | None:
-        x, n = request.buffer, self.sizes[request.group]
-        if isinstance(request, AllReduce):
-            return x  # answers in its buffer, which stays as it is
-        if isinstance(request, AllGather):
-            return x.repeat(n, 1)
-        if isinstance(request, AllToAll):
-            return x.clone().view(n, -1)
-        if isinstance(request, SendRecv):
-            return None if request.source is None else x.clone()
-        raise UnsupportedError(
-            f"no local stand-in for {type(request).__name__}; give reference_impls.drivers.null one"
-        )
+
+def answer(request: Collective, n: int) -> Tensor | None:
+    """What `n` ranks that all hold this rank's buffer would be answered, sums left undone; for n = 1, the real answer."""
+    x = request.buffer
+    if isinstance(request, AllReduce):
+        return x  # answers in its buffer, which stays as it is
+    if isinstance(request, AllGather):
+        return x.repeat(n, 1)
+    if isinstance(request, AllToAll):
+        return x.clone().view(n, -1)
+    if isinstance(request, SendRecv):
+        return None if request.source is None else x.clone()
+    raise UnsupportedError(
+        f"no local stand-in for {type(request).__name__}; give reference_impls.drivers.null one"
+    )

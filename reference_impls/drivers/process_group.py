@@ -16,6 +16,8 @@ from torch import Tensor
 
 from reference_impls.collectives import AllGather, AllReduce, AllToAll, Collective, SendRecv
 from reference_impls.drivers.agreement import Agreement
+from reference_impls.drivers.groups import partitions
+from reference_impls.drivers.null import answer
 from reference_impls.errors import UnsupportedError, UsageError
 
 _GLOO_LACKS = (torch.int16, torch.uint16)
@@ -29,14 +31,32 @@ class _Launched(NamedTuple):
 
 
 class ProcessGroup:
-    """Carries collectives out for this process's rank. group: None is the default group. agreement: see there."""
+    """Carries collectives out for this process's rank.
 
-    def __init__(self, group: dist.ProcessGroup | None = None, agreement: Agreement | None = None) -> None:
+    group: None is the default group. node_size: ranks a node, the same on all ranks; groups within and across nodes are
+    made at construction, so construct on all ranks of `group` in the same order. agreement: see there.
+    """
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup | None = None,
+        agreement: Agreement | None = None,
+        node_size: int = 1,
+    ) -> None:
         if not dist.is_initialized():
             raise UsageError("call torch.distributed.init_process_group before building the optimizer")
         self.group = group
         self.ranks: Sequence[int] = [dist.get_rank(group)]
-        self.sizes = {"world": dist.get_world_size(group)}
+        rank, size = self.ranks[0], dist.get_world_size(group)
+        sets = partitions(size, node_size)
+        self.groups = {name: [[0]] for name in sets}
+        self.sizes = {name: len(found[0]) for name, found in sets.items()}
+        self.members = {name: next(ranks for ranks in found if rank in ranks) for name, found in sets.items()}
+        self._handles = {
+            name: group if len(found) == 1 else _subgroup(group, found, rank)
+            for name, found in sets.items()
+            if len(self.members[name]) > 1 or name == "world"
+        }
         self.backend = dist.get_backend(group)
         self.agreement = agreement
 
@@ -48,7 +68,7 @@ class ProcessGroup:
                 f"stage {request.stage!r}: gloo cannot carry {request.buffer.dtype}; send its bytes as a uint8 view"
             )
         if self.agreement is not None:
-            self.agreement.before(request.signature())
+            self.agreement.before(request.signature(), self.members[request.group])
         try:
             return self._launch(request)
         except RuntimeError as error:
@@ -63,39 +83,61 @@ class ProcessGroup:
             raise self._lost(handle.request, error) from error
         return [handle.answer]
 
+    def close(self) -> None:
+        """Give up the groups within and across nodes; on all ranks, when nothing is under way."""
+        for name, handle in self._handles.items():
+            if handle is not self._handles["world"] and name != "world":
+                dist.destroy_process_group(handle)
+        self._handles = {"world": self.group}
+
     def _launch(self, request: Collective) -> _Launched:
-        x, n = request.buffer, self.sizes["world"]
+        x, n = request.buffer, self.sizes[request.group]
+        if request.group not in self._handles:  # this rank alone
+            return _Launched(request, [], answer(request, 1))
+        group = self._handles[request.group]
         if isinstance(request, AllReduce):
-            return _Launched(
-                request, [dist.all_reduce(x, _OPS[request.op], group=self.group, async_op=True)], x
-            )
+            return _Launched(request, [dist.all_reduce(x, _OPS[request.op], group=group, async_op=True)], x)
         if isinstance(request, AllGather):
             rows = x.new_empty(n * x.numel())
-            return _Launched(request, [all_gather_rows(rows, x, self.group)], rows.view(n, -1))
+            return _Launched(request, [all_gather_rows(rows, x, group)], rows.view(n, -1))
         if isinstance(request, AllToAll):
             pieces = torch.empty_like(x)
             return _Launched(
                 request,
-                [dist.all_to_all_single(pieces, x, group=self.group, async_op=True)],
+                [dist.all_to_all_single(pieces, x, group=group, async_op=True)],
                 pieces.view(n, -1),
             )
         if isinstance(request, SendRecv):
-            return self._send_recv(request)
+            return self._send_recv(request, group)
         raise UnsupportedError(f"a process group cannot carry out {type(request).__name__}")
 
-    def _send_recv(self, request: SendRecv) -> _Launched:
-        operations, answer = [], None
+    def _send_recv(self, request: SendRecv, group: dist.ProcessGroup | None) -> _Launched:
+        operations, came = [], None
         if request.to is not None:
-            operations.append(dist.P2POp(dist.isend, request.buffer, group=self.group, group_peer=request.to))
+            operations.append(dist.P2POp(dist.isend, request.buffer, group=group, group_peer=request.to))
         if request.source is not None:
-            answer = torch.empty_like(request.buffer)
-            operations.append(dist.P2POp(dist.irecv, answer, group=self.group, group_peer=request.source))
-        return _Launched(request, dist.batch_isend_irecv(operations) if operations else [], answer)
+            came = torch.empty_like(request.buffer)
+            operations.append(dist.P2POp(dist.irecv, came, group=group, group_peer=request.source))
+        return _Launched(request, dist.batch_isend_irecv(operations) if operations else [], came)
 
     def _lost(self, request: Collective, error: RuntimeError) -> Exception:
         if self.agreement is None:
             return error
         return self.agreement.peer_lost(request.signature(), error)
+
+
+def _subgroup(
+    group: dist.ProcessGroup | None, sets: Sequence[Sequence[int]], rank: int
+) -> dist.ProcessGroup | None:
+    """Make the groups of `sets` (ranks of `group`), on all ranks in the same order; answers the one of `rank`."""
+    ranks = dist.get_process_group_ranks(group)
+    everybody = len(ranks) == dist.get_world_size()
+    own = None
+    for members in sets:
+        if everybody or rank in members:  # outside of `group` nobody would take part in making one
+            made = dist.new_group([ranks[i] for i in members], use_local_synchronization=not everybody)
+            own = made if rank in members else own
+    return own
 
 
 def all_gather_rows(rows: Tensor, x: Tensor, group: dist.ProcessGroup | None = None) -> Any:

@@ -21,6 +21,7 @@ class Serial:
         self.trace = trace
         self.ranks = transport.ranks
         self.sizes = transport.sizes
+        self.groups = transport.groups
 
     def launch(self, requests: Sequence[Collective]) -> list[Any]:
         """Carry the collective out; the handle is the list of answers."""

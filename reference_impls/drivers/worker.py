@@ -37,12 +37,13 @@ class Worker:
         *,
         rank: int,
         size: int,
+        node_size: int = 1,
         seed: int = 0,
         bucket_bytes: int = 4 << 20,
         storage: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         self.algorithm = algorithm
-        self.clock = Clock(Group("world", rank, size), seed=seed)
+        self.clock = Clock(Group("world", rank, size), seed=seed, node_size=node_size)
         algorithm.check(self.clock.world)
         places = canonical(groups)
         runs = cut(places, bucket_bytes if algorithm.scope == "bucket" else None)
@@ -135,6 +136,7 @@ class Worker:
             "version": STATE_VERSION,
             "world_size": self.clock.world.size,
             "rank": self.clock.world.rank,
+            "node_size": self.clock.node_size if self._depends_on_nodes() else None,
             "seed": self.clock.seed,
             "step": self.clock.step,
             "counters": dict(self.clock.counters),
@@ -143,6 +145,10 @@ class Worker:
             "parameters": {v.name: v.param.detach().clone() for s in self.shards for v in s.views},
             "optimizer": _cloned(self.optimizer.state_dict()),
         }
+
+    def _depends_on_nodes(self) -> bool:
+        """Whether this rank keeps what another cut into nodes would have made different."""
+        return self.clock.grouped and any(s.kind != "replicated" for s in self.algorithm.slots.values())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` gave on the same rank of a run with the same world size.
@@ -158,6 +164,12 @@ class Worker:
             raise LayoutError(
                 f"checkpoint is of rank {state['rank']} of {state['world_size']}, this is rank {world.rank} of "
                 f"{world.size}: per-rank state cannot be re-divided; resume with the same number of workers"
+            )
+        node_size = state.get("node_size")
+        if node_size is not None and node_size != self.clock.node_size:
+            raise LayoutError(
+                f"checkpoint holds what single ranks keep in nodes of {node_size} ranks, here a node has "
+                f"{self.clock.node_size}: give node_size={node_size}"
             )
         own = {v.name: v.param for s in self.shards for v in s.views}
         for name in own.keys() | state["parameters"].keys():
@@ -182,6 +194,7 @@ class Worker:
                 if key.split(":", 1)[0] == str(shard.index)
             }
         self.optimizer.load_state_dict(state["optimizer"])
+        self.clock.grouped |= node_size is not None
         self.clock.seed, self.clock.step = state["seed"], state["step"]
         self.clock.counters.clear()
         self.clock.counters.update(state["counters"])
