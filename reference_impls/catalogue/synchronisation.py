@@ -47,4 +47,36 @@ ENTRIES: Mapping[str, Entry] = {
         "1805.09965",
         "a worker sends its gradient only when it has changed enough",
     ),
+    "linear-rule": Entry(
+        f"{ALGORITHMS}.local_updates:QuadraticSynchronization",
+        "synchronisation",
+        "2310.14423",
+        "local steps whose period grows as alpha / lr",
+        preset={"power": 1.0},
+    ),
+    "cubic-rule": Entry(
+        f"{ALGORITHMS}.local_updates:QuadraticSynchronization",
+        "synchronisation",
+        "2310.14423",
+        "local steps whose period grows as (alpha / lr)^3",
+        preset={"power": 3.0},
+    ),
+    "post-local-sgd": Entry(
+        f"{ALGORITHMS}.round_rules:PostLocal",
+        "synchronisation",
+        "1808.07217",
+        "data-parallel up to a switch, then local steps",
+    ),
+    "swap": Entry(
+        f"{ALGORITHMS}.round_rules:SWAP",
+        "synchronisation",
+        "2001.02312",
+        "data-parallel up to a switch, then alone to one average at the end",
+    ),
+    "adacomm": Entry(
+        f"{ALGORITHMS}.round_rules:AdaComm",
+        "synchronisation",
+        "1810.08313",
+        "rounds that shorten as the loss falls",
+    ),
 }

@@ -46,6 +46,11 @@ def learning_rate(step: int) -> float:
     return LR / (1 + 0.2 * step)
 
 
+def told(step: int) -> dict[str, float]:
+    """What methods are told before a step (`observe`): a falling loss, so that one that plans by it has to act."""
+    return {"loss": 2.0 / (1 + step), "accuracy": min(1.0, step / 10)}
+
+
 def gradients(parameters: list[Tensor], rank: int, step: int) -> list[Tensor | None]:
     """The gradient of each parameter of a replica, in the order of `Net().parameters()`; None for the unused one."""
     model = Net(parameters[0].dtype)

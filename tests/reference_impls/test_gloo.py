@@ -9,7 +9,7 @@ import torch
 
 from reference_impls import DataParallelOptimizer
 from tests.reference_impls.gloo import run_ranks
-from tests.reference_impls.problem import LR, Net, batch, learning_rate
+from tests.reference_impls.problem import LR, Net, batch, learning_rate, told
 from tests.reference_impls.table import ROWS, STEPS, Row
 from tests.reference_impls.test_properties import advance, build
 
@@ -22,6 +22,7 @@ def _train(model: Net, optimizer: DataParallelOptimizer, rank: int, first: int, 
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step)
         optimizer.zero_grad()
+        optimizer.observe(**told(step))
         x, y = batch(rank, step)
         (model(x) - y).square().mean().backward()
         optimizer.step()

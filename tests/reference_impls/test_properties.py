@@ -9,7 +9,7 @@ import torch
 
 from reference_impls import SimulatedCluster, list_algorithms
 from reference_impls.optimizers import local_optimizer
-from tests.reference_impls.problem import LR, Net, gradients, learning_rate, names
+from tests.reference_impls.problem import LR, Net, gradients, learning_rate, names, told
 from tests.reference_impls.table import ROWS, STEPS, Row
 
 every_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
@@ -33,6 +33,7 @@ def build(row: Row, world_size: int, bucket_bytes: int = 256) -> SimulatedCluste
 def advance(cluster: SimulatedCluster, first: int, last: int) -> None:
     for step in range(first, last):
         grads = [gradients(cluster.parameters(r), r, step) for r in range(cluster.world_size)]
+        cluster.observe(**told(step))
         cluster.step(grads, lr=learning_rate(step))
 
 
@@ -48,7 +49,7 @@ def test_replicas_are_equal_where_the_method_says_so(row: Row, world_size: int) 
     compared = 0
     for step in range(STEPS):
         advance(cluster, step, step + 1)
-        if row.replicas == "step" or cluster.kind == "average":
+        if row.replicas == "step" or cluster.kind in ("average", "step"):
             compared += 1
             for rank in range(1, world_size):
                 for ours, theirs in zip(cluster.parameters(0), cluster.parameters(rank), strict=True):
@@ -118,6 +119,7 @@ def test_training_descends(row: Row) -> None:
     cluster = SimulatedCluster(row.algorithm, [torch.zeros(300)], 4, lr=0.05, **options)
     for step in range(60):
         noise = torch.randn(4, 300, generator=generator) * 0.1
+        cluster.observe(**told(step))
         cluster.step(
             [[cluster.parameters(r)[0] - target + noise[r]] for r in range(4)],
             lr=0.05 * (1 - step / 60) + 1e-4,

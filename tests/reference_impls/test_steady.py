@@ -13,7 +13,7 @@ from reference_impls.algorithms.local_updates import ROUNDS, LocalUpdates
 from reference_impls.collectives import Group
 from reference_impls.reducers.momentum_sync import MomentumSync
 from reference_impls.registry import Method
-from tests.reference_impls.problem import LR, Net, gradients, learning_rate, names
+from tests.reference_impls.problem import LR, Net, gradients, learning_rate, names, told
 from tests.reference_impls.table import ROWS, STEPS, Row
 
 SIZE = 3
@@ -30,6 +30,7 @@ def kinds_of(members: SimulatedCluster, steps: int) -> list[str]:
     found = []
     for step in range(steps):
         grads = [gradients(members.parameters(r), r, step) for r in range(SIZE)]
+        members.observe(**told(step))
         members.step(grads, lr=learning_rate(step))
         found.append(members.kind)
     return found
@@ -87,7 +88,9 @@ def test_steps_of_the_kind_come_at_once_often_and_send_the_same(row: Row, kind: 
         row.options.get("momentum_sync") == "selective" and kind == "sync"
     ):  # sends what was measured to disagree
         assert stages(timed, kind) == stages(real, kind)
-    elif isinstance(steady.wire_bytes([(174,)], SIZE)[kind], tuple):  # data decide how much, and what is left out
+    elif isinstance(
+        steady.wire_bytes([(174,)], SIZE)[kind], tuple
+    ):  # data decide how much, and what is left out
         assert stages(timed, kind) & stages(real, kind)
     else:
         assert len(sent(timed, kind)) == 1
@@ -102,8 +105,11 @@ def test_what_is_steady_is_its_own_steady_configuration(row: Row, kind: str) -> 
 
 @pytest.mark.parametrize("row", LOCAL, ids=lambda row: row.id)
 def test_local_updates_are_timed_by_whole_rounds(row: Row) -> None:
-    assert set(kinds_of(cluster(method(row)), STEPS)) <= {"local", "average"}
-    rounds = method(row).algorithm.steady()
+    seen = set(kinds_of(cluster(method(row)), STEPS))
+    assert seen <= {"local", "average", "step"}
+    rounds = dict(method(row).algorithm.steady())
+    if "step" in seen:  # data-parallel at first
+        assert set(kinds_of(cluster(with_steady(row, rounds.pop("step"))), 4)) == {"step"}
     assert list(rounds) == [f"round-{h}" for h in ROUNDS]
     for h in ROUNDS[:3]:
         timed = cluster(with_steady(row, rounds[f"round-{h}"]))

@@ -1,0 +1,154 @@
+"""Local updates by other rules than a constant or QSR's: post-local SGD, SWAP, AdaComm. 1808.07217, 2001.02312, 1810.08313.
+
+Post-local SGD is data-parallel up to a switch, then takes rounds of H local steps. SWAP is data-parallel up to a switch,
+then every worker goes on alone to the end, where weights are averaged once. AdaComm starts with long rounds and shortens
+them as the loss falls. (The linear and the cubic rule are QSR's with another power.)
+
+Differences: none of the three papers could be read beyond the abstract; code of others was. Before the switch gradients are
+averaged (post-local SGD's code averages parameters every step: the same for SGD, not for AdamW); rounds begin at the switch
+(there they follow a global index, and the first may be shorter). SWAP stops its first phase at a training accuracy: here
+at a step, or when ``observe(accuracy=...)`` reaches `switch_accuracy`; smaller batches and rates of its second phase belong
+to the schedule. AdaComm's intervals are counted in steps (there in seconds), since a run must not depend on the machine; it
+plans by the loss told to ``observe(loss=...)``, averaged over workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from reference_impls import wire
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, option
+from reference_impls.algorithms.all_reduce import AllReduce
+from reference_impls.algorithms.local_updates import LocalUpdates
+from reference_impls.collectives import Exchange, Group
+from reference_impls.errors import UnsupportedError, UsageError
+from reference_impls.schedules.adaptive import adacomm_period
+from reference_impls.schedules.rules import Constant, Rule
+
+
+@dataclass(frozen=True)
+class Switching(LocalUpdates):
+    """Data-parallel at first (kind ``step``), then rounds of local steps (``local``, ``average``)."""
+
+    switch_step: int | None = option(None, "first step of the second phase; default: half of total_steps")
+
+    @property
+    def switch(self) -> int | None:
+        """The first step of the second phase."""
+        if self.switch_step is not None or self.total_steps is None:
+            return self.switch_step
+        return self.total_steps // 2
+
+    def check(self, world: Group) -> None:
+        super().check(world)
+        if self.switch is None or self.switch < 0:
+            raise UnsupportedError(
+                "say when data-parallel training ends: switch_step >= 0, or total_steps, half of which it then is"
+            )
+
+    def switched(self, clock: Clock) -> bool:
+        """Whether the second phase has begun; called by `plan`."""
+        assert self.switch is not None  # check() has refused it
+        return clock.step >= self.switch
+
+    def plan(self, clock: Clock) -> Exchange[str] | str:
+        return super().plan(clock) if self.switched(clock) else "step"
+
+    def reduce(self, shard: Shard) -> Exchange[Tensor] | Tensor:
+        return shard.world.mean(shard.grads, "gradient") if shard.kind == "step" else shard.grads
+
+    def steady(self) -> Mapping[str, Algorithm]:
+        return {"step": AllReduce(optimizer=self.optimizer), **super().steady()}
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        return {"step": wire.all_reduce(4 * wire.elements(shapes), n), **super().wire_bytes(shapes, n)}
+
+
+@dataclass(frozen=True)
+class PostLocal(Switching):
+    """Post-local SGD: H = 1 by gradients until the switch, then rounds of `period` steps."""
+
+    period: int = option(16, "H: local steps in a round after the switch")
+
+    def rule(self) -> Rule:
+        return Constant(self.period, total=self.total_steps)
+
+
+@dataclass(frozen=True)
+class SWAP(Switching):
+    """Stochastic weight averaging in parallel: one round from the switch to the end."""
+
+    switch_accuracy: float | None = option(
+        None, "switch as soon as observe(accuracy=...) tells this much, at the latest at switch_step"
+    )
+
+    def rule(self) -> Rule:
+        if self.total_steps is None:
+            raise UnsupportedError("SWAP averages once, at the end of training: give total_steps")
+        return Constant(self.total_steps, total=self.total_steps)
+
+    def switched(self, clock: Clock) -> bool:
+        reached = (
+            self.switch_accuracy is not None
+            and clock.observed.get("accuracy", -float("inf")) >= self.switch_accuracy
+        )
+        if reached or super().switched(clock):
+            clock.counters["switched"] = 1
+        return bool(clock.counters.get("switched", 0))
+
+
+@dataclass(frozen=True)
+class AdaComm(LocalUpdates):
+    """Rounds whose length follows the root of the loss."""
+
+    first_period: int = option(16, "tau_0: steps of the first rounds")
+    adapt_every: int = option(100, "steps between changes of the length")
+    decay: float = option(
+        0.5, "gamma: what a round shrinks by when the loss alone does not shorten it (paper)"
+    )
+    form: Literal["paper", "paddle"] = option(
+        "paper", "paper, or paddle: tau_0 inside the root, from 1 to 16"
+    )
+
+    def rule(self) -> Rule:
+        return Constant(self.first_period, total=self.total_steps)
+
+    def check(self, world: Group) -> None:
+        super().check(world)
+        if self.adapt_every < 1 or not 0 < self.decay <= 1:
+            raise UnsupportedError("AdaComm wants adapt_every >= 1 and 0 < decay <= 1")
+        if self.form not in ("paper", "paddle"):
+            raise UnsupportedError(f"form must be paper or paddle, got {self.form!r}")
+
+    def plan(self, clock: Clock) -> Exchange[str]:
+        counters = clock.counters
+        left = int(counters.get("left", 0))
+        if not left:
+            if clock.step >= counters.get("adapt_at", 0):
+                yield from self._adapt(clock)
+            left = Constant(int(counters["period"]), total=self.total_steps).period(clock.step, clock.lr)
+        counters["left"] = left - 1
+        return "local" if left > 1 else "average"
+
+    def _adapt(self, clock: Clock) -> Exchange[None]:
+        """Agree on the loss and set the length of the next rounds."""
+        if "loss" not in clock.observed:
+            raise UsageError(
+                "AdaComm plans by the loss: call optimizer.observe(loss=...) before each backward pass"
+            )
+        own = torch.tensor([clock.observed["loss"]], dtype=torch.float64)
+        loss = float((yield from clock.world.mean(own, "loss")))
+        counters = clock.counters
+        counters["adapt_at"] = clock.step + self.adapt_every
+        if "first_loss" not in counters:
+            counters.update(first_loss=loss, first_lr=clock.lr, period=self.first_period)
+            return
+        counters["period"] = adacomm_period(
+            int(counters["period"]), self.first_period, loss / counters["first_loss"],
+            counters["first_lr"] / clock.lr if clock.lr else float("inf"), self.decay, self.form,
+        )  # fmt: skip
