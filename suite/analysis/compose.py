@@ -3,16 +3,17 @@
 The method itself says which kind every step is (its `plan`, asked with the run's own learning rates), so nothing has
 to be trained for it. A method with kinds of steps costs the sum of count times seconds over the kinds. A method of
 local steps costs the sum over its rounds of T(H), the seconds of a round of H steps, which is measured at a few H:
-between them it is interpolated linearly, beyond them extrapolated with the slope of the nearest two.
+between them it is interpolated linearly, beyond them extrapolated with the slope of the nearest two. A method may do both,
+one after the other: data-parallel steps at first, say, then rounds.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NoReturn
 
 from reference_impls import create
 from reference_impls.algorithm import Clock
@@ -31,20 +32,31 @@ class CompositionError(ValueError):
 
 @dataclass(frozen=True)
 class Makeup:
-    """What a training of `steps` steps consists of: how many units of each kind. `rounds`: the kinds are rounds."""
+    """What a training of `steps` steps consists of: how many units of each kind. `rounds`: some kinds are rounds."""
 
     steps: int
     units: Mapping[str, int]
     rounds: bool
 
 
+class _Untold(dict[str, float]):
+    """What is told in training, before there is one: nobody can look at it."""
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise CompositionError("which steps it takes depends on the data, so nothing can be composed")
+
+    __getitem__ = __contains__ = get = _refuse  # type: ignore[assignment]
+
+
 def planned_kinds(spec: RunSpec) -> list[str]:
     """The kind of every step of a run, as its method plans them.
 
-    Raises CompositionError for a method whose plan asks the other ranks, and what `create` raises.
+    Raises CompositionError for a method whose plan asks the other ranks or looks at what it is told in training, and
+    what `create` raises.
     """
     algorithm = create(spec.algorithm.name, **spec.algorithm.options).algorithm
     clock, rate = Clock(Group("world", 0, spec.world_size), seed=spec.seed), learning_rate(spec)
+    clock.observed = _Untold()
     kinds = []
     for step in range(spec.steps):
         clock.step, clock.lr = step, rate(step)
@@ -59,24 +71,29 @@ def planned_kinds(spec: RunSpec) -> list[str]:
 def makeup(kinds: Sequence[str], timed: Sequence[str]) -> Makeup:
     """Sort the steps of a training into the kinds that were timed for its method.
 
-    Where these are rounds, every run of local steps with the step that ends it is one. Raises CompositionError when a
-    kind of step was not timed or the training ends inside a round.
+    Where some of these are rounds, every run of local steps with the step that ends it is one, and so is a single step
+    of a kind that was not timed by itself. Raises CompositionError when a kind of step was not timed or the training
+    ends inside a round.
     """
-    rounds = bool(timed) and all(kind.startswith(ROUND) for kind in timed)
-    if not rounds:
+    alone = {kind for kind in timed if not kind.startswith(ROUND)}
+    if len(alone) == len(timed):
         counts = Counter(kinds)
-        if missing := sorted(counts.keys() - set(timed)):
+        if missing := sorted(counts.keys() - alone):
             raise CompositionError(f"no steps of the kind {', '.join(missing)} were timed")
         return Makeup(len(kinds), dict(sorted(counts.items())), rounds=False)
-    lengths, length = Counter[int](), 0
+    single, lengths, length = Counter[str](), Counter[int](), 0
     for kind in kinds:
+        if not length and kind in alone:
+            single[kind] += 1
+            continue
         length += 1
         if kind != LOCAL:
             lengths[length] += 1
             length = 0
     if length:
         raise CompositionError(f"the training ends {length} steps into a round")
-    return Makeup(len(kinds), {f"{ROUND}{h}": lengths[h] for h in sorted(lengths)}, rounds=True)
+    units = dict(sorted(single.items())) | {f"{ROUND}{h}": lengths[h] for h in sorted(lengths)}
+    return Makeup(len(kinds), units, rounds=bool(lengths))
 
 
 def round_length(kind: str) -> int:
@@ -88,19 +105,24 @@ def composition(parts: Makeup, timed: Sequence[str]) -> str:
     """In words how the seconds come about, as it stands in the table."""
     if not parts.rounds:
         return "one kind" if len(parts.units) == 1 else "several kinds"
-    needed, known = {round_length(kind) for kind in parts.units}, {round_length(kind) for kind in timed}
+    needed, known = _lengths(parts.units), _lengths(timed)
     if needed <= known:
         return "rounds measured"
     inside = min(known) <= min(needed) and max(needed) <= max(known)
     return "rounds interpolated" if inside else "rounds extrapolated"
 
 
+def _lengths(kinds: Iterable[str]) -> set[int]:
+    return {round_length(kind) for kind in kinds if kind.startswith(ROUND)}
+
+
 def composed_s(parts: Makeup, unit_s: Mapping[str, float]) -> float:
     """Seconds of the training from the seconds of a unit of each timed kind. Raises CompositionError."""
-    if not parts.rounds:
-        return sum(count * unit_s[kind] for kind, count in parts.units.items())
-    known = {round_length(kind): seconds for kind, seconds in unit_s.items()}
-    return sum(count * round_s(round_length(kind), known) for kind, count in parts.units.items())
+    known = {round_length(kind): seconds for kind, seconds in unit_s.items() if kind.startswith(ROUND)}
+    return sum(
+        count * (round_s(round_length(kind), known) if kind.startswith(ROUND) else unit_s[kind])
+        for kind, count in parts.units.items()
+    )
 
 
 def round_s(h: int, known: Mapping[int, float]) -> float:
