@@ -103,7 +103,7 @@ class View:
 
 @dataclass(slots=True)
 class Clock:
-    """Time as a method sees it. `plan` is the only writer of `counters`; everything else only reads.
+    """Time as a method sees it. `plan` writes `counters`, and what `remember` answers goes there; the rest only reads.
 
     step: completed steps. kind: kind of the present step, as `plan` said. lr: learning rate of the first parameter
     group for this step. world: all ranks. node_size: ranks a node. observed: scalars told by ``optimizer.observe``.
@@ -286,12 +286,17 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
         return self.defaults
 
     def plan(self, clock: Clock) -> Exchange[str] | str:
-        """Once a step, for all shards: the kind of this step. The only place that writes ``clock.counters``."""
+        """Once a step, for all shards: the kind of this step. Writes ``clock.counters``; only `remember` does so too."""
         return "step"
 
     def reduce(self, shard: Shard) -> Exchange[Tensor] | Tensor:
         """Gradient -> what is applied, Tensor[d]. May run while backward goes on."""
         return shard.grads
+
+    def remember(self, shards: Sequence[Shard], reduced: Sequence[Tensor]) -> Mapping[str, int | float]:
+        """Numbers for the next `plan`, from what all shards reduced to (before it is clipped): kept in
+        ``clock.counters``. From agreed values only, so that they are equal on all ranks."""
+        return {}
 
     def update(self, shard: Shard, reduced: Tensor) -> None:
         """Local, after backward. By default hands `reduced` to the inner optimizer as the gradient."""

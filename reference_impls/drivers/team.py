@@ -88,6 +88,7 @@ class Team:
         results = self.engine.finish()[::-1]  # submissions came last shard first
         for i, worker in enumerate(self.workers):
             reduced = [per_rank[i] for per_rank in results]
+            worker.clock.counters.update(worker.algorithm.remember(worker.shards, reduced))
             self._clip(reduced)
             for shard, value in zip(worker.shards, reduced, strict=True):
                 worker.algorithm.update(shard, value)
