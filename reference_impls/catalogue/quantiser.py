@@ -13,4 +13,10 @@ ENTRIES: Mapping[str, Entry] = {
         "2305.18627",
         "unbiased codes on one global scale, summed as integers",
     ),
+    "powersgd": Entry(
+        f"{ALGORITHMS}.powersgd:PowerSGD",
+        "quantiser",
+        "1905.13727",
+        "matrices as two thin factors, with error feedback",
+    ),
 }

@@ -1,0 +1,74 @@
+"""Matrices as products of two thin factors: the arithmetic of PowerSGD, without collectives. arXiv 1905.13727.
+
+A tensor is a matrix M [a, b]; a factor of rank r is kept row by row, P [r, a] and Q [r, b], and stands for P^T Q. One step
+of subspace iteration makes P = Q M^T, orthonormalises its rows and takes Q = P M: the best Q for these P.
+
+Orthonormalisation. Gram-Schmidt, twice over, sums by the fixed tree (`codecs.sums`) and everything else element-wise, so
+that all ranks have the same bits from the same P on any number of threads. Row j depends on rows 0 .. j alone: the first
+rows of a factor of high rank are a factor of low rank. A row of which less than 64 eps of its length is left holds
+rounding noise; it becomes zero, and so does its row of Q. `refreshed` draws zero rows anew, so a gradient that was zero
+(or of low rank) once is followed again when it is not. NaN and infinities make their rows NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Final, Literal
+
+import torch
+from torch import Tensor
+
+from reference_impls.codecs.sums import fixed_sum
+from reference_impls.randomness import Key
+
+__all__ = ["Reshape", "compresses", "matrix", "orthonormal", "refreshed"]
+
+Reshape = Literal["first", "balanced"]
+_NOISE: Final = 64
+
+
+def matrix(shape: Sequence[int], reshape: Reshape = "first") -> tuple[int, int] | None:
+    """(a, b) of the matrix that a tensor of this shape is taken for, None for scalars and vectors.
+
+    ``first``: first dimension against all others. ``balanced``: cut between the two dimensions where a + b is least (the
+    earlier cut of two equal ones).
+    """
+    if len(shape) < 2:
+        return None
+    cuts = [(prod(shape[:i]), prod(shape[i:])) for i in range(1, len(shape))]
+    return cuts[0] if reshape == "first" else min(cuts, key=sum)
+
+
+def compresses(a: int, b: int, rank: int, rate: float) -> bool:
+    """Whether two factors of this rank are smaller than the matrix by more than the factor `rate`."""
+    return a * b > rate * rank * (a + b)
+
+
+def refreshed(q: Tensor, key: Key) -> Tensor:
+    """Q [r, b] with rows of largest magnitude 1, where zero rows are draws from `key`, uniform in [-1, 1).
+
+    Row j uses elements j b .. of the stream. A new tensor.
+    """
+    rank, b = q.shape
+    largest = q.abs().amax(-1, keepdim=True)
+    fresh = (key.uniform(rank * b, q.device).view(rank, b) * 2 - 1).to(q.dtype)
+    return torch.where(largest == 0, fresh, q / largest)
+
+
+def orthonormal(p: Tensor) -> Tensor:
+    """Rows of P [..., r, a] made orthonormal in their order; rows of noise become zero. A new tensor."""
+    largest = p.abs().amax(-1, keepdim=True)
+    p = p / torch.where(largest == 0, 1.0, largest)
+    noise = (_NOISE * torch.finfo(p.dtype).eps) ** 2
+    for j in range(p.shape[-2]):
+        row, before = p[..., j, :], p[..., :j, :]
+        whole = fixed_sum(row.square()).unsqueeze(-1)
+        for _ in range(2 if j else 0):
+            along = fixed_sum(before * row.unsqueeze(-2))
+            for i in range(j):
+                row = row - along[..., i : i + 1] * before[..., i, :]
+        rest = fixed_sum(row.square()).unsqueeze(-1)
+        gone = (rest < noise * whole) | (rest == 0)
+        p[..., j, :] = torch.where(gone, 0.0, row / torch.where(gone, 1.0, rest).sqrt())
+    return p

@@ -1,0 +1,278 @@
+"""PowerSGD on simulated workers: exact where the rank suffices, nothing lost, the hook's own arithmetic, no dead factors."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import _orthogonalize
+
+from reference_impls import SimulatedCluster, create
+from reference_impls.codecs.low_rank import compresses, matrix, orthonormal, refreshed
+from reference_impls.errors import UnsupportedError
+from reference_impls.randomness import Key
+
+ALL = {"min_compression_rate": 0.0}
+KEY = Key.of(seed=1, step=2, stage="test")
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def cluster(n: int, *shapes: tuple[int, ...], dtype: torch.dtype = torch.float64, **options: object):
+    start = [torch.zeros(shape, dtype=dtype) for shape in shapes]
+    return SimulatedCluster("powersgd", start, n, lr=1.0, **options)
+
+
+def step(members: SimulatedCluster, grads: list[list[Tensor]]) -> list[Tensor]:
+    """One step of SGD with lr 1: what was applied, tensor by tensor, after a check that all ranks applied the same."""
+    before = [p.clone() for p in members.parameters(0)]
+    members.step(grads)
+    for rank in range(1, members.world_size):
+        for one, other in zip(members.parameters(0), members.parameters(rank), strict=True):
+            assert torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0))
+    return [b - p for b, p in zip(before, members.parameters(0), strict=True)]
+
+
+def error(members: SimulatedCluster, rank: int, name: str = "0") -> Tensor:
+    return members.state(rank, "error")[0][name]
+
+
+@pytest.mark.parametrize("r", [1, 2, 5])
+@pytest.mark.parametrize("rank_of_mean", [1, 2, 5])
+def test_exact_after_one_step_where_the_rank_suffices(r: int, rank_of_mean: int) -> None:
+    """Only the mean need be of low rank: what workers add to it and take from each other is not."""
+    mean = normal(30, rank_of_mean) @ normal(rank_of_mean, 20, seed=1)
+    noise = normal(30, 20, seed=2)
+    members = cluster(4, (30, 20), rank=r, **ALL)
+    (applied,) = step(members, [[mean + sign * noise] for sign in (1, -1, 2, -2)])
+    off = float((applied - mean).norm() / mean.norm())
+    assert off < 1e-12 if r >= rank_of_mean else off > 1e-3
+
+
+@pytest.mark.parametrize("options", [{"rank": 1}, {"rank": 3}, {"rank": 3, "warm_start": False}])
+@pytest.mark.parametrize("n", [2, 3, 8])
+def test_what_is_applied_is_the_mean_plus_the_change_of_the_error(n: int, options: dict) -> None:
+    members = cluster(n, (12, 3, 3), **options, **ALL)
+    before = torch.zeros(12 * 9, dtype=torch.float64)
+    for t in range(5):
+        g = normal(n, 12, 3, 3, seed=t)
+        (applied,) = step(members, [[g[i]] for i in range(n)])
+        after = torch.stack([error(members, i) for i in range(n)]).mean(0)
+        torch.testing.assert_close(applied.view(-1), g.mean(0).view(-1) + before - after, rtol=0, atol=1e-13)
+        before = after.clone()
+    assert before.abs().max() > 0.1
+
+
+def test_the_answer_is_the_projection_onto_the_rows_of_p() -> None:
+    """Without error feedback: what was lost is orthogonal to what was applied, for the mean of the workers."""
+    members = cluster(3, (20, 15), rank=3, error_feedback=False, **ALL)
+    g = normal(3, 20, 15)
+    (applied,) = step(members, [[x] for x in g])
+    assert abs(float(((g.mean(0) - applied) * applied).sum())) < 1e-12 * float(applied.square().sum())
+    assert int(torch.linalg.matrix_rank(applied)) == 3
+    with pytest.raises(KeyError):
+        members.state(0, "error")
+
+
+@pytest.mark.parametrize("r", [1, 2, 3, 4])
+def test_the_same_arithmetic_as_the_hook_of_torch(r: int) -> None:
+    """Same Q at the start: torch's orthogonalisation, its order of operations, warm start and error feedback."""
+    n, a, b = 3, 24, 18
+    members = cluster(n, (a, b), rank=r, **ALL)
+    q = refreshed(torch.zeros(r, b, dtype=torch.float64), members_key(members)).T.contiguous()
+    lacks = torch.zeros(n, a, b, dtype=torch.float64)
+    for t in range(4):
+        g = normal(n, a, b, seed=10 + t)
+        (applied,) = step(members, [[x] for x in g])
+        m = g + lacks
+        if t:
+            _orthogonalize(q.unsqueeze(0), 0)
+        p = (m @ q).sum(0)
+        _orthogonalize(p.unsqueeze(0), 0)
+        q = (m.transpose(1, 2) @ p).sum(0) / n
+        torch.testing.assert_close(applied, p @ q.T, rtol=1e-9, atol=1e-12)
+        lacks = m - p @ q.T
+
+
+def members_key(members: SimulatedCluster) -> Key:
+    return Key.of(seed=0, step=0, stage="gradient-q", name="0")
+
+
+def test_steps_together_find_the_best_approximation() -> None:
+    """Subspace iteration: on a gradient that stays, warm starts reach what the singular values allow; new draws do not."""
+    u, v = (torch.linalg.qr(normal(40, 6, seed=s)).Q for s in (3, 4))
+    m = u @ torch.diag(torch.tensor([5.0, 4.0, 1.0, 0.9, 0.5, 0.1], dtype=torch.float64)) @ v.T
+    best = math.sqrt(1.0 + 0.81 + 0.25 + 0.01)
+    lost = {}
+    for warm in (True, False):
+        members = cluster(2, (40, 40), rank=2, error_feedback=False, warm_start=warm, **ALL)
+        lost[warm] = [float((step(members, [[m], [m]])[0] - m).norm()) for _ in range(8)]
+    assert lost[True][-1] == pytest.approx(best, rel=1e-6)
+    assert min(lost[False]) > 1.001 * best
+
+
+def test_a_matrix_of_zeros_is_followed_again_when_it_moves() -> None:
+    for r in (1, 2, 3):
+        members = cluster(2, (20, 10), rank=r, **ALL)
+        zero = torch.zeros(20, 10, dtype=torch.float64)
+        for _ in range(2):
+            (applied,) = step(members, [[zero], [zero]])
+            assert torch.equal(applied, zero)
+        m = normal(20, 1) @ normal(1, 10, seed=1)
+        (applied,) = step(members, [[m], [m]])
+        torch.testing.assert_close(applied, m)
+
+
+def test_one_row_that_is_lost_is_found_again() -> None:
+    """Rank 3 on a gradient of rank 1: two rows hold rounding noise; when the gradient has rank 3, all are in use."""
+    members = cluster(2, (20, 10), rank=3, error_feedback=False, **ALL)
+    low = normal(20, 1) @ normal(1, 10, seed=1)
+    (applied,) = step(members, [[low], [low]])
+    torch.testing.assert_close(applied, low)
+    full = normal(20, 3, seed=2) @ normal(3, 10, seed=3)
+    (applied,) = step(members, [[full], [full]])
+    torch.testing.assert_close(applied, full)
+
+
+@pytest.mark.parametrize("scale", [1e-42, 1e-30, 1e-20, 1.0, 1e15, 1e30])
+def test_any_magnitude_is_followed(scale: float) -> None:
+    """float32: neither squares nor Q = M^T P over- or underflow, step after step."""
+    members = cluster(2, (16, 12), rank=2, dtype=torch.float32, **ALL)
+    m = (normal(16, 1) @ normal(1, 12, seed=1)).float() * scale
+    for _ in range(4):
+        (applied,) = step(members, [[m], [m]])
+        assert float((applied.double() - m.double()).norm()) <= 0.2 * float(m.double().norm())
+        assert scale < 1e-40 or torch.allclose(applied, m, rtol=1e-3, atol=float(m.abs().max()) * 1e-5)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("r", [1, 3])
+@pytest.mark.parametrize("where", [0, 17, 199])
+def test_what_is_not_finite_on_one_rank_shows_on_all(bad: float, r: int, where: int) -> None:
+    members = cluster(3, (20, 10), (4,), rank=r, **ALL)
+    g = normal(3, 20, 10)
+    g[1].view(-1)[where] = bad
+    members.step([[x, torch.ones(4, dtype=torch.float64)] for x in g])
+    for rank in range(3):
+        found, vector = members.parameters(rank)
+        assert not torch.isfinite(found.view(-1)[where])
+        assert torch.equal(vector, -torch.ones(4, dtype=torch.float64))
+
+
+def test_buckets_and_order_change_nothing() -> None:
+    shapes = {"a": (12, 10), "b": (7,), "c": (12, 10), "d": (3, 4, 5)}
+
+    def trained(names: list[str], bucket_bytes: int) -> dict[str, Tensor]:
+        members = SimulatedCluster(
+            "powersgd", [torch.zeros(shapes[k]) for k in names], 3, lr=1.0, names=names,
+            bucket_bytes=bucket_bytes, rank=2, **ALL,
+        )  # fmt: skip
+        for t in range(3):
+            grads = {k: normal(3, *shapes[k], seed=t + ord(k), dtype=torch.float32) for k in names}
+            members.step([[grads[k][i] for k in names] for i in range(3)])
+        return dict(zip(names, members.parameters(1), strict=True))
+
+    whole = trained(list("abcd"), 1 << 20)
+    for names, size in (("abcd", 64), ("dcba", 1 << 20), ("cadb", 700)):
+        found = trained(list(names), size)
+        assert all(torch.equal(found[k], whole[k]) for k in "abcd")
+    assert not torch.equal(whole["a"], whole["c"])
+
+
+def test_small_tensors_are_averaged_as_they_are() -> None:
+    members = cluster(3, (30, 20), (50,), (4, 3), ())
+    g = [normal(3, *shape, seed=i) for i, shape in enumerate([(30, 20), (50,), (4, 3), ()])]
+    applied = step(members, [[x[i] for x in g] for i in range(3)])
+    for x, got in zip(g[1:], applied[1:], strict=True):
+        torch.testing.assert_close(got, x.mean(0), rtol=1e-12, atol=1e-12)
+    assert not torch.allclose(applied[0], g[0].mean(0), atol=0.1)
+    assert list(members.state(0, "q")[0]) == ["0"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "first", "balanced"),
+    [
+        ((5,), None, None),
+        ((), None, None),
+        ((4, 6), (4, 6), (4, 6)),
+        ((64, 32, 3, 3), (64, 288), (64, 288)),
+        ((2, 32, 16), (2, 512), (64, 16)),
+        ((4, 4, 4), (4, 16), (4, 16)),
+    ],
+)
+def test_which_matrix_a_tensor_is(shape: tuple[int, ...], first: object, balanced: object) -> None:
+    assert matrix(shape, "first") == first
+    assert matrix(shape, "balanced") == balanced
+
+
+def test_who_is_compressed() -> None:
+    assert compresses(100, 100, 24, 2.0)
+    assert not compresses(100, 100, 25, 2.0)  # 5000 instead of 10000: not by more than 2
+    method = create("powersgd", rank=4).algorithm
+    assert method.size_of((100, 3), 4) is None
+    assert create("powersgd", rank=4, min_compression_rate=0.5).algorithm.size_of((100, 3), 4) == (100, 3, 3)
+
+
+@pytest.mark.parametrize("n", [2, 3, 8])
+@pytest.mark.parametrize("options", [{}, {"rank": 4}, {"rank": 1, "warmup_steps": 1}, ALL])
+def test_bytes(n: int, options: dict) -> None:
+    shapes = [(13, 7), (13,), (5, 13), (5,), (3,), (40, 30)]
+    members = cluster(n, *shapes, dtype=torch.float32, **options)
+    said = members.method.algorithm.wire_bytes(shapes, n)
+    for t in range(2):
+        members.step([[normal(*s, seed=t + i, dtype=torch.float32) for s in shapes] for i in range(n)])
+        rows = [row for row in members.ledger.totals() if row["rank"] == 0 and row["kind"] == members.kind]
+        assert sum(row["wire_bytes"] for row in rows) / rows[0]["calls"] == said[members.kind]
+        assert len(rows) == (1 if members.kind == "warm-up" else 2)
+    assert members.kind == "compressed"
+
+
+def test_bytes_by_hand() -> None:
+    """Rank 2 of 40 x 30, and 7 elements as they are: 2 (70) + 7 numbers of 4 bytes."""
+    assert create("powersgd").algorithm.wire_bytes([(40, 30), (7,)], 2) == {"compressed": 4 * 147.0}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("r", "a"), [(1, 1), (2, 5), (4, 4), (4, 1500), (8, 30)])
+def test_orthonormal_rows(dtype: torch.dtype, r: int, a: int) -> None:
+    p = normal(r, a, dtype=dtype)
+    p[-1] = p[0] + 1e-3 * p[-1]  # badly conditioned
+    q = orthonormal(p)
+    tiny = 20 * torch.finfo(dtype).eps
+    assert (q @ q.T - torch.eye(r, dtype=dtype)).abs().max() < tiny
+    assert (p - p @ q.T @ q).norm() < 10 * tiny * p.norm()
+    for first in range(1, r):
+        assert torch.equal(orthonormal(p[:first]), q[:first])
+    both = torch.stack([p, p.flip(0)])
+    assert torch.equal(orthonormal(both)[0], q)
+    assert torch.equal(both[0], p)
+
+
+def test_rows_of_noise_are_dropped() -> None:
+    p = normal(1, 50, dtype=torch.float32).repeat(3, 1) * torch.tensor([[1.0], [3.0], [-0.7]])
+    p[2, 5] += 1e-7
+    q = orthonormal(torch.cat([p, torch.zeros(1, 50), normal(1, 50, seed=1, dtype=torch.float32)]))
+    assert q.square().sum(-1).round().tolist() == [1, 0, 0, 0, 1]
+    assert abs(float(q[0] @ q[4])) < 1e-6
+
+
+def test_new_rows_are_drawn_for_zeros_alone() -> None:
+    q = normal(3, 10)
+    q[1] = 0
+    found = refreshed(q, KEY)
+    assert torch.equal(found[[0, 2]], (q / q.abs().amax(-1, keepdim=True))[[0, 2]])
+    assert torch.equal(found[1], (KEY.at(10).uniform(10) * 2 - 1).double())
+    q[0, 3] = math.nan
+    assert refreshed(q, KEY)[0].isnan().all()
+
+
+@pytest.mark.parametrize(
+    "options", [{"rank": 0}, {"reshape": "square"}, {"min_compression_rate": math.nan}, {"warmup_steps": -1}]
+)
+def test_impossible_options(options: dict) -> None:
+    with pytest.raises(UnsupportedError, match=next(iter(options))):
+        cluster(2, (4, 4), **options)
