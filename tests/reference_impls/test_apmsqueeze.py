@@ -230,7 +230,7 @@ def test_the_length_of_the_warm_up(options: dict[str, Any], expected: int) -> No
         {"warmup_steps": 1, "compress": "update"},
         {"warmup_steps": 1, "compressor": "topk"},
         {"warmup_steps": 1, "norm": "linf"},
-        {"warmup_steps": 1, "scale": "tensor"},
+        {"warmup_steps": 1, "scale": "layer"},
     ],
 )
 def test_impossible_options_are_refused_at_once(options: dict[str, Any]) -> None:

@@ -1,0 +1,181 @@
+"""The rule that APMSqueeze and 1-bit Adam share: Adam with an exact mean, then a frozen variance and a compressed momentum.
+
+Warm-up (T_w steps): g = mean g_i; m <- b1 m + (1-b1) g; v <- b2 v + (1-b2) g^2; x <- x - lr m / (sqrt(v) + eps).
+Compressed: u_i = b1 m + (1-b1) g_i from the agreed m; m <- CAR(u_i) with worker and server errors; same x with v frozen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from reference_impls import wire
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, replicated
+from reference_impls.algorithms.compressed_momentum import (
+    COMPRESSION,
+    FOREVER,
+    TINY,
+    CompressedMomentum,
+    moved,
+)
+from reference_impls.collectives import Exchange, Group
+from reference_impls.errors import UnsupportedError
+
+
+@dataclass(frozen=True)
+class FrozenVariance(CompressedMomentum):
+    """Kinds of step: ``warm-up`` (fp32 all-reduce of gradients) and ``compressed`` (1-bit momentum)."""
+
+    warmup_steps: int | None = option(
+        None, "T_w: steps of exact Adam; default warmup_fraction of total_steps"
+    )
+    warmup_fraction: float = option(0.15, "T_w as a share of total_steps")
+    total_steps: int | None = option(None, "steps of the whole training, from which T_w follows")
+    lr_warmup_steps: int = option(0, "steps of learning-rate warm-up; T_w is never shorter")
+    compress: Literal["momentum", "gradient"] = option("momentum", "what is sent compressed")
+    bias_correction: bool = option(False, "Adam's bias corrections; the variance keeps its last one")
+    initial_variance: float = option(0.0, "v at the start; 1 reproduces the prototype")
+    decay: Literal["decoupled", "l2"] = option(
+        "decoupled", "weight decay on the parameters, or in the gradient before the momentum"
+    )
+    mask_momentum: bool = option(
+        False, "the momentum of coordinates without variance is 0, not only their step"
+    )
+    max_grad_norm: float | None = option(
+        None, "clip by the global norm; in compressed steps by sqrt(mean |g_i|^2), one scalar on the wire"
+    )
+
+    when: ClassVar[tuple[str, ...]] = ("warmup_steps", "warmup_fraction", "total_steps", "lr_warmup_steps")
+
+    @property
+    def scope(self) -> Literal["bucket", "model"]:  # type: ignore[override]
+        """A global norm needs the whole gradient."""
+        return "bucket" if self.max_grad_norm is None else "model"
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        agreed = {"momentum": replicated(), "variance": replicated(self.initial_variance)}
+        return {**agreed, **self.error_slots}
+
+    @property
+    def known_when(self) -> bool:
+        """Whether the options alone say when the variance is frozen."""
+        return self.warmup_steps is not None or self.total_steps is not None
+
+    @property
+    def frozen_from(self) -> int:
+        """T_w: the first compressed step."""
+        if self.warmup_steps is not None:
+            return max(self.warmup_steps, self.lr_warmup_steps)
+        assert self.total_steps is not None  # check() has refused anything else
+        return max(math.ceil(self.warmup_fraction * self.total_steps), self.lr_warmup_steps)
+
+    def check_freezing(self) -> None:
+        """Raise `UnsupportedError` if it is not said when the variance is frozen."""
+        if self.warmup_steps is None and self.total_steps is None:
+            raise UnsupportedError(
+                f"{type(self).__name__} needs warmup_steps, or total_steps from which it takes warmup_fraction"
+            )
+        if (self.warmup_steps or 0) < 0 or not 0 <= self.warmup_fraction <= 1:
+            raise UnsupportedError(
+                f"{type(self).__name__} wants warmup_steps >= 0 and 0 <= warmup_fraction <= 1"
+            )
+
+    def check(self, world: Group) -> None:
+        self.check_freezing()
+        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
+            raise UnsupportedError(
+                f"max_grad_norm must be positive, got {self.max_grad_norm}; leave it out for none"
+            )
+        self.check_choices({"compress": ("momentum", "gradient"), "decay": ("decoupled", "l2")})
+        super().check(world)
+
+    def steady(self) -> Mapping[str, Algorithm]:
+        found = {
+            "warm-up": self.at_defaults(*self.when, "compress", *COMPRESSION, warmup_steps=FOREVER),
+            "compressed": self.at_defaults(
+                *self.when, warmup_steps=1
+            ),  # at 0, no coordinate would have a variance
+        }
+        if not self.known_when:
+            return found  # either may come
+        if self.frozen_from == 0:
+            del found["warm-up"]
+        elif self.total_steps is not None and self.frozen_from >= self.total_steps:
+            del found["compressed"]
+        return found
+
+    def traits(self) -> Traits:
+        return Traits(
+            bits=f"compressed {self.compressed_bits}; warm-up 2 (n-1)/n x 32",
+            unbiased=None,
+            sums=self.compressor == "none",
+            warm_up=not self.known_when or self.frozen_from > 0,
+        )
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        clip = 0.0 if self.max_grad_norm is None else wire.all_reduce(4, n)
+        exact = wire.all_reduce(4 * wire.elements(shapes), n)
+        return {"warm-up": exact, "compressed": self.compressed_bytes(shapes, n) + clip}
+
+    def plan(self, clock: Clock) -> Exchange[str] | str:
+        return "warm-up" if clock.step < self.frozen_from else "compressed"
+
+    def reduce(self, shard: Shard) -> Exchange[Tensor]:
+        g = self._with_decay(shard)
+        if shard.kind == "warm-up":
+            g = yield from shard.world.mean(g, "gradient")
+            return g if self.max_grad_norm is None else g.mul_(_factor(self.max_grad_norm, g.square().sum()))
+        if self.max_grad_norm is not None:
+            square = yield from shard.world.mean(g.square().sum().view(1), "norm")
+            g = g * _factor(self.max_grad_norm, square)
+        if self.compress == "gradient":
+            return (yield from self.compressed_mean(shard, g.clone(), self.compress))
+        u = shard.state["momentum"].clone()
+        for part, h in shard.groups():
+            u[part].lerp_(g[part], 1 - h["betas"][0])
+        return (yield from self.compressed_mean(shard, u, self.compress))
+
+    def _with_decay(self, shard: Shard) -> Tensor:
+        if self.decay == "l2":
+            for part, h in shard.groups():
+                shard.grads[part].add_(shard.params[part], alpha=h["weight_decay"])
+        return shard.grads
+
+    def update(self, shard: Shard, reduced: Tensor) -> None:
+        m, v = shard.state["momentum"], shard.state["variance"]
+        agreed_momentum = shard.kind == "compressed" and self.compress == "momentum"
+        for part, h in shard.groups():
+            beta1, beta2 = h["betas"]
+            if agreed_momentum:
+                m[part] = reduced[part]
+            else:
+                m[part].lerp_(reduced[part], 1 - beta1)
+            if shard.kind == "warm-up":
+                v[part].mul_(beta2).addcmul_(reduced[part], reduced[part], value=1 - beta2)
+            elif self.mask_momentum:
+                m[part] = torch.where(v[part] <= TINY, 0.0, m[part])
+            correction1 = correction2 = 1.0
+            if self.bias_correction:
+                correction1 = 1 - beta1 ** (shard.step + 1)
+                correction2 = self.variance_correction(shard, beta2)
+            x = shard.params[part]
+            if self.decay == "decoupled":
+                x.mul_(1 - h["lr"] * h["weight_decay"])
+            denominator = self.denominator(v[part] / correction2, h["eps"])
+            x.add_(moved(m[part], v[part], denominator), alpha=-h["lr"] / correction1)
+
+    def variance_correction(self, shard: Shard, beta2: float) -> float:
+        """1 - b2^t, as it was when the variance was last changed."""
+        warm = min(shard.step + 1, self.frozen_from)
+        return 1 - beta2**warm if warm else 1.0
+
+
+def _factor(max_grad_norm: float, square: Tensor) -> Tensor:
+    """By what a gradient is multiplied so that its norm, given squared, is at most `max_grad_norm`. NaN passes."""
+    return torch.clamp(max_grad_norm / (square.sqrt() + 1e-6), max=1.0)

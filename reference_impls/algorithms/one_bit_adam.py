@@ -1,0 +1,95 @@
+"""1-bit Adam: APMSqueeze's rule with one scale a buffer, a momentum mask, and a freeze that may come by itself. 2102.02888.
+
+Warm-up (T_w steps, ``freeze_step`` elsewhere): Adam without bias correction on the exact mean gradient. Then v is
+frozen, u_i = b1 m + (1-b1) g_i is averaged in one bit with worker and server errors, and x <- x - lr m / (sqrt(v) + eps).
+With ``freeze="auto"`` the variance is frozen when |v|_1 and what it was `auto_window` steps before are within a factor
+`auto_ratio` of each other. The body of the paper could not be read; DeepSpeed's code, tutorial and blog were.
+
+``one-bit-adam-deepspeed`` fixes DeepSpeed's numbers: one scale a buffer on the way up, padding takes part in scales
+and carries errors. Not repeated there, on purpose: its first call only allocates, which in fp32 throws the first
+gradient away and in fp16 shortens the warm-up by a step; a checkpoint loses the errors and the momentum mask, and in
+fp32 a resumed run averages nothing in its first step, so that replicas part; scales are gathered as tensors without
+dimension, which gloo refuses; groups that are never frozen are averaged over all processes; every parameter is padded
+and sent alone in fp32; options that it takes and ignores (bias_correction, eps_inside_sqrt, max_grad_norm) work here.
+
+Differences: the mask is not given but is where the frozen variance is 0 (rows of a table that no batch reads): their
+agreed momentum is set to 0, their errors are kept, as in DeepSpeed. The buffer is a bucket; DeepSpeed's is a parameter
+group (fp16) or a parameter (fp32), and is padded to n lcm(n, 8) elements, which is our 8 n where n divides 8. T_w is
+15 % of the training unless given (15 to 25 % in the tutorial), and never before the learning rate's warm-up ends. The
+automatic freeze compares at multiples of the window only, and both ways: as third parties' notes have it, later over
+earlier, a variance that starts at 0 and grows would pass at once. Its ratio is known from those notes, its window of
+1 / (1 - b2) steps is our own reading, so it is no default. One worker compresses nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from reference_impls.algorithm import Clock, Shard, option
+from reference_impls.algorithms.frozen_variance import FrozenVariance
+from reference_impls.collectives import Exchange
+from reference_impls.errors import UnsupportedError
+from reference_impls.reducers.compressed_all_reduce import Scale
+
+_NORM = "variance-norm/"
+
+
+@dataclass(frozen=True)
+class OneBitAdam(FrozenVariance):
+    """Kinds of step: ``warm-up`` (fp32 all-reduce of gradients) and ``compressed`` (1-bit momentum)."""
+
+    scale: Scale = option("shard", "on the way up one scale a server's chunk, a shard, or a tensor")
+    mask_momentum: bool = option(
+        True, "the momentum of coordinates without variance is 0, not only their step"
+    )
+    freeze: Literal["steps", "auto"] = option(
+        "steps", "steps: after T_w; auto: when the variance stops growing"
+    )
+    auto_ratio: float = option(0.96, "freeze when |v|_1 then and now are within this factor (freeze=auto)")
+    auto_window: int = option(1000, "steps between the two, 1 / (1 - beta2) (freeze=auto)")
+
+    when: ClassVar[tuple[str, ...]] = (*FrozenVariance.when, "freeze", "auto_ratio", "auto_window")
+
+    @property
+    def known_when(self) -> bool:
+        return self.freeze == "steps" and super().known_when
+
+    def check_freezing(self) -> None:
+        self.check_choices({"freeze": ("steps", "auto")})
+        if self.freeze == "steps":
+            super().check_freezing()
+        elif not (0 < self.auto_ratio <= 1 and self.auto_window > 0):
+            raise UnsupportedError(
+                f"freeze='auto' wants 0 < auto_ratio <= 1 and auto_window > 0, got {self.auto_ratio} and "
+                f"{self.auto_window}"
+            )
+
+    def plan(self, clock: Clock) -> Exchange[str] | str:
+        return self._watch(clock) if self.freeze == "auto" else super().plan(clock)
+
+    def _watch(self, clock: Clock) -> Exchange[str]:
+        """The kind of a step that depends on the variance, which is the same on all ranks: nothing has to be sent."""
+        yield from ()
+        counters = clock.counters
+        if clock.step and clock.step % self.auto_window == 0 and "frozen" not in counters:
+            norm = sum(value for name, value in sorted(clock.observed.items()) if name.startswith(_NORM))
+            before, counters["norm"] = counters.get("norm", 0.0), norm
+            steady = min(before, norm) >= self.auto_ratio * max(before, norm) > 0
+            if steady and clock.step >= self.lr_warmup_steps:
+                counters["frozen"] = clock.step
+        return "compressed" if "frozen" in counters else "warm-up"
+
+    def update(self, shard: Shard, reduced: Tensor) -> None:
+        super().update(shard, reduced)
+        if self.freeze == "auto" and shard.kind == "warm-up" and (shard.step + 1) % self.auto_window == 0:
+            norm = shard.state["variance"].sum(dtype=torch.float64)
+            shard.clock.observed[f"{_NORM}{shard.index:06d}"] = float(norm)
+
+    def variance_correction(self, shard: Shard, beta2: float) -> float:
+        if self.freeze == "steps":
+            return super().variance_correction(shard, beta2)
+        return 1 - beta2 ** min(shard.step + 1, int(shard.clock.counters.get("frozen", shard.step + 1)))

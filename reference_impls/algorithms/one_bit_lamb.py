@@ -1,0 +1,208 @@
+"""1-bit LAMB: LAMB while it warms up, then a frozen variance, one-bit momenta, and trust ratios that follow. 2104.06069.
+
+Per tensor. Warm-up (T_w steps): Adam's m and v on the exact mean; upd = m / (sqrt(v) + eps) + wd x;
+c = |x| / |upd| within [min_coeff, max_coeff] (1 if either norm is 0); x <- x - lr c upd; C <- mean of c, exponential.
+At the switch: rho = mean over tensors of rms(m) / rms(m), so that momenta of all tensors of a buffer are of one size.
+Compressed: m <- CAR((b1 m + (1-b1) g_i) rho) / rho; the mean gradient is rebuilt, (m - b1 m_old) / (1-b1), and feeds a
+second, fresh variance; f = max (sqrt(v) + eps) / (sqrt(v_fresh) + eps), limited (see options) and against the last f;
+x <- x - lr C f upd, with v frozen. The body of the paper could not be read; DeepSpeed's code and tutorial were.
+
+Differences: C is an average that starts at 0 and takes up every c, corrected for its start; DeepSpeed does not correct
+it (``coefficient_correction=False``), so that short warm-ups shrink every step, and leaves out c of exactly 1, so that a
+tensor that always has 1 never moves again. A tensor without momentum at the switch gets rho = 1 and is left out of the
+mean (there a division by zero). Coordinates without variance are not moved and their agreed momentum is 0, where
+DeepSpeed wants a mask. The buffer is a bucket, and rho's mean is over its tensors: a factor common to a buffer cancels
+in the compression. There one buffer holds the model, its padding takes part, and the first call trains nothing. T_w is
+15 % of the training unless given, and never before the learning rate's warm-up ends. One worker compresses nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reference_impls import wire
+from reference_impls.algorithm import (
+    Algorithm,
+    Clock,
+    Cost,
+    Shard,
+    Slot,
+    Traits,
+    option,
+    per_tensor,
+    replicated,
+)
+from reference_impls.algorithms.compressed_momentum import (
+    COMPRESSION,
+    FOREVER,
+    TINY,
+    CompressedMomentum,
+    by_tensor,
+    moved,
+    one_number,
+)
+from reference_impls.collectives import Exchange, Group
+from reference_impls.errors import UnsupportedError
+from reference_impls.reducers.compressed_all_reduce import Scale
+
+
+@dataclass(frozen=True)
+class OneBitLAMB(CompressedMomentum):
+    """Kinds of step: ``warm-up`` (fp32 all-reduce of gradients) and ``compressed`` (1-bit momentum)."""
+
+    scale: Scale = option("shard", "on the way up one scale a server's chunk, a shard, or a tensor")
+    warmup_steps: int | None = option(
+        None, "T_w: steps of exact LAMB; default warmup_fraction of total_steps"
+    )
+    warmup_fraction: float = option(0.15, "T_w as a share of total_steps")
+    total_steps: int | None = option(None, "steps of the whole training, from which T_w follows")
+    lr_warmup_steps: int = option(0, "steps of learning-rate warm-up; T_w is never shorter")
+    min_coeff: float = option(0.01, "least trust ratio of the warm-up")
+    max_coeff: float = option(10.0, "largest trust ratio of the warm-up")
+    coeff_beta: float = option(0.9, "memory of the average of trust ratios")
+    coefficient_correction: bool = option(True, "correct that average for its start at 0")
+    factor_min: float = option(0.5, "least factor on the frozen trust ratio")
+    factor_max: float = option(4.0, "largest factor on the frozen trust ratio")
+    factor_threshold: float = option(0.1, "largest change of the factor in a step, as a share of it")
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return {
+            "momentum": replicated(),
+            "variance": replicated(),
+            "fresh_variance": replicated(),
+            "coefficient": per_tensor("replicated", one_number),  # C, without correction
+            "factor": per_tensor("replicated", one_number, 1.0),  # the last f
+            "fusion": per_tensor("replicated", one_number, 1.0),  # rho
+            **self.error_slots,
+        }
+
+    @property
+    def frozen_from(self) -> int:
+        """T_w: the first compressed step."""
+        steps = self.warmup_steps
+        if steps is None:
+            assert self.total_steps is not None  # check() has refused anything else
+            steps = math.ceil(self.warmup_fraction * self.total_steps)
+        return max(steps, self.lr_warmup_steps)
+
+    def check(self, world: Group) -> None:
+        if self.warmup_steps is None and self.total_steps is None:
+            raise UnsupportedError(
+                "1-bit LAMB needs warmup_steps, or total_steps from which it takes warmup_fraction"
+            )
+        if self.frozen_from < 1:
+            raise UnsupportedError(
+                "1-bit LAMB needs a warm-up of at least 1 step: without one nothing has a trust ratio"
+            )
+        if not (0 < self.min_coeff <= self.max_coeff and 0 < self.factor_min <= self.factor_max):
+            raise UnsupportedError(
+                "1-bit LAMB wants 0 < min_coeff <= max_coeff and 0 < factor_min <= factor_max"
+            )
+        if not (0 <= self.coeff_beta < 1 and 0 <= self.factor_threshold < 1):
+            raise UnsupportedError("1-bit LAMB wants coeff_beta and factor_threshold in [0, 1)")
+        super().check(world)
+
+    def plan(self, clock: Clock) -> str:
+        return "warm-up" if clock.step < self.frozen_from else "compressed"
+
+    def reduce(self, shard: Shard) -> Exchange[Tensor]:
+        if shard.kind == "warm-up":
+            return (yield from shard.world.mean(shard.grads, "gradient"))
+        if shard.step == self.frozen_from:
+            self._fuse(shard)
+        u = shard.state["momentum"].clone()
+        for view, h in by_tensor(shard):
+            u[view.part].lerp_(shard.grads[view.part], 1 - h["betas"][0])
+            u[view.part].mul_(shard.state["fusion"][view.name])
+        return (yield from self.compressed_mean(shard, u, "momentum"))
+
+    def _fuse(self, shard: Shard) -> None:
+        """Set rho, and begin the fresh variance at the frozen one."""
+        shard.state["fresh_variance"].copy_(shard.state["variance"])
+        m = shard.state["momentum"]
+        sizes = torch.stack([_norm(m[v.part]) / math.sqrt(v.part.stop - v.part.start) for v in shard.views])
+        some = sizes != 0
+        mean = sizes.sum() / some.sum().clamp(min=1)
+        for view, rho in zip(shard.views, torch.where(some, mean / sizes, 1.0), strict=True):
+            shard.state["fusion"][view.name].fill_(rho)
+
+    def update(self, shard: Shard, reduced: Tensor) -> None:
+        step = self._warm_up if shard.kind == "warm-up" else self._compressed
+        for view, h in by_tensor(shard):
+            own = {name: shard.state[name][view.name] for name in ("coefficient", "factor", "fusion")}
+            whole = {
+                name: shard.state[name][view.part] for name in ("momentum", "variance", "fresh_variance")
+            }
+            x = shard.params[view.part]
+            x.sub_(step(shard, x, reduced[view.part], {**own, **whole}, h))
+
+    def _warm_up(
+        self, shard: Shard, x: Tensor, g: Tensor, state: Mapping[str, Tensor], h: Mapping[str, Any]
+    ) -> Tensor:
+        beta1, beta2 = h["betas"]
+        m, v = state["momentum"].lerp_(g, 1 - beta1), state["variance"]
+        v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+        move = moved(m, v, self.denominator(v, h["eps"])).add_(x, alpha=h["weight_decay"])
+        norms = _norm(x), _norm(move)
+        ratio = (norms[0] / norms[1]).clamp(self.min_coeff, self.max_coeff)
+        ratio = torch.where((norms[0] == 0) | (norms[1] == 0), 1.0, ratio)
+        state["coefficient"].mul_(self.coeff_beta).add_((1 - self.coeff_beta) * ratio)
+        return move.mul_(h["lr"] * ratio)
+
+    def _compressed(
+        self, shard: Shard, x: Tensor, agreed: Tensor, state: Mapping[str, Tensor], h: Mapping[str, Any]
+    ) -> Tensor:
+        beta1, beta2 = h["betas"]
+        m, v, fresh = state["momentum"], state["variance"], state["fresh_variance"]
+        now = torch.where(v <= TINY, 0.0, agreed / state["fusion"])
+        g = (now - beta1 * m).div_(1 - beta1)
+        fresh.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+        m.copy_(now)
+        denominator = self.denominator(v, h["eps"])
+        move = moved(m, v, denominator)
+        factor = (denominator / self.denominator(fresh, h["eps"])).max()
+        if h["weight_decay"]:
+            adaptive = _norm(move)
+            move.add_(x, alpha=h["weight_decay"])
+            whole = _norm(move)
+            share = torch.where(whole == 0, 1.0, (adaptive / whole).clamp(max=1.0))
+            factor = factor * share + (1 - share)
+        last = state["factor"]
+        factor = factor.clamp(self.factor_min, self.factor_max)
+        factor = torch.clamp(factor, last * (1 - self.factor_threshold), last * (1 + self.factor_threshold))
+        last.copy_(factor)
+        started = 1 - self.coeff_beta**self.frozen_from if self.coefficient_correction else 1.0
+        return move.mul_(h["lr"] / started * state["coefficient"] * factor)
+
+    def steady(self) -> Mapping[str, Algorithm]:
+        when = ("warmup_steps", "warmup_fraction", "total_steps", "lr_warmup_steps")
+        found = {
+            "warm-up": self.at_defaults(*when, *COMPRESSION, warmup_steps=FOREVER),
+            "compressed": self.at_defaults(*when, warmup_steps=1),
+        }
+        if self.total_steps is not None and self.frozen_from >= self.total_steps:
+            del found["compressed"]
+        return found
+
+    def traits(self) -> Traits:
+        return Traits(
+            bits=f"compressed {self.compressed_bits}; warm-up 2 (n-1)/n x 32",
+            unbiased=None,
+            sums=self.compressor == "none",
+            warm_up=True,
+        )
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        exact = wire.all_reduce(4 * wire.elements(shapes), n)
+        return {"warm-up": exact, "compressed": self.compressed_bytes(shapes, n)}
+
+
+def _norm(x: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(x)  # type: ignore[no-any-return]

@@ -1,0 +1,227 @@
+"""0/1 Adam: the variance refreshed at ever rarer steps, then local steps with one-bit averages of the momentum. 2202.06009.
+
+Variance phase (first `variance_steps` steps), replicas equal after every step:
+  ``variance``  g = mean g_i exactly; m, v as in Adam. Gaps between them are 1 for `refreshes_per_gap` times, then 2, 4, ...
+  ``gradient``  g = CAR(g_i): one bit; m <- b1 m + (1-b1) g; v stays.
+Local phase, v frozen, errors begun anew; rounds of 1 step, doubled every `local_growth_steps` up to `longest_round`:
+  ``local``     m <- b1 m + (1-b1) g_i; x <- x - lr m / (sqrt(v) + eps); u <- u + lr m, all of this worker alone.
+  ``average``   the same, then u = CAR(u), m = u / sum of lr, x = anchor - u / (sqrt(v) + eps), anchor = x, u = 0.
+x moves by m / (sqrt(v) + eps) in all of them. The body of the paper could not be read; third parties' equations and
+DeepSpeed's code were. In the equations x and u move by the momentum before the step, in the code by the new one: so here.
+
+Differences: weight decay stays out of u. In DeepSpeed's code it goes in, is multiplied by sqrt(v) + eps, and becomes
+momentum, which decays up to 1 / (1 - b1) times too much. Here it acts on x and on the anchor at every step. The anchor is
+kept, so that replicas are equal to the bit after an average (there x is put back by adding what was subtracted, and
+rounding parts them). One worker uses its gradient at every step (there the gradients of all ``gradient`` steps are
+lost). Counters and errors are in the checkpoint (there a reload starts the schedule anew while gradients are averaged by
+the old one). The schedule is one for the model (there one a parameter, while one switch averages all). A round's length
+is that of its first step, and with `total_steps` the last one ends there (there steps are counted modulo the length).
+Defaults are shares of the training, of the published 125,000 steps of BERT-Large: 10 % variance phase, as long as the
+learning rate's warm-up, and growth every 26 % (32,678 steps). In a round whose learning rates are all 0 the momentum
+stays each worker's own. Coordinates without variance are not moved and their averaged momentum is 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from reference_impls import wire
+from reference_impls.algorithm import (
+    Algorithm,
+    Clock,
+    Cost,
+    Shard,
+    Slot,
+    Traits,
+    option,
+    per_rank,
+    per_tensor,
+    replicated,
+)
+from reference_impls.algorithms.compressed_momentum import (
+    COMPRESSION,
+    FOREVER,
+    TINY,
+    CompressedMomentum,
+    by_tensor,
+    moved,
+    one_number,
+)
+from reference_impls.collectives import Exchange, Group
+from reference_impls.errors import UnsupportedError
+from reference_impls.reducers.compressed_all_reduce import Scale
+
+
+@dataclass(frozen=True)
+class ZeroOneAdam(CompressedMomentum):
+    """Kinds of step: ``variance`` (fp32), ``gradient`` (1 bit), ``local`` (nothing) and ``average`` (1 bit)."""
+
+    scale: Scale = option("shard", "on the way up one scale a server's chunk, a shard, or a tensor")
+    variance_steps: int | None = option(
+        None, "steps of the variance phase; default variance_fraction of total_steps"
+    )
+    variance_fraction: float = option(0.1, "the variance phase as a share of total_steps")
+    refreshes_per_gap: int = option(16, "kappa: refreshes of the variance before their gap doubles")
+    first_gap: int = option(1, "steps between the first refreshes of the variance")
+    local_growth_steps: int | None = option(
+        None, "local steps before rounds double; default local_growth_fraction of total_steps"
+    )
+    local_growth_fraction: float = option(0.26, "local steps before rounds double as a share of total_steps")
+    first_round: int = option(1, "steps of the first rounds")
+    longest_round: int = option(16, "H: steps of a round at most")
+    total_steps: int | None = option(None, "steps of the whole training; the last round ends there")
+    lr_warmup_steps: int = option(0, "steps of learning-rate warm-up; the variance phase is never shorter")
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return {
+            "momentum": per_rank(),  # agreed after steps of the kinds variance, gradient and average
+            "variance": replicated(),
+            "anchor": replicated(),  # the parameters at the last average
+            "moved": per_rank(),  # u
+            "rates": per_tensor("replicated", one_number),  # sum of the learning rates of the round
+            **self.error_slots,
+        }
+
+    @property
+    def local_from(self) -> int:
+        """First step of the local phase."""
+        steps = self.variance_steps
+        if steps is None:
+            assert self.total_steps is not None  # check() has refused anything else
+            steps = math.ceil(self.variance_fraction * self.total_steps)
+        return max(steps, self.lr_warmup_steps)
+
+    def round_length(self, step: int) -> int:
+        """Steps of the round that begins at `step`, which is of the local phase."""
+        growth = self.local_growth_steps
+        if growth is None:
+            assert self.total_steps is not None
+            growth = max(1, math.ceil(self.local_growth_fraction * self.total_steps))
+        doublings = min((step - self.local_from) // growth, self.longest_round.bit_length())
+        length = min(self.first_round << doublings, self.longest_round)
+        return length if self.total_steps is None else max(1, min(length, self.total_steps - step))
+
+    def check(self, world: Group) -> None:
+        for name in ("variance_steps", "local_growth_steps"):
+            value = getattr(self, name)
+            if value is None and self.total_steps is None:
+                raise UnsupportedError(f"0/1 Adam needs {name}, or total_steps from which it takes a share")
+            if value is not None and value < (name == "local_growth_steps"):
+                raise UnsupportedError(f"{name} must not be {value}; give a count of steps")
+        if not (0 <= self.variance_fraction <= 1 and self.local_growth_fraction > 0):
+            raise UnsupportedError("0/1 Adam wants 0 <= variance_fraction <= 1 and local_growth_fraction > 0")
+        for name in ("refreshes_per_gap", "first_gap", "first_round", "longest_round"):
+            if getattr(self, name) < 1:
+                raise UnsupportedError(f"{name} must be at least 1, got {getattr(self, name)}")
+        super().check(world)
+
+    def plan(self, clock: Clock) -> str:
+        counters = clock.counters
+        if clock.step < self.local_from:
+            if clock.step < counters.get("refresh", 0):
+                return "gradient"
+            done = counters.get("refreshes", 0)
+            counters["refreshes"] = done + 1
+            counters["refresh"] = clock.step + self.first_gap * 2 ** int(done // self.refreshes_per_gap)
+            return "variance"
+        left = int(counters.get("left", 0)) or self.round_length(clock.step)
+        counters["left"] = left - 1
+        return "local" if left > 1 else "average"
+
+    def reduce(self, shard: Shard) -> Exchange[Tensor] | Tensor:
+        if shard.kind == "variance":
+            return shard.world.mean(shard.grads, "gradient")
+        if shard.kind == "gradient":
+            return self.compressed_mean(shard, shard.grads.clone(), "gradient")
+        m, u = shard.state["momentum"], shard.state["moved"]
+        if shard.step == self.local_from:
+            self.forget_errors(shard)
+            shard.state["anchor"].copy_(shard.params)
+        for part, h in shard.groups():
+            m[part].lerp_(shard.grads[part], 1 - h["betas"][0])
+            u[part].add_(m[part], alpha=h["lr"])
+        for view, h in by_tensor(shard):
+            shard.state["rates"][view.name].add_(h["lr"])
+        return u if shard.kind == "local" else self.compressed_mean(shard, u.clone(), "momentum")
+
+    def update(self, shard: Shard, reduced: Tensor) -> None:
+        m, v = shard.state["momentum"], shard.state["variance"]
+        for part, h in shard.groups():
+            beta1, beta2 = h["betas"]
+            if shard.kind in ("variance", "gradient"):
+                m[part].lerp_(reduced[part], 1 - beta1)
+            if shard.kind == "variance":
+                v[part].mul_(beta2).addcmul_(reduced[part], reduced[part], value=1 - beta2)
+            keep = 1 - h["lr"] * h["weight_decay"]
+            x, denominator = shard.params[part].mul_(keep), self.denominator(v[part], h["eps"])
+            if shard.kind in ("local", "average"):
+                shard.state["anchor"][part].mul_(keep)
+            if shard.kind == "average":
+                x.copy_(shard.state["anchor"][part]).sub_(moved(reduced[part], v[part], denominator))
+            else:
+                x.add_(moved(m[part], v[part], denominator), alpha=-h["lr"])
+        if shard.kind == "average":
+            self._begin_round(shard, reduced)
+
+    def _begin_round(self, shard: Shard, u: Tensor) -> None:
+        m, v = shard.state["momentum"], shard.state["variance"]
+        for view in shard.views:
+            part, rates = view.part, shard.state["rates"][view.name]
+            mean = torch.where(v[part] <= TINY, 0.0, u[part] / rates)
+            m[part] = torch.where(rates == 0, m[part], mean)
+            rates.zero_()
+        shard.state["moved"].zero_()
+        shard.state["anchor"].copy_(shard.params)
+
+    def steady(self) -> Mapping[str, Algorithm]:
+        exact = {"variance_steps": FOREVER, "local_growth_steps": 1}
+        local = {"variance_steps": 1, "local_growth_steps": FOREVER}  # at 0, no coordinate has a variance
+        found = {
+            "variance": self.at_defaults(*_WHEN, *COMPRESSION, **exact, refreshes_per_gap=FOREVER),
+            "gradient": self.at_defaults(*_WHEN, **exact, first_gap=FOREVER),
+            "local": self.at_defaults(
+                *_WHEN, *COMPRESSION, **local, first_round=FOREVER, longest_round=FOREVER
+            ),
+            "average": self.at_defaults(*_WHEN, **local),
+        }
+        if self.total_steps is None:
+            return found
+        clock, kinds = Clock(Group("world", 0, 1)), set()
+        for step in range(self.total_steps):
+            clock.step = step
+            kinds.add(self.plan(clock))
+        return {kind: one for kind, one in found.items() if kind in kinds}
+
+    def traits(self) -> Traits:
+        one = self.compressed_bits
+        return Traits(
+            bits=f"variance 2 (n-1)/n x 32; gradient {one}; local 0; average {one}",
+            unbiased=None,
+            sums=self.compressor == "none",
+            warm_up=True,
+        )
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        one = self.compressed_bytes(shapes, n)
+        exact = wire.all_reduce(4 * wire.elements(shapes), n)
+        return {"variance": exact, "gradient": one, "local": 0.0, "average": one}
+
+
+_WHEN = (
+    "variance_steps",
+    "variance_fraction",
+    "refreshes_per_gap",
+    "first_gap",
+    "local_growth_steps",
+    "local_growth_fraction",
+    "first_round",
+    "longest_round",
+    "total_steps",
+    "lr_warmup_steps",
+)
