@@ -1,0 +1,90 @@
+"""Powers of two of a norm of each block, and zero, rounded at random without bias. Wire format version 1.
+
+Spec: natural dithering, arXiv 1905.10988, and NUQSGD, arXiv 1908.06077. With N the norm of the element's block and k
+levels, |x| / N goes to one of 1, 1/2, .. 2^(1-k), 0, to the upper neighbour with the probability that keeps its
+expectation. The message (`codecs.blocks`): q + k in `packed_integers.width(2 k)` bits, where q = 0 is zero and |q| in
+1 .. k is 2^(|q| - k), then N. E|Q(x) - x|^2 <= (1/8 + t min(1, t)) |x|^2, t = sqrt(B) 2^(1-k), for l2 and blocks of B.
+
+The draw is `randomness.uniform` of the stream's element of the same index: up where it is below the mantissa's fraction,
+or, under the lowest level, below |x| / N 2^(k-1). |x| / N is cut at 1. A block of zeros is sent as zeros. Not finite: N is
+not finite then, codes are 0 where |x| / N is 0 or NaN, and the whole block decodes to what is not finite.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from reference_impls.codecs import blocks, packed_integers
+from reference_impls.codecs.blocks import BlockMessage, Norm
+from reference_impls.compilation import compiled
+from reference_impls.errors import UnsupportedError
+from reference_impls.randomness import Key, uniform
+
+__all__ = ["WIRE_VERSION", "GeometricLevels"]
+
+WIRE_VERSION: Final = 1
+_MOST: Final = 100  # 2^(1-k) times a norm is then a normal number for norms from 2^-27 on
+
+
+@compiled
+def _encode(x: Tensor, norm: Tensor, levels: int, lowest: Tensor, words: Tensor, codes: Tensor) -> None:
+    y = (x.abs() / norm).clamp(max=1.0)
+    y = torch.where(y != y, 0.0, y)  # NaN: 0 / 0, or something that is not finite
+    pattern = y.view(torch.int32)
+    below = (pattern >> 23) - 127 + levels
+    fraction = torch.where(below >= 1, (pattern & 0x7FFFFF).to(torch.float32) * 2.0**-23, y * lowest)
+    code = below.clamp(min=0) + (uniform(words, x.shape[-1]) < fraction).to(torch.int32)
+    codes.copy_(torch.where(x < 0, -code, code) + levels)
+
+
+@compiled
+def _decode(codes: Tensor, norm: Tensor, levels: int, out: Tensor) -> None:
+    q = codes - levels
+    magnitude = ((q.abs() - levels + 127) << 23).view(torch.float32)
+    out.copy_(torch.where(q == 0, 0.0, torch.where(q < 0, -magnitude, magnitude)) * norm)
+
+
+@dataclass(frozen=True)
+class GeometricLevels:
+    """Codec. levels: k, those above zero, 1 .. 100. block_size: elements that share a norm; 0 = the whole message."""
+
+    levels: int = 7
+    norm: Norm = "l2"
+    block_size: int = 512
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.levels <= _MOST:
+            raise UnsupportedError(f"levels must be 1 to {_MOST}, got {self.levels}")
+        blocks.check_norm(self.norm)
+        self._message()
+
+    @property
+    def unbiased(self) -> bool:
+        return True
+
+    def wire_bytes(self, numel: int) -> int:
+        return self._message().wire_bytes(numel)
+
+    def encode(self, x: Tensor, key: Key, wire: Tensor) -> None:
+        numel, message = x.shape[-1], self._message()
+        if numel == 0:
+            return
+        norm = blocks.norms(x, message.block(numel), self.norm)
+        codes = torch.empty(x.shape, dtype=torch.int32, device=x.device)
+        lowest = torch.tensor(2.0 ** (self.levels - 1), device=x.device)
+        _encode(x, message.spread(norm, numel), self.levels, lowest, key.words.to(x.device), codes)
+        message.write(codes, norm.unsqueeze(-1), wire)
+
+    def decode(self, wire: Tensor, out: Tensor) -> None:
+        numel, message = out.shape[-1], self._message()
+        if numel == 0:
+            return
+        codes, norm = message.read(wire, numel)
+        _decode(codes, message.spread(norm.squeeze(-1), numel), self.levels, out)
+
+    def _message(self) -> BlockMessage:
+        return BlockMessage(packed_integers.width(2 * self.levels), self.block_size)

@@ -1,0 +1,51 @@
+"""Two bytes an element: bf16 or fp16, rounded to nearest, ties to even. Wire format version 1.
+
+The message is the d numbers in order, little-endian. Biased (deterministic), with a relative error of 2^-9 (bf16) or 2^-12
+(fp16) at most for normal numbers. fp16 overflows to infinity from 65520 on, and loses precision below 2^-14: who sends it
+scales first (`power_for`). NaN and infinities pass.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import torch
+from torch import Tensor
+
+from reference_impls.randomness import Key
+
+__all__ = ["FORMATS", "WIRE_VERSION", "Format", "Halves", "power_for"]
+
+WIRE_VERSION: Final = 1
+Format = Literal["bf16", "fp16"]
+FORMATS: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_ROOM: Final = 15  # 2^15 is within fp16, whose largest number is 65504
+
+
+def power_for(largest: float, n: int) -> int:
+    """k such that n numbers of magnitude `largest` times 2^k add up to at most 2^15, and to more than 2^13 if they can."""
+    if not math.isfinite(largest) or largest == 0:
+        return 0
+    return min(_ROOM - (n - 1).bit_length() - math.frexp(largest)[1], 126)
+
+
+@dataclass(frozen=True)
+class Halves:
+    """Codec: the elements in a 16-bit format."""
+
+    format: Format = "bf16"
+
+    @property
+    def unbiased(self) -> bool:
+        return False
+
+    def wire_bytes(self, numel: int) -> int:
+        return 2 * numel
+
+    def encode(self, x: Tensor, key: Key, wire: Tensor) -> None:
+        wire.copy_(x.to(FORMATS[self.format]).contiguous().view(torch.uint8))
+
+    def decode(self, wire: Tensor, out: Tensor) -> None:
+        out.copy_(wire.clone(memory_format=torch.contiguous_format).view(FORMATS[self.format]))
