@@ -9,106 +9,86 @@ it on each rank alone, and replicas drift apart); ties alternate by step as ther
 from the parameter groups at every step (there, in 1-bit and 4-bit variants, from the defaults, which ignores
 schedules). 4-bit codes carry weighted votes (there a count of + votes, biased for odd n). An update that is not finite
 on any rank makes the direction NaN on all ranks; one more vote is sent to say so. Buckets are padded one by one, there
-the model once. Selective synchronisation is our definition. The stochastic quantiser and error feedback are left out.
+the model once. Selective synchronisation, shared scales, both two-phase forms of the integer sum, full resolution of a
+rank's own codes in them, full precision within nodes and for small tensors are ours. Error feedback is left out.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from math import prod
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from reference_impls.algorithm import Algorithm, Clock, Shard, Slot, option
+from reference_impls import wire
+from reference_impls.algorithm import Shard, Traits, option
+from reference_impls.algorithms.lion_update import POLICIES, SynchronisedLion, one_of, verdict
 from reference_impls.codecs import lion_integers, signs
 from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError, nearest
-from reference_impls.randomness import Key
-from reference_impls.reducers.integer_sum import integer_sum
-from reference_impls.reducers.majority import broken, majority
-from reference_impls.reducers.momentum_sync import MomentumSync
-
-_WHEN = ("sync_every", "sync_until", "sync_doubling", "sync_measure_every")
-_SYNC = (*_WHEN, "sync_fraction", "sync_dtype")
+from reference_impls.errors import UnsupportedError
+from reference_impls.reducers import integer_sum
+from reference_impls.reducers.majority import broken, majority, majority_bytes
 
 
 @dataclass(frozen=True)
-class LionCub(Algorithm):
+class LionCub(SynchronisedLion):
     """What both transports share. Kinds of step: ``step``, ``sync``, ``measure``."""
 
-    momentum_sync: str = option(
-        "periodic", "when momenta are averaged: never, periodic, doubling or selective"
+    two_level: Literal["never", "fp32", "bf16"] = option(
+        "never", "mean of u within a node first, in this precision; the vote is then between nodes"
     )
-    sync_every: int = option(100, "steps between synchronisations (periodic, selective)")
-    sync_until: int | None = option(None, "last step at which momenta are synchronised")
-    sync_doubling: float = option(1.0, "gaps double every this many synchronisations (doubling)")
-    sync_fraction: float = option(0.25, "share of the elements that is synchronised (selective)")
-    sync_measure_every: int = option(1000, "steps between measurements of disagreement (selective)")
-    sync_dtype: Literal["fp32", "bf16"] = option("fp32", "how momenta travel")
-
-    defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.0}
-    reduces_gradient: ClassVar[bool] = False
-
-    @abstractmethod
-    def aggregate(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
-        """The direction all ranks agree on, Tensor[d] of -1, 0, +1."""
-
-    @property
-    def sync(self) -> MomentumSync:
-        """The rule of momentum synchronisation that the options describe."""
-        return MomentumSync(
-            self.momentum_sync, self.sync_every, self.sync_until, self.sync_doubling,
-            self.sync_fraction, self.sync_measure_every, self.sync_dtype,
-        )  # fmt: skip
-
-    @property
-    def slots(self) -> Mapping[str, Slot]:
-        return self.sync.slots()
+    fp32_below: int = option(0, "tensors of fewer elements follow the exact sign of the mean u, sent in fp32")
 
     def check(self, world: Group) -> None:
-        self.sync  # noqa: B018 - refuses impossible options
+        super().check(world)
+        one_of("two_level", self.two_level, ("never", "fp32", "bf16"))
 
-    def plan(self, clock: Clock) -> str:
-        return self.sync.kind(clock)
+    @abstractmethod
+    def vote(self, shard: Shard, group: Group, u: Tensor) -> Exchange[Tensor]:
+        """The direction all ranks of the group agree on, Tensor[d] of -1, 0, +1."""
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor]:
-        u = shard.state["momentum"].clone()
-        for part, h in shard.groups():
-            u[part].lerp_(shard.grads[part], 1 - h["betas"][0])
-        return (yield from self.aggregate(shard, u))
+    @abstractmethod
+    def vote_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> float:
+        """Bytes that a rank sends in a vote."""
 
-    def update(self, shard: Shard, reduced: Tensor) -> None:
-        m = shard.state["momentum"]
-        for part, h in shard.groups():
-            m[part].lerp_(shard.grads[part], 1 - h["betas"][1])
-            shard.params[part].mul_(1 - h["lr"] * h["weight_decay"]).add_(reduced[part], alpha=-h["lr"])
+    def aggregate(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
+        group = shard.world
+        if self.two_level != "never" and shard.node.size > 1:
+            group = shard.cross
+            message = u.to(torch.bfloat16) if self.two_level == "bf16" else u
+            u = (yield from shard.node.mean(message, "updates")).to(u.dtype)
+        small = [view.part for view in shard.views if view.param.numel() < self.fp32_below]
+        exact = torch.cat([u[part] for part in small]) if small else u[:0]
+        direction = yield from self.vote(shard, group, u)
+        if small:  # their votes have been sent as well: a few bits more, and one vector for all
+            exact = yield from group.mean(exact, "small-updates")
+            lengths = [part.stop - part.start for part in small]
+            for part, mean in zip(small, exact.split_with_sizes(lengths), strict=True):
+                direction[part] = mean.sign() + 0 * mean  # the sign of NaN is 0
+        return direction
 
-    def synchronize(self, shard: Shard) -> Exchange[None]:
-        return self.sync.synchronize(shard)
+    def direction_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> float:
+        small = sum(size for shape in shapes if (size := prod(shape)) < self.fp32_below)
+        return self.vote_bytes(shapes, n) + wire.all_reduce(4 * small, n)
 
-    def steady(self) -> Mapping[str, Algorithm]:
-        plain = self.at_defaults(*_SYNC, momentum_sync="never")
-        if self.momentum_sync == "selective":  # at every step after 0, which measures
-            often = self.at_defaults(*_WHEN, sync_every=1)
-        else:
-            often = self.at_defaults(
-                *_SYNC, momentum_sync="periodic", sync_every=1, sync_dtype=self.sync_dtype
-            )
-        measuring = self.at_defaults(*_WHEN, "sync_dtype", sync_measure_every=1)
-        found = {"step": plain, "sync": often, "measure": measuring}
-        return {kind: found[kind] for kind in self.sync.kinds()}
-
-
-_POLICIES = ("hash", "alternate", "plus", "minus")
+    def extra_bits(self) -> str:
+        """What `traits` says behind the bits of the vote."""
+        node = "" if self.two_level == "never" else " across nodes"
+        small = f", 32 more for tensors below {self.fp32_below}" if self.fp32_below else ""
+        return node + small + self.sync_bits()
 
 
 @dataclass(frozen=True)
 class LionCub1Bit(LionCub):
     """Majority of signs, one bit up and one down: 2 (n-1)/n bits a parameter."""
 
+    momentum_sync: str = option(
+        "periodic", "when momenta are averaged: never, periodic, doubling or selective"
+    )
     zero_policy: str = option("hash", "bit of a zero update: hash (shared coin), alternate, plus or minus")
     tie_policy: str = option(
         "alternate", "verdict on ties: alternate, plus, minus, hash or zero (a second bit down)"
@@ -116,58 +96,119 @@ class LionCub1Bit(LionCub):
 
     def check(self, world: Group) -> None:
         super().check(world)
-        for name, value, known in (
-            ("zero_policy", self.zero_policy, _POLICIES),
-            ("tie_policy", self.tie_policy, (*_POLICIES, "zero")),
-        ):
-            if value not in known:
-                raise UnsupportedError(
-                    f"{name} must be one of {', '.join(known)}; got {value!r}{nearest(value, known)}"
-                )
+        one_of("zero_policy", self.zero_policy, POLICIES)
+        one_of("tie_policy", self.tie_policy, (*POLICIES, "zero"))
 
-    def aggregate(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
-        positive = signs.positive(u, self._verdict(self.zero_policy, shard, "zero"))
-        tie = None if self.tie_policy == "zero" else self._verdict(self.tie_policy, shard, "tie")
-        return (yield from majority(shard.world, positive, broken(u), tie, u.dtype))
+    def vote(self, shard: Shard, group: Group, u: Tensor) -> Exchange[Tensor]:
+        positive = signs.positive(u, verdict(self.zero_policy, shard, "zero"))
+        tie = None if self.tie_policy == "zero" else verdict(self.tie_policy, shard, "tie")
+        return (yield from majority(group, positive, broken(u), tie, u.dtype))
 
-    @staticmethod
-    def _verdict(policy: str, shard: Shard, stage: str) -> bool | Key:
-        if policy == "hash":
-            return shard.key(stage, shared=True)
-        return shard.step % 2 == 0 if policy == "alternate" else policy == "plus"
+    def vote_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> float:
+        return majority_bytes(wire.elements(shapes), n, ties_are_zero=self.tie_policy == "zero")
+
+    def traits(self) -> Traits:
+        bits = f"{3 if self.tie_policy == 'zero' else 2} (n-1)/n"
+        return Traits(bits=bits + self.extra_bits(), unbiased=None, sums=False)
+
+
+_FORMS = ("all-reduce", "two-phase", "two-phase-sign")
 
 
 @dataclass(frozen=True)
 class LionCubPBit(LionCub):
-    """Sign of an integer sum of weighted votes: p x 2 (n-1)/n bits a parameter. Scales are local, a tensor each."""
+    """Sign of an integer sum of weighted votes. Scales are a tensor's, and each worker's own unless shared.
 
-    momentum_sync: str = option("never", "when momenta are averaged: never, periodic, doubling or selective")
-    bits: int = option(8, "p: width of the sum, 4, 8 or 16")
-    scale: Literal["l1", "l0", "linf"] = option(
-        "l1", "scale of a tensor: mean, geometric mean or maximum of |u|"
+    ``all-reduce`` adds p-bit codes on the way: p x 2 (n-1)/n bits a parameter (16 bits: in two phases, the same bytes).
+    ``two-phase`` packs each way in as few bits as its range needs, with the same result; ``two-phase-sign`` sends two
+    bits down, the sign. In two phases a code need not leave room for the sum: ``levels = code`` gives it all p bits.
+    """
+
+    bits: int = option(8, "p: width of the sum (or of a code, see levels): 4, 8 or 16; in two phases 2 to 16")
+    scale: Literal["l1", "l0", "linf", "l2-stochastic"] = option(
+        "l1", "scale of a tensor: mean, geometric mean, maximum or 2-norm (rounded at random) of |u|"
     )
-    gain: float = option(0.5, "a value equal to the scale votes gain x (levels)")
+    gain: float | None = option(
+        None, "a value equal to the scale votes gain x (levels); None: 0.5, for l2-stochastic 1"
+    )
+    form: Literal["all-reduce", "two-phase", "two-phase-sign"] = option(
+        "all-reduce", "all-reduce (added on the way), two-phase (packed), two-phase-sign (two bits down)"
+    )
+    levels: Literal["sum", "code"] = option(
+        "sum", "what p bits hold: the sum over all ranks, or one rank's code (two phases only)"
+    )
+    shared_scale: bool = option(
+        False, "ranks share scales: one more all-reduce, mean (l1, l0) or maximum (linf, l2)"
+    )
 
     def check(self, world: Group) -> None:
         super().check(world)
-        if self.bits not in (4, 8, 16):
-            raise UnsupportedError(f"bits must be 4, 8 or 16, got {self.bits}")
-        if self.scale not in lion_integers.SCALES:
+        one_of("form", self.form, _FORMS)
+        one_of("levels", self.levels, ("sum", "code"))
+        one_of("scale", self.scale, lion_integers.SCALES)
+        if self.form == "all-reduce" and self.bits not in (4, 8, 16):
             raise UnsupportedError(
-                f"scale must be one of {', '.join(lion_integers.SCALES)}, got {self.scale!r}"
+                f"bits must be 4, 8 or 16 where codes are added on the way, got {self.bits}; "
+                "form='two-phase' takes 2 to 16"
             )
-        if not self.gain > 0:
+        if not 2 <= self.bits <= 16:
+            raise UnsupportedError(f"bits must be 2 to 16, got {self.bits}")
+        if self.form == "all-reduce" and self.levels == "code":
+            raise UnsupportedError(
+                "levels='code' leaves no room for a sum on the way: use form='two-phase' or 'two-phase-sign'"
+            )
+        if self.gain is not None and not self.gain > 0:
             raise UnsupportedError(f"gain must be positive, got {self.gain}")
-        lion_integers.levels(self.bits, world.size)
+        if self.two_level == "never":  # else the number of nodes decides, which is known at the first step
+            self.limit(world.size)
 
-    def aggregate(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
-        levels = lion_integers.levels(self.bits, shard.world.size)
-        codes = torch.empty(
-            shard.d + 1, dtype=torch.int16 if self.bits == 16 else torch.int8, device=u.device
-        )
-        parts = [view.part for view in shard.views]
+    def limit(self, n: int) -> int:
+        """Largest code of one of n voters."""
+        return lion_integers.levels(self.bits, n if self.levels == "sum" else 1)
+
+    def vote(self, shard: Shard, group: Group, u: Tensor) -> Exchange[Tensor]:
+        limit, parts = self.limit(group.size), [view.part for view in shard.views]
+        scales = lion_integers.scales_of(u, parts, self.scale)
+        if self.shared_scale:
+            share = group.max if self.scale in ("linf", "l2-stochastic") else group.mean
+            scales = yield from share(scales, "scales")
+        codes = u.new_empty(shard.d + 1, dtype=torch.int8 if self.bits <= 8 else torch.int16)
         codes[-1] = lion_integers.encode(
-            u, parts, self.scale, levels, codes[:-1], gain=self.gain
-        )  # not finite?
-        total = yield from integer_sum(shard.world, codes, self.bits, levels, "votes")
+            u, parts, self.scale, limit, codes[:-1],
+            gain=self.gain, scales=scales, key=shard.key("rounding", group=group),
+        )  # not finite?  # fmt: skip
+        if self.form == "two-phase-sign":
+            total = yield from integer_sum.sign_of_sum(group, codes, limit, "votes")
+        else:
+            total = yield from integer_sum.integer_sum(
+                group, codes, self._sum_bits, limit, "votes", self._sum_form
+            )
         return total[:-1].sign().to(u.dtype).add_(torch.where(total[-1] > 0, torch.nan, 0.0))
+
+    @property
+    def _sum_form(self) -> integer_sum.Form:
+        return "all-reduce" if self.form == "all-reduce" else "two-phase"
+
+    @property
+    def _sum_bits(self) -> int:
+        return 32 if self.levels == "code" else self.bits
+
+    def vote_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> float:
+        codes, limit = wire.elements(shapes) + 1, self.limit(n)
+        scales = wire.all_reduce(4 * len(shapes), n) if self.shared_scale else 0.0
+        if self.form == "two-phase-sign":
+            return scales + integer_sum.sign_bytes_sent(codes, n, limit)
+        return scales + integer_sum.bytes_sent(codes, n, self._sum_bits, limit, self._sum_form)
+
+    def traits(self) -> Traits:
+        p = self.bits
+        up = f"{p}" if self.levels == "code" else f"ceil(log2(2 floor({(1 << p - 1) - 1}/n) + 1))"
+        down = f"{p}" if self.levels == "sum" else f"ceil(log2({(1 << p) - 2} n + 1))"
+        bits = {
+            "all-reduce": f"{2 * p} (n-1)/n",
+            "two-phase": f"({up} + {down})(n-1)/n",
+            "two-phase-sign": f"({up} + 2)(n-1)/n",
+        }[self.form]
+        return Traits(
+            bits=bits + self.extra_bits(), unbiased=None, sums=self.form == "all-reduce" and p != 16
+        )

@@ -34,4 +34,31 @@ ENTRIES: Mapping[str, Entry] = {
         "fp32 all-reduce of the gradient, Lion",
         preset={"optimizer": "lion"},
     ),
+    "lion-sign-sum": Entry(
+        f"{ALGORITHMS}.distributed_lion:DistributedLionMaVo",
+        "baseline",
+        "2411.16462",
+        "Lion by the sign of an int8 sum of signs",
+        preset={"transport": "int8-sum", "zero_policy": "zero", "tie_policy": "zero"},
+    ),
+    "lion-sign-sum-fp32": Entry(
+        f"{ALGORITHMS}.distributed_lion:DistributedLionMaVo",
+        "baseline",
+        "2411.16462",
+        "the same votes as fp32 numbers",
+        preset={"transport": "fp32-sum", "zero_policy": "zero", "tie_policy": "zero"},
+    ),
+    "lion-sign-gather": Entry(
+        f"{ALGORITHMS}.distributed_lion:DistributedLionMaVo",
+        "baseline",
+        "2404.00438",
+        "Lion by majority, everybody's bits gathered by everybody",
+        preset={"transport": "all-gather"},
+    ),
+    "lion-update-mean": Entry(
+        f"{ALGORITHMS}.distributed_lion:LionUpdateMean",
+        "baseline",
+        "2411.16462",
+        "Lion by the sign of a bf16 all-reduce of its updates",
+    ),
 }

@@ -19,6 +19,18 @@ ENTRIES: Mapping[str, Entry] = {
         "2411.16462",
         "sign of a p-bit integer sum of Lion's updates",
     ),
+    "distributed-lion-mavo": Entry(
+        f"{ALGORITHMS}.distributed_lion:DistributedLionMaVo",
+        "sign",
+        "2404.00438",
+        "majority of Lion's signs, momenta never synchronised",
+    ),
+    "distributed-lion-avg": Entry(
+        f"{ALGORITHMS}.distributed_lion:DistributedLionAvg",
+        "sign",
+        "2404.00438",
+        "average of Lion's signs, counts on the way down",
+    ),
     "ef-signsgd": Entry(
         f"{ALGORITHMS}.ef_signsgd:EFSignSGD",
         "sign",

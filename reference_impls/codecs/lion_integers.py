@@ -2,10 +2,12 @@
 
 Spec: Lion Cub, arXiv 2411.16462, as far as its author's code shows it. A worker's vote on an update u is
 ``q = clip(round_half_even(u / a * (s * gain)), -s, s)`` with ``s = floor((2**(p-1) - 1) / n)``, so that the sum over n
-ranks fits p bits. The scale a is local to worker and tensor and never sent; it only sets how much each worker's votes
-weigh:
+ranks fits p bits. The scale a is local to worker and tensor and never sent, unless the caller brings scales that ranks
+share; it only sets how much each worker's votes weigh:
 
 * ``l1``: mean of |u|; ``linf``: max |u|; ``l0``: geometric mean, exp(mean(log(|u| + 1e-12))).
+* ``l2-stochastic``: the 2-norm, and rounding to one of the two next integers so that the expectation is exact
+  (`codecs.dithering`, element i with element i of the stream); ``gain = 1`` is the code's.
 
 Sums run over real elements only, by the fixed tree of `codecs.sums`. The format is one signed integer an element; how
 it travels is the affair of `reducers.integer_sum`. Rounding at ``gain = 0.5`` (the code's) maps |u| = a to s / 2.
@@ -24,16 +26,33 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
+from reference_impls.codecs import dithering
 from reference_impls.codecs.dithering import levels
-from reference_impls.codecs.sums import fixed_mean
+from reference_impls.codecs.sums import fixed_mean, fixed_sum
 from reference_impls.compilation import compiled
+from reference_impls.randomness import Key
 
-__all__ = ["SCALES", "WIRE_VERSION", "Scale", "encode", "levels", "quantise", "scale_of"]
+__all__ = [
+    "SCALES",
+    "WIRE_VERSION",
+    "Scale",
+    "default_gain",
+    "encode",
+    "levels",
+    "quantise",
+    "scale_of",
+    "scales_of",
+]
 
 WIRE_VERSION: Final = 1
 
-Scale = Literal["l1", "l0", "linf"]
-SCALES: Final[tuple[Scale, ...]] = ("l1", "l0", "linf")
+Scale = Literal["l1", "l0", "linf", "l2-stochastic"]
+SCALES: Final[tuple[Scale, ...]] = ("l1", "l0", "linf", "l2-stochastic")
+
+
+def default_gain(kind: Scale) -> float:
+    """The code's: half of the levels for a value that equals the scale, all of them with stochastic rounding."""
+    return 1.0 if kind == "l2-stochastic" else 0.5
 
 
 def scale_of(u: Tensor, kind: Scale) -> Tensor:
@@ -48,6 +67,12 @@ def scale_of(u: Tensor, kind: Scale) -> Tensor:
     if kind == "l0":
         geometric = fixed_mean((magnitude + 1e-12).log()).exp()
         return torch.where(magnitude.amax(-1) == 0, torch.zeros_like(geometric), geometric)
+    if (
+        kind == "l2-stochastic"
+    ):  # of what has been scaled by its maximum, so that no square over- or underflows
+        top = magnitude.amax(-1)
+        norm = fixed_sum((u / torch.where(top > 0, top, 1.0).unsqueeze(-1)).square()).sqrt() * top
+        return torch.where(top == 0, torch.zeros_like(norm), norm)
     raise ValueError(f"unknown scale {kind!r}; known: {', '.join(SCALES)}")
 
 
@@ -76,23 +101,43 @@ def quantise(u: Tensor, scale: Tensor, count: int, codes: Tensor, *, gain: float
         codes.copy_(target)
 
 
+def scales_of(u: Tensor, parts: Sequence[slice], kind: Scale) -> Tensor:
+    """The scale of each tensor: [..., d] -> [..., tensors]."""
+    return torch.stack([scale_of(u[..., part], kind) for part in parts], dim=-1)
+
+
 def encode(
-    u: Tensor, parts: Sequence[slice], kind: Scale, count: int, codes: Tensor, *, gain: float = 0.5
+    u: Tensor,
+    parts: Sequence[slice],
+    kind: Scale,
+    count: int,
+    codes: Tensor,
+    *,
+    gain: float | None = None,
+    scales: Tensor | None = None,
+    key: Key | None = None,
 ) -> Tensor:
     """Quantise a flat vector tensor by tensor.
 
     Args:
         u: float32 [..., d].
         parts: the slice of each tensor; together they cover `u`.
-        kind, count, gain: as in `scale_of` and `quantise`.
+        kind, count, gain: as in `scale_of` and `quantise`; gain is `default_gain` if not given.
         codes: int8, int16 or int32 [..., d].
+        scales: [..., tensors] that ranks share; by default those of `u` itself.
+        key: stream of the draws, needed by stochastic rounding alone.
 
     Returns:
         int32 [...]: 1 where some tensor has no finite scale, so that its votes of 0 mean nothing; else 0. See above.
     """
-    flag = torch.zeros(u.shape[:-1], dtype=torch.bool, device=u.device)
-    for part in parts:
-        scale = scale_of(u[..., part], kind)
-        flag |= ~scale.isfinite()
-        quantise(u[..., part], scale.unsqueeze(-1), count, codes[..., part], gain=gain)
-    return flag.to(torch.int32)
+    gain = default_gain(kind) if gain is None else gain
+    scales = scales_of(u, parts, kind) if scales is None else scales
+    for i, part in enumerate(parts):
+        scale = scales[..., i : i + 1]
+        if kind != "l2-stochastic":
+            quantise(u[..., part], scale, count, codes[..., part], gain=gain)
+        elif key is None:
+            raise ValueError("stochastic rounding draws: give a key")
+        else:
+            dithering.encode(u[..., part], scale / gain, count, key.at(part.start), codes[..., part])
+    return (~scales.isfinite()).any(-1).to(torch.int32)

@@ -6,18 +6,24 @@ it: at every `measure_every`-th step tensors are ranked by the disagreement of w
 V = mean over elements of (E[m^2] - E[m]^2) / (E[m^2] + 1e-30), from fp32 means of m and m^2. Those of largest V are
 averaged then and there, and at every `every`-th step until the next measurement: as many as stay within the share
 `fraction` of the shard's elements, at least one, so a tensor that fills a bucket of its own is always averaged.
+
+`names`, a regular expression, leaves all tensors out in whose name it is not found; the author's code parses such a list
+of layers without using it. A shard without such a tensor sends nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from reference_impls.algorithm import Clock, Shard, Slot, per_rank, replicated
+from reference_impls import wire
+from reference_impls.algorithm import Clock, Cost, Shard, Slot, View, per_rank, replicated
 from reference_impls.collectives import Exchange
 from reference_impls.errors import UnsupportedError, nearest
 
@@ -35,6 +41,7 @@ class MomentumSync:
     fraction: float = 0.25
     measure_every: int = 1000
     dtype: Literal["fp32", "bf16"] = "fp32"
+    names: str | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -47,6 +54,10 @@ class MomentumSync:
             )
         if self.dtype not in ("fp32", "bf16"):
             raise UnsupportedError(f"momenta travel as fp32 or bf16, not {self.dtype!r}")
+        try:
+            re.compile(self.names or "")
+        except re.error as error:
+            raise UnsupportedError(f"{self.names!r} is not a regular expression of names: {error}") from None
 
     def slots(self) -> Mapping[str, Slot]:
         """The momentum, and for selective which elements are averaged."""
@@ -83,32 +94,60 @@ class MomentumSync:
 
     def synchronize(self, shard: Shard) -> Exchange[None]:
         """Average the momenta as the kind of the step asks."""
-        momentum = shard.state["momentum"]
+        momentum, views = shard.state["momentum"], self._named(shard)
+        if not views or shard.kind not in ("sync", "measure"):
+            return
+        whole = len(views) == len(shard.views)
         if shard.kind == "measure":
-            square = yield from shard.world.mean(momentum.square(), "momentum-square")
-            mean = yield from shard.world.mean(momentum.clone(), "momentum")
-            self._select(shard, mean, square)
-            for part in self._selected(shard):
-                momentum[part] = mean[part]
-        elif shard.kind == "sync" and self.mode == "selective":
+            own = momentum.clone() if whole else torch.cat([momentum[v.part] for v in views])
+            square = yield from shard.world.mean(own.square(), "momentum-square")
+            mean = yield from shard.world.mean(own, "momentum")
+            self._select(shard, views, mean, square)
             parts = self._selected(shard)
+            places = dict(zip([v.part.start for v in views], _consecutive(views), strict=True))
+            for part in parts:
+                momentum[part] = mean[places[part.start]]
+        elif self.mode == "selective" or not whole:
+            parts = self._selected(shard) if self.mode == "selective" else [v.part for v in views]
             mean = yield from self._mean(shard, torch.cat([momentum[part] for part in parts]))
-            for part, own in zip(
-                parts, mean.split_with_sizes([p.stop - p.start for p in parts]), strict=True
-            ):
+            lengths = [part.stop - part.start for part in parts]
+            for part, own in zip(parts, mean.split_with_sizes(lengths), strict=True):
                 momentum[part] = own
-        elif shard.kind == "sync":
+        else:
             momentum.copy_((yield from self._mean(shard, momentum)))
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        """Kind of step -> bytes that a rank sends for momenta; least and most where data or names decide."""
+        d, sizes = wire.elements(shapes), [prod(shape) for shape in shapes]
+        element = 2 if self.dtype == "bf16" else 4
+        least, most = d, d
+        if self.mode == "selective":
+            least, most = min(sizes), max(max(sizes), int(self.fraction * d))
+        measured = 2 * wire.all_reduce(4 * d, n)
+        sync = wire.all_reduce(element * least, n), wire.all_reduce(element * most, n)
+        if self.names is not None:
+            named: Mapping[str, Cost] = {"step": 0.0, "sync": (0.0, sync[1]), "measure": (0.0, measured)}
+            return {kind: named[kind] for kind in self.kinds()}
+        every: Mapping[str, Cost] = {
+            "step": 0.0, "sync": sync if least < most else sync[0], "measure": measured
+        }  # fmt: skip
+        return {kind: every[kind] for kind in self.kinds()}
+
+    def _named(self, shard: Shard) -> list[View]:
+        return [v for v in shard.views if self.names is None or re.search(self.names, v.name)]
 
     def _mean(self, shard: Shard, x: Tensor) -> Exchange[Tensor]:
         if self.dtype == "bf16":
             return (yield from shard.world.mean(x.to(torch.bfloat16), "momentum")).to(x.dtype)
         return (yield from shard.world.mean(x, "momentum"))
 
-    def _select(self, shard: Shard, mean: Tensor, square: Tensor) -> None:
+    def _select(self, shard: Shard, views: Sequence[View], mean: Tensor, square: Tensor) -> None:
         """Choose from reduced values alone, hence alike on all ranks."""
         disagreement = (square - mean.square()) / (square + 1e-30)
-        order = sorted(shard.views, key=lambda v: float(disagreement[v.part].mean()), reverse=True)
+        ranking = [
+            (float(disagreement[at].mean()), v) for at, v in zip(_consecutive(views), views, strict=True)
+        ]
+        order = [v for _, v in sorted(ranking, key=lambda pair: pair[0], reverse=True)]
         selected, budget = shard.state["selected"].zero_(), self.fraction * shard.d
         for place, view in enumerate(order):
             budget -= view.part.stop - view.part.start
@@ -120,3 +159,10 @@ class MomentumSync:
     def _selected(shard: Shard) -> list[slice]:
         """The tensors chosen at the last measurement; step 0 is one, so there is always something."""
         return [view.part for view in shard.views if shard.state["selected"][view.part.start] > 0]
+
+
+def _consecutive(views: Sequence[View]) -> list[slice]:
+    """Where the views lie when nothing is between them."""
+    lengths = [view.part.stop - view.part.start for view in views]
+    starts = [sum(lengths[:i]) for i in range(len(lengths))]
+    return [slice(start, start + length) for start, length in zip(starts, lengths, strict=True)]

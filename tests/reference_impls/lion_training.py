@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster
-from reference_impls.algorithms.lion_cub import LionCub
-from reference_impls.collectives import Exchange
 from reference_impls.registry import Method
 
 RATE, DECAY = 0.01, 0.2
 SHAPES = ((5, 7), (11,), (3, 3, 3))
+NEVER_SYNCHRONISED = (
+    "distributed-lion-mavo",
+    "distributed-lion-avg",
+    "lion-sign-sum",
+    "lion-sign-sum-fp32",
+    "lion-sign-gather",
+    "allreduce-lion",
+)
 D = 73  # elements of SHAPES: no multiple of 8 or of any world size
-
-
-@dataclass(frozen=True)
-class Exact(LionCub):
-    """The sign of the mean of all updates, uncompressed: what the transports stand in for."""
-
-    def aggregate(self, shard: Any, u: Tensor) -> Exchange[Tensor]:
-        return (yield from shard.world.mean(u, "updates")).sign_()
 
 
 def parameters(dtype: torch.dtype = torch.float32, scale: float = 1.0) -> list[Tensor]:
@@ -48,18 +45,19 @@ def gradient(step: int, rank: int, dtype: torch.dtype = torch.float32) -> list[T
 
 
 def cluster(
-    algorithm: str | Method, size: int, dtype: torch.dtype = torch.float32, **options: Any
+    algorithm: str | Method, size: int, precision: torch.dtype = torch.float32, **options: Any
 ) -> SimulatedCluster:
     if isinstance(algorithm, str):
-        options = {"momentum_sync": "never", "weight_decay": DECAY, **options}
-    return SimulatedCluster(algorithm, parameters(dtype), size, lr=RATE, seed=4, **options)
+        never = {} if algorithm in NEVER_SYNCHRONISED else {"momentum_sync": "never"}
+        options = {**never, "weight_decay": DECAY, **options}
+    return SimulatedCluster(algorithm, parameters(precision), size, lr=RATE, seed=4, **options)
 
 
 def exact(size: int, momentum_sync: str, **options: Any) -> SimulatedCluster:
-    method = Method(
-        "exact", Exact(momentum_sync=momentum_sync, **options), {"betas": (0.9, 0.99), "weight_decay": DECAY}
+    """The sign of the mean of all updates in double precision: what the transports stand in for."""
+    return cluster(
+        "lion-update-mean", size, torch.float64, dtype="fp32", momentum_sync=momentum_sync, **options
     )
-    return cluster(method, size, torch.float64)
 
 
 def advance(

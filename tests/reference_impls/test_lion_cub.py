@@ -256,6 +256,14 @@ def test_more_ranks_than_the_integers_have_room_for_are_refused(bits: int, size:
         ("lion-cub-pbit", {"bits": 5}),
         ("lion-cub-pbit", {"scale": "l2"}),
         ("lion-cub-pbit", {"gain": 0.0}),
+        ("lion-cub-pbit", {"form": "gather"}),
+        ("lion-cub-pbit", {"levels": "code"}),
+        ("lion-cub-pbit", {"form": "two-phase", "levels": "both"}),
+        ("lion-cub-pbit", {"form": "two-phase", "bits": 1}),
+        ("lion-cub-pbit", {"form": "two-phase", "bits": 17}),
+        ("lion-cub-pbit", {"two_level": "fp16"}),
+        ("lion-cub-pbit", {"local_clip_norm": 0.0}),
+        ("lion-cub-pbit", {"sync_names": "("}),
     ],
 )
 def test_impossible_options_are_refused_at_once(name: str, options: dict[str, Any]) -> None:

@@ -14,4 +14,15 @@ ROWS: tuple[Row, ...] = (
         flips=0.05,
         plain=("lion", {"weight_decay": 0.1}),
     ),
+    Row("lion-sign-sum", "lion-sign-sum", exact=True, plain=("lion", {})),
+    Row("lion-sign-sum-fp32", "lion-sign-sum-fp32", exact=True, plain=("lion", {})),
+    Row("lion-sign-gather", "lion-sign-gather", exact=True, plain=("lion", {})),
+    Row("lion-update-mean", "lion-update-mean", flips=0.1, plain=("lion", {})),
+    Row(
+        "lion-update-mean-synchronised",
+        "lion-update-mean",
+        {"dtype": "fp32", "momentum_sync": "periodic", "sync_every": 5},
+        flips=0.05,
+        plain=("lion", {}),
+    ),
 )
