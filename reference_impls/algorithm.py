@@ -140,7 +140,8 @@ class Shard:
     element. d: elements.
     params: Tensor[d], the parameters themselves. grads: Tensor[d], the local gradient (mean over local
     micro-batches). views: the parameters one by one. state: slot name -> Tensor, or, for slots per tensor, dict of
-    parameter name -> Tensor. pending: started exchanges by name.
+    parameter name -> Tensor. pending: started exchanges by name. gradients: probe -> Tensor[d], the local gradient of the
+    same samples there (`Algorithm.probes`).
     """
 
     def __init__(
@@ -165,6 +166,7 @@ class Shard:
         self.clock = clock
         self.state: dict[str, Any] = {}
         self.pending: dict[str, Pending] = {}
+        self.gradients: dict[str, Tensor] = {}
         self._optimizer_groups = optimizer_groups
         self._inner_state = inner_state
         self._scratch: dict[tuple[str, int, torch.dtype], Tensor] = {}
@@ -257,12 +259,18 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
     scope: ``bucket`` (one shard a bucket, may overlap with backward) or ``model`` (needs the whole gradient).
     slots: declared state. defaults: hyper-parameters of the parameter groups if the method has its own update rule.
     reduces_gradient: True if `reduce` answers a gradient that is equal on all ranks, so that clipping it there means
-    clipping the global gradient.
+    clipping the global gradient. probes: slots (one tensor a shard) that hold points at which the method wants a further
+    gradient, of the same samples as that of the parameters.
     """
 
     scope: ClassVar[Literal["bucket", "model"]] = "bucket"
     defaults: ClassVar[Mapping[str, Any]] = {}
     reduces_gradient: ClassVar[bool] = True
+    probes: ClassVar[tuple[str, ...]] = ()
+
+    def probes_at(self, step: int) -> tuple[str, ...]:
+        """Those of `probes` that are wanted when `step` steps are complete: a matter of the options and of `step` alone."""
+        return self.probes
 
     @property
     def slots(self) -> Mapping[str, Slot]:
@@ -323,6 +331,8 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         """Kind of step -> bytes that a rank sends in one step of that kind, on average over ranks (and, for kinds that
         alternate, over a period).
+
+        Kind ``plan``: what `plan` sends, once a model, in steps in which it sends.
 
         shapes: of the tensors of one shard of float32, in order. A model of several shards costs their sum. Uses
         `reference_impls.wire`, like the ledger, with which a test compares it for every row of the table.

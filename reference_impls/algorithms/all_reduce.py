@@ -6,14 +6,23 @@ gradient, the local optimizer is stepped with it, and all replicas stay equal.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from reference_impls.algorithm import Algorithm, OptimizerFactory, ParamGroups, Shard, option
+from reference_impls import wire
+from reference_impls.algorithm import (
+    Algorithm,
+    Cost,
+    OptimizerFactory,
+    ParamGroups,
+    Shard,
+    Traits,
+    option,
+)
 from reference_impls.collectives import Exchange
 from reference_impls.optimizers import local_optimizer
 
@@ -42,3 +51,9 @@ class AllReduce(WithLocalOptimizer):
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         return (yield from shard.world.mean(shard.grads, "gradient"))
+
+    def traits(self) -> Traits:
+        return Traits("2 (n-1)/n x 32", unbiased=True, sums=True)
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        return {"step": wire.all_reduce(4 * wire.elements(shapes), n)}

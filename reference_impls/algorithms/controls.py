@@ -6,14 +6,15 @@ almost all of the gradient, listening to one rank. No paper.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from reference_impls.algorithm import Algorithm, Shard, Slot, option, per_rank
+from reference_impls import wire
+from reference_impls.algorithm import Algorithm, Cost, Shard, Slot, Traits, option, per_rank
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.algorithms.local_updates import LocalUpdates
 from reference_impls.codecs import signs
@@ -60,6 +61,14 @@ class RandomK(WithLocalOptimizer):
         values = yield from shard.world.mean(shard.grads[chosen], "values")
         return torch.zeros_like(shard.grads).masked_scatter_(chosen, values)
 
+    def traits(self) -> Traits:
+        unbiased = self.fraction == 1  # what is not sent counts as 0, and nothing makes up for it
+        return Traits(f"2 (n-1)/n x 32 x {self.fraction:g}", unbiased=unbiased, sums=True)
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        most = wire.all_reduce(4 * wire.elements(shapes), n)
+        return {"step": most if self.fraction == 1 else (wire.all_reduce(4, n), most)}
+
 
 @dataclass(frozen=True)
 class OneRankSign(Algorithm):
@@ -93,3 +102,9 @@ class OneRankSign(Algorithm):
         for part, h in shard.groups():
             shard.params[part].mul_(1 - h["lr"] * h["weight_decay"]).add_(reduced[part], alpha=-h["lr"])
             shard.state["momentum"][part].lerp_(shard.grads[part], 1 - h["betas"][1])
+
+    def traits(self) -> Traits:
+        return Traits("2 (n-1)/n", unbiased=None, sums=True)
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        return {"step": wire.all_reduce(signs.wire_bytes(wire.elements(shapes)) + 1, n)}

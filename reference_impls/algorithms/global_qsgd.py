@@ -10,18 +10,23 @@ Differences: the body of the paper could not be read; its authors' code was. Tha
 127 / n levels, and overflows when ranks agree on the maximum; here s is an integer and no sum can overflow. Its 4-bit
 form is right for n = 4 only; here 4 bits work up to n = 7. Its exponential head-room is log2 n for rings too; here
 additions are balanced and the head-room is the real depth. A zero gradient gives zeros (there NaN). Halving-doubling, at
-2 (n-1)/n bytes an element, stands beside the paper's tree; n need not be a power of two on the tree. The paper's
-optional sparse branch (sending only non-zero codes) is left out, as in its code; its baselines are not part of this.
+2 (n-1)/n bytes an element, stands beside the paper's tree; n need not be a power of two on the tree. Widths other than
+4, 8 and 16 bits go in two phases, packed. The paper's optional sparse branch (``sparse``: the non-zero codes alone, with
+their places, gathered), described there and not in its code, has the same levels and so the same result to the bit; for
+exponential codes it would save nothing, since hardly one of them is zero, and is refused. Of its baselines,
+`qsgd-published` is the one that differs from its name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
 
-from reference_impls.algorithm import Shard, option
+from reference_impls import wire
+from reference_impls.algorithm import Cost, Shard, Traits, option
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs import dithering
 from reference_impls.collectives import Exchange, Group
@@ -31,12 +36,16 @@ from reference_impls.reducers.global_qsgd import (
     NORMS,
     SCALES,
     Scaling,
+    Transport,
+    code_bytes,
     exponential_mean,
     form_for,
     standard_mean,
 )
 
 DITHERINGS = ("standard", "exponential")
+SUMS = ("all-reduce", "two-phase")
+BY_ALL_REDUCE = (4, 8, 16)
 
 
 @dataclass(frozen=True)
@@ -46,32 +55,38 @@ class GlobalQSGD(WithLocalOptimizer):
     dithering: Literal["standard", "exponential"] = option(
         "standard", "standard (equal levels, integer sum) or exponential (powers of two)"
     )
-    bits: int = option(8, "bits of a code and of its sum: 4, 8 or 16 (standard), 8 (exponential)")
+    bits: int = option(8, "bits of a code and of its sum: 2 to 16 (standard), 8 (exponential)")
     norm: Literal["linf", "l2"] = option("linf", "norm over all ranks: linf (largest magnitude) or l2")
     scale: Literal["bucket", "tensor", "block"] = option(
         "bucket", "one scale a bucket, a tensor, or a block of block_size elements"
     )
     block_size: int = option(512, "elements of a block (scale=block)")
-    form: Literal["auto", "tree", "halving-doubling"] = option(
-        "auto", "exponential addition: tree, halving-doubling (n a power of two), auto"
+    form: Literal["auto", "tree", "halving-doubling", "all-reduce", "two-phase"] = option(
+        "auto",
+        "exponential: tree, halving-doubling (n a power of two); standard: all-reduce (4, 8, 16 bits), two-phase",
     )
+    sparse: bool = option(False, "gather the non-zero codes alone, with their places (standard)")
 
     def check(self, world: Group) -> None:
         for name, value, known in (
             ("dithering", self.dithering, DITHERINGS),
             ("norm", self.norm, NORMS),
             ("scale", self.scale, SCALES),
-            ("form", self.form, FORMS),
+            ("form", self.form, (*FORMS, *SUMS) if self.dithering == "standard" else FORMS),
         ):
             if value not in known:
                 raise UnsupportedError(
                     f"{name} must be one of {', '.join(known)}; got {value!r}{nearest(value, known)}"
                 )
-        widths = (4, 8, 16) if self.dithering == "standard" else (8,)
+        widths = range(2, 17) if self.dithering == "standard" else (8,)
         if self.bits not in widths:
             raise UnsupportedError(
-                f"{self.dithering} dithering takes bits of {', '.join(map(str, widths))}, not {self.bits}"
+                f"{self.dithering} dithering takes bits of {'2 to 16' if len(widths) > 1 else '8'}, not {self.bits}"
             )
+        if self.form == "all-reduce" and self.bits not in BY_ALL_REDUCE:
+            raise UnsupportedError(f"an all-reduce adds 4, 8 or 16 bits, not {self.bits}: use form='two-phase'")
+        if self.sparse and self.dithering != "standard":
+            raise UnsupportedError("sparse goes with standard dithering: exponential codes are hardly ever zero")
         if self.block_size < 1:
             raise UnsupportedError(f"block_size must be at least 1, got {self.block_size}")
         if self.dithering == "standard":
@@ -82,5 +97,38 @@ class GlobalQSGD(WithLocalOptimizer):
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         scaling = Scaling(self.norm, self.scale, self.block_size)
         if self.dithering == "standard":
-            return (yield from standard_mean(shard, shard.grads, "gradient", bits=self.bits, scaling=scaling))
+            return (
+                yield from standard_mean(
+                    shard, shard.grads, "gradient", bits=self.bits, scaling=scaling, transport=self._transport()
+                )
+            )  # fmt: skip
         return (yield from exponential_mean(shard, shard.grads, "gradient", scaling=scaling, form=self.form))
+
+    def _transport(self) -> Transport:
+        """How codes of standard dithering travel."""
+        if self.sparse:
+            return "sparse"
+        wide = self.form == "two-phase" or (self.form == "auto" and self.bits not in BY_ALL_REDUCE)
+        return "two-phase" if wide else "all-reduce"
+
+    def traits(self) -> Traits:
+        per = {"bucket": "", "tensor": " + a scale a tensor", "block": f" + a scale a {self.block_size}"}
+        # 16 bits are added by the owner of a piece
+        sums = self.dithering == "exponential" or (self._transport() == "all-reduce" and self.bits < 16)
+        bits = f"2 (n-1)/n x {self.bits}"
+        if self.sparse:
+            bits = f"(n-1) x (log2 d + {self.bits} - log2 n) x share of non-zero codes"
+        return Traits(bits + per[self.scale], unbiased=True, sums=sums)
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        d = wire.elements(shapes)
+        lengths = [wire.elements([shape]) for shape in shapes]
+        shared = Scaling(self.norm, self.scale, self.block_size).bytes_sent(lengths, n)
+        if self.dithering == "standard":
+            codes = code_bytes(d, n, self.bits, dithering.levels(self.bits, n), self._transport())
+            if isinstance(codes, tuple):
+                return {"step": (shared + codes[0], shared + codes[1])}
+            return {"step": shared + codes}
+        if form_for(self.form, n) == "tree":
+            return {"step": shared + 2 * (n - 1) * d / n}
+        return {"step": shared + 2 * (n - 1) * -(-d // n)}

@@ -60,7 +60,7 @@ class Switching(LocalUpdates):
         return super().plan(clock) if self.switched(clock) else "step"
 
     def reduce(self, shard: Shard) -> Exchange[Tensor] | Tensor:
-        return shard.world.mean(shard.grads, "gradient") if shard.kind == "step" else shard.grads
+        return shard.world.mean(shard.grads, "gradient") if shard.kind == "step" else super().reduce(shard)
 
     def steady(self) -> Mapping[str, Algorithm]:
         return {"step": AllReduce(optimizer=self.optimizer), **super().steady()}
@@ -134,6 +134,9 @@ class AdaComm(LocalUpdates):
             left = Constant(int(counters["period"]), total=self.total_steps).period(clock.step, clock.lr)
         counters["left"] = left - 1
         return "local" if left > 1 else "average"
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        return {"plan": wire.all_reduce(8, n), **super().wire_bytes(shapes, n)}
 
     def _adapt(self, clock: Clock) -> Exchange[None]:
         """Agree on the loss and set the length of the next rounds."""

@@ -1,0 +1,218 @@
+"""What methods say of themselves against what they do: bytes by kind of step, and whether they are unbiased."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls import SimulatedCluster, create
+from reference_impls.algorithm import Algorithm, Shard, Traits
+from reference_impls.registry import Method
+from tests.reference_impls.problem import Net, told
+from tests.reference_impls.table import ROWS, STEPS, Row
+from tests.reference_impls.test_properties import advance, build
+
+NOT_YET: frozenset[str] = frozenset()
+"""Methods that do not say their traits yet. It must shrink to nothing."""
+
+SHAPES = [tuple(p.shape) for p in Net().parameters()]
+SAID = [row for row in ROWS if row.algorithm not in NOT_YET]
+
+
+def algorithm(row: Row) -> Algorithm:
+    return create(row.algorithm, **row.options).algorithm
+
+
+def test_every_method_says_its_traits() -> None:
+    silent = set()
+    for row in ROWS:
+        try:
+            assert isinstance(algorithm(row).traits(), Traits)
+            algorithm(row).wire_bytes(SHAPES, 2)
+        except NotImplementedError:
+            silent.add(row.algorithm)
+    assert silent == NOT_YET
+
+
+# ---- bytes ---------------------------------------------------------------------------------------------------------
+
+
+def counted(cluster: SimulatedCluster, kinds: list[str]) -> dict[str, list[float]]:
+    """Kind -> bytes sent in each of its steps, mean over ranks; "plan" -> what deciding took, where it sent."""
+    found: dict[str, list[float]] = {}
+    by_step: dict[tuple[str, int], float] = {}
+    for row in cluster.ledger.frame(rank=None).to_dict("records"):
+        key = (row["kind"], row["step"])
+        by_step[key] = by_step.get(key, 0.0) + row["wire_bytes"] / cluster.world_size
+    for step, kind in enumerate(kinds):
+        found.setdefault(kind, []).append(by_step.pop((kind, step), 0.0))
+    for (kind, _), sent in by_step.items():
+        assert kind == "plan", kind
+        found.setdefault(kind, []).append(sent)
+    return found
+
+
+@pytest.mark.parametrize("row", SAID, ids=lambda row: row.id)
+@pytest.mark.parametrize("n", [1, 2, 3, 8])
+def test_bytes_are_as_said(row: Row, n: int) -> None:
+    n = min(n, row.largest)
+    cluster = build(row, n, bucket_bytes=1 << 20)
+    kinds = []
+    for step in range(STEPS):
+        advance(cluster, step, step + 1)
+        kinds.append(cluster.kind)
+    said = algorithm(row).wire_bytes(SHAPES, n)
+    for kind, steps in counted(cluster, kinds).items():
+        assert kind in said, f"kind {kind!r} is not among {sorted(said)}"
+        cost = said[kind]
+        if isinstance(cost, tuple):
+            assert cost[0] <= cost[1]
+            assert cost[0] - 1e-6 <= min(steps)
+            assert max(steps) <= cost[1] + 1e-6
+        else:
+            assert sum(steps) / len(steps) == pytest.approx(cost, rel=1e-9, abs=1e-6)
+        assert n > 1 or cost in (0, (0, 0))
+
+
+@pytest.mark.parametrize("row", SAID, ids=lambda row: row.id)
+def test_what_is_timed_costs_what_was_said(row: Row) -> None:
+    """A kind of step costs the same in its steady configuration: those differ in *when* alone."""
+    own = algorithm(row)
+    said = own.wire_bytes(SHAPES, 3)
+    for kind, steady in own.steady().items():
+        if not kind.startswith("round-"):
+            assert steady.wire_bytes(SHAPES, 3)[kind] == said[kind]
+
+
+# ---- bias ----------------------------------------------------------------------------------------------------------
+
+DRAWS, RANKS, BEFORE = 400, 3, 4
+CLASSES = (
+    6  # coordinates of one class have one value a rank, so that means over a class are draws of one number
+)
+PARTS = ((16, 12), (12,), (5,))
+TOTAL = 209
+
+
+def fixed_gradients(ranks: int) -> tuple[list[list[Tensor]], Tensor]:
+    """Gradients a rank of shapes PARTS, and the class of each coordinate. Values from 0.3 to 1 of either sign, and 0."""
+    generator = torch.Generator().manual_seed(11)
+    classes = torch.randperm(TOTAL, generator=generator) % CLASSES
+    values = 0.3 + 0.7 * torch.rand(ranks, CLASSES, generator=generator)
+    values *= torch.where(torch.rand(ranks, CLASSES, generator=generator) < 0.3, -1.0, 1.0)
+    values[0, 0] = 0.0
+    flat = values[:, classes]
+    sizes = [torch.Size(shape).numel() for shape in PARTS]
+    split = [[x.view(s) for x, s in zip(row.split(sizes), PARTS, strict=True)] for row in flat]
+    return split, classes
+
+
+def recording(own: Algorithm, seen: list[Tensor]) -> Algorithm:
+    """The same method; what rank 0's `reduce` answers is kept."""
+
+    class Recording(type(own)):  # type: ignore[misc]
+        def update(self, shard: Shard, reduced: Tensor) -> None:
+            if shard.world.rank == 0:
+                seen.append(reduced.clone())
+            super().update(shard, reduced)
+
+    fields = {f.name: getattr(own, f.name) for f in dataclasses.fields(own)}
+    made: Algorithm = Recording(**fields)
+    return made
+
+
+def draws(row: Row) -> tuple[Tensor, Tensor, Tensor]:
+    """[DRAWS, TOTAL] answers of `reduce` to one gradient from one state, with the random streams of as many seeds.
+
+    The state is the one after some steps with the same gradient, so errors carried along and memories are not zero.
+    Answers, the mean gradient, the class of each coordinate.
+    """
+    own, seen = create(row.algorithm, **row.options), []
+    ranks = min(RANKS, row.largest)
+    grads, classes = fixed_gradients(ranks)
+    method = Method(own.name, recording(own.algorithm, seen), own.hyperparameters)
+    cluster = SimulatedCluster(method, [torch.zeros(shape) for shape in PARTS], ranks, lr=1e-6)
+    while cluster.steps < BEFORE or cluster.kind == "warm-up":
+        cluster.observe(**told(cluster.steps))
+        cluster.step(grads)
+    assert len(cluster._workers[0].shards) == 1
+    start = cluster.steps
+    state = [{k: _copy(v) for k, v in w.shards[0].state.items()} for w in cluster._workers]
+    counters = dict(cluster._workers[0].clock.counters)
+    seen.clear()
+    for draw in range(DRAWS):
+        for worker, kept in zip(cluster._workers, state, strict=True):
+            worker.clock.seed, worker.clock.step = draw, start
+            worker.clock.counters.clear()
+            worker.clock.counters.update(counters)
+            _put_back(worker.shards[0].state, kept)
+        cluster.step(grads)
+    mean = torch.stack([torch.cat([x.reshape(-1) for x in rank]) for rank in grads]).mean(0)
+    return torch.stack(seen).to(torch.float64), mean.to(torch.float64), classes
+
+
+def _copy(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else {k: v.clone() for k, v in value.items()}
+
+
+def _put_back(state: dict[str, Any], kept: dict[str, Any]) -> None:
+    for name, value in kept.items():
+        if isinstance(value, Tensor):
+            state[name].copy_(value)
+        else:
+            for own, x in value.items():
+                state[name][own].copy_(x)
+
+
+def refuted(answers: Tensor, mean: Tensor, classes: Tensor) -> bool:
+    """Whether the draws show that their expectation is not `mean`.
+
+    Per class of equal coordinates: |mean deviation| > 5 standard errors. Per coordinate: above 8 standard errors and
+    an eighth of the largest deviation seen, since what is rarely sent may not have been sent at all. Deviations of
+    single-precision rounding do not count.
+    """
+    off = answers - mean
+    rounding = 2e-6 * float(mean.abs().max())
+    by_class = torch.stack([off[:, classes == c].mean(1) for c in range(CLASSES)], dim=1)
+    error = by_class.std(0) / DRAWS**0.5
+    if bool((~(by_class.mean(0).abs() <= 5 * error + rounding)).any()):
+        return True
+    error = off.std(0) / DRAWS**0.5
+    return bool((~(off.mean(0).abs() <= 8 * error + off.abs().max() / 8 + rounding)).any())
+
+
+def estimates(row: Row) -> bool:
+    try:
+        return algorithm(row).traits().unbiased is not None
+    except Exception:  # noqa: BLE001 - the test of this row will say it
+        return True
+
+
+ESTIMATORS = [row for row in SAID if estimates(row)]
+
+
+@pytest.mark.parametrize("row", ESTIMATORS, ids=lambda row: row.id)
+def test_bias_is_as_said(row: Row) -> None:
+    answers, mean, classes = draws(row)
+    assert answers.shape == (DRAWS, TOTAL)
+    unbiased = not refuted(answers, mean, classes)
+    assert unbiased == algorithm(row).traits().unbiased
+
+
+def test_the_test_of_bias_sees_a_bias_and_no_bias() -> None:
+    grads, classes = fixed_gradients(1)
+    mean = torch.cat([x.reshape(-1) for x in grads[0]]).to(torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    kept = torch.rand(DRAWS, TOTAL, generator=generator) < 0.1
+    assert not refuted(torch.where(kept, mean / 0.1, 0.0), mean, classes)
+    assert refuted(torch.where(kept, mean, 0.0), mean, classes)
+    assert refuted(torch.where(kept, mean / 0.12, 0.0), mean, classes)
+    assert not refuted(mean.expand(DRAWS, -1), mean, classes)
+    one = mean.expand(DRAWS, -1).clone()
+    one[:, 7] += 0.1
+    assert refuted(one, mean, classes)
+    assert refuted(torch.full_like(one, torch.nan), mean, classes)
