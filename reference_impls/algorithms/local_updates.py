@@ -50,6 +50,8 @@ class LocalUpdates(Meeting):
     def synchronize(self, shard: Shard) -> Exchange[None]:
         if shard.kind == "average":
             yield from self.meet(shard)
+        elif shard.kind != "local":
+            self.follow(shard)  # a step that keeps workers together by other means
 
     def steady(self) -> Mapping[str, Algorithm]:
         """Kind ``round-H``: a unit of H steps, H - 1 of kind ``local`` and an ``average``, instead of kinds of step.

@@ -40,7 +40,7 @@ class Meeting(WithLocalOptimizer):
 
     carrier: str | Codec = option(
         "fp32",
-        "how the mean travels: fp32, bf16, int16, int8, int4, sign (1 bit, error feedback), or a codec",
+        "how the mean travels: fp32, bf16, int16, int8, int4, e3m0, sign (1 bit, error feedback), a codec",
     )
     carrier_form: Literal["gather", "two-phase"] = option("gather", "of a codec: gather or two-phase")
     carrier_feedback: bool = option(False, "of a codec: add what the last message lost to the next one")
@@ -62,6 +62,10 @@ class Meeting(WithLocalOptimizer):
         """The carrier that the options describe; `UnsupportedError` if there is none."""
         return carrier(self.carrier, self.carrier_form, self.carrier_feedback)
 
+    def inner_policy(self) -> str:
+        """What becomes of inner states: keep, average or reset."""
+        return self.inner_state
+
     @property
     def anchored(self) -> bool:
         """Whether there is an anchor: not where the parameters themselves are averaged."""
@@ -79,16 +83,21 @@ class Meeting(WithLocalOptimizer):
     def check(self, world: Group) -> None:
         self.outer_optimizer()
         self.carried().check(world.size)
-        if self.inner_state not in INNER_STATES:
+        if self.inner_policy() not in INNER_STATES:
             raise UnsupportedError(
                 f"inner_state must be one of {', '.join(INNER_STATES)}; got {self.inner_state!r}"
                 f"{nearest(str(self.inner_state), INNER_STATES)}"
             )
 
     def reduce(self, shard: Shard) -> Exchange[Tensor] | Tensor:
-        if shard.step == 0 and self.anchored:
-            shard.state["anchor"].copy_(shard.params)
+        if shard.step == 0:
+            self.follow(shard)
         return shard.grads
+
+    def follow(self, shard: Shard) -> None:
+        """A round begins here: the anchor is where the parameters are."""
+        if self.anchored:
+            shard.state["anchor"].copy_(shard.params)
 
     def meet(self, shard: Shard) -> Exchange[None]:
         """Mean progress, outer step, inner states; afterwards parameters and anchor are equal on all ranks."""
@@ -112,10 +121,10 @@ class Meeting(WithLocalOptimizer):
 
     def settle_inner_states(self, shard: Shard) -> Exchange[None]:
         """Keep, average or forget what the inner optimizer keeps for the shard's parameters."""
-        if self.inner_state == "reset":
+        if self.inner_policy() == "reset":
             for view in shard.views:
                 shard.inner_state(view).clear()
-        elif self.inner_state == "average":
+        elif self.inner_policy() == "average":
             kept = [x for view in shard.views for x in _tensors(shard, view)]
             if kept:
                 mean = yield from shard.world.mean(torch.cat([x.reshape(-1) for x in kept]), "inner-state")
@@ -124,12 +133,13 @@ class Meeting(WithLocalOptimizer):
 
     def meeting(self) -> dict[str, Any]:
         """The options of a meeting and of the local optimizer: what a timed round must have in common with a real one."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(Meeting)}
+        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(Meeting)}
+        return {**found, "inner_state": self.inner_policy()}
 
     def met_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Cost:
         """Bytes that a rank sends in a meeting; a pair where it depends on the momentum of sgd."""
-        sent = self.carried().sent(shapes, n)
-        if self.inner_state != "average":
+        sent = sum(self.carried().sent(shapes, n))
+        if self.inner_policy() != "average":
             return sent
         if not isinstance(self.optimizer, str):
             raise UnsupportedError("what an optimizer of your own keeps is not known; give it by name")
@@ -140,9 +150,9 @@ class Meeting(WithLocalOptimizer):
     def met_bits(self) -> str:
         """Bits a parameter of a meeting, as a formula in n."""
         own = self.carried()
-        bits = 8 * own.sent([(_PER_ELEMENT,)], 2) / _PER_ELEMENT
+        bits = 8 * sum(own.sent([(_PER_ELEMENT,)], 2)) / _PER_ELEMENT
         factor = "(n-1)" if getattr(own, "form", "") == "gather" else "2 (n-1)/n"
-        return f"{factor} x {bits:.3g}" + (" + inner states" if self.inner_state == "average" else "")
+        return f"{factor} x {bits:.3g}" + (" + inner states" if self.inner_policy() == "average" else "")
 
 
 def _tensors(shard: Shard, view: View) -> list[Tensor]:

@@ -8,6 +8,7 @@ from reference_impls.catalogue import (
     adam,
     baseline,
     control,
+    outer,
     quantiser,
     sign,
     sparsifier,
@@ -25,6 +26,7 @@ _FAMILIES = (
     sparsifier,
     adam,
     synchronisation,
+    outer,
     variance_reduction,
     control,
 )

@@ -5,6 +5,8 @@ bf16            all-reduce of its bfloat16; sums are rounded on the way      2 (
 int16/int8/int4 dithered without bias to the levels that n ranks can sum in so many bits, on one scale a shard, and
                 summed as integers (`reducers.global_qsgd`)
 sign            one bit an element and a scale a piece, in two phases, with error feedback on both ways
+e3m0            4-bit floats, a sign and seven powers of two or zero, under the largest magnitude of each 512 elements,
+                gathered and added in full precision
 a `Codec`       any message (`codecs.codec`), by gather or in two phases, with error feedback or without
 
 All but fp32 are made for small numbers around zero, such as the progress of a round: a parameter that travels as
@@ -24,6 +26,7 @@ from reference_impls import wire
 from reference_impls.algorithm import Shard, Slot, owned, per_rank
 from reference_impls.codecs import dithering
 from reference_impls.codecs.codec import Codec
+from reference_impls.codecs.geometric_levels import GeometricLevels
 from reference_impls.codecs.scaled_signs import ScaledSigns
 from reference_impls.collectives import Exchange
 from reference_impls.errors import UnsupportedError, nearest
@@ -51,8 +54,8 @@ class Carrier(Protocol):
     def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
         """Mean of `x` [d] over all ranks, a tensor of the dtype of x that nothing else uses; x is consumed."""
 
-    def sent(self, shapes: Sequence[Sequence[int]], n: int) -> float:
-        """Bytes that a rank sends for one mean of a shard of these tensors."""
+    def sent(self, shapes: Sequence[Sequence[int]], n: int) -> Sequence[float]:
+        """Bytes that a rank sends for one mean of a shard of these tensors, collective by collective."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +85,8 @@ class Plain:
         total = yield from shard.world.sum(x.to(torch.bfloat16), stage)
         return total.to(x.dtype).div_(shard.world.size)
 
-    def sent(self, shapes: Sequence[Sequence[int]], n: int) -> float:
-        return wire.all_reduce((2 if self.half else 4) * wire.elements(shapes), n)
+    def sent(self, shapes: Sequence[Sequence[int]], n: int) -> Sequence[float]:
+        return (wire.all_reduce((2 if self.half else 4) * wire.elements(shapes), n),)
 
 
 @dataclass(frozen=True)
@@ -113,16 +116,12 @@ class Integers:
         mean = yield from standard_mean(shard, x, stage, bits=self.bits)
         return x.copy_(mean)  # the answer lies in a buffer that the next call reuses
 
-    def sent(self, shapes: Sequence[Sequence[int]], n: int) -> float:
-        if n == 1:
-            return 0.0
-        d = wire.elements(shapes)
+    def sent(self, shapes: Sequence[Sequence[int]], n: int) -> Sequence[float]:
+        d, scale = wire.elements(shapes), wire.all_reduce(4, n)
         if self.bits == 16:
             piece = 2 * -(-d // n)
-            codes = wire.all_to_all(n * piece, n) + wire.all_gather(piece, n)
-        else:
-            codes = wire.all_reduce(-(-d * self.bits // 8), n)
-        return codes + wire.all_reduce(4, n)
+            return scale, wire.all_to_all(n * piece, n), wire.all_gather(piece, n)
+        return scale, wire.all_reduce(-(-d * self.bits // 8), n)
 
 
 @dataclass(frozen=True)
@@ -163,12 +162,12 @@ class Coded:
             yield from two_phase_mean(shard, x, self.codec, stage, worker_error=error, server_error=server)
         )
 
-    def sent(self, shapes: Sequence[Sequence[int]], n: int) -> float:
+    def sent(self, shapes: Sequence[Sequence[int]], n: int) -> Sequence[float]:
         d = wire.elements(shapes)
-        if n == 1 or self.form == "gather":
-            return float(wire.all_gather(self.codec.wire_bytes(d), n))
+        if self.form == "gather":
+            return (wire.all_gather(self.codec.wire_bytes(d), n),)
         message = self.codec.wire_bytes(wire.piece(d, n))
-        return wire.all_to_all(n * message, n) + wire.all_gather(message, n)
+        return wire.all_to_all(n * message, n), wire.all_gather(message, n)
 
 
 FORMS: Final = ("gather", "two-phase")
@@ -178,6 +177,7 @@ _NAMED: Final[Mapping[str, Carrier]] = {
     "int16": Integers(16),
     "int8": Integers(8),
     "int4": Integers(4),
+    "e3m0": Coded(GeometricLevels(7, "linf", 512)),
     "sign": Coded(ScaledSigns("l1"), "two-phase", feedback=True),
 }
 CARRIERS: Final = tuple(_NAMED)

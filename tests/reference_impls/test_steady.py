@@ -119,7 +119,8 @@ def test_local_updates_are_timed_by_whole_rounds(row: Row) -> None:
             (step,) = sent(timed, "average")
             real = cluster(method(row))
             kinds_of(real, STEPS)
-            assert {step} == sent(real, "average")
+            stages = {tuple(s for s in step if s[0] != "loss") for step in sent(real, "average")}
+            assert stages - {()} == {step}  # the loss is what a rule plans by
 
 
 def step_of(algorithm: str, kind: str = "step", **options: Any) -> Algorithm:

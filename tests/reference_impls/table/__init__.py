@@ -6,6 +6,7 @@ from tests.reference_impls.table import (
     adam,
     baseline,
     control,
+    outer,
     quantiser,
     sign,
     sparsifier,
@@ -23,6 +24,7 @@ _FAMILIES = (
     sparsifier,
     adam,
     synchronisation,
+    outer,
     variance_reduction,
     control,
 )

@@ -13,7 +13,8 @@ class Row:
     exact: simulated and gloo runs agree to the bit (every floating-point sum is replaced by integers, votes,
     gathers or exchanges); otherwise all but a share `flips` of the elements agree to `close` (a sign may flip where
     floating-point sums in another order end on the other side of zero). largest: world size up to which the options
-    work. replicas: when parameters are equal on all ranks (after every step, or after steps of kind `average`).
+    work. replicas: when parameters are equal on all ranks (after every step, after steps of kind `average`, at the end of
+    `STEPS` alone, never).
     plain: local optimizer (name, hyper-parameters) that n = 1 must equal to the bit, None where one worker is not a
     plain optimizer.
     """
@@ -25,7 +26,7 @@ class Row:
     close: float = 1e-5
     flips: float = 0.0
     largest: int = 8
-    replicas: Literal["step", "average"] = "step"
+    replicas: Literal["step", "average", "end", "never"] = "step"
     plain: tuple[str, dict[str, Any]] | None = None
 
 

@@ -1,0 +1,125 @@
+"""SlowMo: a slow momentum on top of local or gossiping workers. arXiv 1910.00643.
+
+Workers take `period` steps of a base method from a common anchor A, then average exactly: u <- b u + (A - mean x) / g,
+A <- A - a g u, and go on from A; g is the learning rate, a = `outer_lr`, b = `outer_momentum`. Bases: ``local`` (local
+steps), ``sgp`` and ``osgp`` (stochastic gradient push, without and with overlap: `reducers.push_sum`). With
+`average` = False workers do not average, each keeps an anchor and a slow momentum of its own, and gossip alone holds
+them together.
+
+Differences: g is that of the last step of the round, by parameter group, as in the published codes; the paper holds it
+constant within a round. Where g is 0 the limit is taken (`optimizers.outer`). A round is `period` steps, the first one
+too (torchdistx averages after the first step, so its first round is longer by one); with `total_steps` the last one ends
+there. Anchor and slow momentum are part of checkpoints (torchdistx forgets the anchor). Inner states: ``paper`` resets
+sgd's momentum and keeps Adam's, as the paper did; the published codes keep all. In the step that averages there is no
+gossip, and what is under way arrives first. A message of OSGP is used exactly `overlap` steps later, our reading.
+Gradients are not averaged within nodes (fairscale does). Buffers are not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from reference_impls import wire
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, per_rank
+from reference_impls.algorithms.local_updates import ROUNDS, PeriodicAveraging
+from reference_impls.collectives import Exchange, Group
+from reference_impls.errors import UnsupportedError, nearest
+from reference_impls.optimizers.outer import OuterKind
+from reference_impls.reducers.push_sum import PushSum
+
+BASES = ("local", "sgp", "osgp")
+
+
+@dataclass(frozen=True)
+class SlowMo(PeriodicAveraging):
+    """Kinds of step: ``local`` (gossips, where the base does) and ``average``, which ends a round."""
+
+    period: int = option(12, "steps of the base method in a round, at least 1")
+    outer: OuterKind = option("slowmo", "outer optimizer")
+    outer_momentum: float = option(0.5, "b: slow momentum")
+    inner_state: Literal["paper", "keep", "average", "reset"] = option(  # type: ignore[assignment]
+        "paper", "states of the local optimizer at the end of a round: paper (reset for sgd, else keep), "
+        "keep, average, reset",
+    )  # fmt: skip
+    base: Literal["local", "sgp", "osgp"] = option("local", "base method: local, sgp or osgp")
+    overlap: int = option(1, "steps between sending a message and using it (osgp)")
+    average: bool = option(True, "average exactly at the end of a round; without, gossip alone (sgp, osgp)")
+
+    def inner_policy(self) -> str:
+        if self.inner_state == "paper":
+            return "reset" if self.optimizer == "sgd" else "keep"
+        return self.inner_state
+
+    def gossip(self) -> PushSum | None:
+        """The base's gossip, if it has any."""
+        return None if self.base == "local" else PushSum(self.overlap if self.base == "osgp" else 0)
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        gossip = self.gossip()
+        found = {**super().slots, **(gossip.slots if gossip else {})}
+        if not self.average:
+            found |= {name: per_rank() for name in ("anchor", "outer_momentum") if name in found}
+        return found
+
+    def check(self, world: Group) -> None:
+        super().check(world)
+        if self.base not in BASES:
+            raise UnsupportedError(
+                f"base must be one of {', '.join(BASES)}; got {self.base!r}{nearest(self.base, BASES)}"
+            )
+        if self.overlap < 1:
+            raise UnsupportedError(
+                f"overlap must be at least 1, got {self.overlap}; without overlap is base='sgp'"
+            )
+        if not self.average and (self.base == "local" or self.carrier != "fp32"):
+            raise UnsupportedError(
+                "average=False is for bases that gossip and carries nothing: choose base='sgp' or 'osgp', carrier='fp32'"
+            )
+
+    def plan(self, clock: Clock) -> Exchange[str] | str:
+        kind = super().plan(clock)
+        gossip = self.gossip()
+        if gossip:
+            gossip.count(clock, flush=kind == "average" and self.average)
+        return kind
+
+    def reduce(self, shard: Shard) -> Exchange[Tensor] | Tensor:
+        gossip = self.gossip()
+        if gossip and shard.step == 0:
+            gossip.begin(shard)
+        return super().reduce(shard)
+
+    def synchronize(self, shard: Shard) -> Exchange[None]:
+        gossip, ends = self.gossip(), shard.kind == "average"
+        if gossip:
+            yield from gossip.flush(shard) if ends and self.average else gossip.push(shard)
+        if ends:
+            yield from self.meet(shard) if self.average else self._alone(shard)
+            if gossip:
+                gossip.replace(shard)
+
+    def _alone(self, shard: Shard) -> Exchange[None]:
+        """The slow step of a worker that does not average."""
+        self.outer_step(shard, shard.state["anchor"] - shard.params)
+        shard.params.copy_(shard.state["anchor"])
+        yield from self.settle_inner_states(shard)
+
+    def steady(self) -> Mapping[str, Algorithm]:
+        if self.base == "local":
+            return super().steady()
+        return {f"round-{h}": self.at_defaults("total_steps", period=h) for h in ROUNDS}
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        pushed = 4.0 * wire.elements(shapes) if self.base != "local" and n > 1 else 0.0
+        return {"local": pushed, "average": self.met_bytes(shapes, n) if self.average else pushed}
+
+    def traits(self) -> Traits:
+        found = super().traits()
+        if self.base == "local":
+            return found
+        return Traits(f"local: 32; average: {self.met_bits() if self.average else '32'}", None, found.sums)

@@ -1,0 +1,151 @@
+"""Streaming DiLoCo: DiLoCo fragment by fragment, in the background of local steps. arXiv 2501.18512.
+
+The model is cut into P fragments; each is averaged every H = `period` steps, one fragment every H / P steps, so a
+meeting sends 1/P of the model. What a fragment's workers made of it leaves at step t; the mean is applied `overlap`
+steps later: the fragment's outer optimizer moves its anchor A, and x <- c x + (1 - c) A with c = `mixing`. c = 0 throws
+away the steps made meanwhile, c = 1 never takes over what others found. The progress may travel by any carrier.
+
+Differences: a fragment is a set of buckets, not of transformer blocks (every P-th bucket if ``strided``, consecutive
+ones if ``sequential``), so its size depends on the bucket size, and with fewer buckets than fragments some fragments
+are empty. Fragment p first leaves after (p + 1) H / P steps, rounded down, then every H steps. The quantised forms are
+carriers: integers summed on the way or a codec; ``e3m0`` stands for the paper's 4-bit floats (a sign and eight
+exponents, here zero and seven powers of two under the largest magnitude of a block, rounded at random; scale and
+rounding are our choice), gathered and added in full precision. With `total_steps` the last step ends what is under way and
+then averages all fragments without overlap or mixing, so that all workers end with the anchor, which is what the paper
+evaluates; without it, they stay apart. The outer momentum is DiLoCo's, our reading. Buffers are not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Traits, option
+from reference_impls.algorithms.local_updates import ROUNDS
+from reference_impls.algorithms.meeting import Meeting
+from reference_impls.collectives import Exchange, Group, finish, start
+from reference_impls.errors import UnsupportedError, nearest
+from reference_impls.optimizers.outer import OuterKind, mixed
+
+PATTERNS = ("strided", "sequential")
+
+
+@dataclass(frozen=True)
+class StreamingDiLoCo(Meeting):
+    """Kinds of step: ``local``, ``average`` (a fragment leaves), ``final`` (everything meets, at `total_steps`)."""
+
+    total_steps: int | None = option(None, "steps of the whole training; at its end all fragments meet")
+    period: int = option(100, "H: steps between two meetings of a fragment")
+    fragments: int = option(4, "P: fragments of the model, at most H")
+    pattern: Literal["strided", "sequential"] = option(
+        "strided", "buckets of a fragment: strided (every P-th) or sequential (neighbours)"
+    )
+    overlap: int = option(1, "steps between sending a fragment's progress and applying the mean, less than H")
+    mixing: float = option(0.5, "c: share of its own parameters that a worker keeps when it applies the mean")
+    outer: OuterKind = option("nesterov", "outer optimizer")
+    outer_lr: float = option(0.4, "learning rate of the outer optimizer")
+    outer_momentum: float = option(0.9, "momentum of the outer optimizer")
+
+    @property
+    def anchored(self) -> bool:
+        return True
+
+    def check(self, world: Group) -> None:
+        super().check(world)
+        if self.pattern not in PATTERNS:
+            raise UnsupportedError(
+                f"pattern must be one of {', '.join(PATTERNS)}; got {self.pattern!r}"
+                f"{nearest(str(self.pattern), PATTERNS)}"
+            )
+        if not 1 <= self.fragments <= self.period:
+            raise UnsupportedError(
+                f"{self.fragments} fragments do not fit into a period of {self.period} steps: one leaves a step"
+            )
+        if not 0 <= self.overlap < self.period or not 0 <= self.mixing <= 1:
+            raise UnsupportedError(
+                f"overlap must be in [0, period) and mixing in [0, 1], got {self.overlap} and {self.mixing}"
+            )
+        if self.inner_state != "keep":
+            raise UnsupportedError("fragments meet at different times: only inner_state='keep' makes sense")
+
+    def fragment(self, shard: Shard) -> int:
+        """The fragment that a bucket belongs to."""
+        if self.pattern == "strided":
+            return shard.index % self.fragments
+        return shard.index * self.fragments // shard.count
+
+    def leaving(self, done: int) -> int | None:
+        """The fragment that leaves when `done` steps are complete, if one does."""
+        for p in range(self.fragments):
+            first = (p + 1) * self.period // self.fragments
+            if done >= first and (done - first) % self.period == 0:
+                return p
+        return None
+
+    def plan(self, clock: Clock) -> str:
+        done = clock.step + 1
+        if done == self.total_steps:
+            return "final"
+        return "local" if self.leaving(done) is None else "average"
+
+    def synchronize(self, shard: Shard) -> Exchange[None]:
+        own, done = self.fragment(shard), shard.step + 1
+        if shard.kind == "final":
+            if "progress" in shard.pending:
+                yield from self._arrive(shard)
+            yield from self.meet(shard)
+            return
+        if self.leaving(done) == own:
+            progress = shard.state["anchor"] - shard.params
+            shard.pending["progress"] = yield from start(self._carry(shard, progress))
+        if "progress" in shard.pending and self.leaving(done - self.overlap) == own:
+            yield from self._arrive(shard)
+
+    def _carry(self, shard: Shard, progress: Tensor) -> Exchange[Tensor]:
+        return (yield from self.carried().mean(shard, progress, "progress"))
+
+    def _arrive(self, shard: Shard) -> Exchange[None]:
+        """The mean progress of this fragment is there: outer step, and the worker mixes it with its own."""
+        mean = yield from finish(shard.pending.pop("progress"))
+        self.outer_step(shard, mean)
+        mixed(shard.params, shard.state["anchor"], self.mixing)
+
+    def steady(self) -> Mapping[str, Algorithm]:
+        """Kind ``round-H``: H steps of which the last sends a fragment, like a round of `LocalUpdates`."""
+        return {
+            f"round-{h}": self.at_defaults("total_steps", period=h * self.fragments, overlap=self._within(h))
+            for h in ROUNDS
+        }
+
+    def _within(self, spacing: int) -> int:
+        return min(self.overlap, spacing * self.fragments - 1)
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        """On average over a period, in which one of P meetings is the shard's; ``final``: with nothing under way.
+
+        Of an exchange in several collectives one moves a step, the rest when the mean is applied.
+        """
+        steps = range(self.period, 2 * self.period)
+        kinds = {t: "local" if self.leaving(t) is None else "average" for t in steps}
+        count = {kind: list(kinds.values()).count(kind) for kind in ("local", "average")}
+        total = {"local": 0.0, "average": 0.0}
+        sent = self.carried().sent(shapes, n)
+        for t, kind in kinds.items():
+            if kind == "average":
+                for phase, size in enumerate(sent):
+                    later = self.period + (t + min(phase, self.overlap)) % self.period
+                    total[kinds[later]] += size / self.fragments
+        return {
+            **{kind: total[kind] / count[kind] if count[kind] else 0.0 for kind in total},
+            "final": sum(sent),
+        }
+
+    def traits(self) -> Traits:
+        return Traits(
+            f"local: 0; average: {self.met_bits()} / {self.fragments}; final: {self.met_bits()}",
+            None,
+            self.carried().sums,
+        )
