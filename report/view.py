@@ -17,7 +17,13 @@ from suite.analysis.columns import MICRO, RUNS, TUNING
 from suite.analysis.tables import Row
 
 EQUAL_CLASSES = {"yes": "yes", "no": "no", "undecided": "maybe", "not sensitive": "maybe"}
-METRICS = {"accuracy": "accuracy (%)", "bits_per_byte": "bits a byte", "excess_loss": "excess loss"}
+METRICS = {
+    "accuracy": "accuracy (%)",
+    "bits_per_byte": "bits a byte",
+    "excess_loss": "excess loss",
+    "test_loss": "test loss",
+    "log_loss": "log loss (nats)",
+}
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ RUNS = Table(
             status="a word of the closed vocabulary; missing: not run yet",
             reason="why, where it is not done",
         ),
-        *described("text", metric="accuracy (percent), bits_per_byte, excess_loss"),
+        *described("text", metric="accuracy (percent), bits_per_byte, excess_loss, test_loss, log_loss"),
         *described(
             "float",
             value="the metric at the end, in its unit; empty unless done",
@@ -102,7 +102,7 @@ SUMMARY = Table(
             n_diverged="seeds that diverged",
             n_stale="seeds that ran with another source of the method",
         ),
-        *described("text", metric="as in runs", unit="of mean and difference: points, bits/byte, 1"),
+        *described("text", metric="as in runs", unit="of mean and difference: points, bits/byte, nats, 1"),
         *described(
             "float",
             mean="of the metric over the finished seeds",

@@ -42,8 +42,8 @@ class Workload(ABC):
     name: ClassVar[str]
     version: ClassVar[int]
     summary: ClassVar[str]
-    metric: ClassVar[Literal["accuracy", "bits_per_byte", "excess_loss"]]
-    unit: ClassVar[Literal["points", "bits/byte", "1"]]
+    metric: ClassVar[Literal["accuracy", "bits_per_byte", "excess_loss", "test_loss", "log_loss"]]
+    unit: ClassVar[Literal["points", "bits/byte", "nats", "1"]]
     direction: ClassVar[Literal["higher", "lower"]]
     margin: ClassVar[float]
     batch_size: ClassVar[int]
@@ -148,8 +148,8 @@ def skeleton(workload: Workload) -> nn.Module:
     return workload.build()
 
 
-def predict(task: Task, params: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-    """What the model says of `inputs` [batch, ...] without targets (logits), without a graph."""
+def predict(task: Task, params: Mapping[str, Tensor], *inputs: Tensor | None) -> Tensor:
+    """What the model says of `inputs` ([batch, ...]; no targets), its logits, without a graph."""
     with torch.no_grad():
-        output: Tensor = functional_call(skeleton(task.workload), dict(params), (inputs,))
+        output: Tensor = functional_call(skeleton(task.workload), dict(params), inputs)
     return output

@@ -119,9 +119,9 @@ def held_out_packages(seed: int) -> tuple[str, ...]:
     return tuple(sorted(CANDIDATES[index] for index in drawn))
 
 
-def windows(span: tuple[int, int]) -> Indices:
-    """First bytes of the windows of 128 + 1 bytes in `span`; neighbours share one byte, only predicted."""
-    return np.arange(span[0], span[1] - CONTEXT, CONTEXT, dtype=np.int64)
+def windows(span: tuple[int, int], context: int = CONTEXT) -> Indices:
+    """First bytes of the windows of `context` + 1 bytes in `span`; neighbours share one byte, only predicted."""
+    return np.arange(span[0], span[1] - context, context, dtype=np.int64)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

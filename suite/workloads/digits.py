@@ -10,6 +10,7 @@ import dataclasses
 import gzip
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,16 @@ from torch import Tensor
 
 from suite.workloads.base import DataError, Task, Workload, predict
 from suite.workloads.installed import assert_sha256, find_distribution, sha256
-from suite.workloads.sampling import ShardSampler, by_class_shards, iid_shards, split
+from suite.workloads.sampling import (
+    ShardSampler,
+    Stream,
+    by_class_shards,
+    generator,
+    iid_shards,
+    permutation,
+    split,
+    uniform_integers,
+)
 
 CLASSES = 10
 PIXELS = 64
@@ -54,7 +64,7 @@ def load_digits() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DigitsTask(Task):
-    """Digits for one seed: 1257 images to train on, 540 to judge, redrawn for each seed.
+    """Digits for one seed: images to train on and images to judge, redrawn for each seed.
 
     `batch(step)` is images float32 [world_size, batch_size, 64] and labels int64 [world_size, batch_size];
     `evaluate` gives `accuracy` in percent (0 to 100) and `nll` in nats per image.
@@ -62,6 +72,7 @@ class DigitsTask(Task):
 
     images: Tensor = dataclasses.field(repr=False)
     labels: Tensor = dataclasses.field(repr=False)
+    train: Tensor = dataclasses.field(repr=False)
     test: Tensor = dataclasses.field(repr=False)
     sampler: ShardSampler = dataclasses.field(repr=False)
 
@@ -73,26 +84,49 @@ class DigitsTask(Task):
         correct, nll = 0, 0.0
         for start in range(0, self.test_size, _CHUNK):
             chunk = self.test[start : start + _CHUNK]
-            logits, labels = predict(self, params, self.images[chunk]), self.labels[chunk]
+            logits, labels = self.logits(params, self.images[chunk]), self.labels[chunk]
             correct += int((logits.argmax(dim=-1) == labels).sum())
             nll += float(F.cross_entropy(logits.double(), labels, reduction="sum"))
         return {"accuracy": 100.0 * correct / self.test_size, "nll": nll / self.test_size}
 
+    def logits(self, params: Mapping[str, Tensor], images: Tensor) -> Tensor:
+        """What the model says of images [batch, 64] that are judged."""
+        return predict(self, params, images)
+
+
+AnyDigitsTask = TypeVar("AnyDigitsTask", bound=DigitsTask)
+
 
 def digits_task(
-    workload: Workload, seed: int, world_size: int, sharding: str, batch_size: int | None
-) -> DigitsTask:
-    """The digits task of `workload`.
+    workload: Workload,
+    seed: int,
+    world_size: int,
+    sharding: str,
+    batch_size: int | None,
+    made: type[AnyDigitsTask] = DigitsTask,  # type: ignore[assignment]
+    train_size: int = TRAIN_SIZE,
+    test_size: int = TEST_SIZE,
+    flipped: int = 0,
+) -> AnyDigitsTask:
+    """The digits task of `workload`, of class `made`; `flipped` training images carry another digit's label.
+
+    Images in neither part are not used.
 
     Sharding "iid", or "by-class": rank r holds the digits d with d % world_size == r.
     """
     size = workload.check(seed, world_size, sharding, batch_size)
     pixels, targets = load_digits()
     labels = targets.astype(np.int64)
-    train, test = split(len(labels), TEST_SIZE, seed)
+    train, test = split(len(labels), test_size, seed)
+    if train_size < len(train):
+        train = np.sort(train[permutation(len(train), generator(seed, Stream.SPLIT, 1))[:train_size]])
+    if flipped:
+        rng = generator(seed, Stream.FLIP)
+        chosen = train[permutation(len(train), rng)[:flipped]]
+        labels[chosen] = (labels[chosen] + 1 + uniform_integers(flipped, CLASSES - 1, rng)) % CLASSES
     by_class = sharding == "by-class"
     shards = by_class_shards(train, labels, world_size) if by_class else iid_shards(train, world_size, seed)
-    return DigitsTask(
+    return made(
         workload=workload,
         seed=seed,
         world_size=world_size,
@@ -102,6 +136,7 @@ def digits_task(
         test_size=len(test),
         images=(torch.from_numpy(pixels.astype(np.float32)) - PIXEL_SHIFT) / PIXEL_SCALE,
         labels=torch.from_numpy(labels),
+        train=torch.from_numpy(train),
         test=torch.from_numpy(test),
         sampler=ShardSampler(shards, size, seed),
     )

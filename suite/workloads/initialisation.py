@@ -1,7 +1,7 @@
 """Initial parameters from a seed, without any global generator, and the same on every machine.
 
-Scales are torch's defaults: linear layers uniform within 1/sqrt(fan-in), weight and bias alike; norms one and
-zero. A module that holds bare parameters (a table of tokens, positions) says in `initial_sd` how wide a normal
+Scales are torch's defaults: linear layers and convolutions uniform within 1/sqrt(fan-in), weight and bias alike;
+norms one and zero. A module that holds bare parameters (a table of tokens, positions) says in `initial_sd` how wide a normal
 distribution they come from. Each parameter draws from a stream of its own, named by its place in the model.
 """
 
@@ -31,7 +31,9 @@ def _draw(module: nn.Module, name: str, shape: tuple[int, ...], rng: np.random.G
     owner = module.get_submodule(path)
     if isinstance(owner, nn.Linear):
         return _uniform(shape, 1.0 / math.sqrt(owner.in_features), rng)
-    if isinstance(owner, nn.LayerNorm):
+    if isinstance(owner, nn.Conv2d):
+        return _uniform(shape, 1.0 / math.sqrt(math.prod(owner.weight.shape[1:])), rng)
+    if isinstance(owner, nn.LayerNorm | nn.BatchNorm2d):
         return torch.ones(shape) if leaf == "weight" else torch.zeros(shape)
     sd = getattr(owner, "initial_sd", None)
     if not isinstance(sd, float):

@@ -12,9 +12,14 @@ from typing import Any
 from suite.workloads.base import Workload, WorkloadOptionError
 
 _CLASSES = {
+    "byte-mlm": "suite.workloads.byte_mlm:ByteMLM",
     "code-gpt": "suite.workloads.code_gpt:CodeGPT",
+    "ctr-zipf": "suite.workloads.ctr_zipf:CtrZipf",
+    "digits-cnn": "suite.workloads.digits_cnn:DigitsCNN",
     "digits-mlp": "suite.workloads.digits_mlp:DigitsMLP",
+    "digits-noisy": "suite.workloads.digits_noisy:DigitsNoisy",
     "digits-vit": "suite.workloads.digits_vit:DigitsViT",
+    "label-noise-diagonal": "suite.workloads.label_noise:LabelNoiseDiagonal",
     "quadratic": "suite.workloads.quadratic:Quadratic",
 }
 

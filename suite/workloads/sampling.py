@@ -26,6 +26,10 @@ class Stream(IntEnum):
     INITIAL = 4
     NOISE = 5
     SHIFT = 6
+    FLIP = 7
+    TEACHER = 8
+    EXAMPLE = 9
+    TEST = 10
 
 
 def generator(seed: int, stream: Stream, *counters: int) -> np.random.Generator:
@@ -40,6 +44,11 @@ def generator(seed: int, stream: Stream, *counters: int) -> np.random.Generator:
 def permutation(count: int, rng: np.random.Generator) -> Indices:
     """A uniformly random order of `0 .. count-1`, int64 [count]."""
     return np.argsort(rng.bit_generator.random_raw(count), kind="stable").astype(np.int64)
+
+
+def uniform_integers(count: int, below: int, rng: np.random.Generator) -> Indices:
+    """`count` independent draws from `0 .. below-1`, int64; biased by at most `below` in 2**64."""
+    return (rng.bit_generator.random_raw(count) % np.uint64(below)).astype(np.int64)
 
 
 def split(count: int, test_size: int, seed: int) -> tuple[Indices, Indices]:

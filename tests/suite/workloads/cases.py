@@ -33,8 +33,25 @@ class Case:
 
 
 CASES = (
+    Case(
+        "byte-mlm",
+        {},
+        137_280,
+        (((64,), torch.int64), ((10,), torch.int64), ((10,), torch.int64)),
+        "d7f7123919f5b152",
+    ),
+    Case("ctr-zipf", {}, 40_961, (((8,), torch.int64), ((), torch.float32)), "d5b4907abb38521d"),
+    Case("digits-cnn", {}, 7_234, (((64,), torch.float32), ((), torch.int64)), "40dbfa365b49c325"),
     Case("digits-mlp", {}, 301_066, (((64,), torch.float32), ((), torch.int64)), "5c40b6548618e36d"),
+    Case("digits-noisy", {}, 301_066, (((64,), torch.float32), ((), torch.int64)), "7900330390cfecb0"),
     Case("digits-vit", {}, 136_010, (((64,), torch.float32), ((), torch.int64)), "6ba7ee523422b2df"),
+    Case(
+        "label-noise-diagonal",
+        {"shared": False},
+        200,
+        (((100,), torch.float32), ((), torch.float32)),
+        "e0420d0f3b318918",
+    ),
     Case("quadratic", {"dim": 20, "condition": 10.0}, 20, (((20,), torch.float32),), "674223c3fbad7962"),
     Case(
         "code-gpt",

@@ -211,7 +211,13 @@ def test_evaluate(case: Case) -> None:
 @every_workload
 def test_how_it_is_judged_is_declared(case: Case) -> None:
     workload = case.workload()
-    units = {"accuracy": "points", "bits_per_byte": "bits/byte", "excess_loss": "1"}
+    units = {
+        "accuracy": "points",
+        "bits_per_byte": "bits/byte",
+        "excess_loss": "1",
+        "test_loss": "1",
+        "log_loss": "nats",
+    }
     assert workload.name == case.name
     assert workload.version >= 1
     assert workload.unit == units[workload.metric]

@@ -8,7 +8,17 @@ from suite.workloads import UnknownWorkloadError, WorkloadOptionError, get, name
 
 
 def test_names_are_sorted() -> None:
-    assert names() == ["code-gpt", "digits-mlp", "digits-vit", "quadratic"]
+    assert names() == [
+        "byte-mlm",
+        "code-gpt",
+        "ctr-zipf",
+        "digits-cnn",
+        "digits-mlp",
+        "digits-noisy",
+        "digits-vit",
+        "label-noise-diagonal",
+        "quadratic",
+    ]
 
 
 @pytest.mark.parametrize("name", names())
@@ -39,7 +49,7 @@ def test_an_integer_is_taken_where_a_float_is_due() -> None:
         ("quadratics", 'unknown workload "quadratics": did you mean "quadratic"?'),
         (
             "imagenet",
-            'unknown workload "imagenet": Choose one of code-gpt, digits-mlp, digits-vit, quadratic',
+            'unknown workload "imagenet": Choose one of byte-mlm, code-gpt, ctr-zipf, digits-cnn, digits-mlp',
         ),
     ],
 )
@@ -56,6 +66,11 @@ def test_a_mistyped_name_gets_the_nearest(typed: str, message: str) -> None:
     [
         ("quadratic", {"sigmas": 1.0}, 'has no option "sigmas": did you mean "sigma"?'),
         ("quadratic", {"colour": 1.0}, 'has no option "colour": Choose one of condition, dim, heterogeneity'),
+        (
+            "label-noise-diagonal",
+            {"shared": 1},
+            'option "shared" of workload label-noise-diagonal takes true or false, got 1',
+        ),
         ("digits-mlp", {"width": 64}, 'has no option "width": it has no options'),
         ("quadratic", {"dim": 1.5}, 'option "dim" of workload quadratic takes an integer, got 1.5'),
         ("quadratic", {"dim": True}, 'option "dim" of workload quadratic takes an integer, got True'),

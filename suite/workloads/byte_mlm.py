@@ -1,0 +1,143 @@
+"""`byte-mlm`: a small transformer that fills in masked bytes of Python sources. SGD is far behind AdamW on it.
+
+The text, its windows and the sub-packages that a seed holds out are those of `code-gpt`. Of each window of 64 bytes
+10 are replaced by a mask, drawn anew for every step (BERT's other replacements, by the byte itself or another one, are
+left out), and the bytes there are predicted from both sides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from suite.workloads.base import Task, Workload, predict
+from suite.workloads.code_corpus import load_corpus
+from suite.workloads.code_gpt import VOCABULARY, held_out_packages, windows
+from suite.workloads.sampling import Indices, ShardSampler, Stream, generator, iid_shards
+from suite.workloads.transformer import Block
+
+CONTEXT, MASKED = 64, 10
+MASK = VOCABULARY
+"""The token that stands for a masked byte."""
+TEST_WINDOWS = 512
+LAYERS, WIDTH, HEADS = 2, 64, 2
+_CHUNK = 128
+
+
+class MaskedModel(nn.Module):
+    """`forward(text [batch, tokens], places [batch, masked])` gives logits [batch, masked, 256] of the bytes there.
+
+    With `missing` [batch, masked], the bytes that stood there, it gives their mean cross entropy in nats.
+    """
+
+    initial_sd = 0.2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = nn.Parameter(torch.empty(VOCABULARY + 1, WIDTH, device="meta"))
+        self.positions = nn.Parameter(torch.empty(CONTEXT, WIDTH, device="meta"))
+        self.blocks = nn.Sequential(*(Block(WIDTH, HEADS, 4 * WIDTH) for _ in range(LAYERS)))
+        self.norm = nn.LayerNorm(WIDTH, device="meta")
+        self.head = nn.Linear(WIDTH, VOCABULARY, device="meta")
+
+    def forward(self, text: Tensor, places: Tensor, missing: Tensor | None = None) -> Tensor:
+        hidden = self.blocks(F.embedding(text, self.bytes) + self.positions)
+        there = hidden.gather(-2, places.unsqueeze(-1).expand(*places.shape, WIDTH))
+        logits: Tensor = self.head(self.norm(there))
+        if missing is None:
+            return logits
+        return F.cross_entropy(logits.flatten(0, -2), missing.flatten())
+
+
+@dataclasses.dataclass(frozen=True)
+class ByteMLM(Workload):
+    """Cross entropy of masked bytes; bits per masked byte on held-out packages, NLL (nats a byte) beside it."""
+
+    name = "byte-mlm"
+    version = 1
+    summary = "masked bytes of the same Python, transformer of 0.14 M parameters: where AdamW beats SGD"
+    metric = "bits_per_byte"
+    unit = "bits/byte"
+    direction = "lower"
+    margin = 0.02
+    batch_size = 8
+    shardings = ("iid",)
+
+    def build(self) -> nn.Module:
+        return MaskedModel()
+
+    def task(
+        self, seed: int, world_size: int, sharding: str = "iid", batch_size: int | None = None
+    ) -> MaskedTask:
+        size = self.check(seed, world_size, sharding, batch_size)
+        held_out = held_out_packages(seed)
+        corpus = load_corpus()
+        spans = {name: windows(span, CONTEXT) for name, span in corpus.spans.items()}
+        train = np.concatenate([own for name, own in spans.items() if name not in held_out])
+        test = np.concatenate([spans[name] for name in held_out])
+        test = test[np.linspace(0, len(test) - 1, TEST_WINDOWS).astype(np.int64)]
+        return MaskedTask(
+            workload=self,
+            seed=seed,
+            world_size=world_size,
+            sharding=sharding,
+            batch_size=size,
+            train_size=len(train),
+            test_size=TEST_WINDOWS,
+            text=corpus.text,
+            test=test,
+            test_places=places(TEST_WINDOWS, generator(seed, Stream.TEST)),
+            sampler=ShardSampler(iid_shards(train, world_size, seed), size, seed),
+        )
+
+
+def places(count: int, rng: np.random.Generator) -> Indices:
+    """`MASKED` places of each of `count` windows, uniformly drawn, int64 [count, MASKED], ascending."""
+    words = rng.bit_generator.random_raw(count * CONTEXT).reshape(count, CONTEXT)
+    return np.sort(np.argsort(words, axis=1, kind="stable")[:, :MASKED], axis=1).astype(np.int64)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MaskedTask(Task):
+    """Masked windows for one seed.
+
+    `batch(step)` is text int64 [world_size, batch_size, 64] with masks in it, their places and the bytes that stood
+    there, both int64 [world_size, batch_size, 10]. `evaluate` fills in 512 windows spread evenly over the held-out
+    packages, under masks that the seed fixes, and gives `bits_per_byte` and `nll`, by masked byte.
+    """
+
+    text: npt.NDArray[np.uint8] = dataclasses.field(repr=False)
+    test: Indices = dataclasses.field(repr=False)
+    test_places: Indices = dataclasses.field(repr=False)
+    sampler: ShardSampler = dataclasses.field(repr=False)
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
+        first = self.sampler.indices(step)
+        drawn = [
+            places(self.batch_size, generator(self.seed, Stream.NOISE, rank, step))
+            for rank in range(self.world_size)
+        ]
+        return self._read(first, np.stack(drawn))
+
+    def evaluate(self, params: Mapping[str, Tensor]) -> dict[str, float]:
+        total = 0.0
+        for start in range(0, self.test_size, _CHUNK):
+            chunk = slice(start, start + _CHUNK)
+            text, where, missing = self._read(self.test[chunk], self.test_places[chunk])
+            logits = predict(self, params, text, where).double()
+            total += float(F.cross_entropy(logits.flatten(0, -2), missing.flatten(), reduction="sum"))
+        nll = total / (self.test_size * MASKED)
+        return {"bits_per_byte": nll / math.log(2.0), "nll": nll}
+
+    def _read(self, first: Indices, where: Indices) -> tuple[Tensor, Tensor, Tensor]:
+        text = self.text[first[..., None] + np.arange(CONTEXT)].astype(np.int64)
+        missing = np.take_along_axis(text, where, axis=-1)
+        np.put_along_axis(text, where, MASK, axis=-1)
+        return torch.from_numpy(text), torch.from_numpy(where), torch.from_numpy(missing)
