@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from reference_impls import create
+from reference_impls.collectives import Group
+from reference_impls.errors import UnsupportedError
 from reference_impls.randomness import Key
-from reference_impls.reducers.majority import majority
+from reference_impls.reducers.majority import balance, balance_bytes, broken, majority, majority_bytes
 from tests.reference_impls.exchanges import run, shards
 
 ZERO_POLICIES = ("hash", "alternate", "plus", "minus")
@@ -136,3 +138,104 @@ def test_one_rank_that_is_not_finite_is_seen_by_all(bad: float, d: int, tie_poli
             u = updates(size, d)
             u[rank, d // 2] = bad
             assert all(torch.isnan(found).all() for found in directions(u, tie_policy=tie_policy))
+
+
+# ---- other transports, and by how many votes --------------------------------------------------------------------------
+
+VOTED = ("two-phase", "all-gather", "int4-sum", "int8-sum", "fp32-sum")
+
+
+def voted(u: Tensor, transport: str, tie: Any, abstaining: bool = False) -> list[Tensor]:
+    groups = [Group("world", rank, len(u)) for rank in range(len(u))]
+    abstains = [row == 0 if abstaining else None for row in u]
+    return run(
+        [
+            majority(group, row > 0, broken(row), tie, transport=transport, abstains=silent)
+            for group, row, silent in zip(groups, u, abstains, strict=True)
+        ]
+    )[0]
+
+
+def lead(u: Tensor, transport: str, abstaining: bool = False) -> tuple[list[Tensor], list[Any]]:
+    groups = [Group("world", rank, len(u)) for rank in range(len(u))]
+    abstains = [row == 0 if abstaining else None for row in u]
+    return run(
+        [
+            balance(group, row > 0, broken(row), transport=transport, abstains=silent)
+            for group, row, silent in zip(groups, u, abstains, strict=True)
+        ]
+    )
+
+
+@pytest.mark.parametrize("transport", VOTED)
+@pytest.mark.parametrize("size", range(1, 8))
+def test_every_transport_has_the_same_verdict(transport: str, size: int) -> None:
+    for d in (1, 8, 67, 257):
+        u = updates(size, d, seed=size)
+        for tie in (True, False, None, Key.of(seed=3, step=1, stage="tie", start=START)):
+            expected = voted(u, "two-phase", tie)[0]
+            for found in voted(u, transport, tie):
+                assert torch.equal(found, expected)
+        total = (2 * (u > 0).sum(0) - size).float()
+        for found in lead(u, transport)[0]:
+            assert torch.equal(found, total)
+
+
+@pytest.mark.parametrize("transport", ["int4-sum", "int8-sum", "fp32-sum"])
+@pytest.mark.parametrize("size", [1, 2, 5, 6])
+def test_those_who_abstain_count_for_neither(transport: str, size: int) -> None:
+    u = updates(size, 257)
+    total = u.sign().sum(0)
+    assert torch.equal(voted(u, transport, None, abstaining=True)[0], total.sign())
+    assert torch.equal(voted(u, transport, False, abstaining=True)[0], torch.where(total > 0, 1.0, -1.0))
+    assert torch.equal(lead(u, transport, abstaining=True)[0][0], total)
+
+
+@pytest.mark.parametrize("transport", ["two-phase", "all-gather"])
+def test_one_bit_has_no_room_for_those_who_abstain(transport: str) -> None:
+    for ask in (lambda u: voted(u, transport, None, True), lambda u: lead(u, transport, True)):
+        with pytest.raises(UnsupportedError, match="int8-sum"):
+            ask(updates(2, 8))
+
+
+@pytest.mark.parametrize("transport", VOTED)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_no_transport_loses_what_is_not_finite(transport: str, bad: float) -> None:
+    for size in (1, 2, 3, 7):
+        for d in (7, 8, 67):
+            u = updates(size, d)
+            u[size - 1, d // 2] = bad
+            for found in (*voted(u, transport, True), *lead(u, transport)[0]):
+                assert torch.isnan(found).all()
+
+
+@pytest.mark.parametrize(("transport", "largest"), [("int4-sum", 7), ("int8-sum", 127)])
+def test_sums_hold_the_votes_of_as_many_ranks_as_said_and_refuse_more(transport: str, largest: int) -> None:
+    for sign in (1.0, -1.0):
+        found, _ = lead(sign * torch.ones(largest, 9), transport)
+        assert torch.equal(found[0], torch.full((9,), sign * largest))
+    with pytest.raises(UnsupportedError, match="more bits"):
+        lead(torch.ones(largest + 1, 9), transport)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("d", [1, 8, 100, 1003])
+def test_what_each_transport_sends_is_what_it_says(size: int, d: int) -> None:
+    """Bits an element as in the table of the module, one vote more for what is not finite, padding included."""
+    share, bits = (size - 1) / size, math.ceil(math.log2(size + 1))
+    padded = 8 * size * math.ceil((d + 1) / (8 * size))
+    exact = {
+        "two-phase": (1 + bits) * share * padded,
+        "all-gather": (size - 1) * 8 * math.ceil((d + 1) / 8),
+        "int4-sum": 2 * share * 8 * math.ceil((d + 1) / 2),
+        "int8-sum": 16 * share * (d + 1),
+        "fp32-sum": 64 * share * (d + 1),
+    }
+    for transport, expected in exact.items():
+        for ledger in lead(updates(size, d), transport)[1]:
+            assert 8 * sum(row["wire_bytes"] for row in ledger.rows()) == pytest.approx(expected)
+        assert 8 * balance_bytes(d, size, transport) == pytest.approx(expected)
+        if transport != "two-phase":
+            assert majority_bytes(d, size, transport) == balance_bytes(d, size, transport)
+    assert 8 * majority_bytes(d, size) == pytest.approx(2 * share * padded)
+    assert 8 * majority_bytes(d, size, ties_are_zero=True) == pytest.approx(3 * share * padded)
