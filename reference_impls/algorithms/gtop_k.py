@@ -1,0 +1,93 @@
+"""gTop-k: the k largest coordinates of all workers together, merged pair by pair. arXiv 1901.04359 (text not read).
+
+p_i = g_i + e_i; every worker's k largest coordinates meet on a tree; at each meeting equal places are added and the k largest
+of the sum go on (`reducers.sparse_merge`), so that a message has k entries on every edge, whatever the number of workers;
+what comes out, divided by n, is the gradient, and e_i keeps what was not used.
+
+Differences: from the authors' published code and README alone. ``put_back="merger"``: an entry that drops out at a meeting
+is kept by the worker that merged, so that nothing is ever lost: n mean(x_t) + sum e_{t-1} = n answer_t + sum e_t. The published
+rule, ``put_back="mask"``, has each worker keep what it did not send or what is not among the final places; a value that
+dropped out on the way at a place that comes out by another branch is then kept by nobody. ``form="tree"`` (the published
+one: to rank 0 and back) or ``doubling`` (half the rounds, as many messages on every rank). Any number of workers; the
+published loop stops with an error unless it is a power of two. Places in ceil(log2 d) bits; the published code sends them
+as floats. k is of a bucket. One worker compresses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from reference_impls import wire
+from reference_impls.algorithm import Cost, Shard, Slot, Traits, option, per_rank
+from reference_impls.algorithms.all_reduce import WithLocalOptimizer
+from reference_impls.codecs.selection import kept
+from reference_impls.codecs.sparse import Indices, TopK, unpack_pairs
+from reference_impls.collectives import Exchange, Group
+from reference_impls.errors import UnsupportedError
+from reference_impls.reducers import folds
+from reference_impls.reducers.folds import Fold
+from reference_impls.reducers.sparse_merge import merge
+
+
+@dataclass(frozen=True)
+class GTopK(WithLocalOptimizer):
+    """g <- 1/n times the k largest coordinates of the sum of everybody's k largest, as a tree finds them."""
+
+    ratio: float = option(0.01, "share of the coordinates that is sent over each edge")
+    form: Fold = option("tree", "tree (to rank 0 and back) or doubling")
+    put_back: Literal["merger", "mask"] = option(
+        "merger", "who keeps what drops out: merger or mask (published)"
+    )
+    indices: Indices = option("packed", "places on the wire: packed (ceil(log2 d) bits), int32 or bitmap")
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return {"worker_error": per_rank()}
+
+    def check(self, world: Group) -> None:
+        folds.check_fold(self.form)
+        if self.put_back not in ("merger", "mask"):
+            raise UnsupportedError(f"put_back must be merger or mask, got {self.put_back!r}")
+        self._codec()
+
+    def _codec(self) -> TopK:
+        return TopK(self.ratio, "fp32", self.indices)
+
+    def reduce(self, shard: Shard) -> Exchange[Tensor]:
+        if shard.world.size == 1:
+            return shard.grads
+        d, codec = shard.d, self._codec()
+        k = kept(self.ratio, d)
+        error = shard.state["worker_error"].add_(shard.grads)
+        message = torch.zeros(codec.wire_bytes(d), dtype=torch.uint8, device=error.device)
+        codec.encode(error.to(torch.float32), shard.key("largest"), message)
+        places, values = unpack_pairs(message, d, k, self.indices, "fp32")
+        if self.put_back == "merger":
+            error[places] -= values.to(error.dtype)
+
+        def combine(mine: Tensor, came: Tensor, accounts: bool) -> Tensor:
+            both, (out, left) = merge(mine, came, d, k, self.indices)
+            if accounts and self.put_back == "merger":
+                error[out] += left.to(error.dtype)
+            return both
+
+        message = yield from folds.fold(shard.world, message, combine, "largest", self.form)
+        final, total = unpack_pairs(message, d, k, self.indices, "fp32")
+        if self.put_back == "mask":
+            used = places[torch.isin(places, final)]
+            error[used] = 0
+        mean = (total / shard.world.size).to(error.dtype)
+        return shard.grads.zero_().index_copy_(0, final, mean)
+
+    def traits(self) -> Traits:
+        bits = 8 * self._codec().wire_bytes(1 << 20) / (1 << 20)
+        times = "2 (n-1)/n" if self.form == "tree" else "log2 n"
+        return Traits(bits=f"{times} x {bits:.4g}", unbiased=False, sums=True)
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        return {"step": folds.wire_bytes(self._codec().wire_bytes(wire.elements(shapes)), n, self.form)}

@@ -1,0 +1,205 @@
+"""Sketched-SGD: Count-Sketches are summed, large coordinates are read off the sum, exact values fetched. arXiv 1903.04488.
+
+``sketched-sgd`` is the paper's practical version (Algorithm 3 and the authors' code). On every worker u <- m u + g, v <- v + u;
+the sketches of all v are averaged; the P k coordinates with the largest estimates are candidates, the same on all workers; a
+second round averages their exact values; the k largest make up the update x <- x - lr update; u and v are set to 0 there
+(momentum factor masking, error feedback). ``sketched-sgd-theory`` is Algorithm 2: p = lr g + e is sketched whole; heavy
+coordinates, estimate^2 >= |mean p|^2 / k as the sketch tells it, and if these are fewer than k random others, are fetched and
+subtracted: x <- x - update, e <- p - update.
+
+Sizes. k = max(1, floor(ratio d)), c = ceil(column_ratio d) columns, r rows, d being what is sketched. The defaults make
+2 d / (r c + P k + k), the paper's accounting, 40. What a worker sends as an all-reduce: 2 (n-1)/n 4 (r c + P k) bytes and the
+dense part.
+
+Differences: the mean is taken in both rounds (the paper averages sketches and sums values). Hashes are 4-wise independent
+(`codecs.count_sketch`); in the published code 61-bit arithmetic wraps at 64 bits. Ties go to the lowest index. 1-D tensors
+(the code: biases) travel uncompressed with ordinary momentum, in the same all-reduce as the sketch. P = 0: one round, the
+estimates are applied. Theory version: the estimate is squared where the paper prints it unsquared; of more than k heavy
+coordinates the k largest; its weighted average of iterates is not formed; lr is the schedule of the training. All of it also
+runs with one worker, so results do not depend on how a batch is spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from reference_impls import wire
+from reference_impls.algorithm import Algorithm, Cost, Shard, Slot, Traits, option, per_rank
+from reference_impls.codecs.count_sketch import CountSketch
+from reference_impls.codecs.selection import kept, largest, magnitude
+from reference_impls.collectives import Exchange, Group
+from reference_impls.errors import UnsupportedError
+
+_HEAVY = 1 << 40  # above all magnitudes and random numbers
+
+
+@dataclass(frozen=True)
+class Sketched(Algorithm):
+    """What both versions share: sizes, the sketch, and how the workers' buffers are averaged."""
+
+    scope: ClassVar[Literal["bucket", "model"]] = "model"
+    reduces_gradient: ClassVar[bool] = False
+
+    ratio: float = option(0.001, "k: share of the sketched coordinates that a step updates")
+    rows: int = option(5, "rows of the sketch, odd")
+    column_ratio: float = option(0.009, "columns of the sketch, as a share of the sketched coordinates")
+
+    def check(self, world: Group) -> None:
+        if not 0 < self.ratio <= 1:
+            raise UnsupportedError(f"ratio must be in (0, 1], got {self.ratio}")
+        if not self.column_ratio > 0:
+            raise UnsupportedError(f"column_ratio must be positive, got {self.column_ratio}")
+        self._sketch(8, 0)
+
+    def _sketch(self, sketched: int, seed: int) -> CountSketch:
+        return CountSketch(self.rows, max(1, ceil(self.column_ratio * sketched)), seed)
+
+    def _mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
+        """Mean over all ranks of a buffer of this rank, which is consumed."""
+        return (yield from shard.world.mean(x, stage))
+
+    def _sent(self, payload: float, n: int) -> float:
+        """Bytes that a rank sends for a buffer of `payload` bytes in `_mean`."""
+        return wire.all_reduce(payload, n)
+
+    def _times(self) -> str:
+        return "2 (n-1)/n"
+
+    def _second(self, sketched: int) -> int:
+        """Values that the second round fetches."""
+        return kept(self.ratio, sketched)
+
+    def _whole(self, shape: Sequence[int]) -> bool:
+        """Whether a tensor of this shape travels uncompressed."""
+        return False
+
+    def update(self, shard: Shard, reduced: Tensor) -> None:
+        for part, h in shard.groups():
+            shard.params[part].add_(reduced[part], alpha=-h["lr"])
+
+    def traits(self) -> Traits:
+        (payload,) = self.wire_bytes([(1 << 10, 1 << 10)], 2).values()  # of two workers: bytes of the buffers
+        bits = 8 * (payload[0] if isinstance(payload, tuple) else payload) / (1 << 20)
+        return Traits(bits=f"{self._times()} x {bits:.4g}", unbiased=False, sums=True)
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        dense = sum(prod(shape) for shape in shapes if self._whole(shape))
+        sketched = wire.elements(shapes) - dense
+        cells = self.rows * self._sketch(sketched, 0).columns if sketched else 0
+        return {"step": self._sent(4 * (cells + dense), n) + self._sent(4 * self._second(sketched), n)}
+
+
+@dataclass(frozen=True)
+class SketchedSGD(Sketched):
+    """Algorithm 3: momentum and error on the workers, P k candidates."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-2, "momentum": 0.9, "weight_decay": 0.0}
+
+    candidates: int = option(
+        4, "P: candidates whose exact values are fetched, as a multiple of k; 0: one round"
+    )
+    dense_vectors: bool = option(True, "send 1-D tensors uncompressed")
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return {"momentum": per_rank(), "error": per_rank()}
+
+    def check(self, world: Group) -> None:
+        Sketched.check(self, world)
+        if self.candidates < 0:
+            raise UnsupportedError(f"candidates must be 0 or more, got {self.candidates}")
+
+    def _second(self, sketched: int) -> int:
+        return min(sketched, self.candidates * kept(self.ratio, sketched))
+
+    def _whole(self, shape: Sequence[int]) -> bool:
+        return self.dense_vectors and len(shape) <= 1
+
+    def reduce(self, shard: Shard) -> Exchange[Tensor]:
+        u, v = shard.state["momentum"], shard.state["error"]
+        for part, h in shard.groups():
+            g = shard.grads[part]
+            u[part].mul_(h["momentum"]).add_(g.add(shard.params[part], alpha=h["weight_decay"]))
+        v.add_(u)
+        whole = torch.zeros(shard.d, dtype=torch.bool, device=v.device)
+        for view in shard.views:
+            whole[view.part] = self._whole(view.param.shape)
+        dense = whole.nonzero().view(-1)
+        sketched = shard.d - dense.numel()
+        sketch = self._sketch(sketched, shard.clock.seed)
+        table = v.new_zeros(sketch.rows, sketch.columns if sketched else 0)
+        if sketched:
+            sketch.encode(v.masked_fill(whole, 0), table)
+        first = yield from self._mean(shard, torch.cat([table.view(-1), v[dense]]), "sketch")
+        broken = (first * 0).sum()  # 0, or NaN: whatever is not finite shows in every coordinate
+        update = torch.zeros_like(v)
+        update[dense] = first[table.numel() :]
+        v[dense] = 0
+        if sketched:
+            top, values = yield from self._heavy(shard, sketch, first[: table.numel()].view_as(table), whole)
+            broken = broken + (values * 0).sum()
+            update[top] = values
+            u[top] = 0
+            v[top] = 0
+        return update.add_(broken)
+
+    def _heavy(
+        self, shard: Shard, sketch: CountSketch, table: Tensor, whole: Tensor
+    ) -> Exchange[tuple[Tensor, Tensor]]:
+        """The k coordinates of the update and their values."""
+        sketched = shard.d - int(whole.sum())
+        estimates = torch.empty(shard.d, dtype=table.dtype, device=table.device)
+        sketch.decode(table, estimates)
+        order = magnitude(estimates.to(torch.float32)).masked_fill(whole, -1)
+        k = kept(self.ratio, sketched)
+        if not self.candidates:
+            top = largest(order, k)
+            return top, estimates[top]
+        places = largest(order, self._second(sketched))
+        values = yield from self._mean(shard, shard.state["error"][places], "values")
+        best = largest(magnitude(values.to(torch.float32)), k)
+        return places[best], values[best]
+
+
+@dataclass(frozen=True)
+class SketchedSGDTheory(Sketched):
+    """Algorithm 2: error feedback on lr g, heavy coordinates of the mean."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-2, "weight_decay": 0.0}
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return {"error": per_rank()}
+
+    def reduce(self, shard: Shard) -> Exchange[Tensor]:
+        error = shard.state["error"]
+        for part, h in shard.groups():
+            g = shard.grads[part].add(shard.params[part], alpha=h["weight_decay"])
+            error[part].add_(g, alpha=h["lr"])
+        sketch = self._sketch(shard.d, shard.clock.seed)
+        table = error.new_zeros(sketch.rows, sketch.columns)
+        sketch.encode(error, table)
+        table = (yield from self._mean(shard, table.view(-1), "sketch")).view_as(table)
+        places = self._mixed(shard, sketch, table)
+        values = yield from self._mean(shard, error[places], "values")
+        broken = (table * 0).sum() + (values * 0).sum()
+        error[places] -= values
+        return torch.zeros_like(error).index_copy_(0, places, values).add_(broken)
+
+    def _mixed(self, shard: Shard, sketch: CountSketch, table: Tensor) -> Tensor:
+        """HEAVYMIX: heavy coordinates, largest first, then random ones; k in all."""
+        k = kept(self.ratio, shard.d)
+        estimates = torch.empty(shard.d, dtype=table.dtype, device=table.device)
+        sketch.decode(table, estimates)
+        heavy = ~(estimates.square() < sketch.squared_norm(table) / k)
+        drawn = shard.key("others", shared=True).bits(shard.d, table.device).long()
+        return largest(torch.where(heavy, magnitude(estimates.to(torch.float32)) + _HEAVY, drawn), k)
+
+    def update(self, shard: Shard, reduced: Tensor) -> None:
+        shard.params.sub_(reduced)

@@ -1,0 +1,127 @@
+"""Count-Sketch: a small linear table from which large coordinates of a vector can be read. Charikar, Chen, Farach-Colton.
+
+T[row, h_row(j)] += s_row(j) x_j; coordinate j is estimated by the median over rows of s_row(j) T[row, h_row(j)]. Linear: the
+table of a sum is the sum of the tables. Tables are float32 [rows, columns]; rows is odd, so that the median is a value.
+
+Hashes, to the bit (version 1)
+------------------------------
+For each row four coefficients a_0 .. a_3 in 0 .. p-1, p = 2^31 - 1: the i-th little-endian unsigned 64-bit integer of the
+32-byte BLAKE2b digest (personalised with ``b"bandwise-sketch1"``) of seed and row as little-endian signed 64-bit integers,
+modulo p. Coordinate j has the value H = (a_3 j^3 + a_2 j^2 + a_1 j + a_0) mod p, exact in 64-bit integers for j < 2^30; its
+sign is + where H is odd, else -; its column is floor(floor(H / 2) columns / 2^30).
+
+Polynomials of degree 3 with random coefficients are 4-wise independent, so any four coordinates have independent pairs of
+column and sign. What theory asks for (columns 2-wise, signs 4-wise independent, and both independent of one another for a
+coordinate) holds up to deviations from equal probabilities of about columns / p, since p is no multiple of what H is cut into.
+
+Determinism: on the CPU additions into a cell are made in the order of coordinates. On CUDA their order is not fixed, and a
+table may differ in its last bits from one call to the next; what is read from a given table never does. Not finite: a
+coordinate makes the cells it falls into not finite, and the median of numbers of which one is NaN is NaN.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from reference_impls.codecs.sums import fixed_sum
+from reference_impls.compilation import compiled
+from reference_impls.errors import UnsupportedError
+
+__all__ = ["HASH_VERSION", "LONGEST", "CountSketch"]
+
+HASH_VERSION: Final = 1
+LONGEST: Final = 1 << 30
+_PRIME: Final = (1 << 31) - 1
+_PERSON: Final = b"bandwise-sketch1"
+
+
+def _coefficients(seed: int, row: int) -> tuple[int, ...]:
+    digest = hashlib.blake2b(struct.pack("<qq", seed, row), digest_size=32, person=_PERSON).digest()
+    return tuple(word % _PRIME for word in struct.unpack("<4Q", digest))
+
+
+@compiled
+def _hash(columns: Tensor, signs: Tensor, words: Tensor) -> None:
+    """Fill int32 [d] and float [d]; words int64 [6]: a_0 .. a_3, number of columns, first coordinate.
+
+    (v >> 31) + (v mod 2^31) is v modulo p. The remarks bound v for j < 2^30: nothing overflows.
+    """
+    j = torch.arange(columns.shape[-1], dtype=torch.int64, device=columns.device) + words[5]
+    v = j * words[3] + words[2]  # < 2^61 + 2^31
+    v = (v & _PRIME) + (v >> 31)  # < 2^31 + 2^30 + 2
+    v = v * j + words[1]  # < 1.5 * 2^61 + 2^33
+    v = (v & _PRIME) + (v >> 31)  # < 2^31 + 1.5 * 2^30 + 4
+    v = v * j + words[0]  # < 1.75 * 2^61 + 2^34
+    v = (v & _PRIME) + (v >> 31)  # < 2^32
+    v = (v & _PRIME) + (v >> 31)  # <= p + 1
+    v = torch.where(v >= _PRIME, v - _PRIME, v)
+    columns.copy_(((v >> 1) * words[4]) >> 30)
+    signs.copy_(((v & 1) << 1) - 1)
+
+
+@compiled
+def _median(out: Tensor, rows: Tensor) -> None:
+    """Median over the axis before the last, odd in length: float [..., r, d] -> [..., d]; NaN where one of them is."""
+    values = list(rows.unbind(-2))
+    for turn in range(len(values)):
+        for i in range(turn % 2, len(values) - 1, 2):
+            low, high = torch.minimum(values[i], values[i + 1]), torch.maximum(values[i], values[i + 1])
+            values[i], values[i + 1] = low, high
+    out.copy_(values[len(values) // 2])
+
+
+@dataclass(frozen=True)
+class CountSketch:
+    """rows: odd. columns: cells a row. seed: of the hashes, the same on all ranks. start: coordinate of element 0."""
+
+    rows: int
+    columns: int
+    seed: int = 0
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rows < 1 or self.rows % 2 == 0:
+            raise UnsupportedError(
+                f"rows must be odd, got {self.rows}: the median of an even number of rows is no value among them"
+            )
+        if not 1 <= self.columns <= LONGEST:
+            raise UnsupportedError(f"columns must be in 1 .. 2^30, got {self.columns}")
+
+    def hashes(self, row: int, numel: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+        """(columns int32 [d], signs float32 [d]) of one row."""
+        if self.start < 0 or self.start + numel > LONGEST:
+            raise UnsupportedError(f"the hashes are exact up to coordinate 2^30, not {self.start + numel}")
+        words = torch.tensor([*_coefficients(self.seed, row), self.columns, self.start], device=device)
+        columns = torch.empty(numel, dtype=torch.int32, device=device)
+        signs = torch.empty(numel, dtype=torch.float32, device=device)
+        _hash(columns, signs, words)
+        return columns, signs
+
+    def encode(self, x: Tensor, table: Tensor) -> None:
+        """float [..., d] -> its table, float [..., rows, columns], in the dtype of x."""
+        table.zero_()
+        for row in range(self.rows):
+            columns, signs = self.hashes(row, x.shape[-1], x.device)
+            table[..., row, :].index_add_(-1, columns, x * signs.to(x.dtype))
+
+    def decode(self, table: Tensor, out: Tensor) -> None:
+        """Table [..., rows, columns] -> estimates of all coordinates, [..., d]."""
+        read = torch.empty(*out.shape[:-1], self.rows, out.shape[-1], dtype=table.dtype, device=table.device)
+        for row in range(self.rows):
+            columns, signs = self.hashes(row, out.shape[-1], table.device)
+            torch.mul(
+                table[..., row, :].index_select(-1, columns), signs.to(table.dtype), out=read[..., row, :]
+            )
+        _median(out, read)
+
+    def squared_norm(self, table: Tensor) -> Tensor:
+        """Estimate of the squared 2-norm: the median over rows of the sum of squares, [...]."""
+        out = torch.empty((*table.shape[:-2], 1), dtype=table.dtype, device=table.device)
+        _median(out, fixed_sum(table.square()).unsqueeze(-1))
+        return out.squeeze(-1)

@@ -1,0 +1,122 @@
+"""The k largest coordinates of a vector as indices and values, packed. Wire format version 1.
+
+Message of d elements, of which k = max(1, floor(ratio d)) are sent: the places, then the k values in ascending order of
+their places, little-endian. Places by `indices`: ``packed``: k integers of ceil(log2 d) bits, ascending
+(`codecs.packed_integers`); ``int32``: k little-endian 32-bit integers; ``bitmap``: one bit a coordinate, 1 where sent
+(`codecs.signs`), shorter than ``packed`` where more than one coordinate in log2 d is sent. With k = d places are known and
+not sent. Values: ``fp32``; ``bf16`` and ``fp16`` rounded to nearest even, finite values that fp16 cannot hold at its
+largest, so that none becomes infinite.
+
+Which: the largest magnitudes, ties to the lowest index, NaN and inf before all else (`codecs.selection`). A contraction:
+|x - C(x)|^2 <= (1 - k/d) |x|^2 with ``fp32``. Biased: use error feedback.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import torch
+from torch import Tensor
+
+from reference_impls.codecs import packed_integers, selection, signs
+from reference_impls.errors import UnsupportedError, nearest
+from reference_impls.randomness import Key
+
+__all__ = ["INDICES", "VALUES", "WIRE_VERSION", "Indices", "TopK", "Values", "pack_pairs", "unpack_pairs"]
+
+WIRE_VERSION: Final = 1
+Indices = Literal["packed", "int32", "bitmap"]
+Values = Literal["fp32", "fp16", "bf16"]
+INDICES: Final = ("packed", "int32", "bitmap")
+VALUES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+_LARGEST_FP16 = 65504.0
+
+
+def _place_bytes(numel: int, k: int, indices: Indices) -> int:
+    if k == numel:
+        return 0
+    if indices == "bitmap":
+        return signs.wire_bytes(numel)
+    return packed_integers.wire_bytes(k, 32 if indices == "int32" else packed_integers.width(numel - 1))
+
+
+def _as_sent(values: Tensor, form: Values) -> Tensor:
+    if form == "fp16":
+        values = torch.where(values.isinf(), values, values.clamp(-_LARGEST_FP16, _LARGEST_FP16))
+    return values.to(VALUES[form])
+
+
+def pack_pairs(
+    places: Tensor, values: Tensor, numel: int, wire: Tensor, indices: Indices, form: Values
+) -> None:
+    """Ascending places int64 [..., k] and float32 values [..., k] of a vector of `numel` -> the message."""
+    k = places.shape[-1]
+    split = _place_bytes(numel, k, indices)
+    if indices == "bitmap" and split:
+        sent = torch.zeros(*places.shape[:-1], numel, dtype=torch.bool, device=places.device)
+        signs.pack(sent.scatter_(-1, places, True), wire[..., :split])
+    elif indices == "int32" and split:
+        wire[..., :split].copy_(places.to(torch.int32).contiguous().view(torch.uint8))
+    elif split:
+        packed_integers.pack(places, packed_integers.width(numel - 1), wire[..., :split])
+    wire[..., split:].copy_(_as_sent(values, form).contiguous().view(torch.uint8))
+
+
+def unpack_pairs(wire: Tensor, numel: int, k: int, indices: Indices, form: Values) -> tuple[Tensor, Tensor]:
+    """The message -> places, int64 [..., k], ascending, and values, float32 [..., k]."""
+    split = _place_bytes(numel, k, indices)
+    shape = (*wire.shape[:-1], k)
+    if not split:
+        places = torch.arange(k, device=wire.device).expand(shape)
+    elif indices == "bitmap":
+        sent = torch.empty(*wire.shape[:-1], numel, dtype=torch.bool, device=wire.device)
+        signs.unpack(wire[..., :split], sent)
+        places = sent.nonzero()[:, -1].view(shape)
+    elif indices == "int32":
+        places = wire[..., :split].clone(memory_format=torch.contiguous_format).view(torch.int32).long()
+    else:
+        found = torch.empty(shape, dtype=torch.int32, device=wire.device)
+        packed_integers.unpack(wire[..., :split], packed_integers.width(numel - 1), found)
+        places = found.long()
+    values = wire[..., split:].clone(memory_format=torch.contiguous_format).view(VALUES[form])
+    return places, values.to(torch.float32)
+
+
+@dataclass(frozen=True)
+class TopK:
+    """Codec: the largest coordinates, the others 0."""
+
+    ratio: float = 0.01
+    values: Values = "fp32"
+    indices: Indices = "packed"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.ratio <= 1:
+            raise UnsupportedError(f"ratio must be in (0, 1], got {self.ratio}")
+        for name, known in (("values", tuple(VALUES)), ("indices", INDICES)):
+            value = getattr(self, name)
+            if value not in known:
+                raise UnsupportedError(
+                    f"{name} must be {', '.join(known)}, got {value!r}{nearest(value, known)}"
+                )
+
+    @property
+    def unbiased(self) -> bool:
+        return self.ratio == 1 and self.values == "fp32"  # nothing is lost then
+
+    def wire_bytes(self, numel: int) -> int:
+        k = selection.kept(self.ratio, numel)
+        return _place_bytes(numel, k, self.indices) + k * VALUES[self.values].itemsize
+
+    def encode(self, x: Tensor, key: Key, wire: Tensor) -> None:
+        if not x.shape[-1]:
+            return
+        places = selection.largest(selection.magnitude(x), selection.kept(self.ratio, x.shape[-1]))
+        pack_pairs(places, x.gather(-1, places), x.shape[-1], wire, self.indices, self.values)
+
+    def decode(self, wire: Tensor, out: Tensor) -> None:
+        k = selection.kept(self.ratio, out.shape[-1])
+        if k:
+            places, values = unpack_pairs(wire, out.shape[-1], k, self.indices, self.values)
+            out.zero_().scatter_(-1, places, values)
