@@ -96,6 +96,8 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         self._team = Team([worker], Engine(transport, [ledger], lag), clip_norm)
         self._accumulating = False
         self._silent = False
+        self._in_step = False
+        self._probing = False
         self._complete = [0] * self._team.shards
         self._versions: dict[int, int] = {}
         self._place = {v.param: (s.index, v.name) for s in worker.shards for v in s.views}
@@ -171,11 +173,18 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         self._worker.clock.observed.update(scalars)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Finish communication, update, synchronize. With `closure`, it is called first to compute gradients."""
+        """Finish communication, update, synchronize. With `closure`, it is called first to compute gradients.
+
+        A method with `probes` needs the closure: it is called once for each probe, with the parameters standing there,
+        and at last with the parameters as they are, all from the same state of torch's random generators, so that
+        it must take the same samples each time. What a model counts in forward, BatchNorm's statistics say, counts all
+        calls. Gradients are accumulated inside the closure or not at all.
+        """
         loss = None
         if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+            loss = self._evaluate(closure)
+        elif self._worker.algorithm.probes:
+            self._refuse_without_closure()
         before = self._team.engine.trace.enter("update")
         if not self._team.planned:
             self._plan()
@@ -219,6 +228,46 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         self._team.plan()
         self._agreement.begin_step(self._worker.clock.step, self._worker.clock.kind)
 
+    def _evaluate(self, closure: Callable[[], float]) -> float:
+        """The gradients at the probes, then those of the parameters, whose communication begins in their backward."""
+        wanted = self._worker.algorithm.probes_at(self._worker.clock.step)
+        devices = {shard.params.device for shard in self._worker.shards if shard.params.is_cuda}
+        with torch.enable_grad():
+            for probe in wanted:
+                with torch.random.fork_rng(devices=devices):
+                    self._evaluate_at(probe, closure)
+            self._in_step = True
+            try:
+                return closure()
+            finally:
+                self._in_step = False
+
+    def _evaluate_at(self, probe: str, closure: Callable[[], float]) -> None:
+        probes, trace = self._worker.probes, self._team.engine.trace
+        held = {param: param.grad for param in self._place}
+        for param in held:
+            param.grad = None
+        self._probing = True
+        before = trace.enter("encode")
+        try:
+            with probes.standing_at(probe):
+                trace.enter(before)
+                closure()
+                trace.enter("encode")
+            probes.gather(probe, {name: param.grad for param, (_, name) in self._place.items()})
+        finally:
+            self._probing = False
+            for param, gradient in held.items():
+                param.grad = gradient
+            trace.enter(before)
+
+    def _refuse_without_closure(self) -> None:
+        names = ", ".join(self._worker.algorithm.probes)
+        raise UsageError(
+            f"{self.method.name} wants gradients of the same samples at further points ({names}): put forward and "
+            "backward into a closure and call optimizer.step(closure)"
+        )
+
     def _refuse_within_a_step(self) -> None:
         if self._team.under_way:
             raise UsageError(
@@ -226,8 +275,10 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             )
 
     def _on_gradient(self, param: Tensor) -> None:
-        if self._accumulating:
+        if self._accumulating or self._probing:
             return
+        if self._worker.algorithm.probes and not self._in_step:
+            self._refuse_without_closure()
         index, name = self._place[param]
         shard = self._worker.shards[index]
         if self._team.launched >= self._team.shards - index:

@@ -5,7 +5,7 @@ The same method code runs here and on a process group; bytes are counted by the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from reference_impls.drivers.ledger import Ledger, Ledgers
 from reference_impls.drivers.lockstep import Lockstep
 from reference_impls.drivers.team import Team
 from reference_impls.drivers.worker import Worker
-from reference_impls.errors import LayoutError
+from reference_impls.errors import LayoutError, UsageError
 from reference_impls.registry import Method, create
 
 
@@ -88,14 +88,35 @@ class SimulatedCluster:
         """Kind of the step done last."""
         return self._workers[0].clock.kind
 
-    def step(self, grads: Sequence[Sequence[Tensor | None]] | None = None, lr: float | None = None) -> None:
+    @property
+    def probes(self) -> tuple[str, ...]:
+        """Points at which the next step wants gradients too, of the same samples; see `probe_parameters`."""
+        return self.method.algorithm.probes_at(self.steps)
+
+    def step(
+        self,
+        grads: Sequence[Sequence[Tensor | None]] | None = None,
+        lr: float | None = None,
+        *,
+        probes: Mapping[str, Sequence[Sequence[Tensor | None]]] | None = None,
+    ) -> None:
         """One training step of all workers.
 
         grads: grads[rank][i] is the gradient of parameter i on that rank (None counts as zeros); leave it out if the
-        gradient rows of `storage` are already filled. lr: learning rate of this step alone.
+        gradient rows of `storage` are already filled. lr: learning rate of this step alone. probes: for each name in
+        `probes`, the gradients at that point, of the same samples.
         """
+        given = probes or {}
+        if missing := sorted(set(self.probes) - set(given)):
+            raise UsageError(
+                f"this step also wants the gradients at {', '.join(missing)}: compute them there, of the same samples "
+                "(probe_parameters), and pass step(grads, probes={name: gradients})"
+            )
         if grads is not None:
             self._fill(grads)
+        for name in self.probes:
+            for worker, own in zip(self._workers, given[name], strict=True):
+                worker.probes.gather(name, dict(zip(self._names, own, strict=True)))
         held = [[group["lr"] for group in worker.optimizer.param_groups] for worker in self._workers]
         if lr is not None:
             self._set_lr([[lr] * len(rates) for rates in held])
@@ -107,6 +128,11 @@ class SimulatedCluster:
     def parameters(self, rank: int) -> list[Tensor]:
         """The parameters of one worker, in the order given at construction. Views: do not write into them."""
         return [self._by_name[rank][name].detach() for name in self._names]
+
+    def probe_parameters(self, rank: int, probe: str) -> list[Tensor]:
+        """The parameters of one worker at a probe, in the order given at construction. Views: do not write into them."""
+        point = self._workers[rank].probes.point(probe)
+        return [point[name] for name in self._names]
 
     def state(self, rank: int, slot: str) -> list[Any]:
         """The method's state of one worker, one tensor a shard (slots per tensor: one dict by name a shard). Views."""

@@ -23,6 +23,7 @@ earlier, a variance that starts at 0 and grows would pass at once. Its ratio is 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -34,8 +35,6 @@ from reference_impls.algorithms.frozen_variance import FrozenVariance
 from reference_impls.collectives import Exchange
 from reference_impls.errors import UnsupportedError
 from reference_impls.reducers.compressed_all_reduce import Scale
-
-_NORM = "variance-norm/"
 
 
 @dataclass(frozen=True)
@@ -75,19 +74,24 @@ class OneBitAdam(FrozenVariance):
         """The kind of a step that depends on the variance, which is the same on all ranks: nothing has to be sent."""
         yield from ()
         counters = clock.counters
-        if clock.step and clock.step % self.auto_window == 0 and "frozen" not in counters:
-            norm = sum(value for name, value in sorted(clock.observed.items()) if name.startswith(_NORM))
-            before, counters["norm"] = counters.get("norm", 0.0), norm
-            steady = min(before, norm) >= self.auto_ratio * max(before, norm) > 0
-            if steady and clock.step >= self.lr_warmup_steps:
+        if "frozen" not in counters and clock.step >= self.lr_warmup_steps:
+            before, norm = counters.get("norm_before", 0.0), counters.get("norm", 0.0)
+            if min(before, norm) >= self.auto_ratio * max(before, norm) > 0:
                 counters["frozen"] = clock.step
         return "compressed" if "frozen" in counters else "warm-up"
 
-    def update(self, shard: Shard, reduced: Tensor) -> None:
-        super().update(shard, reduced)
-        if self.freeze == "auto" and shard.kind == "warm-up" and (shard.step + 1) % self.auto_window == 0:
-            norm = shard.state["variance"].sum(dtype=torch.float64)
-            shard.clock.observed[f"{_NORM}{shard.index:06d}"] = float(norm)
+    def remember(self, shards: Sequence[Shard], reduced: Sequence[Tensor]) -> Mapping[str, int | float]:
+        """|v|_1 once a window, as it was before this step's update, and what it was a window earlier."""
+        clock = shards[0].clock
+        if (
+            self.freeze == "steps"
+            or clock.kind != "warm-up"
+            or clock.step == 0
+            or clock.step % self.auto_window
+        ):
+            return {}
+        norm = sum(float(shard.state["variance"].sum(dtype=torch.float64)) for shard in shards)
+        return {"norm_before": clock.counters.get("norm", 0.0), "norm": norm}
 
     def variance_correction(self, shard: Shard, beta2: float) -> float:
         if self.freeze == "steps":

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from reference_impls.catalogue.entry import Entry
+from reference_impls.catalogue.entry import ALGORITHMS, Entry
 
-ENTRIES: Mapping[str, Entry] = {}
+ENTRIES: Mapping[str, Entry] = {
+    "root-sgd": Entry(
+        f"{ALGORITHMS}.root_sgd:RootSGD",
+        "variance-reduction",
+        "2008.12690",
+        "running mean of gradients that follows the parameters, with two gradients a step",
+    ),
+}

@@ -16,6 +16,7 @@ from torch import Tensor
 from reference_impls.algorithm import Algorithm, Clock, ParamGroups, Shard, View
 from reference_impls.collectives import Group, Pending
 from reference_impls.drivers import slots
+from reference_impls.drivers.probes import Probes
 from reference_impls.errors import LayoutError, UsageError
 from reference_impls.layout import Place, canonical, cut, flat_view
 
@@ -49,6 +50,7 @@ class Worker:
         runs = cut(places, bucket_bytes if algorithm.scope == "bucket" else None)
         self.shards = [self._shard(i, len(runs), run, storage) for i, run in enumerate(runs)]
         self._grad_views = [[flat_view(s.grads, v.part.start, v.param) for v in s.views] for s in self.shards]
+        self.probes = Probes(self.shards, algorithm.probes)
         self.optimizer = algorithm.inner_optimizer(groups)
 
     def _shard(

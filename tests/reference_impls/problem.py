@@ -5,8 +5,13 @@ Gradients are a pure function of (parameters, rank, step), so that simulated and
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+
+from reference_impls import DataParallelOptimizer, SimulatedCluster
 
 LR = 0.02
 WIDTHS = (7, 13, 5)  # 7*13 + 13 + 13*5 + 5 = 174 elements: no multiple of 8, 32 or any world size
@@ -60,6 +65,23 @@ def gradients(parameters: list[Tensor], rank: int, step: int) -> list[Tensor | N
     x, y = batch(rank, step, parameters[0].dtype)
     (model(x) - y).square().mean().backward()
     return [p.grad for p in model.parameters()]
+
+
+def at_probes(cluster: SimulatedCluster, step: int) -> dict[str, list[list[Tensor | None]]]:
+    """The gradients at the points where the next step of a cluster wants them too."""
+    return {
+        probe: [gradients(cluster.probe_parameters(r, probe), r, step) for r in range(cluster.world_size)]
+        for probe in cluster.probes
+    }
+
+
+def take(optimizer: DataParallelOptimizer, backward: Callable[[], Any]) -> None:
+    """A step as users write it: backward and step, or a closure where the method wants gradients at further points."""
+    if optimizer.method.algorithm.probes:
+        optimizer.step(backward)
+    else:
+        backward()
+        optimizer.step()
 
 
 def names() -> list[str]:

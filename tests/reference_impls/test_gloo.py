@@ -9,7 +9,7 @@ import torch
 
 from reference_impls import DataParallelOptimizer
 from tests.reference_impls.gloo import run_ranks
-from tests.reference_impls.problem import LR, Net, batch, learning_rate, told
+from tests.reference_impls.problem import LR, Net, batch, learning_rate, take, told
 from tests.reference_impls.table import ROWS, STEPS, Row
 from tests.reference_impls.test_properties import advance, build
 
@@ -24,8 +24,7 @@ def _train(model: Net, optimizer: DataParallelOptimizer, rank: int, first: int, 
         optimizer.zero_grad()
         optimizer.observe(**told(step))
         x, y = batch(rank, step)
-        (model(x) - y).square().mean().backward()
-        optimizer.step()
+        take(optimizer, lambda x=x, y=y: (model(x) - y).square().mean().backward())
 
 
 def _optimizer(model: Net, row: Row, lag: int) -> DataParallelOptimizer:

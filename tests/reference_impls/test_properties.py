@@ -9,7 +9,7 @@ import torch
 
 from reference_impls import SimulatedCluster, list_algorithms
 from reference_impls.optimizers import local_optimizer
-from tests.reference_impls.problem import LR, Net, gradients, learning_rate, names, told
+from tests.reference_impls.problem import LR, Net, at_probes, gradients, learning_rate, names, told
 from tests.reference_impls.table import ROWS, STEPS, Row
 
 # their updates of a parameter without gradient are zero, which one bit cannot say: the policy for zeros moves it
@@ -42,7 +42,7 @@ def advance(cluster: SimulatedCluster, first: int, last: int) -> None:
     for step in range(first, last):
         grads = [gradients(cluster.parameters(r), r, step) for r in range(cluster.world_size)]
         cluster.observe(**told(step))
-        cluster.step(grads, lr=learning_rate(step))
+        cluster.step(grads, lr=learning_rate(step), probes=at_probes(cluster, step))
 
 
 def test_the_table_names_every_algorithm() -> None:
@@ -134,6 +134,10 @@ def test_training_descends(row: Row) -> None:
         cluster.step(
             [[cluster.parameters(r)[0] - target + noise[r]] for r in range(4)],
             lr=0.05 * (1 - step / 60) + 1e-4,
+            probes={
+                probe: [[cluster.probe_parameters(r, probe)[0] - target + noise[r]] for r in range(4)]
+                for probe in cluster.probes
+            },
         )
     assert torch.linalg.vector_norm(cluster.parameters(0)[0] - target) < 0.97 * torch.linalg.vector_norm(
         target

@@ -14,7 +14,7 @@ from reference_impls.algorithms.streaming_diloco import StreamingDiLoCo
 from reference_impls.collectives import Group
 from reference_impls.reducers.momentum_sync import MomentumSync
 from reference_impls.registry import Method
-from tests.reference_impls.problem import LR, Net, gradients, learning_rate, names, told
+from tests.reference_impls.problem import LR, Net, at_probes, gradients, learning_rate, names, told
 from tests.reference_impls.table import ROWS, STEPS, Row
 
 SIZE = 3
@@ -32,7 +32,7 @@ def kinds_of(members: SimulatedCluster, steps: int) -> list[str]:
     for step in range(steps):
         grads = [gradients(members.parameters(r), r, step) for r in range(SIZE)]
         members.observe(**told(step))
-        members.step(grads, lr=learning_rate(step))
+        members.step(grads, lr=learning_rate(step), probes=at_probes(members, step))
         found.append(members.kind)
     return found
 

@@ -15,7 +15,7 @@ from reference_impls.drivers.trace import PHASES, Untraced
 from reference_impls.errors import UsageError
 from reference_impls.registry import Method
 from tests.reference_impls.gloo import run_ranks
-from tests.reference_impls.problem import LR, Net, batch, learning_rate
+from tests.reference_impls.problem import LR, Net, batch, learning_rate, take
 from tests.reference_impls.table import ROWS, STEPS, Row
 from tests.reference_impls.test_engine import Delayed
 
@@ -37,8 +37,7 @@ def _train(model: Net, optimizer: DataParallelOptimizer, rank: int, first: int, 
             group["lr"] = learning_rate(step)
         optimizer.zero_grad()
         x, y = batch(rank, step)
-        (model(x) - y).square().mean().backward()
-        optimizer.step()
+        take(optimizer, lambda x=x, y=y: (model(x) - y).square().mean().backward())
         kinds.append(optimizer.kind)
     return kinds
 

@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from reference_impls import DataParallelOptimizer
 from suite.links.counters import Counters, read
+from tests.reference_impls.problem import take
 from tests.reference_impls.table import ROWS
 
 PARAMETERS = 1 << 20  # the smallest message, a bit an element, is then 128 kB
@@ -50,8 +51,7 @@ def main() -> None:
                 time.sleep(SETTLE_S)
                 optimizer.ledger.clear()
                 before = counted()
-            parameter.grad = gradient.clone()
-            optimizer.step()
+            take(optimizer, lambda own=parameter: setattr(own, "grad", gradient.clone()))
             optimizer.zero_grad()
         dist.barrier()
         time.sleep(SETTLE_S)

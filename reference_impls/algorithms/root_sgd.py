@@ -1,0 +1,113 @@
+"""ROOT-SGD: a running mean of gradients that follows the parameters, by a second gradient of the same samples. 2008.12690.
+
+Step t = 1, 2, ..., the two gradients of the same fresh samples, averaged over workers in one vector:
+  v_t = grad f(theta_{t-1}) + (t-1)/t (v_{t-1} - grad f(theta_{t-2}));  theta_t = theta_{t-1} - eta_t v_t
+with eta_t = 0 before step T_0 (burn-in): v is then the plain mean of t gradients at theta_0. Where the noise of the
+gradient does not depend on the parameters, v_t is the true gradient plus the mean of all t noises, exactly.
+
+The distributed form is our own: each worker sends w_i = grad f_i(theta_{t-1}) - (t-1)/t grad f_i(theta_{t-2}), so a step
+sends what SGD sends, and computes two gradients. While the parameters stand still both are the same, and one is computed.
+
+Differences: the body of the paper could not be read; two implementations were, whose recursion this is. Burn-in takes
+T_0 batches of the usual size (one code takes its first batch 10 times as large, the default here in steps). Another
+code starts its loop from a random theta_{-1} and steps from theta_0 twice, and begins the weights (t-1)/t anew every
+epoch without a burn-in: not repeated. Weight decay is L2, a part of f, in both gradients (none in the codes). The
+learning rate is the training's; `step_size` shrinks it by the codes' rules. The paper's restarts are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+
+from reference_impls import wire
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, replicated
+from reference_impls.collectives import Exchange, Group
+from reference_impls.errors import UnsupportedError
+from reference_impls.schedules.step_size import StepSize
+
+_FOREVER = 1_000_000_000  # steps
+_PREVIOUS = "previous"
+
+
+@dataclass(frozen=True)
+class RootSGD(Algorithm):
+    """Kinds of step: ``burn-in`` (one gradient) and ``step`` (two)."""
+
+    burn_in: int = option(10, "T_0: the first step that moves the parameters; 1 for none")
+    step_size: Literal["constant", "power", "inverse"] = option(
+        "constant", "eta_t: lr, lr t^-exponent, or 1 / (1/lr + slope max(0, t - slope_from)^exponent)"
+    )
+    exponent: float = option(0.505, "exponent of the step-size rule")
+    slope: float = option(0.0, "slope of the inverse rule")
+    slope_from: int = option(0, "steps before the inverse rule begins to shrink")
+    largest_step: float | None = option(None, "no step size is larger")
+
+    defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-2, "weight_decay": 0.0}
+    reduces_gradient: ClassVar[bool] = False
+    probes: ClassVar[tuple[str, ...]] = (_PREVIOUS,)
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return {_PREVIOUS: replicated(), "direction": replicated()}
+
+    def check(self, world: Group) -> None:
+        if self.burn_in < 1:
+            raise UnsupportedError(
+                f"burn_in must be at least 1, the first step that moves, got {self.burn_in}"
+            )
+        self.rule()
+
+    def rule(self) -> StepSize:
+        """eta_t by t and the learning rate."""
+        return StepSize(self.step_size, self.exponent, self.slope, self.slope_from, self.largest_step)
+
+    def plan(self, clock: Clock) -> str:
+        return "step" if self.probes_at(clock.step) else "burn-in"
+
+    def probes_at(self, step: int) -> tuple[str, ...]:
+        """Until step T_0 the parameters have not moved: the gradient at the point before is the gradient here."""
+        return self.probes if step >= self.burn_in else ()
+
+    def reduce(self, shard: Shard) -> Exchange[Tensor]:
+        weight = shard.step / (shard.step + 1)  # (t-1) / t
+        w = self._gradient(shard, shard.grads, shard.params)
+        if shard.kind == "step":
+            before = self._gradient(shard, shard.gradients[_PREVIOUS], shard.state[_PREVIOUS])
+            w.sub_(before, alpha=weight)
+        else:
+            w.mul_(1 - weight)
+        return (yield from shard.world.mean(w, "gradient"))
+
+    def _gradient(self, shard: Shard, gradient: Tensor, x: Tensor) -> Tensor:
+        """Of f with its L2 term, a new tensor."""
+        total = gradient.clone()
+        for part, h in shard.groups():
+            if h["weight_decay"]:
+                total[part].add_(x[part], alpha=h["weight_decay"])
+        return total
+
+    def update(self, shard: Shard, reduced: Tensor) -> None:
+        t, rule = shard.step + 1, self.rule()
+        v = shard.state["direction"].mul_((t - 1) / t).add_(reduced)
+        shard.state[_PREVIOUS].copy_(shard.params)
+        if t >= self.burn_in:
+            for part, h in shard.groups():
+                shard.params[part].add_(v[part], alpha=-rule(t, h["lr"]))
+
+    def steady(self) -> Mapping[str, Algorithm]:
+        when = ("burn_in", "step_size", "exponent", "slope", "slope_from", "largest_step")
+        return {
+            "burn-in": self.at_defaults(*when, burn_in=_FOREVER),
+            "step": self.at_defaults(*when, burn_in=1),
+        }
+
+    def traits(self) -> Traits:
+        return Traits(bits="2 (n-1)/n x 32", unbiased=None, sums=True)
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        exact = wire.all_reduce(4 * wire.elements(shapes), n)
+        return {"burn-in": exact, "step": exact}
