@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import difflib
 from typing import Any
 
 from bandwise.checkout import has_checkout
+from bandwise.options import OptionError, parse_settings
 from bandwise.output import print_json, table
 
 NAME = "info"
 HELP = "options and differences of an algorithm or a workload"
+
+
+_WIDTH = 20
 
 
 class UnknownNameError(ValueError):
@@ -20,6 +25,10 @@ class UnknownNameError(ValueError):
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
     parser.add_argument("name", help="of an algorithm or a workload")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
+        help="say it of an algorithm with this option",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
@@ -28,8 +37,10 @@ def run(args: argparse.Namespace) -> int:
 
     workloads = _workload_names()
     if args.name in list_algorithms():
-        found = _algorithm(args.name)
+        found = _algorithm(args.name, parse_settings(args.settings))
     elif args.name in workloads:
+        if args.settings:
+            raise OptionError("--set is for algorithms; options of workloads stand in a sweep")
         found = _workload(args.name)
     else:
         close = difflib.get_close_matches(args.name, [*list_algorithms(), *workloads], n=1, cutoff=0.5)
@@ -39,16 +50,53 @@ def run(args: argparse.Namespace) -> int:
         print_json(found)
         return 0
     for key, value in found.items():
-        if key != "options":
-            print(f"{key:12s} {value if value != '' else '-'}")
+        if key not in ("options", "bits", "refused", "state_bytes_per_parameter"):
+            print(f"{key.replace('_', ' '):{_WIDTH}s} {_said(value)}")
+    if found["kind"] == "algorithm":
+        _print_costs(found)
     print(f"\noptions:\n{table(found['options'], ['name', 'default', 'type', 'help'])}")
     return 0
 
 
-def _algorithm(name: str) -> dict[str, Any]:
-    from reference_impls import info
+def _print_costs(found: dict[str, Any]) -> None:
+    state = found["state_bytes_per_parameter"]
+    parts = [
+        f"{state['replicated']:.4g} replicated", f"{state['per_rank']:.4g} per rank",
+        f"{state['owned']:.4g}/n owned", f"{state['local_optimizer']:.4g} local optimizer",
+    ]  # fmt: skip
+    print(f"{'state':{_WIDTH}s} bytes a parameter: {', '.join(parts)}")
+    print("\nbits that a rank sends a parameter (one matrix of 1000 x 1000, float32), by kind of step:")
+    sizes = sorted({*map(int, found["bits"]), *map(int, found["refused"])})
+    kinds = list(dict.fromkeys(kind for costs in found["bits"].values() for kind in costs))
+    rows = [
+        {"kind": kind, **{f"n={n}": _cost(found["bits"].get(str(n), {}).get(kind)) for n in sizes}}
+        for kind in kinds
+    ]
+    print(table(rows, ["kind", *(f"n={n}" for n in sizes)]) if rows else "not declared")
+    for n, why in found["refused"].items():
+        print(f"n={n}: {why}")
+
+
+def _cost(value: Any) -> str:
+    if value is None:
+        return "-"
+    least, most = value if isinstance(value, list) else (value, value)
+    return f"{least:.4g}" if least == most else f"{least:.4g} to {most:.4g}"
+
+
+def _said(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value in ("", None) else value
+
+
+def _algorithm(name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    from reference_impls import create, info
+    from reference_impls.facts import facts
 
     about = info(name)
+    known = facts(create(name, **settings))
+    traits = known.traits
     options = {**about.options, **about.hyperparameters}
     return {
         "kind": "algorithm",
@@ -57,6 +105,18 @@ def _algorithm(name: str) -> dict[str, Any]:
         "paper": f"arXiv {about.paper}" if about.paper else "",
         "summary": about.summary,
         "differences": about.differences,
+        "needs": known.needs,
+        "formula": traits.bits if traits else "",
+        "unbiased": traits.unbiased if traits else None,
+        "sums_on_the_wire": traits.sums if traits else None,
+        "warm_up": traits.warm_up if traits else None,
+        "needs_whole_gradient": known.needs_whole_gradient,
+        "bits": {
+            str(n): {kind: list(c) if isinstance(c, tuple) else c for kind, c in costs.items()}
+            for n, costs in known.bits.items()
+        },
+        "refused": {str(n): why for n, why in known.refused.items()},
+        "state_bytes_per_parameter": dataclasses.asdict(known.state),
         "version": about.version,
         "source_hash": about.source_hash,
         "options": [

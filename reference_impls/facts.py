@@ -1,0 +1,105 @@
+"""What can be said of a configured method without running it: bytes it sends, state it keeps, what its answer estimates.
+
+From what the method declares (`Algorithm.traits`, `wire_bytes`, `slots`), which tests hold against what it does; the state
+of the local optimizer is counted on a small one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+
+from reference_impls.algorithm import Algorithm, Cost, Traits, View
+from reference_impls.collectives import Group
+from reference_impls.errors import UnsupportedError
+from reference_impls.registry import Method
+
+SIZES = (2, 4, 8, 16, 64)
+SHAPE = (1000, 1000)
+"""The model of which facts are stated: one matrix of a million float32 parameters, in one bucket."""
+
+
+@dataclass(frozen=True)
+class State:
+    """Bytes of state a parameter that a rank holds. owned: all ranks together, of which each holds one n-th."""
+
+    replicated: float
+    per_rank: float
+    owned: float
+    local_optimizer: float
+
+
+@dataclass(frozen=True)
+class Facts:
+    """bits: world size -> kind of step -> bits that a rank sends a parameter (least and most, where data decide).
+
+    refused: world size -> why the options do not admit it. needs: what the options lack to be run at all, or "". A
+    method that does not declare what it sends (a plugin, say) has no traits and no bits.
+    """
+
+    traits: Traits | None
+    needs_whole_gradient: bool
+    bits: Mapping[int, Mapping[str, Cost]]
+    refused: Mapping[int, str]
+    needs: str
+    state: State
+
+
+def facts(method: Method, sizes: Sequence[int] = SIZES, shape: Sequence[int] = SHAPE) -> Facts:
+    """The facts of a method for a model of one matrix of `shape`."""
+    own = method.algorithm
+    d = prod(shape)
+    bits, refused = {}, {n: why for n in sizes if (why := _refusal(own, n))}
+    needs = refused[sizes[0]] if len(refused) == len(sizes) else ""
+    if needs:  # not for a world size, then
+        refused = {}
+    try:
+        traits = own.traits()
+    except NotImplementedError:
+        return Facts(None, own.scope == "model", {}, refused, needs, _state(method, shape))
+    for n in sizes:
+        if n in refused:
+            continue
+        try:
+            bits[n] = {kind: _per(cost, d) for kind, cost in own.wire_bytes([shape], n).items()}
+        except UnsupportedError as error:
+            refused[n] = str(error)
+    return Facts(traits, own.scope == "model", bits, refused, needs, _state(method, shape))
+
+
+def _refusal(own: Algorithm, n: int) -> str:
+    try:
+        own.check(Group("world", 0, n))
+    except UnsupportedError as error:
+        return str(error)
+    return ""
+
+
+def _per(cost: Cost, d: int) -> Cost:
+    return (8 * cost[0] / d, 8 * cost[1] / d) if isinstance(cost, tuple) else 8 * cost / d
+
+
+def _state(method: Method, shape: Sequence[int]) -> State:
+    view = View(
+        "0", torch.empty(tuple(shape), dtype=torch.float32, device="meta"), slice(0, prod(shape)), 0, 0
+    )
+    held = {"replicated": 0.0, "per_rank": 0.0, "owned": 0.0}
+    for slot in method.algorithm.slots.values():
+        own = tuple(shape) if slot.shape is None else slot.shape(view, Group("world", 0, SIZES[0]))
+        held[slot.kind] += 0.0 if own is None else view.param.element_size() * prod(own) / prod(shape)
+    return State(**held, local_optimizer=_optimizer_bytes(method))
+
+
+def _optimizer_bytes(method: Method) -> float:
+    """Bytes a parameter that the local optimizer has after a step."""
+    if not method.algorithm.has_inner_optimizer:
+        return 0.0
+    param = torch.zeros(8, 8)
+    optimizer = method.algorithm.inner_optimizer([{"params": [param], "lr": 0.0, **method.hyperparameters}])
+    param.grad = torch.ones_like(param)
+    optimizer.step()
+    kept = [x for state in optimizer.state.values() for x in state.values() if isinstance(x, torch.Tensor)]
+    return sum(x.numel() * x.element_size() for x in kept if x.dim()) / param.numel()

@@ -1,0 +1,95 @@
+"""`bandwise info`: what a method sends, keeps and estimates, before anything runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bandwise.cli import main
+from reference_impls import load_plugin
+from reference_impls.registry import registry
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    """The JSON that a command prints."""
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The error line of a command that is refused."""
+    assert main(list(arguments)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err
+
+
+def test_info_says_what_is_sent_and_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "info", "allreduce-adamw")
+    assert found["bits"] == {str(n): {"step": 64 * (n - 1) / n} for n in (2, 4, 8, 16, 64)}
+    assert (found["formula"], found["unbiased"], found["sums_on_the_wire"]) == ("2 (n-1)/n x 32", True, True)
+    assert (found["warm_up"], found["needs_whole_gradient"], found["needs"]) == (False, False, "")
+    assert found["state_bytes_per_parameter"] == {
+        "replicated": 0.0, "per_rank": 0.0, "owned": 0.0, "local_optimizer": 8.0
+    }  # fmt: skip
+    found = answer(capsys, "info", "apmsqueeze")
+    assert found["state_bytes_per_parameter"] == {
+        "replicated": 8.0, "per_rank": 4.0, "owned": 4.0, "local_optimizer": 0.0
+    }  # fmt: skip
+    assert found["bits"]["4"]["warm-up"] == 48
+    assert 1.5 < found["bits"]["4"]["compressed"] < 1.501
+    assert (found["warm_up"], found["unbiased"]) == (True, None)
+    assert "warmup_steps" in found["needs"]
+    assert answer(capsys, "info", "apmsqueeze", "--set", "warmup_steps=5")["needs"] == ""
+    assert answer(capsys, "info", "lag")["needs_whole_gradient"] is True
+    least, most = answer(capsys, "info", "control-random-k")["bits"]["2"]["step"]
+    assert least < 1e-4
+    assert most == 32
+
+
+def test_info_of_options_that_few_workers_admit(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "info", "lion-cub-pbit", "--set", "bits=4")
+    assert set(found["bits"]) == {"2", "4"}
+    assert set(found["refused"]) == {"8", "16", "64"}
+    assert main(["info", "lion-cub-pbit", "--set", "bits=4"]) == 0
+    shown = capsys.readouterr().out
+    assert "n=8: 4 bits hold sums of -7 .. 7" in shown
+    assert "state                bytes a parameter: 0 replicated, 4 per rank, 0/n owned, 0 local" in shown
+    assert "unbiased             -" in shown
+    assert "no option 'bit'; did you mean 'bits'?" in refusal(
+        capsys, "info", "lion-cub-pbit", "--set", "bit=4"
+    )
+    assert "--set is for algorithms" in refusal(capsys, "info", "digits-mlp", "--set", "bits=4")
+
+
+def test_info_knows_every_method(capsys: pytest.CaptureFixture[str]) -> None:
+    for row in answer(capsys, "list", "algorithms")["algorithms"]:
+        found = answer(capsys, "info", row["name"])
+        assert found["formula"] != ""
+        assert found["differences"] != "" or row["family"] in ("baseline", "control")
+        assert found["bits"] or found["refused"], row["name"]
+        assert main(["info", row["name"]]) == 0
+        assert "\nkind" in capsys.readouterr().out
+
+
+def test_info_of_a_plugin_that_declares_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    (tmp_path / "plain_mean.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from reference_impls.algorithm import Algorithm\n"
+        "from reference_impls.registry import Entry, registry\n"
+        "@dataclass(frozen=True)\n"
+        "class PlainMean(Algorithm):\n"
+        "    pass\n"
+        "registry.add('plain-mean', Entry('plain_mean:PlainMean', 'plugin', '', 'nothing declared'))\n"
+    )
+    load_plugin(tmp_path / "plain_mean.py")
+    found = answer(capsys, "info", "plain-mean")
+    assert (found["formula"], found["unbiased"], found["bits"]) == ("", None, {})
+    assert main(["info", "plain-mean"]) == 0
+    assert "not declared" in capsys.readouterr().out
