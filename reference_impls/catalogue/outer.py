@@ -70,4 +70,24 @@ ENTRIES: Mapping[str, Entry] = {
         "Streaming DiLoCo on local SGD",
         preset={"optimizer": "sgd"},
     ),
+    "sparseloco": Entry(
+        f"{ALGORITHMS}.sparse_loco:SparseLoCo",
+        "synchronisation",
+        "2508.15706",
+        "local AdamW, then a few 2-bit values of the progress",
+        preset={"optimizer": "adamw"},
+    ),
+    "sparseloco-sgd": Entry(
+        f"{ALGORITHMS}.sparse_loco:SparseLoCo",
+        "synchronisation",
+        "2508.15706",
+        "local SGD, then a few 2-bit values of the progress",
+        preset={"optimizer": "sgd"},
+    ),
+    "demo": Entry(
+        f"{ALGORITHMS}.demo:DeMo",
+        "synchronisation",
+        "2411.19870",
+        "the strongest cosine coefficients of local momenta",
+    ),
 }

@@ -1,0 +1,94 @@
+"""DeMo: workers share only the strongest cosine coefficients of their momenta. arXiv 2411.19870.
+
+Each worker: d <- b d + lr g; of every block of d's cosine transform the k largest coefficients are sent, and what they
+stand for leaves d; all gather the coefficients, average each over the workers that sent it, and transform back: G. Then
+x <- (1 - lr wd) x - lr sign(G). Momenta differ between workers for good.
+
+Differences: the paper could not be read; its authors' code was. Blocks are 64 x 64 with smaller ones at the edges: that
+code takes the largest divisor of a dimension up to 64, which for a prime dimension is 1, and then nothing is compressed.
+Tensors of more than two axes are matrices of their first axis, vectors have blocks of 64 and k of each. Places travel in
+log2 of the block's size instead of 64 bits. sign(NaN) is NaN, so what is not finite shows on all workers. With `sign` =
+False the local `optimizer` is stepped with G itself, and d takes g in place of lr g, so that lr is not applied twice.
+Weight decay is that of sgd, which with sign(G) is the decoupled one. Equal parameters need machines whose float32 matrix
+products agree to the bit, as there. Gradients are not clipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from reference_impls import wire
+from reference_impls.algorithm import Cost, Shard, Slot, Traits, View, option, per_rank
+from reference_impls.algorithms.all_reduce import WithLocalOptimizer
+from reference_impls.codecs.dct import BlockDCT
+from reference_impls.collectives import Exchange, Group
+from reference_impls.errors import UnsupportedError
+
+AGGREGATES = ("senders", "all")
+
+
+@dataclass(frozen=True)
+class DeMo(WithLocalOptimizer):
+    """Decoupled momentum; every step is alike."""
+
+    decay: float = option(0.999, "b: what the momentum keeps of itself a step")
+    side: int = option(64, "side of a block")
+    k: int = option(32, "coefficients of a block that are sent")
+    sign: bool = option(True, "step along sign(G) (the method), or hand G to the optimizer as a gradient")
+    aggregate: Literal["senders", "all"] = option(
+        "senders", "a coefficient is averaged over the workers that sent it (not zero), or over all"
+    )
+
+    slots: ClassVar[Mapping[str, Slot]] = {"momentum": per_rank()}
+    reduces_gradient: ClassVar[bool] = False
+
+    def check(self, world: Group) -> None:
+        if not 0 <= self.decay <= 1 or self.side < 1 or self.k < 1 or self.aggregate not in AGGREGATES:
+            raise UnsupportedError(
+                "DeMo wants 0 <= decay <= 1, side and k at least 1 and aggregate senders or all; got "
+                f"{self.decay}, {self.side}, {self.k}, {self.aggregate!r}"
+            )
+
+    def reduce(self, shard: Shard) -> Exchange[Tensor]:
+        momentum = shard.state["momentum"].mul_(self.decay)
+        for part, h in shard.groups():
+            momentum[part].add_(shard.grads[part], alpha=h["lr"] if self.sign else 1.0)
+        codecs = [self._codec(view) for view in shard.views]
+        sizes = [codec.wire_bytes() for codec in codecs]
+        message = torch.empty(sum(sizes), dtype=torch.uint8, device=momentum.device)
+        for view, codec, own in zip(shard.views, codecs, torch.split(message, sizes), strict=True):
+            codec.encode(momentum[view.part].to(torch.float32), own)
+            momentum[view.part].sub_(codec.inverse(codec.coefficients(own)))
+        rows = yield from shard.world.gather(message, "coefficients")
+        total = torch.empty_like(shard.grads)
+        for view, codec, own in zip(shard.views, codecs, torch.split(rows, sizes, dim=-1), strict=True):
+            total[view.part] = codec.inverse([self._mean(sent) for sent in codec.coefficients(own)])
+        return (
+            total.sign().add_(total, alpha=0) if self.sign else total
+        )  # 0 x NaN is NaN, which a sign has lost
+
+    def _mean(self, sent: Tensor) -> Tensor:
+        """[n, ...] -> [...]; rows added in their order."""
+        total = torch.zeros_like(sent[0])
+        for row in sent:
+            total.add_(row)
+        if self.aggregate == "all":
+            return total.div_(len(sent))
+        return total.div_((sent != 0).sum(0).clamp(min=1))
+
+    def _codec(self, view: View) -> BlockDCT:
+        return BlockDCT(tuple(view.param.shape), self.side, self.k)
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        message = sum(BlockDCT(tuple(shape), self.side, self.k).wire_bytes() for shape in shapes)
+        return {"step": float(wire.all_gather(message, n))}
+
+    def traits(self) -> Traits:
+        area = self.side**2
+        bits = 8 * BlockDCT((self.side, self.side), self.side, self.k).wire_bytes() / area
+        return Traits(f"(n-1) x {bits:.3g} (whole blocks)", None if self.sign else False, False)
