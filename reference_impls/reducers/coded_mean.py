@@ -89,7 +89,7 @@ def two_phase_mean(
         x.add_(worker_error)
     up = _encoded(x, codec, group.size, size, shard.key(f"{stage}-up").at(start))
     if worker_error is not None:
-        for own, part, error in zip(up, x.split(size), worker_error.split(size), strict=False):
+        for own, part, error in zip(up, torch.split(x, size), torch.split(worker_error, size), strict=False):
             torch.sub(part, _decoded(own, codec, part), out=error)
     first, last = (min(place * size, x.numel()) for place in (group.rank, group.rank + 1))
     mean = _mean_of((yield from group.all_to_all(up.view(-1), f"{stage}-up")), codec, x[first:last])
@@ -101,7 +101,7 @@ def two_phase_mean(
         torch.sub(mean, _decoded(down, codec, mean), out=server_error)
     pieces = yield from group.gather(down, f"{stage}-down")
     out = torch.empty_like(x)
-    for piece, part in zip(pieces, out.split(size), strict=False):
+    for piece, part in zip(pieces, torch.split(out, size), strict=False):
         part.copy_(_decoded(piece, codec, part))
     return out
 
