@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from torch import Tensor
 
@@ -35,6 +35,7 @@ from reference_impls.reducers.global_qsgd import (
     FORMS,
     NORMS,
     SCALES,
+    Form,
     Scaling,
     Transport,
     code_bytes,
@@ -72,7 +73,7 @@ class GlobalQSGD(WithLocalOptimizer):
             ("dithering", self.dithering, DITHERINGS),
             ("norm", self.norm, NORMS),
             ("scale", self.scale, SCALES),
-            ("form", self.form, (*FORMS, *SUMS) if self.dithering == "standard" else FORMS),
+            ("form", self.form, ("auto", *SUMS) if self.dithering == "standard" else FORMS),
         ):
             if value not in known:
                 raise UnsupportedError(
@@ -84,15 +85,19 @@ class GlobalQSGD(WithLocalOptimizer):
                 f"{self.dithering} dithering takes bits of {'2 to 16' if len(widths) > 1 else '8'}, not {self.bits}"
             )
         if self.form == "all-reduce" and self.bits not in BY_ALL_REDUCE:
-            raise UnsupportedError(f"an all-reduce adds 4, 8 or 16 bits, not {self.bits}: use form='two-phase'")
+            raise UnsupportedError(
+                f"an all-reduce adds 4, 8 or 16 bits, not {self.bits}: use form='two-phase'"
+            )
         if self.sparse and self.dithering != "standard":
-            raise UnsupportedError("sparse goes with standard dithering: exponential codes are hardly ever zero")
+            raise UnsupportedError(
+                "sparse goes with standard dithering: exponential codes are hardly ever zero"
+            )
         if self.block_size < 1:
             raise UnsupportedError(f"block_size must be at least 1, got {self.block_size}")
         if self.dithering == "standard":
             dithering.levels(self.bits, world.size)
         else:
-            form_for(self.form, world.size)
+            form_for(cast(Form, self.form), world.size)
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         scaling = Scaling(self.norm, self.scale, self.block_size)
@@ -102,7 +107,8 @@ class GlobalQSGD(WithLocalOptimizer):
                     shard, shard.grads, "gradient", bits=self.bits, scaling=scaling, transport=self._transport()
                 )
             )  # fmt: skip
-        return (yield from exponential_mean(shard, shard.grads, "gradient", scaling=scaling, form=self.form))
+        form = cast(Form, self.form)
+        return (yield from exponential_mean(shard, shard.grads, "gradient", scaling=scaling, form=form))
 
     def _transport(self) -> Transport:
         """How codes of standard dithering travel."""
@@ -129,6 +135,6 @@ class GlobalQSGD(WithLocalOptimizer):
             if isinstance(codes, tuple):
                 return {"step": (shared + codes[0], shared + codes[1])}
             return {"step": shared + codes}
-        if form_for(self.form, n) == "tree":
+        if form_for(cast(Form, self.form), n) == "tree":
             return {"step": shared + 2 * (n - 1) * d / n}
         return {"step": shared + 2 * (n - 1) * -(-d // n)}

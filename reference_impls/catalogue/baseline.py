@@ -34,6 +34,20 @@ ENTRIES: Mapping[str, Entry] = {
         "fp32 all-reduce of the gradient, Lion",
         preset={"optimizer": "lion"},
     ),
+    "allreduce-bf16": Entry(
+        f"{ALGORITHMS}.half_precision:HalfPrecision",
+        "baseline",
+        "",
+        "bf16 all-reduce of the gradient, any local optimizer",
+        preset={"format": "bf16"},
+    ),
+    "allreduce-fp16": Entry(
+        f"{ALGORITHMS}.half_precision:HalfPrecision",
+        "baseline",
+        "",
+        "fp16 all-reduce of the gradient under a shared power of two",
+        preset={"format": "fp16"},
+    ),
     "lion-sign-sum": Entry(
         f"{ALGORITHMS}.distributed_lion:DistributedLionMaVo",
         "baseline",

@@ -8,11 +8,15 @@ beginning of the shard (``block``). ``linf``: largest magnitude over all ranks, 
 +inf. ``l2``: 2-norm of all ranks' values together, summed as float64, so that no square over- or underflows: 8 bytes.
 A value that is not finite on any rank makes everything under its scale not finite on all ranks.
 
+Transport of equal levels, all with the same sums and so the same bits: ``all-reduce`` and ``two-phase`` (as
+`reducers.integer_sum` has them), ``gather``, ``gather-base3`` (one level) and ``sparse`` (`reducers.gathered_codes`).
+
 Both answer into a scratch buffer of the shard, valid until the next call with the same stage.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -20,24 +24,31 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from reference_impls.algorithm import Shard
+from reference_impls import wire
+from reference_impls.algorithm import Cost, Shard
 from reference_impls.codecs import dithering, exponential
 from reference_impls.codecs.sums import fixed_sum
-from reference_impls.collectives import Exchange
+from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
-from reference_impls.reducers.integer_sum import integer_sum
+from reference_impls.reducers.gathered_codes import gathered_bytes, gathered_sum, sparse_bytes, sparse_sum
+from reference_impls.reducers.integer_sum import bytes_sent, integer_sum
 
 __all__ = [
     "FORMS",
     "NORMS",
     "SCALES",
+    "TRANSPORTS",
     "Form",
     "Norm",
     "Scale",
     "Scaling",
+    "Transport",
+    "code_bytes",
+    "code_sum",
     "exponential_mean",
     "form_for",
     "head_room",
+    "shared_scale",
     "standard_mean",
 ]
 
@@ -47,6 +58,8 @@ Form = Literal["auto", "tree", "halving-doubling"]
 NORMS: Final = ("linf", "l2")
 SCALES: Final = ("bucket", "tensor", "block")
 FORMS: Final = ("auto", "tree", "halving-doubling")
+Transport = Literal["all-reduce", "two-phase", "gather", "gather-base3", "sparse"]
+TRANSPORTS: Final = ("all-reduce", "two-phase", "gather", "gather-base3", "sparse")
 
 
 @dataclass(frozen=True)
@@ -56,6 +69,12 @@ class Scaling:
     norm: Norm = "linf"
     per: Scale = "bucket"
     block_size: int = 512
+
+    def bytes_sent(self, lengths: Sequence[int], n: int) -> float:
+        """Bytes that a rank sends to agree on the scales of a shard whose tensors have these lengths."""
+        blocks = -(-sum(lengths) // self.block_size)
+        count = {"bucket": 1, "tensor": len(lengths), "block": blocks}[self.per]
+        return wire.all_reduce((4 if self.norm == "linf" else 8) * count, n)
 
 
 BUCKET_MAXIMUM: Final = Scaling()
@@ -78,26 +97,58 @@ def form_for(form: Form, size: int) -> Form:
     return form
 
 
+def code_sum(
+    group: Group, codes: Tensor, bits: int, limit: int, stage: str, transport: Transport
+) -> Exchange[Tensor]:
+    """Sum of integers in -limit .. limit over the group; `bits` (of the sum) matter to ``all-reduce`` alone."""
+    if transport in ("all-reduce", "two-phase"):
+        return (yield from integer_sum(group, codes, bits, limit, stage, transport))
+    if transport == "sparse":
+        return (yield from sparse_sum(group, codes, limit, stage))
+    return (
+        yield from gathered_sum(group, codes, limit, stage, base_three=transport == "gather-base3")
+    )  # fmt: skip
+
+
+def code_bytes(d: int, n: int, bits: int, limit: int, transport: Transport) -> Cost:
+    """Bytes that a rank sends in `code_sum` of d codes."""
+    if transport in ("all-reduce", "two-phase"):
+        return bytes_sent(d, n, bits, limit, transport)
+    if transport == "sparse":
+        return sparse_bytes(d, n, limit)
+    return gathered_bytes(d, n, limit, base_three=transport == "gather-base3")
+
+
 def standard_mean(
-    shard: Shard, x: Tensor, stage: str, *, bits: int = 8, scaling: Scaling = BUCKET_MAXIMUM
+    shard: Shard,
+    x: Tensor,
+    stage: str,
+    *,
+    bits: int = 8,
+    levels: int | None = None,
+    scaling: Scaling = BUCKET_MAXIMUM,
+    transport: Transport = "all-reduce",
 ) -> Exchange[Tensor]:
     """Mean of `x` over all ranks by standard dithering with ``floor((2**(bits-1) - 1) / n)`` levels.
 
     Args:
         x: float [d] of this rank; only read. Computed in float32.
         stage: names the collectives ``<stage>-scale`` and ``<stage>-codes`` and the random stream.
-        bits: on the wire, 4, 8 or 16.
+        bits: of a sum of codes: 4, 8, 16 or 32 in an all-reduce, else 2 to 31.
+        levels: s, if not the most that `bits` allow.
         scaling: what the scale is.
+        transport: how codes travel, see the module's text.
 
     Returns:
         float32 [d], the same bits on all ranks where the sum of the scale is (linf: always).
     """
-    count = dithering.levels(bits, shard.world.size)
+    count = dithering.levels(bits, shard.world.size) if levels is None else levels
     x = x.to(torch.float32)
-    shared = yield from _shared_scale(shard, x, stage, scaling)
-    codes = shard.scratch(f"{stage}-codes", shard.d, torch.int16 if bits == 16 else torch.int8)
+    shared = yield from shared_scale(shard, x, stage, scaling)
+    narrow = torch.int8 if bits <= 8 else torch.int16 if bits <= 16 else torch.int32
+    codes = shard.scratch(f"{stage}-codes", shard.d, narrow)
     dithering.encode(x, shared, count, shard.key(f"{stage}-dither"), codes)
-    total = yield from integer_sum(shard.world, codes, bits, count, f"{stage}-codes")
+    total = yield from code_sum(shard.world, codes, bits, count, f"{stage}-codes", transport)
     mean = shard.scratch(f"{stage}-mean", shard.d, torch.float32)
     dithering.decode(total, shared, count, shard.world.size, mean)
     return mean
@@ -116,7 +167,7 @@ def exponential_mean(
     size = shard.world.size
     chosen = form_for(form, size)
     x = x.to(torch.float32)
-    shared = yield from _shared_scale(shard, x, stage, scaling)
+    shared = yield from shared_scale(shard, x, stage, scaling)
     piece = -(-shard.d // size)
     codes = shard.scratch(
         f"{stage}-codes", size * piece if chosen == "halving-doubling" else shard.d, torch.uint8
@@ -132,7 +183,7 @@ def exponential_mean(
     return mean
 
 
-def _shared_scale(shard: Shard, x: Tensor, stage: str, scaling: Scaling) -> Exchange[Tensor]:
+def shared_scale(shard: Shard, x: Tensor, stage: str, scaling: Scaling) -> Exchange[Tensor]:
     """The scale(s) of all ranks, float32: 0-dimensional for ``bucket``, else [d], one an element."""
     norm, block = scaling.norm, scaling.block_size
     if scaling.per == "bucket":

@@ -7,6 +7,10 @@ from tests.reference_impls.table.row import SGD, Row
 ROWS: tuple[Row, ...] = (
     Row("allreduce-sgd", "allreduce-sgd", {"momentum": 0.9}, plain=SGD),
     Row("allreduce-adamw", "allreduce-adamw", plain=("adamw", {})),
+    Row("allreduce-bf16", "allreduce-bf16", {"momentum": 0.9}, close=1e-2, plain=SGD),
+    Row("allreduce-bf16-two-phase", "allreduce-bf16", {"form": "two-phase"}, exact=True, plain=("sgd", {})),
+    Row("allreduce-fp16", "allreduce-fp16", {"optimizer": "adamw"}, close=1e-2, plain=("adamw", {})),
+    Row("allreduce-fp16-two-phase", "allreduce-fp16", {"form": "two-phase"}, exact=True, plain=("sgd", {})),
     Row(
         "allreduce-lion",
         "allreduce-lion",

@@ -1,0 +1,183 @@
+"""IntSGD: gradients times an adaptive factor, rounded to integers at random and summed as such. arXiv 2102.08374.
+
+q_i = Int(a g_i), g <- sum(q_i) / (n a), summed in `bits` bits. Every rank knows a without being told, from steps that all
+have seen: r <- beta r + (1 - beta) |x_t - x_{t-1}|^2, a = alpha sqrt(d) / sqrt(2 n r / lr^2 + epsilon), so that the noise
+follows the recent step. After the first step, in full precision, no float travels.
+
+``measure="gradient"``: r averages |g|^2 of the applied mean instead, the same for plain SGD at a constant rate (the
+published code's form). ``factor="exponent"`` (`intsgd-heuristic`): a = (2^(b-1) - 1) / (n 2^e), e the exponent of the
+largest magnitude over all ranks, 4 bytes in a max all-reduce: the rule of in-network aggregation.
+
+Differences: the body of the paper could not be read; two published codes and what is recalled of the paper were. a is per
+tensor (their block-wise form, with epsilon for each tensor instead of a share of it) or per bucket, not per model. Codes
+are cut at the whole number floor((2^(b-1) - 1) / n), so no sum overflows; theirs is cut at a fraction and truncated.
+Cutting is biased in both, and the exponent's rule does cut: magnitudes reach up to twice the limit. The first a is known
+after one step in full precision (``warmup_steps``); with none it is `initial_factor`, 100 as in their GPU code. Momentum
+and weight decay are the local optimizer's, after the mean; their ResNet script applies them before. Where a tensor has not
+moved or lr is 0, the factor is `initial_factor`. What is not finite is counted by one more integer of the sum and makes
+the whole bucket NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from reference_impls import wire
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, View, option, per_tensor
+from reference_impls.algorithms.all_reduce import WithLocalOptimizer
+from reference_impls.codecs import scaled_rounding
+from reference_impls.codecs.sums import fixed_sum
+from reference_impls.collectives import Exchange, Group
+from reference_impls.errors import UnsupportedError, nearest
+from reference_impls.reducers.global_qsgd import Scaling, shared_scale
+from reference_impls.reducers.integer_sum import WIDTHS, bytes_sent, integer_sum
+
+_FOREVER = 1_000_000_000  # steps
+_UNKNOWN = -1.0  # r of a tensor that has not been seen to move
+_CHOICES = {
+    "rounding": scaled_rounding.ROUNDINGS,
+    "measure": ("movement", "gradient"),
+    "factor": ("adaptive", "exponent"),
+    "scale": ("tensor", "bucket"),
+}
+
+
+def _one(view: View, world: Group) -> tuple[int, ...]:
+    return (1,)
+
+
+@dataclass(frozen=True)
+class IntSGD(WithLocalOptimizer):
+    """Kinds of step: ``warm-up`` (fp32 all-reduce of gradients) and ``integer``."""
+
+    bits: int = option(8, "bits of a code and of a sum: 4, 8, 16 or 32")
+    rounding: Literal["stochastic", "nearest"] = option("stochastic", "stochastic (unbiased) or nearest")
+    measure: Literal["movement", "gradient"] = option(
+        "movement", "what the factor follows: movement of the parameters, or the mean gradient"
+    )
+    factor: Literal["adaptive", "exponent"] = option(
+        "adaptive", "adaptive (known to all) or exponent (of the largest magnitude, a max all-reduce)"
+    )
+    scale: Literal["tensor", "bucket"] = option("tensor", "one factor a tensor, or a bucket")
+    alpha: float = option(1.0, "on the adaptive factor")
+    beta: float = option(0.9, "moving average of the squared steps")
+    epsilon: float = option(1e-8, "added to 2 n r")
+    initial_factor: float = option(100.0, "factor while nothing has moved")
+    warmup_steps: int = option(1, "first steps, in full precision")
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return {"r": per_tensor("replicated", _one, _UNKNOWN)} if self.factor == "adaptive" else {}
+
+    def check(self, world: Group) -> None:
+        for name, known in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in known:
+                raise UnsupportedError(
+                    f"{name} must be {' or '.join(known)}, got {value!r}{nearest(value, known)}"
+                )
+        if self.bits not in WIDTHS:
+            raise UnsupportedError(f"bits must be 4, 8, 16 or 32, got {self.bits}")
+        if not 0 <= self.beta < 1 or self.alpha <= 0 or self.epsilon <= 0 or self.initial_factor <= 0:
+            raise UnsupportedError("beta is in [0, 1); alpha, epsilon and initial_factor are above 0")
+        if self.warmup_steps < 0:
+            raise UnsupportedError(f"warmup_steps must be 0 or more, got {self.warmup_steps}")
+        scaled_rounding.room(self.bits, world.size)
+
+    def plan(self, clock: Clock) -> str:
+        return "warm-up" if clock.step < self.warmup_steps else "integer"
+
+    def reduce(self, shard: Shard) -> Exchange[Tensor]:
+        if shard.kind == "warm-up":
+            return (yield from shard.world.mean(shard.grads, "gradient"))
+        n = shard.world.size
+        x = shard.grads.to(torch.float32)
+        limit = scaled_rounding.room(self.bits, n)
+        if self.factor == "exponent":
+            factor = self._from_exponent((yield from shared_scale(shard, x, "gradient", self._scaling())), n)
+        else:
+            factor = self._adaptive(shard)
+        codes = torch.empty(shard.d + 1, dtype=torch.int32, device=x.device)
+        codes[shard.d] = scaled_rounding.encode(
+            x, factor, limit, self.rounding, shard.key("gradient-round"), codes[: shard.d]
+        )
+        total = yield from integer_sum(shard.world, codes, self.bits, limit, "gradient")
+        mean = total[: shard.d].to(torch.float32) / (factor * n)
+        return torch.where(total[shard.d] == 0, mean, torch.nan)
+
+    def update(self, shard: Shard, reduced: Tensor) -> None:
+        super().update(shard, reduced)
+        if self.factor == "adaptive" and self.measure == "gradient":
+            self._average(shard, reduced)
+        elif self.factor == "adaptive":
+            shard.scratch("before", shard.d, shard.params.dtype).copy_(shard.params)
+
+    def synchronize(self, shard: Shard) -> None:
+        if self.factor == "adaptive" and self.measure == "movement":
+            self._average(shard, shard.params - shard.scratch("before", shard.d, shard.params.dtype))
+
+    def _average(self, shard: Shard, step: Tensor) -> None:
+        """r <- beta r + (1 - beta) |step|^2, tensor by tensor; the first one is taken as it is."""
+        for view in shard.views:
+            r = shard.state["r"][view.name]
+            square = fixed_sum(step[view.part].double().square()).view(1).to(r.dtype)
+            r.copy_(torch.where(r == _UNKNOWN, square, self.beta * r + (1 - self.beta) * square))
+
+    def _adaptive(self, shard: Shard) -> Tensor:
+        """a, float32: [1] for a bucket, else [d], one an element."""
+        n, device = shard.world.size, shard.params.device
+        r = torch.cat([shard.state["r"][v.name].double() for v in shard.views])
+        lengths = torch.tensor([v.part.stop - v.part.start for v in shard.views], device=device)
+        rates = r.new_empty(len(shard.views))
+        for part, group in shard.groups():
+            inside = [i for i, v in enumerate(shard.views) if part.start <= v.part.start < part.stop]
+            rates[inside] = float(group["lr"])
+        unknown = (r == _UNKNOWN) | (r == 0)
+        if self.measure == "movement":
+            unknown |= rates == 0
+            r = r / rates.square()
+        count = lengths.double()
+        if self.scale == "bucket":
+            r, count = torch.where(unknown, 0.0, r).sum().view(1), count.sum().view(1)
+            unknown = unknown.all().view(1)
+        factor = self.alpha * (count / (2 * n * r + self.epsilon)).sqrt()
+        factor = torch.where(unknown, self.initial_factor, factor).to(torch.float32)
+        return factor if self.scale == "bucket" else factor.repeat_interleave(lengths)
+
+    def _scaling(self) -> Scaling:
+        return Scaling("linf", self.scale)
+
+    def _from_exponent(self, largest: Tensor, n: int) -> Tensor:
+        """a for the largest magnitude over all ranks; as many numbers as it has. 1 for 0, NaN for what is not finite."""
+        exponent = (torch.frexp(largest).exponent - 1).clamp(min=-100)
+        factor = torch.ldexp(torch.full_like(largest, (2 ** (self.bits - 1) - 1) / n), -exponent)
+        factor = torch.where(largest == 0, 1.0, factor)
+        return torch.where(largest.isfinite(), factor, torch.nan).view(-1)
+
+    def steady(self) -> Mapping[str, Algorithm]:
+        found: dict[str, Algorithm] = {"integer": self.at_defaults(warmup_steps=0)}
+        if self.warmup_steps:
+            found["warm-up"] = type(self)(optimizer=self.optimizer, warmup_steps=_FOREVER)
+        return found
+
+    def traits(self) -> Traits:
+        return Traits(
+            f"2 (n-1)/n x {self.bits}" + ("; warm-up 2 (n-1)/n x 32" if self.warmup_steps else ""),
+            # where nothing is cut, which the exponent's rule and 4 bits do as a matter of course
+            unbiased=self.rounding == "stochastic" and self.factor == "adaptive" and self.bits > 4,
+            sums=self.bits != 16,
+            warm_up=self.warmup_steps > 0,
+        )
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        d = wire.elements(shapes)
+        sent = bytes_sent(d + 1, n, self.bits, scaled_rounding.room(self.bits, n))
+        if self.factor == "exponent":
+            sent += self._scaling().bytes_sent([wire.elements([shape]) for shape in shapes], n)
+        found: dict[str, Cost] = {"integer": sent}
+        return {**found, "warm-up": wire.all_reduce(4 * d, n)} if self.warmup_steps else found

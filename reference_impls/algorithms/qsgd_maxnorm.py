@@ -1,0 +1,122 @@
+"""QSGD-MaxNorm: levels of the largest magnitude over all workers, s of them to each worker, summed. arXiv 2109.12497.
+
+M = largest |g| over all ranks (a max all-reduce); q = sign(g) sr(s |g| / M) with s = 2^bits - 1, whatever n is; codes are
+added as integers and decoded as sum(q) M / (s n). It came before Global-QSGD, whose standard dithering is the same with s
+= floor((2^(b-1) - 1) / n), to the bit where the two agree on s. Here a worker's precision is fixed and the width of the
+sum grows with n; there it is the other way round. Unbiased, no state.
+
+With `fine_bits` there are two grids (their multi-scale form): s' = 2^fine_bits - 1 levels where the codes of all ranks
+then still fit -s .. s, else s. Which one it is travels as one bit a coordinate, in two phases.
+
+Differences: the paper could not be read; its code was. There, codes of 7 bits travel as int8, and two of them overflow.
+Here sums have the bits that they need: packed, in two phases, or an all-reduce of 4, 8, 16 or 32 bits, the least that
+holds n s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from reference_impls import wire
+from reference_impls.algorithm import Cost, Shard, Traits, option
+from reference_impls.algorithms.all_reduce import WithLocalOptimizer
+from reference_impls.codecs import dithering, signs
+from reference_impls.collectives import Exchange, Group
+from reference_impls.errors import UnsupportedError, nearest
+from reference_impls.reducers.global_qsgd import Scaling, code_bytes, code_sum, shared_scale, standard_mean
+from reference_impls.reducers.integer_sum import WIDTHS
+
+FORMS = ("two-phase", "all-reduce")
+SCALES = ("bucket", "tensor")
+
+
+@dataclass(frozen=True)
+class QSGDMaxNorm(WithLocalOptimizer):
+    """g <- M / (s n) times the sum of codes."""
+
+    bits: int = option(4, "q: 2^q - 1 levels above zero, the sign not counted; 1 to 15")
+    fine_bits: int = option(0, "q' > q: levels where all codes then still fit q bits; 0: one grid")
+    form: Literal["two-phase", "all-reduce"] = option("two-phase", "two-phase (packed) or all-reduce")
+    scale: Literal["bucket", "tensor"] = option("bucket", "one maximum a bucket, or a tensor")
+
+    def check(self, world: Group) -> None:
+        for name, value, known in (("form", self.form, FORMS), ("scale", self.scale, SCALES)):
+            if value not in known:
+                raise UnsupportedError(
+                    f"{name} must be one of {', '.join(known)}; got {value!r}{nearest(value, known)}"
+                )
+        if not 1 <= self.bits <= 15:
+            raise UnsupportedError(f"bits must be 1 to 15, got {self.bits}")
+        if self.fine_bits and not self.bits < self.fine_bits <= 20:
+            raise UnsupportedError(f"fine_bits must be above bits and at most 20, or 0; got {self.fine_bits}")
+
+    @property
+    def _levels(self) -> int:
+        return (1 << self.bits) - 1
+
+    def _width(self, n: int) -> int:
+        """Bits of a sum over n ranks: what is needed, and for an all-reduce what can be had."""
+        needed = (n * self._levels).bit_length() + 1
+        return needed if self.form == "two-phase" else next(w for w in WIDTHS if w >= needed)
+
+    def reduce(self, shard: Shard) -> Exchange[Tensor]:
+        n, scaling = shard.world.size, Scaling("linf", self.scale)
+        width = self._width(n)
+        if not self.fine_bits:
+            return (
+                yield from standard_mean(
+                    shard, shard.grads, "gradient", bits=width, levels=self._levels, scaling=scaling,
+                    transport=self.form,
+                )
+            )  # fmt: skip
+        x = shard.grads.to(torch.float32)
+        largest = yield from shared_scale(shard, x, "gradient", scaling)
+        fine = (1 << self.fine_bits) - 1
+        fits = yield from all_agree(shard, x.abs() / largest * fine <= self._levels, "gradient-grid")
+        # s levels of M s / s' are the fine grid where it fits
+        step = torch.where(fits, largest * (self._levels / fine), largest)
+        codes = torch.empty(shard.d, dtype=torch.int32, device=x.device)
+        dithering.encode(x, step, self._levels, shard.key("gradient-dither"), codes)
+        total = yield from code_sum(
+            shard.world, codes, width, self._levels, "gradient-codes", self.form
+        )  # fmt: skip
+        mean = shard.scratch("gradient-mean", shard.d, torch.float32)
+        dithering.decode(total, step, self._levels, n, mean)
+        return mean
+
+    def traits(self) -> Traits:
+        up, down = f"{self.bits + 1}", f"log2(2 n {self._levels} + 1)"
+        bits = f"(n-1)/n x ({up} + {down})"
+        if self.form == "all-reduce":
+            bits = f"2 (n-1)/n x the least of 4, 8, 16, 32 that is {down}"
+        more = " + 2 (n-1)/n" if self.fine_bits else ""
+        return Traits(bits + more, unbiased=True, sums=self.form == "all-reduce")
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        d = wire.elements(shapes)
+        shared = Scaling("linf", self.scale).bytes_sent([wire.elements([s]) for s in shapes], n)
+        codes = code_bytes(d, n, self._width(n), self._levels, self.form)
+        assert not isinstance(codes, tuple)  # no form is sparse
+        if self.fine_bits:
+            codes += 2 * (n - 1) * signs.wire_bytes(wire.piece(d, n))
+        return {"step": shared + codes}
+
+
+def all_agree(shard: Shard, flags: Tensor, stage: str) -> Exchange[Tensor]:
+    """bool [d] of every rank -> where all are true, one bit each: to the owners of pieces, and from them to everybody."""
+    world, size = shard.world, shard.chunk_size()
+    padded = flags.new_zeros(world.size * size)
+    padded[: shard.d] = flags
+    up = torch.empty(world.size, signs.wire_bytes(size), dtype=torch.uint8, device=flags.device)
+    signs.pack(padded.view(world.size, size), up)
+    rows = yield from world.all_to_all(up.view(-1), f"{stage}-up")
+    down = rows[0].clone()
+    for row in rows[1:]:
+        down &= row
+    signs.unpack((yield from world.gather(down, f"{stage}-down")), padded.view(world.size, size))
+    return padded[: shard.d]
