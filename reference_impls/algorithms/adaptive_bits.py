@@ -1,0 +1,116 @@
+"""The shape of quantisers that choose their bits a coordinate step by step: QSGD's code, of a width that `plan` decides.
+
+The kind of a step names the width ("4-bit"), so bytes are exact by kind and all ranks send messages of one length. `plan`
+runs before the gradient exists: widths follow from numbers that `remember` kept of the last step's mean gradient, which
+all ranks have. A subclass says `width_at(clock)` and what to remember.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Traits, option
+from reference_impls.algorithms.compressed_gradient import CompressedGradient
+from reference_impls.codecs.blocks import Norm
+from reference_impls.codecs.codec import Codec
+from reference_impls.codecs.sums import fixed_sum
+from reference_impls.codecs.uniform_levels import UniformLevels
+from reference_impls.collectives import Exchange, Group
+from reference_impls.errors import UnsupportedError
+from reference_impls.schedules import bits as rules
+
+WIDEST = 16
+
+
+@dataclass(frozen=True)
+class FixedBits(CompressedGradient):
+    """QSGD's quantiser of one width: 2^(bits-1) - 1 levels beside zero."""
+
+    bits: int = 8
+    norm: Norm = "linf"
+    block_size: int = 0
+
+    def codec(self, n: int) -> Codec:
+        return UniformLevels(rules.levels(self.bits), self.norm, self.block_size)
+
+
+@dataclass(frozen=True)
+class AdaptiveBits(CompressedGradient):
+    """Kinds of step: ``<b>-bit`` for the widths that may come, and ``warm-up``."""
+
+    norm: Norm = option("linf", "what is sent as the scale: largest magnitude (linf) or 2-norm (l2)")
+    block_size: int = option(0, "elements that share a scale; 0: all of a message")
+    min_bits: int = option(2, "fewest bits a coordinate, sign included")
+    max_bits: int = option(WIDEST, "most bits a coordinate")
+
+    @abstractmethod
+    def width_at(self, clock: Clock) -> int:
+        """Bits of this step, min_bits .. max_bits; may write ``clock.counters``."""
+
+    def check(self, world: Group) -> None:
+        if not 2 <= self.min_bits <= self.max_bits <= WIDEST:
+            raise UnsupportedError(
+                f"bits must satisfy 2 <= min_bits <= max_bits <= {WIDEST} (one bit is a sign without a level), got "
+                f"{self.min_bits} and {self.max_bits}"
+            )
+        super().check(world)
+
+    def fixed(self, bits: int) -> FixedBits:
+        """The method that takes every step with this width."""
+        return FixedBits(
+            optimizer=self.optimizer, form=self.form, granularity=self.granularity,
+            error_feedback=self.error_feedback, hierarchical=self.hierarchical, warmup_steps=self.warmup_steps,
+            bits=bits, norm=self.norm, block_size=self.block_size,
+        )  # fmt: skip
+
+    def codec(self, n: int) -> Codec:
+        return self.fixed(max(self.max_bits, 2)).codec(n)
+
+    def plan(self, clock: Clock) -> str:
+        if clock.step < self.warmup_steps:
+            return "warm-up"
+        return f"{self.width_at(clock)}-bit"
+
+    def reduce(self, shard: Shard) -> Exchange[Tensor]:
+        bits = self.max_bits if shard.kind == "warm-up" else int(shard.kind.removesuffix("-bit"))
+        return (yield from self.fixed(bits).reduce(shard))
+
+    @property
+    def widths(self) -> range:
+        """The widths that may come."""
+        return range(self.min_bits, self.max_bits + 1)
+
+    @abstractmethod
+    def always(self, bits: int) -> Algorithm:
+        """This configuration with this width in every step, and what only decides widths at its defaults."""
+
+    def steady(self) -> Mapping[str, Algorithm]:
+        found: dict[str, Algorithm] = {f"{bits}-bit": self.always(bits) for bits in self.widths}
+        if self.warmup_steps:
+            found["warm-up"] = super().steady()["warm-up"]
+        return found
+
+    def traits(self) -> Traits:
+        said = self.fixed(self.max_bits).traits()
+        least = self.fixed(self.min_bits).traits().bits.split(";")[0]
+        bits = said.bits if self.min_bits == self.max_bits else f"{least} up to {said.bits}"
+        return Traits(bits, said.unbiased, said.sums, said.warm_up)
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        found = {f"{b}-bit": self.fixed(b).wire_bytes(shapes, n)["compressed"] for b in self.widths}
+        if self.warmup_steps:
+            found["warm-up"] = self.fixed(2).wire_bytes(shapes, n)["warm-up"]
+        return found
+
+
+def whole_norm(parts: Sequence[Tensor], norm: Norm) -> float:
+    """Norm of all parts together; not finite where an element is not."""
+    if norm == "linf":
+        return float(torch.stack([part.abs().amax() for part in parts]).amax())
+    squares = [fixed_sum(part.to(torch.float64).square()) for part in parts]
+    return float(fixed_sum(torch.stack(squares)).sqrt())

@@ -1,0 +1,118 @@
+"""DQ-SGD: as many bits a coordinate as the gradient's norm and the steps to go are worth. arXiv 2107.14575.
+
+B = 1 + log2(1 + factor contraction^(left/2) |g|), rounded up: the quantiser's step |g| / s is then the same in all steps
+(non-convex, contraction 1), or shrinks geometrically towards the end of the training (strongly convex). The quantiser is
+QSGD's with s = 2^(B-1) - 1; no error feedback. `calibration_steps` of fixed width find the factor by which the average
+width would be `target_bits` if the norm stayed as it is; ``hold_budget`` finds it anew in every step from the bits that
+are left, and never spends more than target_bits times the steps.
+
+Differences: read were the main text of an earlier version (ICLR 2021 submission; its second algorithm and how it sets the
+constants were not in it) and the abstract of the later one. |g| is that of the last step's mean gradient over the whole
+model, which all ranks know without a word, there of the step's own local gradient; the first width is
+ceil(target_bits). One bit, which would leave no level, is forbidden. The scale that is sent is a message's own, there
+the whole vector's: so the step is at most |g| / s. Calibration, and holding a budget (which rounds to the nearest
+width, since what is rounded up would be missing later), are ours. Only the way to a server is counted there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from reference_impls.algorithm import Algorithm, Clock, Shard, option
+from reference_impls.algorithms.adaptive_bits import AdaptiveBits, whole_norm
+from reference_impls.collectives import Group
+from reference_impls.errors import UnsupportedError, nearest
+from reference_impls.schedules import bits as rules
+
+_RULES = ("non-convex", "convex")
+_MEMORY = 0.9  # of the running mean of norms
+_WHEN = (
+    "rule", "contraction", "factor", "target_bits", "calibration_steps", "hold_budget", "total_steps",
+    "min_bits", "max_bits", "warmup_steps",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DQSGD(AdaptiveBits):
+    """g <- mean of g_i in as many bits as the rule gives the step."""
+
+    rule: Literal["non-convex", "convex"] = option("non-convex", "weights of steps: equal, or growing")
+    contraction: float = option(0.999, "convex rule: factor a step by which an error made now has faded")
+    factor: float = option(0.0, "k or t of the rule; 0: calibrated")
+    target_bits: float = option(4.5, "average bits a coordinate, which the calibration aims at")
+    calibration_steps: int = option(100, "first steps, of ceil(target_bits), whose norms are averaged")
+    hold_budget: bool = option(False, "find the factor anew in every step from the bits that are left")
+    total_steps: int | None = option(None, "steps of the training (convex rule, hold_budget)")
+
+    def check(self, world: Group) -> None:
+        super().check(world)
+        if self.rule not in _RULES:
+            raise UnsupportedError(f"rule must be {' or '.join(_RULES)}{nearest(self.rule, _RULES)}")
+        if not 0 < self.contraction <= 1:
+            raise UnsupportedError(f"contraction must be over 0 and at most 1, got {self.contraction}")
+        if not 0 <= self.factor < math.inf:
+            raise UnsupportedError(f"factor must be 0 (calibrated) or more, got {self.factor}")
+        if not self.factor and self.calibration_steps < 1:
+            raise UnsupportedError("without a factor there must be at least one of calibration_steps")
+        if (self.rule == "convex" or self.hold_budget) and not self.total_steps:
+            raise UnsupportedError("the convex rule and hold_budget need total_steps, the training's length")
+        if self.hold_budget and not self.min_bits <= self.target_bits:
+            raise UnsupportedError(
+                f"{self.min_bits} bits in every step are more than the budget of {self.target_bits} on average: lower "
+                "min_bits or raise target_bits"
+            )
+
+    @property
+    def first_bits(self) -> int:
+        """Width before a norm is known."""
+        return rules.whole_bits(self.target_bits, self.min_bits, self.max_bits)
+
+    @property
+    def budget(self) -> float:
+        """Bits a coordinate that all compressed steps together may take."""
+        return self.target_bits * max((self.total_steps or 0) - self.warmup_steps, 0)
+
+    def width_at(self, clock: Clock) -> int:
+        counters = clock.counters
+        left = max((self.total_steps or 0) - clock.step, 1)
+        up = 0.5 if self.hold_budget else 0.0  # to the nearest: what is rounded up would be missing later
+        bits = rules.whole_bits(self.nominal(clock, left) - up, self.min_bits, self.max_bits)
+        if self.hold_budget:  # what is left must do for the fewest bits in all later steps
+            spare = self.budget - counters.get("spent", 0)
+            bits = max(min(bits, math.floor(spare - self.min_bits * (left - 1) + 1e-9)), self.min_bits)
+        counters["spent"] = counters.get("spent", 0) + bits
+        return bits
+
+    def nominal(self, clock: Clock, left: int) -> float:
+        """Bits of the rule, a real number."""
+        counters = clock.counters
+        done = clock.step - self.warmup_steps
+        if "norm" not in counters or (not self.factor and done < self.calibration_steps):
+            return self.first_bits
+        contraction = self.contraction if self.rule == "convex" else 1.0
+        factor = self.factor or counters.get("factor", 0.0)
+        if self.hold_budget or not factor:
+            bits = self.target_bits
+            if self.hold_budget:
+                bits = (self.budget - counters.get("spent", 0)) / left
+            factor = rules.factor_for(
+                bits, counters["mean_norm"], contraction, left, self.min_bits, self.max_bits
+            )
+            counters["factor"] = factor
+        return rules.nominal_bits(rules.wanted_levels(factor, counters["norm"], contraction, left))
+
+    def remember(self, shards: Sequence[Shard], reduced: Sequence[Tensor]) -> Mapping[str, int | float]:
+        counters = shards[0].clock.counters
+        norm = whole_norm(reduced, self.norm)
+        seen = int(counters.get("norms", 0))
+        weight = max(1 / (seen + 1), 1 - _MEMORY) if self.hold_budget else 1 / (seen + 1)
+        mean = counters.get("mean_norm", 0.0)
+        return {"norm": norm, "norms": seen + 1, "mean_norm": mean + weight * (norm - mean)}
+
+    def always(self, bits: int) -> Algorithm:
+        return self.at_defaults(*_WHEN, min_bits=bits, max_bits=bits)

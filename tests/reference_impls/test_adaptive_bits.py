@@ -1,0 +1,307 @@
+"""DQ-SGD and AdaQS: the rules' identities, the budget, and that widths follow what all ranks agreed on."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls import SimulatedCluster, create
+from reference_impls.errors import UnsupportedError
+from reference_impls.schedules.bits import (
+    doubled,
+    factor_for,
+    levels,
+    nominal_bits,
+    wanted_levels,
+    whole_bits,
+)
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+# ---- rules ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_step_of_the_quantiser_does_not_depend_on_the_gradient() -> None:
+    """|g| / s = 1 / factor; with a contraction it shrinks by its square root in every step."""
+    for norm in (1e-6, 0.3, 7.0, 1e5):
+        assert norm / wanted_levels(40.0, norm) == pytest.approx(1 / 40)
+        steps = [norm / wanted_levels(40.0, norm, 0.81, left) for left in (3, 2, 1, 0)]
+        assert [b / a for a, b in itertools.pairwise(steps)] == pytest.approx([0.9] * 3)
+
+
+def test_more_norm_and_less_time_never_mean_fewer_bits() -> None:
+    norms = [10 ** (k / 7 - 4) for k in range(60)]
+    found = [whole_bits(nominal_bits(wanted_levels(30.0, norm)), 2, 16) for norm in norms]
+    assert found == sorted(found)
+    assert {found[0], found[-1]} == {2, 16}
+    for alpha in (0.9, 0.99, 1.0):
+        found = [
+            whole_bits(nominal_bits(wanted_levels(300.0, 1.0, alpha, 200 - t)), 2, 16) for t in range(200)
+        ]
+        assert found == sorted(found)
+        assert (len(set(found)) == 1) == (alpha == 1)
+
+
+def test_bits_and_levels_are_each_others_inverse() -> None:
+    for bits in range(2, 17):
+        assert nominal_bits(levels(bits)) == bits
+    with pytest.raises(ValueError, match="at least 2"):
+        levels(1)
+
+
+@pytest.mark.parametrize(
+    ("nominal", "bits"),
+    [(1.0, 2), (2.0, 2), (2.01, 3), (8.0, 8), (9.5, 8), (math.inf, 8), (math.nan, 8), (-3.0, 2)],
+)
+def test_rounding(nominal: float, bits: int) -> None:
+    assert whole_bits(nominal, 2, 8) == bits
+
+
+def spent(wanted: list[float]) -> float:
+    return sum(nominal_bits(s) for s in wanted)
+
+
+def best(weights: list[float], budget: float) -> list[float]:
+    """Levels of least sum weight / s^2 for the budget: s^3 / (s + 1) proportional to the weight, by bisection."""
+
+    def at(log_scale: float) -> list[float]:
+        found = []
+        for weight in weights:
+            low, high = 1e-9, 1e12
+            for _ in range(100):
+                middle = math.sqrt(low * high)
+                low, high = (
+                    (middle, high)
+                    if middle**3 / (middle + 1) < weight * math.exp(log_scale)
+                    else (low, middle)
+                )
+            found.append(low)
+        return found
+
+    low, high = -60.0, 60.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if spent(at(middle)) < budget else (low, middle)
+    return at(low)
+
+
+@pytest.mark.parametrize(("average", "worse"), [(3.0, 1.03), (4.5, 1.005), (8.0, 1.0001)])
+def test_the_rule_is_the_optimum_for_many_levels(average: float, worse: float) -> None:
+    """Closed form against the exact condition of optimality and against fixed bits, for norms that fall by e^3."""
+    count = 40
+    norms = [math.exp(-3 * t / count) for t in range(count)]
+    low, high = 1e-3, 1e9
+    for _ in range(100):
+        middle = math.sqrt(low * high)
+        low, high = (
+            (middle, high)
+            if spent([wanted_levels(middle, g) for g in norms]) < average * count
+            else (low, middle)
+        )
+    rule = [wanted_levels(low, g) for g in norms]
+    fixed = [2 ** (average - 1) - 1] * count
+    exact = best([g * g for g in norms], average * count)
+    noise = {
+        name: sum(g * g / s**2 for g, s in zip(norms, found, strict=True))
+        for name, found in (("rule", rule), ("fixed", fixed), ("exact", exact))
+    }
+    assert spent(exact) == pytest.approx(average * count, rel=1e-6)
+    assert noise["exact"] * (1 - 1e-9) <= noise["rule"] <= worse * noise["exact"]
+    assert noise["fixed"] > 1.2 * noise["rule"]
+
+
+@pytest.mark.parametrize("bits", [2.5, 4.5, 7.0])
+@pytest.mark.parametrize("contraction", [1.0, 0.999, 0.9])
+@pytest.mark.parametrize("left", [1, 10, 1000])
+def test_calibration_meets_the_average(bits: float, contraction: float, left: int) -> None:
+    factor = factor_for(bits, 0.02, contraction, left, least=2, most=16)
+    found = [nominal_bits(wanted_levels(factor, 0.02, contraction, left - t)) for t in range(left)]
+    assert sum(min(max(b, 2), 16) for b in found) / left == pytest.approx(bits, abs=0.06)
+
+
+@pytest.mark.parametrize("norm", [0.0, math.inf, math.nan])
+def test_nothing_is_calibrated_on_a_norm_that_says_nothing(norm: float) -> None:
+    assert factor_for(4.5, norm) == 0
+
+
+def test_doubling() -> None:
+    assert doubled(4, 1.0, 0.0, 2.0) == (4, 1.0)  # first look
+    assert doubled(4, 1.5, 1.0, 2.0) == (4, 1.5)  # a new height
+    assert doubled(4, 0.6, 1.0, 2.0) == (4, 1.0)
+    assert doubled(4, 0.5, 1.0, 2.0) == (5, 0.5)
+
+
+# ---- methods -------------------------------------------------------------------------------------------------------
+
+
+def cluster(name: str, n: int, d: int, **options: object) -> SimulatedCluster:
+    return SimulatedCluster(name, [torch.zeros(d)], n, lr=1.0, **options)
+
+
+def widths(members: SimulatedCluster, grads: list[Tensor]) -> list[str]:
+    """Train, all ranks with the same gradient; the kind of each step."""
+    found = []
+    for g in grads:
+        members.step([[g]] * members.world_size)
+        found.append(members.kind)
+    return found
+
+
+def test_a_width_follows_the_norm_of_the_step_before() -> None:
+    members = cluster("dq-sgd", 2, 3, factor=10.0)
+    sizes = [0.7, 1.5, 3.1, 1e9, 0.0, 0.15]
+    found = widths(members, [torch.tensor([a, 0.0, -a]) for a in sizes])
+    by_rule = [math.ceil(nominal_bits(10 * a)) for a in sizes[:3]]
+    assert found == ["5-bit", *(f"{b}-bit" for b in by_rule), "16-bit", "2-bit"]
+    assert by_rule == [4, 5, 6]
+
+
+def test_the_norm_is_that_of_the_mean_over_the_whole_model_and_before_clipping() -> None:
+    parts = [torch.tensor([3.0]), torch.tensor([-4.0])]
+    for norm, expected in (("linf", 4.0), ("l2", 5.0)):
+        members = SimulatedCluster(
+            "dq-sgd", [torch.zeros(1), torch.zeros(1)], 2, bucket_bytes=4, clip_norm=0.1, norm=norm
+        )
+        members.step([[2 * p for p in parts], [torch.zeros(1), torch.zeros(1)]])
+        counters = [worker.clock.counters for worker in members._workers]
+        assert counters[0] == counters[1]
+        assert counters[0]["norm"] == pytest.approx(expected, rel=1e-6)
+        assert len(members._workers[0].shards) == 2
+
+
+def test_after_calibration_a_constant_norm_takes_the_bits_aimed_at() -> None:
+    members = cluster("dq-sgd", 2, 50, calibration_steps=4, target_bits=6.0)
+    g = normal(50)
+    g[0] = 4.0  # the largest magnitude is exact in every code
+    assert widths(members, [g] * 8) == ["6-bit"] * 8
+    found = widths(members, [g / 4, g, g])  # a width is that of the norm before
+    assert found == ["6-bit", "5-bit", "6-bit"]
+
+
+@pytest.mark.parametrize("rule", ["convex", "non-convex"])
+@pytest.mark.parametrize("trend", [-6.0, 0.0, 3.0])
+@pytest.mark.parametrize("warmup_steps", [0, 5])
+def test_a_budget_that_is_held_is_met(rule: str, trend: float, warmup_steps: int) -> None:
+    """Whatever norms do: never more bits than paid for, and nearly all of them used."""
+    total, target = 120, 4.3
+    members = cluster(
+        "dq-sgd", 2, 20, rule=rule, contraction=0.98, hold_budget=True, total_steps=total, target_bits=target,
+        calibration_steps=10, warmup_steps=warmup_steps,
+    )  # fmt: skip
+    found = widths(members, [normal(20, seed=t) * math.exp(trend * t / total) for t in range(total)])
+    bits = [int(kind.removesuffix("-bit")) for kind in found if kind != "warm-up"]
+    assert len(bits) == total - warmup_steps
+    assert 0.97 * target * len(bits) <= sum(bits) <= target * len(bits) + 1e-6
+    if rule == "convex" and trend == 0:
+        assert sum(bits[-20:]) > sum(bits[20:40]) + 10
+
+
+def test_a_fixed_factor_spends_less_when_norms_fall() -> None:
+    members = cluster("dq-sgd", 2, 20, calibration_steps=5, target_bits=6.0)
+    found = widths(members, [normal(20, seed=t) * math.exp(-t / 10) for t in range(60)])
+    assert found[:5] == ["6-bit"] * 5
+    assert found[-1] == "2-bit"
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_exact_variance(norm: str) -> None:
+    """Sum over coordinates of p (1 - p) (N / s)^2, over the n^2 of a mean of n messages."""
+    n, bits, d, draws = 2, 4, 40, 400
+    g, s = normal(n, d), levels(bits)
+    scale = g.abs().amax(1) if norm == "linf" else g.norm(dim=1)
+    p = (g.abs() / scale[:, None] * s).frac()
+    expected = float((p * (1 - p) * (scale[:, None] / s) ** 2).sum()) / n**2
+    lost = []
+    for seed in range(draws):
+        members = cluster("dq-sgd", n, d, min_bits=bits, max_bits=bits, norm=norm, seed=seed)
+        members.step([[row] for row in g])
+        lost.append(float((members.parameters(0)[0] + g.mean(0)).square().sum()))
+    found = torch.tensor(lost, dtype=torch.float64)
+    assert abs(float(found.mean()) - expected) < 5 * float(found.std()) / math.sqrt(draws)
+
+
+def test_many_bits_are_nearly_the_mean() -> None:
+    members = cluster("dq-sgd", 3, 500, min_bits=16)
+    g = normal(3, 500)
+    members.step([[row] for row in g])
+    assert float((members.parameters(0)[0] + g.mean(0)).abs().max()) <= float(g.abs().max()) / levels(16)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("bits", [2, 5, 16])
+def test_bytes_by_hand(n: int, bits: int) -> None:
+    d = 101
+    message = math.ceil(bits * d / 8) + 4
+    method = create("dq-sgd", min_bits=2).algorithm
+    assert method.wire_bytes([(d,)], n)[f"{bits}-bit"] == (n - 1) * message
+    assert list(method.wire_bytes([(d,)], n)) == [f"{b}-bit" for b in range(2, 17)]
+    members = cluster("dq-sgd", n, d, min_bits=bits, max_bits=bits)
+    members.step([[normal(d)]] * n)
+    (row,) = [row for row in members.ledger.totals() if row["rank"] == 0]
+    assert (row["kind"], row["payload_bytes"]) == (f"{bits}-bit", message)
+
+
+@pytest.mark.parametrize("name", ["dq-sgd", "adaqs"])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_not_finite_is_so_everywhere_and_stops_no_plan(name: str, bad: float) -> None:
+    members = cluster(name, 3, 30, **({"calibration_steps": 1} if name == "dq-sgd" else {"interval": 1}))
+    g = normal(3, 30)
+    members.step([[row] for row in g])
+    g[1, 7] = bad
+    for _ in range(3):
+        members.step([[row] for row in g])
+        assert not any(torch.isfinite(members.parameters(r)[0]).any() for r in range(3))
+
+
+def test_zero_gradients_take_the_fewest_bits() -> None:
+    members = cluster("dq-sgd", 2, 10, calibration_steps=2)
+    assert widths(members, [torch.zeros(10)] * 4) == ["5-bit", "5-bit", "2-bit", "2-bit"]
+    assert torch.equal(members.parameters(0)[0], torch.zeros(10))
+
+
+def test_adaqs_adds_bits_when_gradients_stop_to_agree() -> None:
+    members = cluster("adaqs", 2, 200, interval=10, min_bits=4, max_bits=9)
+    same = normal(200)
+    assert set(widths(members, [same] * 60)) == {"4-bit"}
+    assert members._workers[0].clock.counters["ratio"] > 2
+    found = widths(members, [normal(200, seed=t) for t in range(100)])
+    assert found == sorted(found)
+    assert set(found) == {
+        "4-bit",
+        "5-bit",
+        "6-bit",
+    }  # from over 2 to a quarter; there it stays, as noise alone has it
+    assert members._workers[0].clock.counters["ratio"] == pytest.approx(math.sqrt(0.1 / 1.8), rel=0.15)
+    short = cluster("adaqs", 2, 200, interval=10, min_bits=4, max_bits=5)
+    assert widths(short, [same] * 60 + [normal(200, seed=t) for t in range(60)])[-1] == "5-bit"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("dq-sgd", {"min_bits": 1}, "without a level"),
+        ("dq-sgd", {"min_bits": 6, "max_bits": 5}, "max_bits"),
+        ("dq-sgd", {"max_bits": 17}, "16"),
+        ("dq-sgd", {"rule": "concave"}, "did you mean|convex"),
+        ("dq-sgd", {"rule": "convex"}, "total_steps"),
+        ("dq-sgd", {"hold_budget": True}, "total_steps"),
+        ("dq-sgd", {"contraction": 0.0}, "contraction"),
+        ("dq-sgd", {"factor": -1.0}, "factor"),
+        ("dq-sgd", {"calibration_steps": 0}, "calibration_steps"),
+        ("dq-sgd", {"hold_budget": True, "total_steps": 9, "min_bits": 5}, "budget"),
+        ("dq-sgd", {"norm": "l3"}, "norm"),
+        ("adaqs", {"fall": 1.0}, "fall"),
+        ("adaqs", {"interval": 0}, "interval"),
+        ("adaqs", {"decay": 1.0}, "decay"),
+    ],
+)  # fmt: skip
+def test_impossible_options(name: str, options: dict, says: str) -> None:
+    with pytest.raises(UnsupportedError, match=says):
+        cluster(name, 2, 4, **options)
