@@ -1,0 +1,68 @@
+"""A noisy quadratic in float64 on which methods of local steps are compared with each other and with plain code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reference_impls import SimulatedCluster
+from reference_impls.registry import Method
+
+D, RATE = 60, 0.05
+
+
+def start(d: int = D) -> Tensor:
+    return torch.randn(d, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+
+
+def noise(step: int, rank: int, d: int = D) -> Tensor:
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    return torch.randn(d, generator=generator, dtype=torch.float64) + 0.2 * rank
+
+
+def gradient(x: Tensor, step: int, rank: int) -> Tensor:
+    """Linear in x, so that averages of gradients are gradients of averages."""
+    return torch.linspace(0.1, 2, len(x), dtype=torch.float64) * x + noise(step, rank, len(x))
+
+
+def cluster(algorithm: str | Method, size: int, d: int = D, **options: Any) -> SimulatedCluster:
+    """Two parameters of a single vector in float64; `bucket_bytes` may cut it in two."""
+    whole = start(d)
+    return SimulatedCluster(algorithm, [whole[: d // 3], whole[d // 3 :]], size, lr=RATE, **options)
+
+
+def point(trained: SimulatedCluster, rank: int = 0) -> Tensor:
+    return torch.cat([p.reshape(-1) for p in trained.parameters(rank)])
+
+
+def advance(trained: SimulatedCluster, first: int, last: int, lr: Any = None) -> None:
+    for step in range(first, last):
+        grads = []
+        for rank in range(trained.world_size):
+            x = point(trained, rank)
+            own = gradient(x, step, rank)
+            grads.append([own[: len(x) // 3], own[len(x) // 3 :]])
+        trained.step(grads, lr=None if lr is None else lr(step))
+
+
+def trained(algorithm: str, size: int, steps: int, lr: Any = None, **options: Any) -> SimulatedCluster:
+    found = cluster(algorithm, size, **options)
+    advance(found, 0, steps, lr)
+    return found
+
+
+def close(a: SimulatedCluster, b: SimulatedCluster, atol: float = 1e-12, rank: int = 0) -> None:
+    torch.testing.assert_close(point(a, rank), point(b, rank), rtol=0, atol=atol)
+
+
+def equal_on_all_ranks(found: SimulatedCluster) -> bool:
+    return all(torch.equal(point(found, 0), point(found, r)) for r in range(1, found.world_size))
+
+
+def sent(found: SimulatedCluster, step: int | None = None, rank: int = 0) -> dict[str, float]:
+    """Stage -> bytes that a rank sent, in one step or in all."""
+    table = found.ledger.frame(rank)
+    table = table if step is None else table[table.step == step]
+    return dict(table.groupby("stage").wire_bytes.sum())

@@ -1,0 +1,358 @@
+"""How local workers meet: any carrier, any outer optimizer, any policy for inner states, under any rule of rounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls import SimulatedCluster, create
+from reference_impls.codecs.halves import Halves
+from reference_impls.errors import UnsupportedError
+from reference_impls.optimizers.outer import OUTER, Outer
+from reference_impls.reducers.carriers import CARRIERS
+from tests.reference_impls.local_training import (
+    RATE,
+    D,
+    advance,
+    close,
+    cluster,
+    equal_on_all_ranks,
+    gradient,
+    noise,
+    point,
+    sent,
+    start,
+    trained,
+)
+
+RULES: list[tuple[str, dict[str, Any]]] = [
+    ("local-sgd", {"period": 3}),
+    ("qsr-adamw", {"alpha": 0.1, "h_base": 2}),
+    ("diloco", {"period": 4}),
+    ("post-local-sgd", {"switch_step": 3, "period": 3}),
+]
+
+
+# ---- any carrier under any rule ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize(("name", "options"), RULES, ids=[name for name, _ in RULES])
+def test_any_carrier_brings_any_rounds_together(name: str, options: dict[str, Any], carrier: str) -> None:
+    """Replicas are equal to the bit after every meeting, and the run stays near the one that met in full precision."""
+    ours = cluster(name, 5, carrier=carrier, total_steps=24, **options)
+    exact = cluster(name, 5, total_steps=24, **options)
+    apart = 0
+    for step in range(24):
+        advance(ours, step, step + 1)
+        advance(exact, step, step + 1)
+        if ours.kind in ("average", "step"):
+            assert equal_on_all_ranks(ours)
+        else:
+            apart += not equal_on_all_ranks(ours)
+    assert apart > 5
+    away = (point(ours) - point(exact)).norm() / (point(exact) - start()).norm()
+    assert (carrier == "fp32") == (away == 0)
+    assert away < {"bf16": 0.01, "int16": 0.01, "int8": 0.1, "e3m0": 0.3}.get(carrier, 0.8)
+
+
+def test_a_codec_of_the_library_is_a_carrier_in_either_form() -> None:
+    for options in ({"carrier_form": "gather"}, {"carrier_form": "two-phase", "carrier_feedback": True}):
+        ours = trained("local-sgd", 3, 12, period=4, carrier=Halves("bf16"), **options)
+        assert equal_on_all_ranks(ours)
+        close(ours, trained("local-sgd", 3, 12, period=4), atol=0.02)
+
+
+def test_integers_are_unbiased_about_the_mean_progress() -> None:
+    """z-scores of 400 draws of each coordinate: their largest is below 4.5 (chance of a false alarm 60 x 7e-6)."""
+    exact = point(trained("local-sgd", 3, 4, period=4))
+    draws = torch.stack(
+        [point(trained("local-sgd", 3, 4, period=4, carrier="int4", seed=seed)) for seed in range(400)]
+    )
+    z = (draws.mean(0) - exact) / (draws.std(0) / 20 + 1e-9)
+    assert draws.std(0).max() > 1e-3
+    assert z.abs().max() < 4.5
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_what_a_feedback_carrier_lost_comes_later(size: int) -> None:
+    """Telescoping: the sum of what was applied is the sum of the mean progress, but for the errors still carried."""
+    ours = cluster("local-sgd", size, period=2, carrier="sign")
+    anchor, progress = start(), torch.zeros(D, dtype=torch.float64)
+    for step in range(12):
+        if step % 2 == 1:  # the parameters just before they meet
+            lone = [point(ours, r) - RATE * gradient(point(ours, r), step, r) for r in range(size)]
+            progress += point_of_anchor(ours) - torch.stack(lone).mean(0)
+        advance(ours, step, step + 1)
+    carried = torch.stack([errors(ours, r, "carrier_error") for r in range(size)]).mean(0)
+    carried = carried + torch.cat([ours.state(r, "server_error")[0] for r in range(size)])
+    torch.testing.assert_close(anchor - point(ours), progress - carried, rtol=0, atol=1e-6)
+    assert carried.abs().max() > 1e-3
+
+
+def point_of_anchor(found: SimulatedCluster) -> Tensor:
+    return torch.cat(found.state(0, "anchor"))
+
+
+def errors(found: SimulatedCluster, rank: int, slot: str) -> Tensor:
+    return torch.cat(found.state(rank, slot))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_what_is_not_finite_on_one_rank_is_not_finite_on_all(carrier: str, bad: float) -> None:
+    ours = SimulatedCluster("local-sgd", [torch.ones(40)], 3, lr=0.1, period=2, carrier=carrier)
+    for step in range(2):
+        grads = [torch.full((40,), 0.1 * (rank + 1)) for rank in range(3)]
+        if step == 0:
+            grads[1][7] = bad
+        ours.step([[g] for g in grads])
+    for rank in range(3):
+        assert not math.isfinite(float(ours.parameters(rank)[0][7]))
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_equal_progress_of_zero_moves_nothing(carrier: str) -> None:
+    ours = SimulatedCluster("diloco-sgd", [torch.ones(11)], 3, lr=0.1, period=2, carrier=carrier)
+    for _ in range(4):
+        ours.step([[torch.zeros(11)]] * 3)
+    assert torch.equal(ours.parameters(2)[0], torch.ones(11))
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_more_ranks_than_elements(carrier: str) -> None:
+    ours = SimulatedCluster("local-sgd", [torch.ones(2)], 6, lr=0.1, period=1, carrier=carrier)
+    for step in range(3):
+        ours.step([[torch.full((2,), float(step + rank))] for rank in range(6)])
+    assert all(torch.equal(ours.parameters(0)[0], ours.parameters(r)[0]) for r in range(6))
+    assert (ours.parameters(0)[0] < 1).all()
+
+
+def test_a_lone_worker_compresses_nothing_and_sends_nothing() -> None:
+    plain = trained("local-sgd", 1, 9, period=3)
+    for carrier in CARRIERS:
+        ours = trained("local-sgd", 1, 9, period=3, carrier=carrier)
+        assert torch.equal(point(ours), point(plain))
+        assert sum(sent(ours).values()) == 0
+
+
+def test_too_many_ranks_for_four_bits_are_refused() -> None:
+    trained("local-sgd", 7, 2, period=1, carrier="int4")
+    with pytest.raises(UnsupportedError, match="more bits"):
+        cluster("local-sgd", 8, period=1, carrier="int4")
+
+
+def test_four_bits_do_not_overflow_where_all_agree_on_the_maximum() -> None:
+    for size in range(2, 8):
+        ours = SimulatedCluster("local-sgd", [torch.zeros(5)], size, lr=1.0, period=1, carrier="int4")
+        ours.step([[torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0])]] * size)
+        torch.testing.assert_close(ours.parameters(0)[0], torch.tensor([-1.0, 1, -1, 1, -1]))
+
+
+# ---- bytes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [2, 3, 7])
+@pytest.mark.parametrize(
+    ("carrier", "payload"),
+    [
+        ("fp32", lambda d, n: 2 * (n - 1) / n * 4 * d),
+        ("bf16", lambda d, n: 2 * (n - 1) / n * 2 * d),
+        ("int8", lambda d, n: 2 * (n - 1) / n * (d + 4)),
+        ("int4", lambda d, n: 2 * (n - 1) / n * (math.ceil(d / 2) + 4)),
+        ("int16", lambda d, n: 2 * (n - 1) * 2 * math.ceil(d / n) + 2 * (n - 1) / n * 4),
+        ("sign", lambda d, n: 2 * (n - 1) * (math.ceil(math.ceil(d / n) / 8) + 4)),
+        ("e3m0", lambda d, n: (n - 1) * (math.ceil(d / 2) + 4 * math.ceil(d / 512))),
+    ],
+)
+def test_every_meeting_sends_its_payload_and_nothing_else_is_sent(
+    carrier: str, payload: Callable[[int, int], float], size: int
+) -> None:
+    """For QSR: bytes = number of meetings times the payload; between meetings not one byte."""
+    d = 1001
+    ours = SimulatedCluster(
+        "qsr-sgd", [torch.zeros(d)], size, lr=0.1, alpha=0.15, h_base=1, total_steps=9, carrier=carrier
+    )
+    kinds = []
+    for step in range(9):
+        ours.step([[torch.full((d,), 1.0 + rank)] for rank in range(size)], lr=0.1 * 0.8**step)
+        kinds.append(ours.kind)
+    assert kinds.count("average") >= 3
+    assert kinds.count("local") >= 3
+    for rank in range(size):
+        for step, kind in enumerate(kinds):
+            expected = payload(d, size) if kind == "average" else 0
+            assert sum(sent(ours, step, rank).values()) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(("optimizer", "times"), [("sgd", 2), ("adamw", 3), ("lion", 2)])
+def test_averaged_inner_states_double_or_treble_the_payload(optimizer: str, times: int) -> None:
+    hyper = {"momentum": 0.9} if optimizer == "sgd" else {}
+    ours = trained("qsr", 4, 6, optimizer=optimizer, h_base=3, inner_state="average", **hyper)
+    once = sum(sent(trained("qsr", 4, 6, optimizer=optimizer, h_base=3, **hyper)).values())
+    assert sum(sent(ours).values()) == times * once
+    said = create("qsr", optimizer=optimizer, inner_state="average").algorithm.wire_bytes([(D,)], 4)[
+        "average"
+    ]
+    most = said if isinstance(said, float) else said[1]
+    assert 2 * 2 * most == pytest.approx(times * once)  # two meetings; eight bytes an element instead of four
+
+
+# ---- inner states --------------------------------------------------------------------------------------------------
+
+
+def momenta(found: SimulatedCluster, key: str) -> list[Tensor]:
+    workers = found._workers
+    return [torch.cat([w.optimizer.state[v.param][key] for s in w.shards for v in s.views]) for w in workers]
+
+
+def test_inner_states_are_kept_averaged_or_forgotten() -> None:
+    for policy, alike in (("keep", False), ("average", True)):
+        for name, key in (("local-adamw", "exp_avg_sq"), ("local-sgd", "momentum_buffer")):
+            hyper = {"momentum": 0.9} if name == "local-sgd" else {}
+            own = momenta(trained(name, 3, 4, period=4, inner_state=policy, **hyper), key)
+            assert torch.equal(own[0], own[1]) == alike
+    kept = momenta(trained("local-adamw", 3, 4, period=4), "exp_avg")
+    mean = momenta(trained("local-adamw", 3, 4, period=4, inner_state="average"), "exp_avg")
+    torch.testing.assert_close(mean[2], torch.stack(kept).mean(0), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "lion"])
+def test_after_a_reset_the_optimizer_is_a_fresh_one(optimizer: str) -> None:
+    hyper = {"momentum": 0.9} if optimizer == "sgd" else {}
+    ours = trained("qsr", 2, 3, optimizer=optimizer, h_base=3, inner_state="reset", **hyper)
+    met = point(ours)
+    advance(ours, 3, 4)
+    fresh = SimulatedCluster("qsr", [met], 2, lr=RATE, optimizer=optimizer, h_base=3, **hyper)
+    fresh.step([[gradient(met, 3, rank)] for rank in range(2)])
+    for rank in range(2):
+        assert torch.equal(point(ours, rank), point(fresh, rank))
+
+
+# ---- outer optimizers ----------------------------------------------------------------------------------------------
+
+
+def walked(outer: Outer, steps: int, lr: Callable[[int], float]) -> Tensor:
+    x, u = start(), torch.zeros(D, dtype=torch.float64) if outer.keeps_momentum else None
+    for step in range(steps):
+        outer.step(x, noise(step, 0), u, lr(step))
+    return x
+
+
+def torch_walked(steps: int, **hyper: Any) -> Tensor:
+    x = torch.nn.Parameter(start())
+    optimizer = torch.optim.SGD([x], **hyper)
+    for step in range(steps):
+        x.grad = noise(step, 0)
+        optimizer.step()
+    return x.detach()
+
+
+def constant(step: int) -> float:
+    return 0.3
+
+
+def test_which_outer_optimizers_are_one_and_which_are_not() -> None:
+    """With constant rates: slowmo = heavy-ball = bmuf = torch's momentum, nesterov = torch's, bmuf-nesterov = neither."""
+    found = {kind: walked(Outer(kind, 0.7, 0.6 if kind != "sgd" else 0.0), 20, constant) for kind in OUTER}
+    heavy = torch_walked(20, lr=0.7, momentum=0.6)
+    nesterov = torch_walked(20, lr=0.7, momentum=0.6, nesterov=True)
+    for kind, expected in (("heavy-ball", heavy), ("slowmo", heavy), ("bmuf", heavy), ("nesterov", nesterov)):
+        torch.testing.assert_close(found[kind], expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(found["sgd"], torch_walked(20, lr=0.7), rtol=0, atol=1e-12)
+    for other in (heavy, nesterov):
+        assert (found["bmuf-nesterov"] - other).abs().max() > 0.1
+
+
+def test_the_muloco_form_of_the_outer_step_is_nesterov() -> None:
+    """u <- mu u + a D; x <- x - mu u - a D."""
+    x, u = start(), torch.zeros(D, dtype=torch.float64)
+    for step in range(20):
+        u = 0.6 * u + 0.7 * noise(step, 0)
+        x = x - 0.6 * u - 0.7 * noise(step, 0)
+    torch.testing.assert_close(walked(Outer("nesterov", 0.7, 0.6), 20, constant), x, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", OUTER)
+@pytest.mark.parametrize("name", ["local-sgd", "local-adamw", "qsr-sgd"])
+def test_without_momentum_at_rate_one_every_outer_optimizer_is_the_average(name: str, kind: str) -> None:
+    options = {"period": 3} if name.startswith("local") else {"h_base": 3}
+    close(trained(name, 4, 13, outer=kind, **options), trained(name, 4, 13, **options))
+
+
+@pytest.mark.parametrize("kind", OUTER[1:])
+def test_a_method_meets_as_its_outer_optimizer_says(kind: str) -> None:
+    """Rounds of 3 written out: lone SGD workers, the mean progress, the outer step."""
+    outer = Outer(kind, 0.8, 0.5)
+    anchor, u = start(), torch.zeros(D, dtype=torch.float64)
+    for step in range(0, 12, 3):
+        ends = []
+        for rank in range(3):
+            x = anchor.clone()
+            for k in range(3):
+                x -= RATE * gradient(x, step + k, rank)
+            ends.append(x)
+        outer.step(anchor, anchor - torch.stack(ends).mean(0), u, RATE)
+    ours = trained("local-sgd", 3, 12, period=3, outer=kind, outer_lr=0.8, outer_momentum=0.5)
+    torch.testing.assert_close(point(ours), anchor, rtol=0, atol=1e-12)
+    torch.testing.assert_close(torch.cat(ours.state(2, "outer_momentum")), u, rtol=0, atol=1e-12)
+
+
+def test_after_a_data_parallel_phase_the_round_begins_at_its_end() -> None:
+    """Post-local SGD under DiLoCo's outer optimizer: as DiLoCo begun where the first phase ended."""
+    options = {"outer": "nesterov", "outer_lr": 0.7, "outer_momentum": 0.9, "period": 3}
+    ours = cluster("post-local-sgd", 3, switch_step=4, **options)
+    advance(ours, 0, 4)
+    begun = SimulatedCluster("diloco-sgd", [point(ours)], 3, lr=RATE, period=3)
+    for step in range(4, 13):
+        advance(ours, step, step + 1)
+        begun.step([[gradient(point(begun, r), step, r)] for r in range(3)])
+    close(ours, begun)
+
+
+def test_diloco_with_steps_of_one_and_sgd_outside_is_data_parallel_sgd() -> None:
+    ours = trained("diloco-sgd", 4, 20, period=1, outer="sgd", outer_lr=1.0, outer_momentum=0.0)
+    close(ours, trained("allreduce-sgd", 4, 20))
+
+
+def test_bmuf_without_momentum_is_local_sgd() -> None:
+    close(trained("bmuf", 3, 10, period=5, outer_momentum=0.0), trained("local-sgd", 3, 10, period=5))
+
+
+@pytest.mark.parametrize("name", ["diloco", "slowmo-adamw", "bmuf", "sparseloco"])
+def test_no_tensor_is_passed_over_in_any_buckets(name: str) -> None:
+    """Tensors larger than a bucket, in the last bucket, of one element: all move and are equal after a meeting."""
+    shapes = [(300,), (6,), (6,), (6,), (1,), (20, 3), (2,)]
+    for bucket_bytes in (40, 1 << 20):
+        ours = SimulatedCluster(
+            name, [torch.zeros(s) for s in shapes], 3, lr=0.1, period=2, bucket_bytes=bucket_bytes
+        )
+        for _ in range(2):
+            ours.step([[torch.full(s, 1.0 + rank) for s in shapes] for rank in range(3)])
+        for i in range(len(shapes)):
+            values = [ours.parameters(rank)[i] for rank in range(3)]
+            assert torch.equal(values[0], values[1])
+            assert torch.equal(values[0], values[2])
+            assert (values[0] < 0).any()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"carrier": "int3"},
+        {"outer": "adam"},
+        {"outer_lr": -1.0},
+        {"outer": "nesterov", "outer_momentum": 1.0},
+        {"outer_momentum": 0.9},
+        {"inner_state": "drop"},
+        {"carrier": Halves("bf16"), "carrier_form": "ring"},
+    ],
+)
+def test_impossible_options_are_refused_at_once(options: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedError):
+        cluster("local-sgd", 2, **options)
