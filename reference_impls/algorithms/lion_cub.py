@@ -7,10 +7,11 @@ Momenta drift apart and may be synchronised. The body of the paper could not be 
 Differences: a zero update has no place in one bit, so it follows a coin that all ranks share (the author's code masks
 it on each rank alone, and replicas drift apart); ties alternate by step as there. Learning rate and weight decay come
 from the parameter groups at every step (there, in 1-bit and 4-bit variants, from the defaults, which ignores
-schedules). 4-bit codes carry weighted votes (there a count of + votes, biased for odd n). An update that is not finite
-on any rank makes the direction NaN on all ranks; one more vote is sent to say so. Buckets are padded one by one, there
-the model once. Selective synchronisation, shared scales, both two-phase forms of the integer sum, full resolution of a
-rank's own codes in them, full precision within nodes and for small tensors are ours. Error feedback is left out.
+schedules). 4-bit codes carry weighted votes (there a count of + votes, biased for odd n). Where even the maximum of |u|
+would round to no vote, the options are refused (there nothing moves any more). An update that is not finite on any rank
+makes the direction NaN on all ranks; one more vote is sent to say so. Buckets are padded one by one, there the model
+once. Selective synchronisation, shared scales, both two-phase forms of the integer sum, full resolution of a rank's own
+codes in them, full precision within nodes and for small tensors are ours. Error feedback is left out.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class LionCub(SynchronisedLion):
             exact = yield from group.mean(exact, "small-updates")
             lengths = [part.stop - part.start for part in small]
             for part, mean in zip(small, exact.split_with_sizes(lengths), strict=True):
-                direction[part] = mean.sign() + 0 * mean  # the sign of NaN is 0
+                direction[part] = mean.sign() + 0 * (mean + direction[part])  # the sign of NaN is 0
         return direction
 
     def direction_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> float:
@@ -164,7 +165,13 @@ class LionCubPBit(LionCub):
 
     def limit(self, n: int) -> int:
         """Largest code of one of n voters."""
-        return lion_integers.levels(self.bits, n if self.levels == "sum" else 1)
+        limit = lion_integers.levels(self.bits, n if self.levels == "sum" else 1)
+        if self.scale == "linf" and round(limit * (0.5 if self.gain is None else self.gain)) == 0:
+            raise UnsupportedError(
+                f"with {limit} levels and this gain even the maximum of |u| rounds to no vote, so nothing would ever "
+                "move: use more bits, a gain above 0.5, or scale='l1'"
+            )
+        return limit
 
     def vote(self, shard: Shard, group: Group, u: Tensor) -> Exchange[Tensor]:
         limit, parts = self.limit(group.size), [view.part for view in shard.views]

@@ -1,0 +1,344 @@
+"""Distributed Lion against its algorithm box, against Lion, and what its transports cost."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls import SimulatedCluster, create, wire
+from reference_impls.errors import UnsupportedError
+from reference_impls.optimizers import Lion
+from tests.reference_impls.exchanges import flat, team, train
+from tests.reference_impls.lion_training import (
+    DECAY,
+    RATE,
+    D,
+    advance,
+    agreement,
+    cluster,
+    gradient,
+    parameters,
+    vector,
+)
+
+BOTH = ("distributed-lion-mavo", "distributed-lion-avg")
+FAMILY = (*BOTH, "lion-sign-sum", "lion-sign-sum-fp32", "lion-sign-gather", "lion-update-mean")
+
+
+def lazily(size: int, steps: int, average: bool) -> Tensor:
+    """The algorithm box, word by word: the direction of the last step is applied before the next gradient."""
+    x = [vector(parameters(torch.float64)) for _ in range(size)]
+    m = [torch.zeros(D, dtype=torch.float64) for _ in range(size)]
+    direction = None
+    for t in range(steps + 1):
+        sent = []
+        for i in range(size):
+            if t > 0:
+                x[i] = x[i] - RATE * (direction + DECAY * x[i])
+            if t == steps:
+                continue
+            g = vector(gradient(t, i, torch.float64))
+            sent.append(torch.sign(0.9 * m[i] + 0.1 * g))
+            m[i] = 0.99 * m[i] + 0.01 * g
+        if t < steps:
+            total = torch.stack(sent).sum(0)
+            direction = total / size if average else total.sign()
+    return x[0]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("name", BOTH)
+def test_the_paper_s_lazy_form_is_the_same_trajectory(name: str, size: int) -> None:
+    options = {"tie_policy": "zero"} if name == "distributed-lion-mavo" else {}
+    trained = cluster(name, size, torch.float64, **options)
+    advance(trained, 30, lambda step, rank: gradient(step, rank, torch.float64))
+    found = vector(trained.parameters(size - 1))
+    torch.testing.assert_close(found, lazily(size, 30, average="avg" in name), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_one_worker_is_lion_to_the_bit(name: str) -> None:
+    own = [torch.nn.Parameter(p) for p in parameters()]
+    plain = Lion(own, lr=RATE, weight_decay=DECAY)
+    trained = cluster(name, 1)
+    for step in range(20):
+        for param, g in zip(own, gradient(step, 0), strict=True):
+            param.grad = g
+        plain.step()
+    advance(trained, 20)
+    assert torch.equal(vector(trained.parameters(0)), vector([p.detach() for p in own]))
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 8])
+@pytest.mark.parametrize("name", FAMILY)
+def test_identical_gradients_make_every_form_lion(name: str, size: int) -> None:
+    trained, alone = cluster(name, size), cluster(name, 1)
+    advance(trained, 20, lambda step, rank: gradient(step, 0))
+    advance(alone, 20)
+    assert torch.equal(vector(trained.parameters(size - 1)), vector(alone.parameters(0)))
+    momenta = [vector(trained.state(rank, "momentum")) for rank in range(size)]
+    assert all(torch.equal(momenta[0], m) for m in momenta)
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 7])
+@pytest.mark.parametrize("name", BOTH)
+def test_transports_are_the_same_training_to_the_bit(name: str, size: int) -> None:
+    """With zeros on some ranks, so that policies are asked."""
+
+    def partly(step: int, rank: int) -> list[Tensor]:
+        return [g * (g > 0) if rank == 1 else g for g in gradient(step, rank)]
+
+    trained = [
+        cluster(name, size, transport=transport)
+        for transport in ("two-phase", "all-gather", "int4-sum", "int8-sum", "fp32-sum")
+    ]
+    for each in trained:
+        advance(each, 15, partly)
+        for rank in range(size):
+            assert torch.equal(vector(each.parameters(rank)), vector(trained[0].parameters(0)))
+    momenta = [vector(trained[0].state(rank, "momentum")) for rank in range(size)]
+    assert not torch.equal(momenta[0], momenta[1])  # they are each rank's own
+
+
+def test_an_average_is_a_number_of_votes_over_n_and_two_workers_average_to_the_majority() -> None:
+    for size in (2, 3, 5, 8):
+        trained = SimulatedCluster("distributed-lion-avg", [torch.zeros(4000)], size, lr=1.0)
+        generator = torch.Generator().manual_seed(size)
+        trained.step([[torch.randn(4000, generator=generator)] for _ in range(size)])
+        votes = trained.parameters(0)[0] * size
+        torch.testing.assert_close(votes, votes.round(), rtol=0, atol=1e-5)
+        assert ((votes.round() + size) % 2 == 0).all()
+        assert len(votes.round().unique()) == size + 1
+    two, majority = cluster("distributed-lion-avg", 2), cluster("distributed-lion-mavo", 2, tie_policy="zero")
+    advance(two, 20)
+    advance(majority, 20)
+    assert torch.equal(vector(two.parameters(0)), vector(majority.parameters(0)))
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_no_step_is_longer_than_the_rate_and_what_is_outside_the_box_comes_back(name: str) -> None:
+    trained = SimulatedCluster(name, parameters(torch.float64, 50.0), 4, lr=RATE, weight_decay=DECAY)
+
+    def distance() -> float:
+        return float((vector(trained.parameters(0)).abs() - 1 / DECAY).clamp(min=0).max())
+
+    first = distance()
+    for step in range(100):
+        before = vector(trained.parameters(0)).clone()
+        trained.step([[1e5 * g for g in gradient(step, rank, torch.float64)] for rank in range(4)])
+        moved = vector(trained.parameters(0)) - before * (1 - RATE * DECAY)
+        assert moved.abs().max() <= RATE * (1 + 1e-9)
+        assert distance() <= (1 - RATE * DECAY) ** (step + 1) * first + 1e-9
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_what_never_gets_a_gradient(name: str) -> None:
+    """Sums may abstain: decay alone. One bit follows the policy: hash and alternate do not drift, plus and minus do."""
+    d, steps = 2000, 100
+    still = SimulatedCluster(
+        name, [torch.ones(d)], 3, lr=0.1, weight_decay=0.1, transport="int8-sum", zero_policy="zero",
+        **({"tie_policy": "zero"} if name == "distributed-lion-mavo" else {}),
+    )  # fmt: skip
+    expected = torch.ones(d)
+    for _ in range(10):
+        still.step([[torch.zeros(d)] for _ in range(3)])
+        expected = expected * (1 - 0.1 * 0.1)
+    assert torch.equal(still.parameters(0)[0], expected)
+    for policy, drift in (("hash", 0.0), ("alternate", 0.0), ("plus", -1.0), ("minus", 1.0)):
+        trained = SimulatedCluster(name, [torch.zeros(d)], 3, lr=1.0, zero_policy=policy)
+        for _ in range(steps):
+            trained.step([[torch.zeros(d)] for _ in range(3)])
+        assert abs(float(trained.parameters(0)[0].mean()) / steps - drift) < 5 / math.sqrt(d * steps)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("policy", ["alternate", "plus", "minus", "hash", "zero"])
+def test_ties_follow_their_policy(policy: str, size: int) -> None:
+    d = 4000
+    votes = torch.ones(size, d)
+    votes[: size // 2] = -1
+    trained = SimulatedCluster("distributed-lion-mavo", [torch.zeros(d)], size, lr=1.0, tie_policy=policy)
+    directions = []
+    for _ in range(2):
+        before = trained.parameters(0)[0].clone()
+        trained.step([[row] for row in votes])
+        directions.append(before - trained.parameters(0)[0])
+    if size % 2:
+        expected: dict[str, Any] = dict.fromkeys(("alternate", "plus", "minus", "zero", "hash"), (1.0, 1.0))
+    else:
+        expected = {"alternate": (1.0, -1.0), "plus": (1.0, 1.0), "minus": (-1.0, -1.0), "zero": (0.0, 0.0)}
+    for direction, value in zip(directions, expected.get(policy, (None, None)), strict=True):
+        if value is None:
+            assert torch.equal(direction.abs(), torch.ones(d))
+            assert abs(float(direction.mean())) < 5 / math.sqrt(d)
+        else:
+            assert torch.equal(direction, torch.full((d,), value))
+
+
+@pytest.mark.parametrize("name", FAMILY)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_one_rank_that_is_not_finite_is_seen_by_all(name: str, bad: float) -> None:
+    trained = cluster(name, 4)
+    advance(trained, 2)
+    broken = [gradient(2, rank) for rank in range(4)]
+    broken[2][1][3] = bad
+    trained.step(broken)
+    for rank in range(4):
+        found = vector(trained.parameters(rank))
+        assert torch.isnan(found).all() if name != "lion-update-mean" else torch.isnan(found).sum() == 1
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_groups_and_schedules_are_those_of_lion(name: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(40, generator=generator) for _ in range(2)]
+    hyper: list[dict[str, Any]] = [
+        {"lr": 0.01, "weight_decay": 0.0},
+        {"lr": 0.003, "weight_decay": 0.7, "betas": (0.8, 0.95)},
+    ]
+    groups = [
+        {"params": [t], "param_names": [str(i)], **h}
+        for i, (t, h) in enumerate(zip(tensors, hyper, strict=True))
+    ]
+    ours = team(name, groups, 3)
+    own = [torch.nn.Parameter(t.clone()) for t in tensors]
+    plain = Lion([{"params": [p], **h} for p, h in zip(own, hyper, strict=True)])
+    for step in range(10):
+        g = torch.randn(80, generator=generator)
+        held = [worker.optimizer.param_groups for worker in ours.workers]
+        for each in (*held, plain.param_groups):
+            for group, h in zip(each, hyper, strict=True):
+                group["lr"] = h["lr"] / (1 + step)
+        own[0].grad, own[1].grad = g[:40].clone(), g[40:].clone()
+        train(ours, lambda rank, g=g: g)
+        plain.step()
+        assert torch.equal(flat(ours, 1), torch.cat([p.detach() for p in own]))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("distributed-lion-mavo", {"transport": "server"}),
+        ("distributed-lion-mavo", {"tie_policy": "mode"}),
+        ("distributed-lion-avg", {"zero_policy": "zero"}),
+        ("distributed-lion-avg", {"zero_policy": "mask"}),
+        ("distributed-lion-avg", {"transport": "int4-sum"}),
+        ("lion-update-mean", {"dtype": "fp16"}),
+    ],
+)
+def test_impossible_options_are_refused_at_once(name: str, options: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedError):
+        SimulatedCluster(name, [torch.zeros(8)], 8, **options)
+
+
+@pytest.mark.parametrize("momentum_sync", ["periodic", "doubling", "selective"])
+def test_where_nothing_is_quantised_synchronising_changes_nothing(momentum_sync: str) -> None:
+    """The control: every difference between the two would be a fault. In fp64; bf16 adds the noise of its rounding."""
+    runs = []
+    for mode in ("never", momentum_sync):
+        trained = cluster(
+            "lion-update-mean", 4, torch.float64, dtype="fp32", momentum_sync=mode, sync_every=3,
+            sync_measure_every=6,
+        )  # fmt: skip
+        advance(trained, 60, lambda step, rank: gradient(step, rank, torch.float64))
+        runs.append(vector(trained.parameters(0)))
+    torch.testing.assert_close(runs[0], runs[1], rtol=0, atol=1e-12)
+
+
+def test_how_often_votes_are_the_sign_of_the_mean() -> None:
+    """Gaussian, independent, n = 8: half of all ties go wrong. Uncompressed fp32 always agrees, bf16 nearly always."""
+    shares = {}
+    for name, options in (
+        ("lion-update-mean", {"dtype": "fp32"}),
+        ("lion-update-mean", {}),
+        ("distributed-lion-mavo", {}),
+        ("distributed-lion-mavo", {"tie_policy": "zero"}),
+    ):
+        generator = torch.Generator().manual_seed(0)
+        trained = SimulatedCluster(name, [torch.zeros(20000)], 8, lr=1.0, **options)
+        g = [[torch.randn(20000, generator=generator)] for _ in range(8)]
+        shares[name, str(options)] = agreement(trained, g, rate=1.0, decay=0.0)
+    exact, bf16, voted, tied = shares.values()
+    assert exact > 0.9999
+    assert 0.99 < bf16 < 1
+    assert voted - tied == pytest.approx(math.comb(8, 4) / 2**8 / 2, abs=0.02)  # half of the ties, by luck
+    assert 0.6 < tied < 0.67 < voted < 0.8
+
+
+# ---- what it costs: payload bits that a worker sends for a parameter -------------------------------------------------
+
+LARGE = ((1 << 20,),)
+
+
+def bits(name: str, n: int, kind: str = "step", **options: Any) -> float:
+    cost = create(name, **options).algorithm.wire_bytes(LARGE, n)[kind]
+    assert not isinstance(cost, tuple)
+    return 8 * cost / LARGE[0][0]
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 8, 16, 32, 64, 127])
+def test_the_table_of_costs(n: int) -> None:
+    """Exact but for padding: 8 n bits a bucket and one vote for what is not finite."""
+    share, b = (n - 1) / n, math.ceil(math.log2(n + 1))
+    expected = {
+        ("allreduce-lion",): 64 * share,
+        ("lion-update-mean",): 32 * share,
+        ("lion-sign-sum",): 16 * share,
+        ("lion-sign-sum-fp32",): 64 * share,
+        ("lion-sign-gather",): n - 1,
+        ("distributed-lion-mavo",): 2 * share,
+        ("distributed-lion-avg",): (1 + b) * share,
+        ("lion-cub-1bit",): 2 * share,
+        ("lion-cub-pbit",): 16 * share,
+        ("lion-cub-pbit", "bits=16"): 32 * share,
+        ("lion-cub-pbit", "bits=16", "form=two-phase-sign", "levels=code"): (16 + 2) * share,
+        ("lion-cub-pbit", "bits=5", "form=two-phase-sign", "levels=code"): (5 + 2) * share,
+    }
+    if n <= 7:
+        expected["lion-cub-pbit", "bits=4"] = 8 * share
+    for (name, *given), exact in expected.items():
+        options: dict[str, Any] = {"momentum_sync": "never"} if name.startswith("lion-cub") else {}
+        for each in given:
+            key, _, value = each.partition("=")
+            options[key] = int(value) if value.isdigit() else value
+        assert bits(name, n, **options) == pytest.approx(exact, abs=1e-3, rel=1e-3), (name, given)
+    sync = bits("lion-cub-1bit", n, "sync") - bits("lion-cub-1bit", n)
+    assert sync / 100 == pytest.approx(64 * share / 100)
+
+
+def test_figures_of_the_table_for_eight_and_thirty_two_workers() -> None:
+    rows = {
+        "allreduce-lion": (56, 62),
+        "lion-update-mean": (28, 31),
+        "lion-sign-sum": (14, 15.5),
+        "distributed-lion-mavo": (1.75, 1.94),
+        "distributed-lion-avg": (4.4, 6.8),
+        "lion-sign-gather": (7, 31),
+    }
+    for name, figures in rows.items():
+        for n, figure in zip((8, 32), figures, strict=True):
+            assert bits(name, n) == pytest.approx(figure, abs=0.05)
+    with pytest.raises(
+        UnsupportedError
+    ):  # four bits: 7 for n = 8 in the table, for counters that are not weighted
+        bits("lion-cub-pbit", 8, bits=4)
+
+
+def test_gathering_votes_beats_their_sum_in_bytes_up_to_fifteen_workers() -> None:
+    for n in range(2, 40):
+        if n != 16:  # 15 bits against 15
+            assert (bits("lion-sign-gather", n) < bits("lion-sign-sum", n)) == (n < 16)
+
+
+def test_a_parameter_server_moves_all_bytes_through_one_machine() -> None:
+    """MaVo: one bit up and one down at a worker, n in and n out at the server; two phases spread the same bits."""
+    for n in (8, 32):
+        for down in (1, math.ceil(math.log2(n + 1))):
+            worker, server = wire.parameter_server(1, down, n)
+            assert (worker, server) == (1, n * down)
+            spread = wire.all_to_all(1, n) + wire.all_gather(down / n, n)
+            assert n * spread == pytest.approx((worker + server / n) * (n - 1))

@@ -1,0 +1,397 @@
+"""Lion Cub's weighted votes: forms of the sum, quantisers, shared scales; nodes, small tensors, clipping, names."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls import SimulatedCluster, create
+from reference_impls.codecs import lion_integers
+from reference_impls.errors import UnsupportedError
+from reference_impls.optimizers import Lion
+from reference_impls.randomness import Key
+from tests.reference_impls.lion_training import (
+    DECAY,
+    RATE,
+    SHAPES,
+    D,
+    advance,
+    agreement,
+    cluster,
+    gradient,
+    parameters,
+    vector,
+)
+
+PBIT = "lion-cub-pbit"
+
+
+def trained(size: int, steps: int = 12, **options: Any) -> Tensor:
+    found = cluster(PBIT, size, **options)
+    advance(found, steps)
+    for rank in range(1, size):
+        assert torch.equal(vector(found.parameters(0)), vector(found.parameters(rank)))
+    return vector(found.parameters(0))
+
+
+def sent(name: str, size: int, **options: Any) -> float:
+    """Bytes that rank 0 sends in its first step."""
+    found = cluster(name, size, **options)
+    advance(found, 1)
+    return sum(row["wire_bytes"] for row in found.ledger.totals() if row["rank"] == 0)
+
+
+# ---- forms ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7])
+@pytest.mark.parametrize("bits", [4, 8, 16])
+def test_forms_of_the_sum_are_one_training_to_the_bit(bits: int, size: int) -> None:
+    """What a form changes is bytes: codes are the same, and so is the sign of their sum."""
+    expected = trained(size, bits=bits)
+    assert torch.equal(trained(size, bits=bits, form="two-phase"), expected)
+    assert torch.equal(trained(size, bits=bits, form="two-phase-sign"), expected)
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+@pytest.mark.parametrize("bits", range(2, 17))
+def test_only_the_sign_comes_down(bits: int, size: int) -> None:
+    """(p + 2)(n-1)/n bits a parameter, one vote and the bytes' padding aside; n = 8 with 2 bits, where no sum fits."""
+    options = {"bits": bits, "form": "two-phase-sign", "levels": "code"}
+    trained(size, steps=4, **options)
+    piece = math.ceil((D + 1) / size)
+    assert sent(PBIT, size, **options) == (size - 1) * (
+        math.ceil(bits * piece / 8) + math.ceil(2 * piece / 8)
+    )
+
+
+def test_a_code_of_all_bits_agrees_more_often_than_one_that_leaves_room_for_the_sum() -> None:
+    shares = []
+    for options in (
+        {"bits": 4},
+        {"bits": 4, "levels": "code", "form": "two-phase-sign"},
+        {"bits": 4, "levels": "code", "form": "two-phase"},
+    ):
+        generator = torch.Generator().manual_seed(0)
+        found = SimulatedCluster(PBIT, [torch.zeros(20000)], 7, lr=1.0, **options)
+        g = [[torch.randn(20000, generator=generator)] for _ in range(7)]
+        shares.append(agreement(found, g, rate=1.0, decay=0.0))
+    room, sign, whole = shares
+    assert sign == whole > room + 0.1
+
+
+@pytest.mark.parametrize("size", [2, 127, 128, 300])
+def test_in_two_phases_any_number_of_ranks_may_agree_on_the_largest_code(size: int) -> None:
+    g = torch.tensor([8.0, -8.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+    for form in ("two-phase", "two-phase-sign"):
+        found = SimulatedCluster(PBIT, [torch.zeros(8)], size, lr=1.0, form=form, levels="code")
+        found.step([[g] for _ in range(size)])
+        assert torch.equal(found.parameters(0)[0], -g.sign())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"form": "two-phase", "bits": 6},
+        {"form": "two-phase-sign", "levels": "code", "bits": 3},
+        {"scale": "l2-stochastic"},
+        {"shared_scale": True},
+        {"shared_scale": True, "scale": "linf"},
+        {"fp32_below": 20},
+        {"local_clip_norm": 1.0},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_one_rank_that_is_not_finite_is_seen_by_all(options: dict[str, Any], bad: float) -> None:
+    found = cluster(PBIT, 4, **options)
+    advance(found, 2)
+    broken = [gradient(2, rank) for rank in range(4)]
+    broken[2][1][3] = bad
+    found.step(broken)
+    assert all(torch.isnan(vector(found.parameters(rank))).all() for rank in range(4))
+
+
+# ---- quantisers -----------------------------------------------------------------------------------------------------
+
+
+def test_the_stochastic_quantiser_is_unbiased_and_between_its_two_neighbours() -> None:
+    """z-score of each coordinate over 4000 draws below 5.5 (73 coordinates: chance 3e-6); variance f (1 - f)."""
+    d, draws, s = 73, 4000, 31
+    u = torch.randn(d, generator=torch.Generator().manual_seed(0))
+    u[0], u[1] = 0.0, 1e-30
+    codes = torch.empty(draws, d, dtype=torch.int8)
+    for draw in range(draws):
+        key = Key.of(seed=draw, step=0, stage="rounding", rank=0)
+        lion_integers.encode(u, [slice(0, d)], "l2-stochastic", s, codes[draw], key=key)
+    z = s * u.double() / u.double().norm()
+    below, fraction = z.abs().floor(), z.abs() - z.abs().floor()
+    magnitude = codes.abs().double()
+    assert ((magnitude == below) | (magnitude == below + 1)).all()
+    assert ((codes.sign() == u.sign()) | (codes == 0)).all()
+    deviation = (fraction * (1 - fraction) / draws).sqrt()
+    assert (((codes.double().mean(0) - z).abs() - 1e-6) <= 5.5 * deviation).all()
+    spread = codes.double().var(0)
+    assert ((spread - fraction * (1 - fraction)).abs() < 0.05).all()
+
+
+@pytest.mark.parametrize("kind", lion_integers.SCALES)
+def test_quantisers_are_odd_and_do_not_know_the_scale_of_a_tensor(kind: lion_integers.Scale) -> None:
+    u = torch.randn(300, generator=torch.Generator().manual_seed(1))
+    key = Key.of(seed=1, step=0, stage="rounding", rank=0)
+
+    def codes(x: Tensor) -> Tensor:
+        found = torch.empty(300, dtype=torch.int8)
+        lion_integers.encode(x, [slice(0, 300)], kind, 15, found, key=key)
+        return found
+
+    own = codes(u)
+    assert own.abs().max() <= 15
+    assert own.any()
+    assert torch.equal(codes(-u), -own)
+    for power in (-90, -20, 30, 90):  # l0 adds 1e-12, so it knows very small ones
+        if kind != "l0" or power > -1:
+            assert torch.equal(codes(u * 2.0**power), own)
+
+
+def test_the_two_norm_neither_over_nor_underflows() -> None:
+    for size in (1e-30, 1e-3, 1e30):
+        u = size * torch.tensor([3.0, -4.0])
+        assert float(lion_integers.scale_of(u, "l2-stochastic")) == pytest.approx(5 * size, rel=1e-6)
+    assert lion_integers.scale_of(torch.zeros(5), "l2-stochastic") == 0
+
+
+def test_stochastic_rounding_without_a_stream_is_refused() -> None:
+    with pytest.raises(ValueError, match="key"):
+        lion_integers.encode(
+            torch.ones(3), [slice(0, 3)], "l2-stochastic", 3, torch.empty(3, dtype=torch.int8)
+        )
+
+
+@pytest.mark.parametrize("options", [{"scale": "l2-stochastic"}, {"shared_scale": True}], ids=str)
+def test_a_cut_into_buckets_changes_nothing(options: dict[str, Any]) -> None:
+    """Coins of the rounding count elements of the model."""
+    whole, cut = cluster(PBIT, 4, **options), cluster(PBIT, 4, bucket_bytes=64, **options)
+    advance(whole, 10)
+    advance(cut, 10)
+    assert torch.equal(vector(whole.parameters(0)), vector(cut.parameters(0)))
+
+
+def heavy(size: int, d: int) -> list[list[Tensor]]:
+    """Student-t of 2.5 degrees of freedom, correlation 0.3 between workers."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw() -> Tensor:
+        normal = torch.randn(d, generator=generator)
+        chi = sum(torch.randn(d, generator=generator) ** 2 for _ in range(5)) / 5  # t with 5, heavier below
+        return normal / chi.sqrt() ** 2
+
+    common = draw()
+    return [[math.sqrt(0.3) * common + math.sqrt(0.7) * draw()] for _ in range(size)]
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (2, {"l1": 98.6, "l0": 95.2, "linf": 95.8, "l2-stochastic": 24.6}),
+        (8, {"l1": 95.3, "l0": 91.1, "linf": 89.5, "l2-stochastic": 17.3}),
+        (32, {"l1": 90.5, "l0": 88.3, "linf": 63.6, "l2-stochastic": 12.1}),
+    ],
+)
+def test_agreement_with_the_sign_of_the_mean(
+    size: int, expected: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Per cent of 100,000 Gaussian coordinates, 8 bits; the figures of an independent simulation."""
+    monkeypatch.setenv("BANDWISE_COMPILE", "0")
+    generator = torch.Generator().manual_seed(0)
+    g = [[torch.randn(100_000, generator=generator)] for _ in range(size)]
+    for scale, share in expected.items():
+        found = SimulatedCluster(PBIT, [torch.zeros(100_000)], size, lr=1.0, scale=scale)
+        assert 100 * agreement(found, g, rate=1.0, decay=0.0) == pytest.approx(share, abs=0.5)
+
+
+def test_the_largest_magnitude_is_no_scale_for_heavy_tails() -> None:
+    g = heavy(8, 20_000)
+    shares = {}
+    for scale in ("l1", "linf"):
+        found = SimulatedCluster(PBIT, [torch.zeros(20_000)], 8, lr=1.0, scale=scale)
+        shares[scale] = agreement(found, g, rate=1.0, decay=0.0)
+    assert shares["l1"] > 0.9
+    assert shares["linf"] < 0.2
+
+
+# ---- shared scales --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", lion_integers.SCALES)
+def test_equal_workers_share_the_scale_they_had_and_it_costs_a_number_a_tensor(scale: str) -> None:
+    found = []
+    for shared in (False, True):
+        each = cluster(PBIT, 4, scale=scale, shared_scale=shared)
+        advance(each, 10, lambda step, rank: gradient(step, 0))
+        found.append(vector(each.parameters(0)))
+    assert torch.equal(*found)
+    extra = sent(PBIT, 4, scale=scale, shared_scale=True) - sent(PBIT, 4, scale=scale)
+    assert extra == pytest.approx(2 * 3 / 4 * 4 * len(SHAPES))
+
+
+@pytest.mark.parametrize("scale", ["l1", "linf"])
+def test_with_a_shared_scale_a_loud_worker_weighs_more(scale: str) -> None:
+    """Worker 0 is ten times louder, so it decides the mean. Without sharing each worker weighs the same."""
+    generator = torch.Generator().manual_seed(3)
+    g = [[torch.randn(20_000, generator=generator) * (10.0 if rank == 0 else 1.0)] for rank in range(3)]
+    shares = {}
+    for shared in (False, True):
+        found = SimulatedCluster(
+            PBIT, [torch.zeros(20_000)], 3, lr=1.0, scale=scale, bits=16, shared_scale=shared
+        )
+        shares[shared] = agreement(found, g, rate=1.0, decay=0.0)
+    assert shares[True] > 0.94 > 0.8 > shares[False]
+
+
+# ---- nodes ----------------------------------------------------------------------------------------------------------
+
+
+def two_level(name: str, size: int, node_size: int, **options: Any) -> SimulatedCluster:
+    return SimulatedCluster(
+        name, parameters(), size, lr=RATE, seed=4, node_size=node_size, weight_decay=DECAY,
+        momentum_sync="never", **options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("lion-cub-1bit", {"tie_policy": "hash"}),
+        (PBIT, {}),
+        (PBIT, {"scale": "l2-stochastic"}),
+        (PBIT, {"form": "two-phase-sign", "levels": "code", "shared_scale": True}),
+    ],
+    ids=str,
+)
+def test_two_levels_vote_between_nodes_on_the_mean_of_each(name: str, options: dict[str, Any]) -> None:
+    """Equal to the bit to a cluster of as many workers as nodes, each with the mean gradient of its node.
+
+    Gradients are multiples of 1/64 and betas of 1/2, so that means and momenta are exact.
+    """
+
+    def coarse(step: int, rank: int) -> list[Tensor]:
+        return [(g * 64).round() / 64 for g in gradient(step, rank)]
+
+    exact = {"betas": (0.5, 0.5)}
+    nodes = two_level(name, 6, 2, two_level="fp32", **options, **exact)
+    alone = cluster(name, 3, **options, **exact)
+    for step in range(8):
+        own = [coarse(step, rank) for rank in range(6)]
+        nodes.step(own)
+        alone.step([[(a + b) / 2 for a, b in zip(own[2 * i], own[2 * i + 1], strict=True)] for i in range(3)])
+    for rank in range(6):
+        assert torch.equal(vector(nodes.parameters(rank)), vector(alone.parameters(0)))
+
+
+def test_two_levels_take_more_workers_than_eight_bits_have_room_for_and_say_what_crosses() -> None:
+    with pytest.raises(UnsupportedError, match="within nodes"):
+        two_level(PBIT, 128, 2)
+    found = two_level(PBIT, 128, 2, two_level="bf16")
+    advance(found, 2)
+    assert torch.isfinite(vector(found.parameters(0))).all()
+    rows = found.ledger.frame(0)
+    rows = rows[rows.step == 0].set_index("group").wire_bytes
+    assert rows["node"] == pytest.approx(2 / 2 * 2 * D)
+    assert rows["cross"] == pytest.approx(2 * 63 / 64 * (D + 1))
+    with pytest.raises(UnsupportedError, match="more bits"):
+        advance(two_level(PBIT, 256, 2, two_level="fp32"), 1)
+
+
+# ---- small tensors, clipping, names ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["lion-cub-1bit", PBIT])
+def test_small_tensors_follow_the_exact_sign_and_the_others_do_not_notice(name: str) -> None:
+    """Parameter 1 has 11 elements, 2 has 27, 0 has 35."""
+    plain, mixed = cluster(name, 4), cluster(name, 4, fp32_below=20)
+    whole = cluster("lion-update-mean", 4, dtype="fp32")
+    for each in (plain, mixed, whole):
+        advance(each, 15)
+    assert torch.equal(mixed.parameters(3)[1], whole.parameters(0)[1])
+    assert not torch.equal(mixed.parameters(0)[1], plain.parameters(0)[1])
+    for other in (0, 2):
+        assert torch.equal(mixed.parameters(0)[other], plain.parameters(0)[other])
+    assert sent(name, 4, fp32_below=20) - sent(name, 4) == pytest.approx(2 * 3 / 4 * 4 * 11)
+    everything = cluster(name, 4, fp32_below=1000)
+    advance(everything, 15)
+    assert torch.equal(vector(everything.parameters(0)), vector(whole.parameters(0)))
+
+
+@pytest.mark.parametrize("name", ["lion-cub-1bit", PBIT, "distributed-lion-mavo", "lion-update-mean"])
+@pytest.mark.parametrize("bucket_bytes", [64, 1 << 20])
+def test_a_clipped_worker_is_lion_on_the_clipped_gradient_of_the_whole_model(
+    name: str, bucket_bytes: int
+) -> None:
+    norm = 3.0
+    own = [torch.nn.Parameter(p) for p in parameters()]
+    plain = Lion(own, lr=RATE, weight_decay=DECAY)
+    options = {"fp32_below": 1000} if name == PBIT else {}
+    ours = cluster(name, 1, local_clip_norm=norm, bucket_bytes=bucket_bytes, **options)
+    free = cluster(name, 1, **options)
+    for step in range(12):
+        g = [x * (0.1 if step % 3 == 0 else 1.0) for x in gradient(step, 0)]
+        for param, value in zip(own, g, strict=True):
+            param.grad = value.clone()
+        total = torch.nn.utils.clip_grad_norm_(own, norm)
+        assert (total > norm) == (step % 3 != 0)
+        plain.step()
+        ours.step([g])
+        free.step([g])
+    expected = vector([p.detach() for p in own])
+    torch.testing.assert_close(vector(ours.parameters(0)), expected, rtol=0, atol=1e-5)
+    assert not torch.equal(vector(ours.parameters(0)), vector(free.parameters(0)))
+    assert create(name, local_clip_norm=norm).algorithm.scope == "model"
+    assert create(name).algorithm.scope == "bucket"
+
+
+def test_clipping_is_each_worker_s_own() -> None:
+    """A worker that is a thousand times louder does not weigh more in the mean of updates once all are clipped."""
+    g = [[1000.0 * x if rank == 0 else x for x in gradient(0, rank)] for rank in range(3)]
+    clipped = cluster("lion-update-mean", 3, dtype="fp32", local_clip_norm=0.1)
+    clipped.step(g)
+    units = torch.stack([vector(own) / vector(own).norm() for own in g])
+    expected = vector(parameters()) * (1 - RATE * DECAY) - RATE * units.mean(0).sign()
+    torch.testing.assert_close(vector(clipped.parameters(0)), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["periodic", "selective"])
+def test_only_named_tensors_are_synchronised(mode: str) -> None:
+    """Names are "0", "1" and "2"."""
+    options = {"momentum_sync": mode, "sync_every": 2, "sync_measure_every": 4, "sync_fraction": 0.5}
+    named = cluster("lion-cub-1bit", 4, sync_names="[02]", **options)
+    free = cluster("lion-cub-1bit", 4)
+    advance(named, 1)
+    advance(free, 1)  # a synchronisation, or a measurement, is at step 0
+    lengths = [math.prod(shape) for shape in SHAPES]
+
+    def momenta(each: SimulatedCluster, rank: int) -> tuple[Tensor, ...]:
+        return vector(each.state(rank, "momentum")).split(lengths)
+
+    synchronised = set()
+    for i in range(3):
+        own = [momenta(named, rank)[i] for rank in range(4)]
+        mean = torch.stack([momenta(free, rank)[i] for rank in range(4)]).mean(0)
+        if torch.equal(own[0], own[1]):
+            synchronised.add(i)
+            torch.testing.assert_close(own[3], mean)
+        else:
+            assert all(torch.equal(own[rank], momenta(free, rank)[i]) for rank in range(4))
+    assert synchronised == {0, 2} if mode == "periodic" else synchronised in ({0}, {2})
+    rows = named.ledger.frame(0)
+    elements = rows[rows.stage.str.startswith("momentum")].payload_bytes.sum() / 4
+    assert elements == (lengths[0] + lengths[2]) * (1 if mode == "periodic" else 2)
+    nobody = cluster("lion-cub-1bit", 4, sync_names="nobody", **options)
+    advance(nobody, 6)
+    advance(free, 5, first=1)
+    assert torch.equal(vector(nobody.parameters(0)), vector(free.parameters(0)))
+    assert not nobody.ledger.frame(0).stage.str.startswith("momentum").any()
