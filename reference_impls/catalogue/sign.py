@@ -37,4 +37,13 @@ ENTRIES: Mapping[str, Entry] = {
         "1901.09847",
         "mean of scaled signs, with error feedback",
     ),
+    "signsgd": Entry(
+        f"{ALGORITHMS}.signum:SignSGD", "sign", "1810.05291", "majority vote on the sign of the gradient"
+    ),
+    "signum": Entry(
+        f"{ALGORITHMS}.signum:Signum",
+        "sign",
+        "1810.05291",
+        "majority vote on the sign of each worker's momentum",
+    ),
 }

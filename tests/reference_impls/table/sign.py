@@ -91,4 +91,19 @@ ROWS: tuple[Row, ...] = (
     Row("ef-signsgd-tensor", "ef-signsgd", {"granularity": "tensor"}, exact=True, plain=("sgd", {})),
     Row("ef-signsgd-two-phase-l2", "ef-signsgd", {"form": "two-phase", "norm": "l2"}, exact=True),
     Row("ef-signsgd-warm-up", "ef-signsgd", {"warmup_steps": 3, "optimizer": "adamw"}, close=1e-3),
+    Row("signsgd", "signsgd", {"weight_decay": 0.1}, exact=True),
+    Row(
+        "signsgd-plus",
+        "signsgd",
+        {"zero_policy": "plus", "tie_policy": "plus", "transport": "all-gather"},
+        exact=True,
+    ),
+    Row(
+        "signsgd-average",
+        "signsgd",
+        {"vote": "average", "transport": "int8-sum", "zero_policy": "zero"},
+        exact=True,
+    ),
+    Row("signum", "signum", {"momentum": 0.8}, exact=True),
+    Row("signum-average", "signum", {"vote": "average", "local_clip_norm": 0.5}, exact=True),
 )

@@ -1,0 +1,86 @@
+"""signSGD and Signum with majority vote, and D-Signum's average. arXiv 1802.04434, 1810.05291, 2404.00438.
+
+signSGD: x <- (1 - lr wd) x - lr majority(sign(g_i)). Signum: m_i <- b m_i + (1 - b) g_i, and the majority of sign(m_i). With
+``vote="average"`` the mean of signs is applied instead, which Distributed Lion's paper calls D-Signum (Avg). Signum is
+Lion with both betas equal; votes travel, and zeros, ties and values that are not finite are treated, as in
+`algorithms.distributed_lion`.
+
+Differences: the abstracts could be read, and code of others. There zeros and ties count as +1 (a stored sign bit), and a
+parameter that never has a gradient drifts; here a zero follows a coin that all ranks share and ties alternate by step,
+unless `zero_policy` and `tie_policy` say ``plus``. The server of the paper is every worker, for its piece of the vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+
+from reference_impls.algorithm import Shard, Slot, Traits, option, per_rank
+from reference_impls.algorithms.distributed_lion import DistributedLionAvg, DistributedLionMaVo
+from reference_impls.algorithms.lion_update import clip, one_of
+from reference_impls.collectives import Exchange, Group
+
+
+@dataclass(frozen=True)
+class SignSGD(DistributedLionMaVo):
+    """Votes on the sign of the gradient; no state."""
+
+    vote: Literal["majority", "average"] = option("majority", "what is applied: the majority or the average")
+
+    defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-4, "weight_decay": 0.0}
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return {}
+
+    def check(self, world: Group) -> None:
+        super().check(world)
+        one_of("vote", self.vote, ("majority", "average"))
+
+    def reduce(self, shard: Shard) -> Exchange[Tensor]:
+        if self.local_clip_norm is not None:
+            clip(shard.grads, self.local_clip_norm)
+        return (yield from self.aggregate(shard, shard.grads))
+
+    def aggregate(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
+        if self.vote == "average":
+            return (yield from DistributedLionAvg.aggregate(self._average, shard, u))
+        return (yield from super().aggregate(shard, u))
+
+    def update(self, shard: Shard, reduced: Tensor) -> None:
+        for part, h in shard.groups():
+            shard.params[part].mul_(1 - h["lr"] * h["weight_decay"]).add_(reduced[part], alpha=-h["lr"])
+
+    def direction_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> float:
+        if self.vote == "average":
+            return self._average.direction_bytes(shapes, n)
+        return super().direction_bytes(shapes, n)
+
+    def traits(self) -> Traits:
+        return self._average.traits() if self.vote == "average" else super().traits()
+
+    @property
+    def _average(self) -> DistributedLionAvg:
+        return DistributedLionAvg(self.local_clip_norm, self.transport, self.zero_policy)
+
+
+@dataclass(frozen=True)
+class Signum(SignSGD):
+    """Votes on the sign of each worker's own momentum."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-4, "momentum": 0.9, "weight_decay": 0.0}
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return {"momentum": per_rank()}
+
+    def reduce(self, shard: Shard) -> Exchange[Tensor]:
+        if self.local_clip_norm is not None:
+            clip(shard.grads, self.local_clip_norm)
+        m = shard.state["momentum"]
+        for part, h in shard.groups():
+            m[part].lerp_(shard.grads[part], 1 - h["momentum"])
+        return (yield from self.aggregate(shard, m))
