@@ -1,0 +1,263 @@
+"""SlowMo's special cases and its gossiping bases: push-sum keeps what there is, overlap loses nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls import SimulatedCluster
+from reference_impls.errors import UnsupportedError
+from reference_impls.schedules import LearningRate
+from tests.reference_impls.local_training import (
+    RATE,
+    D,
+    advance,
+    close,
+    cluster,
+    equal_on_all_ranks,
+    gradient,
+    point,
+    sent,
+    start,
+    trained,
+)
+
+# ---- what it is where nothing is special ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("base_steps", [1, 4])
+@pytest.mark.parametrize("alpha", [1.0, 0.7])
+def test_rounds_written_out(base_steps: int, alpha: float) -> None:
+    """The paper's algorithm box by hand, with a decaying rate: u <- b u + (A - mean) / g, A <- A - a g u."""
+    lr = LearningRate("linear", peak=0.05, min=0.01, total=20)
+    anchor, u = start(), torch.zeros(D, dtype=torch.float64)
+    for step in range(0, 12, base_steps):
+        ends = []
+        for rank in range(3):
+            x = anchor.clone()
+            for k in range(step, step + base_steps):
+                x -= lr(k) * gradient(x, k, rank)
+            ends.append(x)
+        rate = lr(step + base_steps - 1)
+        u = 0.6 * u + (anchor - torch.stack(ends).mean(0)) / rate
+        anchor = anchor - alpha * rate * u
+    ours = trained("slowmo-sgd", 3, 12, lr, period=base_steps, outer_momentum=0.6, outer_lr=alpha)
+    torch.testing.assert_close(point(ours), anchor, rtol=0, atol=1e-12)
+
+
+def test_rounds_of_one_step_are_synchronous_heavy_ball() -> None:
+    """tau = 1, alpha = 1, sgd inside."""
+    ours = trained("slowmo-sgd", 4, 30, period=1, outer_momentum=0.8)
+    close(ours, trained("allreduce-sgd", 4, 30, momentum=0.8))
+
+
+def test_without_slow_momentum_it_is_local_sgd() -> None:
+    options = {"period": 5, "momentum": 0.9, "inner_state": "keep"}
+    ours = trained("slowmo-sgd", 3, 20, outer_momentum=0.0, **options)
+    close(ours, trained("local-sgd", 3, 20, **options))
+
+
+def test_with_constant_rates_it_is_bmuf() -> None:
+    options = {"period": 5, "outer_momentum": 0.6}
+    close(trained("slowmo-sgd", 3, 20, **options), trained("bmuf", 3, 20, **options))
+
+
+def test_with_falling_rates_it_is_not() -> None:
+    lr = LearningRate("linear", peak=0.05, min=0.005, total=20)
+    options = {"period": 5, "outer_momentum": 0.6}
+    ours, other = trained("slowmo-sgd", 3, 20, lr, **options), trained("bmuf", 3, 20, lr, **options)
+    assert (point(ours) - point(other)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0])
+def test_a_lone_worker_without_slow_momentum_is_lookahead(alpha: float) -> None:
+    slow = start()
+    for step in range(0, 20, 5):
+        fast = slow.clone()
+        for k in range(step, step + 5):
+            fast -= RATE * gradient(fast, k, 0)
+        slow = slow + alpha * (fast - slow)
+    ours = trained("slowmo-sgd", 1, 20, period=5, outer_momentum=0.0, outer_lr=alpha)
+    torch.testing.assert_close(point(ours), slow, rtol=0, atol=1e-12)
+
+
+def test_slow_momentum_outlives_a_change_of_the_rate() -> None:
+    """The same directions at half the rate add as much to u: doubling 1 / g makes up for half the way."""
+    momenta = []
+    for rate in (0.1, 0.05):
+        ours = SimulatedCluster("slowmo-sgd", [torch.zeros(4)], 2, lr=rate, period=3)
+        for _ in range(3):
+            ours.step([[torch.full((4,), 1.0)], [torch.full((4,), 3.0)]])
+        momenta.append(ours.state(0, "outer_momentum")[0])
+    torch.testing.assert_close(momenta[0], torch.full((4,), 6.0))
+    torch.testing.assert_close(momenta[0], momenta[1])
+
+
+def test_a_rate_of_zero_is_the_limit_and_no_division() -> None:
+    found = []
+    for last in (0.0, 1e-12):
+        ours = cluster("slowmo-sgd", 2, period=3)
+        advance(ours, 0, 6, lambda step, last=last: last if step == 5 else RATE)
+        found.append(point(ours))
+    assert torch.isfinite(found[0]).all()
+    torch.testing.assert_close(*found, rtol=0, atol=1e-10)
+
+
+def test_inner_momentum_is_reset_for_sgd_and_kept_for_adam_as_in_the_paper() -> None:
+    for name, policy in (("slowmo-sgd", "reset"), ("slowmo-adamw", "keep")):
+        hyper = {"momentum": 0.9} if name == "slowmo-sgd" else {}
+        ours = trained(name, 3, 10, period=4, **hyper)
+        assert torch.equal(point(ours), point(trained(name, 3, 10, period=4, inner_state=policy, **hyper)))
+        other = {"reset": "keep", "keep": "reset"}[policy]
+        apart = point(ours) - point(trained(name, 3, 10, period=4, inner_state=other, **hyper))
+        assert apart.abs().max() > 1e-3
+
+
+# ---- gossip --------------------------------------------------------------------------------------------------------
+
+
+def drifting(n: int, **options: Any) -> SimulatedCluster:
+    """Workers that a first step with gradients of their own has driven apart; period 100, so no average follows."""
+    ours = cluster("slowmo-sgd", n, period=100, **options)
+    advance(ours, 0, 1)
+    return ours
+
+
+def still(ours: SimulatedCluster, steps: int) -> None:
+    for _ in range(steps):
+        ours.step([[torch.zeros_like(p) for p in ours.parameters(0)]] * ours.world_size)
+
+
+def mean_of(ours: SimulatedCluster) -> Tensor:
+    return torch.stack([point(ours, r) for r in range(ours.world_size)]).mean(0)
+
+
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_log2_n_steps_of_gossip_are_an_exact_average(n: int) -> None:
+    ours = drifting(n, base="sgp")
+    rounds = n.bit_length() - 1
+    for _ in range(rounds - 1):
+        assert (point(ours, 0) - point(ours, n - 1)).abs().max() > 1e-6
+        still(ours, 1)
+    for rank in range(n):
+        torch.testing.assert_close(point(ours, rank), mean_of(ours), rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("n", [3, 5, 8])
+def test_gossip_keeps_the_mean_and_draws_together(n: int) -> None:
+    ours = drifting(n, base="sgp")
+    before, spread = mean_of(ours), (point(ours, 0) - mean_of(ours)).norm()
+    still(ours, 30)
+    torch.testing.assert_close(mean_of(ours), before, rtol=0, atol=1e-14)
+    assert (point(ours, 0) - mean_of(ours)).norm() < 1e-6 * spread + 1e-15
+
+
+@pytest.mark.parametrize("overlap", [1, 2, 3])
+@pytest.mark.parametrize("n", [2, 3, 8])
+def test_overlap_delays_mass_but_loses_none(n: int, overlap: int) -> None:
+    """Numerators and what is under way add up to what plain SGD on the mean gradient would have; so do the weights."""
+    ours = cluster("slowmo-sgd", n, period=100, base="osgp", overlap=overlap)
+    total = n * start()
+    for step in range(9):
+        for rank in range(n):
+            total -= RATE * gradient(point(ours, rank), step, rank)
+        advance(ours, step, step + 1)
+        mass = torch.zeros_like(total)
+        for worker in ours._workers:
+            mass += torch.cat([shard.state["numerator"] for shard in worker.shards])
+            for shard in worker.shards:
+                assert len(shard.pending) == min(overlap, step + 1)
+            mass += sum(
+                torch.cat([shard.pending[name].flight.results[worker.clock.world.rank] if shard.pending[name].flight.done
+                           else shard.pending[name].flight.handle[worker.clock.world.rank] for shard in worker.shards])
+                for name in worker.shards[0].pending
+            )  # fmt: skip
+        torch.testing.assert_close(mass, total, rtol=0, atol=1e-12)
+        counters = ours._workers[0].clock.counters
+        flying = sum(counters[f"sent-{age}"] for age in range(1, overlap + 1))
+        assert counters["weight"] + flying == 1.0
+
+
+def test_parameters_are_numerators_over_weights_and_settle_at_two_thirds() -> None:
+    ours = cluster("slowmo-sgd", 4, period=100, base="osgp")
+    weights = []
+    for step in range(20):
+        advance(ours, step, step + 1)
+        weights.append(ours._workers[0].clock.counters["weight"])
+        z = torch.cat(ours.state(1, "numerator")) / weights[-1]
+        torch.testing.assert_close(point(ours, 1), z, rtol=0, atol=1e-14)
+    assert weights[:4] == [0.5, 0.75, 0.625, 0.6875]
+    assert weights[-1] == pytest.approx(2 / 3, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options", [{"base": "sgp"}, {"base": "osgp"}, {"base": "osgp", "overlap": 3}], ids=str
+)
+@pytest.mark.parametrize("n", [2, 3, 8])
+def test_an_average_over_gossiping_workers_is_the_exact_mean(n: int, options: dict[str, Any]) -> None:
+    """alpha = 1, beta = 0 and gradients that do not depend on x: as if there had been no gossip."""
+    ours = SimulatedCluster("slowmo-sgd", [start()], n, lr=RATE, period=6, outer_momentum=0.0, **options)
+    expected = start()
+    for step in range(12):
+        own = [torch.sin(start() * (rank + 1 + step)) for rank in range(n)]
+        expected = expected - RATE * torch.stack(own).mean(0)
+        ours.step([[g] for g in own])
+        assert equal_of(ours) == (step % 6 == 5 or (n == 2 and options["base"] == "sgp"))
+    torch.testing.assert_close(ours.parameters(n - 1)[0], expected, rtol=0, atol=1e-12)
+
+
+def equal_of(ours: SimulatedCluster) -> bool:
+    return all(torch.equal(ours.parameters(0)[0], ours.parameters(r)[0]) for r in range(1, ours.world_size))
+
+
+@pytest.mark.parametrize("base", ["sgp", "osgp"])
+def test_without_averages_each_worker_has_a_slow_momentum_of_its_own(base: str) -> None:
+    ours = trained("slowmo-sgd", 4, 8, period=4, base=base, average=False)
+    assert not equal_on_all_ranks(ours)
+    assert not torch.equal(torch.cat(ours.state(0, "anchor")), torch.cat(ours.state(1, "anchor")))
+    assert set(sent(ours)) == {"push"}
+    for rank in range(4):
+        torch.testing.assert_close(torch.cat(ours.state(rank, "anchor")), point(ours, rank))
+
+
+def test_without_averages_a_slow_momentum_that_forgets_changes_nothing() -> None:
+    """alpha = 1, beta = 0: the slow step lands where the worker is, so it is gossip alone."""
+    for base in ("sgp", "osgp"):
+        ours = trained("slowmo-sgd", 4, 12, period=3, base=base, average=False, outer_momentum=0.0)
+        gossip = trained("slowmo-sgd", 4, 12, period=100, base=base)
+        for rank in range(4):
+            close(ours, gossip, rank=rank)
+
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_gossip_sends_the_parameters_once_a_step_and_the_average_replaces_it(n: int) -> None:
+    ours = trained("slowmo-sgd", n, 8, period=4, base="osgp")
+    for step in range(8):
+        if step % 4 == 3:
+            assert sent(ours, step) == {"progress": pytest.approx(2 * (n - 1) / n * 8 * D)}
+        else:
+            assert sent(ours, step) == {"push": 8 * D}
+
+
+@pytest.mark.parametrize("first", range(1, 9))
+def test_messages_under_way_survive_a_checkpoint(first: int) -> None:
+    options = {"period": 5, "base": "osgp", "overlap": 2}
+    whole, part = trained("slowmo-sgd", 3, 14, **options), trained("slowmo-sgd", 3, first, **options)
+    resumed = cluster("slowmo-sgd", 3, **options)
+    resumed.load_state_dict(part.state_dict())
+    advance(resumed, first, 14)
+    for rank in range(3):
+        assert torch.equal(point(whole, rank), point(resumed, rank))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"base": "ring"}, {"base": "osgp", "overlap": 0}, {"average": False}, {"base": "sgp", "average": False, "carrier": "int8"}],
+    ids=str,
+)  # fmt: skip
+def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedError):
+        cluster("slowmo-sgd", 2, **options)
