@@ -172,7 +172,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         """Tell scalars that a method may plan by (the loss, say)."""
         self._worker.clock.observed.update(scalars)
 
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Finish communication, update, synchronize. With `closure`, it is called first to compute gradients.
 
         A method with `probes` needs the closure: it is called once for each probe, with the parameters standing there,
@@ -228,7 +228,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         self._team.plan()
         self._agreement.begin_step(self._worker.clock.step, self._worker.clock.kind)
 
-    def _evaluate(self, closure: Callable[[], float]) -> float:
+    def _evaluate(self, closure: Callable[[], Any]) -> Any:
         """The gradients at the probes, then those of the parameters, whose communication begins in their backward."""
         wanted = self._worker.algorithm.probes_at(self._worker.clock.step)
         devices = {shard.params.device for shard in self._worker.shards if shard.params.is_cuda}
@@ -242,7 +242,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             finally:
                 self._in_step = False
 
-    def _evaluate_at(self, probe: str, closure: Callable[[], float]) -> None:
+    def _evaluate_at(self, probe: str, closure: Callable[[], Any]) -> None:
         probes, trace = self._worker.probes, self._team.engine.trace
         held = {param: param.grad for param in self._place}
         for param in held:

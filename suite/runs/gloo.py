@@ -8,7 +8,7 @@ and ledgers are gathered beside the method's own collectives and are not counted
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -46,8 +46,8 @@ def train_rank(spec: RunSpec, attempt: int, progress: Callable[[int], None]) -> 
         gradients, rate = BatchedGradients(task), learning_rate(spec)
         evaluate_at = evaluation_steps(spec.steps)
         for step in range(spec.steps):
-            rows = {name: param.detach().unsqueeze(0) for name, param in params.items()}
-            found, losses = gradients(rows, [part[rank : rank + 1] for part in task.batch(step)])
+            own = [part[rank : rank + 1] for part in task.batch(step)]
+            found, losses = gradients(_rows(params), own)
             loss = _gathered(losses).mean().item()
             recorder.loss(loss)
             if recorder.status is not None:
@@ -56,8 +56,11 @@ def train_rank(spec: RunSpec, attempt: int, progress: Callable[[int], None]) -> 
                 group["lr"] = rate(step)
             before = paths()
             optimizer.observe(loss=loss)
-            torch.autograd.backward(list(params.values()), [found[name][0] for name in params])
-            optimizer.step()
+            if optimizer.method.algorithm.probes:
+                optimizer.step(lambda own=own: _backward(params, gradients, own))
+            else:
+                torch.autograd.backward(list(params.values()), [found[name][0] for name in params])
+                optimizer.step()
             optimizer.zero_grad()
             recorder.step(optimizer.kind, taken(before, paths()))
             if step + 1 in evaluate_at:
@@ -68,6 +71,20 @@ def train_rank(spec: RunSpec, attempt: int, progress: Callable[[int], None]) -> 
     except EXPECTED_FAULTS as error:
         recorder.fault(error)
     return recorder.outcome(ledger, time.perf_counter() - started, sources(spec))
+
+
+def _rows(params: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+    return {name: param.detach().unsqueeze(0) for name, param in params.items()}
+
+
+def _backward(
+    params: Mapping[str, nn.Parameter], gradients: BatchedGradients, batch: Sequence[Tensor]
+) -> None:
+    """The gradients of a batch where the parameters stand now, through the optimizer's hooks."""
+    found, _ = gradients(_rows(params), batch)
+    for param in params.values():
+        param.grad = None
+    torch.autograd.backward(list(params.values()), [found[name][0] for name in params])
 
 
 def _evaluate(recorder: Recorder, task: Any, params: Mapping[str, Tensor], lr: float) -> None:

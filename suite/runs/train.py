@@ -20,6 +20,7 @@ from reference_impls.compilation import paths
 from reference_impls.schedules import LearningRate
 from suite.runs.canonical import canonical_json
 from suite.runs.gradients import COPIES, BatchedGradients, first_difference, flatten, shapes_of, split
+from suite.runs.probes import AtProbes, at_probes
 from suite.runs.record import EXPECTED_FAULTS, Outcome, Recorder, evaluation_steps
 from suite.runs.spec import RunSpec
 from suite.workloads import Task, get
@@ -86,8 +87,10 @@ def train_group(
         found, losses = gradients(parameter_rows, rows)
         for name, gradient in found.items():
             gradient_rows[name].copy_(gradient)
-        for member, loss in zip(members, losses.view(len(specs), n).mean(1).tolist(), strict=True):
-            member.step(step, loss)
+        there = at_probes([member.cluster for member in members], gradients, list(shapes), rows)
+        means = losses.view(len(specs), n).mean(1).tolist()
+        for member, loss, probes in zip(members, means, there, strict=True):
+            member.step(step, loss, probes)
         if step + 1 in evaluate_at:
             for member in members:
                 member.evaluate(step)
@@ -137,8 +140,13 @@ class _Member:
         except EXPECTED_FAULTS as error:
             self.recorder.fault(error)
 
-    def step(self, step: int, loss: float) -> None:
-        """Apply the gradients in the rows, unless the run has ended."""
+    @property
+    def cluster(self) -> SimulatedCluster | None:
+        """The cluster; None when the run has ended."""
+        return self._cluster if self.recorder.status is None else None
+
+    def step(self, step: int, loss: float, probes: AtProbes) -> None:
+        """Apply the gradients in the rows, and those at the method's probes, unless the run has ended."""
         if self.recorder.status is None:
             self.recorder.loss(loss)
         if self.recorder.status is not None or self._cluster is None:
@@ -146,7 +154,7 @@ class _Member:
         before = paths()
         self._cluster.observe(loss=loss)
         try:
-            self._cluster.step(lr=self._rate(step))
+            self._cluster.step(lr=self._rate(step), probes=probes)
         except EXPECTED_FAULTS as error:
             self.recorder.fault(error)
             return

@@ -44,8 +44,11 @@ def train(spec: RunSpec) -> dict[str, Any]:
         for step, batch in enumerate(batches):
             for group in optimizer.param_groups:
                 group["lr"] = rate(step)
-            module(*batch).backward()
-            optimizer.step()
+            if optimizer.method.algorithm.probes:
+                optimizer.step(lambda own=batch: module(*own).backward())
+            else:
+                module(*batch).backward()
+                optimizer.step()
             optimizer.zero_grad()
             kinds[optimizer.kind] += 1
         dist.barrier()

@@ -193,9 +193,15 @@ class _MethodSteps:
         return self._optimizer.kind
 
     def step(self, batch: Batch) -> None:
-        self._module(*batch).backward()
-        self._optimizer.step()
+        if self._optimizer.method.algorithm.probes:  # the gradients there are part of the step
+            self._optimizer.step(lambda: self._backward(batch))
+        else:
+            self._backward(batch)
+            self._optimizer.step()
         self._optimizer.zero_grad()
+
+    def _backward(self, batch: Batch) -> None:
+        self._module(*batch).backward()
 
     def phases(self) -> None:
         return None
@@ -209,12 +215,10 @@ class _TracedSteps(_MethodSteps):
         self._trace = trace
         self._own = 0.0
 
-    def step(self, batch: Batch) -> None:
+    def _backward(self, batch: Batch) -> None:
         traced, started = self._trace.total, time.perf_counter()
-        self._module(*batch).backward()
+        super()._backward(batch)
         self._own += time.perf_counter() - started - (self._trace.total - traced)
-        self._optimizer.step()
-        self._optimizer.zero_grad()
 
     def phases(self) -> Mapping[str, float]:
         return {"forward_backward": self._own, **self._trace.seconds}

@@ -1,0 +1,193 @@
+"""ROOT-SGD: the recursion, what it averages, and the covariance of its last iterate."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls import SimulatedCluster
+from reference_impls.errors import UnsupportedError
+from reference_impls.schedules.step_size import StepSize
+
+D = 19
+CURVATURE = torch.logspace(-1, 0, D, dtype=torch.float64)
+
+
+def start() -> Tensor:
+    return torch.randn(D, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def noise(step: int, rank: int) -> Tensor:
+    return torch.randn(D, generator=torch.Generator().manual_seed(97 * step + rank), dtype=torch.float64)
+
+
+def true_gradient(x: Tensor) -> Tensor:
+    """Not linear: x + sin(x)/2 in a diagonal metric."""
+    return CURVATURE * (x + 0.5 * torch.sin(x))
+
+
+def sampled(x: Tensor, step: int, rank: int) -> Tensor:
+    """Noise that depends on the point: the gradient of one sample's own function."""
+    return true_gradient(x) + noise(step, rank) * torch.cos(x)
+
+
+def cluster(size: int, rate: float = 0.1, **options: Any) -> SimulatedCluster:
+    return SimulatedCluster("root-sgd", [start()], size, lr=rate, **options)
+
+
+def advance(own: SimulatedCluster, step: int, gradient: Any, lr: float | None = None) -> None:
+    ranks = range(own.world_size)
+    grads = [[gradient(own.parameters(r)[0], step, r)] for r in ranks]
+    probes = {p: [[gradient(own.probe_parameters(r, p)[0], step, r)] for r in ranks] for p in own.probes}
+    own.step(grads, lr=lr, probes=probes)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("burn_in", [1, 2, 10])
+def test_it_is_the_recursion(size: int, burn_in: int) -> None:
+    """Against the box, with the mean over workers and two gradients at every step, the first one included."""
+    own = cluster(size, burn_in=burn_in)
+    theta, before = start(), start()
+    v = torch.full_like(theta, 3.0)  # whatever v_0 is
+    for step in range(25):
+        advance(own, step, sampled)
+        t = step + 1
+        here, there = (
+            torch.stack([sampled(x, step, r) for r in range(size)]).mean(0) for x in (theta, before)
+        )
+        v = here + (t - 1) / t * (v - there)
+        before, theta = theta, theta - (0.1 if t >= burn_in else 0.0) * v
+        assert own.kind == ("step" if t > burn_in else "burn-in")
+        torch.testing.assert_close(own.state(0, "direction")[0], v, rtol=0, atol=1e-12)
+        torch.testing.assert_close(own.parameters(size - 1)[0], theta, rtol=0, atol=1e-12)
+        assert t < burn_in or not torch.equal(theta, start())
+
+
+@pytest.mark.parametrize("burn_in", [1, 7])
+def test_additive_noise_is_averaged_exactly_while_the_parameters_move(burn_in: int) -> None:
+    """v_t - grad F(theta_(t-1)) is the mean of all noises so far."""
+    size, own, total = 2, cluster(2, burn_in=burn_in), torch.zeros(D, dtype=torch.float64)
+    for step in range(60):
+        here = own.parameters(0)[0].clone()
+        advance(own, step, lambda x, step, rank: true_gradient(x) + noise(step, rank))
+        total += sum(noise(step, rank) for rank in range(size)) / size
+        v = own.state(0, "direction")[0]
+        torch.testing.assert_close(v - true_gradient(here), total / (step + 1), rtol=0, atol=1e-13)
+
+
+def test_the_error_of_v_times_t_is_a_martingale() -> None:
+    """t (v_t - grad F(theta_(t-1))) grows by one fresh term of expectation 0, given the past, exactly."""
+    own, before = cluster(1, burn_in=3), torch.zeros(D, dtype=torch.float64)
+    previous = start()
+    for step in range(40):
+        here = own.parameters(0)[0].clone()
+        advance(own, step, sampled)
+        error = (step + 1) * (own.state(0, "direction")[0] - true_gradient(here))
+        xi = noise(step, 0)
+        fresh = (step + 1) * xi * torch.cos(here) - step * xi * torch.cos(previous)
+        torch.testing.assert_close(error - before, fresh, rtol=0, atol=1e-12)
+        previous, before = here, error
+
+
+def test_without_noise_it_is_gradient_descent() -> None:
+    own, x = cluster(3, burn_in=4), start()
+    for step in range(30):
+        advance(own, step, lambda x, step, rank: true_gradient(x))
+        x = x - (0.1 if step + 1 >= 4 else 0.0) * true_gradient(x)
+    torch.testing.assert_close(own.parameters(2)[0], x, rtol=0, atol=1e-13)
+
+
+def test_with_a_rate_of_zero_v_is_the_running_mean() -> None:
+    for burn_in in (1, 100):
+        own, total = cluster(2, rate=0.0, burn_in=burn_in), torch.zeros(D, dtype=torch.float64)
+        for step in range(20):
+            advance(own, step, sampled)
+            total += sum(sampled(start(), step, rank) for rank in range(2)) / 2
+            torch.testing.assert_close(own.state(0, "direction")[0], total / (step + 1), rtol=0, atol=1e-13)
+        assert torch.equal(own.parameters(0)[0], start())
+
+
+def test_weight_decay_is_a_part_of_the_function() -> None:
+    """The same bits or nearly as a function that has the term, in both gradients."""
+    decayed, whole = cluster(2, burn_in=2, weight_decay=0.3), cluster(2, burn_in=2)
+    for step in range(20):
+        advance(decayed, step, sampled)
+        advance(whole, step, lambda x, step, rank: sampled(x, step, rank) + 0.3 * x)
+    torch.testing.assert_close(decayed.parameters(0)[0], whole.parameters(0)[0], rtol=0, atol=1e-13)
+
+
+def test_a_step_sends_what_sgd_sends() -> None:
+    own = SimulatedCluster("root-sgd", [torch.zeros(100)], 4, burn_in=2)
+    for _ in range(4):
+        grads = [[torch.ones(100)]] * 4
+        own.step(grads, probes=dict.fromkeys(own.probes, grads))
+    sent = own.ledger.frame(0)
+    assert sent.wire_bytes.tolist() == [2 * 3 / 4 * 400] * 4
+    assert sent.kind.tolist() == ["burn-in", "burn-in", "step", "step"]
+
+
+@pytest.mark.parametrize("where", ["here", "there"])
+def test_one_rank_that_is_not_finite_is_seen_by_all(where: str) -> None:
+    own = cluster(3, burn_in=1)
+    for step in range(6):
+        grads = [[torch.ones(D, dtype=torch.float64)] for _ in range(3)]
+        probes = {name: [[g[0].clone()] for g in grads] for name in own.probes}
+        if step == 3:
+            (grads if where == "here" else probes["previous"])[1][0][5] = math.nan
+        own.step(grads, probes=probes)
+        for rank in range(3):
+            assert bool(torch.isfinite(own.parameters(rank)[0]).all()) == (step < 3)
+
+
+def test_rates_shrink_by_the_rules() -> None:
+    assert [StepSize()(t, 0.5) for t in (1, 100)] == [0.5, 0.5]
+    assert StepSize("power", 0.5)(16, 0.4) == pytest.approx(0.1)
+    inverse = StepSize("inverse", 1.0, 2.0, start=5)
+    assert [inverse(t, 0.5) for t in (1, 5, 6, 9)] == pytest.approx([0.5, 0.5, 1 / 4, 1 / 10])
+    assert inverse(9, 0.0) == 0.0
+    assert StepSize("power", 0.5, largest=0.05)(1, 0.4) == 0.05
+    own, x = cluster(1, rate=0.4, burn_in=1, step_size="power", exponent=0.5), start()
+    for step in range(10):
+        advance(own, step, lambda x, step, rank: true_gradient(x))
+        x = x - 0.4 * (step + 1) ** -0.5 * true_gradient(x)
+    torch.testing.assert_close(own.parameters(0)[0], x, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"burn_in": 0}, {"step_size": "linear"}, {"exponent": -1.0}, {"largest_step": 0.0}, {"slope": -0.1}],
+)
+def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedError):
+        cluster(2, **options)
+
+
+SEEDS, STEPS = 400, 2000
+
+
+def last_iterates() -> tuple[Tensor, Tensor]:
+    """theta_T - theta* of many seeds at once, [seeds, 5], and the curvature. Noise of covariance 1 in each coordinate.
+
+    The seeds are the rows of one parameter: nothing mixes them.
+    """
+    curvature = torch.tensor([0.5, 0.875, 1.25, 1.625, 2.0], dtype=torch.float64)
+    own = SimulatedCluster("root-sgd", [torch.zeros(SEEDS, 5, dtype=torch.float64)], 1, lr=0.25, burn_in=40)
+    source = torch.Generator().manual_seed(11)
+    for _ in range(STEPS):
+        xi = torch.randn(SEEDS, 5, generator=source, dtype=torch.float64)
+        probes = {p: [[own.probe_parameters(0, p)[0] * curvature + xi]] for p in own.probes}
+        own.step([[own.parameters(0)[0] * curvature + xi]], probes=probes)
+    return own.parameters(0)[0], curvature
+
+
+def test_the_last_iterate_has_the_best_covariance_there_is() -> None:
+    """T Cov(theta_T) = A^-1 A^-1, the mean of 400 squares in each of 5 coordinates."""
+    theta, curvature = last_iterates()
+    ratio = STEPS * theta.square().mean(0) * curvature**2
+    low, high = 0.758, 1.285  # chi-square with 400 degrees of freedom / 400 at 1e-4 and at 1 - 1e-4
+    assert (ratio > low).all(), ratio
+    assert (ratio < high).all(), ratio
