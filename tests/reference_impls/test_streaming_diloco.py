@@ -1,0 +1,236 @@
+"""Streaming DiLoCo: fragments leave and arrive when they should, send what they should, and are DiLoCo where they can be."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls import SimulatedCluster, create
+from reference_impls.errors import UnsupportedError
+from reference_impls.optimizers.outer import Outer
+from tests.reference_impls.local_training import (
+    RATE,
+    close,
+    cluster,
+    equal_on_all_ranks,
+    point,
+    trained,
+)
+
+LENGTHS = (5, 3, 8, 2, 7, 4, 6)  # a bucket each, with the bucket size below
+
+
+def model(name: str = "streaming-diloco-sgd", size: int = 3, **options: Any) -> SimulatedCluster:
+    """Seven parameters in seven buckets."""
+    generator = torch.Generator().manual_seed(1)
+    params = [torch.randn(d, generator=generator, dtype=torch.float64) for d in LENGTHS]
+    return SimulatedCluster(name, params, size, lr=RATE, bucket_bytes=8, **options)
+
+
+def own_gradient(rank: int, step: int, i: int) -> Tensor:
+    generator = torch.Generator().manual_seed(100 * step + 10 * rank + i)
+    return torch.randn(LENGTHS[i], generator=generator, dtype=torch.float64)
+
+
+def walk(ours: SimulatedCluster, first: int, last: int) -> None:
+    for step in range(first, last):
+        ours.step([[own_gradient(r, step, i) for i in range(len(LENGTHS))] for r in range(ours.world_size)])
+
+
+# ---- special cases -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("carrier", ["fp32", "int8", "sign"])
+def test_one_fragment_without_overlap_or_mixing_is_diloco(optimizer: str, carrier: str) -> None:
+    streaming = {"sgd": "streaming-diloco-sgd", "adamw": "streaming-diloco"}[optimizer]
+    diloco = {"sgd": "diloco-sgd", "adamw": "diloco"}[optimizer]
+    options = {"period": 4, "outer_lr": 0.7, "carrier": carrier}
+    ours = trained(streaming, 3, 13, fragments=1, overlap=0, mixing=0.0, **options)
+    assert torch.equal(point(ours, 1), point(trained(diloco, 3, 13, **options), 1))
+
+
+def test_a_worker_that_keeps_all_of_its_own_trains_alone() -> None:
+    """mixing = 1: parameters never change at a meeting, while the anchors go on."""
+    ours = trained("streaming-diloco-sgd", 3, 12, period=4, fragments=2, overlap=1, mixing=1.0)
+    for rank in range(3):
+        close(ours, trained("local-sgd", 3, 12, period=100), rank=rank)
+    assert not equal_on_all_ranks(ours)
+    assert (torch.cat(ours.state(0, "anchor")) - point(cluster("local-sgd", 1))).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("fragments", [1, 2, 3, 7, 9])
+@pytest.mark.parametrize("pattern", ["strided", "sequential"])
+def test_fragments_cover_the_model(fragments: int, pattern: str) -> None:
+    ours = model(period=10, fragments=fragments, pattern=pattern)
+    algorithm = ours.method.algorithm
+    found = [algorithm.fragment(shard) for shard in ours._workers[0].shards]
+    assert len(found) == 7
+    assert set(found) <= set(range(fragments))
+    if fragments <= 7:
+        assert set(found) == set(range(fragments))
+    if pattern == "sequential":
+        assert found == sorted(found)
+    else:
+        assert found == [i % fragments for i in range(7)]
+
+
+# ---- the timetable -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("period", "fragments"), [(4, 1), (6, 3), (7, 3), (5, 5), (100, 9)])
+def test_every_fragment_leaves_every_period_and_one_at_a_time(period: int, fragments: int) -> None:
+    algorithm = create("streaming-diloco", period=period, fragments=fragments).algorithm
+    left: dict[int, list[int]] = {}
+    for done in range(1, 5 * period + 1):
+        if (p := algorithm.leaving(done)) is not None:
+            left.setdefault(p, []).append(done)
+    assert set(left) == set(range(fragments))
+    for p, times in left.items():
+        assert times[0] == (p + 1) * period // fragments
+        assert {b - a for a, b in itertools.pairwise(times)} == {period}
+
+
+@pytest.mark.parametrize("overlap", [0, 1, 2, 5])
+@pytest.mark.parametrize("mixing", [0.0, 0.5, 0.9])
+def test_rounds_written_out(overlap: int, mixing: float) -> None:
+    """The paper's loop by hand, for every bucket: D when it leaves, the outer step and the mixture when it arrives."""
+    period, fragments, size = 6, 2, 3
+    ours = model(period=period, fragments=fragments, overlap=overlap, mixing=mixing)
+    outer = Outer("nesterov", 0.4, 0.9)
+    x = [[p.clone() for p in ours.parameters(r)] for r in range(size)]
+    anchor = [p.clone() for p in x[0]]
+    u = [torch.zeros_like(p) for p in anchor]
+    away: dict[int, Tensor] = {}
+    for step in range(20):
+        walk(ours, step, step + 1)
+        for r in range(size):
+            for i in range(7):
+                x[r][i] -= RATE * own_gradient(r, step, i)
+        for i in range(7):
+            first = (i % fragments + 1) * period // fragments
+            if step + 1 >= first and (step + 1 - first) % period == 0:
+                away[i] = torch.stack([anchor[i] - x[r][i] for r in range(size)]).mean(0)
+            if step + 1 - overlap >= first and (step + 1 - overlap - first) % period == 0:
+                outer.step(anchor[i], away.pop(i), u[i], RATE)
+                for r in range(size):
+                    x[r][i] = mixing * x[r][i] + (1 - mixing) * anchor[i]
+        for r in range(size):
+            for own, by_hand in zip(ours.parameters(r), x[r], strict=True):
+                torch.testing.assert_close(own, by_hand, rtol=0, atol=1e-12)
+
+
+def test_all_meet_at_the_end() -> None:
+    for overlap in (0, 1, 4):
+        ours = model(period=5, fragments=3, overlap=overlap, total_steps=13)
+        for step in range(13):
+            walk(ours, step, step + 1)
+            assert (ours.kind == "final") == (step == 12)
+        for rank in range(3):
+            for own, anchor in zip(ours.parameters(rank), ours.state(0, "anchor"), strict=True):
+                assert torch.equal(own, anchor)
+
+
+@pytest.mark.parametrize("carrier", ["fp32", "int4", "sign", "e3m0"])
+@pytest.mark.parametrize("first", range(1, 12))
+def test_exchanges_under_way_survive_a_checkpoint(first: int, carrier: str) -> None:
+    options = {"period": 6, "fragments": 3, "overlap": 3, "carrier": carrier}
+    whole, part, resumed = model(**options), model(**options), model(**options)
+    walk(whole, 0, 14)
+    walk(part, 0, first)
+    resumed.load_state_dict(part.state_dict())
+    walk(resumed, first, 14)
+    for rank in range(3):
+        for a, b in zip(whole.parameters(rank), resumed.parameters(rank), strict=True):
+            assert torch.equal(a, b)
+
+
+def test_anchors_are_equal_on_all_ranks_at_all_times() -> None:
+    for carrier in ("fp32", "int8", "sign"):
+        ours = model(period=6, fragments=3, overlap=2, carrier=carrier)
+        for step in range(14):
+            walk(ours, step, step + 1)
+            for slot in ("anchor", "outer_momentum"):
+                own, other = ours.state(0, slot), ours.state(2, slot)
+                assert all(torch.equal(a, b) for a, b in zip(own, other, strict=True))
+
+
+def test_what_is_not_finite_spreads_to_all() -> None:
+    ours = model(period=4, fragments=2, overlap=1, carrier="int8")
+    for step in range(6):
+        grads = [[own_gradient(r, step, i) for i in range(7)] for r in range(3)]
+        if step == 0:
+            grads[1][2][1] = torch.nan
+        ours.step(grads)
+    assert all(not torch.isfinite(ours.parameters(rank)[2]).any() for rank in range(3))
+
+
+# ---- bytes ---------------------------------------------------------------------------------------------------------
+
+
+def bytes_a_step(ours: SimulatedCluster, steps: int) -> list[float]:
+    table = ours.ledger.frame(0)
+    return [float(table[table.step == step].wire_bytes.sum()) for step in range(steps)]
+
+
+@pytest.mark.parametrize("pattern", ["strided", "sequential"])
+def test_a_meeting_sends_its_fragment_alone(pattern: str) -> None:
+    """2 (n-1)/n bytes of the buckets that belong to it; over a period the whole model once; nothing in between."""
+    ours = model(period=6, fragments=3, overlap=1, pattern=pattern)
+    walk(ours, 0, 18)
+    algorithm = ours.method.algorithm
+    shards = ours._workers[0].shards
+    for step, found in enumerate(bytes_a_step(ours, 18)):
+        p = algorithm.leaving(step + 1)
+        elements = sum(s.d for s in shards if algorithm.fragment(s) == p)
+        assert found == pytest.approx(2 * 2 / 3 * 8 * elements)
+    assert sum(bytes_a_step(ours, 18)[6:12]) == pytest.approx(2 * 2 / 3 * 8 * sum(LENGTHS))
+
+
+def test_the_paper_s_savings_are_exact() -> None:
+    """400 times fewer bits than bf16 gradients every step (H = 100, 4 bits), and the peak is 1/P of a DiLoCo meeting."""
+    d, n = 1 << 20, 2
+    algorithm = create("streaming-diloco", carrier="e3m0", period=100, fragments=8).algorithm
+    said = algorithm.wire_bytes([(d,)], n)
+    period = 8 * said["average"] + 92 * said["local"]
+    gathered = (
+        (n - 1) * d / 2
+    )  # 4 bits an element to the other worker; an all-reduce of bf16 is 2 (n-1)/n x 2 bytes
+    assert period == pytest.approx(gathered * (1 + 4 / 256))  # and a scale for each 512 elements
+    assert 100 * (2 * (n - 1) / n * 2 * d) / gathered == 400
+    assert said["average"] == pytest.approx(said["final"] / 8)
+
+
+def test_later_phases_of_a_carrier_go_to_the_steps_that_send_them() -> None:
+    """int4 asks for a scale when the fragment leaves and sends its codes a step later, in the background."""
+    ours = model(period=4, fragments=1, overlap=2, carrier="int4")
+    walk(ours, 0, 12)
+    stages = ours.ledger.frame(0)[["step", "stage"]].drop_duplicates().to_numpy().tolist()
+    assert {tuple(x) for x in stages} == {
+        (step + late, f"progress-{stage}") for step in (3, 7) for late, stage in ((0, "scale"), (1, "codes"))
+    } | {(11, "progress-scale")}
+    said = create("streaming-diloco", period=4, fragments=1, overlap=2, carrier="int4").algorithm
+    bytes_ = said.wire_bytes([(d,) for d in LENGTHS], 3)
+    assert bytes_["average"] == pytest.approx(2 * 2 / 3 * 4)
+    assert bytes_["local"] == pytest.approx(2 * 2 / 3 * -(-sum(LENGTHS) // 2) / 3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"fragments": 0},
+        {"period": 3, "fragments": 4},
+        {"period": 4, "overlap": 4},
+        {"mixing": 1.5},
+        {"pattern": "blocks"},
+        {"inner_state": "reset"},
+    ],
+    ids=str,
+)
+def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedError):
+        model(**options)
