@@ -1,0 +1,99 @@
+"""The block cosine transform against scipy's, orthogonality, blocks at the edges, messages."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from scipy.fft import dctn
+from torch import Tensor
+
+from reference_impls.codecs.dct import WIRE_VERSION, BlockDCT, dct_matrix
+
+SHAPES = [(1,), (7,), (64,), (67,), (1, 1), (3, 5), (16, 8), (17, 23), (13, 1), (2, 3, 5), (4, 1, 9), ()]
+
+
+def values(shape: tuple[int, ...], seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).reshape(-1)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8, 40, 64])
+def test_the_matrix_is_orthonormal_and_its_first_row_is_the_mean(size: int) -> None:
+    matrix = dct_matrix(size).to(torch.float64)
+    torch.testing.assert_close(matrix @ matrix.T, torch.eye(size, dtype=torch.float64), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        matrix[0], torch.full((size,), size**-0.5, dtype=torch.float64), rtol=1e-6, atol=0
+    )
+
+
+def test_golden_coefficients() -> None:
+    """A ramp in one block of 4: c0 = 10 / 2, odd ones carry the slope, c2 = 0."""
+    (found,) = BlockDCT((4,), side=4).transform(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    torch.testing.assert_close(found, torch.tensor([5.0, -2.2304425, 0.0, -0.1585127]), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("side", [4, 8, 64])
+def test_every_block_is_scipy_s_and_comes_back(shape: tuple[int, ...], side: int) -> None:
+    codec, x = BlockDCT(shape, side), values(shape)
+    matrix = x.view(shape[0], -1) if len(shape) > 1 else x.view(1, -1)
+    regions, coefficients = codec.regions(), codec.transform(x)
+    assert sum(r.numel for r in regions) == x.numel()
+    assert all(r.h <= side and r.w <= side for r in regions)
+    for r, own in zip(regions, coefficients, strict=True):
+        blocks = own.view(r.rows, r.columns, r.h, r.w)
+        for i in range(r.rows):
+            for j in range(r.columns):
+                top, left = r.top + i * r.h, r.left + j * r.w
+                block = matrix[top : top + r.h, left : left + r.w].numpy()
+                expected = torch.from_numpy(dctn(block, type=2, norm="ortho"))
+                torch.testing.assert_close(blocks[i, j], expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(codec.inverse(coefficients), x, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_message_holds_the_k_largest_of_every_block(shape: tuple[int, ...]) -> None:
+    codec, x = BlockDCT(shape, side=8, k=5), values(shape)
+    wire = torch.empty(codec.wire_bytes(), dtype=torch.uint8)
+    codec.encode(x, wire)
+    bits = 0
+    for r, sent, own in zip(codec.regions(), codec.coefficients(wire), codec.transform(x), strict=True):
+        area, count = r.h * r.w, r.rows * r.columns
+        k = min(5, area)
+        places = 0 if k == area else -(-count * k * max(1, math.ceil(math.log2(area))) // 8)
+        bits += 8 * places + 32 * count * k
+        for there, all_of_it in zip(sent.view(count, area), own.view(count, area), strict=True):
+            largest = all_of_it.abs().argsort(descending=True)[:k]
+            assert torch.equal(there[largest], all_of_it[largest])
+            assert (there != 0).sum() <= k
+    assert 8 * codec.wire_bytes() == bits
+
+
+def test_golden_bytes() -> None:
+    """One block of 2 x 2, k = 2: places 0 and 3 at two bits each, then their values."""
+    assert WIRE_VERSION == 1
+    codec = BlockDCT((2, 2), side=2, k=2)
+    wire = torch.empty(codec.wire_bytes(), dtype=torch.uint8)
+    codec.encode(torch.tensor([3.0, 1.0, 1.0, 2.0]), wire)
+    sent = torch.tensor([3.5, 1.5])
+    assert wire[0].item() == 0 | 3 << 2
+    torch.testing.assert_close(wire[1:].clone().view(torch.float32), sent, rtol=1e-6, atol=0)
+
+
+def test_what_is_not_finite_makes_its_block_so_and_no_other() -> None:
+    for bad in (math.nan, math.inf):
+        codec, x = BlockDCT((16, 8), side=8, k=3), values((16, 8))
+        x[70] = bad  # in the lower block
+        wire = torch.empty(codec.wire_bytes(), dtype=torch.uint8)
+        codec.encode(x, wire)
+        out = codec.inverse(codec.coefficients(wire))
+        assert torch.isfinite(out[:64]).all()
+        assert not torch.isfinite(out[64:]).any()
+
+
+def test_compression_of_whole_blocks() -> None:
+    """32 of 4096 coefficients, 12 bits of place and 32 of value each: 93 times less than fp32."""
+    codec = BlockDCT((128, 64))
+    assert codec.wire_bytes() == 2 * 32 * (12 + 32) // 8
+    assert 128 * 64 * 4 / codec.wire_bytes() == pytest.approx(93.09, abs=0.01)
