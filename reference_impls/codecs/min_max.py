@@ -82,7 +82,7 @@ class MinMax:
             return
         codes, numbers = message.read(wire, numel)
         low, step = (message.spread(numbers[..., i], numel) for i in range(2))
-        torch.addcmul(low.expand(out.shape), codes.to(torch.float32), step.expand(out.shape), out=out)
+        out.copy_((codes.to(torch.float32) * step).add_(low))
 
     def _message(self) -> BlockMessage:
         return BlockMessage(self.bits, self.block_size, numbers=2)

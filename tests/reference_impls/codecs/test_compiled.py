@@ -9,7 +9,20 @@ import pytest
 import torch
 
 from reference_impls import compilation
-from reference_impls.codecs import dithering, exponential, lion_integers, nibbles, packed_integers, signs
+from reference_impls.codecs import (
+    dithering,
+    exponential,
+    lion_integers,
+    nibbles,
+    packed_integers,
+    scaled_rounding,
+    signs,
+    trits,
+)
+from reference_impls.codecs.geometric_levels import GeometricLevels
+from reference_impls.codecs.min_max import MinMax
+from reference_impls.codecs.natural import Natural
+from reference_impls.codecs.uniform_levels import UniformLevels
 from reference_impls.compilation import THRESHOLD, Compiled, PathRecord
 from reference_impls.randomness import Key
 from tests.support import require_compiler
@@ -113,6 +126,38 @@ def exponential_dithering():
     return [one, two, total, out]
 
 
+def levels():
+    x, results = numbers(D), []
+    for codec in (
+        UniformLevels(7, "l2", 500),
+        GeometricLevels(7, "linf", 0),
+        Natural(),
+        MinMax(3, 500),
+        MinMax(3, 0, "nearest"),
+    ):
+        wire = torch.empty(codec.wire_bytes(D), dtype=torch.uint8)
+        codec.encode(x, key(), wire)
+        out = torch.empty(D)
+        codec.decode(wire, out)
+        results += [wire, out]
+    return results
+
+
+def rounded_and_ternary():
+    x = numbers(D)
+    results = []
+    for rounding in ("stochastic", "nearest"):
+        codes = torch.empty(D, dtype=torch.int32)
+        results += [scaled_rounding.encode(x, torch.tensor([20.0]), 31, rounding, key(), codes), codes]
+    digits = torch.randint(0, 3, (5 * D + 2,), generator=torch.Generator().manual_seed(6))
+    wire = torch.empty(trits.wire_bytes(5 * D + 2), dtype=torch.uint8)
+    trits.pack(digits, wire)
+    back = torch.empty_like(digits)
+    trits.unpack(wire, back)
+    assert torch.equal(back, digits)
+    return [*results, wire, back]
+
+
 def lion_votes():
     u = numbers(D)
     codes = torch.empty(D, dtype=torch.int8)
@@ -129,6 +174,10 @@ FUNCTIONS = {
     any_width: {"packed_integers.pack_planes", "packed_integers.unpack_planes", "packed_integers.add_planes"},
     standard_dithering: {"dithering.encode", "dithering.decode"},
     exponential_dithering: {"exponential.encode", "exponential.add", "exponential.decode"},
+    levels: {"geometric_levels.encode", "geometric_levels.decode", "natural.encode", "natural.decode", "min_max.nearest",
+             "min_max.stochastic", "dithering.encode", "dithering.decode", "packed_integers.pack_planes",
+             "packed_integers.unpack_planes"},
+    rounded_and_ternary: {"scaled_rounding.stochastic", "scaled_rounding.nearest", "trits.join", "trits.split"},
     lion_votes: {"lion_integers.quantise"},
 }  # fmt: skip
 

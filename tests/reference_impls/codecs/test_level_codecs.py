@@ -1,0 +1,357 @@
+"""Codecs of levels: unbiased by test, within their variance, exact where they must be, loud about NaN, packed to the bit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls.codecs.geometric_levels import GeometricLevels
+from reference_impls.codecs.halves import Halves, power_for
+from reference_impls.codecs.min_max import MinMax
+from reference_impls.codecs.natural import Natural
+from reference_impls.codecs.uniform_levels import UniformLevels
+from reference_impls.errors import UnsupportedError
+from reference_impls.randomness import Key
+
+Coder = UniformLevels | GeometricLevels | MinMax | Natural | Halves
+CODECS: tuple[Coder, ...] = (
+    UniformLevels(7, "l2", 16),
+    UniformLevels(1, "linf", 0),
+    UniformLevels(127, "linf", 64, divisor=4),
+    GeometricLevels(3, "l2", 16),
+    GeometricLevels(7, "linf", 0),
+    MinMax(4, 16),
+    MinMax(1, 0),
+    MinMax(3, 16, "nearest"),
+    Natural(),
+    Halves("bf16"),
+    Halves("fp16"),
+)
+BLOCKS = {codec: getattr(codec, "block_size", 1) for codec in CODECS}
+UNBIASED = [codec for codec in CODECS if codec.unbiased]
+every_codec = pytest.mark.parametrize("codec", CODECS, ids=str)
+
+
+@pytest.fixture(autouse=True)
+def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled equals eager, which another test holds; here compiling would take longest."""
+    monkeypatch.setenv("BANDWISE_COMPILE", "0")
+
+
+def key(rank: int = 0, start: int = 0) -> Key:
+    return Key.of(seed=1, step=2, stage="levels", rank=rank, start=start)
+
+
+def message(codec: Coder, x: Tensor, k: Key | None = None) -> Tensor:
+    wire = torch.full((*x.shape[:-1], codec.wire_bytes(x.shape[-1])), 0xA5, dtype=torch.uint8)
+    codec.encode(x, k or key(), wire)
+    return wire
+
+
+def there_and_back(codec: Coder, x: Tensor, k: Key | None = None) -> Tensor:
+    out = torch.full_like(x, 77.0)
+    codec.decode(message(codec, x, k), out)
+    return out
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def batch(keys: list[Key]) -> Key:
+    return Key(torch.stack([k.words for k in keys]))
+
+
+def many(codec: Coder, x: Tensor, draws: int) -> Tensor:
+    """[draws, d] in float64: one row a stream."""
+    rows = x.expand(draws, -1).contiguous()
+    return there_and_back(codec, rows, batch([key(r) for r in range(draws)])).double()
+
+
+@pytest.mark.parametrize("codec", UNBIASED, ids=str)
+def test_unbiased(codec: Coder) -> None:
+    """Every coordinate's mean over 4000 draws is within 5 standard errors of the number (of 100 coordinates at once)."""
+    x = torch.linspace(0.05, 1, 100) * normal(100).sign()  # nothing so small that it is hardly ever sent
+    x[[3, 40]] = 0.0
+    seen = many(codec, x, 4000)
+    off = (seen.mean(0) - x.double()).abs()
+    assert bool((off <= 5 * seen.std(0) / 4000**0.5 + 1e-6 * x.abs()).all())
+    assert float((seen.std(0) > 0).double().mean()) > 0.7
+
+
+@pytest.mark.parametrize("codec", [c for c in CODECS if not c.unbiased], ids=str)
+def test_biased_where_they_say_so(codec: Coder) -> None:
+    x = normal(64)
+    seen = many(codec, x, 3)
+    assert torch.equal(seen[0], seen[2])  # nothing is drawn
+    assert not torch.equal(seen[0], x.double())
+
+
+def bound(codec: Coder, x: Tensor) -> float:
+    """What theory allows for E|C(x) - x|^2, block by block."""
+    if isinstance(codec, Natural):
+        return float(x.square().sum()) / 8
+    total = 0.0
+    for block in x.split(BLOCKS[codec] or x.numel()):
+        d, square, largest = block.numel(), float(block.square().sum()), float(block.abs().max())
+        if isinstance(codec, UniformLevels):
+            s = codec.levels / codec.divisor
+            both = min(d / s**2, math.sqrt(d) / s) * square
+            total += both if codec.norm == "l2" else d * largest**2 / (4 * s**2)
+        elif isinstance(codec, GeometricLevels):
+            norm = math.sqrt(square) if codec.norm == "l2" else largest
+            lowest = 2.0 ** (1 - codec.levels) * norm
+            total += square / 8 + d * lowest**2 / 4
+            if codec.norm == "l2":
+                t = math.sqrt(d) * 2.0 ** (1 - codec.levels)
+                total = min(total, total - square / 8 - d * lowest**2 / 4 + (1 / 8 + t * min(1, t)) * square)
+        elif isinstance(codec, MinMax):
+            step = float(block.max() - block.min()) / (2**codec.bits - 1)
+            total += d * step**2 / 4
+    return total
+
+
+@pytest.mark.parametrize("codec", UNBIASED, ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_variance_is_within_the_bound(codec: Coder, seed: int) -> None:
+    x = normal(256, seed=seed) * torch.logspace(-2 * seed, 0, 256)
+    error = float((many(codec, x, 200) - x.double()).square().sum(1).mean())
+    assert bound(codec, x) / 50 < error <= bound(codec, x)
+
+
+@every_codec
+@pytest.mark.parametrize("d", [*range(68), 1000])
+def test_any_length(codec: Coder, d: int) -> None:
+    x = normal(d, seed=d)
+    wire = message(codec, x)
+    back = there_and_back(codec, x)
+    size = BLOCKS[codec] or max(d, 1)
+    if isinstance(codec, UniformLevels | GeometricLevels):
+        assert len(wire) == math.ceil((2 * codec.levels).bit_length() * d / 8) + 4 * math.ceil(d / size)
+    elif isinstance(codec, MinMax):
+        assert len(wire) == math.ceil(codec.bits * d / 8) + 8 * math.ceil(d / size)
+    else:
+        assert len(wire) == (2 * d if isinstance(codec, Halves) else math.ceil(9 * d / 8))
+    assert bool(back.isfinite().all())
+    if d and not isinstance(codec, UniformLevels):  # those may turn a sign's magnitude into many times itself
+        assert float((back - x).abs().max()) <= 2 * float(x.abs().max()) * math.sqrt(min(d, size))
+
+
+@every_codec
+@pytest.mark.parametrize("d", [1, 5, 31, 67])
+def test_rows_are_as_they_would_be_alone(codec: Coder, d: int) -> None:
+    x = normal(3, d, seed=d) * torch.tensor([[1.0], [100.0], [0.01]])
+    keys = [key(r) for r in range(3)]
+    rows = message(codec, x, batch(keys))
+    assert torch.equal(rows, torch.stack([message(codec, x[r], keys[r]) for r in range(3)]))
+    out = torch.empty_like(x)
+    codec.decode(rows, out)
+    for r in range(3):
+        assert torch.equal(out[r], there_and_back(codec, x[r], keys[r]))
+
+
+@every_codec
+def test_zeros_are_zeros_and_signs_of_zero_do_not_matter(codec: Coder) -> None:
+    x = torch.tensor([0.0, -0.0] * 20)
+    assert there_and_back(codec, x).abs().tolist() == [0.0] * 40
+    mixed = torch.cat([x[:16], normal(16), x[:16]])  # a block of zeros beside others
+    assert bool(there_and_back(codec, mixed).isfinite().all())
+    if BLOCKS[codec] == 16 or isinstance(codec, Natural | Halves):
+        assert there_and_back(codec, mixed)[:16].abs().max() == 0
+
+
+@every_codec
+@pytest.mark.parametrize("magnitude", [1e-44, 1e-39, 1e-30, 1e-20, 1.0, 1e20, 3e38])
+def test_any_magnitude(codec: Coder, magnitude: float) -> None:
+    """Denormal and huge numbers: finite results on the scale of what was sent; the sum of squares does not overflow."""
+    x = torch.tensor([1.0, -1.0, 0.5, 0.25] * 8) * magnitude
+    back = there_and_back(codec, x)
+    if isinstance(codec, Halves) and codec.format == "fp16" and magnitude > 1:
+        assert bool(back.isinf().all())  # documented: who sends it scales first
+        return
+    if isinstance(codec, MinMax) and magnitude > 2e38:
+        assert not bool(back.isfinite().any())  # documented: a range beyond float32's
+        return
+    if isinstance(codec, UniformLevels | GeometricLevels) and codec.norm == "l2" and magnitude > 1e38:
+        assert not bool(back.isfinite().any())  # the norm itself is beyond float32
+        return
+    if getattr(codec, "divisor", 1) > 1 and magnitude > 1e38:
+        assert not bool(back.isfinite().any())  # and so is the divided one's
+        return
+    assert bool(back.isfinite().all())
+    assert float(back.abs().max()) <= 8 * magnitude + 2.0**-125
+
+
+@every_codec
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("at", [0, 20, 36])
+def test_what_is_not_finite_stays_so_and_spoils_no_other_block(codec: Coder, bad: float, at: int) -> None:
+    x = normal(37)
+    x[at] = bad
+    back = there_and_back(codec, x)
+    size = BLOCKS[codec] or 37
+    first = at // size * size
+    assert not bool(back[at].isfinite())
+    assert bool(back[:first].isfinite().all())
+    assert bool(back[first + size :].isfinite().all())
+    if size > 1:
+        assert not bool(back[first : first + size].isfinite().any())
+
+
+@every_codec
+def test_a_constant(codec: Coder) -> None:
+    x = torch.full((40,), -3.0)
+    back = there_and_back(codec, x)
+    if isinstance(codec, MinMax | Halves) or getattr(codec, "norm", "") == "linf":
+        if getattr(codec, "divisor", 1) == 1:
+            assert torch.equal(back, x)
+    else:
+        assert bool((back <= 0).all())
+
+
+def test_exact_where_it_should_be() -> None:
+    unit = torch.zeros(64)
+    unit[17] = -4.5
+    for codec in (UniformLevels(1, "l2", 0), UniformLevels(7, "l2", 16), GeometricLevels(5, "l2", 16)):
+        assert torch.equal(there_and_back(codec, unit), unit)  # basis vectors
+    powers = torch.tensor([sign * 2.0**e for e in range(-126, 128) for sign in (1, -1)])
+    assert torch.equal(there_and_back(Natural(), powers), powers)
+    geometric = torch.tensor([1.0, -0.5, 0.25, 0.125, 0.0, -0.125]) * 3
+    assert torch.equal(there_and_back(GeometricLevels(4, "linf", 0), geometric), geometric)
+    grid = torch.arange(-3.0, 13.0)
+    for rounding in ("nearest", "stochastic"):
+        assert torch.equal(there_and_back(MinMax(4, 16, rounding), grid), grid)  # type: ignore[arg-type]
+
+
+def shares(codec: Coder, x: Tensor, at: int, draws: int = 20_000) -> dict[float, float]:
+    found = many(codec, x, draws)[:, at]
+    values, counts = found.unique(return_counts=True)
+    return dict(zip(values.tolist(), (counts / draws).tolist(), strict=True))
+
+
+def close(share: float, p: float, draws: int = 20_000) -> bool:
+    return abs(share - p) <= 5 * math.sqrt(p * (1 - p) / draws)
+
+
+def test_worked_examples() -> None:
+    found = shares(Natural(), torch.tensor([2.5]), 0)
+    assert set(found) == {2.0, 4.0}
+    assert close(found[2.0], 3 / 4)
+    found = shares(Natural(), torch.tensor([2.0**-127]), 0)  # subnormal
+    assert set(found) == {0.0, 2.0**-126}
+    assert close(found[0.0], 1 / 2)
+    found = shares(GeometricLevels(2, "linf", 0), torch.tensor([-0.3, 1.0, 0.6]), 0)  # levels 1, 1/2, 0
+    assert set(found) == {-0.5, 0.0}
+    assert close(found[-0.5], 0.6)
+    found = shares(GeometricLevels(3, "linf", 0), torch.tensor([-0.3, 1.0]), 0)  # -0.3: -1/2 in one of five
+    assert set(found) == {-0.5, -0.25}
+    assert close(found[-0.5], 0.2)
+    found = shares(UniformLevels(1, "l2", 0), torch.tensor([3.0, -4.0]), 1)  # s = 1: {-N, 0}
+    assert set(found) == {-5.0, 0.0}
+    assert close(found[-5.0], 0.8)
+
+
+def test_natural_is_worst_at_four_thirds() -> None:
+    def relative(x: float) -> float:
+        return float((many(Natural(), torch.tensor([x]), 20_000) - x).square().mean()) / x**2
+
+    assert relative(4 / 3) == pytest.approx(1 / 8, rel=0.03)
+    assert relative(1.1) < 0.09
+    assert relative(1.8) < 0.06
+
+
+def test_qsgd_sends_few_non_zeros() -> None:
+    """Lemma 3.1: E|Q(v)|_0 <= s (s + sqrt d)."""
+    for d, s in ((512, 1), (512, 4), (4096, 1), (4096, 16)):
+        seen = many(UniformLevels(s, "l2", 0), normal(d), 50)
+        assert 0.3 * s * math.sqrt(d) < float((seen != 0).sum(1).double().mean()) <= s * (s + math.sqrt(d))
+
+
+def test_nearest_is_the_nearest() -> None:
+    x = normal(500)
+    back = there_and_back(MinMax(5, 0, "nearest"), x)
+    step = float(x.max() - x.min()) / 31
+    assert float((back - x).abs().max()) <= step / 2 * 1.0001
+
+
+def test_the_divisor_costs_its_square() -> None:
+    """Rounding x / n onto the same levels: n^2 times the variance, which is what `qsgd-published` measures."""
+    x = normal(400)
+    errors = [
+        float((many(UniformLevels(127, "linf", 0, divisor=n), x, 60) - x).square().mean()) for n in (1, 4, 16)
+    ]
+    assert errors[1] / errors[0] == pytest.approx(16, rel=0.15)
+    assert errors[2] / errors[0] == pytest.approx(256, rel=0.15)
+
+
+def test_power_for_leaves_room_for_every_sum() -> None:
+    for n in (1, 2, 3, 7, 8, 64, 1024):
+        for largest in (1e-45, 1e-30, 6e-8, 1.0, 1.999, 2.0, 65504.0, 1e5, 3.4e38):
+            top = float(torch.tensor(largest))
+            k = power_for(top, n)
+            scaled = torch.tensor(top) * 2.0**k
+            total = sum([scaled.to(torch.float16)] * n, torch.zeros((), dtype=torch.float16))
+            assert bool(total.isfinite())
+            assert float(scaled) * n <= 2**15
+            assert float(scaled) * n > 2**12 or k == 126
+    assert power_for(0.0, 4) == power_for(math.inf, 4) == power_for(math.nan, 4) == 0
+
+
+def by_hand(bits: int, codes: list[int], numbers: list[float]) -> bytes:
+    """Fewer than 32 codes: one string of bits, least significant first; then float32."""
+    whole = sum(code << (bits * i) for i, code in enumerate(codes))
+    floats = torch.tensor(numbers, dtype=torch.float32)
+    return whole.to_bytes(-(-bits * len(codes) // 8), "little") + floats.numpy().tobytes()
+
+
+def test_golden_bytes() -> None:
+    """What nothing random decides, written down by hand from the formats' descriptions."""
+    x = torch.tensor([7.0, -6.0, 1.0, 0.0, -14.0])
+    assert bytes(message(UniformLevels(7, "linf", 4), x).tolist()) == by_hand(4, [14, 1, 8, 7, 0], [7, 14])
+    x = torch.tensor([1.0, -0.5, 0.25, 0.0, -8.0])
+    assert bytes(message(GeometricLevels(3, "linf", 4), x).tolist()) == by_hand(3, [6, 1, 4, 3, 0], [1, 8])
+    x = torch.tensor([-3.0, 12.0, 0.0, 5.0, 2.0])
+    assert bytes(message(MinMax(4, 4), x).tolist()) == by_hand(4, [0, 15, 3, 8, 0], [-3, 1, 2, 0])
+    x = torch.tensor([1.0, -2.0, 0.0, -0.25, math.inf])
+    assert bytes(message(Natural(), x).tolist()) == by_hand(9, [127, 256 + 128, 0, 256 + 125, 255], [])
+    x = torch.tensor([1.0, -2.0])
+    assert bytes(message(Halves("bf16"), x).tolist()) == bytes.fromhex("803f00c0")
+    assert bytes(message(Halves("fp16"), x).tolist()) == bytes.fromhex("003c00c0")
+
+
+def test_golden_draws() -> None:
+    """What the stream decides: the documented draw, at the element's index."""
+    x = normal(11)
+    u = key(start=5).uniform(11).double()
+    back = there_and_back(UniformLevels(3, "linf", 0), x, key(start=5)).double()
+    z = (x.abs() / x.abs().max() * 3).double()
+    q = z.floor() + (u < z - z.floor())
+    torch.testing.assert_close(back, q * x.sign() * x.abs().max() / 3)
+    low = 2.0 ** x.abs().log2().floor()
+    r = key(start=5).bits(11) & 0x7FFFFF
+    up = r < ((x.abs() / low - 1) * 2**23).round()
+    assert torch.equal(there_and_back(Natural(), x, key(start=5)), x.sign() * torch.where(up, 2 * low, low))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: UniformLevels(0),
+        lambda: UniformLevels(1 << 15),
+        lambda: UniformLevels(7, "l1"),  # type: ignore[arg-type]
+        lambda: UniformLevels(7, "l2", -1),
+        lambda: GeometricLevels(0),
+        lambda: GeometricLevels(101),
+        lambda: GeometricLevels(3, "l1"),  # type: ignore[arg-type]
+        lambda: MinMax(0),
+        lambda: MinMax(17),
+        lambda: MinMax(4, 16, "up"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_cannot_be_is_refused(make: Callable[[], Coder]) -> None:
+    with pytest.raises(UnsupportedError):
+        make()
