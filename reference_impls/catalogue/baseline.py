@@ -75,4 +75,18 @@ ENTRIES: Mapping[str, Entry] = {
         "2411.16462",
         "Lion by the sign of a bf16 all-reduce of its updates",
     ),
+    "ef-sign-adam": Entry(
+        f"{ALGORITHMS}.ef_signsgd:EFSignSGD",
+        "baseline",
+        "2008.11343",
+        "AdamW on 1-bit gradients with error feedback: what freezing the variance is there to avoid",
+        preset={
+            "optimizer": "adamw",
+            "form": "two-phase",
+            "granularity": "bucket",
+            "error_feedback": True,
+            "hierarchical": False,
+            "norm": "l2",
+        },
+    ),
 }

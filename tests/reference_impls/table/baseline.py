@@ -29,4 +29,6 @@ ROWS: tuple[Row, ...] = (
         flips=0.05,
         plain=("lion", {}),
     ),
+    Row("ef-sign-adam", "ef-sign-adam", exact=True, plain=("adamw", {})),
+    Row("ef-sign-adam-warm-up", "ef-sign-adam", {"warmup_steps": 4}, close=1e-3),
 )
