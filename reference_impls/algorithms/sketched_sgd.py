@@ -199,7 +199,7 @@ class SketchedSGDTheory(Sketched):
         sketch.decode(table, estimates)
         heavy = ~(estimates.square() < sketch.squared_norm(table) / k)
         drawn = shard.key("others", shared=True).bits(shard.d, table.device).long()
-        return largest(torch.where(heavy, magnitude(estimates.to(torch.float32)) + _HEAVY, drawn), k)
+        return largest(torch.where(heavy, magnitude(estimates.to(torch.float32)).long() + _HEAVY, drawn), k)
 
     def update(self, shard: Shard, reduced: Tensor) -> None:
         shard.params.sub_(reduced)

@@ -1,0 +1,230 @@
+"""Count-Sketch: hashes that are exact, linearity, estimates without bias, heavy coordinates found."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls.codecs import count_sketch
+from reference_impls.codecs.count_sketch import CountSketch
+from reference_impls.errors import UnsupportedError
+
+P = (1 << 31) - 1
+
+
+def table_of(sketch: CountSketch, x: Tensor) -> Tensor:
+    table = torch.full((*x.shape[:-1], sketch.rows, sketch.columns), 5.0, dtype=x.dtype)
+    sketch.encode(x, table)
+    return table
+
+
+def estimate(sketch: CountSketch, table: Tensor, d: int) -> Tensor:
+    out = torch.full((*table.shape[:-2], d), 9.0, dtype=table.dtype)
+    sketch.decode(table, out)
+    return out
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("start", [0, 12345, (1 << 30) - 300])
+def test_hashes_are_those_of_exact_integers(start: int) -> None:
+    """Python's integers have no limit; the last coordinates that are admitted come closest to overflow."""
+    sketch = CountSketch(3, 1000003, seed=7, start=start)
+    for row in range(3):
+        a = count_sketch._coefficients(7, row)
+        columns, signs = sketch.hashes(row, 300)
+        for i in range(300):
+            h = sum(c * (start + i) ** power for power, c in enumerate(a)) % P
+            assert columns[i] == ((h // 2) * 1000003) >> 30
+            assert signs[i] == (1 if h % 2 else -1)
+
+
+@pytest.mark.parametrize("coefficients", [(P - 1,) * 4, (0, 0, 0, P - 1), (P - 1, 0, 0, 0), (0,) * 4])
+def test_hashes_do_not_overflow_with_extreme_coefficients(
+    coefficients: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(count_sketch, "_coefficients", lambda seed, row: coefficients)
+    start = (1 << 30) - 50
+    columns, _ = CountSketch(1, 1 << 30, start=start).hashes(0, 50)
+    for i in range(50):
+        assert columns[i] == sum(c * (start + i) ** p for p, c in enumerate(coefficients)) % P // 2
+
+
+def test_golden_hashes() -> None:
+    """Frozen: a change of these changes every run; raise HASH_VERSION."""
+    assert count_sketch.HASH_VERSION == 1
+    columns, signs = CountSketch(5, 1000, seed=3).hashes(2, 8)
+    assert (columns.tolist(), signs.int().tolist()) == GOLDEN
+    assert count_sketch._coefficients(0, 0) == COEFFICIENTS
+
+
+COEFFICIENTS = (1329515510, 862290606, 1577034662, 2034816193)
+GOLDEN = ([823, 912, 636, 344, 380, 90, 822, 920], [1, 1, 1, 1, 1, -1, 1, -1])
+
+
+def test_columns_are_uniform_and_signs_are_fair() -> None:
+    """Chi-square of columns within 6 standard deviations; mean of signs and of products of two within 5.
+
+    Not of products of four: H has constant third differences, so within one hash these repeat themselves; they are
+    independent over seeds, as the next test says.
+    """
+    d, c = 60_000, 100
+    for row in range(5):
+        columns, signs = CountSketch(5, c, seed=1).hashes(row, d)
+        counts = torch.bincount(columns, minlength=c).double()
+        chi = float(((counts - d / c) ** 2 / (d / c)).sum())
+        assert counts.numel() == c
+        assert abs(chi - (c - 1)) < 6 * math.sqrt(2 * (c - 1))
+        pairs = signs.view(-1, 2)
+        for product in (signs, pairs.prod(1)):
+            assert abs(float(product.double().mean())) < 5 / math.sqrt(product.numel())
+
+
+@pytest.mark.parametrize("distance", [1, 2, 1000])
+def test_four_coordinates_have_independent_signs_over_seeds(distance: int) -> None:
+    """All 16 patterns of the signs of four coordinates come up as often, over rows and seeds."""
+    patterns = torch.zeros(16)
+    for seed in range(400):
+        for row in range(5):
+            _, signs = CountSketch(5, 10, seed=seed).hashes(row, 3 * distance + 1)
+            code = sum(int(signs[i * distance] > 0) << i for i in range(4))
+            patterns[code] += 1
+    chi = float(((patterns - 125) ** 2 / 125).sum())
+    assert chi < 15 + 5 * math.sqrt(30)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 2e-5)])
+def test_linear(dtype: torch.dtype, tolerance: float) -> None:
+    sketch, (x, y) = CountSketch(5, 200), normal(2, 5000).to(dtype)
+    both = table_of(sketch, 3 * x - 0.7 * y)
+    torch.testing.assert_close(
+        both, 3 * table_of(sketch, x) - 0.7 * table_of(sketch, y), rtol=0, atol=tolerance * 10
+    )
+    assert both.abs().max() > 1
+    whole = torch.tensor([3.0, -4.0] * 500)  # integers: exact in any order
+    assert torch.equal(table_of(sketch, whole + 8), table_of(sketch, whole) + table_of(sketch, whole * 0 + 8))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 5])
+def test_estimates_are_unbiased_over_seeds(rows: int) -> None:
+    """All coordinates: the mean error over seeds within 5 standard errors of 0; not exact in a single one."""
+    d, seeds = 60, 800
+    x = normal(d, seed=4)
+    errors = torch.stack(
+        [estimate(s, table_of(s, x), d) - x for s in (CountSketch(rows, 20, seed=k) for k in range(seeds))]
+    )
+    z = errors.mean(0) / (errors.std(0) / math.sqrt(seeds))
+    assert errors.std(0).min() > 0.1
+    assert z.abs().max() < 5
+    assert 0.5 < float(z.square().mean()) < 2
+
+
+def test_one_row_has_the_variance_of_theory() -> None:
+    """E (estimate - x_j)^2 = (|x|^2 - x_j^2) / c for pairwise independent columns."""
+    d, c, seeds = 200, 25, 2000
+    x = normal(d, seed=2)
+    errors = torch.stack(
+        [estimate(s, table_of(s, x), d) - x for s in (CountSketch(1, c, seed=k) for k in range(seeds))]
+    )
+    expected = ((x.square().sum() - x.square()) / c).mean()
+    assert abs(float(errors.square().mean() / expected) - 1) < 0.05
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_all_planted_heavy_coordinates_are_found(seed: int) -> None:
+    x = normal(5000, seed=seed)
+    heavy = torch.randperm(5000, generator=torch.Generator().manual_seed(seed))[:20]
+    x[heavy] = torch.where(torch.arange(20) % 2 == 0, 40.0, -40.0).double()  # negative ones as well
+    sketch = CountSketch(5, 2000, seed=seed)
+    found = estimate(sketch, table_of(sketch, x), 5000).abs().topk(20).indices
+    assert set(found.tolist()) == set(heavy.tolist())
+
+
+def test_exact_where_no_two_coordinates_share_a_cell() -> None:
+    d = 6
+    for seed in range(200):
+        sketch = CountSketch(1, 64, seed=seed)
+        columns, _ = sketch.hashes(0, d)
+        if columns.unique().numel() == d:
+            break
+    else:
+        raise AssertionError("no injective seed")
+    x = normal(d).float()
+    assert torch.equal(estimate(sketch, table_of(sketch, x), d), x)
+
+
+def test_the_norm_is_estimated() -> None:
+    x = normal(3, 4000, seed=9)
+    sketch = CountSketch(7, 1500)
+    found = sketch.squared_norm(table_of(sketch, x))
+    assert found.shape == (3,)
+    torch.testing.assert_close(found, x.square().sum(-1), rtol=0.1, atol=0)
+
+
+def test_a_part_of_a_vector_has_the_hashes_that_it_has_in_the_whole() -> None:
+    x = normal(1000)
+    whole = table_of(CountSketch(3, 50), x)
+    parts = table_of(CountSketch(3, 50), x[:300]) + table_of(CountSketch(3, 50, start=300), x[300:])
+    torch.testing.assert_close(whole, parts, rtol=0, atol=1e-12)
+
+
+def test_rows_of_a_batch_are_sketched_as_they_would_be_alone() -> None:
+    sketch, x = CountSketch(3, 40), normal(2, 3, 100)
+    tables = table_of(sketch, x)
+    estimates = estimate(sketch, tables, 100)
+    for i in range(2):
+        for j in range(3):
+            assert torch.equal(tables[i, j], table_of(sketch, x[i, j]))
+            assert torch.equal(estimates[i, j], estimate(sketch, tables[i, j], 100))
+
+
+def test_compiled_equals_eager_to_the_bit() -> None:
+    d = 70_000
+    sketch = CountSketch(3, 5000)
+    compiled = sketch.hashes(1, d)
+    words = torch.tensor([*count_sketch._coefficients(0, 1), 5000, 0])
+    eager = torch.empty(d, dtype=torch.int32), torch.empty(d)
+    count_sketch._hash.eager(*eager, words)
+    assert all(torch.equal(a, b) for a, b in zip(compiled, eager, strict=True))
+    rows = normal(5, d).float()
+    found, expected = torch.empty(d), rows.median(0).values
+    count_sketch._median(found, rows)
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 5, 7])
+def test_the_median_is_the_middle_one(rows: int) -> None:
+    values = normal(rows, 50)
+    out = torch.empty(50, dtype=torch.float64)
+    count_sketch._median(out, values)
+    assert torch.equal(out, values.sort(0).values[rows // 2])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_not_finite_stays_so_in_table_and_estimate(bad: float) -> None:
+    sketch, x = CountSketch(3, 50), normal(100)
+    x[33] = bad
+    table = table_of(sketch, x)
+    assert int((~torch.isfinite(table)).sum()) == 3
+    assert not torch.isfinite(estimate(sketch, table, 100)[33])
+
+
+def test_tables_have_the_same_bits_every_time() -> None:
+    sketch, x = CountSketch(5, 300), normal(100_000).float()
+    first = table_of(sketch, x)
+    assert all(torch.equal(first, table_of(sketch, x)) for _ in range(3))
+
+
+def test_impossible_sketches_are_refused() -> None:
+    for rows in (0, 2, 4):
+        with pytest.raises(UnsupportedError, match="odd"):
+            CountSketch(rows, 10)
+    with pytest.raises(UnsupportedError, match="columns"):
+        CountSketch(1, 0)
+    with pytest.raises(UnsupportedError, match="2\\^30"):
+        CountSketch(1, 10, start=(1 << 30) - 5).hashes(0, 6)

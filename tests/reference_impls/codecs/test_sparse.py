@@ -1,0 +1,150 @@
+"""The largest coordinates as a message: which, to the byte, whatever the length, the ties and the values."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls.codecs.selection import kept, largest, magnitude
+from reference_impls.codecs.sparse import WIRE_VERSION, TopK
+from reference_impls.errors import UnsupportedError
+from reference_impls.randomness import Key
+
+KEY = Key.of(seed=0, step=0, stage="test")
+FORMS = [
+    (values, indices) for values in ("fp32", "fp16", "bf16") for indices in ("packed", "int32", "bitmap")
+]
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def through(codec: TopK, x: Tensor) -> Tensor:
+    wire = torch.full((*x.shape[:-1], codec.wire_bytes(x.shape[-1])), 0xA5, dtype=torch.uint8)
+    codec.encode(x, KEY, wire)
+    out = torch.full(x.shape, 7.0)
+    codec.decode(wire, out)
+    return out
+
+
+def by_sorting(x: Tensor, k: int) -> Tensor:
+    """What must come out: Python's own sort by (-|x|, index)."""
+    order = sorted(range(x.numel()), key=lambda i: (-abs(float(x[i])), i))
+    out = torch.zeros_like(x)
+    out[order[:k]] = x[order[:k]]
+    return out
+
+
+@pytest.mark.parametrize("ratio", [0.01, 0.3, 0.5, 1.0])
+@pytest.mark.parametrize("indices", ["packed", "int32", "bitmap"])
+def test_the_largest_come_back_at_every_length(ratio: float, indices: str) -> None:
+    codec = TopK(ratio, "fp32", indices)
+    for d in range(68):
+        x = normal(d, seed=d)
+        assert torch.equal(through(codec, x), by_sorting(x, kept(ratio, d)))
+
+
+@pytest.mark.parametrize("d", [5, 64, 67, 1000])
+def test_ties_go_to_the_lowest_index(d: int) -> None:
+    x = torch.randint(-2, 3, (d,), generator=torch.Generator().manual_seed(d)).float()
+    assert torch.equal(through(TopK(0.37), x), by_sorting(x, kept(0.37, d)))
+    assert torch.equal(largest(torch.zeros(d, dtype=torch.int32), 3), torch.arange(3))
+    assert torch.equal(
+        through(TopK(0.4), torch.full((d,), -1.5)).nonzero().view(-1), torch.arange(kept(0.4, d))
+    )
+
+
+@pytest.mark.parametrize(("values", "indices"), FORMS)
+def test_a_row_encodes_as_it_would_alone(values: str, indices: str) -> None:
+    codec, x = TopK(0.2, values, indices), normal(3, 2, 77)
+    together = through(codec, x)
+    for i in range(3):
+        for j in range(2):
+            assert torch.equal(together[i, j], through(codec, x[i, j]))
+            assert int((together[i, j] != 0).sum()) == 15
+
+
+@pytest.mark.parametrize(("values", "indices"), FORMS)
+@pytest.mark.parametrize("d", [1, 2, 3, 31, 32, 33, 1000, 1024, 1025])
+@pytest.mark.parametrize("ratio", [0.001, 0.1, 1.0])
+def test_the_message_is_as_long_as_the_formula_says(values: str, indices: str, d: int, ratio: float) -> None:
+    k = max(1, math.floor(ratio * d))
+    width = {"packed": k * max(1, math.ceil(math.log2(d))), "int32": 32 * k, "bitmap": d}[indices]
+    expected = (0 if k == d else math.ceil(width / 8)) + k * (4 if values == "fp32" else 2)
+    assert TopK(ratio, values, indices).wire_bytes(d) == expected
+
+
+@pytest.mark.parametrize(("values", "indices"), FORMS)
+@pytest.mark.parametrize("ratio", [0.001, 0.1, 0.999, 1.0])
+def test_more_elements_never_take_fewer_bytes(values: str, indices: str, ratio: float) -> None:
+    lengths = [TopK(ratio, values, indices).wire_bytes(d) for d in range(3000)]
+    assert lengths == sorted(lengths)
+    assert lengths[0] == 0
+
+
+def test_golden_bytes() -> None:
+    assert WIRE_VERSION == 1
+    x = torch.zeros(40)
+    x[3], x[17], x[39] = 1.0, -2.0, 0.5
+    expected = {  # places 3, 17, 39 of 6 bits: 000011 010001 100111 from the lowest bit on
+        "packed": bytes([0b01000011, 0b01110100, 0b10]),
+        "int32": bytes([3, 0, 0, 0, 17, 0, 0, 0, 39, 0, 0, 0]),
+        "bitmap": None,
+    }
+    for indices, places in expected.items():
+        codec = TopK(0.08, "bf16", indices)
+        wire = torch.zeros(codec.wire_bytes(40), dtype=torch.uint8)
+        codec.encode(x, KEY, wire)
+        if places is None:  # signs: element 3 of word 0 in bit 0; elements 32.. in order
+            places = bytes([8, 0, 2, 0, 0b10000000])
+        assert bytes(wire.tolist()) == places + bytes([0x80, 0x3F, 0x00, 0xC0, 0x00, 0x3F])
+
+
+@pytest.mark.parametrize("d", [10, 100, 5000])
+@pytest.mark.parametrize("ratio", [0.01, 0.1, 0.5])
+def test_a_contraction_by_one_minus_k_over_d(d: int, ratio: float) -> None:
+    bound = 1 - kept(ratio, d) / d
+    for seed in range(5):
+        x = normal(d, seed=seed).double()
+        lost = (x - through(TopK(ratio), x.float()).double()).square().sum()
+        assert lost <= bound * x.square().sum() * (1 + 1e-6)
+    flat = torch.ones(d)  # the worst case, in which the bound is reached
+    lost = (flat - through(TopK(ratio), flat)).square().sum()
+    torch.testing.assert_close(float(lost), bound * d)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_not_finite_is_sent_first(bad: float) -> None:
+    x = normal(1000) * 1e30
+    x[777] = bad
+    for values, indices in FORMS:
+        out = through(TopK(0.001, values, indices), x)
+        assert not torch.isfinite(out[777])
+        assert int((out != 0).sum()) == 1
+    assert int(magnitude(torch.tensor(float("nan")))) > int(magnitude(torch.tensor(float("inf"))))
+
+
+def test_zeros_denormals_and_huge_values() -> None:
+    assert torch.equal(through(TopK(0.5), torch.zeros(9)), torch.zeros(9))
+    x = torch.tensor([1e-45, -3e-45, 0.0, -0.0, 3e38, -3.4e38])
+    assert torch.equal(through(TopK(0.5), x), torch.tensor([0.0, -3e-45, 0, 0, 3e38, -3.4e38]))
+
+
+def test_narrow_values_are_rounded_and_never_made_infinite() -> None:
+    x = torch.tensor([1e5, -1e38, 1.0 + 2**-12, 3.0])
+    assert through(TopK(1.0, "fp16"), x).tolist() == [65504.0, -65504.0, 1.0, 3.0]
+    assert torch.equal(through(TopK(1.0, "bf16"), x), x.bfloat16().float())
+
+
+def test_impossible_options_say_what_is_possible() -> None:
+    for ratio in (0.0, -0.1, 1.01, float("nan")):
+        with pytest.raises(UnsupportedError, match=r"\(0, 1\]"):
+            TopK(ratio)
+    with pytest.raises(UnsupportedError, match="did you mean 'fp16'"):
+        TopK(0.1, "float16")
+    with pytest.raises(UnsupportedError, match="bitmap"):
+        TopK(0.1, indices="bits")

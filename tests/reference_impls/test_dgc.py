@@ -1,0 +1,161 @@
+"""Deep Gradient Compression against its rule written down, and its special cases."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from reference_impls import SimulatedCluster
+from reference_impls.algorithms.dgc import DGC
+from reference_impls.codecs.selection import kept
+from reference_impls.errors import UnsupportedError
+
+
+def cluster(name, n, sizes, *, lr=0.1, **options):
+    start = [normal(d, seed=100 + i) for i, d in enumerate(sizes)]
+    return SimulatedCluster(name, start, n, lr=lr, **options)
+
+
+def normal(*shape, seed=0):
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return (x * 1024).round() / 1024
+
+
+def advance(workers, rows, sizes):
+    workers.step([list(row.split(sizes)) for row in rows])
+    return torch.cat(workers.parameters(0)).clone()
+
+
+def slot(workers, n, name):
+    return torch.stack([torch.cat(workers.state(r, name)) for r in range(n)])
+
+
+@pytest.mark.parametrize("masking", [True, False])
+@pytest.mark.parametrize("nesterov", [True, False])
+@pytest.mark.parametrize("granularity", ["tensor", "model"])
+@pytest.mark.parametrize("clip", [0.0, 3.0])
+def test_the_rule_written_down_gives_the_same(masking, nesterov, granularity, clip):
+    n, sizes, ratio, m, decay, lr = 3, [40, 7, 60], 0.1, 0.9, 0.01, 0.1
+    d = sum(sizes)
+    cuts = sizes if granularity == "tensor" else [d]
+    workers = cluster(
+        "dgc", n, sizes, lr=lr, ratio=ratio, masking=masking, nesterov=nesterov, granularity=granularity,
+        local_clip=clip, momentum=m, weight_decay=decay,
+    )  # fmt: skip
+    x = torch.cat(workers.parameters(0)).clone()
+    u, v = torch.zeros(n, d, dtype=torch.float64), torch.zeros(n, d, dtype=torch.float64)
+    for t in range(5):
+        g = normal(n, d, seed=t)
+        given = g.clone()
+        if clip:
+            g = g * (clip / math.sqrt(n) / g.norm(dim=1, keepdim=True)).clamp(max=1)
+        total = torch.zeros(d, dtype=torch.float64)
+        for i in range(n):
+            local = g[i] + decay * x
+            u[i] = m * u[i] + local
+            v[i] += local + m * u[i] if nesterov else u[i]
+            first = 0
+            for length in cuts:
+                part = v[i, first : first + length]
+                places = part.abs().topk(kept(ratio, length)).indices + first
+                total[places] += v[i, places].float().double() / n
+                v[i, places] -= v[i, places].float().double()
+                if masking:
+                    u[i, places] = 0
+                first += length
+        x = x - lr * total
+        torch.testing.assert_close(advance(workers, given, sizes), x, rtol=0, atol=1e-9)
+        torch.testing.assert_close(slot(workers, n, "momentum"), u, rtol=0, atol=1e-9)
+        torch.testing.assert_close(slot(workers, n, "velocity"), v, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(("masking", "momentum"), [(False, 0.9), (True, 0.0)])
+def test_sending_all_is_sgd_with_momentum_or_with_masking_without(masking, momentum):
+    """At ratio 1 masking stops all momentum."""
+    n, sizes = 4, [30, 5]
+    ours = cluster("dgc", n, sizes, ratio=1.0, masking=masking, momentum=0.9)
+    plain = cluster("allreduce-sgd", n, sizes, momentum=momentum)
+    for t in range(6):
+        g = normal(n, 35, seed=t)
+        torch.testing.assert_close(advance(ours, g, sizes), advance(plain, g, sizes), rtol=0, atol=1e-6)
+    assert slot(ours, n, "velocity").abs().max() < 1e-6
+
+
+def test_without_momentum_nothing_is_lost():
+    n, sizes, steps = 3, [50, 50], 15
+    workers = cluster("dgc", n, sizes, lr=1.0, ratio=0.05, momentum=0.0)
+    start, given = torch.cat(workers.parameters(0)).clone(), torch.zeros(100, dtype=torch.float64)
+    for t in range(steps):
+        g = normal(n, 100, seed=t)
+        end = advance(workers, g, sizes)
+        given += g.mean(0)
+    left = slot(workers, n, "velocity").mean(0)
+    torch.testing.assert_close(start - end + left, given, rtol=0, atol=1e-6)
+    assert left.abs().max() > 0.1
+
+
+def test_local_accumulation_of_momentum_equals_dense_momentum_between_two_sendings():
+    """What momentum correction is for: a coordinate sent every T-th step has then received all its velocities."""
+    n, d, m = 2, 10, 0.9
+    workers = cluster("dgc", n, [d], lr=1.0, ratio=0.1, momentum=m)
+    g = torch.full((n, d), 1 / 1024, dtype=torch.float64)
+    g[:, 0] = 64.0  # always sent
+    start = workers.parameters(0)[0].clone()
+    for _ in range(5):
+        advance(workers, g, [d])
+    g[:, 0] = 0
+    g[:, 7] = 8.0  # sent now, for the first time
+    moved = start - advance(workers, g, [d])
+    u = v = 0.0
+    for t in range(6):
+        u = m * u + (1 / 1024 if t < 5 else 8.0)
+        v += u
+    assert float(moved[7]) == pytest.approx(v, abs=1e-6)
+    assert float(slot(workers, n, "momentum")[0, 7]) == 0
+    assert float(moved[1]) == 0
+
+
+def test_the_warm_up_falls_as_in_the_paper():
+    method = DGC(ratio=0.001, warmup_steps=8, warmup_stages=4)
+    shares = [method.share(t) for t in range(10)]
+    assert shares == pytest.approx(
+        [0.25119] * 2 + [0.0631] * 2 + [0.01585] * 2 + [0.00398] * 2 + [0.001] * 2, rel=1e-3
+    )
+    assert len(method.steady()) == 5
+    assert all(s.warmup_steps == 0 for s in method.steady().values())
+    workers = cluster("dgc", 2, [1000], ratio=0.001, warmup_steps=4)
+    for t in range(5):
+        advance(workers, normal(2, 1000, seed=t), [1000])
+        assert workers.kind == f"ratio-{DGC(ratio=0.001, warmup_steps=4).share(t):.4g}"
+
+
+def test_a_small_gradient_is_not_clipped_and_a_large_one_to_the_norm():
+    for scale, expected in ((1e-3, 1.0), (1e3, None)):
+        workers = cluster("dgc", 4, [50], lr=1.0, ratio=1.0, masking=False, local_clip=2.0, momentum=0.0)
+        start = workers.parameters(0)[0].clone()
+        g = normal(1, 50).expand(4, 50) * scale
+        moved = start - advance(workers, g, [50])
+        if expected:
+            torch.testing.assert_close(moved, g[0], rtol=0, atol=1e-9)
+        else:
+            assert float(moved.norm()) == pytest.approx(2.0 / 2)  # clip / sqrt(4), the same on all workers
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("clip", [0.0, 1.0])
+def test_what_is_not_finite_on_one_rank_shows_on_all(bad, clip):
+    workers, g = cluster("dgc", 3, [100], ratio=0.01, local_clip=clip), normal(3, 100)
+    g[2, 77] = bad
+    advance(workers, g, [100])
+    assert all(not torch.isfinite(workers.parameters(r)[0]).all() for r in range(3))
+
+
+def test_impossible_options_are_refused():
+    for options in (
+        {"ratio": 0}, {"granularity": "bucket"}, {"local_clip": -1.0}, {"local_clip": float("nan")},
+        {"warmup_steps": -1}, {"warmup_stages": 0},
+    ):  # fmt: skip
+        with pytest.raises(UnsupportedError):
+            cluster("dgc", 2, [10], **options)

@@ -1,0 +1,287 @@
+"""Sketched-SGD in both versions and gs-SGD: special cases, nothing lost, the same for any number of workers, traffic."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from reference_impls import SimulatedCluster
+from reference_impls.codecs.count_sketch import CountSketch
+from reference_impls.codecs.selection import kept
+from reference_impls.errors import UnsupportedError
+from reference_impls.reducers import folds
+
+NAMES = ("sketched-sgd", "gs-sgd")
+SHAPES = [(20, 10), (30,), (5, 8), ()]  # 240 sketched, 31 dense
+D = 271
+DENSE = torch.cat([torch.zeros(200), torch.ones(30), torch.zeros(40), torch.ones(1)]).bool()
+SIZES = {"ratio": 0.1, "column_ratio": 0.3}
+
+
+def normal(*shape, seed=0):
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return (x * 1024).round() / 1024
+
+
+def cluster(name, n, shapes=SHAPES, *, lr=1.0, dtype=torch.float64, **options):
+    return SimulatedCluster(name, [torch.zeros(s, dtype=dtype) for s in shapes], n, lr=lr, **options)
+
+
+def flat(workers, rank=0):
+    return torch.cat([p.flatten() for p in workers.parameters(rank)]).clone()
+
+
+def step(workers, rows, shapes=SHAPES):
+    before = flat(workers)
+    parts = [row.split([math.prod(s) for s in shapes]) for row in rows]
+    workers.step([[p.view(s) for p, s in zip(own, shapes, strict=True)] for own in parts])
+    return before - flat(workers)
+
+
+def slot(workers, n, name):
+    return torch.stack([workers.state(r, name)[0] for r in range(n)])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_the_rule_written_down_gives_the_same(name, n):
+    """Five steps of Algorithm 3 with our sketch, means in both rounds, dense 1-D tensors with plain momentum."""
+    m, k = 0.9, kept(0.1, 240)
+    workers = cluster(name, n, momentum=m, weight_decay=0.01, lr=0.1, **SIZES)
+    sketch = CountSketch(5, 72, 0)
+    x = torch.zeros(D, dtype=torch.float64)
+    u, v = torch.zeros(n, D, dtype=torch.float64), torch.zeros(n, D, dtype=torch.float64)
+    for t in range(5):
+        g = normal(n, D, seed=t)
+        u = m * u + g + 0.01 * x
+        v = v + u
+        table = torch.zeros(5, 72, dtype=torch.float64)
+        sketch.encode(v.mean(0).masked_fill(DENSE, 0), table)
+        estimates = torch.zeros(D, dtype=torch.float64)
+        sketch.decode(table, estimates)
+        estimates[DENSE] = 0
+        candidates = estimates.abs().topk(4 * k).indices
+        exact = v.mean(0)[candidates]
+        top = candidates[exact.abs().topk(k).indices]
+        update = torch.zeros(D, dtype=torch.float64)
+        update[top], update[DENSE] = v.mean(0)[top], v.mean(0)[DENSE]
+        u[:, top] = 0
+        v[:, top] = 0
+        v[:, DENSE] = 0
+        x = x - 0.1 * update
+        step(workers, g)
+        torch.testing.assert_close(flat(workers), x, rtol=0, atol=1e-9)
+        torch.testing.assert_close(slot(workers, n, "momentum"), u, rtol=0, atol=1e-9)
+        torch.testing.assert_close(slot(workers, n, "error"), v, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("n", [1, 3, 4])
+def test_everything_kept_is_sgd_without_momentum(name, n):
+    """k = d, P = 1: masking stops the momentum, as the paper says."""
+    ours = cluster(name, n, ratio=1.0, candidates=1, dense_vectors=False, momentum=0.9)
+    plain = cluster("allreduce-sgd", n)
+    for t in range(5):
+        g = normal(n, D, seed=t)
+        torch.testing.assert_close(step(ours, g), step(plain, g), rtol=0, atol=1e-12)
+    assert slot(ours, n, "momentum").abs().max() == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_dense_tensors_are_sgd_with_momentum(name):
+    ours, plain = cluster(name, 3, momentum=0.9, **SIZES), cluster("allreduce-sgd", 3, momentum=0.9)
+    for t in range(6):
+        g = normal(3, D, seed=t)
+        got, expected = step(ours, g), step(plain, g)
+        torch.testing.assert_close(got[DENSE], expected[DENSE], rtol=0, atol=1e-12)
+        assert int((got[~DENSE] != 0).sum()) == kept(0.1, 240)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dense", [True, False])
+def test_without_momentum_nothing_is_lost(name, dense):
+    """Sum of updates + mean error = sum of mean gradients."""
+    n = 3
+    workers = cluster(name, n, momentum=0.0, dense_vectors=dense, **SIZES)
+    given = torch.zeros(D, dtype=torch.float64)
+    for t in range(20):
+        g = normal(n, D, seed=t)
+        step(workers, g)
+        given += g.mean(0)
+    left = slot(workers, n, "error").mean(0)
+    torch.testing.assert_close(left - flat(workers), given, rtol=0, atol=1e-11)
+    assert left.abs().max() > 1
+
+
+def test_the_theory_version_loses_nothing_and_carries_the_learning_rate():
+    """Sum of updates + mean error = sum of lr_t mean gradients, with a rate that changes."""
+    n = 3
+    workers, given = cluster("sketched-sgd-theory", n, **SIZES), torch.zeros(D, dtype=torch.float64)
+    for t in range(20):
+        g, lr = normal(n, D, seed=t), 1 / (t + 5)
+        parts = [row.split([math.prod(s) for s in SHAPES]) for row in g]
+        before = flat(workers)
+        workers.step([[p.view(s) for p, s in zip(own, SHAPES, strict=True)] for own in parts], lr=lr)
+        assert int((flat(workers) != before).sum()) <= kept(0.1, D)
+        given += lr * g.mean(0)
+    torch.testing.assert_close(slot(workers, n, "error").mean(0) - flat(workers), given, rtol=0, atol=1e-12)
+
+
+def test_heavymix_takes_all_heavy_coordinates_and_random_others():
+    """Two heavy ones of k = 10: these always, the other eight drawn anew, evenly, and never the same twice in a step."""
+    d, seen = 500, torch.zeros(500)
+    x = normal(d, seed=1) / 100
+    x[3], x[77] = 50.0, -60.0
+    for seed in range(150):
+        workers = cluster("sketched-sgd-theory", 2, [(d,)], ratio=10 / d, column_ratio=0.5, seed=seed)
+        moved = step(workers, x.expand(2, d), [(d,)])
+        assert int((moved != 0).sum()) == 10
+        torch.testing.assert_close(moved[[3, 77]], x[[3, 77]], rtol=0, atol=1e-12)
+        seen += moved != 0
+    seen[[3, 77]] = 0
+    expected = 150 * 8 / 498
+    assert int(seen.sum()) == 150 * 8
+    assert seen.max() < expected + 6 * math.sqrt(expected)
+    assert int((seen > 0).sum()) > 400
+
+
+def test_heavymix_keeps_the_largest_where_too_many_seem_heavy():
+    """k |x|^2 / k: more than k coordinates of a vector cannot be heavy, but estimates can: here all that share a cell."""
+    d = 40
+    x = torch.zeros(d, dtype=torch.float64)
+    x[7], x[8] = 100.0, 30.0
+    crowded = 0
+    for seed in range(30):
+        sketch = CountSketch(
+            1, 2, seed
+        )  # one row of two cells: half of all coordinates have the estimate of the largest
+        table, estimates = torch.zeros(1, 2, dtype=torch.float64), torch.zeros(d, dtype=torch.float64)
+        sketch.encode(x, table)
+        sketch.decode(table, estimates)
+        heavy = estimates.square() >= table.square().sum() / 4
+        workers = cluster("sketched-sgd-theory", 1, [(d,)], ratio=0.1, rows=1, column_ratio=0.05, seed=seed)
+        workers.step([[x]])
+        crowded += int(heavy.sum()) > 4
+        fetched = torch.argsort(-estimates.abs(), stable=True)[:4]  # ties to the lowest index
+        expected = torch.zeros_like(x)
+        expected[fetched] = x[fetched]
+        assert torch.equal(-flat(workers), expected)
+    assert crowded > 20
+
+
+@pytest.mark.parametrize("name", [*NAMES, "sketched-sgd-theory"])
+def test_the_result_does_not_depend_on_how_many_workers_share_a_batch(name):
+    """24 gradients on 1, 2, 3, 4, 6 and 8 workers, each with the mean of its share."""
+    found = []
+    for n in (1, 2, 3, 4, 6, 8):
+        workers = cluster(name, n, lr=0.1, **SIZES)
+        for t in range(6):
+            step(workers, normal(24, D, seed=t).view(n, 24 // n, D).mean(1))
+        found.append(flat(workers))
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("form", folds.FOLDS)
+def test_gs_sgd_is_sketched_sgd_but_for_the_order_of_sums(form):
+    """Integers: every order is exact, and both are equal to the bit; otherwise to rounding, whoever is which rank."""
+    for n in (2, 3, 4, 8):
+        a = cluster("sketched-sgd", n, momentum=0.5, **SIZES)
+        b = cluster("gs-sgd", n, momentum=0.5, form=form, **SIZES)
+        c = cluster("gs-sgd", n, momentum=0.5, form=form, **SIZES)
+        for t in range(4):
+            g = (normal(n, D, seed=t) * 64).round()
+            assert torch.equal(step(a, g), step(b, g))
+            step(c, g.flip(0))
+        torch.testing.assert_close(flat(b), flat(c), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", [*NAMES, "sketched-sgd-theory"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_not_finite_on_one_rank_shows_everywhere(name, bad):
+    for place in (5, 210, 270):  # sketched and dense ones
+        workers, g = cluster(name, 3, **SIZES), normal(3, D)
+        g[1, place] = bad
+        step(workers, g)
+        for rank in range(3):
+            assert flat(workers, rank).isnan().all()
+
+
+def test_one_round_applies_the_estimates():
+    workers = cluster("sketched-sgd", 2, candidates=0, dense_vectors=False, momentum=0.0, **SIZES)
+    g, sketch = normal(2, D), CountSketch(5, math.ceil(0.3 * D), 0)
+    table, estimates = (
+        torch.zeros(5, sketch.columns, dtype=torch.float64),
+        torch.zeros(D, dtype=torch.float64),
+    )
+    sketch.encode(g.mean(0), table)
+    sketch.decode(table, estimates)
+    moved, k = step(workers, g), kept(0.1, D)
+    assert int((moved != 0).sum()) == k
+    top = estimates.abs().topk(k).indices
+    torch.testing.assert_close(moved[top], estimates[top], rtol=0, atol=1e-9)
+    assert workers.ledger.frame()["stage"].tolist() == ["sketch"]
+
+
+@pytest.mark.parametrize("shapes", [[(50,)], [(10, 5)], [(1, 1)], [(3,), (1, 1)]])
+@pytest.mark.parametrize("name", NAMES)
+def test_models_of_one_sort_of_tensor_and_tiny_ones(name, shapes):
+    d = sum(math.prod(s) for s in shapes)
+    workers, g = cluster(name, 4, shapes, momentum=0.0), normal(4, d)
+    moved = step(workers, g, shapes)
+    assert torch.isfinite(moved).all()
+    left = slot(workers, 4, "error").mean(0)
+    torch.testing.assert_close(moved + left, g.mean(0), rtol=0, atol=1e-12)
+
+
+def test_the_defaults_compress_forty_times_by_the_accounting_of_the_paper():
+    """2 d / (r c + P k + k) = 40; what a worker sends as an all-reduce: 2 (n-1)/n 4 (r c + P k) bytes."""
+    d, n = 40_000, 4
+    k, c = kept(0.001, d), math.ceil(0.009 * d)
+    assert 2 * d / (5 * c + 4 * k + k) == pytest.approx(40)
+    workers = cluster("sketched-sgd", n, [(200, 200)], dtype=torch.float32)
+    step(workers, torch.randn(n, d, generator=torch.Generator().manual_seed(0)), [(200, 200)])
+    sent = float(workers.ledger.frame()["wire_bytes"].sum())
+    assert sent == 2 * (n - 1) / n * 4 * (5 * c + 4 * k)
+
+
+def test_traffic_of_gs_sgd_and_gtop_k_by_number_of_workers():
+    """Both log2 P messages from every worker; a table and candidates against k entries of 32 + ceil(log2 d) bits."""
+    side, k = 64, 40
+    d, cells = side * side, 5 * math.ceil(0.009 * side * side)
+    for n in (2, 4, 8, 16):
+        shapes = [(side, side)]
+        ours = cluster("gs-sgd", n, shapes, dtype=torch.float32, ratio=k / d)
+        gtopk = cluster("gtop-k", n, shapes, dtype=torch.float32, ratio=k / d, form="doubling")
+        g = normal(n, d).float()
+        step(ours, g, shapes)
+        step(gtopk, g, shapes)
+        for rank in range(n):
+            rounds = n.bit_length() - 1
+            assert ours.ledger.frame(rank)["wire_bytes"].sum() == rounds * 4 * (cells + 4 * k)
+            assert gtopk.ledger.frame(rank)["wire_bytes"].sum() == rounds * k * (32 + 12) / 8
+
+
+def test_all_planted_heavy_coordinates_are_updated_in_the_first_step():
+    """20 of 20 at d = 5000, c = 2000, r = 5, though no worker alone sees all of them."""
+    x = normal(4, 5000, seed=3)
+    heavy = torch.randperm(5000, generator=torch.Generator().manual_seed(3))[:20]
+    for i, place in enumerate(heavy):
+        x[i % 4, place] = 160.0 if i % 2 else -160.0  # 40 in the mean
+    workers = cluster("sketched-sgd", 4, [(50, 100)], ratio=20 / 5000, column_ratio=0.4, candidates=1)
+    moved = step(workers, x, [(50, 100)])
+    assert set(moved.nonzero().view(-1).tolist()) == set(heavy.tolist())
+    torch.testing.assert_close(moved[heavy], x.mean(0)[heavy], rtol=0, atol=1e-9)
+
+
+def test_impossible_options_are_refused():
+    for name in (*NAMES, "sketched-sgd-theory"):
+        for options in ({"ratio": 0}, {"rows": 4}, {"rows": 0}, {"column_ratio": 0.0}):
+            with pytest.raises(UnsupportedError):
+                cluster(name, 2, **options)
+    with pytest.raises(UnsupportedError, match="candidates"):
+        cluster("sketched-sgd", 2, candidates=-1)
+    with pytest.raises(UnsupportedError, match="form"):
+        cluster("gs-sgd", 2, form="ring")

@@ -1,0 +1,196 @@
+"""Top-k and random-k on simulated workers: what is applied, what is kept, what theory says of both."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from reference_impls import SimulatedCluster
+from reference_impls.codecs.selection import kept
+from reference_impls.errors import UnsupportedError
+
+
+def cluster(name, n, sizes, *, dtype=torch.float64, seed=0, lr=1.0, **options):
+    return SimulatedCluster(
+        name, [torch.zeros(d, dtype=dtype) for d in sizes], n, lr=lr, seed=seed, **options
+    )
+
+
+def normal(*shape, seed=0, dtype=torch.float64):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def step(workers, rows, sizes=None):
+    """One step on gradients [n, d]; minus the update, as rank 0 has it."""
+    sizes = sizes or [rows.shape[-1]]
+    before = torch.cat(workers.parameters(0)).clone()
+    workers.step([list(row.split(sizes)) for row in rows])
+    return before - torch.cat(workers.parameters(0))
+
+
+def errors(workers, n):
+    return torch.stack([torch.cat(workers.state(r, "worker_error")) for r in range(n)])
+
+
+def without_the_rest(row, k):
+    out = torch.zeros_like(row)
+    places = row.abs().topk(k).indices
+    out[places] = row[places]
+    return out
+
+
+@pytest.mark.parametrize(("n", "d", "ratio"), [(2, 50, 0.1), (3, 67, 0.3), (5, 3, 0.01), (8, 1000, 0.01)])
+def test_top_k_averages_the_largest_coordinates_of_each_worker(n, d, ratio):
+    """Four steps against the rule written down; float32 numbers, so that messages lose nothing."""
+    workers, e = cluster("top-k", n, [d], ratio=ratio), torch.zeros(n, d, dtype=torch.float64)
+    for t in range(4):
+        p = (normal(n, d, seed=t).float().double() * 1024).round() / 1024 + e
+        sent = torch.stack([without_the_rest(row, kept(ratio, d)) for row in p])
+        got = step(workers, p - e)
+        e = p - sent
+        torch.testing.assert_close(got, sent.mean(0), rtol=0, atol=1e-12)
+        torch.testing.assert_close(errors(workers, n), e, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("values", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("form", ["gather", "two-phase"])
+def test_top_k_loses_nothing(values, form):
+    """Sum of updates + error left = sum of mean gradients, whatever the rounding of the values."""
+    n, d = 3, 200
+    workers = cluster("top-k", n, [d], ratio=0.1, values=values, form=form)
+    applied, given = torch.zeros(d), torch.zeros(d, dtype=torch.float64)
+    for t in range(20):
+        g = normal(n, d, seed=t)
+        applied = applied + step(workers, g)
+        given += g.mean(0)
+    left = errors(workers, n).mean(0)
+    if form == "two-phase":
+        left = left + torch.cat([workers.state(r, "server_error")[0] for r in range(n)])[:d]
+    torch.testing.assert_close(applied + left, given, rtol=0, atol=1e-10)
+    assert left.abs().max() > 0.1
+
+
+def test_top_k_of_everything_is_the_mean():
+    g = normal(4, 99, dtype=torch.float32)
+    workers = cluster("top-k", 4, [99], dtype=torch.float32, ratio=1.0)
+    dense = cluster("allreduce-sgd", 4, [99], dtype=torch.float32)
+    for _ in range(3):
+        torch.testing.assert_close(step(workers, g), step(dense, g), rtol=1e-6, atol=1e-6)
+    assert errors(workers, 4).abs().max() == 0
+
+
+def test_top_k_of_each_tensor_is_of_each_tensor():
+    sizes, g = [7, 100, 1, 30], normal(2, 138)
+    g[:, 7:107] *= 1e6  # would win everything in one bucket
+    got = step(cluster("top-k", 2, sizes, ratio=0.1, granularity="tensor"), g, sizes)
+    for part, d in zip(got.split(sizes), sizes, strict=True):
+        assert kept(0.1, d) <= int((part != 0).sum()) <= 2 * kept(0.1, d)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["top-k", "random-k"])
+@pytest.mark.parametrize("feedback", [True, False])
+def test_what_is_not_finite_on_one_rank_shows_on_all_at_once(bad, name, feedback):
+    for place in (0, 50, 99):  # of which random-k draws one at most
+        workers, g = cluster(name, 3, [100], ratio=0.01, error_feedback=feedback), normal(3, 100)
+        g[1, place] = bad
+        step(workers, g)
+        assert all(not torch.isfinite(workers.parameters(rank)[0]).all() for rank in range(3))
+
+
+@pytest.mark.parametrize("name", ["top-k", "random-k"])
+@pytest.mark.parametrize(("n", "d"), [(8, 3), (5, 1), (2, 2)])
+def test_more_workers_than_coordinates(name, n, d):
+    g = normal(n, d)
+    got = step(cluster(name, n, [d], ratio=1.0, error_feedback=False), g)
+    torch.testing.assert_close(got, g.mean(0), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("granularity", ["bucket", "tensor"])
+def test_random_k_is_unbiased(granularity):
+    """All coordinates over 3000 seeds: z-scores below 5, of mean square about 1."""
+    sizes, seeds = [9, 1, 40], 3000
+    d = sum(sizes)
+    g = normal(2, d, seed=3)
+    draws = torch.stack(
+        [
+            step(cluster("random-k", 2, sizes, ratio=0.2, seed=s, granularity=granularity), g, sizes)
+            for s in range(seeds)
+        ]
+    )
+    mean, spread = draws.mean(0), draws.std(0)
+    varied = spread > 0
+    assert int(varied.sum()) >= d - 1  # the tensor of one element is always sent
+    z = (mean - g.mean(0))[varied] / (spread[varied] / math.sqrt(seeds))
+    assert z.abs().max() < 5
+    assert 0.5 < float(z.square().mean()) < 2
+    torch.testing.assert_close(mean[~varied], g.mean(0)[~varied])
+
+
+@pytest.mark.parametrize(("d", "ratio"), [(50, 0.1), (50, 0.5), (64, 0.02)])
+def test_random_k_has_the_variance_of_theory(d, ratio):
+    """E |C(g) - g|^2 = (d/k - 1) |g|^2: omega, as an equality."""
+    g, seeds = normal(1, d, seed=1).expand(2, d), 1500
+    lost = [
+        float((step(cluster("random-k", 2, [d], ratio=ratio, seed=s), g) - g[0]).square().sum())
+        for s in range(seeds)
+    ]
+    mean, spread = torch.tensor(lost).mean(), torch.tensor(lost).std() / math.sqrt(seeds)
+    expected = (d / kept(ratio, d) - 1) * float(g[0].square().sum())
+    assert abs(float(mean) - expected) < 5 * float(spread) + 1e-5 * expected  # d/k = 2: always exactly |g|^2
+
+
+@pytest.mark.parametrize("d", [1, 7, 100, 5000])
+def test_random_k_draws_exactly_k_different_places_alike_on_all_ranks(d):
+    seen = set()
+    for s in range(20):
+        workers = cluster("random-k", 3, [d], ratio=0.1, seed=s)
+        got = step(workers, torch.ones(3, d, dtype=torch.float64))
+        k = kept(0.1, d)
+        assert int((got != 0).sum()) == k
+        assert got.max() == pytest.approx(d / k)
+        assert all(torch.equal(workers.parameters(0)[0], workers.parameters(r)[0]) for r in (1, 2))
+        seen.add(tuple(got.nonzero().view(-1).tolist()))
+    assert len(seen) == 1 if d == 1 else len(seen) > 4
+
+
+def test_random_k_draws_anew_in_every_step_and_every_place_as_often():
+    d, steps = 40, 2000
+    workers = cluster("random-k", 2, [d], ratio=0.25)
+    counts = sum((step(workers, torch.ones(2, d, dtype=torch.float64)) != 0).double() for _ in range(steps))
+    z = (counts - steps / 4) / math.sqrt(steps * 0.25 * 0.75)
+    assert z.abs().max() < 5
+    assert z.std() > 0.5
+
+
+def test_random_k_with_feedback_is_unscaled_and_loses_nothing():
+    n, d = 3, 60
+    workers = cluster("random-k", n, [d], ratio=0.1, error_feedback=True)
+    applied, given = torch.zeros(d), torch.zeros(d, dtype=torch.float64)
+    for t in range(30):
+        g = normal(n, d, seed=t)
+        p = g.mean(0) + errors(workers, n).mean(0)
+        got = step(workers, g)
+        sent = got != 0
+        assert int(sent.sum()) == kept(0.1, d)
+        torch.testing.assert_close(got[sent], p[sent], rtol=0, atol=1e-12)
+        applied, given = applied + got, given + g.mean(0)
+    torch.testing.assert_close(applied + errors(workers, n).mean(0), given, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["top-k", "random-k"])
+def test_impossible_options_are_refused_at_construction(name):
+    for options in ({"ratio": 0.0}, {"ratio": 1.5}, {"granularity": "layer"}):
+        with pytest.raises(UnsupportedError):
+            cluster(name, 2, [10], **options)
+
+
+def test_what_is_sent():
+    """1 % of a million coordinates: 20 bits a place and 32 a value; random-k sends values alone, and one flag."""
+    d, n = 1_000_000, 4
+    for name, expected in (("top-k", (n - 1) * 10_000 * 52 / 8), ("random-k", 2 * (n - 1) / n * 4 * 10_001)):
+        workers = cluster(name, n, [d], dtype=torch.float32)
+        step(workers, torch.arange(n * d).view(n, d).float())
+        assert workers.ledger.frame()["wire_bytes"].sum() == expected
