@@ -277,8 +277,15 @@ def test_what_is_refused():
     x = normal(8, 10)
     with pytest.raises(UnsupportedError, match="more bits"):
         cluster(x, bits=4)
-    with pytest.raises(UnsupportedError, match="4, 8, 16"):
-        cluster(x, bits=5)
+    with pytest.raises(UnsupportedError, match="two-phase"):
+        cluster(x, bits=5, form="all-reduce")
+    for bits in (1, 17):
+        with pytest.raises(UnsupportedError, match="2 to 16"):
+            cluster(x, bits=bits)
+    with pytest.raises(UnsupportedError, match="hardly ever zero"):
+        cluster(x, sparse=True, **AUTO)
+    with pytest.raises(UnsupportedError, match="form must be one of"):
+        cluster(x, form="tree")
     with pytest.raises(UnsupportedError, match="takes bits of 8"):
         cluster(x, bits=16, **AUTO)
     with pytest.raises(UnsupportedError, match="tree"):
@@ -288,6 +295,63 @@ def test_what_is_refused():
     for field in ("dithering", "norm", "scale", "form"):
         with pytest.raises(UnsupportedError, match=f"{field} must be one of"):
             cluster(x, **{field: "nonsense"})
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8])
+@pytest.mark.parametrize("bits", [4, 5, 8, 11, 16])
+@pytest.mark.parametrize("scaling", [{}, {"norm": "l2"}, {"scale": "block", "block_size": 9}])
+def test_codes_sum_to_the_same_bits_however_they_travel(n, bits, scaling):
+    """All-reduce, two phases, the non-zero codes alone: the same levels, so the same result."""
+    if n > 2 ** (bits - 1) - 1:
+        return
+    x = normal(n, 100, seed=bits)
+    packed = mean(x, bits=bits, form="two-phase", **scaling)
+    assert torch.equal(packed, mean(x, bits=bits, **scaling))
+    assert torch.equal(packed, mean(x, bits=bits, sparse=True, **scaling))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8])
+def test_the_sparse_branch_sends_as_much_as_the_fullest_rank_has(n):
+    d, bits = 300, 6
+    s = dithering.levels(bits, n)
+    x = torch.zeros(n, d)
+    for rank in range(n):  # multiples of the step: nothing is random
+        x[rank, : 5 + 3 * rank] = torch.arange(1, 6 + 3 * rank) % s + 1.0
+    x[0, 0] = s
+    most = 5 + 3 * (n - 1)
+    entries = math.ceil(9 * most / 8) + math.ceil((2 * s).bit_length() * most / 8)
+    for rank in sent(cluster(x, bits=bits, sparse=True)):
+        assert rank["codes-count"] == (1, 4, ring(n, 4))
+        assert rank["codes"] == (1, entries, (n - 1) * entries)
+    assert torch.allclose(mean(x, bits=bits, sparse=True), x.mean(0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.0, math.nan, math.inf])
+def test_the_sparse_branch_of_nothing_and_of_what_is_not_finite(value):
+    got = means(torch.full((3, 20), value), sparse=True)
+    assert bool((got == 0).all()) if value == 0 else not bool(got.isfinite().any())
+    assert "codes" not in sent(cluster(torch.zeros(3, 20), sparse=True))[0]
+
+
+@pytest.mark.parametrize("bits", range(2, 17))
+def test_levels_are_the_most_that_the_bits_hold(bits):
+    """A sum of n codes of s levels needs 1 + ceil(log2(n s + 1)) bits: s is the last that needs no more than b."""
+    for n in (1, 2, 3, 4, 7, 8, 64, 127):
+        if n >= 2 ** (bits - 1):
+            continue
+        s = dithering.levels(bits, n)
+        assert 1 + math.ceil(math.log2(n * s + 1)) <= bits < 1 + math.ceil(math.log2(n * (s + 1) + 1))
+
+
+def test_iterations_lost_to_variance_are_bounded_by_one_plus_theta_n():
+    """E|G|^2 <= |mean|^2 + theta / n |X|^2, so equal gradients (|X|^2 = n |mean|^2) give (1 + theta) |mean|^2."""
+    n, d = 4, 400
+    x = normal(1, d).expand(n, d).clone()
+    s = dithering.levels(8, n)
+    theta = min(n * d / s**2, math.sqrt(n * d) / s) / n
+    second = sum(float(mean(x, norm="l2", seed=k).square().sum()) for k in range(20)) / 20
+    plain = float(x[0].square().sum())
+    assert plain < second <= (1 + theta) * plain
 
 
 def run(n, make):

@@ -1,0 +1,56 @@
+"""What a method makes of given gradients: one step of SGD with rate 1 from zero, so that parameters are minus the mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reference_impls import SimulatedCluster
+
+
+def stepped(
+    algorithm: str, rows: Tensor, sizes: list[int] | None = None, *, seed: int = 0, **options: Any
+) -> SimulatedCluster:
+    """A cluster that has taken one step; rows [n, d], cut into tensors of `sizes`."""
+    sizes = sizes or [rows.shape[-1]]
+    cluster = SimulatedCluster(
+        algorithm,
+        [torch.zeros(k, dtype=rows.dtype) for k in sizes],
+        len(rows),
+        lr=1.0,
+        seed=seed,
+        bucket_bytes=1 << 30,
+        **options,
+    )
+    cluster.step([list(row.clone().split(sizes)) for row in rows])
+    return cluster
+
+
+def answers(cluster: SimulatedCluster) -> Tensor:
+    """[n, d]: the mean as each rank sees it."""
+    return -torch.stack([torch.cat(cluster.parameters(rank)) for rank in range(cluster.world_size)])
+
+
+def mean(
+    algorithm: str, rows: Tensor, sizes: list[int] | None = None, *, seed: int = 0, **options: Any
+) -> Tensor:
+    """[d], after a check that all ranks see the same bits."""
+    seen = answers(stepped(algorithm, rows, sizes, seed=seed, **options))
+    for other in seen[1:]:
+        assert torch.equal(seen[0].view(torch.uint8), other.view(torch.uint8))
+    return seen[0]
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def sent(cluster: SimulatedCluster, rank: int = 0) -> dict[str, tuple[int, int, float]]:
+    """Stage -> calls, payload bytes, bytes sent by a rank; "gradient-" left out of names."""
+    return {
+        row["stage"].removeprefix("gradient-"): (row["calls"], row["payload_bytes"], row["wire_bytes"])
+        for row in cluster.ledger.totals()
+        if row["rank"] == rank
+    }
