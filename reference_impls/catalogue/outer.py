@@ -84,6 +84,20 @@ ENTRIES: Mapping[str, Entry] = {
         "local SGD, then a few 2-bit values of the progress",
         preset={"optimizer": "sgd"},
     ),
+    "noloco": Entry(
+        f"{ALGORITHMS}.noloco:NoLoCo",
+        "synchronisation",
+        "2506.10911",
+        "local AdamW, then outer steps in random pairs",
+        preset={"optimizer": "adamw", "outer": "heavy-ball"},
+    ),
+    "noloco-sgd": Entry(
+        f"{ALGORITHMS}.noloco:NoLoCo",
+        "synchronisation",
+        "2506.10911",
+        "local SGD, then outer steps in random pairs",
+        preset={"optimizer": "sgd", "outer": "heavy-ball"},
+    ),
     "demo": Entry(
         f"{ALGORITHMS}.demo:DeMo",
         "synchronisation",

@@ -269,6 +269,18 @@ def test_which_outer_optimizers_are_one_and_which_are_not() -> None:
         assert (found["bmuf-nesterov"] - other).abs().max() > 0.1
 
 
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_block_momentum_as_fairseq_writes_it(nesterov: bool) -> None:
+    """u <- b u + a D; p = g - u, and with Nesterov p <- p - b u; g = p."""
+    g, u = start(), torch.zeros(D, dtype=torch.float64)
+    for step in range(12):
+        u = 0.875 * u + 0.9 * noise(step, 0)
+        p = g - u
+        g = p - 0.875 * u if nesterov else p
+    ours = walked(Outer("bmuf-nesterov" if nesterov else "bmuf", 0.9, 0.875), 12, constant)
+    torch.testing.assert_close(ours, g, rtol=0, atol=1e-12)
+
+
 def test_the_muloco_form_of_the_outer_step_is_nesterov() -> None:
     """u <- mu u + a D; x <- x - mu u - a D."""
     x, u = start(), torch.zeros(D, dtype=torch.float64)

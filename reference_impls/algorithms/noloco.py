@@ -1,0 +1,81 @@
+"""NoLoCo: local AdamW, and pairs of workers instead of an average over all. arXiv 2506.10911.
+
+After `period` local steps workers are paired at random and exchange their slow weights A and their progress A - x:
+m <- b m + a mean_pair(x - A) + a (mean_pair(A) - A), A <- A + m, x <- A, with a = `outer_lr`, b = `outer_momentum`. The
+pairs' differences cancel over all workers, so the mean of A moves as under DiLoCo with heavy-ball; the last term draws
+the workers together, and they are never quite equal.
+
+Differences: the paper could not be read; its authors' code was. Pairs are drawn from the seed and the step, the same for
+all buckets; with an odd number of workers one stays alone and takes its own values for the pair's. Evaluate any worker, or
+their mean. Inner states stay local. Progress travels in full precision. Buffers are not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from reference_impls import wire
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, per_rank
+from reference_impls.algorithms.local_updates import ROUNDS, PeriodicAveraging
+from reference_impls.collectives import Exchange, Group
+from reference_impls.errors import UnsupportedError
+from reference_impls.optimizers.outer import OuterKind
+from reference_impls.randomness import Key
+
+
+@dataclass(frozen=True)
+class NoLoCo(PeriodicAveraging):
+    """Kinds of step: ``local`` and ``average``, which ends a round in pairs."""
+
+    period: int = option(50, "inner steps in a round, at least 1")
+    outer: OuterKind = option("heavy-ball", "outer optimizer")
+    outer_lr: float = option(0.7, "a: learning rate of the outer step")
+    outer_momentum: float = option(0.5, "b: momentum of the outer step")
+
+    @property
+    def anchored(self) -> bool:
+        return True
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return {"anchor": per_rank(), "outer_momentum": per_rank()}
+
+    def check(self, world: Group) -> None:
+        super().check(world)
+        if self.carrier != "fp32" or self.inner_policy() == "average":
+            raise UnsupportedError(
+                "pairs exchange in full precision and average nothing: carrier='fp32', inner_state='keep'"
+            )
+
+    def partner(self, clock: Clock) -> int | None:
+        """The rank that this one meets in this step; None if it stays alone."""
+        draws = Key.of(seed=clock.seed, step=clock.step, stage="pairs").bits(clock.world.size)
+        order: list[int] = draws.argsort(stable=True).tolist()
+        place = order.index(clock.world.rank) ^ 1
+        return order[place] if place < len(order) else None
+
+    def meet(self, shard: Shard) -> Exchange[None]:
+        anchor, momentum = shard.state["anchor"], shard.state["outer_momentum"]
+        own = torch.cat([shard.params - anchor, anchor])
+        other, partner = own, self.partner(shard.clock)
+        came = yield from shard.world.send_recv(own, "pair", to=partner, source=partner)
+        if came is not None:
+            other = came
+        progress, slow = ((own + other) / 2).view(2, shard.d)
+        momentum.mul_(self.outer_momentum).add_(progress, alpha=self.outer_lr)
+        momentum.add_(slow - anchor, alpha=self.outer_lr)
+        anchor.add_(momentum)
+        shard.params.copy_(anchor)
+        yield from self.settle_inner_states(shard)
+
+    def steady(self) -> Mapping[str, Algorithm]:
+        return {f"round-{h}": self.at_defaults("total_steps", period=h) for h in ROUNDS}
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        return {"local": 0.0, "average": 8 * wire.elements(shapes) * (n // 2 * 2) / n}
+
+    def traits(self) -> Traits:
+        return Traits("local: 0; average: 64 (one worker of an odd number: 0)", None, False)

@@ -1,0 +1,103 @@
+"""NoLoCo: pairs, what cancels over them, consensus, bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls import SimulatedCluster, create
+from reference_impls.algorithm import Clock
+from reference_impls.collectives import Group
+from reference_impls.errors import UnsupportedError
+from tests.reference_impls.local_training import (
+    RATE,
+    D,
+    advance,
+    cluster,
+    equal_on_all_ranks,
+    point,
+    sent,
+    start,
+    trained,
+)
+
+
+def mean_of(found: SimulatedCluster) -> Tensor:
+    return torch.stack([point(found, r) for r in range(found.world_size)]).mean(0)
+
+
+def spread(found: SimulatedCluster) -> float:
+    return max(float((point(found, r) - mean_of(found)).norm()) for r in range(found.world_size))
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 8])
+def test_pairs_are_mutual_and_change(n: int) -> None:
+    method, seen = create("noloco").algorithm, set()
+    for step in range(40):
+        pairs = [method.partner(Clock(Group("world", rank, n), seed=4, step=step)) for rank in range(n)]
+        assert pairs.count(None) == n % 2
+        for rank, partner in enumerate(pairs):
+            assert partner is None or (partner != rank and pairs[partner] == rank)
+        seen.add(tuple(pairs))
+    assert len(seen) > 1 or n <= 2
+
+
+@pytest.mark.parametrize("n", [2, 4, 5])
+def test_the_mean_of_the_workers_is_diloco_with_heavy_ball(n: int) -> None:
+    """On gradients that do not depend on x, so that both have the same progress on average."""
+    options = {"period": 3, "outer_lr": 0.7, "outer_momentum": 0.5}
+    ours = SimulatedCluster("noloco-sgd", [start()], n, lr=RATE, **options)
+    other = SimulatedCluster("diloco-sgd", [start()], n, lr=RATE, outer="heavy-ball", **options)
+    for step in range(18):
+        grads = [[torch.sin(start() * (1 + rank) + step)] for rank in range(n)]
+        ours.step(grads)
+        other.step(grads)
+    torch.testing.assert_close(mean_of(ours), mean_of(other), rtol=0, atol=1e-13)
+    assert n == 2 or spread(ours) > 1e-3
+
+
+def test_two_workers_are_diloco_with_heavy_ball_to_the_last_bits() -> None:
+    options = {"period": 4, "outer_lr": 0.7, "outer_momentum": 0.5}
+    ours, other = (
+        trained("noloco-sgd", 2, 16, **options),
+        trained("diloco-sgd", 2, 16, outer="heavy-ball", **options),
+    )
+    assert equal_on_all_ranks(ours)
+    torch.testing.assert_close(point(ours), point(other), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [4, 7])
+def test_workers_draw_together(n: int) -> None:
+    ours = cluster("noloco-sgd", n, period=1)
+    advance(ours, 0, 6)
+    before, apart = mean_of(ours), spread(ours)
+    for _ in range(150):
+        ours.step([[torch.zeros_like(p) for p in ours.parameters(0)]] * n)
+    assert spread(ours) < 1e-6 * apart
+    assert (mean_of(ours) - before).norm() < 3 * apart + 1  # momentum carries it a little further
+
+
+def test_buckets_meet_the_same_partner() -> None:
+    found = [trained("noloco", 5, 9, period=3, bucket_bytes=b) for b in (8, 1 << 20)]
+    assert torch.equal(point(found[0], 3), point(found[1], 3))
+
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_a_worker_of_a_pair_sends_two_models(n: int) -> None:
+    ours = trained("noloco", n, 6, period=3)
+    for rank in range(n):
+        for step in range(6):
+            partner = ours.method.algorithm.partner(Clock(Group("world", rank, n), step=step))
+            expected = 2 * 8 * D if step % 3 == 2 and partner is not None else 0
+            assert sum(sent(ours, step, rank).values()) == expected
+
+
+@pytest.mark.parametrize(
+    "options", [{"carrier": "int8"}, {"inner_state": "average"}, {"outer_lr": -1.0}], ids=str
+)
+def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedError):
+        cluster("noloco", 2, **options)
