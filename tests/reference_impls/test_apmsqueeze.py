@@ -261,3 +261,90 @@ def test_rate_decay_and_betas_are_those_of_each_group_at_each_step(warmup: int) 
             x[i] = x[i] * (1 - rate * h["weight_decay"]) - rate * m[i] / (v[i].sqrt() + EPS)
     for rank in range(2):
         torch.testing.assert_close(flat(ours, rank), torch.cat(x), rtol=0, atol=1e-12)
+
+
+# ---- the prototype's profile, clipping, the place of eps ---------------------------------------------------------------
+
+
+def test_the_prototype_is_l2_decay_in_the_gradient_unit_variance_and_a_scale_over_non_zeros() -> None:
+    """m = b1 m + (1-b1) (mean g + wd x) + E - E', over the metric of v = 1, from the first step on."""
+    size, decay = 3, 0.1
+    trained = SimulatedCluster(
+        "apmsqueeze-prototype", [start()], size, lr=RATE, warmup_steps=0, weight_decay=decay
+    )
+    m, e, x = torch.zeros(D, dtype=torch.float64), torch.zeros(D, dtype=torch.float64), start()
+    for step in range(12):
+        advance(trained, step, step + 1)
+        m = BETA1 * m + (1 - BETA1) * (mean_gradient(step, size) + decay * x) + e - error(trained)
+        e = error(trained)
+        x = x - RATE * m / (1 + EPS)
+        torch.testing.assert_close(trained.state(0, "momentum")[0], m, rtol=0, atol=1e-12)
+        torch.testing.assert_close(trained.parameters(0)[0], x, rtol=0, atol=1e-12)
+        assert trained.kind == "compressed"
+
+
+def test_the_prototypes_scale_leaves_zeros_out() -> None:
+    """Where most of a chunk is 0 its magnitude is that of the rest; our reading's is smaller."""
+    magnitudes = {}
+    for name in ("apmsqueeze", "apmsqueeze-prototype"):
+        options = {} if "prototype" in name else {"initial_variance": 1.0}
+        trained = SimulatedCluster(
+            name, [torch.zeros(64, dtype=torch.float64)], 2, lr=1.0, warmup_steps=0, **options
+        )
+        g = torch.zeros(64, dtype=torch.float64)
+        g[::16] = 8.0
+        trained.step([[g], [g]])
+        magnitudes[name] = float(trained.state(0, "momentum")[0][0].abs())
+    assert magnitudes["apmsqueeze"] == pytest.approx(0.1 * 8 / 4, rel=1e-6)
+    assert magnitudes["apmsqueeze-prototype"] == pytest.approx(0.1 * 8, rel=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_clipping_is_by_the_norm_of_the_mean_and_then_by_the_root_mean_square_of_the_norms(size: int) -> None:
+    """Over all shards together; the estimate is never below the norm of the mean, and is one number on the wire."""
+    bound, warmup = 2.0, 3
+    trained = SimulatedCluster(
+        "apmsqueeze", [start()[:50].clone(), start()[50:].clone()], size, lr=RATE, bucket_bytes=64,
+        warmup_steps=warmup, compressor="none", max_grad_norm=bound,
+    )  # fmt: skip
+    m = torch.zeros(D, dtype=torch.float64)
+    for step in range(8):
+        rows = [gradient(step, rank) for rank in range(size)]
+        trained.step([[row[:50], row[50:]] for row in rows])
+        mean = torch.stack(rows).mean(0)
+        estimate = (
+            mean.norm() if step < warmup else torch.stack([row.square().sum() for row in rows]).mean().sqrt()
+        )
+        assert estimate > bound
+        assert estimate >= mean.norm() - 1e-12
+        m = BETA1 * m + (1 - BETA1) * mean * bound / (estimate + 1e-6)
+        torch.testing.assert_close(trained.state(0, "momentum")[0], m, rtol=0, atol=1e-12)
+    norms = trained.ledger.frame(0)
+    assert set(norms[norms.stage == "norm"].payload_bytes) == {8}
+    assert sorted(norms[norms.stage == "norm"].step) == list(range(warmup, 8))
+
+
+def test_a_gradient_below_the_bound_is_not_clipped() -> None:
+    plain, clipped = (cluster(3, warmup_steps=2, **options) for options in ({}, {"max_grad_norm": 1e6}))
+    for own in (plain, clipped):
+        advance(own, 0, 6)
+    torch.testing.assert_close(plain.parameters(0)[0], clipped.parameters(0)[0], rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_the_place_of_eps(inside: bool) -> None:
+    eps = 0.5
+    trained = cluster(2, warmup_steps=100, eps=eps, eps_inside_root=inside)
+    advance(trained, 0, 1)
+    g = mean_gradient(0, 2)
+    m, v = (1 - BETA1) * g, (1 - BETA2) * g * g
+    denominator = (v + eps).sqrt() if inside else v.sqrt() + eps
+    torch.testing.assert_close(trained.parameters(0)[0], start() - RATE * m / denominator, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_grad_norm": 0.0}, {"decay": "none"}, {"pad_in_scale": True, "scale": "tensor"}]
+)
+def test_more_impossible_options(options: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedError):
+        cluster(2, warmup_steps=1, **options)
