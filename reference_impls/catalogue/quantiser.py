@@ -94,4 +94,10 @@ ENTRIES: Mapping[str, Entry] = {
         "",
         "one bit more whenever the gradient's mean has halved against its deviation",
     ),
+    "thc": Entry(
+        f"{ALGORITHMS}.thc:THC",
+        "quantiser",
+        "2302.08545",
+        "rotated gradients as table indices whose values add up, with error feedback",
+    ),
 }

@@ -110,4 +110,18 @@ ROWS: tuple[Row, ...] = (
         plain=SGD,
     ),
     Row("adaqs-warm-up", "adaqs", {"warmup_steps": 3, "min_bits": 4, "max_bits": 4, "optimizer": "adamw"}),
+    Row("thc", "thc", {"momentum": 0.9}, exact=True, plain=SGD),
+    Row("thc-sum", "thc", {"form": "sum", "chunk": 16, "error_feedback": False}, exact=True),
+    Row(
+        "thc-uniform",
+        "thc",
+        {"table": "uniform", "overflow": 2e-4, "chunk": 64, "optimizer": "adamw"},
+        exact=True,
+    ),
+    Row(
+        "thc-wide",
+        "thc",
+        {"table": "optimal", "bits": 3, "granularity": 40, "form": "sum", "wide_sums": True},
+        exact=True,
+    ),
 )

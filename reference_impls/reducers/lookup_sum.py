@@ -1,0 +1,138 @@
+"""THC's mean: rotated gradients as indices of a table whose values may be added. arXiv 2302.08545.
+
+Every rank divides its chunks by the largest of all ranks' norms of that chunk (one max all-reduce, ``<stage>-norm``),
+rotates them by the same random signs, and rounds to the table (`codecs.lookup`). Values are summed as integers:
+``two-phase``: indices in b bits to the server of each piece (``<stage>-up``), which looks them up, adds, and sends the sum
+in ceil(log2(n g + 1)) bits to everybody (``<stage>-down``); nothing is rounded a second time. ``sum``: values as bytes in
+an all-reduce (``<stage>-sum``), or 16 bits wide. Everybody rotates the sum back.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import torch
+from torch import Tensor
+
+from reference_impls import wire
+from reference_impls.algorithm import Shard
+from reference_impls.codecs import packed_integers
+from reference_impls.codecs.hadamard import Chunks
+from reference_impls.codecs.lookup import Table
+from reference_impls.collectives import Exchange, Group
+from reference_impls.errors import UnsupportedError
+from reference_impls.reducers.integer_sum import integer_sum
+
+__all__ = ["FORMS", "Form", "check_room", "lookup_mean", "sent"]
+
+Form = Literal["two-phase", "sum"]
+FORMS: Final[tuple[Form, ...]] = ("two-phase", "sum")
+_BYTE: Final = 255
+_SHORT: Final = (1 << 15) - 1
+
+
+def check_room(n: int, top: int, wide: bool) -> None:
+    """`UnsupportedError` unless sums of n values of 0 .. top fit into 8 bits (`wide`: 16)."""
+    most = _SHORT if wide else _BYTE
+    if n * top > most:
+        raise UnsupportedError(
+            f"{n} ranks with values up to {top} reach {n * top}, and {16 if wide else 8} bits hold {most}: use at most "
+            f"{most // top} ranks, a smaller granularity" + ("" if wide else ", or wide_sums=True")
+        )
+
+
+def lookup_mean(
+    shard: Shard,
+    x: Tensor,
+    table: Table,
+    stage: str,
+    *,
+    chunk: int = 1024,
+    form: Form = "two-phase",
+    wide: bool = False,
+    error: Tensor | None = None,
+) -> Exchange[Tensor]:
+    """Mean of `x` over all ranks.
+
+    Args:
+        x: float [d] of this rank; consumed. Computed in float32.
+        chunk: elements that are rotated together and share a norm, a power of two.
+        wide: whether sums over more than 255 are allowed.
+        error: float [d], per rank; added to x, then what the message lost.
+
+    Returns:
+        float [d] in the dtype of x; not finite in a chunk in which a value was not, on all ranks.
+    """
+    world, chunks = shard.world, Chunks(shard.d, chunk)
+    check_room(world.size, table.top, wide)
+    if error is not None:
+        x.add_(error)
+    own = x.to(torch.float32)
+    norms = yield from world.max(chunks.norms(own), f"{stage}-norm")
+    coins = shard.key(f"{stage}-signs", shared=True).bits(chunks.padded, x.device) & 1
+    signs = (coins * 2 - 1).to(torch.float32)
+    z = chunks.rotate(chunks.pad(own) / chunks.spread(norms), signs)
+    indices = torch.empty(chunks.padded, dtype=torch.int32, device=x.device)
+    table.encode(z, shard.key(f"{stage}-dither"), indices)
+    if error is not None:
+        torch.sub(x, _decoded(table.look_up(indices), 1, table, chunks, norms, signs), out=error)
+    if form == "sum":
+        total = yield from _summed(world, table.look_up(indices), table, wide, stage)
+    else:
+        total = yield from _served(world, indices, table, stage)
+    return _decoded(total, world.size, table, chunks, norms, signs).to(x.dtype)
+
+
+def sent(d: int, n: int, table: Table, chunk: int, form: Form) -> float:
+    """Bytes that a rank sends for one mean of d elements."""
+    chunks = Chunks(d, chunk)
+    norms = wire.all_reduce(4 * chunks.count, n)
+    if form == "sum" and n * table.top <= _BYTE:
+        return norms + wire.all_reduce(chunks.padded, n)
+    if form == "sum":
+        piece = 2 * -(-chunks.padded // n)
+        return norms + wire.all_to_all(n * piece, n) + wire.all_gather(piece, n)
+    piece = wire.piece(chunks.padded, n)
+    up = packed_integers.wire_bytes(piece, table.bits)
+    down = packed_integers.wire_bytes(piece, packed_integers.width(n * table.top))
+    return norms + wire.all_to_all(n * up, n) + wire.all_gather(down, n)
+
+
+def _decoded(total: Tensor, n: int, table: Table, chunks: Chunks, norms: Tensor, signs: Tensor) -> Tensor:
+    """Sum of the values of n ranks, integers [padded] -> float32 [d]. Integers up to the last multiplication."""
+    centred = (2 * total - n * table.top).to(torch.float32)
+    scale = norms / chunks.sizes(norms.device) * (table.unit / (2 * n))
+    return chunks.rotate_back(centred, signs) * chunks.spread(scale)[: chunks.d]
+
+
+def _summed(world: Group, values: Tensor, table: Table, wide: bool, stage: str) -> Exchange[Tensor]:
+    if world.size * table.top <= _BYTE:
+        total = yield from world.sum(values.to(torch.uint8), f"{stage}-sum")
+    else:
+        total = yield from integer_sum(world, values.to(torch.int16), 16, table.top, f"{stage}-sum")
+    return total.to(torch.int32)
+
+
+def _served(world: Group, indices: Tensor, table: Table, stage: str) -> Exchange[Tensor]:
+    piece = wire.piece(indices.numel(), world.size)
+    rows = indices.new_zeros(world.size, piece)
+    rows.view(-1)[: indices.numel()] = indices
+    up = _packed(rows, table.bits)
+    came = yield from world.all_to_all(up.view(-1), f"{stage}-up")
+    mine = table.look_up(_unpacked(came, table.bits, piece)).sum(0, dtype=torch.int32)
+    width = packed_integers.width(world.size * table.top)
+    sums = yield from world.gather(_packed(mine, width), f"{stage}-down")
+    return _unpacked(sums, width, piece).view(-1)[: indices.numel()]
+
+
+def _packed(values: Tensor, bits: int) -> Tensor:
+    length = packed_integers.wire_bytes(values.shape[-1], bits)
+    message = torch.empty(*values.shape[:-1], length, dtype=torch.uint8, device=values.device)
+    packed_integers.pack(values, bits, message)
+    return message
+
+
+def _unpacked(message: Tensor, bits: int, numel: int) -> Tensor:
+    values = torch.empty(*message.shape[:-1], numel, dtype=torch.int32, device=message.device)
+    packed_integers.unpack(message, bits, values)
+    return values
