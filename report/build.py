@@ -22,6 +22,7 @@ from report.figures import tradeoff
 from report.headline import headline
 from report.points import families, hover, points
 from report.seeds import seeds
+from report.speed_data import slug
 from report.speed_page import speed_parts
 from report.speed_view import with_speed
 from report.svg import inline, svg_file
@@ -183,7 +184,7 @@ def all_tables(study: StudyData) -> dict[str, tuple[Table, list[Row]]]:
 def _files(study: StudyData) -> dict[str, str]:
     """Name of a table -> the name of its file."""
     return {
-        name: f"{study.sweep}-{name}.csv" if name in study.tables and name != MICRO.suffix else f"{name}.csv"
+        name: f"{slug(study.sweep)}-{name}.csv" if name in study.tables and name != MICRO.suffix else f"{name}.csv"
         for name in all_tables(study)
     }
 

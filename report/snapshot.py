@@ -24,6 +24,7 @@ from report.data import ReportError, StudyData, load
 from report.figures import tradeoff
 from report.headline import headline
 from report.seeds import seeds
+from report.speed_data import slug
 from report.speed_page import speed_figures
 from report.svg import svg_file
 from suite.analysis.collect import facts_path
@@ -55,7 +56,7 @@ def freeze_tables(results_root: Path | str, name: str, directory: Path | str | N
     if finished is None:
         raise SnapshotError(f"sweep {name} has no finished run; there is nothing to freeze")
     parent = Path(directory) if directory is not None else Path(results_root) / "snapshots"
-    folder = parent / f"{str(finished)[:10]}-{name}"
+    folder = parent / f"{str(finished)[:10]}-{slug(name)}"
     files = _files(study, Path(results_root))
     manifest = dump(_manifest(study, files), indent=1) + "\n"
     old = folder / MANIFEST

@@ -35,8 +35,7 @@ def run(args: argparse.Namespace) -> int:
     from report.snapshot import freeze
 
     root = results_root(args)
-    out = args.out or root / "reports" / f"{Path(args.sweep).stem}.html"
-    built = build_report(root, args.sweep, out)
+    built = build_report(root, args.sweep, args.out)
     frozen = freeze(root, args.sweep, args.snapshot or None) if args.snapshot is not None else None
     if args.json:
         found = {"sweep": args.sweep, "path": str(built.path), "headline": list(built.headline)}

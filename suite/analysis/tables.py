@@ -108,7 +108,7 @@ def from_csv(table: Table, text: str, source: str = "table") -> list[Row]:
 
 
 def table_path(results_root: Path, table: Table, sweep: str = "") -> Path:
-    """Where a table lies: tables/v1/<sweep>-<suffix>.csv; micro belongs to no sweep."""
+    """Where a table lies: tables/v1/<sweep>-<suffix>.csv (a sweep in a folder: in that folder); micro belongs to no sweep."""
     name = f"{sweep}-{table.suffix}.csv" if sweep else f"{table.suffix}.csv"
     return Path(results_root) / "tables" / "v1" / name
 

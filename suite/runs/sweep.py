@@ -153,7 +153,7 @@ class Sweep:
     @property
     def rates_owner(self) -> str:
         """The sweep whose tuning writes the file of rates: this one, or the one it is based on."""
-        return self.rates_path.stem.removesuffix("-lr")
+        return _name(self.rates_path, sweeps_folder()).removesuffix("-lr")
 
     def panels(self) -> Iterator[Panel]:
         """All combinations of workload, sharding and world size, in the order of the file."""
@@ -180,9 +180,15 @@ def sweeps_folder() -> Path:
 
 
 def sweep_names(folder: Path | None = None) -> list[str]:
-    """Names of the sweeps in a folder, sorted; tuned learning rates are not sweeps."""
-    paths = (folder or sweeps_folder()).glob("*.yaml")
-    return sorted(path.stem for path in paths if not path.stem.endswith("-lr"))
+    """Names of the sweeps in a folder and below it, sorted: ``quick``, ``claims/qsr``; tuned rates are not sweeps."""
+    root = folder or sweeps_folder()
+    return sorted(_name(path, root) for path in root.rglob("*.yaml") if not path.stem.endswith("-lr"))
+
+
+def _name(path: Path, root: Path) -> str:
+    """The path below `root` without suffix; elsewhere the file's own name."""
+    inside = path.resolve().is_relative_to(root.resolve())
+    return path.resolve().relative_to(root.resolve()).with_suffix("").as_posix() if inside else path.stem
 
 
 def load_sweep(name: str) -> Sweep:
@@ -197,7 +203,9 @@ def load_sweep(name: str) -> Sweep:
 def _merged(path: Path, above: tuple[Path, ...]) -> Value:
     """The file with its bases laid under it."""
     if not path.exists():
-        raise UnknownSweepError(f"no sweep {path.stem!r}{nearest(path.stem, sweep_names(path.parent))}")
+        name = _name(path, sweeps_folder())
+        known = sweep_names() if path.is_relative_to(sweeps_folder()) else sweep_names(path.parent)
+        raise UnknownSweepError(f"no sweep {name!r}{nearest(name, known)}")
     value = load(path, path.name)
     section = Section(value)
     base = section.get("base", str, "")
@@ -205,7 +213,7 @@ def _merged(path: Path, above: tuple[Path, ...]) -> Value:
         return value
     if path in above:
         raise section.error("base", "the sweeps are based on each other in a circle")
-    below = _merged(path.with_name(f"{base}.yaml"), (*above, path))
+    below = _merged(path.parent / f"{base}.yaml", (*above, path))
     content = {**below.content, **value.content}
     if "rates" not in content:
         content["rates"] = Value(f"{base}-lr.yaml", content["base"].line, path.name)
@@ -223,10 +231,10 @@ def _read(path: Path, value: Value) -> Sweep:
         raise top.error("arms", "a sweep needs at least one arm")
     steps = _at_least(1, top, "steps")
     sweep = Sweep(
-        name=path.stem,
+        name=_name(path, sweeps_folder()),
         title=top.get("title", str, path.stem),
         path=path,
-        rates_path=path.with_name(top.get("rates", str, f"{path.stem}-lr.yaml")),
+        rates_path=path.parent / top.get("rates", str, f"{path.stem}-lr.yaml"),
         workloads=_workloads(top),
         shardings=tuple(top.words("shardings", ["iid"])),
         world_sizes=tuple(top.integers("world_size")),

@@ -128,6 +128,8 @@ def test_shipped_sweeps_can_be_planned(name: str) -> None:
     pinned = {arm.label for arm in sweep.arms.values() if arm.lr is not None}
     assert all(pinned & set(labels) for labels in same), "two arms are the same run, and not by a pinned rate"
     controls = {arm.algorithm for arm in sweep.arms.values() if arm.control}
+    if name.startswith("claims/"):  # has the controls of its claim, and judges no equality without
+        return
     assert {
         "control-no-communication",
         "control-one-worker",

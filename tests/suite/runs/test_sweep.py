@@ -121,3 +121,19 @@ def test_sections_read_lists_of_one_and_whole_numbers_as_numbers() -> None:
     assert section.words("b") == ["x", "y"]
     assert section.need("c", float) == 2.0
     section.finish()
+
+
+def test_a_sweep_in_a_folder_has_the_folder_in_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``claims/small`` is based on a file of the folder above and keeps its rates beside it."""
+    monkeypatch.setattr("suite.runs.sweep.sweeps_folder", lambda: tmp_path)
+    write_sweep(tmp_path)
+    (tmp_path / "claims").mkdir()
+    (tmp_path / "claims" / "narrow.yaml").write_text("base: ../small\nseeds: 7\n")
+    (tmp_path / "claims" / "narrow-lr.yaml").write_text("")
+    assert sweep_names(tmp_path) == ["claims/narrow", "small"]
+    found = load_sweep("claims/narrow")
+    assert (found.name, found.seeds, found.rates_owner) == ("claims/narrow", 7, "small")
+    with pytest.raises(UnknownSweepError, match="did you mean 'claims/narrow'"):
+        load_sweep("claims/narow")
