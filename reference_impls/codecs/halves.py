@@ -1,6 +1,6 @@
 """Two bytes an element: bf16 or fp16, rounded to nearest, ties to even. Wire format version 1.
 
-The message is the d numbers in order, little-endian. Biased (deterministic), with a relative error of 2^-9 (bf16) or 2^-12
+The message is the d numbers in order, little-endian. Biased (deterministic), with a relative error of 2^-8 (bf16) or 2^-11
 (fp16) at most for normal numbers. fp16 overflows to infinity from 65520 on, and loses precision below 2^-14: who sends it
 scales first (`power_for`). NaN and infinities pass.
 """

@@ -1,0 +1,187 @@
+"""IntSGD: the factor that everybody knows, sums that cannot overflow, and no float after the first step."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls import SimulatedCluster
+from reference_impls.errors import UnsupportedError
+from tests.reference_impls.averages import answers, mean, normal, sent, stepped
+
+SIZES = [30, 50]
+
+
+def cluster(n: int, sizes: list[int] | None = None, lr: float = 0.1, **options: Any) -> SimulatedCluster:
+    return SimulatedCluster(
+        "intsgd", [torch.zeros(k) for k in sizes or SIZES], n, lr=lr, bucket_bytes=1 << 30, **options
+    )
+
+
+def feed(workers: SimulatedCluster, rows: Tensor, lr: float | None = None) -> Tensor:
+    """One step; what rank 0 took for the mean gradient."""
+    sizes = [p.numel() for p in workers.parameters(0)]
+    before = torch.cat(workers.parameters(0)).clone()
+    workers.step([list(row.clone().split(sizes)) for row in rows], lr=lr)
+    return (before - torch.cat(workers.parameters(0))) / (0.1 if lr is None else lr)
+
+
+def r_of(workers: SimulatedCluster, rank: int = 0) -> list[float]:
+    return [float(x) for x in workers._workers[rank].shards[0].state["r"].values()]
+
+
+@pytest.mark.parametrize("measure", ["movement", "gradient"])
+def test_the_factor_follows_the_rule(measure: str) -> None:
+    """r is the first squared step, then its moving average; a = sqrt(d) / sqrt(2 n r / lr^2 + eps); codes are integers."""
+    n, beta = 4, 0.7
+    workers = cluster(n, measure=measure, beta=beta, bits=32)
+    expected: list[float] = []
+    for step in range(4):
+        lr = 0.1 / (1 + step)
+        factors = [
+            math.sqrt(k) / math.sqrt(2 * n * r / (lr**2 if measure == "movement" else 1) + 1e-8)
+            for k, r in zip(SIZES, expected, strict=False)
+        ]
+        rows = normal(n, sum(SIZES), seed=step)
+        applied = feed(workers, rows, lr).split(SIZES)
+        if step == 0:
+            torch.testing.assert_close(torch.cat(applied), rows.mean(0), rtol=1e-5, atol=1e-6)
+        for part, factor in zip(applied, factors, strict=bool(step)):
+            codes = part.double() * factor * n
+            assert float((codes - codes.round()).abs().max()) < 1e-3
+            assert float(codes.abs().max()) > 1
+        scale = lr if measure == "movement" else 1.0
+        squares = [float((part.double() * scale).square().sum()) for part in applied]
+        expected = [
+            s if step == 0 else beta * r + (1 - beta) * s
+            for s, r in zip(squares, expected or squares, strict=True)
+        ]
+        for rank in range(n):
+            assert r_of(workers, rank) == pytest.approx(expected, rel=1e-4)
+            assert r_of(workers, rank) == r_of(workers, 0)  # to the bit: the factor is the same everywhere
+
+
+@pytest.mark.parametrize("scale", ["tensor", "bucket"])
+def test_movement_and_gradient_agree_for_plain_sgd_at_a_constant_rate(scale: str) -> None:
+    runs = [cluster(3, measure=measure, scale=scale) for measure in ("movement", "gradient")]
+    for step in range(4):
+        seen = [feed(run, normal(3, 80, seed=step)) for run in runs]
+        torch.testing.assert_close(seen[0], seen[1], rtol=1e-2, atol=1e-2)
+
+
+def test_no_float_travels_after_the_first_step() -> None:
+    workers = cluster(3)
+    for step in range(3):
+        feed(workers, normal(3, 80, seed=step))
+    rows = workers.ledger.frame(0).to_dict("records")
+    assert [(r["kind"], r["payload_bytes"]) for r in rows] == [
+        ("warm-up", 320),
+        ("integer", 81),
+        ("integer", 81),
+    ]
+
+
+@pytest.mark.parametrize(("bits", "payload"), [(4, 41), (8, 81), (32, 324)])
+def test_bytes(bits: int, payload: int) -> None:
+    workers = cluster(3, bits=bits, warmup_steps=0)
+    feed(workers, normal(3, 80))
+    assert sent(workers) == {"gradient": (1, payload, pytest.approx(4 / 3 * payload))}
+
+
+@pytest.mark.parametrize("n", [1, 2, 8])
+def test_unbiased_with_the_variance_of_rounding(n: int) -> None:
+    """E|g - mean|^2 <= d / (4 n a^2); the first factor is `initial_factor`."""
+    d, a = 40_000, 10.0
+    values = torch.tensor([0.313, -0.177, 0.05, 0.9, -0.5, 0.22, 0.01, -0.99])[:n]
+    rows = values[:, None].expand(n, d).contiguous()
+    got = mean("intsgd", rows, warmup_steps=0, initial_factor=a, bits=8).double()
+    variance = sum((v * a % 1) * (1 - v * a % 1) for v in values.double().tolist()) / (n * a) ** 2
+    assert abs(float(got.mean()) - float(values.double().mean())) <= 5 * math.sqrt(variance / d) + 1e-6
+    assert float(got.var()) == pytest.approx(variance, rel=0.05)
+    assert float((got - values.double().mean()).square().sum()) <= d / (4 * n * a**2)
+
+
+def test_noise_follows_the_step() -> None:
+    """With a from the rule the error is at most r / 2 (in squared gradients) + eps / (4 n): small steps, fine rounding."""
+    n, d = 4, 2000
+    for size in (1.0, 1e-4):
+        workers = SimulatedCluster("intsgd", [torch.zeros(d)], n, lr=1.0, bits=32)
+        rows = normal(n, d) * size
+        workers.step([[row.clone()] for row in rows])
+        first = -workers.parameters(0)[0].clone()
+        workers.step([[row.clone()] for row in rows])
+        second = -workers.parameters(0)[0] - first
+        error = float((second - rows.mean(0)).square().sum())
+        r = float(first.square().sum())
+        assert r / 100 < error <= r / 2 + 1e-8 / (4 * n)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8])
+@pytest.mark.parametrize("bits", [8, 16, 32])
+@pytest.mark.parametrize("name", ["intsgd", "intsgd-heuristic"])
+def test_sums_never_overflow(n: int, bits: int, name: str) -> None:
+    """All ranks at +-1e6: cut, not wrapped."""
+    x = torch.tensor([1e6, -1e6, 0.0]).repeat(n, 4)
+    start = {"warmup_steps": 0, "initial_factor": 1e9} if name == "intsgd" else {}
+    got = mean(name, x, bits=bits, **start)
+    assert torch.equal(got.sign(), x[0].sign())
+    assert float(got.abs().max()) <= 1e6 * 1.001
+
+
+@pytest.mark.parametrize(("n", "bits"), [(8, 4), (128, 8)])
+def test_too_many_ranks_are_refused(n: int, bits: int) -> None:
+    with pytest.raises(UnsupportedError, match="more bits"):
+        cluster(n, bits=bits)
+
+
+def test_integers_are_exact() -> None:
+    x = torch.arange(-15, 16).float().repeat(4, 1)
+    for rounding in ("stochastic", "nearest"):
+        got = mean("intsgd", x, warmup_steps=0, initial_factor=1.0, bits=8, rounding=rounding)
+        assert torch.equal(got, x[0])
+
+
+def test_the_exponents_rule_and_that_it_cuts() -> None:
+    """a = 127 / (n 2^e), e = floor(log2 max|g|): numbers between 2^e and 2^(e+1) are beyond 127 / n and are cut."""
+    n = 2
+    x = torch.tensor([1.5, 0.25, -1.9, 1.0]).repeat(n, 1)
+    got = mean("intsgd-heuristic", x, rounding="nearest")
+    a = 127 / (n * 1.0)
+    expected = torch.tensor([63, round(0.25 * a), -63, 63]) / a
+    torch.testing.assert_close(got, expected)
+    doubled = mean("intsgd-heuristic", 2 * x, rounding="nearest")
+    torch.testing.assert_close(doubled, 2 * got)
+    assert set(sent(stepped("intsgd-heuristic", x))) == {"scale", "gradient"}
+
+
+def test_nothing_has_moved_and_no_rate() -> None:
+    """Zero gradients, then others: the factor falls back to the initial one, and nothing becomes NaN."""
+    for options in ({}, {"scale": "bucket"}, {"measure": "gradient"}):
+        workers = cluster(2, initial_factor=50.0, **options)
+        assert feed(workers, torch.zeros(2, 80)).abs().max() == 0
+        got = feed(workers, torch.full((2, 80), 0.3))
+        torch.testing.assert_close(got, torch.full((80,), 0.3), rtol=0, atol=0.02)
+        workers.step([[torch.ones(k) for k in SIZES]] * 2, lr=0.0)
+        assert all(p.isfinite().all() for p in workers.parameters(0))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("name", ["intsgd", "intsgd-heuristic"])
+def test_what_is_not_finite_on_one_rank_is_so_everywhere(bad: float, name: str) -> None:
+    x = normal(3, 30)
+    x[1, 17] = bad
+    start = {"warmup_steps": 0} if name == "intsgd" else {}
+    assert not answers(stepped(name, x, **start)).isfinite().any()
+
+
+def test_what_is_refused() -> None:
+    for options in (
+        {"rounding": "up"}, {"measure": "x"}, {"factor": "x"}, {"scale": "block"}, {"bits": 5}, {"beta": 1.0},
+        {"alpha": 0.0}, {"epsilon": 0.0}, {"initial_factor": 0.0}, {"warmup_steps": -1},
+    ):  # fmt: skip
+        with pytest.raises(UnsupportedError, match=next(iter(options))):
+            cluster(2, **options)
