@@ -1,0 +1,247 @@
+"""1-bit LAMB against LAMB while it warms up, against its box afterwards, and its limits one by one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls import SimulatedCluster, create
+from reference_impls.errors import UnsupportedError
+
+LENGTHS = (40, 7, 56)
+RATE, BETA1, BETA2, EPS, DECAY = 0.01, 0.9, 0.999, 1e-8, 0.1
+
+
+def start() -> list[Tensor]:
+    return [
+        (0.1 + i) * torch.randn(n, generator=torch.Generator().manual_seed(20 + i), dtype=torch.float64)
+        for i, n in enumerate(LENGTHS)
+    ]
+
+
+def gradient(step: int, rank: int) -> list[Tensor]:
+    """Of very different size by tensor."""
+    return [
+        10.0 ** (1 - 2 * i)
+        * (
+            torch.randn(
+                n, generator=torch.Generator().manual_seed(100 * step + 10 * rank + i), dtype=torch.float64
+            )
+            + 0.5
+        )
+        for i, n in enumerate(LENGTHS)
+    ]
+
+
+def mean_gradient(step: int, size: int) -> list[Tensor]:
+    return [torch.stack(rows).mean(0) for rows in zip(*(gradient(step, r) for r in range(size)), strict=True)]
+
+
+def cluster(size: int, **options: Any) -> SimulatedCluster:
+    options = {"weight_decay": DECAY, **options}
+    return SimulatedCluster("one-bit-lamb", start(), size, lr=RATE, seed=2, **options)
+
+
+def advance(own: SimulatedCluster, step: int) -> None:
+    own.step([gradient(step, rank) for rank in range(own.world_size)])
+
+
+class Box:
+    """The rule, tensor by tensor, from the mean gradient: what the method is with an exact mean."""
+
+    def __init__(self, warmup: int, **limits: float) -> None:
+        self.warmup = warmup
+        self.limits = {
+            "min": 0.01,
+            "max": 10.0,
+            "beta": 0.9,
+            "fmin": 0.5,
+            "fmax": 4.0,
+            "threshold": 0.1,
+            **limits,
+        }
+        self.x = start()
+        self.m, self.v = ([torch.zeros(n, dtype=torch.float64) for n in LENGTHS] for _ in range(2))
+        self.fresh: list[Tensor] = []
+        self.c, self.f = [0.0] * 3, [1.0] * 3
+
+    def step(self, number: int, g: list[Tensor]) -> None:
+        if number == self.warmup:
+            self.fresh = [v.clone() for v in self.v]
+        own = self.limits
+        for i in range(3):
+            self.m[i] = BETA1 * self.m[i] + (1 - BETA1) * g[i]
+            if number < self.warmup:
+                self.v[i] = BETA2 * self.v[i] + (1 - BETA2) * g[i] ** 2
+                move = self.m[i] / (self.v[i].sqrt() + EPS) + DECAY * self.x[i]
+                ratio = min(max(float(self.x[i].norm() / move.norm()), own["min"]), own["max"])
+                self.c[i] = own["beta"] * self.c[i] + (1 - own["beta"]) * ratio
+                self.x[i] = self.x[i] - RATE * ratio * move
+                continue
+            self.fresh[i] = BETA2 * self.fresh[i] + (1 - BETA2) * g[i] ** 2
+            frozen = self.v[i].sqrt() + EPS
+            adaptive = self.m[i] / frozen
+            move = adaptive + DECAY * self.x[i]
+            share = min(1.0, float(adaptive.norm() / move.norm()))
+            f = float((frozen / (self.fresh[i].sqrt() + EPS)).max()) * share + 1 - share
+            f = min(max(f, own["fmin"]), own["fmax"])
+            f = min(max(f, self.f[i] * (1 - own["threshold"])), self.f[i] * (1 + own["threshold"]))
+            self.f[i] = f
+            coefficient = self.c[i] / (1 - own["beta"] ** self.warmup)
+            self.x[i] = self.x[i] - RATE * coefficient * f * move
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("bucket_bytes", [1 << 20, 64])
+def test_with_an_exact_mean_it_is_its_box(size: int, bucket_bytes: int) -> None:
+    """Both phases; the gradient rebuilt from momenta is the mean gradient, and feeds the fresh variance."""
+    own = SimulatedCluster(
+        "one-bit-lamb", start(), size, lr=RATE, bucket_bytes=bucket_bytes, warmup_steps=6, compressor="none",
+        weight_decay=DECAY,
+    )  # fmt: skip
+    box = Box(6)
+    for step in range(25):
+        advance(own, step)
+        box.step(step, mean_gradient(step, size))
+        for found, x in zip(own.parameters(size - 1), box.x, strict=True):
+            torch.testing.assert_close(found, x, rtol=0, atol=1e-11)
+    fresh = torch.cat(own.state(0, "fresh_variance"))
+    torch.testing.assert_close(fresh, torch.cat(box.fresh), rtol=1e-9, atol=0)
+    assert any(f != 1.0 for f in box.f)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_the_momentum_telescopes_in_the_common_scale(size: int) -> None:
+    """rho (m_t - b1 m_(t-1)) adds up to (1 - b1) rho mean g and the errors, which are all in that scale."""
+    own, warmup = cluster(size, warmup_steps=5), 5
+    for step in range(warmup):
+        advance(own, step)
+    moved = given = torch.zeros(sum(LENGTHS), dtype=torch.float64)
+    for step in range(warmup, 25):
+        before = own.state(0, "momentum")[0].clone()
+        advance(own, step)
+        rho = torch.cat([own.state(0, "fusion")[0][str(i)].expand(n) for i, n in enumerate(LENGTHS)])
+        moved = moved + rho * (own.state(0, "momentum")[0] - BETA1 * before)
+        given = given + (1 - BETA1) * rho * torch.cat(mean_gradient(step, size))
+    error = torch.stack([own.state(r, "worker_error")[0] for r in range(size)]).mean(0) + torch.cat(
+        [own.state(r, "server_error")[0] for r in range(size)]
+    )
+    torch.testing.assert_close(moved, given - error, rtol=0, atol=1e-10)
+    assert error.abs().max() > 1e-4
+
+
+def test_the_switch_brings_all_tensors_to_one_size() -> None:
+    own = cluster(2, warmup_steps=5)
+    for step in range(6):
+        before = own.state(0, "momentum")[0].clone() if step else None
+        advance(own, step)
+    assert before is not None
+    sizes = [float(part.norm() / math.sqrt(len(part))) for part in before.split(LENGTHS)]
+    rho = [float(own.state(0, "fusion")[0][str(i)]) for i in range(3)]
+    assert max(sizes) / min(sizes) > 1e3
+    for size, factor in zip(sizes, rho, strict=True):
+        assert size * factor == pytest.approx(sum(sizes) / 3, rel=1e-9)
+
+
+def test_without_the_common_scale_a_small_tensor_would_drown() -> None:
+    """The error of one compressed step relative to the tensor's momentum, with rho and with rho = 1."""
+    errors = []
+    for fused in (True, False):
+        own = cluster(4, warmup_steps=5)
+        for step in range(5):
+            advance(own, step)
+        if not fused:
+            object.__setattr__(own.method.algorithm, "_fuse", lambda shard: shard.state["fresh_variance"].copy_(
+                shard.state["variance"]))  # fmt: skip
+        before = own.state(0, "momentum")[0].clone()
+        advance(own, 5)
+        exact = BETA1 * before + (1 - BETA1) * torch.cat(mean_gradient(5, 4))
+        lost = (own.state(0, "momentum")[0] - exact)[-LENGTHS[2] :]
+        errors.append(float(lost.norm() / exact[-LENGTHS[2] :].norm()))
+    assert errors[0] < 2
+    assert errors[1] > 50
+
+
+def test_the_factor_needs_fifteen_steps_from_one_to_four() -> None:
+    """Gradients that vanish after the switch: the fresh variance falls, the factor may rise by a tenth a step."""
+    own = cluster(2, warmup_steps=3, betas=(0.9, 0.5), weight_decay=0.0)
+    factors = []
+    for step in range(30):
+        rows = [gradient(step, r) if step < 3 else [0 * g for g in gradient(step, r)] for r in range(2)]
+        own.step(rows)
+        factors.append(float(own.state(0, "factor")[0]["0"]))
+    assert factors[:3] == [1.0] * 3
+    rising = factors[3:]
+    assert all(b <= a * 1.1 + 1e-12 for a, b in zip([1.0, *rising], rising, strict=False))
+    assert rising[:14] == pytest.approx([1.1 ** (k + 1) for k in range(14)])
+    assert rising[14:] == [4.0] * 13
+
+
+@pytest.mark.parametrize(
+    ("limits", "options"),
+    [
+        ({"max": 0.02}, {"max_coeff": 0.02}),
+        ({"min": 5.0}, {"min_coeff": 5.0}),
+        ({"fmax": 1.01, "threshold": 0.5}, {"factor_max": 1.01, "factor_threshold": 0.5}),
+        ({"fmin": 0.999, "beta": 0.5}, {"factor_min": 0.999, "coeff_beta": 0.5}),
+    ],
+)
+def test_limits_are_where_they_are_set(limits: dict[str, float], options: dict[str, float]) -> None:
+    own, box, plain = cluster(2, warmup_steps=4, compressor="none", **options), Box(4, **limits), Box(4)
+    for step in range(15):
+        advance(own, step)
+        for each in (box, plain):
+            each.step(step, mean_gradient(step, 2))
+    for found, x in zip(own.parameters(0), box.x, strict=True):
+        torch.testing.assert_close(found, x, rtol=0, atol=1e-11)
+    assert not all(torch.allclose(a, b, rtol=0, atol=1e-9) for a, b in zip(box.x, plain.x, strict=True))
+
+
+def test_tensors_of_zeros_or_without_gradient_stay_finite() -> None:
+    parameters = [torch.zeros(10), torch.ones(10), torch.ones(1)]
+    own = SimulatedCluster("one-bit-lamb", parameters, 2, lr=RATE, warmup_steps=3)
+    for _ in range(8):
+        own.step([[torch.ones(10), None, torch.ones(1)] for _ in range(2)])
+    zeros, still, one = own.parameters(0)
+    assert torch.isfinite(torch.cat([zeros, still, one])).all()
+    assert (zeros < 0).all()
+    assert torch.equal(still, torch.ones(10))
+    assert float(own.state(0, "fusion")[0]["1"]) == 1.0
+
+
+@pytest.mark.parametrize("when", [1, 6])
+def test_one_rank_that_is_not_finite_is_seen_by_all(when: int) -> None:
+    own = cluster(3, warmup_steps=4)
+    for step in range(9):
+        rows = [gradient(step, r) for r in range(3)]
+        if step == when:
+            rows[1][0][3] = math.inf
+        own.step(rows)
+        for rank in range(3):
+            assert bool(torch.isfinite(own.parameters(rank)[0]).all()) == (step < when)
+
+
+def test_shares_and_kinds() -> None:
+    assert create("one-bit-lamb", total_steps=100).algorithm.frozen_from == 15
+    assert create("one-bit-lamb", total_steps=100, lr_warmup_steps=20).algorithm.frozen_from == 20
+    assert set(create("one-bit-lamb", total_steps=9, warmup_steps=9).algorithm.steady()) == {"warm-up"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"warmup_steps": 0},
+        {"warmup_steps": 3, "min_coeff": 2.0, "max_coeff": 1.0},
+        {"warmup_steps": 3, "factor_min": 0.0},
+        {"warmup_steps": 3, "coeff_beta": 1.0},
+        {"warmup_steps": 3, "scale": "layer"},
+    ],
+)
+def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedError):
+        cluster(2, **options)
