@@ -39,6 +39,7 @@ HASH_VERSION: Final = 1
 LONGEST: Final = 1 << 30
 _PRIME: Final = (1 << 31) - 1
 _PERSON: Final = b"bandwise-sketch1"
+_CHUNK: Final = 1 << 17  # coordinates hashed at once: their 64-bit integers stay in the cache
 
 
 def _coefficients(seed: int, row: int) -> tuple[int, ...]:
@@ -46,23 +47,26 @@ def _coefficients(seed: int, row: int) -> tuple[int, ...]:
     return tuple(word % _PRIME for word in struct.unpack("<4Q", digest))
 
 
+def _fold(v: Tensor) -> Tensor:
+    """In place, a number that is v modulo p: (v >> 31) + (v mod 2^31)."""
+    high = v >> 31
+    return v.bitwise_and_(_PRIME).add_(high)
+
+
 @compiled
 def _hash(columns: Tensor, signs: Tensor, words: Tensor) -> None:
     """Fill int32 [d] and float [d]; words int64 [6]: a_0 .. a_3, number of columns, first coordinate.
 
-    (v >> 31) + (v mod 2^31) is v modulo p. The remarks bound v for j < 2^30: nothing overflows.
+    The remarks bound v for j < 2^30: nothing overflows.
     """
-    j = torch.arange(columns.shape[-1], dtype=torch.int64, device=columns.device) + words[5]
-    v = j * words[3] + words[2]  # < 2^61 + 2^31
-    v = (v & _PRIME) + (v >> 31)  # < 2^31 + 2^30 + 2
-    v = v * j + words[1]  # < 1.5 * 2^61 + 2^33
-    v = (v & _PRIME) + (v >> 31)  # < 2^31 + 1.5 * 2^30 + 4
-    v = v * j + words[0]  # < 1.75 * 2^61 + 2^34
-    v = (v & _PRIME) + (v >> 31)  # < 2^32
-    v = (v & _PRIME) + (v >> 31)  # <= p + 1
-    v = torch.where(v >= _PRIME, v - _PRIME, v)
-    columns.copy_(((v >> 1) * words[4]) >> 30)
-    signs.copy_(((v & 1) << 1) - 1)
+    j = torch.arange(columns.shape[-1], dtype=torch.int64, device=columns.device).add_(words[5])
+    v = _fold((j * words[3]).add_(words[2]))  # from < 2^61 + 2^31 to < 2^31 + 2^30 + 2
+    v = _fold(v.mul_(j).add_(words[1]))  # from < 1.5 * 2^61 + 2^33 to < 2^31 + 1.5 * 2^30 + 4
+    v = _fold(v.mul_(j).add_(words[0]))  # from < 1.75 * 2^61 + 2^34 to < 2^32
+    v = _fold(v)  # to <= p + 1
+    v.sub_((v >= _PRIME) * _PRIME)
+    signs.copy_(v & 1).mul_(2).sub_(1)
+    columns.copy_((v >> 1).mul_(words[4]) >> 30)
 
 
 @compiled
@@ -100,7 +104,9 @@ class CountSketch:
         words = torch.tensor([*_coefficients(self.seed, row), self.columns, self.start], device=device)
         columns = torch.empty(numel, dtype=torch.int32, device=device)
         signs = torch.empty(numel, dtype=torch.float32, device=device)
-        _hash(columns, signs, words)
+        for part in zip(torch.split(columns, _CHUNK), torch.split(signs, _CHUNK), strict=True):
+            _hash(*part, words)
+            words[5] += _CHUNK
         return columns, signs
 
     def encode(self, x: Tensor, table: Tensor) -> None:

@@ -110,8 +110,8 @@ def test_more_workers_than_coordinates(name, n, d):
 
 @pytest.mark.parametrize("granularity", ["bucket", "tensor"])
 def test_random_k_is_unbiased(granularity):
-    """All coordinates over 3000 seeds: z-scores below 5, of mean square about 1."""
-    sizes, seeds = [9, 1, 40], 3000
+    """All coordinates over 1500 seeds: z-scores below 5, of mean square about 1."""
+    sizes, seeds = [9, 1, 40], 1500
     d = sum(sizes)
     g = normal(2, d, seed=3)
     draws = torch.stack(
@@ -132,7 +132,7 @@ def test_random_k_is_unbiased(granularity):
 @pytest.mark.parametrize(("d", "ratio"), [(50, 0.1), (50, 0.5), (64, 0.02)])
 def test_random_k_has_the_variance_of_theory(d, ratio):
     """E |C(g) - g|^2 = (d/k - 1) |g|^2: omega, as an equality."""
-    g, seeds = normal(1, d, seed=1).expand(2, d), 1500
+    g, seeds = normal(1, d, seed=1).expand(2, d), 700
     lost = [
         float((step(cluster("random-k", 2, [d], ratio=ratio, seed=s), g) - g[0]).square().sum())
         for s in range(seeds)
@@ -157,7 +157,7 @@ def test_random_k_draws_exactly_k_different_places_alike_on_all_ranks(d):
 
 
 def test_random_k_draws_anew_in_every_step_and_every_place_as_often():
-    d, steps = 40, 2000
+    d, steps = 40, 1000
     workers = cluster("random-k", 2, [d], ratio=0.25)
     counts = sum((step(workers, torch.ones(2, d, dtype=torch.float64)) != 0).double() for _ in range(steps))
     z = (counts - steps / 4) / math.sqrt(steps * 0.25 * 0.75)
@@ -189,8 +189,8 @@ def test_impossible_options_are_refused_at_construction(name):
 
 def test_what_is_sent():
     """1 % of a million coordinates: 20 bits a place and 32 a value; random-k sends values alone, and one flag."""
-    d, n = 1_000_000, 4
-    for name, expected in (("top-k", (n - 1) * 10_000 * 52 / 8), ("random-k", 2 * (n - 1) / n * 4 * 10_001)):
+    d, n = 1_000_000, 2
+    for name, expected in (("top-k", 10_000 * 52 / 8), ("random-k", 4 * 10_001)):
         workers = cluster(name, n, [d], dtype=torch.float32)
         step(workers, torch.arange(n * d).view(n, d).float())
         assert workers.ledger.frame()["wire_bytes"].sum() == expected

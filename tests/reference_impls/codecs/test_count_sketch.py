@@ -113,7 +113,7 @@ def test_linear(dtype: torch.dtype, tolerance: float) -> None:
 @pytest.mark.parametrize("rows", [1, 3, 5])
 def test_estimates_are_unbiased_over_seeds(rows: int) -> None:
     """All coordinates: the mean error over seeds within 5 standard errors of 0; not exact in a single one."""
-    d, seeds = 60, 800
+    d, seeds = 60, 400
     x = normal(d, seed=4)
     errors = torch.stack(
         [estimate(s, table_of(s, x), d) - x for s in (CountSketch(rows, 20, seed=k) for k in range(seeds))]
@@ -126,13 +126,13 @@ def test_estimates_are_unbiased_over_seeds(rows: int) -> None:
 
 def test_one_row_has_the_variance_of_theory() -> None:
     """E (estimate - x_j)^2 = (|x|^2 - x_j^2) / c for pairwise independent columns."""
-    d, c, seeds = 200, 25, 2000
+    d, c, seeds = 200, 25, 1000
     x = normal(d, seed=2)
     errors = torch.stack(
         [estimate(s, table_of(s, x), d) - x for s in (CountSketch(1, c, seed=k) for k in range(seeds))]
     )
     expected = ((x.square().sum() - x.square()) / c).mean()
-    assert abs(float(errors.square().mean() / expected) - 1) < 0.05
+    assert abs(float(errors.square().mean() / expected) - 1) < 0.06
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -184,17 +184,12 @@ def test_rows_of_a_batch_are_sketched_as_they_would_be_alone() -> None:
 
 
 def test_compiled_equals_eager_to_the_bit() -> None:
-    d = 70_000
-    sketch = CountSketch(3, 5000)
-    compiled = sketch.hashes(1, d)
+    d = (1 << 17) + 70_000  # one full chunk, one shorter
+    compiled = CountSketch(3, 5000).hashes(1, d)
     words = torch.tensor([*count_sketch._coefficients(0, 1), 5000, 0])
     eager = torch.empty(d, dtype=torch.int32), torch.empty(d)
     count_sketch._hash.eager(*eager, words)
     assert all(torch.equal(a, b) for a, b in zip(compiled, eager, strict=True))
-    rows = normal(5, d).float()
-    found, expected = torch.empty(d), rows.median(0).values
-    count_sketch._median(found, rows)
-    assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 5, 7])
