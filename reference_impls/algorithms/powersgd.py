@@ -120,15 +120,18 @@ class PowerSGD(WithLocalOptimizer):
             warm_up=self.warmup_steps > 0,
         )
 
-    def bytes_at(self, shapes: Sequence[Sequence[int]], n: int, rank: int) -> float:
-        """Bytes that a rank sends in a step in which all matrices have this rank."""
-        sizes = [self.size_of(shape, rank) for shape in shapes]
+    @staticmethod
+    def _bytes(
+        shapes: Sequence[Sequence[int]], sizes: Sequence[tuple[int, int, int] | None], n: int
+    ) -> float:
+        """Bytes that a rank sends in a step in which tensors are sent as (a, b, rank), or as they are."""
         p, q = (sum(size[2] * size[side] for size in sizes if size) for side in (0, 1))
         exact = sum(prod(shape) for shape, size in zip(shapes, sizes, strict=True) if not size)
         return wire.all_reduce(4 * (p + exact), n) + wire.all_reduce(4 * q, n)
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        found: dict[str, Cost] = {"compressed": self.bytes_at(shapes, n, self.rank)}
+        sizes = [self.size_of(shape, self.rank) for shape in shapes]
+        found: dict[str, Cost] = {"compressed": self._bytes(shapes, sizes, n)}
         if self.warmup_steps:
             found["warm-up"] = wire.all_reduce(4 * wire.elements(shapes), n)
         return found

@@ -100,4 +100,10 @@ ENTRIES: Mapping[str, Entry] = {
         "2302.08545",
         "rotated gradients as table indices whose values add up, with error feedback",
     ),
+    "l-greco": Entry(
+        f"{ALGORITHMS}.l_greco:LGreCo",
+        "quantiser",
+        "2210.17357",
+        "PowerSGD with a rank for each layer, chosen within an error budget",
+    ),
 }

@@ -124,4 +124,24 @@ ROWS: tuple[Row, ...] = (
         {"table": "optimal", "bits": 3, "granularity": 40, "form": "sum", "wide_sums": True},
         exact=True,
     ),
+    Row(
+        "l-greco",
+        "l-greco",
+        {"momentum": 0.9, "rank": 2, "max_rank": 4, "choose_every": 4, "min_compression_rate": 0.5},
+        plain=SGD,
+        close=1e-3,
+    ),
+    Row(
+        "l-greco-warm-up",
+        "l-greco",
+        {
+            "rank": 1,
+            "max_rank": 3,
+            "choose_every": 5,
+            "warmup_steps": 3,
+            "min_compression_rate": 0.5,
+            "slack": 2.0,
+        },
+        close=1e-3,
+    ),
 )

@@ -1,0 +1,140 @@
+"""L-GreCo: a rank for each layer, of least size at the error that one rank for all would make. arXiv 2210.17357.
+
+On top of PowerSGD. Every `choose_every` steps all matrices are sent with `max_rank` ("measure"). Since rows of a factor
+depend on those before them alone, the squared lengths of Q's rows say by how much each rank would have missed: sum of
+those left out. Dynamic programming then takes the ranks of least size whose errors together are at most `slack` times
+those of `rank` everywhere. Q is the same on all ranks, so nothing is sent to agree.
+
+Differences: only the abstract could be read: an algorithm that picks the compression parameters of layers for the best
+ratio within an error constraint, re-run during training. That the constraint is the uniform error, that errors are squared
+and added, the discretised dynamic programming and when it runs are our own reading; errors there may come from gradients
+gathered over several steps and from exact decompositions. Its quantisers and sparsifiers are not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Traits, View, option
+from reference_impls.algorithms.powersgd import FOREVER, PowerSGD
+from reference_impls.codecs.low_rank import compresses
+from reference_impls.codecs.sums import fixed_sum
+from reference_impls.collectives import Group
+from reference_impls.errors import UnsupportedError
+from reference_impls.reducers.low_rank import Matrix
+from reference_impls.schedules.budget import cheapest
+
+
+@dataclass(frozen=True)
+class LGreCo(PowerSGD):
+    """Kinds of step: ``measure``, ``compressed``, and ``warm-up``."""
+
+    rank: int = option(4, "rank whose error, taken everywhere, is the budget")
+    min_rank: int = option(1, "least rank of a layer")
+    max_rank: int = option(8, "largest rank of a layer")
+    choose_every: int = option(100, "steps between two choices of ranks")
+    slack: float = option(1.0, "budget of error, as a factor of that of `rank` everywhere")
+    bins: int = option(1000, "steps in which the budget is spent")
+
+    def check(self, world: Group) -> None:
+        super().check(world)
+        if not 1 <= self.min_rank <= self.rank <= self.max_rank:
+            raise UnsupportedError(
+                "ranks must satisfy 1 <= min_rank <= rank <= max_rank, got "
+                f"{self.min_rank}, {self.rank}, {self.max_rank}"
+            )
+        if self.choose_every < 1 or self.bins < 1:
+            raise UnsupportedError("choose_every and bins must be at least 1")
+        if not self.slack >= 1:
+            raise UnsupportedError(
+                f"slack must be at least 1, or `rank` may break the budget; got {self.slack}"
+            )
+
+    def top_of(self, shape: Sequence[int]) -> tuple[int, int, int] | None:
+        """(a, b, largest rank) of a tensor of this shape, None if it is sent uncompressed."""
+        size = self.size_of(shape, self.rank)
+        if size is None:
+            return None
+        a, b, rank = size
+        higher = range(rank, min(self.max_rank, a, b) + 1)
+        return a, b, max(r for r in higher if r == rank or compresses(a, b, r, self.min_compression_rate))
+
+    def _factor(self, view: View, world: Group) -> tuple[int, ...] | None:
+        found = self.top_of(tuple(view.param.shape))
+        return (found[2], found[1]) if found and world.size > 1 else None
+
+    def plan(self, clock: Clock) -> str:
+        if clock.step < self.warmup_steps:
+            return "warm-up"
+        return "compressed" if (clock.step - self.warmup_steps) % self.choose_every else "measure"
+
+    def matrices(self, shard: Shard) -> list[Matrix]:
+        found = []
+        for view in shard.views:
+            size = self.top_of(tuple(view.param.shape))
+            if size is not None:
+                a, b, rank = size
+                if shard.kind == "compressed":
+                    rank = int(shard.clock.counters.get(f"rank of {view.name}", min(self.rank, a, b)))
+                found.append(Matrix(view, a, b, rank))
+        return found
+
+    def remember(self, shards: Sequence[Shard], reduced: Sequence[Tensor]) -> Mapping[str, int | float]:
+        if shards[0].kind != "measure" or shards[0].world.size == 1:
+            return {}
+        found = [(m, self.errors(s.state["q"][m.view.name])) for s in shards for m in self.matrices(s)]
+        least = [min(self.min_rank, m.rank) for m, _ in found]
+        layers = [
+            [(r * (m.rows + m.columns), errors[r]) for r in range(low, m.rank + 1)]
+            for (m, errors), low in zip(found, least, strict=True)
+        ]
+        usual = [min(self.rank, m.rows, m.columns) - low for (m, _), low in zip(found, least, strict=True)]
+        budget = sum(layer[number][1] for layer, number in zip(layers, usual, strict=True))
+        chosen = cheapest(layers, self.slack * budget, usual, self.bins)
+        return {
+            f"rank of {m.view.name}": low + number
+            for (m, _), low, number in zip(found, least, chosen, strict=True)
+        }
+
+    @staticmethod
+    def errors(q: Tensor) -> list[float]:
+        """By rank r = 0, 1, ...: squared norm of what the first r rows miss of what all rows hold."""
+        lengths = fixed_sum(q.to(torch.float64).square())
+        return [float(lengths[r:].sum()) for r in range(len(lengths) + 1)]
+
+    def steady(self) -> Mapping[str, Algorithm]:
+        when: dict[str, Any] = {"warmup_steps": 0}
+        found: dict[str, Algorithm] = {"measure": self.at_defaults("slack", "bins", **when, choose_every=1)}
+        if self.choose_every > 1:
+            found["compressed"] = self.at_defaults(**when, choose_every=FOREVER)
+        if self.warmup_steps:
+            found["warm-up"] = super().steady()["warm-up"]
+        return found
+
+    def traits(self) -> Traits:
+        said = super().traits()
+        few, many = (str(r) for r in (self.min_rank, self.rank))
+        return Traits(
+            said.bits.replace(f"32 x {many} ", f"32 x ({few} to {many} on average) ")
+            + f"; measure with rank {self.max_rank}",
+            said.unbiased,
+            said.sums,
+            said.warm_up,
+        )
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        tops = [self.top_of(shape) for shape in shapes]
+        found = dict(super().wire_bytes(shapes, n))
+        found["measure"] = self._bytes(shapes, tops, n)
+        if self.choose_every > 1:
+            few = [None if top is None else (*top[:2], min(self.min_rank, top[2])) for top in tops]
+            usual = [self.size_of(shape, self.rank) for shape in shapes]
+            found["compressed"] = (self._bytes(shapes, few, n), self._bytes(shapes, usual, n))
+        else:
+            del found["compressed"]
+        return found
