@@ -130,7 +130,7 @@ class Worker:
     def state_dict(self) -> dict[str, Any]:
         """What this rank must save to go on to the bit; independent of the bucket size. Tensors are copies."""
         pending = {
-            f"{shard.index}:{name}": waiting.result
+            f"{shard.index}:{name}": _cloned(waiting.result)
             for shard in self.shards
             for name, waiting in shard.pending.items()
         }
