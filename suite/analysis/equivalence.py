@@ -69,15 +69,19 @@ def equivalence(difference: Interval, margin: float) -> Equality:
     return "undecided"
 
 
-def sensitivity(controls: Sequence[Control], margin: float, unit: str = "") -> Sensitivity:
+def sensitivity(
+    controls: Sequence[Control], margin: float, unit: str = "", no_verdict: str = ""
+) -> Sensitivity:
     """Whether the study tells every negative control from the baseline, and the margin is at most half the
     weakest loss.
 
     A control is told apart when the interval of its loss lies above 0, or when all its seeds diverged. The
     weakest control is the one with the smallest mean loss. Without controls, or with one that could not be
-    measured, the study is not sensitive.
+    measured, the study is not sensitive; nor on a workload that says why it supports no verdict.
     """
     _positive(margin)
+    if no_verdict:
+        return Sensitivity(False, f"this workload supports no verdict on equality: {no_verdict}", None, None)
     suffix = f" {unit}" if unit else ""
     if not controls:
         return Sensitivity(

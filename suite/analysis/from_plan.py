@@ -59,7 +59,7 @@ def study_of(plan: Plan) -> Study:
         arms=tuple(arms),
         entries=tuple(Entry(run.arm.label, run.panel.workload.label, run.spec) for run in plan.runs),
         yardsticks={
-            label: Yardstick(found.metric, found.unit, found.direction, found.margin)
+            label: Yardstick(found.metric, found.unit, found.direction, found.margin, found.no_verdict)
             for label, found in workloads.items()
         },
         ranks=sweep.ranks,

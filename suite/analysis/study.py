@@ -38,13 +38,14 @@ class Arm:
 @dataclass(frozen=True)
 class Yardstick:
     """How a workload is judged: metric, the unit and direction ("higher", "lower" is better), the margin of
-    "equal".
+    "equal", and why there is no such verdict, if there is none.
     """
 
     metric: str
     unit: str
     direction: str
     margin: float
+    no_verdict: str = ""
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,8 @@ def sensitivity_rows(study: Study, runs: Iterable[Row]) -> list[Row]:
     rows: list[Row] = []
     for cell in cells(study, runs):
         controls = [_control(cell, name) for name in sorted(cell.arms) if study.by_name[name].control]
-        verdict = sensitivity(controls, cell.yardstick.margin, cell.yardstick.unit)
+        yard = cell.yardstick
+        verdict = sensitivity(controls, yard.margin, yard.unit, yard.no_verdict)
         rows.append(
             {
                 "workload": cell.key[0],
@@ -177,6 +178,8 @@ def _row(cell: Cell, name: str, study: Sensitivity, test: tuple[float, float] | 
         if _is_method(cell, name)
         else None
     )
+    if word == "no" and cell.yardstick.no_verdict and not diverged:
+        word = "not sensitive"  # its margin was not measured, so a difference beyond it says nothing either
     return {
         "workload": cell.key[0],
         "sharding": cell.key[1],

@@ -36,7 +36,8 @@ class Workload(ABC):
 
     `margin` is the largest difference of `metric`, in `unit`, that still counts as *equal*: at most half of
     what the weakest negative control loses on this workload. It judges results and changes no run, so it is
-    no part of `version`.
+    no part of `version`. Where the controls do not lose, or have not been measured, `no_verdict` says so: then
+    the margin is the scale of pictures and tuning alone, and no method is called equal.
     """
 
     name: ClassVar[str]
@@ -46,6 +47,8 @@ class Workload(ABC):
     unit: ClassVar[Literal["points", "bits/byte", "nats", "1"]]
     direction: ClassVar[Literal["higher", "lower"]]
     margin: ClassVar[float]
+    no_verdict: ClassVar[str] = ""
+    """Why no verdict on equality can rest on this workload, in a clause; empty where one can."""
     batch_size: ClassVar[int]
     """Examples per worker and step where the caller names none."""
     shardings: ClassVar[tuple[str, ...]]

@@ -108,7 +108,7 @@ class DigitsCNN(Workload):
     metric = "accuracy"
     unit = "points"
     direction = "higher"
-    margin = 0.1
+    margin = 0.5  # less than half of what the weakest control lost i.i.d.: 1.84 points [1.08, 2.60], n = 12 (controls)
     batch_size = 32
     shardings = ("iid", "by-class")
 

@@ -229,3 +229,14 @@ def test_contradictions_are_refused(tmp_path, study, store):
     store.folder(first.spec.run_id).joinpath("result.json").write_text("{")
     with pytest.raises(StoreError, match="damaged"):
         collect(tmp_path, study)
+
+
+def test_a_workload_that_supports_no_verdict_gives_none(tmp_path, store):
+    study = made.study_of()
+    judged = collect(tmp_path, study).summary
+    assert {"yes", "no"} <= {row["equal"] for row in judged}
+    yardstick = replace(study.yardsticks["digits-mlp"], no_verdict="because of something")
+    found = collect(tmp_path, replace(study, yardsticks={"digits-mlp": yardstick}))
+    assert {row["equal"] for row in found.summary} == {None, "not sensitive"}
+    assert {row["sensitive"] for row in found.sensitivity} == {False}
+    assert all(str(row["reason"]).endswith("because of something") for row in found.sensitivity)

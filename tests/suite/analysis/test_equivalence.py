@@ -55,6 +55,10 @@ def test_sensitivity_needs_controls_that_are_told_apart():
     assert "random-k cannot be told from the baseline" in study.reason
     assert study.weakest == "random-k"
     assert not e.sensitivity([seen, e.Control("random-k", None)], 0.4).sensitive
+    assert e.sensitivity([seen], 0.4).sensitive
+    refused = e.sensitivity([seen], 0.4, no_verdict="nobody loses on it")
+    assert not refused.sensitive
+    assert refused.reason == "this workload supports no verdict on equality: nobody loses on it"
     collapsed = e.sensitivity([seen, e.Control("random-k", None, collapsed=True)], 0.4)
     assert collapsed.sensitive
     assert collapsed.weakest == "one-worker"

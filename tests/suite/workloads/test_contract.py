@@ -223,6 +223,7 @@ def test_how_it_is_judged_is_declared(case: Case) -> None:
     assert workload.unit == units[workload.metric]
     assert workload.direction == ("higher" if workload.metric == "accuracy" else "lower")
     assert workload.margin > 0
+    assert not workload.no_verdict.endswith(".")
     assert {**workload.options, **case.options} == workload.options
     for field in dataclasses.fields(workload):
         with pytest.raises(dataclasses.FrozenInstanceError):

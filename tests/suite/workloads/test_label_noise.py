@@ -84,7 +84,8 @@ def test_samples_are_a_workers_own_and_the_noise_is_fresh() -> None:
     np.testing.assert_allclose(np.abs(signs), 1.0, atol=1e-5)
     bound = 4 / np.sqrt(signs.size)
     assert abs(signs.mean()) < bound
-    assert abs((signs[1:] * signs[:-1]).mean()) < bound
+    for lag in (1, BLOCK):
+        assert abs((signs[lag:] * signs[:-lag]).mean()) < 4 / np.sqrt(signs[lag:].size)
     assert abs((signs[:, 0] * signs[:, 1]).mean()) < 4 / np.sqrt(len(signs))
 
 
