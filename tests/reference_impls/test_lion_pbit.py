@@ -79,6 +79,19 @@ def test_a_code_of_all_bits_agrees_more_often_than_one_that_leaves_room_for_the_
     assert sign == whole > room + 0.1
 
 
+def test_three_bits_of_own_codes_agree_as_often_as_eight_that_leave_room_at_a_third_of_the_bytes() -> None:
+    """Gaussian, independent, n = 32: 8 bits leave each rank 3 levels of either sign, and 3 bits are 3 levels."""
+    shares, size = [], 32
+    for options in ({}, {"bits": 3, "levels": "code", "form": "two-phase-sign"}):
+        generator = torch.Generator().manual_seed(0)
+        found = SimulatedCluster(PBIT, [torch.zeros(20000)], size, lr=1.0, **options)
+        g = [[torch.randn(20000, generator=generator)] for _ in range(size)]
+        shares.append((agreement(found, g, rate=1.0, decay=0.0), found.ledger.totals()))
+    assert shares[0][0] == shares[1][0] > 0.9
+    eight, three = (sum(row["wire_bytes"] for row in rows if row["rank"] == 0) for _, rows in shares)
+    assert three < eight / 3.1
+
+
 @pytest.mark.parametrize("size", [2, 127, 128, 300])
 def test_in_two_phases_any_number_of_ranks_may_agree_on_the_largest_code(size: int) -> None:
     g = torch.tensor([8.0, -8.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
