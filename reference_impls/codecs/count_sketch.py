@@ -62,8 +62,7 @@ def _hash(columns: Tensor, signs: Tensor, words: Tensor) -> None:
     j = torch.arange(columns.shape[-1], dtype=torch.int64, device=columns.device).add_(words[5])
     v = _fold((j * words[3]).add_(words[2]))  # from < 2^61 + 2^31 to < 2^31 + 2^30 + 2
     v = _fold(v.mul_(j).add_(words[1]))  # from < 1.5 * 2^61 + 2^33 to < 2^31 + 1.5 * 2^30 + 4
-    v = _fold(v.mul_(j).add_(words[0]))  # from < 1.75 * 2^61 + 2^34 to < 2^32
-    v = _fold(v)  # to <= p + 1
+    v = _fold(v.mul_(j).add_(words[0]))  # from < 1.75 * 2^61 + 2^34 to < 2^31 + 1.75 * 2^30 + 8 < 2 p
     v.sub_((v >= _PRIME) * _PRIME)
     signs.copy_(v & 1).mul_(2).sub_(1)
     columns.copy_((v >> 1).mul_(words[4]) >> 30)
