@@ -7,7 +7,8 @@ anchor, and all go on from there. Where the outcome is the plain mean in full pr
 
 Differences: one anchor a worker, in the dtype of the parameters, on the device of the parameters (published codes keep
 it on the host or on one rank). A carrier other than fp32 always takes the progress, never the parameters. Inner states
-travel in full precision whatever carries the progress. Buffers (BatchNorm statistics) are not touched.
+travel in full precision whatever carries the progress. Buffers (BatchNorm statistics) are not touched; a model wrapped
+in DistributedDataParallel would broadcast them at every forward pass, and average gradients besides.
 """
 
 from __future__ import annotations

@@ -223,6 +223,36 @@ def test_without_averages_each_worker_has_a_slow_momentum_of_its_own(base: str) 
         torch.testing.assert_close(torch.cat(ours.state(rank, "anchor")), point(ours, rank))
 
 
+@pytest.mark.parametrize("base", ["sgp", "osgp"])
+def test_gossip_under_slow_momenta_written_out(base: str) -> None:
+    """Numerators x and weights w of four workers by hand; messages of OSGP are used one step later."""
+    n, period = 4, 3
+    ours = cluster("slowmo-sgd", n, period=period, base=base, average=False, outer_momentum=0.6, outer_lr=0.8)
+    x, w = [start() for _ in range(n)], 1.0
+    z, anchor = [start() for _ in range(n)], [start() for _ in range(n)]
+    u = [torch.zeros_like(start()) for _ in range(n)]
+    late: list[tuple[Tensor, float]] | None = None
+    for step in range(9):
+        for r in range(n):
+            x[r] = x[r] - RATE * gradient(z[r], step, r)
+        hop = (1, 2)[step % 2]
+        sent_now = [(x[(r - hop) % n] / 2, w / 2) for r in range(n)]
+        arriving = sent_now if base == "sgp" else late
+        x, w = [own / 2 for own in x], w / 2
+        if arriving is not None:
+            x, w = [own + came for own, (came, _) in zip(x, arriving, strict=True)], w + arriving[0][1]
+        late = sent_now
+        z = [own / w for own in x]
+        if step % period == period - 1:
+            for r in range(n):
+                u[r] = 0.6 * u[r] + (anchor[r] - z[r]) / RATE
+                anchor[r] = anchor[r] - 0.8 * RATE * u[r]
+                z[r], x[r] = anchor[r], w * anchor[r]
+        advance(ours, step, step + 1)
+        for r in range(n):
+            torch.testing.assert_close(point(ours, r), z[r], rtol=0, atol=1e-12)
+
+
 def test_without_averages_a_slow_momentum_that_forgets_changes_nothing() -> None:
     """alpha = 1, beta = 0: the slow step lands where the worker is, so it is gossip alone."""
     for base in ("sgp", "osgp"):

@@ -100,22 +100,33 @@ def test_every_fragment_leaves_every_period_and_one_at_a_time(period: int, fragm
 
 @pytest.mark.parametrize("overlap", [0, 1, 2, 5])
 @pytest.mark.parametrize("mixing", [0.0, 0.5, 0.9])
-def test_rounds_written_out(overlap: int, mixing: float) -> None:
+@pytest.mark.parametrize("total", [None, 19, 20])
+def test_rounds_written_out(overlap: int, mixing: float, total: int | None) -> None:
     """The paper's loop by hand, for every bucket: D when it leaves, the outer step and the mixture when it arrives."""
     period, fragments, size = 6, 2, 3
-    ours = model(period=period, fragments=fragments, overlap=overlap, mixing=mixing)
+    ours = model(period=period, fragments=fragments, overlap=overlap, mixing=mixing, total_steps=total)
     outer = Outer("nesterov", 0.4, 0.9)
     x = [[p.clone() for p in ours.parameters(r)] for r in range(size)]
     anchor = [p.clone() for p in x[0]]
     u = [torch.zeros_like(p) for p in anchor]
     away: dict[int, Tensor] = {}
-    for step in range(20):
+    for step in range(total or 20):
         walk(ours, step, step + 1)
         for r in range(size):
             for i in range(7):
                 x[r][i] -= RATE * own_gradient(r, step, i)
         for i in range(7):
             first = (i % fragments + 1) * period // fragments
+            if step + 1 == total:
+                if i in away:
+                    outer.step(anchor[i], away.pop(i), u[i], RATE)
+                    for r in range(size):
+                        x[r][i] = mixing * x[r][i] + (1 - mixing) * anchor[i]
+                meeting = torch.stack([anchor[i] - x[r][i] for r in range(size)]).mean(0)
+                outer.step(anchor[i], meeting, u[i], RATE)
+                for r in range(size):
+                    x[r][i] = anchor[i].clone()
+                continue
             if step + 1 >= first and (step + 1 - first) % period == 0:
                 away[i] = torch.stack([anchor[i] - x[r][i] for r in range(size)]).mean(0)
             if step + 1 - overlap >= first and (step + 1 - overlap - first) % period == 0:
