@@ -7,7 +7,8 @@ the workers together, and they are never quite equal.
 
 Differences: the paper could not be read; its authors' code was. Pairs are drawn from the seed and the step, the same for
 all buckets; with an odd number of workers one stays alone and takes its own values for the pair's. Evaluate any worker, or
-their mean. Inner states stay local. Progress travels in full precision. Buffers are not touched.
+their mean. Inner states stay local. Progress travels in full precision. What is not finite spreads from pair to pair, not
+to all at once. Buffers are not touched.
 """
 
 from __future__ import annotations

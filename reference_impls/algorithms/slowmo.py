@@ -12,7 +12,8 @@ too (torchdistx averages after the first step, so its first round is longer by o
 there. Anchor and slow momentum are part of checkpoints (torchdistx forgets the anchor). Inner states: ``paper`` resets
 sgd's momentum and keeps Adam's, as the paper did; the published codes keep all. In the step that averages there is no
 gossip, and what is under way arrives first. A message of OSGP is used exactly `overlap` steps later, our reading.
-Gradients are not averaged within nodes (fairscale does). Buffers are not touched.
+Gradients are not averaged within nodes (fairscale does). While workers gossip, what is not finite spreads along the graph,
+in ceil(log2 n) steps to all. Buffers are not touched.
 """
 
 from __future__ import annotations

@@ -181,6 +181,15 @@ def test_overlap_delays_mass_but_loses_none(n: int, overlap: int) -> None:
         assert counters["weight"] + flying == 1.0
 
 
+@pytest.mark.parametrize("n", [2, 5, 8])
+def test_what_is_not_finite_reaches_all_along_the_graph(n: int) -> None:
+    ours = SimulatedCluster("slowmo-sgd", [torch.ones(3)], n, lr=0.1, period=100, base="sgp")
+    for step in range((n - 1).bit_length()):
+        assert any(torch.isfinite(ours.parameters(r)[0]).all() for r in range(n))
+        ours.step([[torch.full((3,), torch.nan if r == step == 0 else 1.0)] for r in range(n)])
+    assert not any(torch.isfinite(ours.parameters(r)[0]).any() for r in range(n))
+
+
 def test_parameters_are_numerators_over_weights_and_settle_at_two_thirds() -> None:
     ours = cluster("slowmo-sgd", 4, period=100, base="osgp")
     weights = []
