@@ -1,7 +1,8 @@
-"""torch's DistributedDataParallel, measured as it is: fp32, bf16 and PowerSGD. What methods are compared with.
+"""torch's DistributedDataParallel, measured as it is: fp32, bf16, fp16 and PowerSGD. What methods are compared with.
 
 `fp32` is DDP without a hook. `bf16` is DDP with a hook of ours, `reduce_in_bf16`, since torch's own of that name refuses
-the CPU; gloo sums bf16 itself. `powersgd` is torch's hook (arXiv 1905.13727), warm start and error feedback on.
+the CPU; gloo sums bf16 itself. `fp16` is torch's own hook: cast, divided by n, summed; unscaled, so it overflows from
+65520 on. `powersgd` is torch's hook (arXiv 1905.13727), warm start and error feedback on.
 
 Every reference has a *null twin*: the same code over a group of one process, in which every collective is answered
 by the process itself. The difference in seconds is the communication that DDP did not hide.
@@ -20,6 +21,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -27,9 +29,9 @@ from reference_impls.errors import UnknownOptionError, UnsupportedError, nearest
 from reference_impls.optimizers import local_optimizer
 from suite.timing.spec import DEFAULT_BUCKET_MB
 
-ALGORITHMS: Final = ("fp32", "bf16", "powersgd")
+ALGORITHMS: Final = ("fp32", "bf16", "fp16", "powersgd")
 
-_BYTES: Final = {"fp32": 4, "bf16": 2, "powersgd": 4}
+_BYTES: Final = {"fp32": 4, "bf16": 2, "fp16": 2, "powersgd": 4}
 _POWERSGD: Final = {
     "matrix_approximation_rank": 1,
     "start_powerSGD_iter": 2,
@@ -78,6 +80,8 @@ class Reference:
         self._state: PowerSGDState | None = None
         if algorithm == "bf16":
             self.model.register_comm_hook(self._group, reduce_in_bf16)
+        elif algorithm == "fp16":
+            self.model.register_comm_hook(self._group, fp16_compress_hook)
         elif algorithm == "powersgd":
             self._state = PowerSGDState(self._group, **own)
             self.model.register_comm_hook(self._state, powerSGD_hook)

@@ -107,6 +107,7 @@ class _Loss(nn.Module):
 CASES = [
     ddp("fp32"),
     ddp("bf16"),
+    ddp("fp16"),
     ddp("powersgd"),
     method("allreduce-sgd", "step"),
     method("lion-cub-1bit", "sync"),
@@ -124,7 +125,7 @@ BUCKETS = {
     ("powersgd", 25): 1,
 }
 REFUSALS: list[tuple[str, dict[str, Any], str]] = [
-    ("fp16", {}, "fp32, bf16, powersgd"),
+    ("fp8", {}, "fp32, bf16, fp16, powersgd"),
     ("fp32", {"momentun": 0.9}, "momentum"),
     ("fp32", {"optimizer": "adamv"}, "adamw"),
     ("fp32", {"precision": "bf16"}, "bf16"),
@@ -137,6 +138,7 @@ def everything(rank: int, size: int) -> dict[str, Any]:
     return {
         "fp32": step_of(rank, "fp32", False, 1),
         "bf16": step_of(rank, "bf16", False, 1),
+        "fp16": step_of(rank, "fp16", False, 1),
         "powersgd": step_of(rank, "powersgd", True, 4),
         "powersgd, full rank": step_of(rank, "powersgd", False, 3),
         "buckets": {key: buckets_of(*key) for key in BUCKETS},
@@ -172,6 +174,17 @@ def test_bf16_is_the_mean_in_bf16(found: list[Any]) -> None:
         assert torch.equal(gradient.bfloat16().float(), gradient)
         assert not torch.equal(gradient, mean)
         assert torch.equal(gradient, found[0]["bf16"][0])
+        assert sent == pytest.approx(RING * 2 * ROWS * COLUMNS)
+
+
+def test_fp16_is_the_mean_in_fp16(found: list[Any]) -> None:
+    """torch's own hook: as bf16, with 11 bits of precision."""
+    mean, scale = mean_of(gradient_of), mean_of(lambda rank: gradient_of(rank).abs())
+    for rank in range(2):
+        gradient, sent = found[rank]["fp16"]
+        assert ((gradient - mean).abs() <= 2 * 2**-11 * scale + 1e-7).all()
+        assert torch.equal(gradient.half().float(), gradient)
+        assert not torch.equal(gradient, mean)
         assert sent == pytest.approx(RING * 2 * ROWS * COLUMNS)
 
 
