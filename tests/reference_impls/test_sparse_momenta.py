@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster
+from reference_impls.codecs.dct import dct_matrix
 from reference_impls.errors import UnsupportedError
 from tests.reference_impls.local_training import (
     RATE,
@@ -156,6 +157,17 @@ def test_what_is_sent_leaves_the_momentum(sign: bool) -> None:
             assert kept[rank].norm() ** 2 <= (1 - 4 / 64) * before.norm() ** 2 + 1e-9
             assert float(went @ kept[rank]) == pytest.approx(0, abs=1e-5)  # orthogonal parts
     assert not torch.equal(kept[0], kept[1])
+
+
+def test_a_coefficient_of_one_sender_is_its_own_or_its_share() -> None:
+    """Two workers whose gradients are one cosine each: both in full among senders, halved over all."""
+    waves = dct_matrix(4)[:2]
+    for aggregate, share in (("senders", 1.0), ("all", 0.5)):
+        ours = SimulatedCluster(
+            "demo", [torch.zeros(4)], 2, lr=1.0, side=4, k=1, sign=False, aggregate=aggregate
+        )
+        ours.step([[waves[0].clone()], [waves[1].clone()]])
+        torch.testing.assert_close(ours.parameters(1)[0], -share * (waves[0] + waves[1]), rtol=0, atol=1e-6)
 
 
 def test_aggregates_differ_in_the_coefficients_that_not_all_sent() -> None:
