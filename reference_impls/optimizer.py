@@ -10,7 +10,7 @@ DistributedDataParallel: that would average the gradients a second time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # its stubs do not name it
 
 from reference_impls.drivers.agreement import Agreement, Check
+from reference_impls.drivers.elastic import Elastic, resized
 from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.ledger import Ledger, Ledgers
 from reference_impls.drivers.null import NullTransport
@@ -200,8 +201,22 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         """This rank's state; every rank must save its own. May communicate (pending exchanges): call it on all ranks."""
         return self._team.state_dict()[0]
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from `state_dict`, parameters included. Raises `LayoutError` where it does not fit."""
+    def load_state_dict(
+        self, state_dict: dict[str, Any] | Sequence[dict[str, Any]], *, elastic: Elastic = "refuse"
+    ) -> None:
+        """Go on from `state_dict`, parameters included. Raises `LayoutError` where it does not fit.
+
+        With another number of ranks, give the list of the states of all old ranks. elastic: what then becomes of the
+        state that single ranks keep: ``refuse``, ``zero`` or ``fold`` (see `reference_impls.drivers.elastic`).
+        """
+        world = self._worker.clock.world
+        if not isinstance(state_dict, dict):
+            states = list(state_dict)
+            same = len(states) == world.size and states[world.rank]["rank"] == world.rank
+            slots = self._worker.algorithm.slots
+            state_dict = (
+                states[world.rank] if same else resized(states, slots, world.rank, world.size, elastic)
+            )
         self._worker.load_state_dict(state_dict)
         self._share_groups(self._worker)
         self._agreement.reset()

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from reference_impls.drivers.elastic import Elastic, resized
 from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.ledger import Ledger, Ledgers
 from reference_impls.drivers.lockstep import Lockstep
@@ -76,7 +77,8 @@ class SimulatedCluster:
         self._names = names
         self._workers = workers
         self._team = Team(workers, Engine(transport, ledgers, lag), clip_norm)
-        self._by_name = [{v.name: v.param for s in w.shards for v in s.views} for w in workers]
+        empty = {name: p.detach().clone() for name, p in zip(names, params, strict=True) if p.numel() == 0}
+        self._by_name = [{**empty, **{v.name: v.param for s in w.shards for v in s.views}} for w in workers]
 
     @property
     def steps(self) -> int:
@@ -132,7 +134,9 @@ class SimulatedCluster:
     def probe_parameters(self, rank: int, probe: str) -> list[Tensor]:
         """The parameters of one worker at a probe, in the order given at construction. Views: do not write into them."""
         point = self._workers[rank].probes.point(probe)
-        return [point[name] for name in self._names]
+        return [
+            point.get(name, self._by_name[rank][name]) for name in self._names
+        ]  # empty ones stand nowhere
 
     def state(self, rank: int, slot: str) -> list[Any]:
         """The method's state of one worker, one tensor a shard (slots per tensor: one dict by name a shard). Views."""
@@ -147,13 +151,17 @@ class SimulatedCluster:
         """Everything needed to go on to the bit; loadable with torch.load(weights_only=True)."""
         return {"workers": self._team.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave. Raises `LayoutError` where it does not fit."""
-        if len(state["workers"]) != self.world_size:
-            raise LayoutError(
-                f"checkpoint has {len(state['workers'])} workers, this cluster {self.world_size}"
-            )
-        for worker, own in zip(self._workers, state["workers"], strict=True):
+    def load_state_dict(self, state: dict[str, Any], *, elastic: Elastic = "refuse") -> None:
+        """Go on from what `state_dict` gave. Raises `LayoutError` where it does not fit.
+
+        elastic: with another number of workers, what becomes of the state that single ranks keep: ``refuse``, ``zero``
+        or ``fold`` (see `reference_impls.drivers.elastic`).
+        """
+        saved, n = state["workers"], self.world_size
+        if len(saved) != n:
+            slots = self.method.algorithm.slots
+            saved = [resized(saved, slots, rank, n, elastic) for rank in range(n)]
+        for worker, own in zip(self._workers, saved, strict=True):
             worker.load_state_dict(own)
 
     def _fill(self, grads: Sequence[Sequence[Tensor | None]]) -> None:

@@ -53,10 +53,16 @@ class CompressedGradient(WithLocalOptimizer):
     def slots(self) -> Mapping[str, Slot]:
         if not self.error_feedback:
             return {}
+        fold: Literal["mean"] | None = (
+            None if self.hierarchical else "mean"
+        )  # else ranks of a node have pieces
         if self.form == "gather":
-            return {"worker_error": per_rank()}
+            return {"worker_error": per_rank(fold=fold)}
         # within nodes a rank serves a piece of its node's piece, which is not the piece that slots can own
-        return {"worker_error": per_rank(), "server_error": per_rank() if self.hierarchical else owned()}
+        return {
+            "worker_error": per_rank(fold=fold),
+            "server_error": per_rank() if self.hierarchical else owned(),
+        }
 
     def check(self, world: Group) -> None:
         for name, known in _CHOICES.items():

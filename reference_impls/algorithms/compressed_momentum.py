@@ -54,7 +54,7 @@ class CompressedMomentum(Algorithm):
     @property
     def error_slots(self) -> Mapping[str, Slot]:
         """What the one-bit mean carries from step to step."""
-        errors = {"worker_error": per_rank(), "server_error": owned()}
+        errors = {"worker_error": per_rank(fold="mean"), "server_error": owned()}
         return {**errors, "pad_error": per_tensor("per_rank", _a_chunk)} if self.pad_in_scale else errors
 
     def check(self, world: Group) -> None:

@@ -165,7 +165,8 @@ class Worker:
         if (state["world_size"], state["rank"]) != (world.size, world.rank):
             raise LayoutError(
                 f"checkpoint is of rank {state['rank']} of {state['world_size']}, this is rank {world.rank} of "
-                f"{world.size}: per-rank state cannot be re-divided; resume with the same number of workers"
+                f"{world.size}: resume with the same number of workers, or give load_state_dict the states of all "
+                "old ranks and elastic="
             )
         node_size = state.get("node_size")
         if node_size is not None and node_size != self.clock.node_size:
@@ -195,7 +196,7 @@ class Worker:
                 for key, result in state["pending"].items()
                 if key.split(":", 1)[0] == str(shard.index)
             }
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.load_state_dict(_cloned(state["optimizer"]))  # torch would go on in these very tensors
         self.clock.grouped |= node_size is not None
         self.clock.seed, self.clock.step = state["seed"], state["step"]
         self.clock.counters.clear()
