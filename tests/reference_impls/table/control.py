@@ -19,7 +19,19 @@ ROWS: tuple[Row, ...] = (
         exact=True,
         replicas="average",
         plain=("sgd", {}),
+        deaf="what the other workers learn is thrown away",
     ),
-    Row("control-random-k", "control-random-k", {"fraction": 0.1}),
-    Row("control-one-rank-sign", "control-one-rank-sign", exact=True, plain=("lion", {})),
+    Row(
+        "control-random-k",
+        "control-random-k",
+        {"fraction": 0.1},
+        deaf="a coordinate that is not drawn is dropped, whatever it is",
+    ),
+    Row(
+        "control-one-rank-sign",
+        "control-one-rank-sign",
+        exact=True,
+        plain=("lion", {}),
+        deaf="what the other ranks have is not listened to",
+    ),
 )

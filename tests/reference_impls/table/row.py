@@ -16,7 +16,8 @@ class Row:
     work. replicas: when parameters are equal on all ranks (after every step, after steps of kind `average`, at the end of
     `STEPS` alone, never).
     plain: local optimizer (name, hyper-parameters) that n = 1 must equal to the bit, None where one worker is not a
-    plain optimizer.
+    plain optimizer. deaf: why one value that is not finite, on one rank, need not make all ranks' parameters not finite
+    when they next agree; empty where it does.
     """
 
     id: str
@@ -28,6 +29,7 @@ class Row:
     largest: int = 8
     replicas: Literal["step", "average", "end", "never"] = "step"
     plain: tuple[str, dict[str, Any]] | None = None
+    deaf: str = ""
 
 
 STEPS = 14  # every row's options are chosen so that each of its kinds of step occurs within these

@@ -1,0 +1,218 @@
+"""Gradients as they should not be, for every method: nothing, too little, too much, not numbers, of odd strides.
+
+Replicas stay equal whatever comes, and what is not finite is seen by all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls import SimulatedCluster
+from reference_impls.errors import LayoutError
+from tests.reference_impls.problem import LR, Net, learning_rate, names, told
+from tests.reference_impls.problem import gradients as usual
+from tests.reference_impls.table import ROWS, STEPS, Row
+
+every_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+FIRST = {row.algorithm: row for row in reversed(ROWS)}
+every_method = pytest.mark.parametrize("row", FIRST.values(), ids=lambda row: row.id)  # its first row alone
+Gradients = Callable[[list[Tensor], int, int], list[Tensor | None]]
+"""(parameters or a probe, rank, step) -> the gradient of each parameter."""
+
+
+def build(row: Row, params: list[Tensor], size: int, **more: Any) -> SimulatedCluster:
+    return SimulatedCluster(
+        row.algorithm, params, min(size, row.largest), lr=LR, seed=3, **{**row.options, **more}
+    )
+
+
+def step(cluster: SimulatedCluster, gradients: Gradients) -> None:
+    """The next step; gradients at probes are those of the same rank and step there."""
+    number, ranks = cluster.steps, range(cluster.world_size)
+    cluster.observe(**told(number))
+    probes = {
+        probe: [gradients(cluster.probe_parameters(r, probe), r, number) for r in ranks]
+        for probe in cluster.probes
+    }
+    own = [gradients(cluster.parameters(r), r, number) for r in ranks]
+    cluster.step(own, lr=learning_rate(number), probes=probes)
+
+
+def agrees(row: Row, cluster: SimulatedCluster) -> bool:
+    """Whether parameters are equal on all ranks after the step just done."""
+    if row.replicas == "average":
+        return cluster.kind in ("average", "step")
+    return row.replicas == "step" or (row.replicas == "end" and cluster.steps == STEPS)
+
+
+def train(row: Row, cluster: SimulatedCluster, gradients: Gradients, steps: int | None = None) -> bool:
+    """Train; replicas must be equal where they agree, bit for bit, also in what is not a number. Whether all is finite."""
+    if steps is None:  # past every warm-up, and to the end where ranks agree only then
+        steps = STEPS if row.replicas == "end" else 9
+    for _ in range(steps):
+        step(cluster, gradients)
+        if agrees(row, cluster):
+            for rank in range(1, cluster.world_size):
+                for ours, theirs in zip(cluster.parameters(0), cluster.parameters(rank), strict=True):
+                    assert torch.equal(ours.nan_to_num(nan=7e7), theirs.nan_to_num(nan=7e7))
+    return all(bool(p.isfinite().all()) for r in range(cluster.world_size) for p in cluster.parameters(r))
+
+
+def same(value: float) -> Gradients:
+    return lambda params, rank, number: [torch.full_like(p, value) for p in params]
+
+
+@every_row
+def test_more_ranks_than_parameters(row: Row) -> None:
+    """Some ranks serve nothing but padding; a bucket of one element, one of two."""
+    cluster = build(row, [torch.tensor([0.5]), torch.tensor([[-1.0, 2.0]])], 5, bucket_bytes=4)
+    assert train(
+        row,
+        cluster,
+        lambda params, rank, number: [0.1 * p + 0.01 * (rank - 1) * (-1) ** number for p in params],
+    )
+
+
+@every_row
+@pytest.mark.parametrize("value", [0.0, 0.25, -1e-42], ids=["zero", "constant", "tiny"])
+def test_gradients_that_say_little(row: Row, value: float) -> None:
+    cluster = build(row, list(Net().parameters()), 3, bucket_bytes=256)
+    assert train(row, cluster, same(value))
+
+
+@every_row
+def test_huge_gradients_end_and_what_overflows_is_seen_by_all(row: Row) -> None:
+    cluster = build(row, list(Net().parameters()), 3, bucket_bytes=256)
+    train(
+        row,
+        cluster,
+        lambda params, rank, number: [torch.full_like(p, 3e38 * (-1) ** (rank == 1)) for p in params],
+        4,
+    )
+    cluster = build(row, list(Net().parameters()), 3, bucket_bytes=256)
+    train(row, cluster, same(3e38))
+
+
+@every_row
+@pytest.mark.parametrize(("rank", "value"), [(1, float("nan")), (0, float("inf"))])
+def test_one_value_that_is_not_finite_is_seen_by_all(row: Row, rank: int, value: float) -> None:
+    """Parameters of every rank are not finite when ranks next agree, or the row says why not."""
+    at, where = 7, 0  # beyond every row's warm-up
+
+    def gradients(params: list[Tensor], own: int, number: int) -> list[Tensor | None]:
+        found = usual(params, own, number)
+        if (own, number) == (rank, at):
+            assert found[where] is not None
+            found[where].view(-1)[5] = value
+        return found
+
+    cluster = build(row, list(Net().parameters()), 3, names=names(), bucket_bytes=256)
+    rank = min(rank, cluster.world_size - 1)
+    while cluster.steps <= at or not (agrees(row, cluster) or cluster.steps == STEPS):
+        step(cluster, gradients)
+    seen = [
+        any(not bool(p.isfinite().all()) for p in cluster.parameters(r)) for r in range(cluster.world_size)
+    ]
+    if row.deaf:
+        assert not all(seen) or rank == 0, "it is seen after all: take `deaf` out of the row"
+    else:
+        assert all(seen)
+
+
+def _transposed(gradient: Tensor) -> Tensor:
+    """The same values, in memory the other way round, with a gap."""
+    order = tuple(reversed(range(gradient.dim())))
+    wide = torch.full((*gradient.permute(order).shape[:-1], 2 * gradient.shape[0]), float("nan"))
+    wide[..., ::2] = gradient.permute(order)
+    odd = wide[..., ::2].permute(order)
+    assert torch.equal(odd, gradient)
+    assert not odd.is_contiguous()
+    return odd
+
+
+def _values(params: list[Tensor], rank: int, number: int) -> list[Tensor | None]:
+    draw = torch.Generator().manual_seed(100 * number + rank)
+    return [0.1 * p + 0.1 * torch.randn(p.shape, generator=draw) for p in params]
+
+
+@every_method
+def test_strides_of_gradients_change_nothing(row: Row) -> None:
+    start = [torch.linspace(-1, 1, 3 * 4 * 2 * 2).view(3, 4, 2, 2), torch.linspace(0, 1, 20).view(5, 4)]
+    odd = [
+        lambda params, rank, number: [_transposed(g) for g in _values(params, rank, number)],
+        lambda params, rank, number: [
+            g.to(memory_format=torch.channels_last) if g.dim() == 4 else g
+            for g in _values(params, rank, number)
+        ],
+    ]
+    plain = build(row, start, 3)
+    train(row, plain, _values, 8)
+    for gradients in odd:
+        cluster = build(row, start, 3)
+        train(row, cluster, gradients, 8)
+        for ours, theirs in zip(cluster.parameters(1), plain.parameters(1), strict=True):
+            assert torch.equal(ours, theirs)
+
+
+@every_method
+def test_parameters_with_channels_last_are_trained_and_stay_so(row: Row) -> None:
+    weight = torch.linspace(-1, 1, 3 * 4 * 2 * 2).view(3, 4, 2, 2).to(memory_format=torch.channels_last)
+    found = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        cluster = build(row, [weight, torch.ones(3)], 3)
+        train(
+            row,
+            cluster,
+            lambda params, rank, number, layout=layout: [
+                g.contiguous(memory_format=layout) if g.dim() == 4 else g
+                for g in _values(params, rank, number)
+            ],
+            8,
+        )
+        found.append([p.clone() for p in cluster.parameters(1)])
+        assert cluster.parameters(1)[0].is_contiguous(memory_format=torch.channels_last)
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@every_method
+def test_no_gradient_is_a_gradient_of_zeros(row: Row) -> None:
+    def without(params: list[Tensor], rank: int, number: int) -> list[Tensor | None]:
+        return [None if i == 1 + rank % 2 else g for i, g in enumerate(usual(params, rank, number))]
+
+    def zeros(params: list[Tensor], rank: int, number: int) -> list[Tensor | None]:
+        return [
+            torch.zeros_like(p) if g is None else g
+            for p, g in zip(params, without(params, rank, number), strict=True)
+        ]
+
+    first, second = (
+        build(row, list(Net().parameters()), 3, names=names(), bucket_bytes=256) for _ in range(2)
+    )
+    train(row, first, without)
+    train(row, second, zeros)
+    for ours, theirs in zip(first.parameters(1), second.parameters(1), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@every_method
+def test_empty_parameters_are_passed_over(row: Row) -> None:
+    start = [torch.linspace(-1, 1, 9).view(3, 3), torch.empty(0, 3), torch.ones(2)]
+    with_empty = build(row, start, 3, names=["a", "b", "c"])
+    plain = build(row, [start[0], start[2]], 3, names=["a", "c"])
+    train(row, with_empty, lambda params, rank, number: [0.1 * p + rank - number for p in params], 8)
+    train(row, plain, lambda params, rank, number: [0.1 * p + rank - number for p in params], 8)
+    found = with_empty.parameters(2)
+    assert found[1].shape == (0, 3)
+    assert torch.equal(found[0], plain.parameters(2)[0])
+    assert torch.equal(found[2], plain.parameters(2)[1])
+
+
+def test_a_gradient_of_no_elements_is_refused_for_a_parameter_that_has_some() -> None:
+    cluster = SimulatedCluster("allreduce-sgd", [torch.ones(3)], 2)
+    with pytest.raises(LayoutError, match=r"shape \(0,\), the parameter \(3,\)"):
+        cluster.step([[torch.empty(0)], [torch.ones(3)]])
