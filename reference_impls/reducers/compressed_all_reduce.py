@@ -5,7 +5,7 @@ adds its carried error, sends signs and a norm-preserving scale, keeps what was 
 adds its own carried error, and sends signs and a scale to all. With E_t the mean of the workers' errors plus the
 servers' errors, out_t = mean(u_t) + E_{t-1} - E_t holds element by element, whatever the scale.
 
-A message is the signs of a piece (`codecs.signs`), then its scales as float32: one, or with ``scale="tensor"`` one for
+A message, wire format version 1, is the signs of a piece (`codecs.signs`), then its scales as float32: one, or with ``scale="tensor"`` one for
 each tensor that has elements in the piece, filled up with zeros to as many as the fullest piece has (`wire_bytes`).
 
 Differences: a scale travels inside the message of its piece, 4 bytes behind the signs, so a call is two collectives
@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 from math import prod
-from typing import Literal
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ from reference_impls.codecs import signs
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.collectives import Exchange
 
+WIRE_VERSION: Final = 1
 Norm = Literal["l2", "l2nz", "l1"]
 Scale = Literal["chunk", "shard", "tensor"]
 NORMS = ("l2", "l2nz", "l1")

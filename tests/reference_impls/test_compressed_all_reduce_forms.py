@@ -14,7 +14,13 @@ from reference_impls.algorithm import Shard
 from reference_impls.codecs.scaled_signs import ScaledSigns
 from reference_impls.collectives import AllToAll, Collective
 from reference_impls.reducers.coded_mean import two_phase_mean
-from reference_impls.reducers.compressed_all_reduce import Norm, Scale, compressed_all_reduce, wire_bytes
+from reference_impls.reducers.compressed_all_reduce import (
+    WIRE_VERSION,
+    Norm,
+    Scale,
+    compressed_all_reduce,
+    wire_bytes,
+)
 from tests.reference_impls.exchanges import requests, run, shards
 
 LENGTHS = ([5], [3, 1, 40, 7, 100, 2], [1] * 20, [1003, 30])
@@ -142,6 +148,7 @@ def test_message_of_two_tensors_to_the_byte() -> None:
         return rows.clone()
 
     requests(compressed_all_reduce(shard, u, torch.zeros(16), torch.zeros(8), "m", "l1", "tensor"), answer)
+    assert WIRE_VERSION == 1
     three, four, none = (list(np.float32(v).tobytes()) for v in (3.0, 4.0, 0.0))
     assert messages[0].buffer.view(2, -1).tolist() == [[0b00101101, *three, *four], [0, *four, *none]]
 
