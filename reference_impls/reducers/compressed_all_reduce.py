@@ -5,8 +5,9 @@ adds its carried error, sends signs and a norm-preserving scale, keeps what was 
 adds its own carried error, and sends signs and a scale to all. With E_t the mean of the workers' errors plus the
 servers' errors, out_t = mean(u_t) + E_{t-1} - E_t holds element by element, whatever the scale.
 
-A message, wire format version 1, is the signs of a piece (`codecs.signs`), then its scales as float32: one, or with ``scale="tensor"`` one for
-each tensor that has elements in the piece, filled up with zeros to as many as the fullest piece has (`wire_bytes`).
+A message, wire format version 1, is the signs of a piece (`codecs.signs`), then its scales as float32: one, or with
+``scale="tensor"`` one for each tensor that has elements in the piece, filled up with zeros to as many as the fullest
+piece has (`wire_bytes`).
 
 Differences: a scale travels inside the message of its piece, 4 bytes behind the signs, so a call is two collectives
 instead of four at the same number of bytes. Scales and errors are over real elements only; DeepSpeed lets padding take
