@@ -1,4 +1,7 @@
-"""`byte-mlm`: a small transformer that fills in masked bytes of Python sources. SGD is far behind AdamW on it.
+"""`byte-mlm`: a small transformer that fills in masked bytes of Python sources. AdamW is ahead of SGD on it.
+
+On one seed, after 100 steps of 4 workers, the best of three rates of SGD (0.0316 to 0.316, momentum 0.9) gave 4.756 bits
+a byte, the best of three of AdamW (0.00095 to 0.0095, the last) 4.695 (`bandwise sweep controls-mlm --tune`).
 
 The text, its windows and the sub-packages that a seed holds out are those of `code-gpt`. Of each window of 64 bytes
 10 are replaced by a mask, drawn anew for every step (BERT's other replacements, by the byte itself or another one, are
@@ -62,11 +65,12 @@ class ByteMLM(Workload):
 
     name = "byte-mlm"
     version = 1
-    summary = "masked bytes of the same Python, transformer of 0.14 M parameters: where AdamW beats SGD"
+    summary = "masked bytes of the same Python, transformer of 0.14 M parameters: where AdamW is ahead of SGD"
     metric = "bits_per_byte"
     unit = "bits/byte"
     direction = "lower"
     margin = 0.02
+    no_verdict = "its negative controls have not been measured yet (sweep controls-mlm)"
     batch_size = 8
     shardings = ("iid",)
 

@@ -2,7 +2,10 @@
 
 The model is that of `digits-mlp`. 300 images train it, 60 of them under the label of another digit, drawn
 uniformly; 1,197 others judge it, with their true labels, and 300 are not used. Which images, which of them are
-mislabelled and how is redrawn for each seed. Sharding "by-class" goes by the labels as training sees them.
+mislabelled and how is redrawn for each seed.
+
+Whoever fits less of the wrong labels is better off. Averaging once at the end gave 89.6 % where the baseline gave
+86.6 % (one seed, 200 steps, 0.0316, the best of three rates for both), so no verdict on equality can rest on it. Sharding "by-class" goes by the labels as training sees them.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ class DigitsNoisy(Workload):
     metric = "accuracy"
     unit = "points"
     direction = "higher"
-    margin = 0.1
+    margin = 0.3
+    no_verdict = "models that were trained apart and averaged memorise less, so that a control gains"
     batch_size = 16
     shardings = ("iid", "by-class")
 

@@ -67,7 +67,7 @@ class LabelNoiseDiagonal(Workload):
     metric = "test_loss"
     unit = "1"
     direction = "lower"
-    margin = 0.1
+    margin = 0.2  # the weakest control lost 3.7, mean of 5 seeds of 5,000 steps (controls-label-noise)
     batch_size = 1
     shardings = ("iid",)
 
