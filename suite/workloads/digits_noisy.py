@@ -5,7 +5,8 @@ uniformly; 1,197 others judge it, with their true labels, and 300 are not used. 
 mislabelled and how is redrawn for each seed.
 
 Whoever fits less of the wrong labels is better off. Averaging once at the end gave 89.6 % where the baseline gave
-86.6 % (one seed, 200 steps, 0.0316, the best of three rates for both), so no verdict on equality can rest on it. Sharding "by-class" goes by the labels as training sees them.
+86.6 % (one seed, 200 steps, 0.0316, the lowest and best of three rates for both), so no verdict on equality can rest on
+it. Sharding "by-class" goes by the labels as training sees them.
 """
 
 from __future__ import annotations
