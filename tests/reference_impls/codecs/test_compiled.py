@@ -13,6 +13,7 @@ from reference_impls.codecs import (
     dithering,
     exponential,
     lion_integers,
+    lookup,
     nibbles,
     packed_integers,
     scaled_rounding,
@@ -167,6 +168,14 @@ def lion_votes():
     return [codes, flag, flagged, lion_integers.encode(u, [slice(0, D)], "l1", 31, flagged)]
 
 
+def table_indices():
+    z = torch.randn(N, D, generator=torch.Generator().manual_seed(0)) * 2
+    z[0, :3] = torch.tensor([torch.nan, torch.inf, -torch.inf])
+    found = torch.empty(N, D, dtype=torch.int32)
+    lookup.table("published", 4, 30, 1 / 32).encode(z, Key.of(seed=1, step=2, stage="table", rank=0), found)
+    return [found]
+
+
 FUNCTIONS = {
     bit_votes: {"signs.pack_words", "signs.pack_positive", "signs.unpack_words", "signs.unpack_signs", "signs.add_row",
                 "signs.count_words"},
@@ -179,6 +188,7 @@ FUNCTIONS = {
              "packed_integers.unpack_planes"},
     rounded_and_ternary: {"scaled_rounding.stochastic", "scaled_rounding.nearest", "trits.join", "trits.split"},
     lion_votes: {"lion_integers.quantise"},
+    table_indices: {"lookup.encode"},
 }  # fmt: skip
 
 
