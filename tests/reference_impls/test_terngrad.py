@@ -177,6 +177,8 @@ def test_two_grids_are_finer_for_what_is_small() -> None:
     expected = (1 / 63) ** 2 / 6 / n  # mean of f (1 - f) over fractions f
     assert fine < error() / 5
     assert fine < 2 * expected
+    grid = torch.cat([torch.arange(-3, 4) / 63, torch.tensor([1.0])]).repeat(n, 1)
+    torch.testing.assert_close(mean("qsgd-maxnorm", grid, bits=2, fine_bits=6), grid[0], rtol=1e-6, atol=1e-8)
     alone = x[:, :2].clone()  # what does not fit stays coarse: multiples of M / 3, averaged over 4 ranks
     steps = (mean("qsgd-maxnorm", alone, bits=2, fine_bits=6) * 12).double()
     assert float((steps - steps.round()).abs().max()) < 1e-5
