@@ -300,6 +300,11 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
         """Once a step, for all shards: the kind of this step. Writes ``clock.counters``; only `remember` does so too."""
         return "step"
 
+    @property
+    def plans_from_data(self) -> bool:
+        """Whether `plan` depends on more than step and learning rate: on what is remembered, told, or asked of others."""
+        return False
+
     def reduce(self, shard: Shard) -> Exchange[Tensor] | Tensor:
         """Gradient -> what is applied, Tensor[d]. May run while backward goes on."""
         return shard.grads

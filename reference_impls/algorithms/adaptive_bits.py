@@ -71,6 +71,10 @@ class AdaptiveBits(CompressedGradient):
     def codec(self, n: int) -> Codec:
         return self.fixed(max(self.max_bits, 2)).codec(n)
 
+    @property
+    def plans_from_data(self) -> bool:
+        return True
+
     def plan(self, clock: Clock) -> str:
         if clock.step < self.warmup_steps:
             return "warm-up"

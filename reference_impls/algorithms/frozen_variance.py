@@ -123,7 +123,7 @@ class FrozenVariance(CompressedMomentum):
         exact = wire.all_reduce(4 * wire.elements(shapes), n)
         return {"warm-up": exact, "compressed": self.compressed_bytes(shapes, n) + clip}
 
-    def plan(self, clock: Clock) -> Exchange[str] | str:
+    def plan(self, clock: Clock) -> str:
         return "warm-up" if clock.step < self.frozen_from else "compressed"
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:

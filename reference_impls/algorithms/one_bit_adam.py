@@ -67,13 +67,14 @@ class OneBitAdam(FrozenVariance):
                 f"{self.auto_window}"
             )
 
-    def plan(self, clock: Clock) -> Exchange[str] | str:
-        return self._watch(clock) if self.freeze == "auto" else super().plan(clock)
+    @property
+    def plans_from_data(self) -> bool:
+        return self.freeze == "auto"
 
-    def _watch(self, clock: Clock) -> Exchange[str]:
-        """The kind of a step that depends on the variance, which is the same on all ranks: nothing has to be sent."""
-        yield from ()
-        counters = clock.counters
+    def plan(self, clock: Clock) -> str:
+        if self.freeze != "auto":
+            return super().plan(clock)
+        counters = clock.counters  # of the variance, which is the same on all ranks
         if "frozen" not in counters and clock.step >= self.lr_warmup_steps:
             before, norm = counters.get("norm_before", 0.0), counters.get("norm", 0.0)
             if min(before, norm) >= self.auto_ratio * max(before, norm) > 0:

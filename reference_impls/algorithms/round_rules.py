@@ -92,6 +92,10 @@ class SWAP(Switching):
             raise UnsupportedError("SWAP averages once, at the end of training: give total_steps")
         return Constant(self.total_steps, total=self.total_steps)
 
+    @property
+    def plans_from_data(self) -> bool:
+        return self.switch_accuracy is not None
+
     def switched(self, clock: Clock) -> bool:
         reached = (
             self.switch_accuracy is not None
@@ -124,6 +128,10 @@ class AdaComm(LocalUpdates):
             raise UnsupportedError("AdaComm wants adapt_every >= 1 and 0 < decay <= 1")
         if self.form not in ("paper", "paddle"):
             raise UnsupportedError(f"form must be paper or paddle, got {self.form!r}")
+
+    @property
+    def plans_from_data(self) -> bool:
+        return True
 
     def plan(self, clock: Clock) -> Exchange[str]:
         counters = clock.counters

@@ -13,7 +13,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import Final
 
 from reference_impls import create
 from reference_impls.algorithm import Clock
@@ -39,29 +39,18 @@ class Makeup:
     rounds: bool
 
 
-class _Untold(dict[str, float]):
-    """What is told in training, before there is one: nobody can look at it."""
-
-    def _refuse(self, *_: object) -> NoReturn:
-        raise CompositionError("which steps it takes depends on the data, so nothing can be composed")
-
-    __getitem__ = __contains__ = get = _refuse  # type: ignore[assignment]
-
-
 def planned_kinds(spec: RunSpec) -> list[str]:
     """The kind of every step of a run, as its method plans them.
 
-    Raises CompositionError for a method whose plan asks the other ranks or looks at what it is told in training, and
-    what `create` raises.
+    Raises CompositionError for a method that plans by what happens in training, and what `create` raises.
     """
     algorithm = create(spec.algorithm.name, **spec.algorithm.options).algorithm
     clock, rate = Clock(Group("world", 0, spec.world_size), seed=spec.seed), learning_rate(spec)
-    clock.observed = _Untold()
     kinds = []
     for step in range(spec.steps):
         clock.step, clock.lr = step, rate(step)
         kind = algorithm.plan(clock)
-        if not isinstance(kind, str):
+        if algorithm.plans_from_data or not isinstance(kind, str):
             raise CompositionError("which steps it takes depends on the data, so nothing can be composed")
         clock.kind = kind
         kinds.append(kind)
