@@ -10,17 +10,20 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from reference_impls import create
-from reference_impls.algorithms.local_updates import LocalUpdates
+from reference_impls.algorithm import Algorithm, Clock
+from reference_impls.collectives import Group
 from reference_impls.errors import UnsupportedError
-from reference_impls.schedules import Constant
 from suite.analysis.compose import CompositionError, Makeup
 from suite.analysis.join import Cases, blank, described, numbers, stale
 from suite.analysis.speed import LinkSamples
 from suite.analysis.tables import Row
 from suite.timing.case import ROUND
+from suite.timing.subject import AVERAGE
 
 ANY_ROUND: Final = "round"
 """The kind of an arm's round whose length is not known."""
+_HORIZON: Final = 4096
+"""Steps within which a method that meets at all has met twice."""
 
 
 def speed_only_rows(record: Mapping[str, Any]) -> list[Row]:
@@ -51,14 +54,40 @@ def _row(samples: LinkSamples, row: Row, used: Cases, made: Makeup | str) -> Row
 
 def _units(used: Cases, algorithm: str, options: Mapping[str, Any]) -> dict[str, Makeup | str]:
     """What is timed of an arm, by kind; a reason in place of what cannot be."""
-    if not all(kind.startswith(ROUND) for kind in used):
-        return {kind: Makeup(1, {kind: 1}, rounds=False) for kind in sorted(used)}
-    method = create(algorithm, **options).algorithm
+    found: dict[str, Makeup | str] = {
+        kind: Makeup(1, {kind: 1}, rounds=False) for kind in sorted(used) if not kind.startswith(ROUND)
+    }
+    if len(found) < len(used):
+        length = _round_length(create(algorithm, **options).algorithm)
+        if isinstance(length, int):
+            kind = f"{ROUND}{length}"
+            found[kind] = Makeup(length, {kind: 1}, rounds=True)
+        else:
+            found[ANY_ROUND] = length
+    return found
+
+
+def _round_length(method: Algorithm) -> int | str:
+    """Steps from one meeting to the next as the method plans them, or why that cannot be said."""
     try:
-        rule = method.rule() if isinstance(method, LocalUpdates) else None
+        method.check(Group("world", 0, 2))
     except UnsupportedError as error:
-        return {ANY_ROUND: str(error)}
-    if not isinstance(rule, Constant):
-        return {ANY_ROUND: "its rounds follow the learning rate, and a session without a sweep has none"}
-    kind = f"{ROUND}{rule.h}"
-    return {kind: Makeup(rule.h, {kind: 1}, rounds=True)}
+        return str(error)
+    if method.plans_from_data:
+        return "how long its rounds are depends on the data"
+    fast, slow = (_between_meetings(method, rate) for rate in (1.0, 1e-12))
+    if fast != slow:
+        return "its rounds follow the learning rate, and a session without a sweep has none"
+    return f"it does not meet twice within {_HORIZON} steps" if fast is None else fast
+
+
+def _between_meetings(method: Algorithm, rate: float) -> int | None:
+    """Steps from the first meeting to the second one; None if they do not come."""
+    clock, met = Clock(Group("world", 0, 2), lr=rate), None
+    for clock.step in range(_HORIZON):
+        clock.kind = str(method.plan(clock))
+        if clock.kind == AVERAGE:
+            if met is not None:
+                return clock.step - met
+            met = clock.step
+    return None
