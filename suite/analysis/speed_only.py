@@ -13,7 +13,7 @@ from reference_impls import create
 from reference_impls.algorithm import Algorithm, Clock
 from reference_impls.collectives import Group
 from reference_impls.errors import UnsupportedError
-from suite.analysis.compose import CompositionError, Makeup
+from suite.analysis.compose import LOCAL, CompositionError, Makeup
 from suite.analysis.join import Cases, blank, described, numbers, stale
 from suite.analysis.speed import LinkSamples
 from suite.analysis.tables import Row
@@ -23,7 +23,7 @@ from suite.timing.subject import AVERAGE
 ANY_ROUND: Final = "round"
 """The kind of an arm's round whose length is not known."""
 _HORIZON: Final = 4096
-"""Steps within which a method that meets at all has met twice."""
+"""Steps that are looked through for a round."""
 
 
 def speed_only_rows(record: Mapping[str, Any]) -> list[Row]:
@@ -75,19 +75,22 @@ def _round_length(method: Algorithm) -> int | str:
         return str(error)
     if method.plans_from_data:
         return "how long its rounds are depends on the data"
-    fast, slow = (_between_meetings(method, rate) for rate in (1.0, 1e-12))
+    fast, slow = (_longer_round(method, rate) for rate in (1.0, 1e-12))
     if fast != slow:
         return "its rounds follow the learning rate, and a session without a sweep has none"
-    return f"it does not meet twice within {_HORIZON} steps" if fast is None else fast
+    return f"its rounds are longer than {_HORIZON} steps" if fast is None else fast
 
 
-def _between_meetings(method: Algorithm, rate: float) -> int | None:
-    """Steps from the first meeting to the second one; None if they do not come."""
-    clock, met = Clock(Group("world", 0, 2), lr=rate), None
+def _longer_round(method: Algorithm, rate: float) -> int | None:
+    """Steps of the longer of the first two rounds (the first may begin late, the second be cut by the end); or None."""
+    clock, rounds, length = Clock(Group("world", 0, 2), lr=rate), [], 0
     for clock.step in range(_HORIZON):
         clock.kind = str(method.plan(clock))
-        if clock.kind == AVERAGE:
-            if met is not None:
-                return clock.step - met
-            met = clock.step
-    return None
+        if clock.kind == LOCAL:
+            length += 1
+        elif clock.kind == AVERAGE:
+            rounds.append(length + 1)
+            length = 0
+        if len(rounds) == 2:
+            break
+    return max(rounds, default=None)

@@ -55,7 +55,7 @@ def test_planned_kinds_are_those_that_are_taken(row):
     for step in range(spec.steps):
         cluster.observe(**told(step))
         grads = [[torch.randn(40, generator=generator)] for _ in range(2)]
-        probes = {probe: grads for probe in cluster.probes}
+        probes = dict.fromkeys(cluster.probes, grads)
         cluster.step(grads, lr=rate(step), probes=probes)
         taken.append(cluster.kind)
     if cluster.method.algorithm.plans_from_data:

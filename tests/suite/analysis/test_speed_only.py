@@ -20,6 +20,7 @@ ROUNDS = {f"round-{h}": f"case-{h}" for h in (1, 4, 16, 64)}
         ("qsr-sgd", {}, 4),  # alpha 0: constant
         ("streaming-diloco", {"period": 32, "fragments": 4}, 8),  # one fragment leaves every 32 / 4 steps
         ("slowmo-sgd", {"base": "sgp", "period": 12}, 12),
+        ("control-no-communication", {"total_steps": 1000}, 1000),
     ],
 )
 def test_a_round_is_as_long_as_the_method_plans(algorithm: str, options: dict[str, Any], length: int) -> None:
@@ -33,7 +34,7 @@ def test_a_round_is_as_long_as_the_method_plans(algorithm: str, options: dict[st
         ("qsr-sgd", {"alpha": 1e-3}, "follow the learning rate"),
         ("adacomm", {}, "depends on the data"),
         ("swap", {}, "give total_steps"),
-        ("local-sgd", {"period": 4000}, "does not meet twice"),
+        ("local-sgd", {"period": 5000}, "longer than 4096"),
     ],
 )
 def test_rounds_without_a_length_say_why(algorithm: str, options: dict[str, Any], reason: str) -> None:
