@@ -28,7 +28,7 @@ def blocks(path: str, language: str) -> list[str]:
 def test_the_method_of_the_tutorial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    method, use, _ = blocks("docs/adding-a-method.md", "python")
+    method, use, *_ = blocks("docs/adding-a-method.md", "python")
     (tmp_path / "byte_vote.py").write_text(method)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"torch": torch}
@@ -41,7 +41,7 @@ def test_the_method_of_the_tutorial(
 def test_the_method_with_two_kinds_of_step_of_the_tutorial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    method, _, kinds = blocks("docs/adding-a-method.md", "python")
+    method, *_, kinds = blocks("docs/adding-a-method.md", "python")
     module = types.ModuleType("byte_vote")
     monkeypatch.setitem(sys.modules, "byte_vote", module)
     exec(method.partition("registry.add(")[0], module.__dict__)
@@ -62,6 +62,13 @@ def test_the_method_with_two_kinds_of_step_of_the_tutorial(
             same = torch.equal(cluster.state(0, "momentum")[0], cluster.state(2, "momentum")[0])
             assert same == (cluster.kind == "sync")
         assert seen == wanted.split()
+
+
+def test_the_codec_of_the_tutorial_is_the_one_in_the_code() -> None:
+    """Shortened by its docstring and the check of its option; every line of it stands in the file."""
+    _, _, shown, _ = blocks("docs/adding-a-method.md", "python")
+    source = (ROOT / "reference_impls" / "algorithms" / "ef_signsgd.py").read_text(encoding="utf-8")
+    assert [line for line in shown.splitlines() if line.strip() and line not in source.splitlines()] == []
 
 
 def test_the_simulated_example_of_the_readme() -> None:
