@@ -184,7 +184,9 @@ def all_tables(study: StudyData) -> dict[str, tuple[Table, list[Row]]]:
 def _files(study: StudyData) -> dict[str, str]:
     """Name of a table -> the name of its file."""
     return {
-        name: f"{slug(study.sweep)}-{name}.csv" if name in study.tables and name != MICRO.suffix else f"{name}.csv"
+        name: f"{slug(study.sweep)}-{name}.csv"
+        if name in study.tables and name != MICRO.suffix
+        else f"{name}.csv"
         for name in all_tables(study)
     }
 

@@ -115,7 +115,9 @@ def test_local_updates_are_timed_by_whole_rounds(row: Row) -> None:
     for h in ROUNDS[:3]:
         timed = cluster(with_steady(row, rounds[f"round-{h}"]))
         assert kinds_of(timed, 2 * h) == (["local"] * (h - 1) + ["average"]) * 2
-        if not row.algorithm.startswith(("streaming", "noloco")):  # fragments differ; one of three stays alone
+        if not row.algorithm.startswith(
+            ("streaming", "noloco")
+        ):  # fragments differ; one of three stays alone
             (step,) = sent(timed, "average")
             real = cluster(method(row))
             kinds_of(real, STEPS)
