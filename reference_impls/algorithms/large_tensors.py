@@ -1,8 +1,8 @@
 """Compressed means for large tensors only: small ones and vectors travel in full precision, in one all-reduce.
 
 Biases and norms are a small share of a model and a large share of its sensitivity, so QSGD's and CGX's implementations
-leave them alone. The large tensors of a bucket are put behind one another and compressed as one vector; random streams
-and blocks count in that vector.
+leave them alone. The large tensors of a bucket are put behind one another and compressed as one vector; random streams,
+blocks and, in two phases, the pieces that ranks serve count in that vector.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import wire
-from reference_impls.algorithm import Cost, Shard, View, option
+from reference_impls.algorithm import Cost, Shard, Slot, View, option, per_rank
 from reference_impls.algorithms.compressed_gradient import CompressedGradient
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
@@ -27,6 +27,13 @@ class LargeTensors(CompressedGradient):
     """As `CompressedGradient`, for tensors of at least `smallest` elements and two dimensions; 0: for everything."""
 
     smallest: int = option(0, "tensors of fewer elements, or of one dimension, stay in fp32; 0: none do")
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        found = super().slots
+        if self.smallest and "server_error" in found:  # of a piece of the joined tensors, not of the shard
+            return {**found, "server_error": per_rank()}
+        return found
 
     def check(self, world: Group) -> None:
         super().check(world)

@@ -157,6 +157,33 @@ def test_large_tensors_are_coded_and_small_ones_are_not(form: str, error_feedbac
         )  # what is carried does not pile up, what is lost does
 
 
+@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize("small", [4, 9, 40])
+def test_error_feedback_of_large_tensors_loses_nothing_in_two_phases(n: int, small: int) -> None:
+    """sum of means - sum of answers = mean of workers' errors + servers' errors, which lie by pieces of the 48 large elements.
+
+    The vector before them moves the pieces of the bucket: with 4 elements in it the last of 2 ranks owns 20 elements of
+    the bucket and serves 24 of the large ones.
+    """
+    from reference_impls import SimulatedCluster
+
+    cluster = SimulatedCluster(
+        "cgx", [torch.zeros(small), torch.zeros(6, 8)], n, lr=1.0, bucket_bytes=1 << 30, smallest=2, bits=2,
+        error_feedback=True,
+    )  # fmt: skip
+    total = torch.zeros(48)
+    for step in range(6):
+        grads = normal(n, 48, seed=step)
+        total += grads.mean(0)
+        cluster.step([[torch.ones(small), g.view(6, 8)] for g in grads])
+    size = 8 * math.ceil(48 / (8 * n))
+    served = [torch.cat(cluster.state(rank, "server_error"))[:size] for rank in range(n)]
+    workers = torch.stack([torch.cat(cluster.state(rank, "worker_error"))[small:] for rank in range(n)])
+    owed = torch.cat(served)[:48] + workers.mean(0)
+    torch.testing.assert_close(total + cluster.parameters(0)[1].view(-1), owed, rtol=1e-4, atol=1e-5)
+    assert float(owed.abs().max()) > 0.01
+
+
 def test_blocks_count_in_the_joined_large_tensors() -> None:
     """A small tensor in between changes nothing in what is coded."""
     from reference_impls import SimulatedCluster
