@@ -44,8 +44,12 @@ class DeMo(WithLocalOptimizer):
         "senders", "a coefficient is averaged over the workers that sent it (not zero), or over all"
     )
 
-    slots: ClassVar[Mapping[str, Slot]] = {"momentum": per_rank()}
     reduces_gradient: ClassVar[bool] = False
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        fold: Literal["mean"] | None = "mean" if self.aggregate == "all" else None  # among senders, no mean
+        return {"momentum": per_rank(fold=fold)}
 
     def check(self, world: Group) -> None:
         if not 0 <= self.decay <= 1 or self.side < 1 or self.k < 1 or self.aggregate not in AGGREGATES:

@@ -58,7 +58,7 @@ class DGC(Algorithm):
 
     @property
     def slots(self) -> Mapping[str, Slot]:
-        return {"momentum": per_rank(), "velocity": per_rank()}
+        return {"momentum": per_rank(fold="mean"), "velocity": per_rank(fold="mean")}
 
     def check(self, world: Group) -> None:
         if self.granularity not in ("tensor", "model"):

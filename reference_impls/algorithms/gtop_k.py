@@ -47,7 +47,7 @@ class GTopK(WithLocalOptimizer):
 
     @property
     def slots(self) -> Mapping[str, Slot]:
-        return {"worker_error": per_rank()}
+        return {"worker_error": per_rank(fold="mean")}
 
     def check(self, world: Group) -> None:
         folds.check_fold(self.form)

@@ -48,7 +48,7 @@ class LAG(WithLocalOptimizer):
     @property
     def slots(self) -> Mapping[str, Slot]:
         return {
-            "sent": per_rank(),
+            "sent": per_rank(fold="mean"),
             "mean": replicated(),
             "moves": per_tensor("replicated", lambda view, world: (self.depth,)),
             "uploads": per_tensor("replicated", lambda view, world: None if view.start else (1,)),

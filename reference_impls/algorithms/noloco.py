@@ -42,7 +42,7 @@ class NoLoCo(PeriodicAveraging):
 
     @property
     def slots(self) -> Mapping[str, Slot]:
-        return {"anchor": per_rank(), "outer_momentum": per_rank()}
+        return {"anchor": per_rank(fold="mean"), "outer_momentum": per_rank(fold="mean")}
 
     def check(self, world: Group) -> None:
         super().check(world)

@@ -41,7 +41,7 @@ class RandomKGradient(WithLocalOptimizer):
 
     @property
     def slots(self) -> Mapping[str, Slot]:
-        return {"worker_error": per_rank()} if self.error_feedback else {}
+        return {"worker_error": per_rank(fold="mean")} if self.error_feedback else {}
 
     def check(self, world: Group) -> None:
         if not 0 < self.ratio <= 1:

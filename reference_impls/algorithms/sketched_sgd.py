@@ -108,7 +108,7 @@ class SketchedSGD(Sketched):
 
     @property
     def slots(self) -> Mapping[str, Slot]:
-        return {"momentum": per_rank(), "error": per_rank()}
+        return {"momentum": per_rank(fold="mean"), "error": per_rank(fold="mean")}
 
     def check(self, world: Group) -> None:
         Sketched.check(self, world)
@@ -175,7 +175,7 @@ class SketchedSGDTheory(Sketched):
 
     @property
     def slots(self) -> Mapping[str, Slot]:
-        return {"error": per_rank()}
+        return {"error": per_rank(fold="mean")}
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         error = shard.state["error"]

@@ -64,7 +64,7 @@ class SlowMo(PeriodicAveraging):
         gossip = self.gossip()
         found = {**super().slots, **(gossip.slots if gossip else {})}
         if not self.average:
-            found |= {name: per_rank() for name in ("anchor", "outer_momentum") if name in found}
+            found |= {name: per_rank(fold="mean") for name in ("anchor", "outer_momentum") if name in found}
         return found
 
     def check(self, world: Group) -> None:

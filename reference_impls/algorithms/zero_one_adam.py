@@ -80,10 +80,12 @@ class ZeroOneAdam(CompressedMomentum):
     @property
     def slots(self) -> Mapping[str, Slot]:
         return {
-            "momentum": per_rank(),  # agreed after steps of the kinds variance, gradient and average
+            "momentum": per_rank(
+                fold="mean"
+            ),  # agreed after steps of the kinds variance, gradient and average
             "variance": replicated(),
             "anchor": replicated(),  # the parameters at the last average
-            "moved": per_rank(),  # u
+            "moved": per_rank(fold="mean"),  # u
             "rates": per_tensor("replicated", one_number),  # sum of the learning rates of the round
             **self.error_slots,
         }

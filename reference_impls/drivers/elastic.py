@@ -86,7 +86,8 @@ def _slot(name: str, slot: Slot, saved: Sequence[Mapping[str, Any]], elastic: El
 
 
 def _mean(old: Sequence[Tensor]) -> Tensor:
-    return torch.stack(list(old)).mean(0)
+    """The mean; what is equal on all ranks stays as it is, to the bit."""
+    return old[0] if _equal(old) else torch.stack(list(old)).mean(0)
 
 
 def _parameters(saved: Sequence[Mapping[str, Tensor]], elastic: Elastic) -> dict[str, Tensor]:

@@ -136,7 +136,7 @@ class Coded:
     def slots(self) -> Mapping[str, Slot]:
         if not self.feedback:
             return {}
-        error = {"carrier_error": per_rank()}
+        error = {"carrier_error": per_rank(fold="mean")}
         return error if self.form == "gather" else {**error, "server_error": owned()}
 
     @property

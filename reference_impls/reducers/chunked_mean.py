@@ -37,7 +37,7 @@ class ChunkedMean:
 
     @property
     def slots(self) -> Mapping[str, Slot]:
-        return {"carrier_error": per_rank()}
+        return {"carrier_error": per_rank(fold=None if self.senders else "mean")}  # among senders, no mean
 
     @property
     def sums(self) -> bool:
