@@ -64,13 +64,19 @@ def owned(init: float = 0.0) -> Slot:
     return Slot("owned", init)
 
 
-def per_tensor(kind: Literal["replicated", "per_rank"], shape: TensorShape, init: float = 0.0) -> Slot:
+def per_tensor(
+    kind: Literal["replicated", "per_rank"],
+    shape: TensorShape,
+    init: float = 0.0,
+    fold: Literal["mean"] | None = None,
+) -> Slot:
     """State for single parameters, of any shape: ``shard.state[name]`` is a dict parameter name -> Tensor.
 
     shape: (view, world) -> the shape of this parameter's tensor, or None for a parameter that has no such state. It
-    may depend on the parameter's own shape and on the world size, not on how parameters are cut into shards.
+    may depend on the parameter's own shape and on the world size, not on how parameters are cut into shards. fold: see
+    `Slot`.
     """
-    return Slot(kind, init, shape)
+    return Slot(kind, init, shape, fold)
 
 
 @dataclass(frozen=True, slots=True)

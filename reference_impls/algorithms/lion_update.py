@@ -72,7 +72,7 @@ class LionUpdate(Algorithm):
 
     @property
     def slots(self) -> Mapping[str, Slot]:
-        return {"momentum": per_rank()}
+        return {"momentum": per_rank(fold="mean")}
 
     def check(self, world: Group) -> None:
         if self.local_clip_norm is not None and not self.local_clip_norm > 0:

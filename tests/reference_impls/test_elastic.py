@@ -104,6 +104,57 @@ def test_momenta_fold_to_their_mean(new: int) -> None:
         cluster("lion-cub-1bit", new, momentum_sync="never").load_state_dict(before.state_dict())
 
 
+@pytest.mark.parametrize("name", ["thc", "powersgd", "l-greco", "ef-signsgd"])
+@pytest.mark.parametrize("new", [2, 5])
+def test_errors_of_workers_fold_to_their_mean_and_nothing_is_lost_on_the_way(name: str, new: int) -> None:
+    """Over the change of ranks: what is applied is the mean gradient plus the change of the mean error (SGD)."""
+    options = {"min_compression_rate": 0.0} if name in ("powersgd", "l-greco") else {}
+    key = "worker_error" if name == "ef-signsgd" else "error"
+
+    def owed(members: SimulatedCluster) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for shard in range(len(members.state(0, key))):
+            own = [members.state(r, key)[shard] for r in range(members.world_size)]
+            if isinstance(own[0], Tensor):
+                found[str(shard)] = torch.stack(own).mean(0)  # type: ignore[arg-type]
+            else:
+                found |= {k: torch.stack([x[k] for x in own]).mean(0) for k in own[0]}
+        return found
+
+    before = advance(cluster(name, 3, **options), 5)
+    after = cluster(name, new, **options)
+    after.load_state_dict(before.state_dict(), elastic="fold")
+    assert any(float(x.abs().max()) > 1e-3 for x in owed(before).values())
+    for k, x in owed(before).items():
+        torch.testing.assert_close(owed(after)[k], x, rtol=0, atol=1e-15)
+
+    def flat(x: dict[str, Tensor]) -> Tensor:
+        return vector([x[k] for k in sorted(x)])
+
+    at = vector(after.parameters(0)).clone()
+    grads = [
+        [torch.cos(r + p + torch.arange(p.numel()).view_as(p)) for p in after.parameters(r)]
+        for r in range(new)
+    ]
+    mean = vector([torch.stack(of_one).mean(0) for of_one in zip(*grads, strict=True)])
+    error = flat(owed(after)).sum()
+    after.step(grads, lr=1.0)
+    moved = at - vector(after.parameters(0))
+    atol = 1e-5 if name == "thc" else 1e-12  # THC computes in fp32
+    torch.testing.assert_close(moved.sum(), mean.sum() + error - flat(owed(after)).sum(), rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("name", ["signum", "distributed-lion-mavo", "distributed-lion-avg"])
+def test_momenta_of_votes_fold_to_their_mean(name: str) -> None:
+    before = advance(cluster(name, 3), 6)
+    assert not torch.equal(slot(before, "momentum")[0], slot(before, "momentum")[1])
+    after = cluster(name, 2)
+    after.load_state_dict(before.state_dict(), elastic="fold")
+    mean = slot(before, "momentum").mean(0)
+    torch.testing.assert_close(slot(after, "momentum"), mean.expand(2, -1), rtol=0, atol=1e-15)
+    advance(after, 2)
+
+
 def test_within_a_round_of_local_steps_folding_averages() -> None:
     options = {"period": 4, "momentum": 0.9}
     before = advance(cluster("local-sgd", 3, **options), 6)  # two steps into the second round
