@@ -104,8 +104,8 @@ class LGreCo(PowerSGD):
     @staticmethod
     def errors(q: Tensor) -> list[float]:
         """By rank r = 0, 1, ...: squared norm of what the first r rows miss of what all rows hold."""
-        lengths = fixed_sum(q.to(torch.float64).square())
-        return [float(lengths[r:].sum()) for r in range(len(lengths) + 1)]
+        lengths = fixed_sum(q.to(torch.float64).square()).tolist()
+        return [float(sum(lengths[r:])) for r in range(len(lengths) + 1)]
 
     def steady(self) -> Mapping[str, Algorithm]:
         when: dict[str, Any] = {"warmup_steps": 0}

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from reference_impls import wire
 from reference_impls.algorithm import Clock, Cost, Shard, Slot, View, per_rank, replicated
+from reference_impls.codecs.sums import fixed_mean
 from reference_impls.collectives import Exchange
 from reference_impls.errors import UnsupportedError, nearest
 
@@ -144,9 +145,8 @@ class MomentumSync:
     def _select(self, shard: Shard, views: Sequence[View], mean: Tensor, square: Tensor) -> None:
         """Choose from reduced values alone, hence alike on all ranks."""
         disagreement = (square - mean.square()) / (square + 1e-30)
-        ranking = [
-            (float(disagreement[at].mean()), v) for at, v in zip(_consecutive(views), views, strict=True)
-        ]
+        places = _consecutive(views)
+        ranking = [(float(fixed_mean(disagreement[at])), v) for at, v in zip(places, views, strict=True)]
         order = [v for _, v in sorted(ranking, key=lambda pair: pair[0], reverse=True)]
         selected, budget = shard.state["selected"].zero_(), self.fraction * shard.d
         for place, view in enumerate(order):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster
+from reference_impls.reducers.momentum_sync import MomentumSync
 from tests.reference_impls.lion_training import RATE, SHAPES, D, advance, cluster, gradient, vector
 
 
@@ -136,3 +139,45 @@ def test_momenta_may_travel_as_bf16() -> None:
         assert torch.equal(short, short.bfloat16().float())
         torch.testing.assert_close(short, full, rtol=2**-6, atol=1e-4)
         assert not torch.equal(short, full)
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def _by_threads(x: Tensor) -> list[float]:
+    found = []
+    for count in (1, 2):
+        torch.set_num_threads(count)
+        found.append(float(x.mean()))
+    return found
+
+
+@pytest.mark.usefixtures("threads")
+def test_ranks_with_other_numbers_of_threads_choose_the_same_tensors() -> None:
+    """A large tensor whose mean disagreement, as torch adds it, has another last bit on two threads than on one; and a
+    tensor of one element that disagrees by exactly the larger of the two, so that this bit decides between them."""
+    d = 100_000
+    for seed in range(100):
+        mean = torch.rand(d + 1, generator=torch.Generator().manual_seed(seed))
+        one, two = _by_threads(1 - mean[:d].square())
+        wanted = max(one, two)
+        near = torch.tensor(math.sqrt(1 - wanted)) + torch.arange(-8, 9) * 2.0**-24
+        hit = near[1 - near.square() == wanted]
+        if one < two and hit.numel():
+            mean[d] = hit[0]
+            break
+    else:
+        pytest.skip("here no mean depends on the number of threads")
+    views = [SimpleNamespace(name="0", part=slice(0, d)), SimpleNamespace(name="1", part=slice(d, d + 1))]
+    rule, chosen = MomentumSync("selective", fraction=1e-9), []
+    for count in (1, 2):
+        torch.set_num_threads(count)
+        shard: Any = SimpleNamespace(views=views, d=d + 1, state={"selected": torch.zeros(d + 1)})
+        rule._select(shard, views, mean, torch.ones(d + 1))
+        chosen.append(shard.state["selected"])
+    assert float(chosen[0].sum()) in (1, d)
+    assert torch.equal(chosen[0], chosen[1])
