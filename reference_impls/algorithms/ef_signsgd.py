@@ -3,10 +3,11 @@
 p_i = g_i + e_i is sent as sign(p_i) |p_i|_1 / d; everybody averages the n messages and steps the local optimizer;
 e_i <- p_i - message.
 
-Differences: the published code is for a single worker and puts the learning rate inside p, so that e holds steps; here e
+Differences: the paper's abstract and its authors' code could be read, not its body. That code is for a single worker;
+averaging the messages is how others make it distributed. It puts the learning rate inside p, so that e holds steps; here e
 holds gradients: the same at a constant rate, and when the rate changes what was kept back is applied at the new one. Any
-local optimizer may follow (the paper's own step is SGD's, the default). Scales are per tensor there; here per bucket, or
-per tensor with ``granularity="tensor"``.
+local optimizer may follow (the code's own step is SGD's, the default). Scales are per tensor, as there; ``bucket`` has one
+a bucket, hence depends on its size. The two-phase and hierarchical forms, which cut through tensors, need that.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from reference_impls.errors import UnsupportedError
 class EFSignSGD(CompressedGradient):
     """g <- mean of sign(g_i + e_i) times its scale."""
 
+    granularity: Literal["bucket", "tensor"] = option("tensor", "what has a scale: a tensor, or a bucket")
     error_feedback: bool = option(True, "add what the last message lost to the next one")
     norm: Literal["l1", "l2"] = option("l1", "scale: l1 (contraction, the paper's) or l2 (keeps the norm)")
 

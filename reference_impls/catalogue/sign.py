@@ -36,6 +36,7 @@ ENTRIES: Mapping[str, Entry] = {
         "sign",
         "1901.09847",
         "mean of scaled signs, with error feedback",
+        version=2,
     ),
     "signsgd": Entry(
         f"{ALGORITHMS}.signum:SignSGD", "sign", "1810.05291", "majority vote on the sign of the gradient"

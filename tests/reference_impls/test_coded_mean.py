@@ -17,6 +17,7 @@ KEY = Key.of(seed=1, step=2, stage="test", rank=0)
 
 
 def cluster(n: int, d: int, **options: object) -> SimulatedCluster:
+    options = {"granularity": "bucket", **options}
     return SimulatedCluster("ef-signsgd", [torch.zeros(d, dtype=torch.float64)], n, lr=1.0, **options)
 
 
@@ -62,6 +63,18 @@ def test_without_error_feedback_nothing_is_carried_over() -> None:
         torch.testing.assert_close(
             before - simulated.parameters(0)[0], expected.double(), rtol=1e-6, atol=1e-7
         )
+
+
+def test_ef_signsgd_does_not_know_of_buckets() -> None:
+    """Unless asked for, scales are a tensor's, as in the published code."""
+    sizes, found = [40, 20, 30], []
+    for options in ({}, {"bucket_bytes": 100}, {"granularity": "bucket"}):
+        members = SimulatedCluster("ef-signsgd", [torch.zeros(k) for k in sizes], 3, lr=1.0, **options)
+        for step in range(3):
+            members.step([list(row.float().split(sizes)) for row in draws(3, 90, step)])
+        found.append(torch.cat(members.parameters(1)))
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
 
 
 def test_each_tensor_has_a_scale_of_its_own() -> None:

@@ -52,7 +52,7 @@ def total_error(simulated: SimulatedCluster, n: int, node_size: int, form: str, 
 @pytest.mark.parametrize("form", ["gather", "two-phase"])
 @pytest.mark.parametrize(("n", "node_size"), [(4, 2), (6, 2), (6, 3), (8, 4), (4, 1)])
 def test_what_is_applied_is_the_mean_plus_the_change_of_the_error(form: str, n: int, node_size: int) -> None:
-    simulated = cluster("ef-signsgd", n, node_size, form=form)
+    simulated = cluster("ef-signsgd", n, node_size, form=form, granularity="bucket")
     for step in range(5):
         before, error = simulated.parameters(0)[0].clone(), total_error(simulated, n, node_size, form)
         g = draws(n, step)
@@ -73,7 +73,7 @@ def test_replicas_stay_equal_also_with_random_codecs_and_pieces_of_nothing(algor
 
 
 def test_one_node_compresses_nothing() -> None:
-    simulated = cluster("ef-signsgd", 4, 4)
+    simulated = cluster("ef-signsgd", 4, 4, granularity="bucket")
     g = draws(4, 0)
     simulated.step([[row] for row in g])
     torch.testing.assert_close(simulated.parameters(2)[0], -g.mean(0), rtol=0, atol=1e-15)
@@ -81,7 +81,9 @@ def test_one_node_compresses_nothing() -> None:
 
 def test_what_crosses_between_nodes_is_one_message_of_a_piece() -> None:
     """Within the node fp32: (m-1)/m pieces out, m-1 pieces to the others; across: 1/m of what it were without nodes."""
-    simulated = SimulatedCluster("ef-signsgd", [torch.zeros(D)], 6, lr=1.0, node_size=3, hierarchical=True)
+    simulated = SimulatedCluster(
+        "ef-signsgd", [torch.zeros(D)], 6, lr=1.0, node_size=3, hierarchical=True, granularity="bucket"
+    )
     simulated.step([[row.float()] for row in draws(6, 0)])
     frame = simulated.ledger.frame(rank=4).set_index("stage")
     piece = wire.piece(D, 3)
@@ -99,7 +101,7 @@ def _train(rank: int, size: int) -> list[Tensor]:
     model = Net()
     optimizer = DataParallelOptimizer(
         model.named_parameters(), "ef-signsgd", lr=LR, seed=3, bucket_bytes=256, check="each",
-        node_size=2, hierarchical=True, form="two-phase",
+        node_size=2, hierarchical=True, form="two-phase", granularity="bucket",
     )  # fmt: skip
     for step in range(6):
         optimizer.zero_grad()
@@ -114,7 +116,7 @@ def _train(rank: int, size: int) -> list[Tensor]:
 def test_on_gloo_as_in_the_simulation() -> None:
     simulated = SimulatedCluster(
         "ef-signsgd", list(Net().parameters()), 4, lr=LR, seed=3, names=names(), bucket_bytes=256,
-        node_size=2, hierarchical=True, form="two-phase",
+        node_size=2, hierarchical=True, form="two-phase", granularity="bucket",
     )  # fmt: skip
     for step in range(6):
         simulated.step([gradients(simulated.parameters(r), r, step) for r in range(4)])

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from reference_impls import SimulatedCluster
 from reference_impls.codecs import dithering, exponential, packed_integers
 from reference_impls.codecs.codec import Codec
 from reference_impls.codecs.geometric_levels import GeometricLevels
@@ -178,6 +179,41 @@ def test_seven_bits_and_two_ranks_overflow_int8(n: int) -> None:
     assert int(total) != n * s
     ours = mean("qsgd-maxnorm", torch.ones(n, 5), bits=7)
     assert torch.allclose(ours, torch.ones(5))
+
+
+def test_a_rate_that_the_first_residual_forgets() -> None:
+    """GRACE's EF-signSGD: p = g at first and lr g + e later, residuals in those units, the sum of messages divided by lr.
+
+    So after two steps what was applied and what is kept do not add up to what was to be applied, lr sum of mean g.
+    """
+    lr, n, g = 0.1, 2, normal(2, 2, 50)  # g: [step, rank, d]
+
+    def message(p: Tensor) -> Tensor:
+        return p.sign() * p.abs().mean(-1, keepdim=True)
+
+    applied, kept = torch.zeros(50), torch.zeros(n, 50)
+    for step in (0, 1):
+        p = lr * g[step] + kept if step else g[step]
+        kept = p - message(p)
+        applied += lr * (message(p).sum(0) / lr)
+    wanted = lr * g.sum(0).mean(0)
+    assert float((applied + kept.mean(0) - wanted).norm()) > float(wanted.norm())
+
+    ours = SimulatedCluster("ef-signsgd", [torch.zeros(50)], n, lr=lr)
+    for step in (0, 1):
+        ours.step([[row] for row in g[step]])
+    owed = torch.stack([ours.state(rank, "worker_error")[0] for rank in range(n)]).mean(0)
+    torch.testing.assert_close(-ours.parameters(0)[0] + lr * owed, wanted)
+
+
+def test_levels_without_a_zero_move_what_has_no_gradient() -> None:
+    """NUQSGD's code: levels +-mult^j and none at zero, so a zero becomes the smallest level, one way or the other."""
+    levels = torch.tensor([sign * 0.5**j for j in range(8) for sign in (1, -1)])
+    x = torch.cat([torch.zeros(99), torch.ones(1)])
+    theirs = levels[(x[:, None] / x.norm() - levels).abs().argmin(1)] * x.norm()
+    assert bool((theirs[:99] != 0).all())
+    for codec in (GeometricLevels(8), GeometricLevels(8, "linf", 0)):
+        assert there_and_back(codec, x)[:99].tolist() == [0.0] * 99
 
 
 def test_uncapped_and_clipped_exponents() -> None:

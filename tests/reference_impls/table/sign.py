@@ -88,8 +88,13 @@ ROWS: tuple[Row, ...] = (
     ),
     Row("distributed-lion-avg-int8", "distributed-lion-avg", {"transport": "int8-sum"}, exact=True),
     Row("ef-signsgd", "ef-signsgd", {"momentum": 0.9}, exact=True, plain=SGD),
-    Row("ef-signsgd-tensor", "ef-signsgd", {"granularity": "tensor"}, exact=True, plain=("sgd", {})),
-    Row("ef-signsgd-two-phase-l2", "ef-signsgd", {"form": "two-phase", "norm": "l2"}, exact=True),
+    Row("ef-signsgd-bucket", "ef-signsgd", {"granularity": "bucket"}, exact=True, plain=("sgd", {})),
+    Row(
+        "ef-signsgd-two-phase-l2",
+        "ef-signsgd",
+        {"form": "two-phase", "granularity": "bucket", "norm": "l2"},
+        exact=True,
+    ),
     Row("ef-signsgd-warm-up", "ef-signsgd", {"warmup_steps": 3, "optimizer": "adamw"}, close=1e-3),
     Row("signsgd", "signsgd", {"weight_decay": 0.1}, exact=True),
     Row(
