@@ -85,6 +85,11 @@ class FrozenVariance(CompressedMomentum):
             raise UnsupportedError(
                 f"{type(self).__name__} wants warmup_steps >= 0 and 0 <= warmup_fraction <= 1"
             )
+        if self.frozen_from == 0 and not self.initial_variance > TINY:
+            raise UnsupportedError(
+                "without warm-up and with initial_variance=0 no coordinate ever has a variance, and nothing moves: give "
+                "warmup_steps >= 1, or an initial_variance (1 makes it momentum SGD)"
+            )
 
     def check(self, world: Group) -> None:
         self.check_freezing()

@@ -121,6 +121,11 @@ class ZeroOneAdam(CompressedMomentum):
         for name in ("refreshes_per_gap", "first_gap", "first_round", "longest_round"):
             if getattr(self, name) < 1:
                 raise UnsupportedError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.local_from < 1:
+            raise UnsupportedError(
+                "0/1 Adam needs a variance phase of at least 1 step: without one no coordinate has a variance, and "
+                "nothing moves"
+            )
         super().check(world)
 
     def plan(self, clock: Clock) -> str:

@@ -227,6 +227,9 @@ def test_the_length_of_the_warm_up(options: dict[str, Any], expected: int) -> No
         {},
         {"warmup_steps": -1},
         {"total_steps": 10, "warmup_fraction": 1.5},
+        {"warmup_steps": 0},  # no variance: nothing would ever move
+        {"total_steps": 10, "warmup_fraction": 0.0},
+        {"warmup_steps": 0, "initial_variance": -1.0},
         {"warmup_steps": 1, "compress": "update"},
         {"warmup_steps": 1, "compressor": "topk"},
         {"warmup_steps": 1, "norm": "linf"},

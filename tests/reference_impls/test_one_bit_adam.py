@@ -158,7 +158,13 @@ def test_kinds_to_time_and_shares() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"freeze": "later"}, {"freeze": "auto", "auto_ratio": 1.5}, {"freeze": "auto", "auto_window": 0}],
+    [
+        {},
+        {"warmup_steps": 0},
+        {"freeze": "later"},
+        {"freeze": "auto", "auto_ratio": 1.5},
+        {"freeze": "auto", "auto_window": 0},
+    ],
 )
 def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedError):

@@ -240,6 +240,7 @@ def test_one_rank_that_is_not_finite_is_seen_by_all_at_the_next_exchange(when: i
         {"local_growth_steps": 3},
         {"variance_steps": -1, "local_growth_steps": 1},
         {"variance_steps": 1, "local_growth_steps": 0},
+        {"variance_steps": 0, "local_growth_steps": 1},  # no variance: nothing would ever move
         {"total_steps": 9, "variance_fraction": 1.5},
         {"total_steps": 9, "longest_round": 0},
         {"total_steps": 9, "refreshes_per_gap": 0},
