@@ -7,13 +7,14 @@ them as the loss falls. (The linear and the cubic rule are QSR's with another po
 Differences: none of the three papers could be read beyond the abstract; code of others was. Before the switch gradients are
 averaged (post-local SGD's code averages parameters every step: the same for SGD, not for AdamW); rounds begin at the switch
 (there they follow a global index, and the first may be shorter). SWAP stops its first phase at a training accuracy: here
-at a step, or when ``observe(accuracy=...)`` reaches `switch_accuracy`; smaller batches and rates of its second phase belong
-to the schedule. AdaComm's intervals are counted in steps (there in seconds), since a run must not depend on the machine; it
-plans by the loss told to ``observe(loss=...)``, averaged over workers.
+at a step, or when ``observe(accuracy=...)``, averaged over workers (8 bytes a step), reaches `switch_accuracy`; smaller
+batches and rates of its second phase belong to the schedule. AdaComm's intervals are counted in steps (there in seconds),
+since a run must not depend on the machine; it plans by the loss told to ``observe(loss=...)``, averaged over workers.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -84,7 +85,8 @@ class SWAP(Switching):
     """Stochastic weight averaging in parallel: one round from the switch to the end."""
 
     switch_accuracy: float | None = option(
-        None, "switch as soon as observe(accuracy=...) tells this much, at the latest at switch_step"
+        None,
+        "switch as soon as observe(accuracy=...) tells this much on average, at the latest at switch_step",
     )
 
     def rule(self) -> Rule:
@@ -97,13 +99,25 @@ class SWAP(Switching):
         return self.switch_accuracy is not None
 
     def switched(self, clock: Clock) -> bool:
-        reached = (
-            self.switch_accuracy is not None
-            and clock.observed.get("accuracy", -float("inf")) >= self.switch_accuracy
-        )
-        if reached or super().switched(clock):
-            clock.counters["switched"] = 1
-        return bool(clock.counters.get("switched", 0))
+        return bool(clock.counters.get("switched", 0)) or super().switched(clock)
+
+    def plan(self, clock: Clock) -> Exchange[str] | str:
+        return super().plan(clock) if self.switch_accuracy is None else self._agreed(clock)
+
+    def _agreed(self, clock: Clock) -> Exchange[str]:
+        """Workers see other accuracies: all switch by their mean. A worker that was told none holds all back."""
+        assert self.switch_accuracy is not None
+        if not self.switched(clock):
+            own = torch.tensor([clock.observed.get("accuracy", -math.inf)], dtype=torch.float64)
+            if float((yield from clock.world.mean(own, "accuracy"))) >= self.switch_accuracy:
+                clock.counters["switched"] = 1
+        kind = super().plan(clock)
+        assert isinstance(kind, str)
+        return kind
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        agreed = {} if self.switch_accuracy is None else {"plan": wire.all_reduce(8, n)}
+        return {**agreed, **super().wire_bytes(shapes, n)}
 
 
 @dataclass(frozen=True)
@@ -154,12 +168,18 @@ class AdaComm(LocalUpdates):
             )
         own = torch.tensor([clock.observed["loss"]], dtype=torch.float64)
         loss = float((yield from clock.world.mean(own, "loss")))
+        if loss < 0:
+            raise UnsupportedError(f"the loss is {loss}: AdaComm needs one that is never negative")
         counters = clock.counters
         counters["adapt_at"] = clock.step + self.adapt_every
         if "first_loss" not in counters:
             counters.update(first_loss=loss, first_lr=clock.lr, period=self.first_period)
             return
         counters["period"] = adacomm_period(
-            int(counters["period"]), self.first_period, loss / counters["first_loss"],
-            counters["first_lr"] / clock.lr if clock.lr else float("inf"), self.decay, self.form,
+            int(counters["period"]), self.first_period, _ratio(loss, counters["first_loss"]),
+            _ratio(counters["first_lr"], clock.lr), self.decay, self.form,
         )  # fmt: skip
+
+
+def _ratio(a: float, b: float) -> float:
+    return a / b if b else math.inf

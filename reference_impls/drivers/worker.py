@@ -142,6 +142,7 @@ class Worker:
             "seed": self.clock.seed,
             "step": self.clock.step,
             "counters": dict(self.clock.counters),
+            "observed": dict(self.clock.observed),
             "slots": slots.save(self.shards, self.algorithm.slots),
             "pending": pending,
             "parameters": {v.name: v.param.detach().clone() for s in self.shards for v in s.views},
@@ -201,6 +202,7 @@ class Worker:
         self.clock.seed, self.clock.step = state["seed"], state["step"]
         self.clock.counters.clear()
         self.clock.counters.update(state["counters"])
+        self.clock.observed.update(state.get("observed", {}))
 
 
 def _cloned(value: Any) -> Any:

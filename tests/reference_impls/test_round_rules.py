@@ -90,6 +90,29 @@ def test_swap_switches_when_the_accuracy_is_reached_and_stays_there() -> None:
     assert late.count("step") == 10  # never reached: at switch_step, half by default
 
 
+def test_swap_switches_all_workers_at_once_by_their_mean_accuracy() -> None:
+    """Every worker sees an accuracy of its own; by itself one would go on alone while others wait for its gradient."""
+    trained = cluster("swap", switch_accuracy=0.8, total_steps=20)
+    kinds = []
+    for step, told in enumerate([(), (0.9,), (0.9, 0.9, 0.5), (0.9, 0.9, 0.65), (0.0, 0.0, 0.0)]):
+        for worker, accuracy in zip(trained._workers, told, strict=False):
+            worker.clock.observed["accuracy"] = accuracy
+        kinds += train(trained, step, step + 1)
+    assert kinds == ["step"] * 3 + ["local"] * 2
+    frame = trained.ledger.frame()
+    assert frame[frame["stage"] == "accuracy"]["step"].tolist() == [0, 1, 2, 3]
+
+
+def test_what_was_told_between_steps_is_in_the_checkpoint() -> None:
+    """After observe and before the step that plans by it."""
+    whole, resumed = (cluster("swap", switch_accuracy=0.8, total_steps=20) for _ in range(2))
+    train(whole, 0, 3)
+    whole.observe(accuracy=0.9)
+    resumed.load_state_dict(whole.state_dict())
+    assert train(whole, 3, 6) == train(resumed, 3, 6) == ["local"] * 3
+    assert torch.equal(whole.parameters(0)[0], resumed.parameters(0)[0])
+
+
 # ---- AdaComm ----------------------------------------------------------------------------------------------------------
 
 
@@ -131,6 +154,13 @@ def test_adacomm_agrees_on_the_loss_and_wants_to_be_told_it() -> None:
     frame = trained.ledger.frame()
     assert frame[frame["stage"] == "loss"]["step"].tolist() == [0, 4, 8]
     assert set(frame[frame["stage"] == "loss"]["kind"]) == {"plan"}
+
+
+def test_adacomm_goes_on_from_a_loss_of_nothing_and_refuses_one_below() -> None:
+    kinds = train(cluster("adacomm", first_period=2, adapt_every=2), 0, 8, loss=[0.0] * 4 + [1.0] * 4)
+    assert meetings(kinds) == [2, 4, 6, 8]
+    with pytest.raises(UnsupportedError, match="never negative"):
+        train(cluster("adacomm", first_period=2, adapt_every=2), 0, 4, loss=[-1.0, -1.0, -2.0, -2.0])
 
 
 # ---- linear and cubic rule --------------------------------------------------------------------------------------------
