@@ -84,6 +84,10 @@ class Meeting(WithLocalOptimizer):
     def check(self, world: Group) -> None:
         self.outer_optimizer()
         self.carried().check(world.size)
+        if isinstance(self.carrier, str) and (self.carrier_form != "gather" or self.carrier_feedback):
+            raise UnsupportedError(
+                f"carrier_form and carrier_feedback are of codecs; carrier={self.carrier!r} has its own form: leave them out"
+            )
         if self.inner_policy() not in INNER_STATES:
             raise UnsupportedError(
                 f"inner_state must be one of {', '.join(INNER_STATES)}; got {self.inner_state!r}"

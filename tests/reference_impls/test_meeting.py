@@ -363,6 +363,8 @@ def test_no_tensor_is_passed_over_in_any_buckets(name: str) -> None:
         {"outer_momentum": 0.9},
         {"inner_state": "drop"},
         {"carrier": Halves("bf16"), "carrier_form": "ring"},
+        {"carrier": "int4", "carrier_feedback": True},
+        {"carrier": "e3m0", "carrier_form": "two-phase"},
     ],
 )
 def test_impossible_options_are_refused_at_once(options: dict[str, Any]) -> None:
