@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import pytest
 import torch
@@ -77,6 +78,18 @@ def test_ef_signsgd_does_not_know_of_buckets() -> None:
     assert not torch.equal(found[0], found[2])
 
 
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+def test_a_message_of_nothing_is_nothing(norm: Literal["l1", "l2"]) -> None:
+    codec, nothing = PerTensor(ScaledSigns(norm), (0, 3, 0)), torch.empty(0)
+    wire = torch.empty(codec.wire_bytes(3), dtype=torch.uint8)
+    assert wire.numel() == ScaledSigns(norm).wire_bytes(3)
+    out = torch.empty(3)
+    codec.encode(torch.tensor([2.0, -2.0, 2.0]), KEY, wire)
+    codec.decode(wire, out)
+    assert out.tolist() == [2.0, -2.0, 2.0]
+    ScaledSigns(norm).encode(nothing, KEY, torch.empty(0, dtype=torch.uint8))
+
+
 def test_each_tensor_has_a_scale_of_its_own() -> None:
     parts = [torch.full((5,), 1.0), torch.full((9,), 100.0), torch.full((1,), 0.01)]
     codec = PerTensor(ScaledSigns("l1"), (5, 9, 1))
@@ -115,6 +128,18 @@ def test_golden_bytes_of_scaled_signs() -> None:
     ScaledSigns("l1").encode(x, KEY, wire)
     assert bytes(wire[:2].tolist()) == bytes([0b01011101, 0b1])
     assert wire[2:].clone().view(torch.float32).item() == pytest.approx(12 / 9)
+
+
+@pytest.mark.parametrize("size", [1e-42, 1e-30, 1e-20, 1.0, 1e19, 1e30, 3e38])
+def test_the_norm_is_kept_whatever_its_size_is(size: float) -> None:
+    """Down to where float32 has few digits, up to where it ends."""
+    unit = torch.randn(3, 40, generator=torch.Generator().manual_seed(0)).clamp(-1, 1)
+    x = unit * size
+    wire, out = torch.empty(3, ScaledSigns("l2").wire_bytes(40), dtype=torch.uint8), torch.empty(3, 40)
+    ScaledSigns("l2").encode(x, KEY, wire)
+    ScaledSigns("l2").decode(wire, out)
+    found, expected = out.double().norm(dim=1), x.double().norm(dim=1)
+    torch.testing.assert_close(found, expected, rtol=1e-6 if size > 1e-40 else 1e-2, atol=0)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
