@@ -33,16 +33,14 @@ from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError, nearest
 from reference_impls.reducers.global_qsgd import (
     FORMS,
-    NORMS,
-    SCALES,
     Form,
-    Scaling,
     Transport,
     code_bytes,
     exponential_mean,
     form_for,
     standard_mean,
 )
+from reference_impls.reducers.shared_scale import NORMS, SCALES, Scaling
 
 DITHERINGS = ("standard", "exponential")
 SUMS = ("all-reduce", "two-phase")

@@ -34,8 +34,8 @@ from reference_impls.codecs import scaled_rounding
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError, nearest
-from reference_impls.reducers.global_qsgd import Scaling, shared_scale
 from reference_impls.reducers.integer_sum import WIDTHS, bytes_sent, integer_sum
+from reference_impls.reducers.shared_scale import Scaling, shared_scale
 
 _FOREVER = 1_000_000_000  # steps
 _UNKNOWN = -1.0  # r of a tensor that has not been seen to move

@@ -28,8 +28,9 @@ from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs import dithering, signs
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError, nearest
-from reference_impls.reducers.global_qsgd import Scaling, code_bytes, code_sum, shared_scale, standard_mean
+from reference_impls.reducers.global_qsgd import code_bytes, code_sum, standard_mean
 from reference_impls.reducers.integer_sum import WIDTHS
+from reference_impls.reducers.shared_scale import Scaling, shared_scale
 
 FORMS = ("two-phase", "all-reduce")
 SCALES = ("bucket", "tensor")

@@ -3,10 +3,8 @@
 `standard_mean`: equal levels, an integer sum. `exponential_mean`: powers of two, added byte by byte on a binary tree or
 by recursive halving and doubling, whose balanced order of depth ceil(log2 n) is the codec's head-room.
 
-Scales. One a shard (``bucket``), one a parameter (``tensor``), or one for each `block_size` elements counted from the
-beginning of the shard (``block``). ``linf``: largest magnitude over all ranks, 4 bytes in a max all-reduce, NaN sent as
-+inf. ``l2``: 2-norm of all ranks' values together, summed as float64, so that no square over- or underflows: 8 bytes.
-A value that is not finite on any rank makes everything under its scale not finite on all ranks.
+Scales are those of `reducers.shared_scale`. A value that is not finite on any rank makes everything under its scale not
+finite on all ranks.
 
 Transport of equal levels, all with the same sums and so the same bits: ``all-reduce`` and ``two-phase`` (as
 `reducers.integer_sum` has them), ``gather``, ``gather-base3`` (one level) and ``sparse`` (`reducers.gathered_codes`).
@@ -16,68 +14,36 @@ Both answer into a scratch buffer of the shard, valid until the next call with t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from reference_impls import wire
 from reference_impls.algorithm import Cost, Shard
 from reference_impls.codecs import dithering, exponential
-from reference_impls.codecs.sums import fixed_sum
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
 from reference_impls.reducers.gathered_codes import gathered_bytes, gathered_sum, sparse_bytes, sparse_sum
 from reference_impls.reducers.integer_sum import bytes_sent, integer_sum
+from reference_impls.reducers.shared_scale import BUCKET_MAXIMUM, Scaling, shared_scale
 
 __all__ = [
     "FORMS",
-    "NORMS",
-    "SCALES",
     "TRANSPORTS",
     "Form",
-    "Norm",
-    "Scale",
-    "Scaling",
     "Transport",
     "code_bytes",
     "code_sum",
     "exponential_mean",
     "form_for",
     "head_room",
-    "shared_scale",
     "standard_mean",
 ]
 
-Norm = Literal["linf", "l2"]
-Scale = Literal["bucket", "tensor", "block"]
 Form = Literal["auto", "tree", "halving-doubling"]
-NORMS: Final = ("linf", "l2")
-SCALES: Final = ("bucket", "tensor", "block")
 FORMS: Final = ("auto", "tree", "halving-doubling")
 Transport = Literal["all-reduce", "two-phase", "gather", "gather-base3", "sparse"]
 TRANSPORTS: Final = ("all-reduce", "two-phase", "gather", "gather-base3", "sparse")
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """What M is (`norm`), and how many there are (`per`); see the module's text."""
-
-    norm: Norm = "linf"
-    per: Scale = "bucket"
-    block_size: int = 512
-
-    def bytes_sent(self, lengths: Sequence[int], n: int) -> float:
-        """Bytes that a rank sends to agree on the scales of a shard whose tensors have these lengths."""
-        blocks = -(-sum(lengths) // self.block_size)
-        count = {"bucket": 1, "tensor": len(lengths), "block": blocks}[self.per]
-        return wire.all_reduce((4 if self.norm == "linf" else 8) * count, n)
-
-
-BUCKET_MAXIMUM: Final = Scaling()
 
 
 def head_room(size: int) -> int:
@@ -181,34 +147,6 @@ def exponential_mean(
     mean = shard.scratch(f"{stage}-mean", shard.d, torch.float32)
     exponential.decode(codes[: shard.d], shared, head_room(size), size, mean)
     return mean
-
-
-def shared_scale(shard: Shard, x: Tensor, stage: str, scaling: Scaling) -> Exchange[Tensor]:
-    """The scale(s) of all ranks, float32: 0-dimensional for ``bucket``, else [d], one an element."""
-    norm, block = scaling.norm, scaling.block_size
-    if scaling.per == "bucket":
-        own = _size_of(x, norm).view(1)
-    elif scaling.per == "tensor":
-        own = torch.stack([_size_of(x[v.part], norm) for v in shard.views])
-    else:
-        own = _size_of(functional.pad(x, (0, -x.numel() % block)).view(-1, block), norm)
-    if norm == "linf":
-        shared = yield from shard.world.max(own, f"{stage}-scale")
-    else:
-        shared = (yield from shard.world.sum(own, f"{stage}-scale")).sqrt().to(torch.float32)
-    if scaling.per == "bucket":
-        return shared[0]
-    if scaling.per == "block":
-        return shared.repeat_interleave(block)[: shard.d].contiguous()
-    lengths = torch.tensor([v.part.stop - v.part.start for v in shard.views], device=x.device)
-    return shared.repeat_interleave(lengths)
-
-
-def _size_of(x: Tensor, norm: Norm) -> Tensor:
-    """[..., k] -> [...]: largest magnitude, or sum of squares in float64 by the fixed tree."""
-    if norm == "l2":
-        return fixed_sum(x.to(torch.float64).square())
-    return x.abs().amax(-1) if x.shape[-1] else x.new_zeros(x.shape[:-1])
 
 
 def _tree_sum(shard: Shard, codes: Tensor, stage: str) -> Exchange[Tensor]:
