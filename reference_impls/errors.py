@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class ExchangeError(RuntimeError):
@@ -43,3 +43,11 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
     known = sorted(candidates)
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known) or 'none'}"
+
+
+def one_of(name: str, value: object, known: Sequence[str]) -> None:
+    """Refuse a value of option `name` that is not among the known ones, with the nearest of these."""
+    if value not in known:
+        raise UnsupportedError(
+            f"{name} must be one of {', '.join(known)}; got {value!r}{nearest(str(value), known)}"
+        )

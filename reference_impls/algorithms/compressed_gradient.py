@@ -23,7 +23,7 @@ from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Trait
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.codec import Codec, PerTensor
 from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError, nearest
+from reference_impls.errors import UnsupportedError, one_of
 from reference_impls.reducers.coded_mean import gather_mean, hierarchical_mean, two_phase_mean
 
 _FOREVER = 1_000_000_000  # steps
@@ -66,11 +66,7 @@ class CompressedGradient(WithLocalOptimizer):
 
     def check(self, world: Group) -> None:
         for name, known in _CHOICES.items():
-            value = getattr(self, name)
-            if value not in known:
-                raise UnsupportedError(
-                    f"{name} must be {' or '.join(known)}, got {value!r}{nearest(value, known)}"
-                )
+            one_of(name, getattr(self, name), known)
         if self.granularity == "tensor" and (self.form != "gather" or self.hierarchical):
             raise UnsupportedError(
                 "granularity='tensor' needs form='gather' without hierarchical: the pieces of the others cut "

@@ -21,11 +21,11 @@ from torch import Tensor
 
 from reference_impls import wire
 from reference_impls.algorithm import Shard, Traits, option
-from reference_impls.algorithms.lion_update import POLICIES, LionUpdate, SynchronisedLion, one_of, verdict
+from reference_impls.algorithms.lion_update import POLICIES, LionUpdate, SynchronisedLion, verdict
 from reference_impls.codecs import signs
 from reference_impls.codecs.dithering import levels
 from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError
+from reference_impls.errors import UnsupportedError, one_of
 from reference_impls.reducers.majority import (
     SUMS,
     TRANSPORTS,

@@ -26,7 +26,7 @@ from torch import Tensor
 from reference_impls.algorithm import Algorithm, Clock, Shard, option
 from reference_impls.algorithms.adaptive_bits import AdaptiveBits, whole_norm
 from reference_impls.collectives import Group
-from reference_impls.errors import UnsupportedError, nearest
+from reference_impls.errors import UnsupportedError, one_of
 from reference_impls.schedules import bits as rules
 
 _RULES = ("non-convex", "convex")
@@ -51,8 +51,7 @@ class DQSGD(AdaptiveBits):
 
     def check(self, world: Group) -> None:
         super().check(world)
-        if self.rule not in _RULES:
-            raise UnsupportedError(f"rule must be {' or '.join(_RULES)}{nearest(self.rule, _RULES)}")
+        one_of("rule", self.rule, _RULES)
         if not 0 < self.contraction <= 1:
             raise UnsupportedError(f"contraction must be over 0 and at most 1, got {self.contraction}")
         if not 0 <= self.factor < math.inf:

@@ -30,7 +30,7 @@ from reference_impls.algorithm import Cost, Shard, Traits, option
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs import dithering
 from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError, nearest
+from reference_impls.errors import UnsupportedError, one_of
 from reference_impls.reducers.global_qsgd import (
     FORMS,
     Form,
@@ -73,10 +73,7 @@ class GlobalQSGD(WithLocalOptimizer):
             ("scale", self.scale, SCALES),
             ("form", self.form, ("auto", *SUMS) if self.dithering == "standard" else FORMS),
         ):
-            if value not in known:
-                raise UnsupportedError(
-                    f"{name} must be one of {', '.join(known)}; got {value!r}{nearest(value, known)}"
-                )
+            one_of(name, value, known)
         widths = range(2, 17) if self.dithering == "standard" else (8,)
         if self.bits not in widths:
             raise UnsupportedError(

@@ -27,7 +27,7 @@ from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs import halves
 from reference_impls.codecs.halves import FORMATS, Halves
 from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError, nearest
+from reference_impls.errors import UnsupportedError, one_of
 from reference_impls.reducers.coded_mean import two_phase_mean
 
 _CHOICES = {"format": tuple(FORMATS), "form": ("all-reduce", "two-phase")}
@@ -44,11 +44,7 @@ class HalfPrecision(WithLocalOptimizer):
 
     def check(self, world: Group) -> None:
         for name, known in _CHOICES.items():
-            value = getattr(self, name)
-            if value not in known:
-                raise UnsupportedError(
-                    f"{name} must be {' or '.join(known)}, got {value!r}{nearest(value, known)}"
-                )
+            one_of(name, getattr(self, name), known)
         if self.format == "fp16" and world.size > 1 << 10:
             raise UnsupportedError(
                 "fp16 has room for sums over 1024 ranks: use bf16, or average within nodes first"

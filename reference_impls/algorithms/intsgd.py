@@ -33,7 +33,7 @@ from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs import scaled_rounding
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError, nearest
+from reference_impls.errors import UnsupportedError, one_of
 from reference_impls.reducers.integer_sum import WIDTHS, bytes_sent, integer_sum
 from reference_impls.reducers.shared_scale import Scaling, shared_scale
 
@@ -76,11 +76,7 @@ class IntSGD(WithLocalOptimizer):
 
     def check(self, world: Group) -> None:
         for name, known in _CHOICES.items():
-            value = getattr(self, name)
-            if value not in known:
-                raise UnsupportedError(
-                    f"{name} must be {' or '.join(known)}, got {value!r}{nearest(value, known)}"
-                )
+            one_of(name, getattr(self, name), known)
         if self.bits not in WIDTHS:
             raise UnsupportedError(f"bits must be 4, 8, 16 or 32, got {self.bits}")
         if not 0 <= self.beta < 1 or self.alpha <= 0 or self.epsilon <= 0 or self.initial_factor <= 0:

@@ -27,10 +27,10 @@ from torch import Tensor
 
 from reference_impls import wire
 from reference_impls.algorithm import Shard, Traits, option
-from reference_impls.algorithms.lion_update import POLICIES, SynchronisedLion, one_of, verdict
+from reference_impls.algorithms.lion_update import POLICIES, SynchronisedLion, verdict
 from reference_impls.codecs import lion_integers, signs
 from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError
+from reference_impls.errors import UnsupportedError, one_of
 from reference_impls.reducers import integer_sum
 from reference_impls.reducers.majority import broken, majority, majority_bytes
 

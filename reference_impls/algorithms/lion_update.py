@@ -22,21 +22,13 @@ from torch import Tensor
 from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, option, per_rank
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError, nearest
+from reference_impls.errors import UnsupportedError
 from reference_impls.randomness import Key
 from reference_impls.reducers.momentum_sync import MomentumSync
 
 POLICIES = ("hash", "alternate", "plus", "minus")
 _WHEN = ("sync_every", "sync_until", "sync_doubling", "sync_measure_every")
 _SYNC = (*_WHEN, "sync_fraction", "sync_dtype", "sync_names")
-
-
-def one_of(name: str, value: str, known: Sequence[str]) -> None:
-    """Refuse a value of option `name` that is not known."""
-    if value not in known:
-        raise UnsupportedError(
-            f"{name} must be one of {', '.join(known)}; got {value!r}{nearest(str(value), known)}"
-        )
 
 
 def verdict(policy: str, shard: Shard, stage: str) -> bool | Key:

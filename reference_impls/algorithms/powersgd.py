@@ -35,7 +35,7 @@ from reference_impls.algorithm import (
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.low_rank import Reshape, compresses, matrix
 from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError, nearest
+from reference_impls.errors import UnsupportedError, one_of
 from reference_impls.reducers.low_rank import Matrix, low_rank_mean
 
 FOREVER = 1_000_000_000  # steps
@@ -76,10 +76,7 @@ class PowerSGD(WithLocalOptimizer):
         return (*found, rank) if compresses(*found, rank, self.min_compression_rate) else None
 
     def check(self, world: Group) -> None:
-        if self.reshape not in _RESHAPES:
-            raise UnsupportedError(
-                f"reshape must be {' or '.join(_RESHAPES)}, got {self.reshape!r}{nearest(self.reshape, _RESHAPES)}"
-            )
+        one_of("reshape", self.reshape, _RESHAPES)
         if self.rank < 1:
             raise UnsupportedError(f"rank must be at least 1, got {self.rank}")
         if not self.min_compression_rate >= 0:

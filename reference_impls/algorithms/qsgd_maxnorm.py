@@ -27,7 +27,7 @@ from reference_impls.algorithm import Cost, Shard, Traits, option
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs import dithering, signs
 from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError, nearest
+from reference_impls.errors import UnsupportedError, one_of
 from reference_impls.reducers.global_qsgd import code_bytes, code_sum, standard_mean
 from reference_impls.reducers.integer_sum import WIDTHS
 from reference_impls.reducers.shared_scale import Scaling, shared_scale
@@ -47,10 +47,7 @@ class QSGDMaxNorm(WithLocalOptimizer):
 
     def check(self, world: Group) -> None:
         for name, value, known in (("form", self.form, FORMS), ("scale", self.scale, SCALES)):
-            if value not in known:
-                raise UnsupportedError(
-                    f"{name} must be one of {', '.join(known)}; got {value!r}{nearest(value, known)}"
-                )
+            one_of(name, value, known)
         if not 1 <= self.bits <= 15:
             raise UnsupportedError(f"bits must be 1 to 15, got {self.bits}")
         if self.fine_bits and not self.bits < self.fine_bits <= 20:

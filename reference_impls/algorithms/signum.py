@@ -20,8 +20,9 @@ from torch import Tensor
 
 from reference_impls.algorithm import Shard, Slot, Traits, option, per_rank
 from reference_impls.algorithms.distributed_lion import DistributedLionAvg, DistributedLionMaVo
-from reference_impls.algorithms.lion_update import clip, one_of
+from reference_impls.algorithms.lion_update import clip
 from reference_impls.collectives import Exchange, Group
+from reference_impls.errors import one_of
 
 
 @dataclass(frozen=True)

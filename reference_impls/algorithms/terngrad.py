@@ -27,7 +27,7 @@ from reference_impls.algorithm import Cost, Shard, Traits, option
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.sums import fixed_mean
 from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError, nearest
+from reference_impls.errors import UnsupportedError, one_of
 from reference_impls.reducers.global_qsgd import code_bytes, standard_mean
 from reference_impls.reducers.shared_scale import Scaling
 
@@ -53,10 +53,7 @@ class TernGrad(WithLocalOptimizer):
 
     def check(self, world: Group) -> None:
         for name, value, known in (("form", self.form, FORMS), ("scale", self.scale, SCALES)):
-            if value not in known:
-                raise UnsupportedError(
-                    f"{name} must be one of {', '.join(known)}; got {value!r}{nearest(value, known)}"
-                )
+            one_of(name, value, known)
         if not self.clip >= 0:
             raise UnsupportedError(f"clip must be 0 or more, got {self.clip}")
         if self.form == "all-reduce" and world.size > 127:

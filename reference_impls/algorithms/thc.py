@@ -25,7 +25,7 @@ from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs import lookup
 from reference_impls.codecs.hadamard import Chunks
 from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError, nearest
+from reference_impls.errors import one_of
 from reference_impls.reducers.lookup_sum import FORMS, Form, check_room, lookup_mean, sent
 
 
@@ -52,10 +52,7 @@ class THC(WithLocalOptimizer):
 
     def check(self, world: Group) -> None:
         for name, value, known in (("table", self.table, lookup.KINDS), ("form", self.form, FORMS)):
-            if value not in known:
-                raise UnsupportedError(
-                    f"{name} must be one of {', '.join(known)}; got {value!r}{nearest(value, known)}"
-                )
+            one_of(name, value, known)
         Chunks(1, self.chunk)
         check_room(world.size, self.values().top, self.wide_sums)
 

@@ -19,7 +19,7 @@ from reference_impls.codecs import packed_integers
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.errors import UnsupportedError
 
-__all__ = ["NORMS", "WIRE_VERSION", "BlockMessage", "Norm", "blocks_of", "check_norm", "norms"]
+__all__ = ["NORMS", "WIRE_VERSION", "BlockMessage", "Norm", "blocks_of", "norms"]
 
 WIRE_VERSION: Final = 1
 _FLOAT: Final = 4  # bytes
@@ -71,11 +71,6 @@ class BlockMessage:
         packed_integers.unpack(wire[..., :body], self.bits, codes)
         numbers = wire[..., body:].clone(memory_format=torch.contiguous_format).view(torch.float32)
         return codes, numbers.view(*wire.shape[:-1], self.blocks(numel), self.numbers)
-
-
-def check_norm(norm: str) -> None:
-    if norm not in NORMS:
-        raise UnsupportedError(f"norm must be {' or '.join(NORMS)}, got {norm!r}")
 
 
 def blocks_of(x: Tensor, size: int) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor
 from reference_impls.codecs import blocks, packed_integers
 from reference_impls.codecs.blocks import BlockMessage, Norm
 from reference_impls.compilation import compiled
-from reference_impls.errors import UnsupportedError
+from reference_impls.errors import UnsupportedError, one_of
 from reference_impls.randomness import Key, uniform
 
 __all__ = ["WIRE_VERSION", "GeometricLevels"]
@@ -59,7 +59,7 @@ class GeometricLevels:
     def __post_init__(self) -> None:
         if not 1 <= self.levels <= _MOST:
             raise UnsupportedError(f"levels must be 1 to {_MOST}, got {self.levels}")
-        blocks.check_norm(self.norm)
+        one_of("norm", self.norm, blocks.NORMS)
         self._message()
 
     @property

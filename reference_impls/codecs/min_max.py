@@ -17,7 +17,7 @@ from torch import Tensor
 
 from reference_impls.codecs.blocks import BlockMessage
 from reference_impls.compilation import compiled
-from reference_impls.errors import UnsupportedError
+from reference_impls.errors import one_of
 from reference_impls.randomness import Key, uniform
 
 __all__ = ["ROUNDINGS", "WIRE_VERSION", "MinMax", "Rounding"]
@@ -50,8 +50,7 @@ class MinMax:
     rounding: Rounding = "stochastic"
 
     def __post_init__(self) -> None:
-        if self.rounding not in ROUNDINGS:
-            raise UnsupportedError(f"rounding must be {' or '.join(ROUNDINGS)}, got {self.rounding!r}")
+        one_of("rounding", self.rounding, ROUNDINGS)
         self._message()
 
     @property

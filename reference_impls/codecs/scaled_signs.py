@@ -17,6 +17,7 @@ from torch import Tensor
 
 from reference_impls.codecs import signs
 from reference_impls.codecs.sums import fixed_mean
+from reference_impls.errors import one_of
 from reference_impls.randomness import Key
 
 __all__ = ["WIRE_VERSION", "ScaledSigns"]
@@ -30,6 +31,9 @@ class ScaledSigns:
     """Codec: sign(x) times a scale."""
 
     norm: Literal["l1", "l2"] = "l1"
+
+    def __post_init__(self) -> None:
+        one_of("norm", self.norm, ("l1", "l2"))
 
     @property
     def unbiased(self) -> bool:

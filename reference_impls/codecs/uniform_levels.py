@@ -20,7 +20,7 @@ from torch import Tensor
 
 from reference_impls.codecs import blocks, dithering, packed_integers
 from reference_impls.codecs.blocks import BlockMessage, Norm
-from reference_impls.errors import UnsupportedError
+from reference_impls.errors import UnsupportedError, one_of
 from reference_impls.randomness import Key
 
 __all__ = ["WIRE_VERSION", "UniformLevels"]
@@ -41,7 +41,7 @@ class UniformLevels:
     def __post_init__(self) -> None:
         if not 1 <= self.levels <= _MOST:
             raise UnsupportedError(f"levels must be 1 to {_MOST}, got {self.levels}")
-        blocks.check_norm(self.norm)
+        one_of("norm", self.norm, blocks.NORMS)
         self._message()
 
     @property

@@ -26,7 +26,7 @@ from reference_impls import wire
 from reference_impls.algorithm import Clock, Cost, Shard, Slot, View, per_rank, replicated
 from reference_impls.codecs.sums import fixed_mean
 from reference_impls.collectives import Exchange
-from reference_impls.errors import UnsupportedError, nearest
+from reference_impls.errors import UnsupportedError, one_of
 
 MODES = ("never", "periodic", "doubling", "selective")
 
@@ -45,10 +45,7 @@ class MomentumSync:
     names: str | None = None
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise UnsupportedError(
-                f"momentum_sync must be one of {', '.join(MODES)}; got {self.mode!r}{nearest(self.mode, MODES)}"
-            )
+        one_of("momentum_sync", self.mode, MODES)
         if self.every < 1 or self.measure_every < 1 or not self.doubling > 0 or not 0 < self.fraction <= 1:
             raise UnsupportedError(
                 "momentum sync wants every, measure_every >= 1, doubling > 0 and 0 < fraction <= 1"
