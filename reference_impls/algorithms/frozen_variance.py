@@ -23,6 +23,7 @@ from reference_impls.algorithms.compressed_momentum import (
     CompressedMomentum,
     moved,
 )
+from reference_impls.codecs.sums import fixed_sum
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
 
@@ -135,9 +136,9 @@ class FrozenVariance(CompressedMomentum):
         g = self._with_decay(shard)
         if shard.kind == "warm-up":
             g = yield from shard.world.mean(g, "gradient")
-            return g if self.max_grad_norm is None else g.mul_(_factor(self.max_grad_norm, g.square().sum()))
+            return g if self.max_grad_norm is None else g.mul_(_factor(self.max_grad_norm, fixed_sum(g * g)))
         if self.max_grad_norm is not None:
-            square = yield from shard.world.mean(g.square().sum().view(1), "norm")
+            square = yield from shard.world.mean(fixed_sum(g * g).view(1), "norm")
             g = g * _factor(self.max_grad_norm, square)
         if self.compress == "gradient":
             return (yield from self.compressed_mean(shard, g.clone(), self.compress))

@@ -27,12 +27,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from reference_impls.algorithm import Clock, Shard, option
 from reference_impls.algorithms.frozen_variance import FrozenVariance
-from reference_impls.collectives import Exchange
+from reference_impls.codecs.sums import fixed_sum
 from reference_impls.errors import UnsupportedError
 from reference_impls.reducers.compressed_all_reduce import Scale
 
@@ -91,7 +90,9 @@ class OneBitAdam(FrozenVariance):
             or clock.step % self.auto_window
         ):
             return {}
-        norm = sum(float(shard.state["variance"].sum(dtype=torch.float64)) for shard in shards)
+        norm = sum(
+            float(fixed_sum(shard.state["variance"].double())) for shard in shards
+        )  # alike on all ranks
         return {"norm_before": clock.counters.get("norm", 0.0), "norm": norm}
 
     def variance_correction(self, shard: Shard, beta2: float) -> float:

@@ -47,6 +47,7 @@ from reference_impls.algorithms.compressed_momentum import (
     moved,
     one_number,
 )
+from reference_impls.codecs.sums import fixed_sum
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
 from reference_impls.reducers.compressed_all_reduce import Scale
@@ -205,4 +206,5 @@ class OneBitLAMB(CompressedMomentum):
 
 
 def _norm(x: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(x)  # type: ignore[no-any-return]
+    """In a fixed order, since replicas must get the same bits on whatever machine."""
+    return fixed_sum(x * x).sqrt()

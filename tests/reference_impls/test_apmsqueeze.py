@@ -351,3 +351,19 @@ def test_the_place_of_eps(inside: bool) -> None:
 def test_more_impossible_options(options: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedError):
         cluster(2, warmup_steps=1, **options)
+
+
+def test_the_factor_of_a_clipped_gradient_does_not_depend_on_threads() -> None:
+    """Every rank computes it from the agreed gradient: where ranks have other numbers of threads, replicas would part."""
+    found, before = [], torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            generator = torch.Generator().manual_seed(0)
+            own = SimulatedCluster("apmsqueeze", [torch.zeros(70_000)], 1, warmup_steps=99, max_grad_norm=1.0)
+            for _ in range(8):
+                own.step([[torch.randn(70_000, generator=generator)]])
+            found.append(own.state(0, "momentum")[0])
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(*found)
