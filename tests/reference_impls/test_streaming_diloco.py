@@ -164,6 +164,19 @@ def test_exchanges_under_way_survive_a_checkpoint(first: int, carrier: str) -> N
             assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("carrier", ["int4", "sign", "e3m0"])
+def test_saving_disturbs_nothing(carrier: str) -> None:
+    """Saving ends what is under way, ahead of its time; what is drawn and sent must not depend on that."""
+    options = {"period": 6, "fragments": 3, "overlap": 3, "carrier": carrier, "dtype": torch.float32}
+    alone, saved = model(**options), model(**options)
+    for step in range(14):
+        walk(alone, step, step + 1)
+        walk(saved, step, step + 1)
+        saved.state_dict()
+        for a, b in zip(alone.parameters(1), saved.parameters(1), strict=True):
+            assert torch.equal(a, b)
+
+
 def test_anchors_are_equal_on_all_ranks_at_all_times() -> None:
     for carrier in ("fp32", "int8", "sign"):
         ours = model(period=6, fragments=3, overlap=2, carrier=carrier)
