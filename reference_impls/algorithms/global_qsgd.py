@@ -6,15 +6,15 @@ summed inside an all-reduce; everybody decodes the mean and steps the local opti
 ``standard``: s = floor((2^(b-1) - 1) / n) equal levels, a b-bit integer sum. ``exponential``: levels 2^-k, one byte, a
 randomised addition of bytes on a tree, which rounds the sum itself: its error does not fall with n.
 
-Differences: the body of the paper could not be read; its authors' code was. That code divides by n before rounding,
-127 / n levels, and overflows when ranks agree on the maximum; here s is an integer and no sum can overflow. Its 4-bit
-form is right for n = 4 only; here 4 bits work up to n = 7. Its exponential head-room is log2 n for rings too; here
-additions are balanced and the head-room is the real depth. A zero gradient gives zeros (there NaN). Halving-doubling, at
-2 (n-1)/n bytes an element, stands beside the paper's tree; n need not be a power of two on the tree. Widths other than
-4, 8 and 16 bits go in two phases, packed. The paper's optional sparse branch (``sparse``: the non-zero codes alone, with
-their places, gathered), described there and not in its code, has the same levels and so the same result to the bit; for
-exponential codes it would save nothing, since hardly one of them is zero, and is refused. Of its baselines,
-`qsgd-published` is the one that differs from its name.
+Differences: the body of the paper could not be read; a reader's notes of it and its authors' code were. That code
+divides by n before rounding, 127 / n levels, and overflows when ranks agree on the maximum; here s is an integer and no
+sum can overflow. Its 4-bit form is right for n = 4 only; here 4 bits work up to n = 7. Its exponential head-room is
+log2 n for rings too; here additions are balanced and the head-room is the real depth. A zero gradient gives zeros
+(there NaN). Halving-doubling, at 2 (n-1)/n bytes an element, stands beside the paper's tree; n need not be a power of
+two on the tree. Widths other than 4, 8 and 16 bits go in two phases, packed. The paper's optional sparse branch
+(``sparse``: the non-zero codes alone, with their places, gathered), known from a reader's notes and not in its code,
+has the same levels and so the same result to the bit; for exponential codes it would save nothing, since hardly one of
+them is zero, and is refused. Of its baselines, `qsgd-published` is the one that differs from its name.
 """
 
 from __future__ import annotations

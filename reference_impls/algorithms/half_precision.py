@@ -8,8 +8,9 @@ fp16: all numbers are first multiplied by 2^k, k such that the largest magnitude
 all-reduce) times n stays within 2^15, so no sum can overflow; multiplying by powers of two loses nothing. Numbers below
 n 2^-29 of the largest lose precision, and below about n 2^-40 they are lost.
 
-Differences from torch's DDP hooks: those divide by n before the sum and do not scale, so fp16 overflows from 65520 on and
-gradients under 6e-8 are lost. Biased, as rounding to nearest is. One worker rounds nothing.
+Differences from torch's DDP hooks: those divide by n before the sum and do not scale, so fp16 overflows from 65520 on
+and gradients under 6e-8 are lost. The power of two is a bucket's. Biased, as rounding to nearest is. One worker rounds
+nothing.
 """
 
 from __future__ import annotations

@@ -6,11 +6,12 @@ what is applied is s times the mean of the codes. Sums of codes are integers in 
 ranks; ``all-reduce``: added by it in 4 bits (to 7 ranks) or 8; ``gather``: 2 bits to everybody; ``gather-base3``: five
 codes a byte. All have the same result to the bit. Unbiased unless clipped; no state.
 
-Differences: clipping at c sigma (the paper's 2.5, for ImageNet) is an option and off, since it is biased. sigma is taken
-about the mean, as in the published code, but what is cut is |g|, also where the mean is not 0; a tensor of equal numbers
-has no sigma and is not clipped. The published code then scales by c sigma, here by what is left as largest. The paper
-keeps the last layer in full precision and reduces dropout and weight decay: that is the user's affair. GRACE's code has
-one scale a worker, and its sums are not sums of integers.
+Differences: the paper's abstract, readers' notes of it and its authors' code could be read, not its body. Clipping at c
+sigma (2.5 there, for ImageNet) is an option and off, since it is biased. sigma is taken about the mean, as in the
+published code, but what is cut is |g|, also where the mean is not 0; a tensor of equal numbers has no sigma and is not
+clipped. The published code then scales by c sigma, here by what is left as largest. The paper keeps the last layer in
+full precision and reduces dropout and weight decay: that is the user's affair. GRACE's code has one scale a worker, and
+its sums are not sums of integers.
 """
 
 from __future__ import annotations

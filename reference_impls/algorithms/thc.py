@@ -5,11 +5,12 @@ which coordinates are near a standard normal; a table of 16 values from 0 to g =
 without bias inside +-T. Looked-up values add up as integers; the sum, in ceil(log2(n g + 1)) bits, is rotated back.
 
 Differences: abstracts and the authors' code could be read, not the body. Servers are the ranks themselves, a piece each
-(there a parameter server or a switch). Rounding goes straight to the table (there first to a grid of 1001 points). One norm
-a chunk of `chunk` rotated elements (there over up to 8 M, rotated in blocks of 1024 by our reading); new signs in every
-step (there one draw for the training). Sums that would not fit into their 8 bits are refused; `wide_sums` allows them (the
-down way then takes the bits that it needs). Tables for other sizes are computed, not copied. The uniform table's clipping
-at the quantile 1e-4 of the code is ``overflow=2e-4``. One worker compresses nothing.
+(there a parameter server or a switch). Rounding goes straight to the table (there first to a grid of 1001 points). One
+norm a chunk of `chunk` rotated elements (there over up to 8 M, rotated in blocks of 1024 by our reading), chunks
+counted from the beginning of a bucket; new signs in every step (there one draw for the training). Sums that would not
+fit into their 8 bits are refused; `wide_sums` allows them (the down way then takes the bits that it needs). Tables for
+other sizes are computed, not copied. The uniform table's clipping at the quantile 1e-4 of the code is
+``overflow=2e-4``. One worker compresses nothing.
 """
 
 from __future__ import annotations
@@ -69,8 +70,9 @@ class THC(WithLocalOptimizer):
     def traits(self) -> Traits:
         top = self.values().top
         bits = f"(n-1)/n x ({self.bits} + ceil(log2({top} n + 1)))"
+        wide = f", from n = {255 // top + 1} on 16" if self.wide_sums else ""
         return Traits(
-            bits=bits if self.form == "two-phase" else f"2 (n-1)/n x {16 if self.wide_sums else 8}",
+            bits=bits if self.form == "two-phase" else "2 (n-1)/n x 8" + wide,
             unbiased=False,
             sums=True,
         )

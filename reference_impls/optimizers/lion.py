@@ -1,8 +1,9 @@
 """Lion: the sign of an interpolated momentum, with decoupled weight decay. arXiv 2302.06675.
 
-Differences: a momentum that is not finite makes its parameter NaN. In the authors' code the sign of NaN is 0, and the
-coordinate stands still for ever without anybody noticing. As there, a parameter without gradient is left alone,
-sign(0) = 0, and the momentum takes the raw gradient after the update has been formed.
+Differences: the authors' code and its description were read, not the paper's body. A momentum that is not finite makes
+its parameter NaN. In the authors' code the sign of NaN is 0, and the coordinate stands still for ever without anybody
+noticing. As there, a parameter without gradient is left alone, sign(0) = 0, and the momentum takes the raw gradient after
+the update has been formed.
 """
 
 from __future__ import annotations
