@@ -14,9 +14,10 @@ dense part.
 Differences: the mean is taken in both rounds (the paper averages sketches and sums values). Hashes are 4-wise independent
 (`codecs.count_sketch`); in the published code 61-bit arithmetic wraps at 64 bits. Ties go to the lowest index. 1-D tensors
 (the code: biases) travel uncompressed with ordinary momentum, in the same all-reduce as the sketch. P = 0: one round, the
-estimates are applied. Theory version: the estimate is squared where the paper prints it unsquared; of more than k heavy
-coordinates the k largest; its weighted average of iterates is not formed; lr is the schedule of the training. All of it also
-runs with one worker, so results do not depend on how a batch is spread.
+estimates are applied. The code's cut of v to its own largest coordinates before sketching is left out. Theory version: the
+estimate is squared where the paper prints it unsquared; of more than k heavy coordinates the k largest; its weighted
+average of iterates is not formed; lr is the schedule of the training. All of it also runs with one worker, so results do
+not depend on how a batch is spread.
 """
 
 from __future__ import annotations

@@ -10,11 +10,11 @@ ones if ``sequential``), so its size depends on the bucket size, and with fewer 
 are empty. Fragment p first leaves after (p + 1) H / P steps, rounded down, then every H steps. The quantised forms are
 carriers: integers summed on the way or a codec; ``e3m0`` stands for the paper's 4-bit floats (a sign and eight
 exponents, here zero and seven powers of two under the largest magnitude of a block, rounded at random; scale and
-rounding are our choice), gathered and added in full precision. The paper's runs use these; here ``fp32`` is what nobody
-asked for is carried by, and gathering n-1 messages of 4 bits is less than its all-reduce for n < 16. With `total_steps`
-the last step ends what is under way and then averages all fragments without overlap or mixing, so that all workers end
-with the anchor, which is what the paper evaluates; without it, they stay apart. The outer momentum is DiLoCo's, our
-reading. Buffers are not touched.
+rounding are our choice), gathered and added in full precision. The paper's runs use these; the default here is
+``fp32``, whose all-reduce sends more than n-1 gathered messages of 4 bits while n < 16. With `total_steps` the last
+step ends what is under way and then averages all fragments without overlap or mixing, so that all workers end with the
+anchor, which is what the paper evaluates; without it, they stay apart. The outer momentum is DiLoCo's, our reading.
+Buffers are not touched.
 """
 
 from __future__ import annotations

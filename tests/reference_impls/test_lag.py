@@ -49,6 +49,29 @@ def test_the_mean_is_that_of_the_gradients_sent_last() -> None:
         torch.testing.assert_close(trained.state(2, "mean")[0], sent.mean(0), rtol=0, atol=1e-13)
 
 
+@pytest.mark.parametrize(("xi", "depth"), [(0.1, 10), (0.5, 2), (0.02, 1)])
+def test_the_rule_written_down_with_a_server_gives_the_same(xi: float, depth: int) -> None:
+    """The paper's form: the objective is a sum over workers, the step a = lr / n, the server keeps the sum of what was
+    sent last; worker m is silent if |change|^2 < (1 / (a n)^2) xi sum of the last `depth` squared moves."""
+    lr = 0.5
+    trained = cluster(lr, xi=xi, depth=depth)
+    x, a = torch.ones(D, dtype=torch.float64), lr / N
+    last = [torch.zeros(D, dtype=torch.float64) for _ in range(N)]
+    total, moves, sends = torch.zeros(D, dtype=torch.float64), [], 0
+    for _ in range(60):
+        train(trained, 1)
+        threshold = xi * sum(moves[-depth:]) / (a * N) ** 2
+        for m in range(N):
+            change = gradient(x, m) - last[m]
+            if not moves or not float(change.square().sum()) < threshold:
+                last[m], total, sends = last[m] + change, total + change, sends + 1
+        before, x = x, x - a * total
+        moves.append(float((x - before).square().sum()))
+        torch.testing.assert_close(trained.parameters(1)[0], x, rtol=0, atol=1e-11)
+        assert uploads(trained) == sends
+    assert N < sends < 60 * N
+
+
 def test_full_gradients_are_sent_seldom_and_training_ends_where_the_plain_one_does() -> None:
     lazy = cluster()
     plain = SimulatedCluster("allreduce-sgd", [torch.ones(D, dtype=torch.float64)], N, lr=0.5)
