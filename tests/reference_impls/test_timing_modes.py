@@ -15,13 +15,13 @@ from reference_impls.drivers.trace import PHASES, Untraced
 from reference_impls.errors import UsageError
 from reference_impls.registry import Method
 from tests.reference_impls.gloo import run_ranks
-from tests.reference_impls.problem import LR, Net, batch, learning_rate, take
-from tests.reference_impls.table import ROWS, STEPS, Row
+from tests.reference_impls.problem import LR, Net, batch, learning_rate, take, told
+from tests.reference_impls.table import FIRST, ROWS, STEPS, Row
 from tests.reference_impls.test_engine import Delayed
 
 pytestmark = pytest.mark.gloo
 SIZE = 2
-METHODS: dict[str, Method] = {row.id: create(row.algorithm, **row.options) for row in ROWS}
+METHODS: dict[str, Method] = {row.id: create(row.algorithm, **row.options) for row in FIRST}
 METHODS["in-the-background"] = Method("in-the-background", Delayed(2), {})  # exchanges over several steps
 
 
@@ -36,6 +36,7 @@ def _train(model: Net, optimizer: DataParallelOptimizer, rank: int, first: int, 
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step)
         optimizer.zero_grad()
+        optimizer.observe(**told(step))
         x, y = batch(rank, step)
         take(optimizer, lambda x=x, y=y: (model(x) - y).square().mean().backward())
         kinds.append(optimizer.kind)

@@ -15,7 +15,7 @@ from tests.reference_impls.table import (
 )
 from tests.reference_impls.table.row import SGD, STEPS, Row
 
-__all__ = ["ROWS", "SGD", "STEPS", "Row"]
+__all__ = ["FIRST", "ROWS", "SGD", "STEPS", "Row"]
 
 _FAMILIES = (
     baseline,
@@ -29,3 +29,5 @@ _FAMILIES = (
     control,
 )
 ROWS: tuple[Row, ...] = tuple(row for family in _FAMILIES for row in family.ROWS)
+FIRST: tuple[Row, ...] = tuple({row.algorithm: row for row in reversed(ROWS)}.values())[::-1]
+"""One row a method, for tests of what lies below the methods and is slow."""

@@ -13,13 +13,13 @@ import pytest
 
 from suite.links.cluster import up
 from suite.links.link import Link
-from tests.reference_impls.table import ROWS
+from tests.reference_impls.table import FIRST
 from tests.support import require_system
 
 ROOT = Path(__file__).resolve().parents[3]
 WORKERS = 4
 LEAST, MOST = 1.00, 1.08  # messages of 64 kB and more: headers and acknowledgements on top, never less
-METHODS = tuple(row.id for row in ROWS if row.largest >= WORKERS)
+METHODS = tuple(row.id for row in FIRST if row.largest >= WORKERS)
 
 
 @pytest.fixture(scope="module")
