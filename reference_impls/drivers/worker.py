@@ -7,7 +7,7 @@ other. Phases are answered as exchanges: drivers carry them out (`reference_impl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -185,6 +185,7 @@ class Worker:
                 raise LayoutError(
                     f"parameter {name!r} differs between checkpoint and model (missing, or another shape)"
                 )
+        self._check_groups(state["optimizer"]["param_groups"])
         copies = slots.load(self.shards, self.algorithm.slots, state["slots"])
         with torch.no_grad():
             for target, source in copies:
@@ -203,6 +204,18 @@ class Worker:
         self.clock.counters.clear()
         self.clock.counters.update(state["counters"])
         self.clock.observed.update(state.get("observed", {}))
+
+    def _check_groups(self, saved: Sequence[Mapping[str, Any]]) -> None:
+        """Raise `LayoutError` where the parameter groups are of another local optimizer, or are others."""
+        if len(saved) != len(self.optimizer.param_groups):
+            raise LayoutError(
+                f"checkpoint has {len(saved)} parameter groups, the model {len(self.optimizer.param_groups)}"
+            )
+        missing = sorted(set(self.algorithm.hyperparameters()) - set(saved[0]))
+        if missing:
+            raise LayoutError(
+                f"checkpoint has no {', '.join(missing)}: it is of another local optimizer than this one"
+            )
 
 
 def _cloned(value: Any) -> Any:

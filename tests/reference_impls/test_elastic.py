@@ -332,3 +332,19 @@ def test_real_ranks_go_on_like_simulated_ones(old: int, elastic: Any, ranks: Cal
         assert isinstance(found, list), found
         for ours, theirs in zip(after.parameters(rank), found, strict=True):
             assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize(("old", "new", "words"), [("sgd", "adamw", "betas"), ("adamw", "sgd", "momentum")])
+def test_the_state_of_another_local_optimizer_is_refused_before_anything_changes(
+    old: str, new: str, words: str
+) -> None:
+    """Torch takes it over, and fails in the next step or trains on with what is left."""
+    state = advance(cluster(f"allreduce-{old}", 2), 2).state_dict()
+    other = cluster(f"allreduce-{new}", 2)
+    held = [p.clone() for p in other.parameters(0)]
+    with pytest.raises(LayoutError, match=f"no .*{words}.*another local optimizer"):
+        other.load_state_dict(state)
+    state["workers"][0]["optimizer"]["param_groups"] *= 2
+    with pytest.raises(LayoutError, match="2 parameter groups, the model 1"):
+        cluster(f"allreduce-{old}", 2).load_state_dict(state)
+    assert all(torch.equal(a, b) for a, b in zip(held, other.parameters(0), strict=True))
