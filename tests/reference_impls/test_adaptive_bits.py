@@ -283,6 +283,20 @@ def test_adaqs_adds_bits_when_gradients_stop_to_agree() -> None:
     assert widths(short, [same] * 60 + [normal(200, seed=t) for t in range(60)])[-1] == "5-bit"
 
 
+def test_the_ratio_that_adaqs_looks_at_by_hand() -> None:
+    """|m| / sqrt(sum(v - m^2)), both running means of what was applied before the step, with one decay."""
+    decay, m, v = 0.7, torch.zeros(30, dtype=torch.float64), torch.zeros(30, dtype=torch.float64)
+    members = cluster("adaqs", 2, 30, interval=1, decay=decay)
+    for t in range(6):
+        before = members.parameters(0)[0].clone()
+        members.step([[normal(30, seed=2 * t + r) + 1] for r in (0, 1)])
+        if t:
+            expected = float(m.square().sum() / (v - m.square()).sum()) ** 0.5
+            assert members._workers[0].clock.counters["ratio"] == pytest.approx(expected, rel=1e-4)
+        applied = (before - members.parameters(0)[0]).double()
+        m, v = decay * m + (1 - decay) * applied, decay * v + (1 - decay) * applied.square()
+
+
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
