@@ -116,7 +116,8 @@ class Clock:
 
     step: completed steps. kind: kind of the present step, as `plan` said. lr: learning rate of the first parameter
     group for this step. world: all ranks. node_size: ranks a node. observed: scalars told by ``optimizer.observe``.
-    grouped: whether the method has asked for `node` or `cross`, so that its state may depend on node_size.
+    grouped: whether the method has asked for `node` or `cross`, so that its state may depend on node_size. device: of the
+    parameters, where what `plan` sends must lie.
     """
 
     world: Group
@@ -128,6 +129,7 @@ class Clock:
     observed: dict[str, float] = field(default_factory=dict)
     node_size: int = 1
     grouped: bool = False
+    device: torch.device = torch.device("cpu")
 
     @property
     def node(self) -> Group:

@@ -108,7 +108,9 @@ class SWAP(Switching):
         """Workers see other accuracies: all switch by their mean. A worker that was told none holds all back."""
         assert self.switch_accuracy is not None
         if not self.switched(clock):
-            own = torch.tensor([clock.observed.get("accuracy", -math.inf)], dtype=torch.float64)
+            own = torch.tensor(
+                [clock.observed.get("accuracy", -math.inf)], dtype=torch.float64, device=clock.device
+            )
             if float((yield from clock.world.mean(own, "accuracy"))) >= self.switch_accuracy:
                 clock.counters["switched"] = 1
         kind = super().plan(clock)
@@ -166,7 +168,7 @@ class AdaComm(LocalUpdates):
             raise UsageError(
                 "AdaComm plans by the loss: call optimizer.observe(loss=...) before each backward pass"
             )
-        own = torch.tensor([clock.observed["loss"]], dtype=torch.float64)
+        own = torch.tensor([clock.observed["loss"]], dtype=torch.float64, device=clock.device)
         loss = float((yield from clock.world.mean(own, "loss")))
         if loss < 0:
             raise UnsupportedError(f"the loss is {loss}: AdaComm needs one that is never negative")

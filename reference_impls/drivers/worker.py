@@ -47,6 +47,7 @@ class Worker:
         self.clock = Clock(Group("world", rank, size), seed=seed, node_size=node_size)
         algorithm.check(self.clock.world)
         places = canonical(groups)
+        self.clock.device = places[0].param.device
         runs = cut(places, bucket_bytes if algorithm.scope == "bucket" else None)
         self.shards = [self._shard(i, len(runs), run, storage) for i, run in enumerate(runs)]
         self._grad_views = [[flat_view(s.grads, v.part.start, v.param) for v in s.views] for s in self.shards]

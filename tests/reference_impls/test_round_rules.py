@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from reference_impls import SimulatedCluster
+from reference_impls import SimulatedCluster, create
+from reference_impls.collectives import Collective
+from reference_impls.drivers.worker import Worker
 from reference_impls.errors import UnsupportedError, UsageError
 from reference_impls.schedules.adaptive import adacomm_period
 
@@ -171,3 +173,19 @@ def test_the_named_rules_are_qsr_with_another_power(name: str, power: float) -> 
     named, qsr = cluster(name, alpha=0.3), cluster("qsr", alpha=0.3, power=power)
     assert train(named, 0, 30) == train(qsr, 0, 30)
     assert torch.equal(named.parameters(0)[0], qsr.parameters(0)[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("adacomm", {}), ("swap", {"switch_accuracy": 0.5, "total_steps": 9})]
+)
+def test_what_a_plan_sends_lies_where_the_parameters_are(name: str, options: dict[str, Any]) -> None:
+    """A group of accelerators has no collective for the host's memory."""
+    algorithm = create(name, **options).algorithm
+    groups = [{"params": [torch.empty(3, device="meta")], "param_names": ["x"], "lr": LR, "momentum": 0.0}]
+    clock = Worker(create("allreduce-sgd").algorithm, groups, rank=0, size=2).clock
+    clock.observed.update(loss=1.0, accuracy=0.1)
+    planning = algorithm.plan(clock)
+    assert not isinstance(planning, str)
+    request = next(planning)
+    assert isinstance(request, Collective)
+    assert request.buffer.device.type == "meta"
