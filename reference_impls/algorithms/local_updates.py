@@ -82,7 +82,10 @@ class PeriodicAveraging(LocalUpdates):
 class QuadraticSynchronization(LocalUpdates):
     """QSR. `power` 1 and 3 give the linear and the cubic rule."""
 
-    alpha: float = option(0.0, "growth: H = (alpha / lr)^power; 0 keeps H at h_base")
+    alpha: float = option(
+        0.0,
+        "growth: H = (alpha / lr)^power; 0 keeps H at h_base; published: 0.2 to 0.3 (sgd), 2.2 (adamw) peak rates",
+    )
     h_base: int = option(4, "shortest round, also used during warm-up of the learning rate")
     power: float = option(2.0, "exponent of the rule")
     lr_warmup_steps: int = option(0, "steps of learning-rate warm-up, in which H = h_base")

@@ -46,9 +46,10 @@ class NoLoCo(PeriodicAveraging):
 
     def check(self, world: Group) -> None:
         super().check(world)
-        if self.carrier != "fp32" or self.inner_policy() == "average":
+        if self.carrier != "fp32" or self.inner_policy() == "average" or self.outer != "heavy-ball":
             raise UnsupportedError(
-                "pairs exchange in full precision and average nothing: carrier='fp32', inner_state='keep'"
+                "pairs exchange in full precision, average nothing and step by heavy-ball: carrier='fp32', "
+                "inner_state='keep', outer='heavy-ball'"
             )
 
     def partner(self, clock: Clock) -> int | None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
 from reference_impls.algorithm import Clock
+from reference_impls.algorithms.noloco import NoLoCo
 from reference_impls.collectives import Group
 from reference_impls.errors import UnsupportedError
 from tests.reference_impls.local_training import (
@@ -101,3 +102,8 @@ def test_a_worker_of_a_pair_sends_two_models(n: int) -> None:
 def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedError):
         cluster("noloco", 2, **options)
+
+
+def test_another_outer_optimizer_is_refused_and_not_passed_over() -> None:
+    with pytest.raises(UnsupportedError, match="heavy-ball"):
+        NoLoCo(outer="nesterov").check(Group("world", 0, 2))
