@@ -25,11 +25,12 @@ from torch import Tensor
 from reference_impls import wire
 from reference_impls.algorithm import Cost, Shard, Traits, option
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
-from reference_impls.codecs import dithering, signs
+from reference_impls.codecs import dithering
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError, one_of
 from reference_impls.reducers.global_qsgd import code_bytes, code_sum, standard_mean
 from reference_impls.reducers.integer_sum import WIDTHS
+from reference_impls.reducers.majority import unanimous, unanimous_bytes
 from reference_impls.reducers.shared_scale import Scaling, shared_scale
 
 FORMS = ("two-phase", "all-reduce")
@@ -75,7 +76,7 @@ class QSGDMaxNorm(WithLocalOptimizer):
         x = shard.grads.to(torch.float32)
         largest = yield from shared_scale(shard, x, "gradient", scaling)
         fine = (1 << self.fine_bits) - 1
-        fits = yield from all_agree(shard, x.abs() / largest * fine <= self._levels, "gradient-grid")
+        fits = yield from unanimous(shard.world, x.abs() / largest * fine <= self._levels, "gradient-grid")
         # s levels of M s / s' are the fine grid where it fits
         step = torch.where(fits, largest * (self._levels / fine), largest)
         codes = torch.empty(shard.d, dtype=torch.int32, device=x.device)
@@ -101,20 +102,5 @@ class QSGDMaxNorm(WithLocalOptimizer):
         codes = code_bytes(d, n, self._width(n), self._levels, self.form)
         assert not isinstance(codes, tuple)  # no form is sparse
         if self.fine_bits:
-            codes += 2 * (n - 1) * signs.wire_bytes(wire.piece(d, n))
+            codes += unanimous_bytes(d, n)
         return {"step": shared + codes}
-
-
-def all_agree(shard: Shard, flags: Tensor, stage: str) -> Exchange[Tensor]:
-    """bool [d] of every rank -> where all are true, one bit each: to the owners of pieces, and from them to everybody."""
-    world, size = shard.world, shard.chunk_size()
-    padded = flags.new_zeros(world.size * size)
-    padded[: shard.d] = flags
-    up = torch.empty(world.size, signs.wire_bytes(size), dtype=torch.uint8, device=flags.device)
-    signs.pack(padded.view(world.size, size), up)
-    rows = yield from world.all_to_all(up.view(-1), f"{stage}-up")
-    down = rows[0].clone()
-    for row in rows[1:]:
-        down &= row
-    signs.unpack((yield from world.gather(down, f"{stage}-down")), padded.view(world.size, size))
-    return padded[: shard.d]

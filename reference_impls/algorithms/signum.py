@@ -22,7 +22,7 @@ from reference_impls.algorithm import Shard, Slot, Traits, option, per_rank
 from reference_impls.algorithms.distributed_lion import DistributedLionAvg, DistributedLionMaVo
 from reference_impls.algorithms.lion_update import clip
 from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import one_of
+from reference_impls.errors import UnsupportedError, one_of
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class SignSGD(DistributedLionMaVo):
     def check(self, world: Group) -> None:
         super().check(world)
         one_of("vote", self.vote, ("majority", "average"))
+        if self.vote == "average" and self.tie_policy != SignSGD.tie_policy:
+            raise UnsupportedError("an average has no ties to decide: tie_policy goes with vote='majority'")
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         if self.local_clip_norm is not None:

@@ -1,4 +1,4 @@
-"""Votes of one bit an element over a group: who has the majority (`majority`), and by how many (`balance`).
+"""Votes of one bit an element over a group: who has the majority (`majority`), by how many (`balance`), or all (`unanimous`).
 
 transport   travels as                                                                 bits an element sent
 two-phase   packed bits to the owner of each piece, what it found to everybody: its      2 (n-1)/n; a verdict of 0: 3 (n-1)/n;
@@ -40,6 +40,8 @@ __all__ = [
     "broken",
     "majority",
     "majority_bytes",
+    "unanimous",
+    "unanimous_bytes",
 ]
 
 Transport = Literal["two-phase", "all-gather", "int4-sum", "int8-sum", "fp32-sum"]
@@ -155,6 +157,27 @@ def balance_bytes(d: int, n: int, transport: Transport = "two-phase") -> float:
     piece = wire.piece(d + 1, n)
     counts = packed_integers.wire_bytes(piece, packed_integers.width(n))
     return wire.all_to_all(n * signs.wire_bytes(piece), n) + wire.all_gather(counts, n)
+
+
+def unanimous(group: Group, flags: Tensor, stage: str) -> Exchange[Tensor]:
+    """bool [d] of every rank -> where all are true, one bit each way: to the owners of pieces, and from them to everybody."""
+    n, piece = group.size, wire.piece(flags.numel(), group.size)
+    padded = flags.new_zeros(n * piece)
+    padded[: flags.numel()] = flags
+    up = torch.empty(n, signs.wire_bytes(piece), dtype=torch.uint8, device=flags.device)
+    signs.pack(padded.view(n, piece), up)
+    rows = yield from group.all_to_all(up.view(-1), f"{stage}-up")
+    down = rows[0].clone()
+    for row in rows[1:]:
+        down &= row
+    signs.unpack((yield from group.gather(down, f"{stage}-down")), padded.view(n, piece))
+    return padded[: flags.numel()]
+
+
+def unanimous_bytes(d: int, n: int) -> float:
+    """Bytes that a rank sends in `unanimous` over d elements and n ranks."""
+    message = signs.wire_bytes(wire.piece(d, n))
+    return wire.all_to_all(n * message, n) + wire.all_gather(message, n)
 
 
 def _check(transport: Transport, abstains: Tensor | None) -> None:

@@ -106,3 +106,9 @@ def test_what_is_not_finite_shows_on_all_ranks(algorithm: str, bad: float) -> No
 def test_an_unknown_vote_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="majority"):
         cluster("signsgd", vote="mean")
+
+
+@pytest.mark.parametrize("algorithm", ["signsgd", "signum"])
+def test_a_verdict_on_ties_that_nobody_would_ask_for_is_refused(algorithm: str) -> None:
+    with pytest.raises(UnsupportedError, match="no ties"):
+        cluster(algorithm, vote="average", tie_policy="plus")
