@@ -129,6 +129,16 @@ def test_the_theory_version_loses_nothing_and_carries_the_learning_rate():
     torch.testing.assert_close(slot(workers, n, "error").mean(0) - flat(workers), given, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("n", [1, 3])
+def test_the_theory_version_of_everything_is_sgd_with_weight_decay(n):
+    ours = cluster("sketched-sgd-theory", n, lr=0.1, ratio=1.0, column_ratio=0.3, weight_decay=0.2)
+    plain = cluster("allreduce-sgd", n, lr=0.1, weight_decay=0.2)
+    for t in range(6):
+        g = normal(n, D, seed=t)
+        torch.testing.assert_close(step(ours, g), step(plain, g), rtol=0, atol=1e-12)
+    assert slot(ours, n, "error").mean(0).abs().max() < 1e-12
+
+
 def test_heavymix_takes_all_heavy_coordinates_and_random_others():
     """Two heavy ones of k = 10: these always, the other eight drawn anew, evenly, and never the same twice in a step."""
     d, seen = 500, torch.zeros(500)
