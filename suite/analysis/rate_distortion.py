@@ -1,0 +1,276 @@
+"""Rate against distortion: what a mean over workers costs in bits and loses in precision, on gradients of training.
+
+    python -m suite.analysis.rate_distortion          # results/tables/v1/claims/{rate-distortion,equal-levels}.csv
+
+Gradients come from three stages of a training (`suite.runs.capture`), each seed a training of its own; the first n of
+them serve n workers. One exchange of each method, without memory: error feedback has nothing to feed back yet, and
+PowerSGD starts from a random matrix, so that both look worse here than in training, where biased codes catch up.
+
+`equal_levels` is the claim of sqrt(n) (Global-QSGD, arXiv 2305.18627) with both halves: at equal s = 1 and with 2-norms,
+the norm over all workers leaves sqrt(n) fewer non-zeros a worker than each worker's own, and an error sqrt(n) times
+larger. The same arguments give the same bytes.
+
+Only the first tensors are taken, as many as fit `ELEMENTS` (one bucket): the first weight matrix of `digits-mlp`, whose
+gradient is sparse, and the embedding and first matrices of `byte-mlm`. `--elements` takes more, for more patience.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from reference_impls import SimulatedCluster, wire
+from reference_impls.algorithms.compressed_gradient import CompressedGradient
+from reference_impls.codecs import dithering
+from reference_impls.codecs.codec import Codec
+from reference_impls.codecs.uniform_levels import UniformLevels
+from reference_impls.errors import UnsupportedError
+from reference_impls.randomness import Key
+from reference_impls.registry import create
+from suite.analysis.claim_columns import EQUAL_LEVELS, RATE_DISTORTION
+from suite.analysis.statistics import mean_interval
+from suite.analysis.tables import Row, table_path, write_table
+from suite.runs.capture import Captured, capture
+
+WORKLOADS: Final = ("digits-mlp", "byte-mlm")
+SIZES: Final = (2, 4, 8, 16, 64)
+SEEDS: Final = 6
+EQUAL_SIZES: Final = (4, 16, 64)
+ELEMENTS: Final = 1 << 15
+_LARGEST_BUCKET: Final = 1 << 40
+
+
+@dataclass(frozen=True)
+class Quantiser:
+    """A label for a method with options. quicker: a form that gives the same mean to the bit in less computing."""
+
+    label: str
+    algorithm: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    quicker: str = ""
+
+
+QUANTISERS: Final = (
+    Quantiser("bf16", "allreduce-bf16"),
+    Quantiser("standard-4", "global-qsgd", {"bits": 4}),
+    Quantiser("standard-8", "global-qsgd", {"bits": 8}),
+    Quantiser("standard-8-block", "global-qsgd", {"bits": 8, "scale": "block"}),
+    Quantiser("standard-16", "global-qsgd", {"bits": 16}),
+    Quantiser("exponential-8", "global-qsgd", {"dithering": "exponential"}),
+    Quantiser("exponential-8-tree", "global-qsgd", {"dithering": "exponential", "form": "tree"}),
+    Quantiser("intsgd-8", "intsgd-heuristic"),
+    Quantiser("qsgd-maxnorm-3", "qsgd-maxnorm", {"bits": 3}, quicker="all-reduce"),
+    Quantiser("terngrad", "terngrad", quicker="all-reduce"),
+    Quantiser("thc-4", "thc"),
+    Quantiser("natural-9", "natural-compression"),
+    Quantiser("qsgd-4-two-phase", "qsgd", {"bits": 4, "form": "two-phase"}),
+    Quantiser("cgx-4", "cgx"),
+    Quantiser("qsgd-2", "qsgd", {"bits": 2}),
+    Quantiser("qsgd-4", "qsgd", {"bits": 4}),
+    Quantiser("qsgd-8", "qsgd", {"bits": 8}),
+    Quantiser("qsgd-8-linf", "qsgd", {"bits": 8, "norm": "linf", "block_size": 0}),
+    Quantiser("qsgd-published-8", "qsgd-published"),
+    Quantiser("natural-dithering-4", "natural-dithering"),
+    Quantiser("nuqsgd-4", "nuqsgd"),
+    Quantiser("sign-1", "ef-signsgd", {"granularity": "bucket"}),
+    Quantiser("top-k-1%", "top-k", {"ratio": 0.01}),
+    Quantiser("random-k-1%", "random-k", {"ratio": 0.01}),
+    Quantiser("powersgd-2", "powersgd", {"rank": 2}),
+)
+
+
+def mean_by(quantiser: Quantiser, rows: Tensor, shapes: Mapping[str, Sequence[int]], seed: int) -> Tensor:
+    """The mean of `rows` [n, d] as the method gives it in its first step, float32 [d].
+
+    A message is decoded once and not by each of n workers, with the same bits. Raises `UnsupportedError`
+    where the method cannot serve n workers.
+    """
+    form = {"form": quantiser.quicker} if quantiser.quicker else {}
+    method, n = create(quantiser.algorithm, **{**quantiser.options, **form}), len(rows)
+    algorithm = method.algorithm
+    if isinstance(algorithm, CompressedGradient) and not getattr(algorithm, "smallest", 0):
+        codec, d = algorithm.codec(n), rows.shape[1]
+        if algorithm.form == "gather":
+            return _decoded_mean(rows, codec, "gradient", seed, 0)
+        size = wire.piece(d, n)
+        pieces = [slice(first, min(first + size, d)) for first in range(0, d, size)]
+        mean = torch.empty(d)
+        for server, piece in enumerate(pieces):
+            up = _decoded_mean(rows[:, piece], codec, "gradient-up", seed, piece.start)
+            mean[piece] = _decoded_mean(up[None], codec, "gradient-down", seed, piece.start, server)
+        return mean
+    params = torch.zeros_like(rows)
+    cluster = SimulatedCluster(
+        method,
+        [torch.zeros(shape) for shape in shapes.values()],
+        n,
+        lr=1.0,
+        seed=seed,
+        names=list(shapes),
+        bucket_bytes=_LARGEST_BUCKET,
+        storage=(params, rows.clone()),
+    )
+    cluster.step()
+    return -params[0]
+
+
+def _decoded_mean(rows: Tensor, codec: Codec, stage: str, seed: int, start: int, first: int = 0) -> Tensor:
+    """The mean of what messages of the rows say; `first` is the rank of the first row, `start` the place of ``rows[0, 0]``."""
+    total, out = torch.zeros(rows.shape[1]), torch.empty(rows.shape[1])
+    message = torch.empty(codec.wire_bytes(rows.shape[1]), dtype=torch.uint8)
+    for rank, row in enumerate(rows, start=first):
+        codec.encode(
+            row.contiguous(), Key.of(seed=seed, step=0, stage=stage, rank=rank, start=start), message.zero_()
+        )
+        codec.decode(message, out)
+        total.add_(out)
+    return total.div_(len(rows))
+
+
+def wire_bits(quantiser: Quantiser, shapes: Mapping[str, Sequence[int]], n: int) -> float:
+    """Bits that a rank sends for each coordinate, mean over ranks; where data decide, the middle of what is possible."""
+    method = create(quantiser.algorithm, **quantiser.options)
+    (cost,) = method.algorithm.wire_bytes(list(shapes.values()), n).values()
+    sent = cost if isinstance(cost, int | float) else sum(cost) / len(cost)
+    return 8 * sent / sum(math.prod(shape) for shape in shapes.values())
+
+
+def errors(estimate: Tensor, rows: Tensor) -> tuple[float, float]:
+    """(error, theta) of an estimate of the mean of `rows`; see the columns."""
+    exact = rows.double().mean(0)
+    wrong = float((estimate.double() - exact).square().sum())
+    return wrong / float(exact.square().sum()), len(rows) * wrong / float(rows.double().square().sum())
+
+
+def equal_levels(rows: Tensor, seed: int, levels: int = 1) -> tuple[float, float]:
+    """(non-zeros of QSGD over Global-QSGD's, squared error of Global-QSGD over QSGD's), both with 2-norms."""
+    exact, n = rows.double().mean(0), len(rows)
+    own, joint = UniformLevels(levels=levels, norm="l2", block_size=0), rows.double().norm().float()
+    codes, out = torch.empty(rows.shape[1], dtype=torch.int16), torch.empty(rows.shape[1])
+    message = torch.empty(own.wire_bytes(rows.shape[1]), dtype=torch.uint8)
+    sums, counts = torch.zeros(2, rows.shape[1], dtype=torch.float64), [0, 0]
+    for rank, row in enumerate(rows):
+        key = Key.of(seed=seed, step=0, stage="gradient", rank=rank)
+        own.encode(row, key, message.zero_())
+        own.decode(message, out)
+        counts[0] += int(out.count_nonzero())
+        sums[0] += out
+        dithering.encode(row, joint, levels, key, codes)
+        counts[1] += int(codes.count_nonzero())
+        sums[1] += codes * (joint.double() / levels)
+    wrong = (sums / n - exact).square().sum(1)
+    return counts[0] / counts[1], float(wrong[1] / wrong[0])
+
+
+def tables(
+    workloads: Iterable[str] = WORKLOADS,
+    sizes: Sequence[int] = SIZES,
+    seeds: int = SEEDS,
+    elements: int = ELEMENTS,
+    report: Callable[[str], None] = lambda line: None,
+) -> tuple[list[Row], list[Row]]:
+    """Rows of both tables. A method that cannot serve n workers has no row there."""
+    rate, equal = [], []
+    for workload in workloads:
+        found: dict[tuple[str, int, str], list[tuple[float, float]]] = defaultdict(list)
+        ratios: dict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
+        shapes: Mapping[str, tuple[int, ...]] = {}
+        for seed in range(seeds):
+            for whole in capture(workload, workers=max(sizes), seed=seed):
+                part = first_tensors(whole, elements)
+                shapes = part.shapes
+                _measure(part, sizes, seed, found)
+                for n in EQUAL_SIZES:
+                    if n <= max(sizes):
+                        ratios[part.stage, n].append(equal_levels(part.gradients[:n], seed))
+                report(f"{workload}, seed {seed}, {part.stage}")
+        rate += [_rate_row(workload, key, values, shapes) for key, values in found.items()]
+        equal += [
+            {
+                "workload": workload, "stage": stage, "world_size": n, "levels": 1, "n": len(values),
+                **_interval("nonzeros", [a for a, _ in values]), **_interval("error", [b for _, b in values]),
+            }
+            for (stage, n), values in ratios.items()
+        ]  # fmt: skip
+    return rate, equal
+
+
+def first_tensors(whole: Captured, elements: int) -> Captured:
+    """The first tensors of a capture, as many as `elements` hold and at least one."""
+    lengths = [math.prod(shape) for shape in whole.shapes.values()]
+    ends = list(accumulate(lengths))
+    count = max(1, sum(end <= elements for end in ends))
+    shapes = dict(list(whole.shapes.items())[:count])
+    return replace(whole, shapes=shapes, gradients=whole.gradients[:, : ends[count - 1]].contiguous())
+
+
+def _measure(
+    part: Captured,
+    sizes: Sequence[int],
+    seed: int,
+    found: dict[tuple[str, int, str], list[tuple[float, float]]],
+) -> None:
+    for n in sizes:
+        rows = part.gradients[:n]
+        for quantiser in QUANTISERS:
+            try:
+                estimate = mean_by(quantiser, rows, part.shapes, seed)
+            except UnsupportedError:
+                continue
+            found[part.stage, n, quantiser.label].append(errors(estimate, rows))
+
+
+def _rate_row(
+    workload: str,
+    key: tuple[str, int, str],
+    values: Sequence[tuple[float, float]],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> Row:
+    stage, n, label = key
+    quantiser = next(q for q in QUANTISERS if q.label == label)
+    unbiased = create(quantiser.algorithm, **quantiser.options).algorithm.traits().unbiased
+    return {
+        "workload": workload, "stage": stage, "world_size": n, "quantiser": label,
+        "algorithm": quantiser.algorithm, "unbiased": unbiased, "wire_bits": wire_bits(quantiser, shapes, n),
+        "n": len(values), **_interval("error", [e for e, _ in values]),
+        **_interval("theta", [t for _, t in values]),
+    }  # fmt: skip
+
+
+def _interval(name: str, values: Sequence[float]) -> Row:
+    found = mean_interval(values)
+    return {name: found.estimate, f"{name}_low": found.low, f"{name}_high": found.high}
+
+
+def main() -> None:
+    """Measure and write both tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--results", type=Path, default=Path(__file__).resolve().parents[2] / "results")
+    parser.add_argument(
+        "--elements", type=int, default=ELEMENTS, help="of the first tensors (default: %(default)s)"
+    )
+    given = parser.parse_args()
+    torch.set_num_threads(1)  # as in training: bits do not depend on the machine's cores
+    rate, equal = tables(elements=given.elements, report=_say)
+    for table, rows in ((RATE_DISTORTION, rate), (EQUAL_LEVELS, equal)):
+        path = table_path(given.results, table, "")
+        _say(str(write_table(path.parent / "claims" / path.name, table, rows)))
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
