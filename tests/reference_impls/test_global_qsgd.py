@@ -390,3 +390,11 @@ def test_integer_sum_without_head_room_is_refused(bits, limit, n):
     codes = torch.zeros(4, dtype=torch.int8)
     with pytest.raises(UnsupportedError):
         run(n, lambda group: integer_sum(group, codes.clone(), bits, limit, "votes"))
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e25])
+@pytest.mark.parametrize("per", ["bucket", "tensor", "block"])
+def test_squares_of_a_two_norm_neither_over_nor_underflow(size, per):
+    x = normal(2, 40) * size
+    got = mean(x, norm="l2", scale=per, bits=16)
+    assert float((got - x.mean(0)).abs().max()) < 1e-2 * size

@@ -202,3 +202,15 @@ def test_rows_are_as_they_would_be_alone(d):
         alone = torch.empty_like(wire[r])
         exponential.add(wire[r], wire.flip(0)[r], keys[r], alone)
         assert torch.equal(out[r], alone)
+
+
+@pytest.mark.parametrize("head_room", [1, 3, 6])
+def test_what_lies_below_the_last_code_is_the_last_code(head_room):
+    """Under head-room L the 127 codes end at 2^(L-126) of the scale; smaller magnitudes are rounded up to it, not wrapped."""
+    x = torch.cat([s * 2.0 ** -torch.arange(126 - head_room, 127, dtype=torch.float32) for s in (1, -1)])
+    wire, out = torch.empty(len(x), dtype=torch.uint8), torch.empty(len(x))
+    exponential.encode(x, torch.tensor(1.0), head_room, Key.of(seed=0, step=0, stage="last", rank=0), wire)
+    assert (wire & 127).tolist() == [127] * len(x)
+    exponential.decode(wire, torch.tensor(1.0), head_room, 1, out)
+    assert out.abs().tolist() == [2.0 ** (head_room - 126)] * len(x)
+    assert torch.equal(out.sign(), x.sign())
