@@ -164,3 +164,13 @@ def test_impossible_options_are_refused():
     for options in ({"form": "ring"}, {"put_back": "all"}, {"ratio": 0}, {"indices": "float"}):
         with pytest.raises(UnsupportedError):
             cluster(2, 10, **options)
+
+
+def test_by_the_published_mask_a_worker_keeps_what_did_not_come_out():
+    """k = 1: worker 0's 3 at place 0 loses to worker 1's 4 at place 1; by either rule 3 is sent again later."""
+    for put_back in ("mask", "merger"):
+        workers = SimulatedCluster("gtop-k", [torch.zeros(10)], 2, lr=1.0, ratio=0.1, put_back=put_back)
+        workers.step([[3.0 * torch.eye(10)[0]], [4.0 * torch.eye(10)[1]]])
+        assert workers.parameters(0)[0].tolist() == [0, -2.0, *[0] * 8]
+        errors = [workers.state(rank, "worker_error")[0].tolist() for rank in range(2)]
+        assert errors == [[3.0, *[0] * 9], [0] * 10]
