@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pkgutil
 import subprocess
@@ -19,12 +20,23 @@ from suite.micro.steps import METHODS, NOT_TIMED, TimeStep, TrackStep
 
 ROOT = Path(__file__).resolve().parent.parent
 # Modules of reference_impls.codecs that are no codec of their own but parts of others.
-PARTS = {"nibbles", "sums"}
+PARTS = {
+    "blocks", "codec", "count_sketch", "dct", "hadamard", "lookup", "low_rank", "nibbles", "packed_integers",
+    "scaled_rounding", "selection", "sums", "trits",
+}  # fmt: skip
 MODULES = {
     "signs": "signs",
     "standard-dithering-8bit": "dithering",
     "exponential-dithering": "exponential",
     "lion-8bit-l1": "lion_integers",
+    "scaled-signs": "scaled_signs",
+    "equal-levels-4bit": "uniform_levels",
+    "geometric-levels-4bit": "geometric_levels",
+    "natural-9bit": "natural",
+    "min-max-4bit": "min_max",
+    "bf16": "halves",
+    "top-k-1pct": "sparse",
+    "chunk-top-k": "chunk_top_k",
 }
 NUMEL = 16384
 EXACT_BYTES = {
@@ -33,6 +45,14 @@ EXACT_BYTES = {
     "standard-dithering-8bit": NUMEL + 4,
     "exponential-dithering": NUMEL + 4,
     "lion-8bit-l1": NUMEL,
+    "scaled-signs": NUMEL // 8 + 4,
+    "equal-levels-4bit": NUMEL // 2 + 4 * (NUMEL // 512),
+    "geometric-levels-4bit": NUMEL // 2 + 4 * (NUMEL // 512),
+    "natural-9bit": 9 * NUMEL // 8,
+    "min-max-4bit": NUMEL // 2 + 8 * (NUMEL // 512),
+    "bf16": 2 * NUMEL,
+    "top-k-1pct": 163 * 4 + math.ceil(163 * 14 / 8),  # places in log2(NUMEL) = 14 bits
+    "chunk-top-k": NUMEL // 4096 * (64 * (12 + 2) // 8 + 4),
 }
 # Relative residuals of the benchmark's vector, whose |x| is a half-normal times a uniform number in 0.05 .. 1.05.
 # signs: sqrt(1 - (E|x|)^2 / E[x^2]) = sqrt(1 - (2/pi) 0.55^2 / 0.3858) = 0.708 within the sample's error.
@@ -42,6 +62,17 @@ RESIDUALS = {
     "standard-dithering-8bit": (0.02, 0.20),
     "exponential-dithering": (0.15, 0.36),
     "lion-8bit-l1": (0.20, 0.45),
+    "scaled-signs": (0.70, 0.72),
+    "equal-levels-4bit": (
+        0.9,
+        math.sqrt(math.sqrt(512) / 7),
+    ),  # the bound sqrt(block) / levels on the variance
+    "geometric-levels-4bit": (0.20, 0.45),
+    "natural-9bit": (0.20, math.sqrt(1 / 8)),  # the bound 1/8
+    "min-max-4bit": (0.10, 0.35),
+    "bf16": (1e-3, 2**-8),
+    "top-k-1pct": (0.85, math.sqrt(1 - 0.01)),  # the bound 1 - k/d
+    "chunk-top-k": (0.85, math.sqrt(1 - 64 / 4096)),
 }
 
 

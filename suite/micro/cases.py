@@ -19,7 +19,21 @@ import torch._inductor.compile_fx
 __all__ = ["CODECS", "THREADS", "WORLD_SIZE", "Case", "build", "gradient", "module", "single_thread"]
 
 # A literal, not a look at the package: the list of an old commit must be the list of today.
-CODECS = ("copy", "signs", "standard-dithering-8bit", "exponential-dithering", "lion-8bit-l1")
+CODECS = (
+    "copy",
+    "signs",
+    "standard-dithering-8bit",
+    "exponential-dithering",
+    "lion-8bit-l1",
+    "scaled-signs",
+    "equal-levels-4bit",
+    "geometric-levels-4bit",
+    "natural-9bit",
+    "min-max-4bit",
+    "bf16",
+    "top-k-1pct",
+    "chunk-top-k",
+)
 WORLD_SIZE = 4
 THREADS = 1
 LEVELS = 31  # (2**7 - 1) // WORLD_SIZE, what 8 bits leave to each of four ranks
@@ -158,8 +172,48 @@ class LionIntegers(Case):
         return self.wire * (self.codec.scale_of(self.x, "l1") / (0.5 * LEVELS))
 
 
+class ByProtocol(Case):
+    """A codec that follows `reference_impls.codecs.codec.Codec`, at its defaults: scales travel inside the message."""
+
+    def __init__(self, numel: int, place: str, name: str) -> None:
+        self.codec = getattr(module(f"reference_impls.codecs.{place}"), name)()
+        self.key = module("reference_impls.randomness").Key.of(seed=0, step=0, stage="micro", rank=0)
+        super().__init__(numel)
+
+    def buffer(self, numel: int) -> torch.Tensor:
+        return torch.zeros(self.codec.wire_bytes(numel), dtype=torch.uint8)
+
+    def encode(self) -> None:
+        self.codec.encode(self.x, self.key, self.wire)
+
+    def decode(self) -> None:
+        self.codec.decode(self.wire, self.out)
+
+
+def _by_protocol(place: str, name: str) -> Callable[[int], Case]:
+    return lambda numel: ByProtocol(numel, place, name)
+
+
 _CASES: dict[str, Callable[[int], Case]] = dict(
-    zip(CODECS, (Copy, Signs, StandardDithering, ExponentialDithering, LionIntegers), strict=True)
+    zip(
+        CODECS,
+        (
+            Copy,
+            Signs,
+            StandardDithering,
+            ExponentialDithering,
+            LionIntegers,
+            _by_protocol("scaled_signs", "ScaledSigns"),
+            _by_protocol("uniform_levels", "UniformLevels"),
+            _by_protocol("geometric_levels", "GeometricLevels"),
+            _by_protocol("natural", "Natural"),
+            _by_protocol("min_max", "MinMax"),
+            _by_protocol("halves", "Halves"),
+            _by_protocol("sparse", "TopK"),
+            _by_protocol("chunk_top_k", "ChunkTopK"),
+        ),
+        strict=True,
+    )
 )
 
 
