@@ -89,3 +89,9 @@ def test_traffic_of_gs_sgd_and_gtop_k(n: int) -> None:
     assert costs("sketched-sgd", n)["step"] == 2 * (n - 1) / n * (table + fetched)
     assert costs("gtop-k", n, ratio=1e-3, indices="int32", form="doubling")["step"] == log2(n) * 8 * k
     assert costs("gtop-k", n, ratio=1e-3, indices="int32")["step"] == 2 * (n - 1) / n * 8 * k
+
+
+@pytest.mark.parametrize(("average_bits", "ratio"), [(4.70, 6.81), (4.50, 7.11), (4.75, 6.73)])
+def test_the_ratios_of_dq_sgd_are_those_of_its_average_bits(average_bits: float, ratio: float) -> None:
+    """Both as printed in its table (AG-News, CIFAR-10, CIFAR-100), to their last digits."""
+    assert 32 / average_bits == pytest.approx(ratio, abs=0.01)
