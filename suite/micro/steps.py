@@ -97,7 +97,7 @@ OPTIONS = {
     "apmsqueeze": {"warmup_steps": 1},
     "one-bit-adam": {"warmup_steps": 1},
     "one-bit-lamb": {"warmup_steps": 1},
-    "zero-one-adam": {"variance_steps": 1},
+    "zero-one-adam": {"variance_steps": 1, "total_steps": 1000},
 }
 STEPS_TO_WARM_UP = 3
 
