@@ -21,7 +21,10 @@ from tests.reference_impls.test_engine import Delayed
 
 pytestmark = pytest.mark.gloo
 SIZE = 2
-METHODS: dict[str, Method] = {row.id: create(row.algorithm, **row.options) for row in FIRST}
+MORE = ("allreduce-adamw", "lion-cub-1bit-doubling", "lion-cub-1bit-selective", "apmsqueeze")
+METHODS: dict[str, Method] = {
+    row.id: create(row.algorithm, **row.options) for row in ROWS if row in FIRST or row.id in MORE
+}
 METHODS["in-the-background"] = Method("in-the-background", Delayed(2), {})  # exchanges over several steps
 
 
@@ -135,7 +138,8 @@ def test_a_training_with_silent_and_traced_steps_in_it_has_the_same_bits(
         assert found[name]["equal"]
         kinds, again, silent = found[name]["kinds"]
         assert again == kinds
-        assert silent == kinds[3:8]  # they go on where the training stands
+        if not METHODS[name].algorithm.plans_from_data:  # of which there is none in silence
+            assert silent == kinds[3:8]  # they go on where the training stands
 
 
 @every_method
@@ -244,7 +248,7 @@ def test_learning_rates_and_what_was_observed_are_as_before() -> None:
         _train(model, optimizer, 0, 2, 4)
         assert optimizer.param_groups[0]["lr"] != before[0]["lr"]
     assert [dict(group, params=None) for group in optimizer.param_groups] == before
-    assert optimizer._worker.clock.observed == {"loss": 1.0}
+    assert optimizer._worker.clock.observed["loss"] == 1.0
     assert (
         optimizer.param_groups is optimizer._worker.optimizer.param_groups
     )  # schedulers still reach the method
