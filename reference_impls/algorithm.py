@@ -22,6 +22,8 @@ from reference_impls.errors import UnsupportedError
 from reference_impls.randomness import Key
 
 ParamGroups = Sequence[dict[str, Any]]
+FOREVER = 1_000_000_000
+"""Steps: a phase that `Algorithm.steady` lets never end."""
 OptimizerFactory = Callable[[ParamGroups], torch.optim.Optimizer]
 TensorShape = Callable[["View", Group], "tuple[int, ...] | None"]
 

@@ -21,7 +21,7 @@ from suite.micro.steps import METHODS, NOT_TIMED, TimeStep, TrackStep
 ROOT = Path(__file__).resolve().parent.parent
 # Modules of reference_impls.codecs that are no codec of their own but parts of others.
 PARTS = {
-    "blocks", "codec", "count_sketch", "dct", "hadamard", "lookup", "low_rank", "nibbles", "packed_integers",
+    "block_levels", "blocks", "codec", "count_sketch", "dct", "hadamard", "lookup", "low_rank", "nibbles", "packed_integers",
     "scaled_rounding", "selection", "sums", "trits",
 }  # fmt: skip
 MODULES = {

@@ -19,14 +19,24 @@ from typing import Literal
 from torch import Tensor
 
 from reference_impls import wire
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, owned, per_rank
+from reference_impls.algorithm import (
+    FOREVER,
+    Algorithm,
+    Clock,
+    Cost,
+    Shard,
+    Slot,
+    Traits,
+    option,
+    owned,
+    per_rank,
+)
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.codec import Codec, PerTensor
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError, one_of
 from reference_impls.reducers.coded_mean import gather_mean, hierarchical_mean, two_phase_mean
 
-_FOREVER = 1_000_000_000  # steps
 _CHOICES = {"form": ("gather", "two-phase"), "granularity": ("bucket", "tensor")}
 _PER_ELEMENT = 1 << 20  # elements over which a message's bits are averaged for `traits`
 
@@ -115,7 +125,7 @@ class CompressedGradient(WithLocalOptimizer):
     def steady(self) -> Mapping[str, Algorithm]:
         found: dict[str, Algorithm] = {"compressed": self.at_defaults("warmup_steps")}
         if self.warmup_steps:
-            found["warm-up"] = type(self)(optimizer=self.optimizer, warmup_steps=_FOREVER)
+            found["warm-up"] = type(self)(optimizer=self.optimizer, warmup_steps=FOREVER)
         return found
 
     def traits(self) -> Traits:

@@ -15,7 +15,16 @@ import torch
 from torch import Tensor
 
 from reference_impls import wire
-from reference_impls.algorithm import Algorithm, Shard, Slot, View, option, owned, per_rank, per_tensor
+from reference_impls.algorithm import (
+    Algorithm,
+    Shard,
+    Slot,
+    View,
+    option,
+    owned,
+    per_rank,
+    per_tensor,
+)
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError, nearest
 from reference_impls.reducers.compressed_all_reduce import (
@@ -28,7 +37,6 @@ from reference_impls.reducers.compressed_all_reduce import (
 )
 
 TINY = torch.finfo(torch.float32).tiny
-FOREVER = 1_000_000_000  # steps
 COMPRESSION = ("compressor", "norm", "scale", "pad_in_scale")
 """Options that only steps which compress read."""
 

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from reference_impls import wire
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, replicated
+from reference_impls.algorithm import FOREVER, Algorithm, Clock, Cost, Shard, Slot, Traits, option, replicated
 from reference_impls.algorithms.compressed_momentum import (
     COMPRESSION,
-    FOREVER,
     TINY,
     CompressedMomentum,
     moved,

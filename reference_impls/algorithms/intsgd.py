@@ -28,7 +28,18 @@ import torch
 from torch import Tensor
 
 from reference_impls import wire
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, View, option, per_tensor
+from reference_impls.algorithm import (
+    FOREVER,
+    Algorithm,
+    Clock,
+    Cost,
+    Shard,
+    Slot,
+    Traits,
+    View,
+    option,
+    per_tensor,
+)
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs import scaled_rounding
 from reference_impls.codecs.sums import fixed_sum
@@ -37,7 +48,6 @@ from reference_impls.errors import UnsupportedError, one_of
 from reference_impls.reducers.integer_sum import WIDTHS, bytes_sent, integer_sum
 from reference_impls.reducers.shared_scale import Scaling, shared_scale
 
-_FOREVER = 1_000_000_000  # steps
 _UNKNOWN = -1.0  # r of a tensor that has not been seen to move
 _CHOICES = {
     "rounding": scaled_rounding.ROUNDINGS,
@@ -158,7 +168,7 @@ class IntSGD(WithLocalOptimizer):
     def steady(self) -> Mapping[str, Algorithm]:
         found: dict[str, Algorithm] = {"integer": self.at_defaults(warmup_steps=0)}
         if self.warmup_steps:
-            found["warm-up"] = type(self)(optimizer=self.optimizer, warmup_steps=_FOREVER)
+            found["warm-up"] = type(self)(optimizer=self.optimizer, warmup_steps=FOREVER)
         return found
 
     def traits(self) -> Traits:

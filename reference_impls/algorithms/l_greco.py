@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Traits, View, option
-from reference_impls.algorithms.powersgd import FOREVER, PowerSGD
+from reference_impls.algorithm import FOREVER, Algorithm, Clock, Cost, Shard, Traits, View, option
+from reference_impls.algorithms.powersgd import PowerSGD
 from reference_impls.codecs.low_rank import compresses
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.collectives import Group

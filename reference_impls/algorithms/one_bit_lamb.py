@@ -28,6 +28,7 @@ from torch import Tensor
 
 from reference_impls import wire
 from reference_impls.algorithm import (
+    FOREVER,
     Algorithm,
     Clock,
     Cost,
@@ -40,7 +41,6 @@ from reference_impls.algorithm import (
 )
 from reference_impls.algorithms.compressed_momentum import (
     COMPRESSION,
-    FOREVER,
     TINY,
     CompressedMomentum,
     by_tensor,

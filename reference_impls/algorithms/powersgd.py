@@ -22,6 +22,7 @@ from torch import Tensor
 
 from reference_impls import wire
 from reference_impls.algorithm import (
+    FOREVER,
     Algorithm,
     Clock,
     Cost,
@@ -38,7 +39,6 @@ from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError, one_of
 from reference_impls.reducers.low_rank import Matrix, low_rank_mean
 
-FOREVER = 1_000_000_000  # steps
 _RESHAPES = ("first", "balanced")
 
 

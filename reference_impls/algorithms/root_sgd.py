@@ -24,12 +24,11 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from reference_impls import wire
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, replicated
+from reference_impls.algorithm import FOREVER, Algorithm, Clock, Cost, Shard, Slot, Traits, option, replicated
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
 from reference_impls.schedules.step_size import StepSize
 
-_FOREVER = 1_000_000_000  # steps
 _PREVIOUS = "previous"
 
 
@@ -101,7 +100,7 @@ class RootSGD(Algorithm):
     def steady(self) -> Mapping[str, Algorithm]:
         when = ("burn_in", "step_size", "exponent", "slope", "slope_from", "largest_step")
         return {
-            "burn-in": self.at_defaults(*when, burn_in=_FOREVER),
+            "burn-in": self.at_defaults(*when, burn_in=FOREVER),
             "step": self.at_defaults(*when, burn_in=1),
         }
 

@@ -13,21 +13,18 @@ not finite then, codes are 0 where |x| / N is 0 or NaN, and the whole block deco
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import torch
 from torch import Tensor
 
-from reference_impls.codecs import blocks, packed_integers
-from reference_impls.codecs.blocks import BlockMessage, Norm
+from reference_impls.codecs.block_levels import BlockLevels
 from reference_impls.compilation import compiled
-from reference_impls.errors import UnsupportedError, one_of
 from reference_impls.randomness import Key, uniform
 
 __all__ = ["WIRE_VERSION", "GeometricLevels"]
 
 WIRE_VERSION: Final = 1
-_MOST: Final = 100  # 2^(1-k) times a norm is then a normal number for norms from 2^-27 on
 
 
 @compiled
@@ -49,42 +46,14 @@ def _decode(codes: Tensor, norm: Tensor, levels: int, out: Tensor) -> None:
 
 
 @dataclass(frozen=True)
-class GeometricLevels:
-    """Codec. levels: k, those above zero, 1 .. 100. block_size: elements that share a norm; 0 = the whole message."""
+class GeometricLevels(BlockLevels):
+    """Codec. levels: k, those above zero, 1 .. 100."""
 
-    levels: int = 7
-    norm: Norm = "l2"
-    block_size: int = 512
+    most: ClassVar[int] = 100  # 2^(1-k) times a norm is then a normal number for norms from 2^-27 on
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.levels <= _MOST:
-            raise UnsupportedError(f"levels must be 1 to {_MOST}, got {self.levels}")
-        one_of("norm", self.norm, blocks.NORMS)
-        self._message()
-
-    @property
-    def unbiased(self) -> bool:
-        return True
-
-    def wire_bytes(self, numel: int) -> int:
-        return self._message().wire_bytes(numel)
-
-    def encode(self, x: Tensor, key: Key, wire: Tensor) -> None:
-        numel, message = x.shape[-1], self._message()
-        if numel == 0:
-            return
-        norm = blocks.norms(x, message.block(numel), self.norm)
-        codes = torch.empty(x.shape, dtype=torch.int32, device=x.device)
+    def round(self, x: Tensor, norm: Tensor, key: Key, codes: Tensor) -> None:
         lowest = torch.tensor(2.0 ** (self.levels - 1), device=x.device)
-        _encode(x, message.spread(norm, numel), self.levels, lowest, key.words.to(x.device), codes)
-        message.write(codes, norm.unsqueeze(-1), wire)
+        _encode(x, norm, self.levels, lowest, key.words.to(x.device), codes)
 
-    def decode(self, wire: Tensor, out: Tensor) -> None:
-        numel, message = out.shape[-1], self._message()
-        if numel == 0:
-            return
-        codes, norm = message.read(wire, numel)
-        _decode(codes, message.spread(norm.squeeze(-1), numel), self.levels, out)
-
-    def _message(self) -> BlockMessage:
-        return BlockMessage(packed_integers.width(2 * self.levels), self.block_size)
+    def restore(self, codes: Tensor, norm: Tensor, out: Tensor) -> None:
+        _decode(codes, norm, self.levels, out)
