@@ -4,7 +4,7 @@ Message of d elements: the signs (`codecs.signs`, zeros of either sign as +1), t
 Wire format version 1. Scales, over the d elements (sums by the fixed tree): ``l1`` = |x|_1 / d, the least squares choice
 and always a contraction (EF-signSGD, arXiv 1901.09847); ``l2`` = |x|_2 / sqrt(d), which keeps the norm (1-bit Adam,
 arXiv 2102.02888). Biased: use error feedback. A value that is not finite makes the scale, and so all that is decoded, not
-finite. Squares are taken of x divided by a power of two near its largest magnitude, so that none over- or underflows.
+finite.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from reference_impls.codecs import signs
-from reference_impls.codecs.sums import fixed_mean
+from reference_impls.codecs.sums import fixed_mean, root_mean_square
 from reference_impls.errors import one_of
 from reference_impls.randomness import Key
 
@@ -47,7 +47,7 @@ class ScaledSigns:
             return
         body = signs.wire_bytes(x.shape[-1])
         signs.pack_signs(x, wire[..., :body], zero=True)
-        scale = fixed_mean(x.abs()) if self.norm == "l1" else _root_mean_square(x)
+        scale = fixed_mean(x.abs()) if self.norm == "l1" else root_mean_square(x)
         wire[..., body:] = scale.to(torch.float32).unsqueeze(-1).view(torch.uint8)
 
     def decode(self, wire: Tensor, out: Tensor) -> None:
@@ -55,9 +55,3 @@ class ScaledSigns:
         scale = wire[..., body:].clone(memory_format=torch.contiguous_format).view(torch.float32)
         signs.unpack_signs(wire[..., :body], out)
         out.mul_(scale.to(out.dtype))
-
-
-def _root_mean_square(x: Tensor) -> Tensor:
-    """[..., d], d >= 1 -> [...]."""
-    exponent = torch.frexp(x.abs().amax(-1, keepdim=True)).exponent.clamp(-126, 126)
-    return torch.ldexp(fixed_mean(torch.ldexp(x, -exponent).square()).sqrt(), exponent.squeeze(-1))

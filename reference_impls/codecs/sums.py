@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["BLOCK", "fixed_mean", "fixed_sum"]
+__all__ = ["BLOCK", "fixed_mean", "fixed_sum", "root_mean_square"]
 
 BLOCK = 1024
 
@@ -47,3 +47,19 @@ def fixed_sum(x: Tensor) -> Tensor:
 def fixed_mean(x: Tensor) -> Tensor:
     """`fixed_sum(x)` / d, [..., d] -> [...]; zero for d = 0."""
     return fixed_sum(x) / max(x.shape[-1], 1)
+
+
+def root_mean_square(x: Tensor, count: Tensor | None = None) -> Tensor:
+    """Root of `fixed_sum(x^2)` / count (default: d; at least 1), [..., d] -> [...]; zero for d = 0.
+
+    Squares are taken of x over a power of two near its largest magnitude, so that none overflows or vanishes; where
+    neither would have happened, the bits are those of the plain formula.
+    """
+    if x.shape[-1] == 0:
+        return x.new_zeros(x.shape[:-1])
+    most = 126 if x.dtype == torch.float32 else 1022
+    exponent = torch.frexp(x.abs().amax(-1, keepdim=True)).exponent.clamp(-most, most)
+    elements = x.shape[-1] if count is None else count.clamp(min=1)
+    return torch.ldexp(
+        (fixed_sum(torch.ldexp(x, -exponent).square()) / elements).sqrt(), exponent.squeeze(-1)
+    )

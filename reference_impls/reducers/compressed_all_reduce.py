@@ -31,7 +31,7 @@ from torch import Tensor
 from reference_impls import wire
 from reference_impls.algorithm import Shard
 from reference_impls.codecs import signs
-from reference_impls.codecs.sums import fixed_sum
+from reference_impls.codecs.sums import fixed_sum, root_mean_square
 from reference_impls.collectives import Exchange
 
 WIRE_VERSION: Final = 1
@@ -198,8 +198,9 @@ def _scale(blocks: Tensor, counts: Tensor, norm: Norm) -> Tensor:
     """[..., b] -> [...]: the scale over `counts` elements of each block (the rest is 0); 0 for an empty block."""
     if norm == "l2nz":
         counts = (blocks != 0).sum(-1).to(blocks.dtype)
-    real = counts.clamp(min=1)
-    return fixed_sum(blocks.abs()) / real if norm == "l1" else (fixed_sum(blocks * blocks) / real).sqrt()
+    if norm == "l1":
+        return fixed_sum(blocks.abs()) / counts.clamp(min=1)
+    return root_mean_square(blocks, counts)
 
 
 def _message(blocks: Tensor, scales: Tensor) -> Tensor:

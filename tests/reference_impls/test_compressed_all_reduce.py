@@ -272,3 +272,12 @@ def test_padding_takes_no_part() -> None:
     for row, message in zip(u, first, strict=True):
         torch.testing.assert_close(message.abs(), (row.norm() / math.sqrt(5)).expand(5), rtol=1e-6, atol=0)
     assert torch.isfinite(out).all()
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_squares_that_single_precision_cannot_hold_do_not_change_what_is_sent(size: float) -> None:
+    """One step of the same values, 1 and `size` times as large: the answers are as many times as large."""
+    u = torch.randn(3, 72, generator=torch.Generator().manual_seed(0)).mul(8).round()
+    plain, scaled = (Ranks(3, 72, dtype=torch.float32).call(u * s)[0] for s in (1.0, size))
+    assert torch.allclose(scaled / size, plain, rtol=1e-5, atol=0)
+    assert bool(plain.abs().min() > 0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from reference_impls.codecs.sums import BLOCK, fixed_mean, fixed_sum
+from reference_impls.codecs.sums import BLOCK, fixed_mean, fixed_sum, root_mean_square
 
 LENGTHS = [0, 1, 2, 67, 1023, 1024, 1025, 3 * 1024, 5 * 1024 + 17, 9000]
 
@@ -60,3 +60,26 @@ def test_not_finite_comes_through(bad):
     x = torch.ones(3000)
     x[1234] = bad
     assert not fixed_sum(x).isfinite()
+
+
+@pytest.mark.parametrize("d", [d for d in LENGTHS if d])
+def test_the_root_mean_square_has_the_bits_of_the_plain_formula(d):
+    x = torch.randn(3, d, generator=torch.Generator().manual_seed(d)) * 1e3
+    count = torch.tensor([1.0, d, 0.0])
+    assert torch.equal(root_mean_square(x), (fixed_sum(x * x) / d).sqrt())
+    assert torch.equal(root_mean_square(x, count), (fixed_sum(x * x) / count.clamp(min=1)).sqrt())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"),
+    [(torch.float32, 3e38), (torch.float32, 1e-30), (torch.float32, 1e-44), (torch.float64, 1e300), (torch.float64, 1e-300)],
+)  # fmt: skip
+def test_the_root_mean_square_of_what_has_no_square(dtype, size):
+    x = torch.tensor([[size, -size, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]], dtype=dtype)
+    assert not 0 < float((x[0] * x[0]).sum()) < math.inf, "the plain formula would do"
+    found = root_mean_square(x)
+    assert found[0].item() == pytest.approx(size / math.sqrt(2), rel=1e-6 if size > 1e-40 else 0.2)
+    assert found[1] == 0
+    assert not root_mean_square(torch.tensor([math.nan, 1.0], dtype=dtype)).isfinite()
+    assert not root_mean_square(torch.tensor([math.inf, 1.0], dtype=dtype)).isfinite()
+    assert root_mean_square(x[:, :0]).tolist() == [0, 0]
