@@ -106,7 +106,7 @@ def idle_share() -> float:
 
 
 @pytest.mark.parametrize(
-    ("rate", "rate_bps", "least", "nbytes"), [("100mbit", 1e8, 0.93, 8e6), ("1gbit", 1e9, 0.85, 48e6)]
+    ("rate", "rate_bps", "least", "nbytes"), [("100mbit", 1e8, 0.93, 16e6), ("1gbit", 1e9, 0.85, 48e6)]
 )
 def test_a_large_all_reduce_reaches_the_rate_and_not_more(
     shaped: Shaped, rate: str, rate_bps: float, least: float, nbytes: float
@@ -114,12 +114,13 @@ def test_a_large_all_reduce_reaches_the_rate_and_not_more(
     shaped.shape(rate)
     best, quiet = 0.0, False
     for _ in range(ATTEMPTS):
-        quiet = idle_share() >= QUIET or quiet
+        before = idle_share()
         (found,) = shaped.measure("bandwidth", "all-reduce fp32", nbytes, 2)
         best = max(best, found.bits_per_s * found.median_s / min(found.seconds) / rate_bps)
         assert best <= MOST
         if best >= least:
             return
+        quiet = min(before, idle_share()) >= QUIET or quiet
     assert not quiet, f"{best:.1%} of the link on a quiet machine"
     assert best >= BUSY_LEAST
 
