@@ -61,16 +61,22 @@ def _whole_and_resumed(rank: int, size: int, row: Row) -> list[list[torch.Tensor
     return [[p.detach().clone() for p in model.parameters()] for model in (whole, resumed)]
 
 
-CASES = [(3, row) for row in ROWS] + [(4, row) for row in FIRST]
+OTHERS = [row for row in ROWS if row not in FIRST]
+CASES = [
+    *(pytest.param(size, row, LONGER, id=f"{size}-{row.id}") for size in (3, 4) for row in FIRST),
+    *(pytest.param(3, row, STEPS, id=f"3-{row.id}-brief") for row in OTHERS),
+    *(pytest.param(3, row, LONGER, id=f"3-{row.id}", marks=pytest.mark.slow) for row in OTHERS),
+]
+"""Every method for `LONGER` steps; its other rows for `STEPS`, and as long as that in the long tests."""
 
 
-@pytest.mark.parametrize(("size", "row"), CASES, ids=[f"{size}-{row.id}" for size, row in CASES])
-def test_simulation_equals_gloo(row: Row, size: int, ranks: Callable[[int], Ranks]) -> None:
-    """Rows that are exact after 50 steps, the others after 14, as the table says; the same bytes after 50."""
+@pytest.mark.parametrize(("size", "row", "steps"), CASES)
+def test_simulation_equals_gloo(row: Row, size: int, steps: int, ranks: Callable[[int], Ranks]) -> None:
+    """Rows that are exact at the end, the others after 14 steps, as the table says; the same bytes throughout."""
     size = min(size, row.largest)
-    ranks(size).submit(wide_problem.train, row, LONGER, STEPS)
+    ranks(size).submit(wide_problem.train, row, steps, STEPS)
     try:
-        early, late, sent = wide_problem.simulate(row, size, LONGER, STEPS)
+        early, late, sent = wide_problem.simulate(row, size, steps, STEPS)
     finally:
         results = ranks(size).results()
     for rank, found in enumerate(results):
@@ -85,7 +91,14 @@ def test_simulation_equals_gloo(row: Row, size: int, ranks: Callable[[int], Rank
         assert len(found["ledger"]) > 0
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+RESUMED = [
+    *(pytest.param(row, id=row.id) for row in FIRST),
+    *(pytest.param(row, id=row.id, marks=pytest.mark.slow) for row in OTHERS),
+]
+"""All rows resume in simulation (`test_properties.py`)."""
+
+
+@pytest.mark.parametrize("row", RESUMED)
 def test_resuming_on_gloo_with_another_lag_equals_the_uninterrupted_run(
     row: Row, ranks: Callable[[int], Ranks]
 ) -> None:

@@ -90,7 +90,7 @@ def test_what_is_timed_costs_what_was_said(row: Row) -> None:
 
 # ---- bias ----------------------------------------------------------------------------------------------------------
 
-DRAWS, RANKS, BEFORE = 400, 3, 4
+DRAWS, RANKS, BEFORE = 200, 3, 4
 CLASSES = (
     6  # coordinates of one class have one value a rank, so that means over a class are draws of one number
 )
