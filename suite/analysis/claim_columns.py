@@ -1,10 +1,13 @@
-"""The columns of the tables of claims that no sweep makes: errors of a mean against the bits that it takes."""
+"""The columns of the tables of claims that no sweep makes: what one exchange costs in bits and loses in precision."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from suite.analysis.columns import Table, described
+from suite.analysis.statistics import mean_interval
+from suite.analysis.tables import Row
 
 _CELL: Final = (
     *described(
@@ -12,7 +15,7 @@ _CELL: Final = (
         workload="whose training the gradients come from",
         stage="start, middle or end of that training",
     ),
-    *described("int", world_size="workers whose gradients are averaged"),
+    *described("int", world_size="workers"),
 )
 _SEEDS: Final = described("int", n="seeds: trainings whose gradients were taken")
 
@@ -56,25 +59,32 @@ EQUAL_LEVELS: Final = Table(
     keys=4,
 )
 
-AGREEMENT: Final = Table(
-    "agreement",
+SIGN_AGREEMENT: Final = Table(
+    "sign-agreement",
     (
+        *_CELL[:1],
         *described("text", sharding="iid or by-class"),
-        *described("int", world_size="workers"),
-        *described(
-            "text",
-            stage="early, middle or late: a third of the steps each",
-            arm="the label of method and options",
-        ),
-        *described("int", n="seeds"),
+        *_CELL[1:],
+        *described("text", code="label of a method with options", algorithm="registry name"),
+        *described("float", wire_bits="bits that a rank sends for each coordinate"),
+        *_SEEDS,
         *described(
             "float",
-            agreement="share of coordinates that move by the sign of the mean update, mean over steps and seeds",
+            agreement="share of coordinates that move by the sign of the mean update, of those where it has one; mean over seeds",
             agreement_low="95 % t interval of it",
             agreement_high="its upper end",
+            opposite="share of the same coordinates that move the other way; the rest does not move; mean over seeds",
+            opposite_low="95 % t interval of it",
+            opposite_high="its upper end",
         ),
     ),
-    keys=4,
+    keys=5,
 )
 
-CLAIM_TABLES: Final = (RATE_DISTORTION, EQUAL_LEVELS, AGREEMENT)
+CLAIM_TABLES: Final = (RATE_DISTORTION, EQUAL_LEVELS, SIGN_AGREEMENT)
+
+
+def interval_cells(name: str, values: Sequence[float]) -> Row:
+    """The three cells of a mean over seeds: `name`, and the ends of its interval."""
+    found = mean_interval(values)
+    return {name: found.estimate, f"{name}_low": found.low, f"{name}_high": found.high}

@@ -17,28 +17,22 @@ gradient is sparse, and the embedding and first matrices of `byte-mlm`. `--eleme
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import accumulate
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor
 
-from reference_impls import SimulatedCluster, wire
-from reference_impls.algorithms.compressed_gradient import CompressedGradient
 from reference_impls.codecs import dithering
-from reference_impls.codecs.codec import Codec
 from reference_impls.codecs.uniform_levels import UniformLevels
 from reference_impls.errors import UnsupportedError
 from reference_impls.randomness import Key
 from reference_impls.registry import create
-from suite.analysis.claim_columns import EQUAL_LEVELS, RATE_DISTORTION
-from suite.analysis.statistics import mean_interval
+from suite.analysis.claim_columns import EQUAL_LEVELS, RATE_DISTORTION, interval_cells
+from suite.analysis.exchange import Quantiser, first_tensors, mean_by, wire_bits
 from suite.analysis.tables import Row, table_path, write_table
 from suite.runs.capture import Captured, capture
 
@@ -47,17 +41,6 @@ SIZES: Final = (2, 4, 8, 16, 64)
 SEEDS: Final = 6
 EQUAL_SIZES: Final = (4, 16, 64)
 ELEMENTS: Final = 1 << 15
-_LARGEST_BUCKET: Final = 1 << 40
-
-
-@dataclass(frozen=True)
-class Quantiser:
-    """A label for a method with options. quicker: a form that gives the same mean to the bit in less computing."""
-
-    label: str
-    algorithm: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    quicker: str = ""
 
 
 QUANTISERS: Final = (
@@ -87,62 +70,6 @@ QUANTISERS: Final = (
     Quantiser("random-k-1%", "random-k", {"ratio": 0.01}),
     Quantiser("powersgd-2", "powersgd", {"rank": 2}),
 )
-
-
-def mean_by(quantiser: Quantiser, rows: Tensor, shapes: Mapping[str, Sequence[int]], seed: int) -> Tensor:
-    """The mean of `rows` [n, d] as the method gives it in its first step, float32 [d].
-
-    A message is decoded once and not by each of n workers, with the same bits. Raises `UnsupportedError`
-    where the method cannot serve n workers.
-    """
-    form = {"form": quantiser.quicker} if quantiser.quicker else {}
-    method, n = create(quantiser.algorithm, **{**quantiser.options, **form}), len(rows)
-    algorithm = method.algorithm
-    if isinstance(algorithm, CompressedGradient) and not getattr(algorithm, "smallest", 0):
-        codec, d = algorithm.codec(n), rows.shape[1]
-        if algorithm.form == "gather":
-            return _decoded_mean(rows, codec, "gradient", seed, 0)
-        size = wire.piece(d, n)
-        pieces = [slice(first, min(first + size, d)) for first in range(0, d, size)]
-        mean = torch.empty(d)
-        for server, piece in enumerate(pieces):
-            up = _decoded_mean(rows[:, piece], codec, "gradient-up", seed, piece.start)
-            mean[piece] = _decoded_mean(up[None], codec, "gradient-down", seed, piece.start, server)
-        return mean
-    params = torch.zeros_like(rows)
-    cluster = SimulatedCluster(
-        method,
-        [torch.zeros(shape) for shape in shapes.values()],
-        n,
-        lr=1.0,
-        seed=seed,
-        names=list(shapes),
-        bucket_bytes=_LARGEST_BUCKET,
-        storage=(params, rows.clone()),
-    )
-    cluster.step()
-    return -params[0]
-
-
-def _decoded_mean(rows: Tensor, codec: Codec, stage: str, seed: int, start: int, first: int = 0) -> Tensor:
-    """The mean of what messages of the rows say; `first` is the rank of the first row, `start` the place of ``rows[0, 0]``."""
-    total, out = torch.zeros(rows.shape[1]), torch.empty(rows.shape[1])
-    message = torch.empty(codec.wire_bytes(rows.shape[1]), dtype=torch.uint8)
-    for rank, row in enumerate(rows, start=first):
-        codec.encode(
-            row.contiguous(), Key.of(seed=seed, step=0, stage=stage, rank=rank, start=start), message.zero_()
-        )
-        codec.decode(message, out)
-        total.add_(out)
-    return total.div_(len(rows))
-
-
-def wire_bits(quantiser: Quantiser, shapes: Mapping[str, Sequence[int]], n: int) -> float:
-    """Bits that a rank sends for each coordinate, mean over ranks; where data decide, the middle of what is possible."""
-    method = create(quantiser.algorithm, **quantiser.options)
-    (cost,) = method.algorithm.wire_bytes(list(shapes.values()), n).values()
-    sent = cost if isinstance(cost, int | float) else sum(cost) / len(cost)
-    return 8 * sent / sum(math.prod(shape) for shape in shapes.values())
 
 
 def errors(estimate: Tensor, rows: Tensor) -> tuple[float, float]:
@@ -198,20 +125,11 @@ def tables(
         equal += [
             {
                 "workload": workload, "stage": stage, "world_size": n, "levels": 1, "n": len(values),
-                **_interval("nonzeros", [a for a, _ in values]), **_interval("error", [b for _, b in values]),
+                **interval_cells("nonzeros", [a for a, _ in values]), **interval_cells("error", [b for _, b in values]),
             }
             for (stage, n), values in ratios.items()
         ]  # fmt: skip
     return rate, equal
-
-
-def first_tensors(whole: Captured, elements: int) -> Captured:
-    """The first tensors of a capture, as many as `elements` hold and at least one."""
-    lengths = [math.prod(shape) for shape in whole.shapes.values()]
-    ends = list(accumulate(lengths))
-    count = max(1, sum(end <= elements for end in ends))
-    shapes = dict(list(whole.shapes.items())[:count])
-    return replace(whole, shapes=shapes, gradients=whole.gradients[:, : ends[count - 1]].contiguous())
 
 
 def _measure(
@@ -242,14 +160,9 @@ def _rate_row(
     return {
         "workload": workload, "stage": stage, "world_size": n, "quantiser": label,
         "algorithm": quantiser.algorithm, "unbiased": unbiased, "wire_bits": wire_bits(quantiser, shapes, n),
-        "n": len(values), **_interval("error", [e for e, _ in values]),
-        **_interval("theta", [t for _, t in values]),
+        "n": len(values), **interval_cells("error", [e for e, _ in values]),
+        **interval_cells("theta", [t for _, t in values]),
     }  # fmt: skip
-
-
-def _interval(name: str, values: Sequence[float]) -> Row:
-    found = mean_interval(values)
-    return {name: found.estimate, f"{name}_low": found.low, f"{name}_high": found.high}
 
 
 def main() -> None:
