@@ -6,7 +6,6 @@ Compressed: u_i = b1 m + (1-b1) g_i from the agreed m; m <- CAR(u_i) with worker
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -15,28 +14,18 @@ import torch
 from torch import Tensor
 
 from reference_impls import wire
-from reference_impls.algorithm import FOREVER, Algorithm, Clock, Cost, Shard, Slot, Traits, option, replicated
-from reference_impls.algorithms.compressed_momentum import (
-    COMPRESSION,
-    TINY,
-    CompressedMomentum,
-    moved,
-)
+from reference_impls.algorithm import Cost, Shard, Slot, option, replicated
+from reference_impls.algorithms.compressed_momentum import TINY, moved
+from reference_impls.algorithms.warm_up import WarmedUp
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
 
 
 @dataclass(frozen=True)
-class FrozenVariance(CompressedMomentum):
-    """Kinds of step: ``warm-up`` (fp32 all-reduce of gradients) and ``compressed`` (1-bit momentum)."""
+class FrozenVariance(WarmedUp):
+    """Adam in the warm-up, then its variance as it is."""
 
-    warmup_steps: int | None = option(
-        None, "T_w: steps of exact Adam; default warmup_fraction of total_steps"
-    )
-    warmup_fraction: float = option(0.15, "T_w as a share of total_steps")
-    total_steps: int | None = option(None, "steps of the whole training, from which T_w follows")
-    lr_warmup_steps: int = option(0, "steps of learning-rate warm-up; T_w is never shorter")
     compress: Literal["momentum", "gradient"] = option("momentum", "what is sent compressed")
     bias_correction: bool = option(False, "Adam's bias corrections; the variance keeps its last one")
     initial_variance: float = option(0.0, "v at the start; 1 reproduces the prototype")
@@ -50,7 +39,7 @@ class FrozenVariance(CompressedMomentum):
         None, "clip by the global norm; in compressed steps by sqrt(mean |g_i|^2), one scalar on the wire"
     )
 
-    when: ClassVar[tuple[str, ...]] = ("warmup_steps", "warmup_fraction", "total_steps", "lr_warmup_steps")
+    unread: ClassVar[tuple[str, ...]] = ("compress", *WarmedUp.unread)
 
     @property
     def scope(self) -> Literal["bucket", "model"]:  # type: ignore[override]
@@ -62,29 +51,8 @@ class FrozenVariance(CompressedMomentum):
         agreed = {"momentum": replicated(), "variance": replicated(self.initial_variance)}
         return {**agreed, **self.error_slots}
 
-    @property
-    def known_when(self) -> bool:
-        """Whether the options alone say when the variance is frozen."""
-        return self.warmup_steps is not None or self.total_steps is not None
-
-    @property
-    def frozen_from(self) -> int:
-        """T_w: the first compressed step."""
-        if self.warmup_steps is not None:
-            return max(self.warmup_steps, self.lr_warmup_steps)
-        assert self.total_steps is not None  # check() has refused anything else
-        return max(math.ceil(self.warmup_fraction * self.total_steps), self.lr_warmup_steps)
-
     def check_freezing(self) -> None:
-        """Raise `UnsupportedError` if it is not said when the variance is frozen."""
-        if self.warmup_steps is None and self.total_steps is None:
-            raise UnsupportedError(
-                f"{type(self).__name__} needs warmup_steps, or total_steps from which it takes warmup_fraction"
-            )
-        if (self.warmup_steps or 0) < 0 or not 0 <= self.warmup_fraction <= 1:
-            raise UnsupportedError(
-                f"{type(self).__name__} wants warmup_steps >= 0 and 0 <= warmup_fraction <= 1"
-            )
+        super().check_freezing()
         if self.frozen_from == 0 and not self.initial_variance > TINY:
             raise UnsupportedError(
                 "without warm-up and with initial_variance=0 no coordinate ever has a variance, and nothing moves: give "
@@ -92,44 +60,16 @@ class FrozenVariance(CompressedMomentum):
             )
 
     def check(self, world: Group) -> None:
-        self.check_freezing()
+        super().check(world)
         if self.max_grad_norm is not None and not self.max_grad_norm > 0:
             raise UnsupportedError(
                 f"max_grad_norm must be positive, got {self.max_grad_norm}; leave it out for none"
             )
         self.check_choices({"compress": ("momentum", "gradient"), "decay": ("decoupled", "l2")})
-        super().check(world)
-
-    def steady(self) -> Mapping[str, Algorithm]:
-        found = {
-            "warm-up": self.at_defaults(*self.when, "compress", *COMPRESSION, warmup_steps=FOREVER),
-            "compressed": self.at_defaults(
-                *self.when, warmup_steps=1
-            ),  # at 0, no coordinate would have a variance
-        }
-        if not self.known_when:
-            return found  # either may come
-        if self.frozen_from == 0:
-            del found["warm-up"]
-        elif self.total_steps is not None and self.frozen_from >= self.total_steps:
-            del found["compressed"]
-        return found
-
-    def traits(self) -> Traits:
-        return Traits(
-            bits=f"compressed {self.compressed_bits}; warm-up 2 (n-1)/n x 32",
-            unbiased=None,
-            sums=self.compressor == "none",
-            warm_up=not self.known_when or self.frozen_from > 0,
-        )
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         clip = 0.0 if self.max_grad_norm is None else wire.all_reduce(4, n)
-        exact = wire.all_reduce(4 * wire.elements(shapes), n)
-        return {"warm-up": exact, "compressed": self.compressed_bytes(shapes, n) + clip}
-
-    def plan(self, clock: Clock) -> str:
-        return "warm-up" if clock.step < self.frozen_from else "compressed"
+        return {**super().wire_bytes(shapes, n), "compressed": self.compressed_bytes(shapes, n) + clip}
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         g = self._with_decay(shard)

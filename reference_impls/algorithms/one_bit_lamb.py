@@ -19,34 +19,27 @@ in the compression. There one buffer holds the model, its padding takes part, an
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from reference_impls import wire
 from reference_impls.algorithm import (
-    FOREVER,
-    Algorithm,
-    Clock,
-    Cost,
     Shard,
     Slot,
-    Traits,
     option,
     per_tensor,
     replicated,
 )
 from reference_impls.algorithms.compressed_momentum import (
-    COMPRESSION,
     TINY,
-    CompressedMomentum,
     by_tensor,
     moved,
     one_number,
 )
+from reference_impls.algorithms.warm_up import WarmedUp
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
@@ -54,16 +47,10 @@ from reference_impls.reducers.compressed_all_reduce import Scale
 
 
 @dataclass(frozen=True)
-class OneBitLAMB(CompressedMomentum):
-    """Kinds of step: ``warm-up`` (fp32 all-reduce of gradients) and ``compressed`` (1-bit momentum)."""
+class OneBitLAMB(WarmedUp):
+    """LAMB in the warm-up, then frozen trust ratios and a factor on each."""
 
     scale: Scale = option("shard", "on the way up one scale a server's chunk, a shard, or a tensor")
-    warmup_steps: int | None = option(
-        None, "T_w: steps of exact LAMB; default warmup_fraction of total_steps"
-    )
-    warmup_fraction: float = option(0.15, "T_w as a share of total_steps")
-    total_steps: int | None = option(None, "steps of the whole training, from which T_w follows")
-    lr_warmup_steps: int = option(0, "steps of learning-rate warm-up; T_w is never shorter")
     min_coeff: float = option(0.01, "least trust ratio of the warm-up")
     max_coeff: float = option(10.0, "largest trust ratio of the warm-up")
     coeff_beta: float = option(0.9, "memory of the average of trust ratios")
@@ -84,20 +71,8 @@ class OneBitLAMB(CompressedMomentum):
             **self.error_slots,
         }
 
-    @property
-    def frozen_from(self) -> int:
-        """T_w: the first compressed step."""
-        steps = self.warmup_steps
-        if steps is None:
-            assert self.total_steps is not None  # check() has refused anything else
-            steps = math.ceil(self.warmup_fraction * self.total_steps)
-        return max(steps, self.lr_warmup_steps)
-
     def check(self, world: Group) -> None:
-        if self.warmup_steps is None and self.total_steps is None:
-            raise UnsupportedError(
-                "1-bit LAMB needs warmup_steps, or total_steps from which it takes warmup_fraction"
-            )
+        super().check(world)
         if self.frozen_from < 1:
             raise UnsupportedError(
                 "1-bit LAMB needs a warm-up of at least 1 step: without one nothing has a trust ratio"
@@ -108,10 +83,6 @@ class OneBitLAMB(CompressedMomentum):
             )
         if not (0 <= self.coeff_beta < 1 and 0 <= self.factor_threshold < 1):
             raise UnsupportedError("1-bit LAMB wants coeff_beta and factor_threshold in [0, 1)")
-        super().check(world)
-
-    def plan(self, clock: Clock) -> str:
-        return "warm-up" if clock.step < self.frozen_from else "compressed"
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         if shard.kind == "warm-up":
@@ -181,28 +152,6 @@ class OneBitLAMB(CompressedMomentum):
         last.copy_(factor)
         started = 1 - self.coeff_beta**self.frozen_from if self.coefficient_correction else 1.0
         return move.mul_(h["lr"] / started * state["coefficient"] * factor)
-
-    def steady(self) -> Mapping[str, Algorithm]:
-        when = ("warmup_steps", "warmup_fraction", "total_steps", "lr_warmup_steps")
-        found = {
-            "warm-up": self.at_defaults(*when, *COMPRESSION, warmup_steps=FOREVER),
-            "compressed": self.at_defaults(*when, warmup_steps=1),
-        }
-        if self.total_steps is not None and self.frozen_from >= self.total_steps:
-            del found["compressed"]
-        return found
-
-    def traits(self) -> Traits:
-        return Traits(
-            bits=f"compressed {self.compressed_bits}; warm-up 2 (n-1)/n x 32",
-            unbiased=None,
-            sums=self.compressor == "none",
-            warm_up=True,
-        )
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        exact = wire.all_reduce(4 * wire.elements(shapes), n)
-        return {"warm-up": exact, "compressed": self.compressed_bytes(shapes, n)}
 
 
 def _norm(x: Tensor) -> Tensor:
