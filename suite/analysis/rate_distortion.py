@@ -10,8 +10,9 @@ PowerSGD starts from a random matrix, so that both look worse here than in train
 the norm over all workers leaves sqrt(n) fewer non-zeros a worker than each worker's own, and an error sqrt(n) times
 larger. The same arguments give the same bytes.
 
-Only the first tensors are taken, as many as fit `ELEMENTS` (one bucket): the first weight matrix of `digits-mlp`, whose
-gradient is sparse, and the embedding and first matrices of `byte-mlm`. `--elements` takes more, for more patience.
+Only the first tensors are taken, as many as fit `ELEMENTS` (one bucket), so that all takes minutes: the first weight matrix
+of `digits-mlp`, and the embeddings of `byte-mlm`, where half of the coordinates are 0 on all workers (bytes that the text
+does not have). `--elements` takes more, for more patience.
 """
 
 from __future__ import annotations
@@ -41,7 +42,6 @@ SIZES: Final = (2, 4, 8, 16, 64)
 SEEDS: Final = 6
 EQUAL_SIZES: Final = (4, 16, 64)
 ELEMENTS: Final = 1 << 15
-
 
 QUANTISERS: Final = (
     Quantiser("bf16", "allreduce-bf16"),
