@@ -3,8 +3,9 @@
 `@compiled` wraps a function of tensors. The wrapped function itself, `.eager`, is the oracle; calling the wrapper
 runs it through `torch.compile` when its first tensor argument has at least `THRESHOLD` elements, unless compilation
 is off (``BANDWISE_COMPILE=0``) or tensors are on the CPU and there is no C++ compiler or no Python.h. A failed
-compilation falls back to eager with one warning. Every call of the wrapper is counted under the path that it took: a
-benchmark must report the path that ran and not the one that was asked for.
+compilation falls back to eager with one warning. Each combination of dtypes, numbers of dimensions and devices is
+compiled by itself, since the compiler gives up on a function after a few variants. Every call of the wrapper is counted
+under the path that it took: a benchmark must report the path that ran and not the one that was asked for.
 
 Only element-wise integer and IEEE arithmetic belongs in such functions (no float reduction: its order is the compiler's
 choice): then compiled and eager agree to the bit. Sums of floats go through `codecs.sums.fixed_sum`.
@@ -18,9 +19,10 @@ import shutil
 import sysconfig
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Final, Generic, ParamSpec, TypeVar
+from types import FunctionType
+from typing import Final, Generic, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -91,10 +93,21 @@ def _possible(tensor: Tensor) -> bool:
 
 def _compiler_errors() -> tuple[type[Exception], ...]:
     """What the compiler raises; importing it takes seconds, so not before it has been used."""
-    from torch._dynamo.exc import TorchDynamoException
+    from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
     from torch._inductor.exc import InductorError
 
-    return TorchDynamoException, InductorError
+    return TorchDynamoException, FailOnRecompileLimitHit, InductorError
+
+
+def _twin(function: Callable[P, R], number: int) -> Callable[P, R]:
+    """The same function with code of its own: the compiler counts its variants by code."""
+    assert isinstance(function, FunctionType)
+    code = function.__code__.replace(co_name=f"{function.__code__.co_name}_{number}")
+    twin = FunctionType(
+        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    twin.__kwdefaults__ = function.__kwdefaults__
+    return cast(Callable[P, R], twin)
 
 
 class Compiled(Generic[P, R]):
@@ -107,21 +120,24 @@ class Compiled(Generic[P, R]):
         self.name = f"{function.__module__.rpartition('.')[2]}.{function.__name__.lstrip('_')}"
         self._threshold = threshold
         self._record = record
-        self._fast: Callable[P, R] | None = None
+        self._fast: dict[Hashable, Callable[P, R]] = {}
         self._failed = False
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if torch.compiler.is_compiling():  # part of a larger compiled function, which is counted as a whole
             return self.eager(*args, **kwargs)
-        first = next((a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)), None)
+        tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
+        first = next(iter(tensors), None)
         if first is None or first.numel() < self._threshold or self._failed or not _possible(first):
             self._record.count(self.name, "eager")
             return self.eager(*args, **kwargs)
-        if self._fast is None:
-            self._fast = torch.compile(self.eager, dynamic=True, fullgraph=True)
+        variant = tuple((t.dtype, t.dim(), t.device) for t in tensors)
+        if (fast := self._fast.get(variant)) is None:
+            twin = _twin(self.eager, len(self._fast))
+            fast = self._fast[variant] = torch.compile(twin, dynamic=True, fullgraph=True)
         try:
-            result = self._fast(*args, **kwargs)
+            result = fast(*args, **kwargs)
         except _compiler_errors() as error:  # asked for only when something was raised
             self._fall_back(error)
             self._record.count(self.name, "eager")

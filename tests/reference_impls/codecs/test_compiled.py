@@ -264,6 +264,36 @@ def test_a_failed_compilation_is_told_once_and_recorded():
 
 
 @pytest.mark.usefixtures("compiler")
+@torch._dynamo.config.patch(recompile_limit=2)
+def test_many_variants_are_all_compiled():
+    """Of dtypes and numbers of dimensions, more than the compiler takes of one function."""
+    record = PathRecord()
+    function = Compiled(double, threshold=8, record=record)
+    for dtype in (torch.float32, torch.float64, torch.int32):
+        for shape in ((8,), (4, 2), (2, 2, 2)):
+            assert torch.equal(function(torch.ones(shape, dtype=dtype)), torch.full(shape, 2, dtype=dtype))
+    assert record.paths() == {"test_compiled.double": {"compiled": 9}}
+    assert record.failures() == {}
+
+
+@pytest.mark.usefixtures("compiler")
+@torch._dynamo.config.patch(recompile_limit=2)
+def test_a_variant_too_many_runs_eagerly():
+    """Here by a text: each is compiled by itself."""
+
+    def multiplied(x, how):
+        return x * 2 if how == "double" else x * len(how)
+
+    record = PathRecord()
+    function = Compiled(multiplied, threshold=8, record=record)
+    hows = ("double", "a", "bb", "ccc", "dddd")
+    with pytest.warns(RuntimeWarning, match="could not be compiled and runs eagerly"):
+        found = [float(function(torch.ones(8), how)[7]) for how in hows]
+    assert found == [2, 1, 2, 3, 4]
+    assert record.paths() == {"test_compiled.multiplied": {"compiled": 2, "eager": 3}}
+
+
+@pytest.mark.usefixtures("compiler")
 def test_a_mistake_of_the_caller_stays_an_error():
     def add(x, y):
         return x + y
