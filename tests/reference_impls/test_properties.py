@@ -10,7 +10,7 @@ import torch
 from reference_impls import SimulatedCluster, list_algorithms
 from reference_impls.optimizers import local_optimizer
 from tests.reference_impls.problem import LR, Net, at_probes, gradients, learning_rate, names, told
-from tests.reference_impls.table import ROWS, STEPS, Row
+from tests.reference_impls.table import FIRST, ROWS, STEPS, Row
 
 # their updates of a parameter without gradient are zero, which one bit cannot say: the policy for zeros moves it
 ONE_BIT = (
@@ -21,6 +21,12 @@ ONE_BIT = (
     "control-one-rank-sign",
 )
 every_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+SIZED = [
+    pytest.param(row, n, id=f"{row.id}-{n}", marks=() if row in FIRST or n == 3 else pytest.mark.slow)
+    for row in ROWS
+    for n in (2, 3, 8)
+]
+"""Every method with 2, 3 and 8 workers; its other rows with 3, and with all in the long tests."""
 
 
 def build(row: Row, world_size: int, bucket_bytes: int = 256) -> SimulatedCluster:
@@ -49,8 +55,7 @@ def test_the_table_names_every_algorithm() -> None:
     assert {row.algorithm for row in ROWS} >= set(list_algorithms()) - {"allreduce", "qsr"}
 
 
-@every_row
-@pytest.mark.parametrize("world_size", [2, 3, 8])
+@pytest.mark.parametrize(("row", "world_size"), SIZED)
 def test_replicas_are_equal_where_the_method_says_so(row: Row, world_size: int) -> None:
     world_size = min(world_size, row.largest)
     cluster = build(row, world_size)

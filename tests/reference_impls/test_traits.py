@@ -13,7 +13,7 @@ from reference_impls import SimulatedCluster, create
 from reference_impls.algorithm import Algorithm, Shard, Traits
 from reference_impls.registry import Method
 from tests.reference_impls.problem import Net, told
-from tests.reference_impls.table import ROWS, STEPS, Row
+from tests.reference_impls.table import FIRST, ROWS, STEPS, Row
 from tests.reference_impls.test_properties import advance, build
 
 NOT_YET: frozenset[str] = frozenset()
@@ -56,8 +56,16 @@ def counted(cluster: SimulatedCluster, kinds: list[str]) -> dict[str, list[float
     return found
 
 
-@pytest.mark.parametrize("row", SAID, ids=lambda row: row.id)
-@pytest.mark.parametrize("n", [1, 2, 3, 8])
+@pytest.mark.parametrize(
+    ("row", "n"),
+    [
+        pytest.param(
+            row, n, id=f"{n}-{row.id}", marks=() if row in FIRST or n in (3, 8) else pytest.mark.slow
+        )
+        for n in (1, 2, 3, 8)
+        for row in SAID
+    ],
+)
 def test_bytes_are_as_said(row: Row, n: int) -> None:
     n = min(n, row.largest)
     cluster = build(row, n, bucket_bytes=1 << 20)
