@@ -53,8 +53,9 @@ class QSR:
         _positive("h_base", self.h_base)
         if self.h_warmup is not None:
             _positive("h_warmup", self.h_warmup)
-        if self.h_max is not None and self.h_max < self.h_base:
-            raise UnsupportedError(f"h_max {self.h_max} is less than h_base {self.h_base}")
+        shortest = max(self.h_base, self.h_warmup or 0)
+        if self.h_max is not None and self.h_max < shortest:
+            raise UnsupportedError(f"h_max {self.h_max} is less than h_base or h_warmup, {shortest}")
         if not self.alpha >= 0 or not self.power > 0:
             raise UnsupportedError(
                 f"alpha must be >= 0 and power > 0, got alpha {self.alpha}, power {self.power}"

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
@@ -22,7 +21,6 @@ from reference_impls.codecs.codec import Codec
 from reference_impls.collectives import Group
 from reference_impls.randomness import Key
 from reference_impls.registry import Method, create
-from suite.runs.capture import Captured
 from suite.runs.gradients import Shapes
 
 _LARGEST_BUCKET: Final = 1 << 40
@@ -109,12 +107,3 @@ def wire_bits(quantiser: Quantiser, shapes: Shapes, n: int) -> float:
     (cost,) = method.algorithm.wire_bytes(list(shapes.values()), n).values()
     sent = cost if isinstance(cost, int | float) else sum(cost) / len(cost)
     return 8 * sent / sum(math.prod(shape) for shape in shapes.values())
-
-
-def first_tensors(whole: Captured, elements: int) -> Captured:
-    """The first tensors of a capture, as many as `elements` hold and at least one."""
-    lengths = [math.prod(shape) for shape in whole.shapes.values()]
-    ends = list(accumulate(lengths))
-    count = max(1, sum(end <= elements for end in ends))
-    shapes = dict(list(whole.shapes.items())[:count])
-    return replace(whole, shapes=shapes, gradients=whole.gradients[:, : ends[count - 1]].contiguous())

@@ -33,9 +33,9 @@ from reference_impls.errors import UnsupportedError
 from reference_impls.randomness import Key
 from reference_impls.registry import create
 from suite.analysis.claim_columns import EQUAL_LEVELS, RATE_DISTORTION, interval_cells
-from suite.analysis.exchange import Quantiser, first_tensors, mean_by, wire_bits
+from suite.analysis.exchange import Quantiser, mean_by, wire_bits
 from suite.analysis.tables import Row, table_path, write_table
-from suite.runs.capture import Captured, capture
+from suite.runs.capture import Captured, capture, first_tensors
 
 WORKLOADS: Final = ("digits-mlp", "byte-mlm")
 SIZES: Final = (2, 4, 8, 16, 64)
@@ -174,13 +174,13 @@ def main() -> None:
     )
     given = parser.parse_args()
     torch.set_num_threads(1)  # as in training: bits do not depend on the machine's cores
-    rate, equal = tables(elements=given.elements, report=_say)
+    rate, equal = tables(elements=given.elements, report=say)
     for table, rows in ((RATE_DISTORTION, rate), (EQUAL_LEVELS, equal)):
         path = table_path(given.results, table, "")
-        _say(str(write_table(path.parent / "claims" / path.name, table, rows)))
+        say(str(write_table(path.parent / "claims" / path.name, table, rows)))
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

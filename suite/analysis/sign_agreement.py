@@ -14,7 +14,6 @@ Shards by class exist for as many workers as there are classes at most. Only the
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,10 +27,10 @@ from reference_impls import SimulatedCluster
 from reference_impls.errors import UnsupportedError
 from reference_impls.registry import create
 from suite.analysis.claim_columns import SIGN_AGREEMENT, interval_cells
-from suite.analysis.exchange import Quantiser, first_tensors, step, wire_bits
-from suite.analysis.rate_distortion import ELEMENTS, SEEDS
+from suite.analysis.exchange import Quantiser, step, wire_bits
+from suite.analysis.rate_distortion import ELEMENTS, SEEDS, say
 from suite.analysis.tables import Row, table_path, write_table
-from suite.runs.capture import STAGES, Captured
+from suite.runs.capture import STAGES, Captured, first_tensors
 from suite.runs.gradients import BatchedGradients, flatten, shapes_of, split
 from suite.workloads import get
 
@@ -162,12 +161,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)  # as in training: bits do not depend on the machine's cores
     path = table_path(given.results, SIGN_AGREEMENT, "")
-    _say(str(write_table(path.parent / "claims" / path.name, SIGN_AGREEMENT, table(report=_say))))
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    say(str(write_table(path.parent / "claims" / path.name, SIGN_AGREEMENT, table(report=say))))
 
 
 if __name__ == "__main__":

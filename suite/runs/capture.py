@@ -8,8 +8,10 @@ seconds, so nothing is kept.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -120,3 +122,12 @@ def _take(
         for name, rows in split(taken[part], shapes).items():
             rows.copy_(values[name])
     return Captured(stage, step, dict(shapes), taken, losses)
+
+
+def first_tensors(whole: Captured, elements: int) -> Captured:
+    """The first tensors of a capture, as many as `elements` hold and at least one."""
+    lengths = [math.prod(shape) for shape in whole.shapes.values()]
+    ends = list(accumulate(lengths))
+    count = max(1, sum(end <= elements for end in ends))
+    shapes = dict(list(whole.shapes.items())[:count])
+    return replace(whole, shapes=shapes, gradients=whole.gradients[:, : ends[count - 1]].contiguous())

@@ -221,6 +221,7 @@ def test_a_rate_that_is_none_is_refused(lr: float) -> None:
         lambda: QSR(math.nan, 4),
         lambda: QSR(0.1, 4, power=0.0),
         lambda: QSR(0.1, 4, h_max=3),
+        lambda: QSR(0.1, 4, h_max=5, h_warmup=6),
         lambda: QSR(0.1, 4, h_warmup=0),
         lambda: LearningRate("cosin", peak=1.0, total=10),
         lambda: LearningRate(peak=1.0, min=2.0, total=10),

@@ -98,7 +98,7 @@ def test_what_is_timed_costs_what_was_said(row: Row) -> None:
 
 # ---- bias ----------------------------------------------------------------------------------------------------------
 
-DRAWS, RANKS, BEFORE = 200, 3, 4
+DRAWS, MORE_DRAWS, RANKS, BEFORE = 200, 400, 3, 4
 CLASSES = (
     6  # coordinates of one class have one value a rank, so that means over a class are draws of one number
 )
@@ -133,8 +133,8 @@ def recording(own: Algorithm, seen: list[Tensor]) -> Algorithm:
     return made
 
 
-def draws(row: Row) -> tuple[Tensor, Tensor, Tensor]:
-    """[DRAWS, TOTAL] answers of `reduce` to one gradient from one state, with the random streams of as many seeds.
+def draws(row: Row, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """[count, TOTAL] answers of `reduce` to one gradient from one state, with the random streams of as many seeds.
 
     The state is the one after some steps with the same gradient, so errors carried along and memories are not zero.
     Answers, the mean gradient, the class of each coordinate.
@@ -152,7 +152,7 @@ def draws(row: Row) -> tuple[Tensor, Tensor, Tensor]:
     state = [{k: _copy(v) for k, v in w.shards[0].state.items()} for w in cluster._workers]
     counters = dict(cluster._workers[0].clock.counters)
     seen.clear()
-    for draw in range(DRAWS):
+    for draw in range(count):
         for worker, kept in zip(cluster._workers, state, strict=True):
             worker.clock.seed, worker.clock.step = draw, start
             worker.clock.counters.clear()
@@ -186,10 +186,10 @@ def refuted(answers: Tensor, mean: Tensor, classes: Tensor) -> bool:
     off = answers - mean
     rounding = 2e-6 * float(mean.abs().max())
     by_class = torch.stack([off[:, classes == c].mean(1) for c in range(CLASSES)], dim=1)
-    error = by_class.std(0) / DRAWS**0.5
+    error = by_class.std(0) / len(answers) ** 0.5
     if bool((~(by_class.mean(0).abs() <= 5 * error + rounding)).any()):
         return True
-    error = off.std(0) / DRAWS**0.5
+    error = off.std(0) / len(answers) ** 0.5
     return bool((~(off.mean(0).abs() <= 8 * error + off.abs().max() / 8 + rounding)).any())
 
 
@@ -204,9 +204,10 @@ ESTIMATORS = [row for row in SAID if estimates(row)]
 
 
 @pytest.mark.parametrize("row", ESTIMATORS, ids=lambda row: row.id)
-def test_bias_is_as_said(row: Row) -> None:
-    answers, mean, classes = draws(row)
-    assert answers.shape == (DRAWS, TOTAL)
+@pytest.mark.parametrize("count", [DRAWS, pytest.param(MORE_DRAWS, marks=pytest.mark.slow)])
+def test_bias_is_as_said(row: Row, count: int) -> None:
+    answers, mean, classes = draws(row, count)
+    assert answers.shape == (count, TOTAL)
     unbiased = not refuted(answers, mean, classes)
     assert unbiased == algorithm(row).traits().unbiased
 

@@ -8,9 +8,8 @@ import torch
 from reference_impls import SimulatedCluster
 from reference_impls.errors import UnsupportedError
 from reference_impls.registry import create
-from suite.analysis.exchange import Quantiser, first_tensors, gathered_codec, mean_by, wire_bits
+from suite.analysis.exchange import Quantiser, gathered_codec, mean_by, wire_bits
 from suite.analysis.rate_distortion import QUANTISERS
-from suite.runs.capture import Captured
 
 SHAPES = {"a": (40, 30), "b": (17,), "c": (9, 5)}
 LENGTHS = (1200, 17, 45)
@@ -94,11 +93,3 @@ def test_messages_are_decoded_by_hand_where_they_are_all_that_is_sent() -> None:
 def test_a_method_that_cannot_serve_so_many_says_so() -> None:
     with pytest.raises(UnsupportedError, match="4 bits"):
         mean_by(Quantiser("standard-4", "global-qsgd", {"bits": 4}), gradients(8), SHAPES, seed=0)
-
-
-def test_the_first_tensors_that_fit() -> None:
-    whole = Captured("start", 0, SHAPES, gradients(2), torch.zeros(2))
-    for elements, expected in ((1, 1200), (1216, 1200), (1217, 1217), (5000, D)):
-        part = first_tensors(whole, elements)
-        assert torch.equal(part.gradients, whole.gradients[:, :expected])
-        assert sum(torch.Size(shape).numel() for shape in part.shapes.values()) == expected

@@ -7,7 +7,7 @@ import torch
 from torch.func import grad
 
 from suite.runs import capture as module
-from suite.runs.capture import RECIPES, STAGES, Captured, Recipe, capture
+from suite.runs.capture import RECIPES, STAGES, Captured, Recipe, capture, first_tensors
 from suite.runs.gradients import split
 from suite.workloads import get
 
@@ -84,3 +84,12 @@ def test_by_class_gradients_belong_to_their_shards() -> None:
 def test_a_workload_without_a_recipe_is_refused() -> None:
     with pytest.raises(ValueError, match='no recipe to train "quadratic" for a capture: use byte-mlm or'):
         capture("quadratic")
+
+
+def test_the_first_tensors_that_fit() -> None:
+    shapes = {"a": (40, 30), "b": (17,), "c": (9, 5)}
+    whole = Captured("start", 0, shapes, torch.arange(2 * 1262.0).view(2, 1262), torch.zeros(2))
+    for elements, expected in ((1, 1200), (1216, 1200), (1217, 1217), (5000, 1262)):
+        part = first_tensors(whole, elements)
+        assert torch.equal(part.gradients, whole.gradients[:, :expected])
+        assert sum(torch.Size(shape).numel() for shape in part.shapes.values()) == expected
