@@ -1,0 +1,93 @@
+"""Working memory is handed out again when nobody holds it, and never before."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import pytest
+import torch
+
+from reference_impls import buffers
+
+
+@pytest.fixture(autouse=True)
+def _empty_pool() -> None:
+    gc.collect()
+    buffers.release()
+
+
+def test_a_buffer_comes_back_when_the_last_view_is_gone() -> None:
+    first = buffers.empty((300, 1000), torch.float32)
+    address, view = first.data_ptr(), first[5, 10:20]
+    del first
+    second = buffers.empty((300, 1000), torch.float32)
+    assert second.data_ptr() != address  # the view still reads the first
+    del view
+    third = buffers.empty((300, 1000), torch.float32)
+    assert third.data_ptr() == address
+
+
+def test_what_is_held_keeps_its_contents() -> None:
+    held = [buffers.empty(50_000, torch.int32).fill_(i) for i in range(20)]
+    for i, buffer in enumerate(held):
+        assert bool((buffer == i).all())
+
+
+def test_shapes_and_dtypes_of_about_one_size_share_memory() -> None:
+    address = buffers.empty((2, 50_000), torch.float32).data_ptr()
+    assert buffers.empty(399_000, torch.uint8).data_ptr() == address
+    assert buffers.empty((7, 0), torch.float32).shape == (7, 0)
+
+
+def test_is_contiguous_and_zeros_are_zeros() -> None:
+    buffers.empty(100_000, torch.float32).fill_(7.0)
+    again = buffers.zeros((100, 1000), torch.float32)
+    assert again.is_contiguous()
+    assert not again.any()
+    assert buffers.empty_like(again, torch.int32).dtype == torch.int32
+
+
+def test_release_frees_what_is_idle_alone() -> None:
+    held = buffers.empty(1 << 20, torch.uint8)
+    buffers.empty(1 << 22, torch.uint8)
+    assert buffers.held_bytes() == (1 << 20) + (1 << 22)
+    buffers.release()
+    assert buffers.held_bytes() == 1 << 20
+    del held
+
+
+def test_sizes_that_never_come_back_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffers, "_PATIENCE", 10)
+    for i in range(200):
+        buffers.empty((1 << 16) + (i << 14), torch.uint8)
+    assert buffers.held_bytes() < 12 * ((1 << 16) + (200 << 14)) * 9 // 8
+
+
+def test_threads_never_get_the_same_memory() -> None:
+    wrong = []
+
+    def work(number: int) -> None:
+        for _ in range(300):
+            own = buffers.empty(20_000, torch.int32).fill_(number)
+            if not bool((own == number).all()):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_nothing_is_allocated_in_a_steady_state() -> None:
+    def step() -> None:
+        a = buffers.empty(200_000, torch.float32).fill_(1.0)
+        torch.mul(a, 2.0, out=buffers.empty_like(a))
+
+    step()
+    with torch.profiler.profile(profile_memory=True) as profile:
+        step()
+    allocated = [e.self_cpu_memory_usage for e in profile.key_averages()]
+    assert max(allocated) < buffers.SMALLEST
