@@ -1,6 +1,6 @@
 """`code-gpt`: a byte-level GPT on the Python sources of sympy, scored on packages that it did not train on.
 
-Width and depth make three sizes: 0.14, 0.88 and 3.32 million parameters. Linear and norm layers have
+Width and depth make four sizes: 0.14, 0.88, 3.32 and 20.1 million parameters. Linear and norm layers have
 biases, the output layer has its own weights (it does not share the table of bytes).
 """
 
@@ -32,7 +32,7 @@ CANDIDATES = (
 )  # fmt: skip
 """Sub-packages a seed may hold out: of middling size, 0.1 to 0.8 MB, together a fifth of the text."""
 
-SIZES = {"0.14m": (2, 64), "0.9m": (4, 128), "3.3m": (4, 256)}
+SIZES = {"0.14m": (2, 64), "0.9m": (4, 128), "3.3m": (4, 256), "20m": (4, 640)}
 """Layers and width. Every head is 32 wide."""
 _HEAD = 32
 _CHUNK = 32

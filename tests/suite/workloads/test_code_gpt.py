@@ -123,7 +123,7 @@ def test_by_class_is_refused() -> None:
         get("code-gpt").task(0, 4, "by-class")
 
 
-@pytest.mark.parametrize(("size", "millions"), [("0.14m", 0.14), ("0.9m", 0.9), ("3.3m", 3.3)])
+@pytest.mark.parametrize(("size", "millions"), [("0.14m", 0.14), ("0.9m", 0.9), ("3.3m", 3.3), ("20m", 20.1)])
 def test_sizes_are_what_they_say(size: str, millions: float) -> None:
     parameters = sum(parameter.numel() for parameter in get("code-gpt", size=size).build().parameters())
     assert parameters / 1e6 == pytest.approx(millions, rel=0.03)
