@@ -2,7 +2,8 @@
 
 Answers are computed as a process group would give them: all-reduce in place, sums in the order of ranks, gathered
 rows copied. Integer sums, maxima, gathers and exchanges have the same bits as on a real group; floating-point sums may
-differ from it in the last bits.
+differ from it in the last bits. Every rank gets memory of its own, since receivers may write into what they are given;
+it comes from the pool (`reference_impls.buffers`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from reference_impls import buffers
 from reference_impls.collectives import AllGather, AllReduce, AllToAll, Collective, SendRecv
 from reference_impls.drivers.groups import partitions
 from reference_impls.errors import MismatchError, UnsupportedError
@@ -37,16 +39,13 @@ class Lockstep:
 
     def _carry_out(self, requests: Sequence[Collective]) -> list[Any]:
         first = requests[0]
-        buffers = [request.buffer for request in requests]
+        sent = [request.buffer for request in requests]
         if isinstance(first, AllReduce):
-            return _all_reduce(buffers, first.op)
+            return _all_reduce(sent, first.op)
         if isinstance(first, AllGather):
-            rows = torch.stack(buffers)
-            return [rows] + [rows.clone() for _ in buffers[1:]]
+            return _all_gather(sent)
         if isinstance(first, AllToAll):
-            n = len(buffers)
-            pieces = torch.stack(buffers).view(n, n, -1)
-            return [pieces[:, rank].contiguous() for rank in range(n)]
+            return _all_to_all(sent)
         if isinstance(first, SendRecv):
             return _send_recv(cast("Sequence[SendRecv]", requests))
         raise UnsupportedError(f"the simulation cannot carry out {type(first).__name__}")
@@ -56,16 +55,33 @@ class Lockstep:
         return handle
 
 
-def _all_reduce(buffers: Sequence[Tensor], op: str) -> list[Tensor]:
-    total = buffers[0]
-    for other in buffers[1:]:
+def _all_reduce(sent: Sequence[Tensor], op: str) -> list[Tensor]:
+    total = sent[0]
+    for other in sent[1:]:
         if op == "sum":
             total.add_(other)
         else:
             torch.maximum(total, other, out=total)
-    for other in buffers[1:]:
+    for other in sent[1:]:
         other.copy_(total)
-    return list(buffers)
+    return list(sent)
+
+
+def _all_gather(sent: Sequence[Tensor]) -> list[Tensor]:
+    shape = (len(sent), sent[0].numel())
+    answers = [buffers.empty(shape, sent[0].dtype, sent[0].device) for _ in sent]
+    torch.stack(list(sent), out=answers[0])
+    for answer in answers[1:]:
+        answer.copy_(answers[0])
+    return answers
+
+
+def _all_to_all(sent: Sequence[Tensor]) -> list[Tensor]:
+    pieces = [buffer.view(len(sent), -1) for buffer in sent]
+    answers = [buffers.empty_like(own) for own in pieces]
+    for rank, answer in enumerate(answers):
+        torch.stack([own[rank] for own in pieces], out=answer)
+    return answers
 
 
 def _send_recv(requests: Sequence[SendRecv]) -> list[Tensor | None]:
@@ -80,4 +96,8 @@ def _send_recv(requests: Sequence[SendRecv]) -> list[Tensor | None]:
                 f"stage {request.stage!r}: rank {rank} expects rank {request.source}, but rank {request.source} sends "
                 f"to rank {requests[request.source].to}; make `to` and `source` of both ranks agree"
             )
-    return [None if r.source is None else requests[r.source].buffer.clone() for r in requests]
+    came: list[Tensor | None] = []
+    for request in requests:
+        source = None if request.source is None else requests[request.source].buffer
+        came.append(None if source is None else buffers.empty_like(source).copy_(source))
+    return came
