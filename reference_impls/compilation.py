@@ -19,7 +19,7 @@ import shutil
 import sysconfig
 import warnings
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from types import FunctionType
 from typing import Final, Generic, ParamSpec, TypeVar, cast
@@ -27,7 +27,16 @@ from typing import Final, Generic, ParamSpec, TypeVar, cast
 import torch
 from torch import Tensor
 
-__all__ = ["THRESHOLD", "Compiled", "PathRecord", "compiled", "failures", "paths", "reset_paths"]
+__all__ = [
+    "THRESHOLD",
+    "Compiled",
+    "CompiledTiles",
+    "PathRecord",
+    "compiled",
+    "failures",
+    "paths",
+    "reset_paths",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -132,10 +141,9 @@ class Compiled(Generic[P, R]):
         if first is None or first.numel() < self._threshold or self._failed or not _possible(first):
             self._record.count(self.name, "eager")
             return self.eager(*args, **kwargs)
-        variant = tuple((t.dtype, t.dim(), t.device) for t in tensors)
+        variant = self._variant(tensors)
         if (fast := self._fast.get(variant)) is None:
-            twin = _twin(self.eager, len(self._fast))
-            fast = self._fast[variant] = torch.compile(twin, dynamic=True, fullgraph=True)
+            fast = self._fast[variant] = self._prepare(_twin(self.eager, len(self._fast)), tensors)
         try:
             result = fast(*args, **kwargs)
         except _compiler_errors() as error:  # asked for only when something was raised
@@ -144,6 +152,14 @@ class Compiled(Generic[P, R]):
             return self.eager(*args, **kwargs)
         self._record.count(self.name, "compiled")
         return result
+
+    def _variant(self, tensors: Sequence[Tensor]) -> Hashable:
+        """What is compiled by itself."""
+        return tuple((t.dtype, t.dim(), t.device) for t in tensors)
+
+    def _prepare(self, twin: Callable[P, R], tensors: Sequence[Tensor]) -> Callable[P, R]:
+        """The compiled form, for all sizes."""
+        return torch.compile(twin, dynamic=True, fullgraph=True)
 
     def _fall_back(self, error: Exception) -> None:
         self._failed = True
@@ -156,6 +172,22 @@ class Compiled(Generic[P, R]):
             RuntimeWarning,
             stacklevel=4,
         )
+
+
+class CompiledTiles(Compiled[P, R]):
+    """Tensors of two and more dimensions are rows of one fixed shape each; only the number of rows varies.
+
+    Fixed inner dimensions are what vector instructions are chosen by, and every other shape of rows is a variant.
+    """
+
+    def _variant(self, tensors: Sequence[Tensor]) -> Hashable:
+        return tuple((t.dtype, t.shape[1:] if t.dim() > 1 else t.dim(), t.device) for t in tensors)
+
+    def _prepare(self, twin: Callable[P, R], tensors: Sequence[Tensor]) -> Callable[P, R]:
+        for tensor in tensors:
+            if tensor.dim() > 1:
+                torch._dynamo.mark_dynamic(tensor, 0)
+        return torch.compile(twin, fullgraph=True)
 
 
 def compiled(function: Callable[P, R]) -> Compiled[P, R]:
