@@ -30,9 +30,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from reference_impls import buffers
 from reference_impls.compilation import compiled
 
-__all__ = ["Key", "bits", "uniform"]
+__all__ = ["Key", "as_uniform", "bits", "bits_at", "uniform"]
 
 _PERSON = b"bandwise-rng-v1"
 _FIRST = 0x7FEB352D
@@ -46,15 +47,28 @@ def _mix(x: Tensor) -> Tensor:
     return x ^ ((x >> 16) & 0xFFFF)
 
 
+def bits_at(words: Tensor, index: Tensor) -> Tensor:
+    """Random int32 [..., *index] at the places `index` (int32) of the streams `words` (int32 [..., 3]: k0, k1, start).
+
+    Also inside compiled code, like all functions here.
+    """
+    k = words.view(*words.shape[:-1], *[1] * index.dim(), 3)
+    return _mix(_mix((k[..., 2] + index) ^ k[..., 0]) + k[..., 1])
+
+
 def bits(words: Tensor, numel: int) -> Tensor:
-    """Random int32 [..., numel] of the streams `words` (int32 [..., 3]: k0, k1, start), also inside compiled code."""
-    index = words[..., 2:3] + torch.arange(numel, dtype=torch.int32, device=words.device)
-    return _mix(_mix(index ^ words[..., 0:1]) + words[..., 1:2])
+    """Random int32 [..., numel], the first ones of the streams; `words` as in `bits_at`."""
+    return bits_at(words, torch.arange(numel, dtype=torch.int32, device=words.device))
+
+
+def as_uniform(random: Tensor) -> Tensor:
+    """Random int32 -> float32 in [0, 1), multiples of 2**-24."""
+    return ((random >> 8) & 0xFFFFFF).to(torch.float32) * 2.0**-24
 
 
 def uniform(words: Tensor, numel: int) -> Tensor:
-    """Random float32 [..., numel] in [0, 1), multiples of 2**-24; `words` as in `bits`."""
-    return ((bits(words, numel) >> 8) & 0xFFFFFF).to(torch.float32) * 2.0**-24
+    """Random float32 [..., numel] in [0, 1), multiples of 2**-24; `words` as in `bits_at`."""
+    return as_uniform(bits(words, numel))
 
 
 @compiled
@@ -124,13 +138,13 @@ class Key:
     def bits(self, numel: int, device: torch.device | str | None = None) -> Tensor:
         """int32 [..., numel], all 32 bits random."""
         words = self.words if device is None else self.words.to(device)
-        out = torch.empty(*words.shape[:-1], numel, dtype=torch.int32, device=words.device)
+        out = buffers.empty((*words.shape[:-1], numel), torch.int32, words.device)
         _fill_bits(out, words)
         return out
 
     def uniform(self, numel: int, device: torch.device | str | None = None) -> Tensor:
         """float32 [..., numel] in [0, 1), multiples of 2**-24."""
         words = self.words if device is None else self.words.to(device)
-        out = torch.empty(*words.shape[:-1], numel, dtype=torch.float32, device=words.device)
+        out = buffers.empty((*words.shape[:-1], numel), torch.float32, words.device)
         _fill_uniform(out, words)
         return out

@@ -1,12 +1,14 @@
-"""Unsigned integers of any width b from 1 to 31 bits, packed without a gap. Wire format version 1.
+"""Unsigned integers of any width b from 1 to 31 bits, packed without a gap. Wire format version 2.
 
 The format, to the bit
 ----------------------
-d integers in 0 .. 2^b - 1 take exactly ceil(b d / 8) bytes. Let W = d // 32. Elements 0 .. 32 W - 1 are in *planes*: bit k
-of element i is bit ``i // W`` of the 32-bit word ``k W + i % W`` (bit 0 is the least significant), and the b W words come
-first, little-endian. The remaining t = d - 32 W < 32 elements follow in order as one string of b t bits: bit k of
-element 32 W + j is bit ``(b j + k) % 8`` of byte ``4 b W + (b j + k) // 8``. Unused bits of the last byte are 0. With
-b = 1 this is the format of `codecs.signs`.
+d integers in 0 .. 2^b - 1 take exactly ceil(b d / 8) bytes. Elements 0 .. 512 T - 1, T = d // 512, are in *tiles*
+(`codecs.tiles`): tile t is the 16 b little-endian 32-bit words from byte 64 b t on. b is the sum of different powers of
+two, its *fields*; the largest field holds an element's lowest bits, the next one the bits above it, and so on. In a tile
+the words of the largest field come first, 16 f of them for a field of f bits: row r's lane l has its field in word
+``16 (r // m) + l`` of these, m = 32 / f, at bit ``f (r % m)`` (bit 0 is the least significant). The remaining
+t = d - 512 T < 512 elements follow in order as one string of b t bits: bit k of element 512 T + j is bit
+``(b j + k) % 8`` of byte ``64 b T + (b j + k) // 8``. Unused bits of the last byte are 0.
 
 Signed codes in -s .. s travel as q + s, in `width(2 s)` bits. Integers beyond b bits lose their upper bits: the caller
 keeps the range. Every function works on the last axis and accepts any leading ones; a row packs as it would alone.
@@ -14,19 +16,33 @@ keeps the range. Every function works on the last axis and accepts any leading o
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from reference_impls.compilation import compiled
+from reference_impls import buffers
+from reference_impls.codecs.tiles import LANES, ROWS, TILE, numbers, rows, whole
+from reference_impls.compilation import CompiledTiles
 
-__all__ = ["WIDEST", "WIRE_VERSION", "add_up", "pack", "unpack", "width", "wire_bytes"]
+__all__ = [
+    "WIDEST",
+    "WIRE_VERSION",
+    "add_up",
+    "fields",
+    "pack",
+    "pack_tail",
+    "tiles_of",
+    "unpack",
+    "unpack_tail",
+    "width",
+    "wire_bytes",
+]
 
-WIRE_VERSION: Final = 1
+WIRE_VERSION: Final = 2
 WIDEST: Final = 31
-PLANES: Final = 32
 
 
 def width(largest: int) -> int:
@@ -39,37 +55,54 @@ def wire_bytes(numel: int, bits: int) -> int:
     return -(-bits * numel // 8)
 
 
-@compiled
-def _pack_planes(values: Tensor, planes: Tensor, words: Tensor) -> None:
-    """Integers [..., 32, W] and the numbers of the planes, int32 [b, 1] -> words, int32 [..., b, W]."""
-    spread = values.unsqueeze(-3)
-    packed = (spread[..., 0, :].to(torch.int32) >> planes) & 1
-    for row in range(1, PLANES):
-        packed = packed | (((spread[..., row, :].to(torch.int32) >> planes) & 1) << row)
-    words.copy_(packed)
+@functools.cache
+def fields(bits: int) -> tuple[tuple[int, int], ...]:
+    """(bits, lowest bit) of each field of an integer of `bits` bits, in the order of the format."""
+    found, lowest = [], 0
+    for size in (16, 8, 4, 2, 1):
+        if bits & size:
+            found.append((size, lowest))
+            lowest += size
+    return tuple(found)
 
 
-def _planes(words: Tensor) -> Tensor:
-    """int32 [..., b, W] -> int32 [..., b, 32, W]: bit k of every element, at its place."""
-    rows = torch.arange(PLANES, dtype=torch.int32, device=words.device).unsqueeze(-1)
-    places = torch.arange(words.shape[-2], dtype=torch.int32, device=words.device).view(-1, 1, 1)
-    return ((words.unsqueeze(-2) >> rows) & 1) << places
+def join(values: Tensor, field: int, lowest: int) -> Tensor:
+    """Integers [..., T, field, 32 / field, 16] -> words of one field, int32 [..., T, field, 16]."""
+    packed = None
+    for row in range(ROWS // field):
+        part = ((values[..., row, :].to(torch.int32) >> lowest) & ((1 << field) - 1)) << (field * row)
+        packed = part if packed is None else packed | part
+    assert packed is not None
+    return packed
 
 
-@compiled
-def _unpack_planes(out: Tensor, words: Tensor) -> None:
-    out.copy_(_planes(words).sum(-3, dtype=torch.int32))
+def split(words: Tensor, bits: int) -> Tensor:
+    """Words of tiles, int32 [..., T, bits, 16] -> integers, int32 [..., T, 32, 16]."""
+    found, start = None, 0
+    for field, lowest in fields(bits):
+        members = ROWS // field
+        own = words[..., start : start + field, :].unsqueeze(-2)
+        part = (own >> numbers(members, field, 1, words.device)) & ((1 << field) - 1)
+        part = part.reshape(*words.shape[:-2], ROWS, LANES) << lowest
+        found, start = part if found is None else found | part, start + field
+    assert found is not None
+    return found
 
 
-@compiled
-def _add_planes(out: Tensor, words: Tensor) -> None:
-    """int32 [..., n, b, W] -> [..., 32, W]."""
-    out.copy_(_planes(words).sum((-4, -3), dtype=torch.int32))
+@functools.cache  # by bits, too: they decide how far apart the words of two tiles are
+def _packer(bits: int, field: int, lowest: int) -> CompiledTiles[[Tensor, Tensor], None]:
+    def pack_tiles(values: Tensor, words: Tensor) -> None:
+        words.copy_(join(values, field, lowest))
+
+    return CompiledTiles(pack_tiles)
 
 
-def _folded(x: Tensor, rows: int, columns: int) -> Tensor:
-    """[..., rows columns] -> [..., rows, columns], a view."""
-    return x.view(*x.shape[:-1], rows, columns)
+@functools.cache
+def _unpacker(bits: int, add: bool) -> CompiledTiles[[Tensor, Tensor], None]:
+    def unpack_tiles(words: Tensor, out: Tensor) -> None:
+        out.copy_(out + split(words, bits) if add else split(words, bits))
+
+    return CompiledTiles(unpack_tiles)
 
 
 def _check(wire: Tensor, numel: int, bits: int) -> None:
@@ -82,61 +115,83 @@ def _check(wire: Tensor, numel: int, bits: int) -> None:
         )
 
 
-def _words(wire: Tensor, bits: int, columns: int) -> Tensor:
-    """The planes of each row as int32 [..., b, W]; a copy only where the bytes lie badly."""
-    body = wire[..., : 4 * bits * columns]
-    if body.stride(-1) != 1 or any(step % 4 for step in (body.storage_offset(), *body.stride()[:-1])):
-        body = torch.empty(body.shape, dtype=torch.uint8, device=body.device).copy_(body)
-    return _folded(body.view(torch.int32), bits, columns)
+def tiles_of(wire: Tensor, bits: int, numel: int) -> tuple[Tensor, bool]:
+    """The words of the whole tiles of a message of `numel`: int32 [..., T, bits, 16], and whether they are the wire's own.
+
+    Where the bytes lie so that they cannot be read as words, it is a copy.
+    """
+    body = wire[..., : bits * whole(numel) // 8]
+    own = body.stride(-1) == 1 and not any(step % 4 for step in (body.storage_offset(), *body.stride()[:-1]))
+    if not own:
+        body = buffers.empty_like(body).copy_(body)
+    words = body.view(torch.int32)
+    return words.view(*words.shape[:-1], words.shape[-1] // (bits * LANES), bits, LANES), own
 
 
-def _tail(wire: Tensor, numel: int, bits: int) -> Tensor:
-    """The elements after the planes, int32 [..., t]."""
-    columns, count = numel // PLANES, numel % PLANES
+def pack_tail(values: Tensor, bits: int, wire: Tensor) -> None:
+    """Integers [..., t] behind the tiles -> the last bytes of `wire`."""
+    count = values.shape[-1]
+    if not count:
+        return
+    places = torch.arange(bits, dtype=torch.int32, device=values.device)
+    string = ((values.to(torch.int32).unsqueeze(-1) >> places) & 1).flatten(-2)
+    string = functional.pad(string, (0, -bits * count % 8))
+    eight = torch.arange(8, dtype=torch.int32, device=values.device)
+    packed = (string.view(*string.shape[:-1], -1, 8) << eight).sum(-1)
+    wire[..., wire.shape[-1] - packed.shape[-1] :].copy_(packed)
+
+
+def unpack_tail(wire: Tensor, bits: int, count: int) -> Tensor:
+    """The last `count` integers of a message, which lie behind its tiles: int32 [..., count]."""
     eight = torch.arange(8, dtype=torch.int32, device=wire.device)
-    string = ((wire[..., 4 * bits * columns :].to(torch.int32).unsqueeze(-1) >> eight) & 1).flatten(-2)
+    own = wire[..., wire.shape[-1] - wire_bytes(count, bits) :].to(torch.int32)
+    string = ((own.unsqueeze(-1) >> eight) & 1).flatten(-2)[..., : bits * count]
     places = torch.arange(bits, dtype=torch.int32, device=wire.device)
-    return (_folded(string[..., : bits * count], count, bits) << places).sum(-1, dtype=torch.int32)
+    return (string.view(*string.shape[:-1], count, bits) << places).sum(-1, dtype=torch.int32)
 
 
 def pack(values: Tensor, bits: int, wire: Tensor) -> None:
     """Integers [..., d] of any integer dtype -> wire, uint8 [..., ceil(bits d / 8)]."""
     numel = values.shape[-1]
     _check(wire, numel, bits)
-    columns, count = numel // PLANES, numel % PLANES
-    places = torch.arange(bits, dtype=torch.int32, device=values.device)
-    body = 4 * bits * columns
-    if columns:
-        rows = _folded(values[..., : PLANES * columns], PLANES, columns)
-        words = torch.empty((*values.shape[:-1], bits, columns), dtype=torch.int32, device=values.device)
-        _pack_planes(rows, places.unsqueeze(-1), words)
-        wire[..., :body].copy_(words.flatten(-2).view(torch.uint8))
-    if count:
-        last = values[..., PLANES * columns :].to(torch.int32)
-        string = functional.pad(((last.unsqueeze(-1) >> places) & 1).flatten(-2), (0, -bits * count % 8))
-        eight = torch.arange(8, dtype=torch.int32, device=values.device)
-        wire[..., body:].copy_((_folded(string, -1, 8) << eight).sum(-1))
+    inside = whole(numel)
+    if inside:
+        for own, target in rows(values[..., :inside], wire):
+            words, direct = tiles_of(target, bits, numel)
+            start = 0
+            for field, lowest in fields(bits):
+                shape = (*own.shape[:-1], inside // TILE, field, ROWS // field, LANES)
+                _packer(bits, field, lowest)(own.view(shape), words[..., start : start + field, :])
+                start += field
+            if not direct:
+                target[..., : bits * inside // 8].copy_(words.flatten(-3).view(torch.uint8))
+    pack_tail(values[..., inside:], bits, wire)
 
 
 def unpack(wire: Tensor, bits: int, out: Tensor) -> None:
     """Wire -> `out` [..., d], in an integer dtype that holds `bits` bits."""
     numel = out.shape[-1]
     _check(wire, numel, bits)
-    columns = numel // PLANES
-    if columns:
-        target = _folded(out[..., : PLANES * columns], PLANES, columns)
-        _unpack_planes(target, _words(wire, bits, columns))
-    if numel % PLANES:
-        out[..., PLANES * columns :].copy_(_tail(wire, numel, bits))
+    inside = whole(numel)
+    if inside:
+        for own, target in rows(wire, out[..., :inside]):
+            _unpacker(bits, False)(tiles_of(own, bits, numel)[0], _tiled(target))
+    if inside < numel:
+        out[..., inside:].copy_(unpack_tail(wire, bits, numel - inside))
 
 
 def add_up(wire: Tensor, bits: int, total: Tensor) -> None:
     """Sum of n messages: wire uint8 [..., n, ceil(bits d / 8)] -> `total`, int32 [..., d]. The sum must fit int32."""
     numel = total.shape[-1]
     _check(wire, numel, bits)
-    columns = numel // PLANES
-    if columns:
-        target = _folded(total[..., : PLANES * columns], PLANES, columns)
-        _add_planes(target, _words(wire, bits, columns))
-    if numel % PLANES:
-        total[..., PLANES * columns :].copy_(_tail(wire, numel, bits).sum(-2, dtype=torch.int32))
+    inside = whole(numel)
+    for rank in range(wire.shape[-2]) if inside else ():
+        for own, target in rows(wire[..., rank, :], total[..., :inside]):
+            _unpacker(bits, rank > 0)(tiles_of(own, bits, numel)[0], _tiled(target))
+    if inside < numel:
+        total[..., inside:].copy_(unpack_tail(wire, bits, numel - inside).sum(-2, dtype=torch.int32))
+
+
+def _tiled(x: Tensor) -> Tensor:
+    """[..., 512 T] -> [..., T, 32, 16], a view."""
+    return x.view(*x.shape[:-1], x.shape[-1] // TILE, ROWS, LANES)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from reference_impls.codecs import packed_integers as packing
-from reference_impls.codecs import signs
+from tests.support import require_compiler
 
 WIDTHS = range(2, 17)
 
@@ -29,19 +29,24 @@ def packed(values, bits):
 
 def oracle(values, bits):
     """The documented format with Python integers."""
-    columns = len(values) // 32
-    words = [0] * (bits * columns)
-    for i, value in enumerate(values[: 32 * columns]):
-        for k in range(bits):
-            words[k * columns + i % columns] |= (value >> k & 1) << (i // columns)
-    string = sum(value << (bits * j) for j, value in enumerate(values[32 * columns :]))
-    tail = string.to_bytes(math.ceil(bits * (len(values) % 32) / 8), "little")
+    tiles = len(values) // 512
+    words = [0] * (16 * bits * tiles)
+    for i, value in enumerate(values[: 512 * tiles]):
+        row, lane, lowest, first = i % 512 // 16, i % 16, 0, 16 * bits * (i // 512)
+        for field in (16, 8, 4, 2, 1):
+            if bits & field:
+                members = 32 // field
+                part = value >> lowest & ((1 << field) - 1)
+                words[first + 16 * (row // members) + lane] |= part << (field * (row % members))
+                lowest, first = lowest + field, first + 16 * field
+    string = sum(value << (bits * j) for j, value in enumerate(values[512 * tiles :]))
+    tail = string.to_bytes(math.ceil(bits * (len(values) % 512) / 8), "little")
     return list(b"".join(word.to_bytes(4, "little") for word in words) + tail)
 
 
 @pytest.mark.parametrize("bits", WIDTHS)
 def test_format_and_round_trip(bits):
-    for d in (*range(68), 96, 1003):
+    for d in (*range(36), 67, 511, 512, 513, 1024, 1603):
         values = integers(d, bits=bits, seed=d)
         wire = packed(values, bits)
         assert wire.numel() == packing.wire_bytes(d, bits) == math.ceil(bits * d / 8)
@@ -54,42 +59,42 @@ def test_format_and_round_trip(bits):
 
 @pytest.mark.parametrize("bits", [17, 24, 30, 31])
 def test_wider_integers_still_round_trip(bits):
-    values = integers(67, bits=bits)
+    values = integers(579, bits=bits)
     wire = packed(values, bits)
     assert wire.tolist() == oracle(values.tolist(), bits)
-    out = torch.empty(67, dtype=torch.int32)
+    out = torch.empty(579, dtype=torch.int32)
     packing.unpack(wire, bits, out)
     assert torch.equal(out, values)
 
 
 def test_golden_bytes():
-    assert packing.WIRE_VERSION == 1
+    assert packing.WIRE_VERSION == 2
     assert packed(torch.tensor([5, 2, 7]), 3).tolist() == [0b11010101, 0b1]  # 111 010 101, lowest first
     assert packed(torch.tensor([0x234, 0x1FF, 1]), 10).tolist() == [0x34, 0xFE, 0x17, 0x00]
-    values = torch.zeros(65, dtype=torch.int32)  # W = 2: four words, then one element
-    values[0], values[3], values[63], values[64] = 1, 2, 3, 2
-    assert packed(values, 2).tolist() == [1, 0, 0, 0, 0, 0, 0, 0x80, 0, 0, 0, 0, 2, 0, 0, 0x80, 2]
-
-
-@pytest.mark.parametrize("d", [0, 7, 32, 67, 200])
-def test_one_bit_is_the_format_of_signs(d):
-    bits = integers(d, bits=1, seed=d)
-    expected = torch.empty(signs.wire_bytes(d), dtype=torch.uint8)
-    signs.pack(bits.bool(), expected)
-    assert torch.equal(packed(bits, 1), expected)
+    values = torch.zeros(513, dtype=torch.int32)  # a tile of 3 * 64 bytes, then one element
+    values[0], values[17], values[511], values[512] = 0b101, 0b110, 0b011, 0b100
+    wire = packed(values, 3).tolist()
+    assert {i: byte for i, byte in enumerate(wire) if byte} == {
+        0: 0b01,  # row 0, lane 0: the low two bits
+        4: 0b10 << 2,  # row 1, lane 1
+        127: 0b11 << 6,  # row 31, lane 15: the last word of the field of two bits
+        128: 0b1,  # row 0, lane 0: the third bit
+        132: 0b1 << 1,  # row 1, lane 1
+        192: 0b100,
+    }
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 8])
 @pytest.mark.parametrize("bits", [2, 3, 7, 16])
 def test_messages_add_up(n, bits):
-    for d in (1, 31, 32, 67, 320):
+    for d in (1, 31, 512, 1100):
         values = integers(3, n, d, bits=bits, seed=n + d)
         total = torch.full((3, d), -1, dtype=torch.int32)
         packing.add_up(packed(values, bits), bits, total)
         assert torch.equal(total, values.sum(1, dtype=torch.int32))
 
 
-@pytest.mark.parametrize("d", [1, 31, 40, 67, 133])
+@pytest.mark.parametrize("d", [1, 31, 512, 700])
 def test_rows_pack_as_they_would_alone(d):
     values = integers(3, 2, d, bits=5, seed=d)
     wire = packed(values, 5)
@@ -100,9 +105,9 @@ def test_rows_pack_as_they_would_alone(d):
 
 
 def test_a_wire_that_starts_anywhere():
-    values = integers(100, bits=6)
+    values = integers(1100, bits=6)
     for offset in range(5):
-        buffer = torch.zeros(offset + packing.wire_bytes(100, 6), dtype=torch.uint8)
+        buffer = torch.zeros(offset + packing.wire_bytes(1100, 6), dtype=torch.uint8)
         packing.pack(values, 6, buffer[offset:])
         out = torch.empty_like(values)
         packing.unpack(buffer[offset:], 6, out)
@@ -123,3 +128,23 @@ def test_what_is_refused():
         packing.unpack(torch.empty(4, dtype=torch.uint8), 32, torch.empty(1, dtype=torch.int32))
     with pytest.raises(ValueError, match="1 to 31"):
         packing.add_up(torch.empty(1, 0, dtype=torch.uint8), 0, torch.empty(1, dtype=torch.int32))
+
+
+@pytest.mark.parametrize("bits", [1, 4, 9, 19])
+def test_large_vectors_pack_the_same_compiled(bits, monkeypatch):
+    """One row and two of them, with a tail; the eager path is the oracle."""
+    require_compiler()
+    for shape in ((70_001,), (2, 70_001)):
+        values = integers(*shape, bits=bits, seed=bits)
+        outs = []
+        for compile_ in ("1", "0"):
+            monkeypatch.setenv("BANDWISE_COMPILE", compile_)
+            wire = packed(values, bits)
+            out = torch.empty_like(values)
+            packing.unpack(wire, bits, out)
+            total = torch.empty_like(values[..., :])
+            packing.add_up(torch.stack([wire, wire], -2), bits, total)
+            assert torch.equal(out, values)
+            assert torch.equal(total, 2 * values)
+            outs.append(wire)
+        assert torch.equal(*outs)
