@@ -11,55 +11,87 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import reference_impls.codecs
 from reference_impls import info, list_algorithms
-from suite.micro.cases import CODECS
-from suite.micro.codecs import TimeDecode, TimeEncode, TrackCodec
+from suite.micro.cases import CODECS, VERBS, build
+from suite.micro.codecs import TimeAccumulate, TimeDecode, TimeEncode, TrackCodec, TrackMemory
+from suite.micro.exchanges import REDUCERS, STARTS_IN_FULL, TimeExchange, TrackExchange
+from suite.micro.memory import LARGE, changes, large_bytes, peak_bytes
 from suite.micro.steps import METHODS, NOT_TIMED, TimeStep, TrackStep
 
 ROOT = Path(__file__).resolve().parent.parent
 # Modules of reference_impls.codecs that are no codec of their own but parts of others.
 PARTS = {
-    "block_levels", "blocks", "codec", "count_sketch", "dct", "hadamard", "lookup", "low_rank", "nibbles", "packed_integers",
-    "scaled_rounding", "selection", "sums", "trits",
+    "block_levels", "blocks", "candidates", "codec", "dct", "nibbles", "packed_integers", "selection", "sums",
+    "tiles",
 }  # fmt: skip
 MODULES = {
     "signs": "signs",
+    "standard-dithering-4bit": "dithering",
+    "standard-dithering-4bit-global": "dithering",
     "standard-dithering-8bit": "dithering",
+    "standard-dithering-8bit-global": "dithering",
     "exponential-dithering": "exponential",
     "lion-8bit-l1": "lion_integers",
     "scaled-signs": "scaled_signs",
     "equal-levels-4bit": "uniform_levels",
+    "equal-levels-4bit-linf": "uniform_levels",
+    "equal-levels-8bit": "uniform_levels",
     "geometric-levels-4bit": "geometric_levels",
     "natural-9bit": "natural",
+    "ternary-2bit": "dithering",
+    "ternary-trits": "trits",
+    "scaled-rounding-8bit": "scaled_rounding",
+    "thc-4bit": "lookup",
+    "hadamard": "hadamard",
     "min-max-4bit": "min_max",
     "bf16": "halves",
+    "fp16": "halves",
     "top-k-1pct": "sparse",
     "chunk-top-k": "chunk_top_k",
+    "count-sketch": "count_sketch",
+    "low-rank-4": "low_rank",
 }
 NUMEL = 16384
 EXACT_BYTES = {
     "copy": 4 * NUMEL,
     "signs": NUMEL // 8,
+    "standard-dithering-4bit": NUMEL // 2 + 4,
+    "standard-dithering-4bit-global": NUMEL // 2 + 4,
     "standard-dithering-8bit": NUMEL + 4,
+    "standard-dithering-8bit-global": NUMEL + 4,
     "exponential-dithering": NUMEL + 4,
     "lion-8bit-l1": NUMEL,
     "scaled-signs": NUMEL // 8 + 4,
     "equal-levels-4bit": NUMEL // 2 + 4 * (NUMEL // 512),
+    "equal-levels-4bit-linf": NUMEL // 2 + 4 * (NUMEL // 512),
+    "equal-levels-8bit": NUMEL + 4 * (NUMEL // 512),
     "geometric-levels-4bit": NUMEL // 2 + 4 * (NUMEL // 512),
     "natural-9bit": 9 * NUMEL // 8,
+    "ternary-2bit": NUMEL // 4 + 4,
+    "ternary-trits": math.ceil(NUMEL / 5) + 4,
+    "scaled-rounding-8bit": NUMEL,
+    "thc-4bit": NUMEL // 2,
+    "hadamard": 4 * NUMEL,
     "min-max-4bit": NUMEL // 2 + 8 * (NUMEL // 512),
     "bf16": 2 * NUMEL,
+    "fp16": 2 * NUMEL,
     "top-k-1pct": 163 * 4 + math.ceil(163 * 14 / 8),  # places in log2(NUMEL) = 14 bits
     "chunk-top-k": NUMEL // 4096 * (64 * (12 + 2) // 8 + 4),
+    "count-sketch": 4 * 5 * math.ceil(0.009 * NUMEL),
+    "low-rank-4": 4 * 4 * (128 + 128),
 }
 # Relative residuals of the benchmark's vector, whose |x| is a half-normal times a uniform number in 0.05 .. 1.05.
 # signs: sqrt(1 - (E|x|)^2 / E[x^2]) = sqrt(1 - (2/pi) 0.55^2 / 0.3858) = 0.708 within the sample's error.
 RESIDUALS = {
     "copy": (0.0, 0.0),
     "signs": (0.70, 0.72),
+    "standard-dithering-4bit": (0.2, 0.5),
+    "standard-dithering-4bit-global": (0.2, 0.5),
     "standard-dithering-8bit": (0.02, 0.20),
+    "standard-dithering-8bit-global": (0.02, 0.20),
     "exponential-dithering": (0.15, 0.36),
     "lion-8bit-l1": (0.20, 0.45),
     "scaled-signs": (0.70, 0.72),
@@ -67,12 +99,25 @@ RESIDUALS = {
         0.9,
         math.sqrt(math.sqrt(512) / 7),
     ),  # the bound sqrt(block) / levels on the variance
+    "equal-levels-4bit-linf": (0.15, 0.35),
+    "equal-levels-8bit": (0.05, math.sqrt(512) / 127),  # the other bound
     "geometric-levels-4bit": (0.20, 0.45),
     "natural-9bit": (0.20, math.sqrt(1 / 8)),  # the bound 1/8
+    "ternary-2bit": (1.5, 2.5),  # sqrt(max|x| E|x| / E x^2 - 1)
+    "ternary-trits": (1.5, 2.5),
+    "scaled-rounding-8bit": (0.03, 0.10),
+    "thc-4bit": (0.10, 0.35),
+    "hadamard": (0.0, 1e-5),
     "min-max-4bit": (0.10, 0.35),
     "bf16": (1e-3, 2**-8),
+    "fp16": (1e-4, 2**-11),
     "top-k-1pct": (0.85, math.sqrt(1 - 0.01)),  # the bound 1 - k/d
     "chunk-top-k": (0.85, math.sqrt(1 - 64 / 4096)),
+    "count-sketch": (
+        3.0,
+        1 / math.sqrt(0.009),
+    ),  # below that of a single row; far above 1: it is for heavy coordinates
+    "low-rank-4": (0.85, 1.0),
 }
 
 
@@ -112,10 +157,84 @@ def test_timed_codecs_do_work(codec: str) -> None:
     assert decode.case.out.any()
 
 
+@pytest.mark.parametrize("codec", [codec for codec in CODECS if "accumulate" in build(codec, 32).verbs])
+def test_adding_is_decoding_and_an_addition(codec: str) -> None:
+    timed = TimeAccumulate()
+    timed.setup(codec, 4096)
+    case = timed.case
+    case.encode()
+    case.decode()
+    once = case.out * case.scales if codec == "signs" else case.out.clone()
+    case.out.fill_(3.0)
+    timed.time_accumulate(codec, 4096)
+    torch.testing.assert_close(case.out, once + 3.0)
+
+
+def test_what_cannot_add_has_no_number() -> None:
+    with pytest.raises(NotImplementedError, match="does not add"):
+        TimeAccumulate().setup("count-sketch", 4096)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_bytes_that_must_be_touched(codec: str) -> None:
+    """By hand: a copy reads 4 and writes 4 twice; nothing can do with less than reading its vector, or writing it."""
+    case = build(codec, NUMEL)
+    for verb in VERBS:
+        if verb in case.verbs:
+            assert case.touched(verb) >= (4 if verb == "encode" else 1.28)
+    by_hand = {
+        "copy": (12, 12), "signs": (4 + 2 / 8, 8 + 1 / 8), "standard-dithering-8bit-global": (8 + 2 + 8 / NUMEL, None),
+        "bf16": (8, 10),
+    }  # fmt: skip
+    for verb, bytes_ in zip(VERBS, by_hand.get(codec, ()), strict=False):
+        if bytes_ is not None:
+            assert case.touched(verb) == pytest.approx(bytes_)
+
+
 def test_a_slow_path_has_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BANDWISE_COMPILE", "0")
     with pytest.raises(NotImplementedError, match="did not run on the compiled path"):
         TimeEncode().setup("signs", 1048576)
+
+
+def test_allocations_are_seen_though_they_are_given_back() -> None:
+    def run() -> None:
+        for _ in range(2):
+            torch.empty(3 * LARGE, dtype=torch.uint8)
+        torch.empty(100, dtype=torch.uint8)
+
+    assert [size for size in changes(run) if size > 0] == [3 * LARGE, 3 * LARGE, 100]
+    assert large_bytes(run) == 6 * LARGE
+    assert peak_bytes(run) == 3 * LARGE
+
+
+def test_what_is_allocated_shows() -> None:
+    memory = TrackMemory()
+    memory.setup("copy")
+    assert memory.track_allocated("copy") == memory.track_peak("copy") == 0
+    case, numel = memory.case, memory.NUMEL
+    case.encode = lambda: torch.zeros(numel)
+    assert memory.track_allocated("copy") == memory.track_peak("copy") == 4
+
+
+@pytest.mark.parametrize("reducer", ["copy", *REDUCERS])
+def test_exchanges(reducer: str) -> None:
+    """Its mean is one; it sends what its formula says; time and memory can be taken."""
+    track = TrackExchange()
+    track.setup(reducer)
+    if reducer not in STARTS_IN_FULL:
+        assert track.track_error(reducer) <= {"copy": 0.0, "all-reduce": 1e-6, "all-reduce-bf16": 2**-7}.get(
+            reducer, 1.0
+        )
+    expected = {"copy": 0, "all-reduce": 6.0, "all-reduce-bf16": 3.0, "gather-4bit": 3 * (1 / 2 + 4 / 512)}
+    if reducer in expected:
+        assert track.track_wire_bytes_per_element(reducer) == pytest.approx(expected[reducer])
+    timed = TimeExchange()
+    timed.setup(reducer)
+    timed.time_exchange(reducer)
+    if reducer != "copy":
+        assert timed.cluster.parameters(0)[0].any()
+    assert track.track_peak(reducer) >= 0
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -6,6 +6,19 @@ works without a checkout.
 
 from __future__ import annotations
 
-from bandwise.verbs import cluster, doctor, info, list_, plan, report, run, schedule, session, status, sweep
+from bandwise.verbs import (
+    cluster,
+    doctor,
+    info,
+    list_,
+    plan,
+    rates,
+    report,
+    run,
+    schedule,
+    session,
+    status,
+    sweep,
+)
 
-VERBS = (list_, info, schedule, plan, run, sweep, session, status, doctor, cluster, report)
+VERBS = (list_, info, schedule, plan, run, sweep, session, status, doctor, cluster, rates, report)

@@ -1,7 +1,8 @@
 """The codecs as one table of cases, so that every benchmark runs every codec the same way.
 
-A case holds its buffers and knows three things: how to encode, how to decode, and how many bytes went over the wire.
-The control `copy` sends float32 as it is: the time of a codec means something only beside the time of a memory copy.
+A case holds its buffers and knows how to encode, to decode, for most codecs to add what is decoded to what is there
+(`accumulate`, which averaging needs), how many bytes went over the wire, and how many bytes of memory have to be touched
+at least. The control `copy` sends float32 as it is: the time of a codec means something only beside a memory copy.
 
 Benchmarks come from the working tree and the code they measure from the commit under test. What a commit does not have
 yet therefore raises NotImplementedError, which asv shows as "not available" instead of as a failure.
@@ -9,35 +10,62 @@ yet therefore raises NotImplementedError, which asv shows as "not available" ins
 
 from __future__ import annotations
 
+import functools
 import importlib
+import inspect
 from collections.abc import Callable
 from types import ModuleType
 
 import torch
 import torch._inductor.compile_fx
 
-__all__ = ["CODECS", "THREADS", "WORLD_SIZE", "Case", "build", "gradient", "module", "single_thread"]
+__all__ = [
+    "CODECS",
+    "THREADS",
+    "WORLD_SIZE",
+    "Case",
+    "Copy",
+    "build",
+    "decode_adds",
+    "gradient",
+    "module",
+    "single_thread",
+]
 
 # A literal, not a look at the package: the list of an old commit must be the list of today.
 CODECS = (
     "copy",
     "signs",
-    "standard-dithering-8bit",
-    "exponential-dithering",
-    "lion-8bit-l1",
     "scaled-signs",
+    "standard-dithering-4bit",
+    "standard-dithering-4bit-global",
+    "standard-dithering-8bit",
+    "standard-dithering-8bit-global",
     "equal-levels-4bit",
+    "equal-levels-4bit-linf",
+    "equal-levels-8bit",
     "geometric-levels-4bit",
+    "exponential-dithering",
     "natural-9bit",
+    "ternary-2bit",
+    "ternary-trits",
     "min-max-4bit",
+    "lion-8bit-l1",
+    "scaled-rounding-8bit",
+    "thc-4bit",
+    "hadamard",
     "bf16",
+    "fp16",
     "top-k-1pct",
     "chunk-top-k",
+    "count-sketch",
+    "low-rank-4",
 )
+VERBS = ("encode", "decode", "accumulate")
 WORLD_SIZE = 4
 THREADS = 1
-LEVELS = 31  # (2**7 - 1) // WORLD_SIZE, what 8 bits leave to each of four ranks
-HEAD_ROOM = 2  # log2(WORLD_SIZE) doublings on the way to the sum
+FLOAT = 4  # bytes
+_HOMES = ("dense_cases", "sparse_cases")
 
 
 def single_thread() -> None:
@@ -53,17 +81,34 @@ def module(name: str) -> ModuleType:
         raise NotImplementedError(f"{name} does not exist at this commit: {error}") from error
 
 
+@functools.lru_cache(maxsize=1)
 def gradient(numel: int) -> torch.Tensor:
-    """float32 [numel] of the same numbers always, with heavier tails than a normal: most gradients have them."""
+    """float32 [numel] of the same numbers always, with heavier tails than a normal: most gradients have them.
+
+    Cases of one size share it, so nobody may write to it.
+    """
     source = torch.Generator().manual_seed(20260101)
     normal = torch.randn(numel, generator=source)
-    return normal * torch.rand(numel, generator=source).add_(0.05)
+    return normal.mul_(torch.rand(numel, generator=source).add_(0.05))
+
+
+def decode_adds(decode: Callable[..., object]) -> bool:
+    """Whether this decoder can add to what is there (an argument ``add``)."""
+    return "add" in inspect.signature(decode).parameters
 
 
 class Case:
-    """One codec on one vector. x, out: float32 [numel]; wire: what is sent; side_bytes: scales sent beside it."""
+    """One codec on one vector. x, out: float32 [numel]; wire: what is sent; side_bytes: scales sent beside it.
+
+    verbs: what it can do. small_parts: part of its work is on vectors much shorter than x, too short to be compiled for.
+    reads: how often x has to be read to encode it: twice where what is found in all of it must be known before the first
+    element can be written.
+    """
 
     side_bytes = 0
+    verbs: tuple[str, ...] = ("encode", "decode")
+    small_parts = False
+    reads = 1
 
     def __init__(self, numel: int) -> None:
         self.x = gradient(numel)
@@ -79,6 +124,10 @@ class Case:
     def decode(self) -> None:
         raise NotImplementedError
 
+    def accumulate(self) -> None:
+        """`out` += what `wire` decodes to."""
+        raise NotImplementedError(f"{type(self).__name__} does not add")
+
     def restore(self) -> torch.Tensor:
         """`x` as it comes out of the wire, scaled as the method scales it: float32 [numel]."""
         self.encode()
@@ -88,8 +137,23 @@ class Case:
     def sent_bytes(self) -> int:
         return self.wire.numel() * self.wire.element_size() + self.side_bytes
 
+    def touched(self, verb: str) -> float:
+        """Bytes an element between processor and memory that no implementation can avoid, large vectors assumed.
+
+        What is read counts once for each time it must be read; what is written counts twice, since a processor reads a
+        line of the cache before it writes to it; what is added to is read and written. A copy touches 4 + 8.
+        """
+        sent = self.sent_bytes() / max(self.x.numel(), 1)
+        return self.reads * FLOAT + 2 * sent if verb == "encode" else sent + 2 * FLOAT
+
 
 class Copy(Case):
+    """The control. Its source is its own, so that no codec finds its vector in the cache because of it."""
+
+    def __init__(self, numel: int) -> None:
+        super().__init__(numel)
+        self.x = self.x.clone()
+
     def buffer(self, numel: int) -> torch.Tensor:
         return torch.zeros(numel)
 
@@ -100,124 +164,14 @@ class Copy(Case):
         self.out.copy_(self.wire)
 
 
-class Signs(Case):
-    """One bit an element. Its residual is taken against mean |x|, the best scale for signs; votes send no scale."""
-
-    def buffer(self, numel: int) -> torch.Tensor:
-        self.codec = module("reference_impls.codecs.signs")
-        return torch.zeros(self.codec.wire_bytes(numel), dtype=torch.uint8)
-
-    def encode(self) -> None:
-        self.codec.pack_signs(self.x, self.wire, zero=True)
-
-    def decode(self) -> None:
-        self.codec.unpack_signs(self.wire, self.out)
-
-    def restore(self) -> torch.Tensor:
-        return super().restore() * self.x.abs().mean()
-
-
-class Keyed(Case):
-    """A codec that rounds at random on a scale all ranks share."""
-
-    side_bytes = 4
-
-    def __init__(self, numel: int) -> None:
-        super().__init__(numel)
-        randomness = module("reference_impls.randomness")
-        self.key = randomness.Key.of(seed=0, step=0, stage="micro", rank=0)
-        self.scale = self.x.abs().max()
-
-
-class StandardDithering(Keyed):
-    def buffer(self, numel: int) -> torch.Tensor:
-        self.codec = module("reference_impls.codecs.dithering")
-        return torch.zeros(numel, dtype=torch.int8)
-
-    def encode(self) -> None:
-        self.codec.encode(self.x, self.scale, LEVELS, self.key, self.wire)
-
-    def decode(self) -> None:
-        self.codec.decode(self.wire, self.scale, LEVELS, 1, self.out)
-
-
-class ExponentialDithering(Keyed):
-    def buffer(self, numel: int) -> torch.Tensor:
-        self.codec = module("reference_impls.codecs.exponential")
-        return torch.zeros(self.codec.wire_bytes(numel), dtype=torch.uint8)
-
-    def encode(self) -> None:
-        self.codec.encode(self.x, self.scale, HEAD_ROOM, self.key, self.wire)
-
-    def decode(self) -> None:
-        self.codec.decode(self.wire, self.scale, HEAD_ROOM, 1, self.out)
-
-
-class LionIntegers(Case):
-    """Votes in small integers. No scale is sent: a receiver takes the sign of their sum, which is the decoding here."""
-
-    def buffer(self, numel: int) -> torch.Tensor:
-        self.codec = module("reference_impls.codecs.lion_integers")
-        return torch.zeros(numel, dtype=torch.int8)
-
-    def encode(self) -> None:
-        self.codec.encode(self.x, [slice(0, self.x.numel())], "l1", LEVELS, self.wire)
-
-    def decode(self) -> None:
-        self.out.copy_(self.wire.sign())
-
-    def restore(self) -> torch.Tensor:
-        """What the votes say of x, by the scale that made them (gain 0.5)."""
-        self.encode()
-        return self.wire * (self.codec.scale_of(self.x, "l1") / (0.5 * LEVELS))
-
-
-class ByProtocol(Case):
-    """A codec that follows `reference_impls.codecs.codec.Codec`, at its defaults: scales travel inside the message."""
-
-    def __init__(self, numel: int, place: str, name: str) -> None:
-        self.codec = getattr(module(f"reference_impls.codecs.{place}"), name)()
-        self.key = module("reference_impls.randomness").Key.of(seed=0, step=0, stage="micro", rank=0)
-        super().__init__(numel)
-
-    def buffer(self, numel: int) -> torch.Tensor:
-        return torch.zeros(self.codec.wire_bytes(numel), dtype=torch.uint8)
-
-    def encode(self) -> None:
-        self.codec.encode(self.x, self.key, self.wire)
-
-    def decode(self) -> None:
-        self.codec.decode(self.wire, self.out)
-
-
-def _by_protocol(place: str, name: str) -> Callable[[int], Case]:
-    return lambda numel: ByProtocol(numel, place, name)
-
-
-_CASES: dict[str, Callable[[int], Case]] = dict(
-    zip(
-        CODECS,
-        (
-            Copy,
-            Signs,
-            StandardDithering,
-            ExponentialDithering,
-            LionIntegers,
-            _by_protocol("scaled_signs", "ScaledSigns"),
-            _by_protocol("uniform_levels", "UniformLevels"),
-            _by_protocol("geometric_levels", "GeometricLevels"),
-            _by_protocol("natural", "Natural"),
-            _by_protocol("min_max", "MinMax"),
-            _by_protocol("halves", "Halves"),
-            _by_protocol("sparse", "TopK"),
-            _by_protocol("chunk_top_k", "ChunkTopK"),
-        ),
-        strict=True,
-    )
-)
-
-
-def build(codec: str, numel: int) -> Case:
-    """The case of a name in `CODECS` on a vector of `numel` elements."""
-    single_thread()
-    return _CASES[codec](numel)
+def build(codec: str, numel: int, threads: int = THREADS) -> Case:
+    """The case of a name in `CODECS` on a vector of `numel` elements, to be run on this many threads."""
+    torch.set_num_threads(threads)
+    if codec == "copy":
+        return Copy(numel)
+    for home in _HOMES:
+        cases = importlib.import_module(f".{home}", __package__).CASES
+        if codec in cases:
+            case: Case = cases[codec](numel)
+            return case
+    raise KeyError(codec)

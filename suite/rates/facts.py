@@ -1,0 +1,91 @@
+"""What a table of rates was measured on: a small JSON file beside it. Nothing of the machine's name or paths."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from reference_impls.compilation import failures
+from suite.analysis.columns import Table
+from suite.analysis.tables import Row, table_path, write_table
+from suite.runs.provenance import provenance
+from suite.runs.store import dump, write_atomic
+from suite.timing.load import Load, Meter, allocator
+
+__all__ = ["Watch", "compiler", "facts_path", "read_facts", "write_rates"]
+
+_COMPILERS: Final = ("g++", "clang++", "c++")
+
+
+class Watch:
+    """From its making on: how long it takes, and who else uses the machine."""
+
+    def __init__(self) -> None:
+        self._meter = Meter(cpu=family_seconds)
+        self._meter.find()
+        self._before = self._meter.snapshot()
+        self._started = time.monotonic()
+
+    def facts(self, threads: int) -> dict[str, Any]:
+        """All that is recorded."""
+        self._meter.find()  # compilers have been started since
+        load: Load = self._meter.since(self._before)
+        return {
+            "ended": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "took_s": round(time.monotonic() - self._started, 1),
+            "threads": threads,
+            "compiler": compiler(),
+            "not_compiled": failures(),
+            "allocator": allocator(dict(os.environ)),
+            "foreign_share": round(load.foreign_share, 4),
+            "steal_share": round(load.steal_share, 4),
+            "load_average": load.load_average,
+            "gpu": "not measured",
+            "provenance": provenance(),
+        }
+
+
+def family_seconds(pid: int) -> float:
+    """CPU seconds of a process and of its children that have ended. Raises OSError once it is gone."""
+    text = Path("/proc", str(pid), "stat").read_text(encoding="utf-8")
+    own_and_children = [int(number) for number in text.rpartition(")")[2].split()[11:15]]
+    return sum(own_and_children) / os.sysconf("SC_CLK_TCK")
+
+
+def compiler() -> str | None:
+    """First line of the C++ compiler's own word on its version; None where there is none."""
+    chosen = os.environ.get("CXX")
+    name = next((name for name in ([chosen] if chosen else _COMPILERS) if shutil.which(name)), None)
+    if name is None:
+        return None
+    said = subprocess.run([name, "--version"], capture_output=True, text=True, check=False).stdout
+    return re.sub(r"^\S*/", "", said.splitlines()[0]) if said else Path(name).name
+
+
+def facts_path(results_root: Path, table: Table) -> Path:
+    """Where the facts of a table lie: tables/v1/<suffix>-facts.json."""
+    path = table_path(results_root, table)
+    return path.with_name(f"{path.stem}-facts.json")
+
+
+def read_facts(results_root: Path, table: Table) -> dict[str, Any] | None:
+    """The facts of a table, None where it has not been measured."""
+    try:
+        found: dict[str, Any] = json.loads(facts_path(results_root, table).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return found
+
+
+def write_rates(results_root: Path, table: Table, rows: list[Row], facts: dict[str, Any]) -> Path:
+    """The table and its facts."""
+    path = write_table(table_path(results_root, table), table, rows)
+    write_atomic(facts_path(results_root, table), dump(facts, indent=1) + "\n")
+    return path

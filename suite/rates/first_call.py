@@ -1,0 +1,116 @@
+"""What newcomers wait for: the first call of every codec, with an empty cache of the compiler on disk, and with a full one.
+
+Each is a process of its own, since a process compiles once: `python -m suite.rates.first_call` runs all cases at one
+length, then at others, and prints JSON. No graph may be compiled for these: lengths are data.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from suite.analysis.tables import Row
+from suite.rates import bars
+
+__all__ = ["FIRST", "OTHERS", "compile_rows", "in_this_process"]
+
+FIRST: Final = 131_072
+OTHERS: Final = (70_001, 99_968, 131_071, 1_000_003, 1_048_576)
+"""Further lengths: odd ones, multiples of what is packed together, powers of two, all long enough to be compiled for."""
+
+_CHECKOUT: Final = Path(__file__).resolve().parents[2]
+_TIMEOUT_S: Final = 900.0
+
+
+class FirstCallError(RuntimeError):
+    """The process that was to compile did not end well."""
+
+
+def compile_rows(threads: int, show: Callable[[str], None] = lambda line: None) -> list[Row]:
+    """Rows of `rates-compile`: a process with an empty cache, then one with what that left."""
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="bandwise-compiler-") as folder:
+        for cache, bar in (("cold", bars.COLD_S), ("warm", bars.WARM_S)):
+            show(f"first calls, {cache} cache")
+            rows += _rows(cache, bar, _another_process(folder, threads))
+    return rows
+
+
+def _another_process(folder: str, threads: int) -> dict[str, dict[str, Any]]:
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder}
+    done = subprocess.run(
+        [sys.executable, "-m", "suite.rates.first_call", str(threads)],
+        cwd=_CHECKOUT, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise FirstCallError(
+            f"the process of first calls failed: {(done.stderr.strip() or 'no word').splitlines()[-1]}"
+        )
+    found: dict[str, dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def _rows(cache: str, bar: float, found: dict[str, dict[str, Any]]) -> list[Row]:
+    rows: list[Row] = [
+        {"cache": cache, "case": case, "first_s": cells["first_s"], "bar": None, "sizes": cells["sizes"],
+         "recompiled": cells["recompiled"], "met": None}
+        for case, cells in found.items()
+    ]  # fmt: skip
+    total = sum(cells["first_s"] for cells in found.values())
+    again = sum(cells["recompiled"] for cells in found.values())
+    sizes = max(cells["sizes"] for cells in found.values())
+    met = "yes" if total <= bar and not again else "no"
+    whole = {"first_s": total, "bar": bar, "sizes": sizes, "recompiled": again, "met": met}
+    return [*rows, {"cache": cache, "case": "all", **whole}]
+
+
+def in_this_process(threads: int) -> dict[str, dict[str, Any]]:
+    """Seconds of first calls by case, and how often other lengths were compiled for."""
+    import torch
+
+    start = time.perf_counter()
+    from suite.micro.cases import CODECS, build, gradient  # imports the compiler
+
+    found = {"imports": {"first_s": time.perf_counter() - start, "sizes": 0, "recompiled": 0}}
+    from suite.rates.codecs import operations
+
+    torch.set_num_threads(threads)
+    for name in CODECS[1:]:
+        gradient(FIRST)
+        start = time.perf_counter()
+        doing = operations(build(name, FIRST, threads))
+        for _, run in doing:
+            run()
+        first = time.perf_counter() - start
+        start = time.perf_counter()
+        for _, run in doing:
+            run()
+        again = time.perf_counter() - start
+        before = graphs()
+        for numel in OTHERS:
+            for _, run in operations(build(name, numel, threads)):
+                run()
+        found[name] = {
+            "first_s": max(first - again, 0.0),
+            "sizes": len(OTHERS),
+            "recompiled": graphs() - before,
+        }
+    return found
+
+
+def graphs() -> int:
+    """Graphs that torch compiled in this process so far."""
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(in_this_process(int(sys.argv[1]))))

@@ -1,0 +1,142 @@
+"""How many worker-steps a second a simulated training makes, against the same training on real gloo processes.
+
+Both are timed as training runs are carried out: `suite.runs.local` with a worker process a core and one thread each,
+gradients of all workers of a group from one batched call, against `suite.runs.launch` with a process a rank, on the same
+cores. Counted is the time from the first evaluation of a run to its last: neither the start of processes nor the
+first steps, in which codecs are compiled, which would flatter the simulation. Runs of the two come in turns.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, median_interval
+from suite.runs.launch import launch
+from suite.runs.local import run_local
+from suite.runs.resolve import make_spec, resolve_algorithm, resolve_workload
+from suite.runs.spec import Rate, RunSpec
+from suite.runs.store import Store
+from suite.workloads import get
+
+__all__ = ["BAR", "LEARNING_RATES", "SimulatedAgainstGloo", "simulated_against_gloo"]
+
+BAR: Final = 10.0
+"""Simulated worker-steps a second over those of as many gloo processes."""
+
+WORKLOAD: Final = "digits-mlp"
+
+LEARNING_RATES: Final[Mapping[str, float]] = MappingProxyType(
+    {"allreduce-sgd": 0.05, "lion-cub-1bit": 1e-4, "apmsqueeze": 1e-3}
+)
+"""Rates at which nothing diverges, since a run that has diverged is over."""
+
+
+class UntimedRunError(RuntimeError):
+    """A run ended in another way than by its last step, or was too short to be timed."""
+
+
+@dataclass(frozen=True)
+class SimulatedAgainstGloo:
+    """Worker-steps a second, repetition by repetition. seeds: runs that were simulated side by side."""
+
+    method: str
+    n: int
+    steps: int
+    seeds: int
+    simulated: tuple[float, ...]
+    gloo: tuple[float, ...]
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """Simulated over gloo, of neighbouring runs."""
+        return tuple(own / real for own, real in zip(self.simulated, self.gloo, strict=True))
+
+    @property
+    def interval(self) -> Interval | None:
+        """The median ratio with its interval; None for fewer repetitions than an interval needs."""
+        return median_interval(self.ratios) if len(self.ratios) >= MINIMUM_FOR_INTERVAL else None
+
+
+def simulated_against_gloo(
+    method: str,
+    n: int = 8,
+    steps: int = 160,
+    repeats: int = 6,
+    *,
+    seeds: int = 1,
+    options: Mapping[str, Any] | None = None,
+) -> SimulatedAgainstGloo:
+    """Train `method` on the default workload, simulated and on `n` gloo processes in turns.
+
+    seeds: runs of a sweep that are simulated together; gloo trains one at a time. options: of the method.
+    Raises `UntimedRunError` when a run fails or diverges.
+    """
+    own = [_spec(method, n, steps, seed, "simulated", options or {}) for seed in range(seeds)]
+    real = _spec(method, n, steps, 0, "gloo", options or {})
+    simulated, gloo = [], []
+    for _ in range(repeats):
+        gloo.append(n * _gloo_steps(real))
+        simulated.append(n * _simulated_steps(own))
+    return SimulatedAgainstGloo(method, n, steps, seeds, tuple(simulated), tuple(gloo))
+
+
+class _Marks:
+    """When how many steps were complete."""
+
+    def __init__(self) -> None:
+        self._marks: list[tuple[int, float]] = []
+
+    def __call__(self, steps: int) -> None:
+        if steps and (not self._marks or steps > self._marks[-1][0]):
+            self._marks.append((steps, time.perf_counter()))
+
+    def rate(self) -> float:
+        """Steps a second from the first mark to the last."""
+        if len(self._marks) < 2:
+            raise UntimedRunError("a run ended before its second evaluation: give more steps")
+        (first, start), (last, end) = self._marks[0], self._marks[-1]
+        return (last - first) / (end - start)
+
+
+def _gloo_steps(spec: RunSpec) -> float:
+    """Steps a second of a run on real processes."""
+    marks = _Marks()
+    outcome = launch(spec, 1, marks)
+    _check(outcome.status.state, outcome.status.reason)
+    return marks.rate()
+
+
+def _simulated_steps(specs: Sequence[RunSpec]) -> float:
+    """Steps of single runs a second in a sweep of these."""
+    marks = _Marks()
+    with tempfile.TemporaryDirectory() as folder:
+        tally = run_local(specs, Store(Path(folder)), report=lambda now: marks(now.run_steps))
+    for _, state, reason in tally.failures:
+        _check(state, reason)
+    return marks.rate()
+
+
+def _check(state: str, reason: str) -> None:
+    if state != "done":
+        raise UntimedRunError(f"the run ended as {state}: {reason}")
+
+
+def _spec(method: str, n: int, steps: int, seed: int, backend: str, options: Mapping[str, Any]) -> RunSpec:
+    return make_spec(
+        algorithm=resolve_algorithm(method, options, n, steps),
+        workload=resolve_workload(WORKLOAD, {}, "iid"),
+        sharding="iid",
+        world_size=n,
+        steps=steps,
+        batch_size=get(WORKLOAD).batch_size,
+        lr=Rate("constant", LEARNING_RATES.get(method, 1e-3), 0.0, 0),
+        seed=seed,
+        backend=backend,
+        bucket_bytes=4 << 20,
+    )
