@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from reference_impls import buffers
 from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Traits, option
 from reference_impls.algorithms.compressed_gradient import CompressedGradient
 from reference_impls.codecs.blocks import Norm
@@ -115,6 +116,6 @@ class AdaptiveBits(CompressedGradient):
 def whole_norm(parts: Sequence[Tensor], norm: Norm) -> float:
     """Norm of all parts together; not finite where an element is not."""
     if norm == "linf":
-        return float(torch.stack([part.abs().amax() for part in parts]).amax())
-    squares = [fixed_sum(part.to(torch.float64).square()) for part in parts]
+        return float(torch.stack([torch.stack(part.aminmax()).abs().amax() for part in parts]).amax())
+    squares = [fixed_sum(buffers.empty_like(part, torch.float64).copy_(part).square_()) for part in parts]
     return float(fixed_sum(torch.stack(squares)).sqrt())

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from reference_impls import buffers
 from reference_impls.algorithm import Algorithm, Clock, Shard, Slot, option, replicated
 from reference_impls.algorithms.adaptive_bits import AdaptiveBits
 from reference_impls.codecs.sums import fixed_sum
@@ -62,19 +63,24 @@ class AdaQS(AdaptiveBits):
         return int(counters["bits"])
 
     def update(self, shard: Shard, reduced: Tensor) -> None:
-        shard.state["mean"].lerp_(reduced.to(shard.params.dtype), 1 - self.decay)
-        shard.state["square"].lerp_(reduced.to(shard.params.dtype).square(), 1 - self.decay)
+        own = buffers.empty_like(shard.params).copy_(reduced)
+        shard.state["mean"].lerp_(own, 1 - self.decay)
+        shard.state["square"].lerp_(own.square_(), 1 - self.decay)
         super().update(shard, reduced)
 
     def remember(self, shards: Sequence[Shard], reduced: Sequence[Tensor]) -> Mapping[str, int | float]:
         clock = shards[0].clock
         if (clock.step + 1 - self.warmup_steps) % self.interval:
             return {}
-        means = [s.state["mean"].to(torch.float64).square() for s in shards]
-        squares = [s.state["square"].to(torch.float64) for s in shards]
+        means = [_wide(s.state["mean"]).square_() for s in shards]
+        squares = [_wide(s.state["square"]) for s in shards]
         signal = float(sum(fixed_sum(m) for m in means))
-        noise = float(sum(fixed_sum(v - m) for v, m in zip(squares, means, strict=True)))
+        noise = float(sum(fixed_sum(v.sub_(m)) for v, m in zip(squares, means, strict=True)))
         return {"ratio": math.sqrt(signal / noise) if noise > 0 else math.nan}
 
     def always(self, bits: int) -> Algorithm:
         return self.at_defaults(*_WHEN, min_bits=bits, max_bits=bits)
+
+
+def _wide(x: Tensor) -> Tensor:
+    return buffers.empty_like(x, torch.float64).copy_(x)

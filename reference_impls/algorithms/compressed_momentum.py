@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import wire
+from reference_impls import buffers, wire
 from reference_impls.algorithm import (
     Algorithm,
     Shard,
@@ -26,6 +26,7 @@ from reference_impls.algorithm import (
     per_tensor,
 )
 from reference_impls.collectives import Exchange, Group
+from reference_impls.compilation import compiled
 from reference_impls.errors import UnsupportedError, nearest
 from reference_impls.reducers.compressed_all_reduce import (
     NORMS,
@@ -82,7 +83,7 @@ class CompressedMomentum(Algorithm):
                 )
 
     def compressed_mean(self, shard: Shard, u: Tensor, stage: str) -> Exchange[Tensor]:
-        """The mean of `u` over all ranks, which it consumes, in one bit each way (or exactly)."""
+        """The mean of `u` over all ranks, in one bit each way (or exactly, and in place)."""
         if self.compressor == "none":
             return (yield from shard.world.mean(u, stage))
         errors = shard.state["worker_error"], shard.state["server_error"]
@@ -110,13 +111,33 @@ class CompressedMomentum(Algorithm):
         return "2 (n-1)/n + 64 (n-1)/d" + (" a tensor" if self.scale == "tensor" else "")
 
     def denominator(self, v: Tensor, eps: float) -> Tensor:
-        """sqrt(v) + eps, a new tensor."""
-        return (v + eps).sqrt_() if self.eps_inside_root else v.sqrt().add_(eps)
+        """sqrt(v) + eps, in a buffer of the pool."""
+        out = buffers.empty_like(v)
+        if self.eps_inside_root:
+            return torch.add(v, eps, out=out).sqrt_()
+        return torch.sqrt(v, out=out).add_(eps)
+
+    def moved(self, m: Tensor, v: Tensor, eps: float, correction: float = 1.0) -> Tensor:
+        """m over the `denominator` of v / correction, in a buffer of the pool; 0 where there is no variance.
+
+        There +-scale / eps would be enormous. NaN passes through.
+        """
+        out = buffers.empty_like(m)
+        numbers = torch.tensor([correction, eps], dtype=m.dtype, device=m.device)
+        _move(out, m, v, numbers, self.eps_inside_root)
+        return out
 
 
-def moved(m: Tensor, v: Tensor, denominator: Tensor) -> Tensor:
-    """m / denominator; 0 where there is no variance, since +-scale / eps would be enormous. NaN passes through."""
-    return torch.where(v <= TINY, 0.0, m / denominator)  # NaN is not <=
+@compiled
+def _move(out: Tensor, m: Tensor, v: Tensor, numbers: Tensor, inside: bool) -> None:
+    corrected, eps = v / numbers[0], numbers[1]
+    denominator = (corrected + eps).sqrt() if inside else corrected.sqrt() + eps
+    out.copy_(torch.where(v <= TINY, 0.0, m / denominator))  # NaN is not <=
+
+
+def masked(x: Tensor, v: Tensor) -> Tensor:
+    """`x`, made 0 in place where there is no variance."""
+    return x.masked_fill_(torch.le(v, TINY, out=buffers.empty_like(v, torch.bool)), 0.0)
 
 
 def by_tensor(shard: Shard) -> Iterator[tuple[View, Mapping[str, Any]]]:

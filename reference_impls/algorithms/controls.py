@@ -13,14 +13,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from reference_impls import wire
+from reference_impls import buffers, wire
 from reference_impls.algorithm import Algorithm, Cost, Shard, Slot, Traits, option, per_rank
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
+from reference_impls.algorithms.lion_update import mixed_in, step
 from reference_impls.algorithms.local_updates import LocalUpdates
 from reference_impls.codecs import signs
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
-from reference_impls.reducers.majority import broken
+from reference_impls.reducers.majority import broken, voided
 from reference_impls.schedules.rules import Constant, Rule
 
 
@@ -85,22 +86,20 @@ class OneRankSign(Algorithm):
         return {"momentum": per_rank()}
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
-        u = shard.state["momentum"].clone()
-        for part, h in shard.groups():
-            u[part].lerp_(shard.grads[part], 1 - h["betas"][0])
+        u = mixed_in(shard, shard.state["momentum"], shard.grads)
         body = signs.wire_bytes(shard.d)
-        wire = torch.zeros(body + 1, dtype=torch.uint8, device=u.device)
+        wire = buffers.zeros(body + 1, torch.uint8, u.device)
         if shard.world.rank == 0:
             signs.pack_signs(u, wire[:body], zero=shard.step % 2 == 0)
             wire[body] = broken(u)
         wire = yield from shard.world.sum(wire, "signs")  # the others add zeros
-        direction = torch.empty_like(u)
+        direction = buffers.empty_like(u)
         signs.unpack_signs(wire[:body], direction)
-        return direction.add_(torch.where(wire[body] > 0, torch.nan, 0.0))
+        return voided(direction, wire[body] > 0)
 
     def update(self, shard: Shard, reduced: Tensor) -> None:
         for part, h in shard.groups():
-            shard.params[part].mul_(1 - h["lr"] * h["weight_decay"]).add_(reduced[part], alpha=-h["lr"])
+            step(shard.params[part], reduced[part], h)
             shard.state["momentum"][part].lerp_(shard.grads[part], 1 - h["betas"][1])
 
     def traits(self) -> Traits:

@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
-from reference_impls import wire
+from reference_impls import buffers, wire
 from reference_impls.algorithm import Shard, Traits, option
-from reference_impls.algorithms.lion_update import POLICIES, LionUpdate, SynchronisedLion, verdict
+from reference_impls.algorithms.lion_update import POLICIES, LionUpdate, SynchronisedLion, sign_of, verdict
 from reference_impls.codecs import signs
 from reference_impls.codecs.dithering import levels
 from reference_impls.collectives import Exchange, Group
@@ -133,9 +134,10 @@ class LionUpdateMean(SynchronisedLion):
         one_of("dtype", self.dtype, ("fp32", "bf16"))
 
     def aggregate(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
-        message = u.bfloat16() if self.dtype == "bf16" else u
-        mean = (yield from shard.world.mean(message, "updates")).to(u.dtype)
-        return mean.sign() + 0 * mean  # the sign of NaN is 0
+        if self.dtype != "bf16":
+            return sign_of((yield from shard.world.mean(u, "updates")))
+        message = buffers.empty_like(u, torch.bfloat16).copy_(u)
+        return sign_of(u.copy_((yield from shard.world.mean(message, "updates"))))
 
     def direction_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> float:
         return wire.all_reduce((2 if self.dtype == "bf16" else 4) * wire.elements(shapes), n)

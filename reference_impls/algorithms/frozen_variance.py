@@ -13,9 +13,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import wire
+from reference_impls import buffers, wire
 from reference_impls.algorithm import Cost, Shard, Slot, option, replicated
-from reference_impls.algorithms.compressed_momentum import TINY, moved
+from reference_impls.algorithms.compressed_momentum import TINY, masked
+from reference_impls.algorithms.lion_update import mixed_in
 from reference_impls.algorithms.warm_up import WarmedUp
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.collectives import Exchange, Group
@@ -75,15 +76,13 @@ class FrozenVariance(WarmedUp):
         g = self._with_decay(shard)
         if shard.kind == "warm-up":
             g = yield from shard.world.mean(g, "gradient")
-            return g if self.max_grad_norm is None else g.mul_(_factor(self.max_grad_norm, fixed_sum(g * g)))
+            return g if self.max_grad_norm is None else g.mul_(_factor(self.max_grad_norm, _square(g)))
         if self.max_grad_norm is not None:
-            square = yield from shard.world.mean(fixed_sum(g * g).view(1), "norm")
-            g = g * _factor(self.max_grad_norm, square)
+            square = yield from shard.world.mean(_square(g).view(1), "norm")
+            g = torch.mul(g, _factor(self.max_grad_norm, square), out=buffers.empty_like(g))
         if self.compress == "gradient":
-            return (yield from self.compressed_mean(shard, g.clone(), self.compress))
-        u = shard.state["momentum"].clone()
-        for part, h in shard.groups():
-            u[part].lerp_(g[part], 1 - h["betas"][0])
+            return (yield from self.compressed_mean(shard, g, self.compress))
+        u = mixed_in(shard, shard.state["momentum"], g)
         return (yield from self.compressed_mean(shard, u, self.compress))
 
     def _with_decay(self, shard: Shard) -> Tensor:
@@ -104,21 +103,25 @@ class FrozenVariance(WarmedUp):
             if shard.kind == "warm-up":
                 v[part].mul_(beta2).addcmul_(reduced[part], reduced[part], value=1 - beta2)
             elif self.mask_momentum:
-                m[part] = torch.where(v[part] <= TINY, 0.0, m[part])
+                masked(m[part], v[part])
             correction1 = correction2 = 1.0
             if self.bias_correction:
                 correction1 = 1 - beta1 ** (shard.step + 1)
                 correction2 = self.variance_correction(shard, beta2)
             x = shard.params[part]
-            if self.decay == "decoupled":
+            if self.decay == "decoupled" and h["weight_decay"]:
                 x.mul_(1 - h["lr"] * h["weight_decay"])
-            denominator = self.denominator(v[part] / correction2, h["eps"])
-            x.add_(moved(m[part], v[part], denominator), alpha=-h["lr"] / correction1)
+            x.add_(self.moved(m[part], v[part], h["eps"], correction2), alpha=-h["lr"] / correction1)
 
     def variance_correction(self, shard: Shard, beta2: float) -> float:
         """1 - b2^t, as it was when the variance was last changed."""
         warm = min(shard.step + 1, self.frozen_from)
         return 1 - beta2**warm if warm else 1.0
+
+
+def _square(x: Tensor) -> Tensor:
+    """|x|^2 in a fixed order."""
+    return fixed_sum(torch.mul(x, x, out=buffers.empty_like(x)))
 
 
 def _factor(max_grad_norm: float, square: Tensor) -> Tensor:

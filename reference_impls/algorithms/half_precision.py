@@ -22,7 +22,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from reference_impls import wire
+from reference_impls import buffers, wire
 from reference_impls.algorithm import Cost, Shard, Traits, option
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs import halves
@@ -56,16 +56,17 @@ class HalfPrecision(WithLocalOptimizer):
             return shard.grads
         x = shard.grads.to(torch.float32)
         power = (yield from self._power(shard, x)) if self.format == "fp16" else 0
-        scaled = x * 2.0**power
+        scaled = torch.mul(x, 2.0**power, out=buffers.empty_like(x))
         if self.form == "two-phase":
             mean = yield from two_phase_mean(shard, scaled, Halves(self.format), "gradient")
         else:
-            total = yield from shard.world.sum(scaled.to(FORMATS[self.format]), "gradient")
-            mean = total.to(torch.float32) / shard.world.size
-        return mean * 2.0**-power
+            message = buffers.empty_like(scaled, FORMATS[self.format]).copy_(scaled)
+            total = yield from shard.world.sum(message, "gradient")
+            mean = scaled.copy_(total).div_(shard.world.size)
+        return mean.mul_(2.0**-power)
 
     def _power(self, shard: Shard, x: Tensor) -> Exchange[int]:
-        largest = x.abs().amax().view(1)
+        largest = torch.stack(x.aminmax()).abs().amax().view(1)
         return halves.power_for(float((yield from shard.world.max(largest, "scale"))), shard.world.size)
 
     def traits(self) -> Traits:

@@ -27,7 +27,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from reference_impls import wire
+from reference_impls import buffers, wire
 from reference_impls.algorithm import (
     FOREVER,
     Algorithm,
@@ -46,7 +46,8 @@ from reference_impls.codecs.sums import fixed_sum
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError, one_of
 from reference_impls.reducers.integer_sum import WIDTHS, bytes_sent, integer_sum
-from reference_impls.reducers.shared_scale import Scaling, shared_scale
+from reference_impls.reducers.majority import voided
+from reference_impls.reducers.shared_scale import Scaling, an_element, shared_scale
 
 _UNKNOWN = -1.0  # r of a tensor that has not been seen to move
 _CHOICES = {
@@ -108,13 +109,14 @@ class IntSGD(WithLocalOptimizer):
             factor = self._from_exponent((yield from shared_scale(shard, x, "gradient", self._scaling())), n)
         else:
             factor = self._adaptive(shard)
-        codes = torch.empty(shard.d + 1, dtype=torch.int32, device=x.device)
+        codes = buffers.empty(shard.d + 1, torch.int32, x.device)
         codes[shard.d] = scaled_rounding.encode(
             x, factor, limit, self.rounding, shard.key("gradient-round"), codes[: shard.d]
         )
         total = yield from integer_sum(shard.world, codes, self.bits, limit, "gradient")
-        mean = total[: shard.d].to(torch.float32) / (factor * n)
-        return torch.where(total[shard.d] == 0, mean, torch.nan)
+        mean = buffers.empty_like(x).copy_(total[: shard.d])
+        divisor = torch.mul(factor, n, out=buffers.empty_like(factor))
+        return voided(mean.div_(divisor), total[shard.d] != 0)
 
     def update(self, shard: Shard, reduced: Tensor) -> None:
         super().update(shard, reduced)
@@ -125,13 +127,16 @@ class IntSGD(WithLocalOptimizer):
 
     def synchronize(self, shard: Shard) -> None:
         if self.factor == "adaptive" and self.measure == "movement":
-            self._average(shard, shard.params - shard.scratch("before", shard.d, shard.params.dtype))
+            before = shard.scratch("before", shard.d, shard.params.dtype)
+            self._average(shard, torch.sub(shard.params, before, out=before))
 
     def _average(self, shard: Shard, step: Tensor) -> None:
         """r <- beta r + (1 - beta) |step|^2, tensor by tensor; the first one is taken as it is."""
         for view in shard.views:
             r = shard.state["r"][view.name]
-            square = fixed_sum(step[view.part].double().square()).view(1).to(r.dtype)
+            own = step[view.part]
+            wide = buffers.empty_like(own, torch.float64).copy_(own)
+            square = fixed_sum(wide.square_()).view(1).to(r.dtype)
             r.copy_(torch.where(r == _UNKNOWN, square, self.beta * r + (1 - self.beta) * square))
 
     def _adaptive(self, shard: Shard) -> Tensor:
@@ -153,7 +158,7 @@ class IntSGD(WithLocalOptimizer):
             unknown = unknown.all().view(1)
         factor = self.alpha * (count / (2 * n * r + self.epsilon)).sqrt()
         factor = torch.where(unknown, self.initial_factor, factor).to(torch.float32)
-        return factor if self.scale == "bucket" else factor.repeat_interleave(lengths)
+        return factor if self.scale == "bucket" else an_element(shard, factor)
 
     def _scaling(self) -> Scaling:
         return Scaling("linf", self.scale)

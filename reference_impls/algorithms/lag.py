@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import wire
+from reference_impls import buffers, wire
 from reference_impls.algorithm import (
     Cost,
     Shard,
@@ -61,9 +61,9 @@ class LAG(WithLocalOptimizer):
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         sent, mean, moves = shard.state["sent"], shard.state["mean"], shard.state["moves"]
         self._before(shard).copy_(shard.params)
-        change = shard.grads - sent
+        change = torch.sub(shard.grads, sent, out=buffers.empty_like(sent))
         allowed = self.xi * torch.stack([fixed_sum(squares) for squares in moves.values()]).sum()
-        wants = ~(fixed_sum(change * change) * shard.clock.lr**2 < allowed)  # the first step, too, and NaN
+        wants = ~(_square(change) * shard.clock.lr**2 < allowed)  # the first step, too, and NaN
         votes = yield from shard.world.gather(wants.to(torch.uint8).view(1), "wants")
         for count in shard.state["uploads"].values():
             count.add_(int(votes.sum()))
@@ -71,14 +71,14 @@ class LAG(WithLocalOptimizer):
             change.masked_fill_(~wants, 0.0)
             sent.add_(change)
             mean.add_((yield from shard.world.mean(change, "change")))
-        return torch.clone(mean)
+        return buffers.empty_like(mean).copy_(mean)
 
     def synchronize(self, shard: Shard) -> None:
         before = self._before(shard)
         for view in shard.views:
-            moves, moved = shard.state["moves"][view.name], shard.params[view.part] - before[view.part]
+            moves, moved = shard.state["moves"][view.name], before[view.part]
             moves.copy_(moves.roll(1))
-            moves[0] = fixed_sum(moved * moved)
+            moves[0] = _square(torch.sub(shard.params[view.part], moved, out=moved))
 
     @staticmethod
     def _before(shard: Shard) -> Tensor:
@@ -91,3 +91,8 @@ class LAG(WithLocalOptimizer):
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         least = wire.all_gather(1, n)
         return {"step": (least, least + wire.all_reduce(4 * wire.elements(shapes), n))}
+
+
+def _square(x: Tensor) -> Tensor:
+    """|x|^2 in a fixed order."""
+    return fixed_sum(torch.mul(x, x, out=buffers.empty_like(x)))

@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-import torch
 from torch import Tensor
 
 from reference_impls import wire
-from reference_impls.algorithm import Cost, Shard, Slot, View, option, per_rank
+from reference_impls.algorithm import Cost, Shard, Slot, option, per_rank
 from reference_impls.algorithms.compressed_gradient import CompressedGradient
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
 from reference_impls.reducers.coded_mean import gather_mean, two_phase_mean
+from reference_impls.reducers.parts import joined, spread
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,16 @@ class LargeTensors(CompressedGradient):
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         if shard.kind == "warm-up" or shard.world.size == 1 or not self.smallest:
             return (yield from super().reduce(shard))
-        small = [v for v in shard.views if self._is_small(v.param.shape)]
-        large = [v for v in shard.views if not self._is_small(v.param.shape)]
+        small = [v.part for v in shard.views if self._is_small(v.param.shape)]
+        large = [v.part for v in shard.views if not self._is_small(v.param.shape)]
         out = shard.scratch("mean", shard.d, shard.grads.dtype)
         if small:
-            _spread(out, small, (yield from shard.world.mean(_joined(shard.grads, small), "small")))
+            spread(out, small, (yield from shard.world.mean(joined(shard.grads, small), "small")))
         if large:
-            error = _joined(shard.state["worker_error"], large) if self.error_feedback else None
-            _spread(out, large, (yield from self._coded(shard, _joined(shard.grads, large), error)))
+            error = joined(shard.state["worker_error"], large) if self.error_feedback else None
+            spread(out, large, (yield from self._coded(shard, joined(shard.grads, large), error)))
             if error is not None:
-                _spread(shard.state["worker_error"], large, error)
+                spread(shard.state["worker_error"], large, error)
         return out
 
     def _coded(self, shard: Shard, x: Tensor, error: Tensor | None) -> Exchange[Tensor]:
@@ -82,13 +82,3 @@ class LargeTensors(CompressedGradient):
             assert not isinstance(coded, tuple)  # messages have a length of their own
             found["compressed"] = coded + wire.all_reduce(4 * small, n)
         return found
-
-
-def _joined(x: Tensor, views: Sequence[View]) -> Tensor:
-    return torch.cat([x[v.part] for v in views])
-
-
-def _spread(out: Tensor, views: Sequence[View], x: Tensor) -> None:
-    lengths = [v.part.stop - v.part.start for v in views]
-    for view, piece in zip(views, torch.split(x, lengths), strict=True):
-        out[view.part] = piece

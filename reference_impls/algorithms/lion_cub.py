@@ -25,14 +25,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from reference_impls import wire
+from reference_impls import buffers, wire
 from reference_impls.algorithm import Shard, Traits, option
 from reference_impls.algorithms.lion_update import POLICIES, SynchronisedLion, verdict
 from reference_impls.codecs import lion_integers, signs
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError, one_of
 from reference_impls.reducers import integer_sum
-from reference_impls.reducers.majority import broken, majority, majority_bytes
+from reference_impls.reducers.majority import broken, majority, majority_bytes, voided
+from reference_impls.reducers.parts import joined
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,13 @@ class LionCub(SynchronisedLion):
         group = shard.world
         if self.two_level != "never" and shard.node.size > 1:
             group = shard.cross
-            message = u.to(torch.bfloat16) if self.two_level == "bf16" else u
-            u = (yield from shard.node.mean(message, "updates")).to(u.dtype)
+            if self.two_level == "bf16":
+                message = buffers.empty_like(u, torch.bfloat16).copy_(u)
+                u.copy_((yield from shard.node.mean(message, "updates")))
+            else:
+                u = yield from shard.node.mean(u, "updates")
         small = [view.part for view in shard.views if view.param.numel() < self.fp32_below]
-        exact = torch.cat([u[part] for part in small]) if small else u[:0]
+        exact = joined(u, small)
         direction = yield from self.vote(shard, group, u)
         if small:  # their votes have been sent as well: a few bits more, and one vector for all
             exact = yield from group.mean(exact, "small-updates")
@@ -179,7 +183,7 @@ class LionCubPBit(LionCub):
         if self.shared_scale:
             share = group.max if self.scale in ("linf", "l2-stochastic") else group.mean
             scales = yield from share(scales, "scales")
-        codes = u.new_empty(shard.d + 1, dtype=torch.int8 if self.bits <= 8 else torch.int16)
+        codes = buffers.empty(shard.d + 1, torch.int8 if self.bits <= 8 else torch.int16, u.device)
         codes[-1] = lion_integers.encode(
             u, parts, self.scale, limit, codes[:-1],
             gain=self.gain, scales=scales, key=shard.key("rounding", group=group),
@@ -190,7 +194,7 @@ class LionCubPBit(LionCub):
             total = yield from integer_sum.integer_sum(
                 group, codes, self._sum_bits, limit, "votes", self._sum_form
             )
-        return total[:-1].sign().to(u.dtype).add_(torch.where(total[-1] > 0, torch.nan, 0.0))
+        return voided(u.copy_(total[:-1].sign_()), total[-1] > 0)
 
     @property
     def _sum_form(self) -> integer_sum.Form:

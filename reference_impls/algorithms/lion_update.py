@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from reference_impls import buffers
 from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, option, per_rank
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.collectives import Exchange, Group
@@ -73,16 +74,13 @@ class LionUpdate(Algorithm):
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         if self.local_clip_norm is not None:
             clip(shard.grads, self.local_clip_norm)
-        u = shard.state["momentum"].clone()
-        for part, h in shard.groups():
-            u[part].lerp_(shard.grads[part], 1 - h["betas"][0])
-        return (yield from self.aggregate(shard, u))
+        return (yield from self.aggregate(shard, mixed_in(shard, shard.state["momentum"], shard.grads)))
 
     def update(self, shard: Shard, reduced: Tensor) -> None:
         m = shard.state["momentum"]
         for part, h in shard.groups():
             m[part].lerp_(shard.grads[part], 1 - h["betas"][1])
-            shard.params[part].mul_(1 - h["lr"] * h["weight_decay"]).add_(reduced[part], alpha=-h["lr"])
+            step(shard.params[part], reduced[part], h)
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         return {"step": self.direction_bytes(shapes, n)}
@@ -152,8 +150,31 @@ class SynchronisedLion(LionUpdate):
         return sync + ("; measure: + 2 (n-1)/n x 64" if self.momentum_sync == "selective" else "")
 
 
+def mixed_in(shard: Shard, momentum: Tensor, gradient: Tensor) -> Tensor:
+    """b1 m + (1 - b1) g, group by group, in a buffer of the pool."""
+    u = buffers.empty_like(momentum)
+    for part, h in shard.groups():
+        torch.lerp(momentum[part], gradient[part], 1 - h["betas"][0], out=u[part])
+    return u
+
+
+def sign_of(x: Tensor) -> Tensor:
+    """-1, 0 and 1 in a buffer of the pool; NaN where x is not finite, which a sign alone would lose."""
+    return torch.sign(x, out=buffers.empty_like(x)).add_(x, alpha=0)
+
+
+def step(x: Tensor, direction: Tensor, h: Mapping[str, Any]) -> None:
+    """x <- (1 - lr wd) x - lr direction, in place."""
+    keep = 1 - h["lr"] * h["weight_decay"]
+    if keep != 1:  # a pass over the memory for nothing
+        x.mul_(keep)
+    x.add_(direction, alpha=-h["lr"])
+
+
 def clip(gradient: Tensor, norm: float) -> None:
     """Scale `gradient` so that its 2-norm is at most `norm`; not finite stays not finite."""
-    top = gradient.abs().amax()
-    own = top * fixed_sum((gradient / torch.where(top > 0, top, 1.0)).square()).sqrt()
+    low, high = gradient.aminmax()
+    top = torch.maximum(-low, high)
+    scaled = torch.div(gradient, torch.where(top > 0, top, 1.0), out=buffers.empty_like(gradient))
+    own = top * fixed_sum(scaled.square_()).sqrt()
     gradient.mul_((norm / torch.where(own == 0, 1.0, own)).clamp(max=1.0))

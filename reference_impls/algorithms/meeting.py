@@ -21,7 +21,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import wire
+from reference_impls import buffers, wire
 from reference_impls.algorithm import Cost, Shard, Slot, View, option, replicated
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.codec import Codec
@@ -111,11 +111,15 @@ class Meeting(WithLocalOptimizer):
         elif self.outer_optimizer().is_average and shard.world.size == 1:
             pass  # the mean of one is itself, which anchor - (anchor - x) need not be
         else:
-            progress = shard.state["anchor"] - shard.params
+            progress = self.progress(shard)
             mean = yield from self.carried().mean(shard, progress, "progress")
             self.outer_step(shard, mean)
             shard.params.copy_(shard.state["anchor"])
         yield from self.settle_inner_states(shard)
+
+    def progress(self, shard: Shard) -> Tensor:
+        """What this worker has made of the anchor: anchor - parameters, in a buffer of the pool."""
+        return torch.sub(shard.state["anchor"], shard.params, out=buffers.empty_like(shard.params))
 
     def outer_step(self, shard: Shard, progress: Tensor) -> None:
         """Move the anchor; consumes `progress`."""
@@ -132,9 +136,14 @@ class Meeting(WithLocalOptimizer):
         elif self.inner_policy() == "average":
             kept = [x for view in shard.views for x in _tensors(shard, view)]
             if kept:
-                mean = yield from shard.world.mean(torch.cat([x.reshape(-1) for x in kept]), "inner-state")
-                for x, own in zip(kept, torch.split(mean, [x.numel() for x in kept]), strict=True):
-                    x.copy_(own.view(x.shape))
+                own = buffers.empty(sum(x.numel() for x in kept), kept[0].dtype, kept[0].device)
+                places = [
+                    part.view(x.shape)
+                    for x, part in zip(kept, torch.split(own, [x.numel() for x in kept]), strict=True)
+                ]
+                torch._foreach_copy_(places, kept)
+                yield from shard.world.mean(own, "inner-state")
+                torch._foreach_copy_(kept, places)
 
     def meeting(self) -> dict[str, Any]:
         """The options of a meeting and of the local optimizer: what a timed round must have in common with a real one."""

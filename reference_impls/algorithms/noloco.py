@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
-from reference_impls import wire
+from reference_impls import buffers, wire
 from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, per_rank
 from reference_impls.algorithms.local_updates import ROUNDS, PeriodicAveraging
 from reference_impls.collectives import Exchange, Group
@@ -61,14 +61,17 @@ class NoLoCo(PeriodicAveraging):
 
     def meet(self, shard: Shard) -> Exchange[None]:
         anchor, momentum = shard.state["anchor"], shard.state["outer_momentum"]
-        own = torch.cat([shard.params - anchor, anchor])
+        own = buffers.empty(2 * shard.d, anchor.dtype, anchor.device)
+        torch.sub(shard.params, anchor, out=own[: shard.d])
+        own[shard.d :] = anchor
         other, partner = own, self.partner(shard.clock)
         came = yield from shard.world.send_recv(own, "pair", to=partner, source=partner)
         if came is not None:
             other = came
-        progress, slow = ((own + other) / 2).view(2, shard.d)
+        both = torch.add(own, other, out=buffers.empty_like(own)).div_(2)
+        progress, slow = both.view(2, shard.d)
         momentum.mul_(self.outer_momentum).add_(progress, alpha=self.outer_lr)
-        momentum.add_(slow - anchor, alpha=self.outer_lr)
+        momentum.add_(slow.sub_(anchor), alpha=self.outer_lr)
         anchor.add_(momentum)
         shard.params.copy_(anchor)
         yield from self.settle_inner_states(shard)

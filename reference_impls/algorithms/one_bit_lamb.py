@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from reference_impls import buffers
 from reference_impls.algorithm import (
     Shard,
     Slot,
@@ -34,11 +35,11 @@ from reference_impls.algorithm import (
     replicated,
 )
 from reference_impls.algorithms.compressed_momentum import (
-    TINY,
     by_tensor,
-    moved,
+    masked,
     one_number,
 )
+from reference_impls.algorithms.lion_update import mixed_in
 from reference_impls.algorithms.warm_up import WarmedUp
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.collectives import Exchange, Group
@@ -89,9 +90,8 @@ class OneBitLAMB(WarmedUp):
             return (yield from shard.world.mean(shard.grads, "gradient"))
         if shard.step == self.frozen_from:
             self._fuse(shard)
-        u = shard.state["momentum"].clone()
-        for view, h in by_tensor(shard):
-            u[view.part].lerp_(shard.grads[view.part], 1 - h["betas"][0])
+        u = mixed_in(shard, shard.state["momentum"], shard.grads)
+        for view in shard.views:
             u[view.part].mul_(shard.state["fusion"][view.name])
         return (yield from self.compressed_mean(shard, u, "momentum"))
 
@@ -121,7 +121,7 @@ class OneBitLAMB(WarmedUp):
         beta1, beta2 = h["betas"]
         m, v = state["momentum"].lerp_(g, 1 - beta1), state["variance"]
         v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
-        move = moved(m, v, self.denominator(v, h["eps"])).add_(x, alpha=h["weight_decay"])
+        move = self.moved(m, v, h["eps"]).add_(x, alpha=h["weight_decay"])
         norms = _norm(x), _norm(move)
         ratio = (norms[0] / norms[1]).clamp(self.min_coeff, self.max_coeff)
         ratio = torch.where((norms[0] == 0) | (norms[1] == 0), 1.0, ratio)
@@ -133,13 +133,13 @@ class OneBitLAMB(WarmedUp):
     ) -> Tensor:
         beta1, beta2 = h["betas"]
         m, v, fresh = state["momentum"], state["variance"], state["fresh_variance"]
-        now = torch.where(v <= TINY, 0.0, agreed / state["fusion"])
-        g = (now - beta1 * m).div_(1 - beta1)
+        now = masked(torch.div(agreed, state["fusion"], out=buffers.empty_like(agreed)), v)
+        g = torch.mul(m, beta1, out=buffers.empty_like(m))
+        torch.sub(now, g, out=g).div_(1 - beta1)
         fresh.mul_(beta2).addcmul_(g, g, value=1 - beta2)
         m.copy_(now)
-        denominator = self.denominator(v, h["eps"])
-        move = moved(m, v, denominator)
-        factor = (denominator / self.denominator(fresh, h["eps"])).max()
+        move = self.moved(m, v, h["eps"])
+        factor = self.denominator(v, h["eps"]).div_(self.denominator(fresh, h["eps"])).max()
         if h["weight_decay"]:
             adaptive = _norm(move)
             move.add_(x, alpha=h["weight_decay"])
@@ -156,4 +156,4 @@ class OneBitLAMB(WarmedUp):
 
 def _norm(x: Tensor) -> Tensor:
     """In a fixed order, since replicas must get the same bits on whatever machine."""
-    return fixed_sum(x * x).sqrt()
+    return fixed_sum(torch.mul(x, x, out=buffers.empty_like(x))).sqrt()

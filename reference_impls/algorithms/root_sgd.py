@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from reference_impls import wire
+from reference_impls import buffers, wire
 from reference_impls.algorithm import FOREVER, Algorithm, Clock, Cost, Shard, Slot, Traits, option, replicated
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
@@ -83,7 +83,7 @@ class RootSGD(Algorithm):
 
     def _gradient(self, shard: Shard, gradient: Tensor, x: Tensor) -> Tensor:
         """Of f with its L2 term, a new tensor."""
-        total = gradient.clone()
+        total = buffers.empty_like(gradient).copy_(gradient)
         for part, h in shard.groups():
             if h["weight_decay"]:
                 total[part].add_(x[part], alpha=h["weight_decay"])

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from reference_impls.algorithm import Shard, Slot, Traits, option, per_rank
 from reference_impls.algorithms.distributed_lion import DistributedLionAvg, DistributedLionMaVo
-from reference_impls.algorithms.lion_update import clip
+from reference_impls.algorithms.lion_update import clip, step
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError, one_of
 
@@ -55,7 +55,7 @@ class SignSGD(DistributedLionMaVo):
 
     def update(self, shard: Shard, reduced: Tensor) -> None:
         for part, h in shard.groups():
-            shard.params[part].mul_(1 - h["lr"] * h["weight_decay"]).add_(reduced[part], alpha=-h["lr"])
+            step(shard.params[part], reduced[part], h)
 
     def direction_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> float:
         if self.vote == "average":

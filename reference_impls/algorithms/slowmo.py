@@ -106,7 +106,7 @@ class SlowMo(PeriodicAveraging):
 
     def _alone(self, shard: Shard) -> Exchange[None]:
         """The slow step of a worker that does not average."""
-        self.outer_step(shard, shard.state["anchor"] - shard.params)
+        self.outer_step(shard, self.progress(shard))
         shard.params.copy_(shard.state["anchor"])
         yield from self.settle_inner_states(shard)
 

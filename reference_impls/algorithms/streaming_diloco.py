@@ -101,8 +101,7 @@ class StreamingDiLoCo(Meeting):
             yield from self.meet(shard)
             return
         if self.leaving(done) == own:
-            progress = shard.state["anchor"] - shard.params
-            shard.pending["progress"] = yield from start(self._carry(shard, progress))
+            shard.pending["progress"] = yield from start(self._carry(shard, self.progress(shard)))
         if "progress" in shard.pending and self.leaving(done - self.overlap) == own:
             yield from self._arrive(shard)
 

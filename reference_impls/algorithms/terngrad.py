@@ -23,7 +23,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from reference_impls import wire
+from reference_impls import buffers, wire
 from reference_impls.algorithm import Cost, Shard, Traits, option
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.sums import fixed_mean
@@ -63,7 +63,10 @@ class TernGrad(WithLocalOptimizer):
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         x = shard.grads.to(torch.float32)
         if self.clip:
-            x = torch.cat([clipped(x[view.part], self.clip) for view in shard.views])
+            cut = buffers.empty_like(x)
+            for view in shard.views:
+                cut[view.part] = clipped(x[view.part], self.clip)
+            x = cut
         return (
             yield from standard_mean(
                 shard, x, "gradient", bits=self._bits(shard.world.size), levels=1,
@@ -88,7 +91,8 @@ class TernGrad(WithLocalOptimizer):
 
 def clipped(x: Tensor, deviations: float) -> Tensor:
     """x [d] cut at +-`deviations` population standard deviations (about the mean); as it is if all are equal."""
-    wide = x.to(torch.float64)
-    sigma = fixed_mean((wide - fixed_mean(wide)).square()).sqrt()
+    wide = buffers.empty_like(x, torch.float64).copy_(x)
+    sigma = fixed_mean(wide.sub_(fixed_mean(wide)).square_()).sqrt()
     bound = torch.where(sigma == 0, torch.inf, deviations * sigma).to(x.dtype)
-    return torch.maximum(torch.minimum(x, bound), -bound)
+    out = torch.minimum(x, bound, out=buffers.empty_like(x))
+    return torch.maximum(out, -bound, out=out)

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from reference_impls import wire
+from reference_impls import buffers, wire
 from reference_impls.algorithm import (
     FOREVER,
     Algorithm,
@@ -46,10 +46,9 @@ from reference_impls.algorithm import (
 )
 from reference_impls.algorithms.compressed_momentum import (
     COMPRESSION,
-    TINY,
     CompressedMomentum,
     by_tensor,
-    moved,
+    masked,
     one_number,
 )
 from reference_impls.collectives import Exchange, Group
@@ -145,7 +144,7 @@ class ZeroOneAdam(CompressedMomentum):
         if shard.kind == "variance":
             return shard.world.mean(shard.grads, "gradient")
         if shard.kind == "gradient":
-            return self.compressed_mean(shard, shard.grads.clone(), "gradient")
+            return self.compressed_mean(shard, shard.grads, "gradient")
         m, u = shard.state["momentum"], shard.state["moved"]
         if shard.step == self.local_from:
             self.forget_errors(shard)
@@ -155,7 +154,11 @@ class ZeroOneAdam(CompressedMomentum):
             u[part].add_(m[part], alpha=h["lr"])
         for view, h in by_tensor(shard):
             shard.state["rates"][view.name].add_(h["lr"])
-        return u if shard.kind == "local" else self.compressed_mean(shard, u.clone(), "momentum")
+        return (
+            u
+            if shard.kind == "local"
+            else self.compressed_mean(shard, buffers.empty_like(u).copy_(u), "momentum")
+        )
 
     def update(self, shard: Shard, reduced: Tensor) -> None:
         m, v = shard.state["momentum"], shard.state["variance"]
@@ -166,13 +169,13 @@ class ZeroOneAdam(CompressedMomentum):
             if shard.kind == "variance":
                 v[part].mul_(beta2).addcmul_(reduced[part], reduced[part], value=1 - beta2)
             keep = 1 - h["lr"] * h["weight_decay"]
-            x, denominator = shard.params[part].mul_(keep), self.denominator(v[part], h["eps"])
+            x = shard.params[part].mul_(keep)
             if shard.kind in ("local", "average"):
                 shard.state["anchor"][part].mul_(keep)
             if shard.kind == "average":
-                x.copy_(shard.state["anchor"][part]).sub_(moved(reduced[part], v[part], denominator))
+                x.copy_(shard.state["anchor"][part]).sub_(self.moved(reduced[part], v[part], h["eps"]))
             else:
-                x.add_(moved(m[part], v[part], denominator), alpha=-h["lr"])
+                x.add_(self.moved(m[part], v[part], h["eps"]), alpha=-h["lr"])
         if shard.kind == "average":
             self._begin_round(shard, reduced)
 
@@ -180,8 +183,8 @@ class ZeroOneAdam(CompressedMomentum):
         m, v = shard.state["momentum"], shard.state["variance"]
         for view in shard.views:
             part, rates = view.part, shard.state["rates"][view.name]
-            mean = torch.where(v[part] <= TINY, 0.0, u[part] / rates)
-            m[part] = torch.where(rates == 0, m[part], mean)
+            mean = masked(torch.div(u[part], rates, out=buffers.empty_like(u[part])), v[part])
+            torch.where(rates == 0, m[part], mean, out=m[part])
             rates.zero_()
         shard.state["moved"].zero_()
         shard.state["anchor"].copy_(shard.params)

@@ -9,7 +9,7 @@ it comes from the pool (`reference_impls.buffers`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import torch
 from torch import Tensor
@@ -18,6 +18,9 @@ from reference_impls import buffers
 from reference_impls.collectives import AllGather, AllReduce, AllToAll, Collective, SendRecv
 from reference_impls.drivers.groups import partitions
 from reference_impls.errors import MismatchError, UnsupportedError
+
+_CACHED: Final = 1 << 15
+"""Elements that are added at a time: their sum stays in the processor's cache."""
 
 
 class Lockstep:
@@ -56,14 +59,14 @@ class Lockstep:
 
 
 def _all_reduce(sent: Sequence[Tensor], op: str) -> list[Tensor]:
-    total = sent[0]
-    for other in sent[1:]:
-        if op == "sum":
-            total.add_(other)
-        else:
-            torch.maximum(total, other, out=total)
-    for other in sent[1:]:
-        other.copy_(total)
+    for total, *others in zip(*(torch.split(buffer, _CACHED) for buffer in sent), strict=True):
+        for other in others:
+            if op == "sum":
+                total.add_(other)
+            else:
+                torch.maximum(total, other, out=total)
+        for other in others:
+            other.copy_(total)
     return list(sent)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from reference_impls import buffers
 from reference_impls.errors import UnsupportedError
 
 
@@ -52,8 +53,11 @@ class Lion(torch.optim.Optimizer):
                 if not state:
                     state["momentum"] = torch.zeros_like(param)
                 momentum = state["momentum"]
-                direction = torch.lerp(momentum, param.grad, 1 - beta1).sign_()
-                param.mul_(1 - group["lr"] * group["weight_decay"]).add_(direction, alpha=-group["lr"])
+                direction = buffers.empty_like(momentum)
+                torch.lerp(momentum, param.grad, 1 - beta1, out=direction).sign_()
+                if group["weight_decay"]:
+                    param.mul_(1 - group["lr"] * group["weight_decay"])
+                param.add_(direction, alpha=-group["lr"])
                 momentum.lerp_(param.grad, 1 - beta2)
                 param.add_(momentum, alpha=0)  # 0 x NaN is NaN, which the sign has lost
         return loss

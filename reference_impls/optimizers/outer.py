@@ -73,7 +73,7 @@ class Outer:
             if inner_lr == 0:
                 anchor.sub_(progress, alpha=self.lr)
                 return
-            momentum.add_(progress / inner_lr)
+            momentum.add_(progress.div_(inner_lr))
             anchor.sub_(momentum, alpha=self.lr * inner_lr)
         elif self.kind in ("bmuf", "bmuf-nesterov"):
             momentum.add_(progress, alpha=self.lr)

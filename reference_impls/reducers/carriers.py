@@ -22,7 +22,7 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor
 
-from reference_impls import wire
+from reference_impls import buffers, wire
 from reference_impls.algorithm import Shard, Slot, owned, per_rank
 from reference_impls.codecs import dithering
 from reference_impls.codecs.codec import Codec
@@ -82,8 +82,8 @@ class Plain:
     def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
         if not self.half or shard.world.size == 1:
             return (yield from shard.world.mean(x, stage))
-        total = yield from shard.world.sum(x.to(torch.bfloat16), stage)
-        return total.to(x.dtype).div_(shard.world.size)
+        message = buffers.empty_like(x, torch.bfloat16).copy_(x)
+        return x.copy_((yield from shard.world.sum(message, stage))).div_(shard.world.size)
 
     def sent(self, shapes: Sequence[Sequence[int]], n: int) -> Sequence[float]:
         return (wire.all_reduce((2 if self.half else 4) * wire.elements(shapes), n),)

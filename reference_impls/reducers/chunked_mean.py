@@ -15,7 +15,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from reference_impls import wire
+from reference_impls import buffers, wire
 from reference_impls.algorithm import Shard, Slot, per_rank
 from reference_impls.codecs.chunk_top_k import ChunkTopK
 from reference_impls.codecs.codec import PerTensor
@@ -55,19 +55,20 @@ class ChunkedMean:
             return x
         codec = PerTensor(self.codec, tuple(view.part.stop - view.part.start for view in shard.views))
         error = shard.state["carrier_error"].mul_(self.decay).add_(x)
-        message = torch.empty(codec.wire_bytes(shard.d), dtype=torch.uint8, device=x.device)
-        codec.encode(error.to(torch.float32), shard.key(stage), message)
-        decoded = torch.empty(shard.d, dtype=torch.float32, device=x.device)
+        message = buffers.empty(codec.wire_bytes(shard.d), torch.uint8, x.device)
+        decoded = buffers.empty_like(x, torch.float32)
+        exact = error if error.dtype == decoded.dtype else decoded.copy_(error)
+        codec.encode(exact, shard.key(stage), message)
         codec.decode(message, decoded)
         error.sub_(decoded)
         rows = yield from shard.world.gather(message, stage)
         x.zero_()
-        count = torch.zeros_like(x) if self.senders else None
+        count = buffers.empty_like(x).zero_() if self.senders else None
         for row in rows:
             codec.decode(row, decoded)
             x.add_(decoded)
             if count is not None:
-                count.add_(decoded != 0)
+                count.add_(torch.ne(decoded, 0, out=decoded))
         return x.div_(shard.world.size) if count is None else x.div_(count.clamp_(min=1))
 
     def sent(self, shapes: Sequence[Sequence[int]], n: int) -> Sequence[float]:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from reference_impls import wire
+from reference_impls import buffers, wire
 from reference_impls.algorithm import Shard
 from reference_impls.codecs.codec import Codec
 from reference_impls.collectives import Exchange, Group
@@ -59,7 +59,7 @@ def gather_mean(
         x.add_(worker_error)
     message = _encoded(x, codec, 1, x.numel() if width is None else width, shard.key(stage).at(start))[0]
     if worker_error is not None:
-        torch.sub(x, _decoded(message, codec, x), out=worker_error)
+        _keep_lost(x, message, codec, worker_error)
     return _mean_of((yield from group.gather(message, stage)), codec, x)
 
 
@@ -90,7 +90,7 @@ def two_phase_mean(
     up = _encoded(x, codec, group.size, size, shard.key(f"{stage}-up").at(start))
     if worker_error is not None:
         for own, part, error in zip(up, torch.split(x, size), torch.split(worker_error, size), strict=False):
-            torch.sub(part, _decoded(own, codec, part), out=error)
+            _keep_lost(part, own, codec, error)
     first, last = (min(place * size, x.numel()) for place in (group.rank, group.rank + 1))
     mean = _mean_of((yield from group.all_to_all(up.view(-1), f"{stage}-up")), codec, x[first:last])
     if server_error is not None:
@@ -98,11 +98,11 @@ def two_phase_mean(
         mean.add_(server_error)
     down = _encoded(mean, codec, 1, size, shard.key(f"{stage}-down").at(start + first))[0]
     if server_error is not None:
-        torch.sub(mean, _decoded(down, codec, mean), out=server_error)
+        _keep_lost(mean, down, codec, server_error)
     pieces = yield from group.gather(down, f"{stage}-down")
-    out = torch.empty_like(x)
+    out = buffers.empty_like(x)
     for piece, part in zip(pieces, torch.split(out, size), strict=False):
-        part.copy_(_decoded(piece, codec, part))
+        _decode(piece, codec, part)
     return out
 
 
@@ -116,23 +116,20 @@ def hierarchical_mean(shard: Shard, x: Tensor, stage: str, across: Across) -> Ex
     if node.size == 1:
         return (yield from across(x, 0, x.numel()))
     size = wire.piece(x.numel(), node.size)
-    rows = x.new_zeros(node.size * size)
-    rows[: x.numel()] = x
+    rows = _padded(x, node.size * size)
     pieces = yield from node.all_to_all(rows, f"{stage}-scatter")
     first, last = (min(place * size, x.numel()) for place in (node.rank, node.rank + 1))
-    mine = x.new_zeros(last - first)
+    mine = buffers.zeros(last - first, x.dtype, x.device)
     for piece in pieces:
         mine.add_(piece[: last - first])
     mean = yield from across(mine.div_(node.size), first, size)
-    padded = x.new_zeros(size)
-    padded[: last - first] = mean
-    return (yield from node.gather(padded, f"{stage}-node")).view(-1)[: x.numel()]
+    return (yield from node.gather(_padded(mean, size), f"{stage}-node")).view(-1)[: x.numel()]
 
 
 def _encoded(x: Tensor, codec: Codec, count: int, size: int, key: Key) -> Tensor:
     """[k] -> uint8 [count, wire_bytes(size)]: `count` messages of `size` elements, the last ones shorter or empty."""
-    rows = torch.zeros(count, codec.wire_bytes(size), dtype=torch.uint8, device=x.device)
-    source = x.to(torch.float32)
+    rows = buffers.zeros((count, codec.wire_bytes(size)), torch.uint8, x.device)
+    source = x if x.dtype == torch.float32 else buffers.empty_like(x, torch.float32).copy_(x)
     full = x.numel() // size
     if full:
         offsets = torch.arange(full, dtype=torch.int32).unsqueeze(-1) * torch.tensor(
@@ -145,17 +142,38 @@ def _encoded(x: Tensor, codec: Codec, count: int, size: int, key: Key) -> Tensor
     return rows
 
 
-def _decoded(message: Tensor, codec: Codec, like: Tensor) -> Tensor:
-    """One message -> float32 [k], k and device those of `like`; the message may be longer."""
-    out = torch.empty(like.numel(), dtype=torch.float32, device=like.device)
-    if out.numel():
-        codec.decode(message[: codec.wire_bytes(out.numel())], out)
-    return out
+def _decode(message: Tensor, codec: Codec, out: Tensor) -> None:
+    """One message -> `out`, float [k] of any dtype; the message may be longer."""
+    if not out.numel():
+        return
+    message = message[: codec.wire_bytes(out.numel())]
+    if out.dtype == torch.float32:
+        codec.decode(message, out)
+    else:
+        decoded = buffers.empty_like(out, torch.float32)
+        codec.decode(message, decoded)
+        out.copy_(decoded)
+
+
+def _keep_lost(x: Tensor, message: Tensor, codec: Codec, error: Tensor) -> None:
+    """error <- x - decoded message."""
+    _decode(message, codec, error)
+    torch.sub(x, error, out=error)
 
 
 def _mean_of(messages: Tensor, codec: Codec, like: Tensor) -> Tensor:
     """Mean of the decoded rows of `messages`, added in their order; shape and dtype of `like`."""
-    total = torch.zeros_like(like)
+    total = buffers.zeros(like.shape, like.dtype, like.device)
+    decoded = buffers.empty_like(total)
     for message in messages:
-        total.add_(_decoded(message, codec, like))
+        _decode(message, codec, decoded)
+        total.add_(decoded)
     return total.div_(len(messages))
+
+
+def _padded(x: Tensor, length: int) -> Tensor:
+    """[k] -> [length], filled up with zeros."""
+    out = buffers.empty(length, x.dtype, x.device)
+    out[: x.numel()] = x
+    out[x.numel() :].zero_()
+    return out

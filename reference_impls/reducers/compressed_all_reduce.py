@@ -21,6 +21,7 @@ compresses nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
 from math import prod
 from typing import Final, Literal
@@ -28,11 +29,12 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import wire
+from reference_impls import buffers, wire
 from reference_impls.algorithm import Shard
 from reference_impls.codecs import signs
 from reference_impls.codecs.sums import fixed_sum, root_mean_square
 from reference_impls.collectives import Exchange
+from reference_impls.compilation import compiled
 
 WIRE_VERSION: Final = 1
 Norm = Literal["l2", "l2nz", "l1"]
@@ -53,11 +55,12 @@ def compressed_all_reduce(
 ) -> Exchange[Tensor]:
     """The compressed mean of `u` over all ranks, the same bits on all.
 
-    u: float[d], consumed. worker_error: float[d], per rank. server_error: float[k], owned (`Shard.chunk`). Both are
-    updated. norm: scale of a block of b elements, ``l2`` = |x|_2 / sqrt(b) (keeps the norm), ``l2nz`` the same over the
-    elements that are not 0, ``l1`` = |x|_1 / b (always a contraction). scale: the blocks, on the way up: the chunk of
-    one server, the whole shard, or a tensor; on the way down: the chunk, or what it has of a tensor. pad_error:
-    float[n + 1], per rank, updated: padding takes part, with an error a chunk that it has carried (last: as server).
+    u: float[d], only read (one worker: the answer). worker_error: float[d], per rank. server_error: float[k], owned
+    (`Shard.chunk`). Both are updated. norm: scale of a block of b elements, ``l2`` = |x|_2 / sqrt(b) (keeps the norm),
+    ``l2nz`` the same over the elements that are not 0, ``l1`` = |x|_1 / b (always a contraction). scale: the blocks, on
+    the way up: the chunk of one server, the whole shard, or a tensor; on the way down: the chunk, or what it has of a
+    tensor. pad_error: float[n + 1], per rank, updated: padding takes part, with an error a chunk that it has carried
+    (last: as server).
     """
     world = shard.world
     if world.size == 1:
@@ -65,37 +68,34 @@ def compressed_all_reduce(
     n, d, piece = world.size, shard.d, shard.chunk_size()
     blocks = _Tensors(shard) if scale == "tensor" else None
 
-    u.add_(worker_error)
-    rows = u.new_zeros(n, piece)
-    rows.view(-1)[:d] = u
-    if pad_error is not None:
-        rows.view(-1)[d:] = pad_error[:n].repeat_interleave(piece)[d:]
-    counts = _counts(shard, u, pads=pad_error is not None)
+    rows = buffers.empty((n, piece), u.dtype, u.device)
+    flat = rows.view(-1)
+    torch.add(u, worker_error, out=flat[:d])
+    flat[d:] = 0 if pad_error is None else pad_error[:n].repeat_interleave(piece)[d:]
+    counts = _counts(d, n, piece, pad_error is not None).to(device=u.device, dtype=u.dtype)
     if blocks is not None:
-        scales = blocks.up(u, norm)
+        scales = blocks.up(flat[:d], norm)
     elif scale == "chunk":
         scales = _scale(rows, counts, norm).unsqueeze(-1)
     else:
-        whole = u if pad_error is None else rows.view(-1)
-        scales = _scale(whole, counts.sum(), norm).expand(n, 1)
+        whole = flat[:d] if pad_error is None else flat
+        scales = _scale(whole, counts.sum(), norm).repeat(n).unsqueeze(-1)
     up = _message(rows, scales)
-    decoded = _decoded(up, rows, blocks)
-    torch.sub(u, decoded.view(-1)[:d], out=worker_error)
+    _keep_lost(rows, up, worker_error, blocks)
     if pad_error is not None:
+        last = rows[:, -1] - torch.where(rows[:, -1] >= 0, 1, -1) * _sent(up, piece, u.dtype).squeeze(-1)
         padded = torch.tensor([(r + 1) * piece > d for r in range(n)], device=u.device)
-        pad_error[:n] = torch.where(padded, rows[:, -1] - decoded[:, -1], 0.0)
+        pad_error[:n] = torch.where(padded, last, 0.0)
     received = yield from world.all_to_all(up.view(-1), f"{stage}-up")
 
-    mean = u.new_zeros(1, piece)
+    mean = buffers.zeros((1, piece), u.dtype, u.device)
     mine = shard.chunk()
     real = mine.stop - mine.start
     if blocks is None:
         body = signs.wire_bytes(piece)
-        signs.decode_accumulate(
-            received[:, :body], _scales(received, body).squeeze(-1).to(u.dtype) / n, mean[0]
-        )
+        signs.decode_accumulate(received[:, :body], _sent(received, piece, u.dtype).squeeze(-1) / n, mean[0])
     else:
-        for row in _decoded(received, u.new_empty(n, piece), blocks, world.rank):
+        for row in _decoded(received, rows, blocks, world.rank):
             mean[0].add_(row)
         mean.div_(n)
     mean[0, :real].add_(server_error)
@@ -107,10 +107,10 @@ def compressed_all_reduce(
     down = _message(
         mean, _scale(mean, own, norm).unsqueeze(-1) if blocks is None else blocks.down(mean[0], norm)
     )
-    lost = mean - _decoded(down, mean, blocks, world.rank)
-    server_error.copy_(lost[0, :real])
+    _keep_lost(mean, down, server_error[:real], blocks, world.rank)
     if pad_error is not None and real < piece:
-        pad_error[n] = lost[0, -1]
+        last = mean[0, -1]
+        pad_error[n] = last - torch.where(last >= 0, 1, -1) * _sent(down, piece, u.dtype).squeeze()
     pieces = yield from world.gather(down.view(-1), f"{stage}-down")
     return _decoded(pieces, rows, blocks).view(-1)[:d]
 
@@ -152,18 +152,20 @@ class _Tensors:
             start += length
         return torch.stack([*found, *self._filled(mean, self.parts[self.rank])]).unsqueeze(0)
 
-    def spread(self, scales: Tensor, rank: int | None) -> Tensor:
-        """[m, width] -> [m, piece]: the scale of every element; row r is of piece r, or all are of piece `rank`."""
+    def multiply(self, rows: Tensor, scales: Tensor, rank: int | None) -> None:
+        """rows [m, piece] by scales [m, width], in place; row r is of piece r, or all are of piece `rank`."""
         if rank is not None:
-            return self._spread(scales, self.parts[rank])
-        return torch.cat([self._spread(scales[r : r + 1], parts) for r, parts in enumerate(self.parts)])
+            self._multiply(rows, scales, self.parts[rank])
+            return
+        for r, parts in enumerate(self.parts):
+            self._multiply(rows[r : r + 1], scales[r : r + 1], parts)
 
-    def _spread(self, scales: Tensor, parts: Sequence[tuple[int, int]]) -> Tensor:
-        lengths = [length for _, length in parts]
-        lengths.append(self.piece - sum(lengths))  # padding: the scale of nothing
-        values = torch.cat([scales[:, : len(parts)], torch.zeros_like(scales[:, :1])], dim=1)
-        repeats = torch.tensor(lengths, device=scales.device)
-        return values.repeat_interleave(repeats, dim=1, output_size=self.piece)
+    def _multiply(self, rows: Tensor, scales: Tensor, parts: Sequence[tuple[int, int]]) -> None:
+        start = 0
+        for place, (_, length) in enumerate(parts):
+            rows[:, start : start + length].mul_(scales[:, place : place + 1])
+            start += length
+        rows[:, start:].mul_(0.0)  # padding: the scale of nothing
 
     def _filled(self, like: Tensor, parts: Sequence[tuple[int, int]]) -> list[Tensor]:
         return [like.new_zeros(())] * (self.width - len(parts))
@@ -183,11 +185,11 @@ def _parts(stops: Sequence[int], n: int, piece: int) -> list[list[tuple[int, int
     return found
 
 
-def _counts(shard: Shard, like: Tensor, *, pads: bool) -> Tensor:
-    """[n]: the elements of each piece, real ones or all."""
-    pieces = [shard.chunk(r) for r in range(shard.world.size)]
-    counts = [shard.chunk_size() if pads else p.stop - p.start for p in pieces]
-    return torch.tensor(counts, dtype=like.dtype, device=like.device)
+@lru_cache(maxsize=256)
+def _counts(d: int, n: int, piece: int, pads: bool) -> Tensor:
+    """float64 [n]: the elements of each piece, real ones or all."""
+    real = [min((r + 1) * piece, d) - min(r * piece, d) for r in range(n)]
+    return torch.tensor([piece] * n if pads else real, dtype=torch.float64)
 
 
 def _count(like: Tensor, elements: int) -> Tensor:
@@ -199,28 +201,55 @@ def _scale(blocks: Tensor, counts: Tensor, norm: Norm) -> Tensor:
     if norm == "l2nz":
         counts = (blocks != 0).sum(-1).to(blocks.dtype)
     if norm == "l1":
-        return fixed_sum(blocks.abs()) / counts.clamp(min=1)
+        return fixed_sum(torch.abs(blocks, out=buffers.empty_like(blocks))) / counts.clamp(min=1)
     return root_mean_square(blocks, counts)
 
 
 def _message(blocks: Tensor, scales: Tensor) -> Tensor:
     """[m, b], [m, k] -> uint8 [m, ceil(b / 8) + 4 k]: packed signs, then the scales as float32."""
     body = signs.wire_bytes(blocks.shape[-1])
-    message = torch.empty(len(blocks), body + 4 * scales.shape[-1], dtype=torch.uint8, device=blocks.device)
+    message = buffers.empty((len(blocks), body + 4 * scales.shape[-1]), torch.uint8, blocks.device)
     signs.pack_signs(blocks, message[:, :body], zero=True)
     message[:, body:] = scales.to(torch.float32).contiguous().view(torch.uint8)
     return message
 
 
-def _scales(message: Tensor, body: int) -> Tensor:
-    """uint8 [m, body + 4 k] -> float32 [m, k]; a copy, since floats want to be aligned."""
-    return message[:, body:].clone(memory_format=torch.contiguous_format).view(torch.float32)
+def _sent(message: Tensor, piece: int, dtype: torch.dtype) -> Tensor:
+    """The scales in a message, [m, k]; a copy, since floats want to be aligned."""
+    scales = message[:, signs.wire_bytes(piece) :].clone(memory_format=torch.contiguous_format)
+    return scales.view(torch.float32).to(dtype)
 
 
 def _decoded(message: Tensor, like: Tensor, blocks: _Tensors | None, rank: int | None = None) -> Tensor:
-    """What each row of the message decodes to, [m, b] in the dtype and shape of `like`. rank: all are of its piece."""
-    body = signs.wire_bytes(like.shape[-1])
-    out = torch.empty_like(like)
-    signs.unpack_signs(message[:, :body], out)
-    scales = _scales(message, body).to(out.dtype)
-    return out.mul_(scales if blocks is None else blocks.spread(scales, rank))
+    """What each row of the message decodes to, [m, b], dtype and b those of `like`. rank: all are of its piece."""
+    piece = like.shape[-1]
+    out = buffers.empty((len(message), piece), like.dtype, like.device)
+    signs.unpack_signs(message[:, : signs.wire_bytes(piece)], out)
+    scales = _sent(message, piece, out.dtype)
+    if blocks is None:
+        return out.mul_(scales)
+    blocks.multiply(out, scales, rank)
+    return out
+
+
+def _keep_lost(
+    rows: Tensor, message: Tensor, error: Tensor, blocks: _Tensors | None, rank: int | None = None
+) -> None:
+    """error [d] <- what the first d elements of `rows` [m, b] are without what the message says of them."""
+    piece, d = rows.shape[-1], error.numel()
+    if blocks is not None:
+        decoded = _decoded(message, rows, blocks, rank)
+        torch.sub(rows.view(-1)[:d], decoded.view(-1)[:d], out=error)
+        return
+    full, scales = d // piece, _sent(message, piece, rows.dtype)
+    if full:
+        _without_signs(error[: full * piece].view(full, piece), rows[:full], scales[:full])
+    if d % piece:
+        rest = slice(full, full + 1)
+        _without_signs(error[full * piece :].unsqueeze(0), rows[rest, : d % piece], scales[rest])
+
+
+@compiled
+def _without_signs(out: Tensor, x: Tensor, scales: Tensor) -> None:
+    """out <- x - sign(x) scale, with 0 counted as positive: in one pass, since the bits sent need not be read again."""
+    out.copy_(x - torch.where(x >= 0, scales, -scales))

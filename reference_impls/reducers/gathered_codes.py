@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from reference_impls import wire
+from reference_impls import buffers, wire
 from reference_impls.codecs import packed_integers, trits
 from reference_impls.collectives import Exchange, Group
 
@@ -28,15 +28,16 @@ def gathered_sum(
     base_three: five codes a byte; limit is 1 then.
     """
     numel, bits = codes.numel(), packed_integers.width(2 * limit)
-    message = codes.new_empty(_dense_bytes(numel, limit, base_three), dtype=torch.uint8)
-    shifted = codes.to(torch.int32) + limit
+    message = buffers.empty(_dense_bytes(numel, limit, base_three), torch.uint8, codes.device)
+    shifted = buffers.empty_like(codes, torch.int32).copy_(codes).add_(limit)
     if base_three:
         trits.pack(shifted, message)
     else:
         packed_integers.pack(shifted, bits, message)
     messages = yield from group.gather(message, stage)
-    total = torch.zeros_like(shifted)
+    total = buffers.empty_like(shifted)
     if base_three:
+        total.zero_()
         for row in messages:
             trits.unpack(row, shifted)
             total += shifted

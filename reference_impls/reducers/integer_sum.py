@@ -25,7 +25,7 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import wire
+from reference_impls import buffers, wire
 from reference_impls.codecs import nibbles, packed_integers
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
@@ -87,7 +87,7 @@ def integer_sum(
         return (yield from _nibble_sum(group, codes, limit, stage))
     if bits == 16:
         return (yield from _wide_sum(group, codes, stage))
-    return (yield from group.sum(codes.to(torch.int8 if bits == 8 else torch.int32), stage))
+    return (yield from group.sum(_as(codes, torch.int8 if bits == 8 else torch.int32), stage))
 
 
 def sign_of_sum(group: Group, codes: Tensor, limit: int, stage: str) -> Exchange[Tensor]:
@@ -118,11 +118,15 @@ def _two_phase_bytes(d: int, n: int, limit: int, down: int) -> float:
     return wire.all_to_all(up, n) + wire.all_gather(packed_integers.wire_bytes(piece, down), n)
 
 
+def _as(codes: Tensor, dtype: torch.dtype) -> Tensor:
+    return codes if codes.dtype == dtype else buffers.empty_like(codes, dtype).copy_(codes)
+
+
 def _nibble_sum(group: Group, codes: Tensor, limit: int, stage: str) -> Exchange[Tensor]:
-    message = torch.empty(nibbles.wire_bytes(codes.numel()), dtype=torch.uint8, device=codes.device)
-    nibbles.pack(codes + limit, message)
+    message = buffers.empty(nibbles.wire_bytes(codes.numel()), torch.uint8, codes.device)
+    nibbles.pack(codes.add_(limit), message)
     message = yield from group.sum(message, stage)
-    total = torch.empty(codes.numel(), dtype=torch.int8, device=codes.device)
+    total = buffers.empty_like(codes, torch.int8)
     nibbles.unpack(message, total)
     return total.sub_(group.size * limit)
 
@@ -130,10 +134,13 @@ def _nibble_sum(group: Group, codes: Tensor, limit: int, stage: str) -> Exchange
 def _wide_sum(group: Group, codes: Tensor, stage: str) -> Exchange[Tensor]:
     """Sixteen bits, as they are."""
     numel, size = codes.numel(), group.size
-    padded = codes.new_zeros(size * -(-numel // size), dtype=torch.int16)
+    padded = buffers.empty(size * -(-numel // size), torch.int16, codes.device)
     padded[:numel].copy_(codes)
+    padded[numel:].zero_()
     pieces = yield from group.all_to_all(padded.view(torch.uint8), f"{stage}-up")
-    mine = pieces.view(torch.int16).sum(0, dtype=torch.int16)
+    mine, *others = pieces.view(torch.int16)
+    for other in others:
+        mine += other
     sums = yield from group.gather(mine.view(torch.uint8), f"{stage}-down")
     return sums.view(torch.int16).view(-1)[:numel]
 
@@ -142,21 +149,22 @@ def _piece_of_sum(group: Group, codes: Tensor, limit: int, stage: str) -> Exchan
     """Packed codes to the owners of the pieces: the sum of this rank's piece, int32 [ceil(d / n)]."""
     numel, size, bits = codes.numel(), group.size, packed_integers.width(2 * limit)
     piece = -(-numel // size)
-    padded = codes.new_full((size * piece,), limit, dtype=torch.int32)
-    padded[:numel].add_(codes)
-    message = padded.new_empty(size, packed_integers.wire_bytes(piece, bits), dtype=torch.uint8)
+    padded = buffers.empty(size * piece, torch.int32, codes.device)
+    padded[:numel].copy_(codes).add_(limit)
+    padded[numel:] = limit
+    message = buffers.empty((size, packed_integers.wire_bytes(piece, bits)), torch.uint8, codes.device)
     packed_integers.pack(padded.view(size, piece), bits, message)
     messages = yield from group.all_to_all(message.view(-1), f"{stage}-up")
-    total = padded.new_empty(piece)
+    total = buffers.empty(piece, torch.int32, codes.device)
     packed_integers.add_up(messages, bits, total)
     return total.sub_(size * limit)
 
 
 def _everywhere(group: Group, mine: Tensor, bits: int, numel: int, stage: str) -> Exchange[Tensor]:
     """The owners' pieces to everybody, as integers of `bits` bits: int32 [d]."""
-    message = mine.new_empty(packed_integers.wire_bytes(mine.numel(), bits), dtype=torch.uint8)
+    message = buffers.empty(packed_integers.wire_bytes(mine.numel(), bits), torch.uint8, mine.device)
     packed_integers.pack(mine, bits, message)
     messages = yield from group.gather(message, f"{stage}-down")
-    out = mine.new_empty(group.size, mine.numel())
+    out = buffers.empty((group.size, mine.numel()), mine.dtype, mine.device)
     packed_integers.unpack(messages, bits, out)
     return out.view(-1)[:numel]

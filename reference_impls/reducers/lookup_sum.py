@@ -14,7 +14,7 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import wire
+from reference_impls import buffers, wire
 from reference_impls.algorithm import Shard
 from reference_impls.codecs import packed_integers
 from reference_impls.codecs.hadamard import Chunks
@@ -67,12 +67,13 @@ def lookup_mean(
     check_room(world.size, table.top, wide)
     if error is not None:
         x.add_(error)
-    own = x.to(torch.float32)
+    own = x if x.dtype == torch.float32 else buffers.empty_like(x, torch.float32).copy_(x)
     norms = yield from world.max(chunks.norms(own), f"{stage}-norm")
-    coins = shard.key(f"{stage}-signs", shared=True).bits(chunks.padded, x.device) & 1
-    signs = (coins * 2 - 1).to(torch.float32)
-    z = chunks.rotate(chunks.pad(own) / chunks.spread(norms), signs)
-    indices = torch.empty(chunks.padded, dtype=torch.int32, device=x.device)
+    coins = shard.key(f"{stage}-signs", shared=True).bits(chunks.padded, x.device)
+    signs = buffers.empty_like(coins, torch.float32).copy_(coins.bitwise_and_(1).mul_(2).sub_(1))
+    padded, spread = chunks.pad(own), chunks.spread(norms)
+    z = chunks.rotate(torch.div(padded, spread, out=buffers.empty_like(padded)), signs)
+    indices = buffers.empty(chunks.padded, torch.int32, x.device)
     table.encode(z, shard.key(f"{stage}-dither"), indices)
     if error is not None:
         torch.sub(x, _decoded(table.look_up(indices), 1, table, chunks, norms, signs), out=error)
@@ -100,9 +101,10 @@ def sent(d: int, n: int, table: Table, chunk: int, form: Form) -> float:
 
 def _decoded(total: Tensor, n: int, table: Table, chunks: Chunks, norms: Tensor, signs: Tensor) -> Tensor:
     """Sum of the values of n ranks, integers [padded] -> float32 [d]. Integers up to the last multiplication."""
-    centred = (2 * total - n * table.top).to(torch.float32)
+    whole = torch.mul(total, 2, out=buffers.empty_like(total)).sub_(n * table.top)
+    centred = buffers.empty_like(whole, torch.float32).copy_(whole)
     scale = norms / chunks.sizes(norms.device) * (table.unit / (2 * n))
-    return chunks.rotate_back(centred, signs) * chunks.spread(scale)[: chunks.d]
+    return chunks.rotate_back(centred, signs).mul_(chunks.spread(scale)[: chunks.d])
 
 
 def _summed(world: Group, values: Tensor, table: Table, wide: bool, stage: str) -> Exchange[Tensor]:
@@ -115,11 +117,15 @@ def _summed(world: Group, values: Tensor, table: Table, wide: bool, stage: str) 
 
 def _served(world: Group, indices: Tensor, table: Table, stage: str) -> Exchange[Tensor]:
     piece = wire.piece(indices.numel(), world.size)
-    rows = indices.new_zeros(world.size, piece)
+    rows = buffers.empty((world.size, piece), indices.dtype, indices.device)
     rows.view(-1)[: indices.numel()] = indices
+    rows.view(-1)[indices.numel() :].zero_()
     up = _packed(rows, table.bits)
     came = yield from world.all_to_all(up.view(-1), f"{stage}-up")
-    mine = table.look_up(_unpacked(came, table.bits, piece)).sum(0, dtype=torch.int32)
+    values = table.look_up(_unpacked(came, table.bits, piece))
+    mine = buffers.empty(piece, torch.int32, indices.device).copy_(values[0])
+    for other in values[1:]:
+        mine.add_(other)
     width = packed_integers.width(world.size * table.top)
     sums = yield from world.gather(_packed(mine, width), f"{stage}-down")
     return _unpacked(sums, width, piece).view(-1)[: indices.numel()]
@@ -127,12 +133,12 @@ def _served(world: Group, indices: Tensor, table: Table, stage: str) -> Exchange
 
 def _packed(values: Tensor, bits: int) -> Tensor:
     length = packed_integers.wire_bytes(values.shape[-1], bits)
-    message = torch.empty(*values.shape[:-1], length, dtype=torch.uint8, device=values.device)
+    message = buffers.empty((*values.shape[:-1], length), torch.uint8, values.device)
     packed_integers.pack(values, bits, message)
     return message
 
 
 def _unpacked(message: Tensor, bits: int, numel: int) -> Tensor:
-    values = torch.empty(*message.shape[:-1], numel, dtype=torch.int32, device=message.device)
+    values = buffers.empty((*message.shape[:-1], numel), torch.int32, message.device)
     packed_integers.unpack(message, bits, values)
     return values

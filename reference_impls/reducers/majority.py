@@ -13,6 +13,8 @@ Two-phase is Lion Cub's 1-bit all-reduce (arXiv 2411.16462); the transport is 1-
 scales and errors. One flat vector is padded once, to a multiple of 8 n bits. All transports answer the same bits; only
 sums can carry the vote 0 of those who abstain.
 
+Working memory comes from the pool (`reference_impls.buffers`), answers too: callers may write into them.
+
 A vote has no room for NaN. So one more bit travels behind the last vote, on which not the majority decides but any
 single rank: "mine is not finite". It makes the whole result NaN on all ranks.
 """
@@ -24,7 +26,7 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import wire
+from reference_impls import buffers, wire
 from reference_impls.codecs import packed_integers, signs
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
@@ -42,6 +44,7 @@ __all__ = [
     "majority_bytes",
     "unanimous",
     "unanimous_bytes",
+    "voided",
 ]
 
 Transport = Literal["two-phase", "all-gather", "int4-sum", "int8-sum", "fp32-sum"]
@@ -54,6 +57,13 @@ def broken(u: Tensor) -> Tensor:
     """bool[]: whether any element of `u` is NaN or infinite. One pass, several times faster than ``isfinite().all()``."""
     low, high = u.aminmax()
     return ~torch.maximum(-low, high).isfinite()
+
+
+def voided(x: Tensor, void: Tensor) -> Tensor:
+    """`x`, made all NaN in place if `void`, bool[]. On the CPU a flag is looked at; elsewhere that would be a wait."""
+    if x.device.type != "cpu":
+        return x.add_(torch.where(void, torch.nan, 0.0))
+    return x.fill_(torch.nan) if void else x
 
 
 def majority(
@@ -79,38 +89,31 @@ def majority(
         Tensor[d] of -1, 0 and +1 in `dtype`, all NaN if the vote of any rank is void, with the same bits on all ranks.
     """
     if transport != "two-phase":
-        lead = yield from balance(group, positive, void, dtype, transport, abstains)
-        verdict = lead.sign() + 0 * lead  # the sign of NaN is 0
-        tied = lead == 0
-        if isinstance(tie, Key):
-            coins = (tie.bits(positive.numel(), positive.device) & 1) * 2 - 1
-            return torch.where(tied, coins.to(dtype), verdict)
-        return verdict if tie is None else verdict.masked_fill_(tied, 1 if tie else -1)
+        lead, any_void = yield from _lead(group, positive, void, dtype, transport, abstains)
+        _decide(lead, tie)
+        return voided(lead.sign_(), any_void)
 
     _check(transport, abstains)
     n, d = group.size, positive.numel()
     votes = yield from _votes_of_piece(group, positive, void)
     piece = votes.numel()
     votes.mul_(2).sub_(n)
-    verdict, tied = votes > 0, votes == 0
-    if isinstance(tie, Key):
-        verdict |= tied & ((tie.at(group.rank * piece).bits(piece, positive.device) & 1) == 1)
-    elif tie:
-        verdict |= tied
-    planes = (verdict, tied) if tie is None else (verdict,)
-    down = torch.empty(len(planes), signs.wire_bytes(piece), dtype=torch.uint8, device=positive.device)
-    for plane, row in zip(planes, down, strict=True):
-        signs.pack(plane, row)
-    verdicts = (yield from group.gather(down.view(-1), "signs-down")).view(n, len(planes), -1)
+    _decide(votes, tie.at(group.rank * piece) if isinstance(tie, Key) else tie)
+    down = buffers.empty((2 if tie is None else 1, signs.wire_bytes(piece)), torch.uint8, votes.device)
+    flags = buffers.empty_like(votes, torch.bool)
+    signs.pack(torch.gt(votes, 0, out=flags), down[0])
+    if tie is None:
+        signs.pack(torch.eq(votes, 0, out=flags), down[1])
+    verdicts = (yield from group.gather(down.view(-1), "signs-down")).view(n, len(down), -1)
 
-    out = torch.empty(n, piece, dtype=dtype, device=positive.device)
+    out = buffers.empty((n, piece), dtype, positive.device)
     signs.unpack_signs(verdicts[:, 0], out)
     if tie is None:
-        undecided = torch.empty(n, piece, dtype=torch.bool, device=positive.device)
+        undecided = buffers.empty((n, piece), torch.bool, positive.device)
         signs.unpack(verdicts[:, 1], undecided)
         out.masked_fill_(undecided, 0)
     out = out.view(-1)
-    return out[:d].add_(torch.where(out[d] > 0, torch.nan, 0.0))
+    return voided(out[:d], out[d] > 0)
 
 
 def balance(
@@ -122,22 +125,33 @@ def balance(
     abstains: Tensor | None = None,
 ) -> Exchange[Tensor]:
     """Votes for + less votes for -, Tensor[d] in `dtype`; arguments and NaN as in `majority`."""
+    return voided(*(yield from _lead(group, positive, void, dtype, transport, abstains)))
+
+
+def _lead(
+    group: Group,
+    positive: Tensor,
+    void: Tensor,
+    dtype: torch.dtype,
+    transport: Transport,
+    abstains: Tensor | None,
+) -> Exchange[tuple[Tensor, Tensor]]:
+    """Votes for + less votes for -, and bool[]: whether any rank's are void."""
     _check(transport, abstains)
     n, d = group.size, positive.numel()
     if transport in SUMS:
         total = yield from _sum(group, positive, void, SUMS[transport], abstains)
-        any_void, lead = total[d] > 0, total[:d].to(dtype)
     else:
         if transport == "two-phase":
-            counts = yield from _counts(group, positive, void)
+            total = yield from _counts(group, positive, void)
         else:
-            ballot = torch.empty(signs.wire_bytes(d + 1), dtype=torch.uint8, device=positive.device)
-            signs.pack(torch.cat([positive, void.view(1)]), ballot)
+            ballot = buffers.empty(signs.wire_bytes(d + 1), torch.uint8, positive.device)
+            signs.pack(_behind(positive, void, d + 1), ballot)
             ballots = yield from group.gather(ballot, "signs")
-            counts = torch.empty(d + 1, dtype=torch.int32, device=positive.device)
-            signs.count_votes(ballots, counts)
-        any_void, lead = counts[d] > 0, counts[:d].mul_(2).sub_(n).to(dtype)
-    return lead.add_(torch.where(any_void, torch.nan, 0.0))
+            total = buffers.empty(d + 1, torch.int32, positive.device)
+            signs.count_votes(ballots, total)
+        total[:d].mul_(2).sub_(n)
+    return buffers.empty(d, dtype, positive.device).copy_(total[:d]), total[d] > 0
 
 
 def majority_bytes(d: int, n: int, transport: Transport = "two-phase", ties_are_zero: bool = False) -> float:
@@ -162,12 +176,11 @@ def balance_bytes(d: int, n: int, transport: Transport = "two-phase") -> float:
 def unanimous(group: Group, flags: Tensor, stage: str) -> Exchange[Tensor]:
     """bool [d] of every rank -> where all are true, one bit each way: to the owners of pieces, and from them to everybody."""
     n, piece = group.size, wire.piece(flags.numel(), group.size)
-    padded = flags.new_zeros(n * piece)
-    padded[: flags.numel()] = flags
-    up = torch.empty(n, signs.wire_bytes(piece), dtype=torch.uint8, device=flags.device)
+    padded = _behind(flags, None, n * piece)
+    up = buffers.empty((n, signs.wire_bytes(piece)), torch.uint8, flags.device)
     signs.pack(padded.view(n, piece), up)
     rows = yield from group.all_to_all(up.view(-1), f"{stage}-up")
-    down = rows[0].clone()
+    down = rows[0]
     for row in rows[1:]:
         down &= row
     signs.unpack((yield from group.gather(down, f"{stage}-down")), padded.view(n, piece))
@@ -191,13 +204,10 @@ def _votes_of_piece(group: Group, positive: Tensor, void: Tensor) -> Exchange[Te
     """Up: votes for + in this rank's piece, int32. The element behind the last vote holds n if any vote is void, else 0."""
     n, d = group.size, positive.numel()
     piece = wire.piece(d + 1, n)
-    padded = positive.new_zeros(n * piece)
-    padded[:d] = positive
-    padded[d] = void
-    up = torch.empty(n, signs.wire_bytes(piece), dtype=torch.uint8, device=positive.device)
-    signs.pack(padded.view(n, piece), up)
+    up = buffers.empty((n, signs.wire_bytes(piece)), torch.uint8, positive.device)
+    signs.pack(_behind(positive, void, n * piece).view(n, piece), up)
     ballots = yield from group.all_to_all(up.view(-1), "signs-up")
-    votes = torch.empty(piece, dtype=torch.int32, device=positive.device)
+    votes = buffers.empty(piece, torch.int32, positive.device)
     signs.count_votes(ballots, votes)
     if group.rank == d // piece:
         votes[d % piece] = (votes[d % piece] > 0) * n  # any rank decides here
@@ -208,10 +218,10 @@ def _counts(group: Group, positive: Tensor, void: Tensor) -> Exchange[Tensor]:
     """Votes for + everywhere, int32 [at least d + 1], by counts of as few bits as hold 0 .. n."""
     votes = yield from _votes_of_piece(group, positive, void)
     bits = packed_integers.width(group.size)
-    down = votes.new_empty(packed_integers.wire_bytes(votes.numel(), bits), dtype=torch.uint8)
+    down = buffers.empty(packed_integers.wire_bytes(votes.numel(), bits), torch.uint8, votes.device)
     packed_integers.pack(votes, bits, down)
     messages = yield from group.gather(down, "counts-down")
-    counts = votes.new_empty(group.size, votes.numel())
+    counts = buffers.empty((group.size, votes.numel()), torch.int32, votes.device)
     packed_integers.unpack(messages, bits, counts)
     return counts.view(-1)
 
@@ -220,11 +230,35 @@ def _sum(
     group: Group, positive: Tensor, void: Tensor, bits: int, abstains: Tensor | None
 ) -> Exchange[Tensor]:
     """Votes added on the way, [d + 1]; the last element counts void votes."""
-    codes = torch.empty(positive.numel() + 1, dtype=torch.int8, device=positive.device)
+    dtype = torch.float32 if bits == 32 else torch.int8
+    codes = buffers.empty(positive.numel() + 1, dtype, positive.device)
     codes[:-1].copy_(positive).mul_(2).sub_(1)
     if abstains is not None:
         codes[:-1].masked_fill_(abstains, 0)
     codes[-1] = void
     if bits == 32:
-        return (yield from group.sum(codes.to(torch.float32), "signs"))
+        return (yield from group.sum(codes, "signs"))
     return (yield from integer_sum.integer_sum(group, codes, bits, 1, "signs"))
+
+
+def _behind(flags: Tensor, last: Tensor | None, length: int) -> Tensor:
+    """bool [d] -> bool [length]: the flags, then `last` if it is given, then False."""
+    padded = buffers.empty(length, torch.bool, flags.device)
+    d = flags.numel()
+    padded[:d] = flags
+    padded[d:] = False
+    if last is not None:
+        padded[d] = last
+    return padded
+
+
+def _coins(key: Key, like: Tensor) -> Tensor:
+    """-1 and +1 by the lowest bits of a stream, in the shape and dtype of `like`."""
+    coins = key.bits(like.numel(), like.device).bitwise_and_(1).mul_(2).sub_(1)
+    return coins if like.dtype == coins.dtype else buffers.empty_like(like).copy_(coins)
+
+
+def _decide(lead: Tensor, tie: bool | Key | None) -> None:
+    """`lead`, whole numbers, in place: as it is where it is positive or negative, as `tie` says where it is 0."""
+    if tie is not None:
+        lead.mul_(2).add_(_coins(tie, lead) if isinstance(tie, Key) else 1 if tie else -1)

@@ -22,11 +22,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from reference_impls import wire
+from reference_impls import buffers, wire
 from reference_impls.algorithm import Clock, Cost, Shard, Slot, View, per_rank, replicated
 from reference_impls.codecs.sums import fixed_mean
 from reference_impls.collectives import Exchange
 from reference_impls.errors import UnsupportedError, one_of
+from reference_impls.reducers.parts import consecutive, joined, spread
 
 MODES = ("never", "periodic", "doubling", "selective")
 
@@ -97,22 +98,23 @@ class MomentumSync:
             return
         whole = len(views) == len(shard.views)
         if shard.kind == "measure":
-            own = momentum.clone() if whole else torch.cat([momentum[v.part] for v in views])
-            square = yield from shard.world.mean(own.square(), "momentum-square")
+            own = joined(momentum, [v.part for v in views])
+            square = torch.square(own, out=buffers.empty_like(own))
+            square = yield from shard.world.mean(square, "momentum-square")
             mean = yield from shard.world.mean(own, "momentum")
             self._select(shard, views, mean, square)
             parts = self._selected(shard)
-            places = dict(zip([v.part.start for v in views], _consecutive(views), strict=True))
+            starts = [v.part.start for v in views]
+            places = dict(zip(starts, consecutive([v.part for v in views]), strict=True))
             for part in parts:
                 momentum[part] = mean[places[part.start]]
         elif self.mode == "selective" or not whole:
             parts = self._selected(shard) if self.mode == "selective" else [v.part for v in views]
-            mean = yield from self._mean(shard, torch.cat([momentum[part] for part in parts]))
-            lengths = [part.stop - part.start for part in parts]
-            for part, own in zip(parts, mean.split_with_sizes(lengths), strict=True):
-                momentum[part] = own
+            own = joined(momentum, parts)
+            yield from self._mean(shard, own)
+            spread(momentum, parts, own)
         else:
-            momentum.copy_((yield from self._mean(shard, momentum)))
+            yield from self._mean(shard, momentum)
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         """Kind of step -> bytes that a rank sends for momenta; least and most where data or names decide."""
@@ -134,15 +136,19 @@ class MomentumSync:
     def _named(self, shard: Shard) -> list[View]:
         return [v for v in shard.views if self.names is None or re.search(self.names, v.name)]
 
-    def _mean(self, shard: Shard, x: Tensor) -> Exchange[Tensor]:
+    def _mean(self, shard: Shard, x: Tensor) -> Exchange[None]:
+        """Mean over all ranks, in place."""
         if self.dtype == "bf16":
-            return (yield from shard.world.mean(x.to(torch.bfloat16), "momentum")).to(x.dtype)
-        return (yield from shard.world.mean(x, "momentum"))
+            message = buffers.empty_like(x, torch.bfloat16).copy_(x)
+            x.copy_((yield from shard.world.mean(message, "momentum")))
+        else:
+            yield from shard.world.mean(x, "momentum")
 
     def _select(self, shard: Shard, views: Sequence[View], mean: Tensor, square: Tensor) -> None:
-        """Choose from reduced values alone, hence alike on all ranks."""
-        disagreement = (square - mean.square()) / (square + 1e-30)
-        places = _consecutive(views)
+        """Choose from reduced values alone, hence alike on all ranks. Consumes `square`."""
+        disagreement = torch.square(mean, out=buffers.empty_like(mean))
+        torch.sub(square, disagreement, out=disagreement).div_(square.add_(1e-30))
+        places = consecutive([v.part for v in views])
         ranking = [(float(fixed_mean(disagreement[at])), v) for at, v in zip(places, views, strict=True)]
         order = [v for _, v in sorted(ranking, key=lambda pair: pair[0], reverse=True)]
         selected, budget = shard.state["selected"].zero_(), self.fraction * shard.d
@@ -156,10 +162,3 @@ class MomentumSync:
     def _selected(shard: Shard) -> list[slice]:
         """The tensors chosen at the last measurement; step 0 is one, so there is always something."""
         return [view.part for view in shard.views if shard.state["selected"][view.part.start] > 0]
-
-
-def _consecutive(views: Sequence[View]) -> list[slice]:
-    """Where the views lie when nothing is between them."""
-    lengths = [view.part.stop - view.part.start for view in views]
-    starts = [sum(lengths[:i]) for i in range(len(lengths))]
-    return [slice(start, start + length) for start, length in zip(starts, lengths, strict=True)]

@@ -14,8 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from reference_impls import buffers
 from reference_impls.algorithm import Clock, Shard, Slot, per_rank
 from reference_impls.collectives import Exchange, finish, start
 
@@ -56,9 +58,10 @@ class PushSum:
         if world.size == 1:
             return
         x = self._numerator(shard).mul_(0.5)
+        half = buffers.empty_like(x).copy_(x)
         hop = 1 << shard.step % (world.size - 1).bit_length()
         sending = world.send_recv(
-            x.clone(), "push", to=(world.rank + hop) % world.size, source=(world.rank - hop) % world.size
+            half, "push", to=(world.rank + hop) % world.size, source=(world.rank - hop) % world.size
         )
         if not self.overlap:
             came = yield from sending
@@ -92,7 +95,8 @@ class PushSum:
         if not self.overlap:
             return shard.params
         x: Tensor = shard.state["numerator"]
-        return x.add_(shard.params - x / shard.clock.counters["weight_before"])
+        moved = torch.div(x, shard.clock.counters["weight_before"], out=buffers.empty_like(x))
+        return x.add_(torch.sub(shard.params, moved, out=moved))
 
     @staticmethod
     def _arrive(shard: Shard, x: Tensor, step: int) -> Exchange[None]:

@@ -14,14 +14,13 @@ from typing import Final, Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from reference_impls import wire
+from reference_impls import buffers, wire
 from reference_impls.algorithm import Shard
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.collectives import Exchange
 
-__all__ = ["BUCKET_MAXIMUM", "NORMS", "SCALES", "Norm", "Scale", "Scaling", "shared_scale"]
+__all__ = ["BUCKET_MAXIMUM", "NORMS", "SCALES", "Norm", "Scale", "Scaling", "an_element", "shared_scale"]
 
 Norm = Literal["linf", "l2"]
 Scale = Literal["bucket", "tensor", "block"]
@@ -55,7 +54,10 @@ def shared_scale(shard: Shard, x: Tensor, stage: str, scaling: Scaling) -> Excha
     elif scaling.per == "tensor":
         own = torch.stack([_size_of(x[v.part], norm) for v in shard.views])
     else:
-        own = _size_of(functional.pad(x, (0, -x.numel() % block)).view(-1, block), norm)
+        padded = buffers.empty(x.numel() + -x.numel() % block, x.dtype, x.device)
+        padded[: x.numel()] = x
+        padded[x.numel() :].zero_()
+        own = _size_of(padded.view(-1, block), norm)
     if norm == "linf":
         shared = yield from shard.world.max(own, f"{stage}-scale")
     else:
@@ -63,13 +65,24 @@ def shared_scale(shard: Shard, x: Tensor, stage: str, scaling: Scaling) -> Excha
     if scaling.per == "bucket":
         return shared[0]
     if scaling.per == "block":
-        return shared.repeat_interleave(block)[: shard.d].contiguous()
-    lengths = torch.tensor([v.part.stop - v.part.start for v in shard.views], device=x.device)
-    return shared.repeat_interleave(lengths)
+        rows = buffers.empty((shared.numel(), block), shared.dtype, shared.device)
+        return rows.copy_(shared.unsqueeze(-1)).view(-1)[: shard.d]
+    return an_element(shard, shared)
+
+
+def an_element(shard: Shard, values: Tensor) -> Tensor:
+    """One value a tensor -> [d], one an element, in a buffer of the pool."""
+    out = buffers.empty(shard.d, values.dtype, values.device)
+    for view, value in zip(shard.views, values, strict=True):
+        out[view.part] = value
+    return out
 
 
 def _size_of(x: Tensor, norm: Norm) -> Tensor:
     """[..., k] -> [...]: largest magnitude, or sum of squares in float64 by the fixed tree."""
     if norm == "l2":
-        return fixed_sum(x.to(torch.float64).square())
-    return x.abs().amax(-1) if x.shape[-1] else x.new_zeros(x.shape[:-1])
+        return fixed_sum(buffers.empty_like(x, torch.float64).copy_(x).square_())
+    if not x.shape[-1]:
+        return x.new_zeros(x.shape[:-1])
+    low, high = x.aminmax(dim=-1) if x.dim() > 1 else x.aminmax()
+    return torch.maximum(-low, high).abs()  # of zeros, which may have either sign
