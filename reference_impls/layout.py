@@ -17,6 +17,8 @@ from torch import Tensor
 from reference_impls.errors import LayoutError, UnsupportedError
 
 SUPPORTED_DTYPES = (torch.float32, torch.float64)
+SMALL_SHARE = 16
+"""A shard smaller than this part of a bucket takes the next parameter along, however large that is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,8 @@ def cut(places: Sequence[Place], bucket_bytes: int | None) -> list[list[Place]]:
     """Consecutive runs of parameters, one a shard.
 
     A run never mixes devices or dtypes. With `bucket_bytes` it also ends at a change of parameter group and before it
-    would exceed that size (a larger parameter gets a shard of its own); None puts everything into one shard.
+    would exceed that size, unless it is still smaller than a sixteenth of it: between large weights a bias would else
+    be a shard of its own, and collectives have a price each. None puts everything into one shard.
     """
     runs: list[list[Place]] = []
     size = 0
@@ -79,7 +82,10 @@ def cut(places: Sequence[Place], bucket_bytes: int | None) -> list[list[Place]]:
         if runs:
             last = runs[-1][-1]
             same_memory = (last.param.device, last.param.dtype) == (place.param.device, place.param.dtype)
-            fits = bucket_bytes is None or (last.group == place.group and size + nbytes <= bucket_bytes)
+            fits = bucket_bytes is None or (
+                last.group == place.group
+                and (size + nbytes <= bucket_bytes or size < bucket_bytes // SMALL_SHARE)
+            )
             if same_memory and fits:
                 runs[-1].append(place)
                 size += nbytes
