@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from reference_impls.drivers.null import NullTransport
 from reference_impls.drivers.process_group import ProcessGroup
 from reference_impls.drivers.serial import Serial
 from reference_impls.drivers.team import Team
+from reference_impls.drivers.timeline import TimedTransport, Timeline
 from reference_impls.drivers.trace import Trace
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import LayoutError, UsageError
@@ -141,6 +143,25 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         finally:
             trace.enter(None)
             engine.transport, engine.trace = held
+
+    @contextmanager
+    def chrome_trace(self, path: Path | str) -> Iterator[None]:
+        """What the steps inside do when goes into `path` as a Chrome trace (see `reference_impls.drivers.timeline`).
+
+        Steps run as always, and give the same bits. Each rank writes a file, so give each a path of its own, or enter it
+        on one rank only. Raises `UsageError` within a step.
+        """
+        self._refuse_within_a_step()
+        engine = self._team.engine
+        timeline = Timeline(self._transport.ranks[0], self._team.shards)
+        held = engine.transport, engine.trace
+        engine.transport, engine.trace = TimedTransport(engine.transport, timeline), timeline
+        try:
+            yield
+        finally:
+            timeline.enter(None)
+            engine.transport, engine.trace = held
+            timeline.write(Path(path))
 
     @contextmanager
     def without_communication(self) -> Iterator[None]:
@@ -296,6 +317,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             self._refuse_without_closure()
         index, name = self._place[param]
         shard = self._worker.shards[index]
+        self._team.engine.trace.gradient()
         if self._team.launched >= self._team.shards - index:
             raise UsageError(
                 f"parameter {name!r} got a gradient after its bucket had been sent: use no_sync() for all backward passes "
@@ -316,10 +338,13 @@ class DataParallelOptimizer(torch.optim.Optimizer):
 
     def _launch(self, index: int) -> None:
         shard = self._worker.shards[index]
-        before = self._team.engine.trace.enter("encode")
+        trace = self._team.engine.trace
+        before = trace.enter("encode")
+        trace.at(self._team.launched)
         self._worker.gather_gradients(shard, [view.param.grad for view in shard.views])
+        trace.at(None)
         self._team.submit_next()
-        self._team.engine.trace.enter(before)
+        trace.enter(before)
 
     def _refuse_edits(self) -> None:
         for param, (_, name) in self._place.items():

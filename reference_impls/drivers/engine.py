@@ -5,6 +5,10 @@ simulation. It resolves `Start` and `Finish`, compares what local ranks ask for,
 to a `Transport`. The order in which collectives are launched depends on counts alone, never on completion times: when
 submission k is launched, submission j in flight moves on by one collective iff (k - j) % lag == 0; afterwards all move
 in rounds. Hence it is equal on all ranks, whatever arrives first.
+
+A submission whose last collective is under way does not move before the end: there is nothing to launch, and waiting
+for it would hold up backward. How many collectives a submission has is what it had in the last step of the same kind,
+which is a count too, and equal on all ranks.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ class Transport(Protocol):
 class _Flight:
     """One exchange per local rank, suspended at a collective that `transport` has launched."""
 
-    __slots__ = ("exchanges", "transport", "handle", "results", "done")
+    __slots__ = ("exchanges", "transport", "handle", "results", "done", "asked")
 
     def __init__(self, exchanges: Sequence[Any]) -> None:
         self.exchanges = exchanges
@@ -46,6 +50,7 @@ class _Flight:
         self.handle: Any = None
         self.results: list[Any] = [None] * len(exchanges)
         self.done = False
+        self.asked = 0  # collectives launched
 
 
 class Engine:
@@ -64,6 +69,9 @@ class Engine:
         self.trace: Trace = Untraced()
         self._submitted: list[_Flight] = []
         self._background: list[_Flight] = []
+        self._lengths: dict[
+            tuple[str, int], int
+        ] = {}  # kind of step, submission: its collectives the last time
 
     def run(self, exchanges: Sequence[Any]) -> list[Any]:
         """Drive one exchange per local rank to its end; plain values pass through. Answers one result per rank."""
@@ -73,19 +81,25 @@ class Engine:
 
     def submit(self, exchanges: Sequence[Any]) -> None:
         """Launch one exchange per local rank and move the earlier submissions on by the lag rule."""
-        number = len(self._submitted)
+        number, kind = len(self._submitted), self.ledgers[0].kind
         for earlier, flight in enumerate(self._submitted):
-            if not flight.done and (number - earlier) % self.lag == 0:
-                self._move_submission(flight)
+            if flight.done or (number - earlier) % self.lag != 0:
+                continue
+            if flight.asked != self._lengths.get((kind, earlier)):
+                self._move_submission(flight, earlier)
+        self.trace.at(number)
         self._submitted.append(self._begin(exchanges))
+        self.trace.at(None)
 
     def finish(self) -> list[list[Any]]:
         """Drive all submissions to their end, in rounds. Answers [submission][local rank]."""
         flights, self._submitted = self._submitted, []
         while any(not flight.done for flight in flights):
-            for flight in flights:
+            for number, flight in enumerate(flights):
                 if not flight.done:
-                    self._move_submission(flight)
+                    self._move_submission(flight, number)
+        kind = self.ledgers[0].kind
+        self._lengths.update({(kind, number): flight.asked for number, flight in enumerate(flights)})
         return [flight.results for flight in flights]
 
     def advance_background(self) -> None:
@@ -129,12 +143,14 @@ class Engine:
         while not flight.done:
             self._move(flight)
 
-    def _move_submission(self, flight: _Flight) -> None:
+    def _move_submission(self, flight: _Flight, number: int) -> None:
         before = self.trace.enter("encode")
+        self.trace.at(number)
         self._move(flight)
         if flight.done:
             self.trace.rename("decode")
         self.trace.enter(before)
+        self.trace.at(None)
 
     def _move(self, flight: _Flight) -> None:
         answers = flight.transport.wait(flight.handle)
@@ -161,6 +177,7 @@ class Engine:
                 for ledger, request in zip(self.ledgers, requests, strict=True):
                     ledger.record(request, self.transport.sizes[request.group])
                 flight.transport = self.transport
+                flight.asked += 1
                 flight.handle = self.transport.launch(requests)
                 return
             answers = self._start(requests) if isinstance(requests[0], Start) else self._finish(requests)

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from reference_impls import buffers
 from reference_impls.collectives import AllGather, AllReduce, AllToAll, Collective, SendRecv
 from reference_impls.drivers.engine import Transport
 from reference_impls.errors import UnsupportedError
@@ -40,11 +41,12 @@ def answer(request: Collective, n: int) -> Tensor | None:
     if isinstance(request, AllReduce):
         return x  # answers in its buffer, which stays as it is
     if isinstance(request, AllGather):
-        return x.repeat(n, 1)
+        rows = buffers.empty((n, x.numel()), x.dtype, x.device)
+        return rows.copy_(x.expand_as(rows))
     if isinstance(request, AllToAll):
-        return x.clone().view(n, -1)
+        return buffers.empty_like(x).copy_(x).view(n, -1)
     if isinstance(request, SendRecv):
-        return None if request.source is None else x.clone()
+        return None if request.source is None else buffers.empty_like(x).copy_(x)
     raise UnsupportedError(
         f"no local stand-in for {type(request).__name__}; give reference_impls.drivers.null one"
     )

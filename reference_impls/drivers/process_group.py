@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from reference_impls import buffers
 from reference_impls.collectives import AllGather, AllReduce, AllToAll, Collective, SendRecv
 from reference_impls.drivers.agreement import Agreement
 from reference_impls.drivers.groups import partitions
@@ -98,10 +99,10 @@ class ProcessGroup:
         if isinstance(request, AllReduce):
             return _Launched(request, [dist.all_reduce(x, _OPS[request.op], group=group, async_op=True)], x)
         if isinstance(request, AllGather):
-            rows = x.new_empty(n * x.numel())
+            rows = buffers.empty(n * x.numel(), x.dtype, x.device)
             return _Launched(request, [all_gather_rows(rows, x, group)], rows.view(n, -1))
         if isinstance(request, AllToAll):
-            pieces = torch.empty_like(x)
+            pieces = buffers.empty_like(x)
             return _Launched(
                 request,
                 [dist.all_to_all_single(pieces, x, group=group, async_op=True)],
@@ -116,7 +117,7 @@ class ProcessGroup:
         if request.to is not None:
             operations.append(dist.P2POp(dist.isend, request.buffer, group=group, group_peer=request.to))
         if request.source is not None:
-            came = torch.empty_like(request.buffer)
+            came = buffers.empty_like(request.buffer)
             operations.append(dist.P2POp(dist.irecv, came, group=group, group_peer=request.source))
         return _Launched(request, dist.batch_isend_irecv(operations) if operations else [], came)
 

@@ -26,10 +26,19 @@ class Recording(Lockstep):
     def __init__(self, size: int) -> None:
         super().__init__(size)
         self.stages: list[str] = []
+        self.events: list[str] = []
+        self._under_way: dict[int, str] = {}
 
     def launch(self, requests: Sequence[Collective]) -> list[Any]:
         self.stages.append(requests[0].stage)
-        return super().launch(requests)
+        self.events.append(requests[0].stage)
+        handle = super().launch(requests)
+        self._under_way[id(handle)] = requests[0].stage
+        return handle
+
+    def wait(self, handle: list[Any]) -> list[Any]:
+        self.events.append(f"({self._under_way.pop(id(handle))})")
+        return super().wait(handle)
 
 
 def rounds(group: Group, name: str, count: int) -> Exchange[Tensor]:
@@ -60,6 +69,48 @@ def test_the_order_of_launches_depends_on_counts_alone(lag: int, order: str) -> 
     results = driver.finish()
     assert transport.stages == order.split()
     assert all(torch.equal(x, torch.full((2,), 12.0)) for ranks in results for x in ranks)
+
+
+def submitted(driver: Engine, transport: Recording, count: int, kind: str = "step") -> str:
+    """What is launched, and (waited for), from the first submission to the last, and then until the end."""
+    transport.events.clear()
+    driver.ledgers[0].kind = kind
+    for name in "abc":
+        driver.submit([rounds(Group("world", rank, 2), name, count) for rank in range(2)])
+    transport.events.append("|")
+    results = driver.finish()
+    assert all(torch.equal(x, torch.full((2,), 3.0 * 2 ** (count - 1))) for ranks in results for x in ranks)
+    return " ".join(transport.events)
+
+
+@pytest.mark.parametrize(
+    ("lag", "count", "first", "later"),
+    [
+        (1, 1, "a0 (a0) b0 (b0) c0 | (c0)", "a0 b0 c0 | (a0) (b0) (c0)"),
+        (
+            1, 2,
+            "a0 (a0) a1 b0 (a1) (b0) b1 c0 | (b1) (c0) c1 (c1)",
+            "a0 (a0) a1 b0 (b0) b1 c0 | (a1) (b1) (c0) c1 (c1)",
+        ),
+        (2, 2, "a0 b0 (a0) a1 c0 | (a1) (b0) b1 (c0) c1 (b1) (c1)", "a0 b0 (a0) a1 c0 | (a1) (b0) b1 (c0) c1 (b1) (c1)"),
+    ],
+)  # fmt: skip
+def test_backward_does_not_wait_for_the_last_collective_of_a_submission(
+    lag: int, count: int, first: str, later: str
+) -> None:
+    """From the second step of a kind on it is known which one is the last; launches keep their order."""
+    driver, transport = engine(lag)
+    assert submitted(driver, transport, count) == first
+    assert submitted(driver, transport, count) == later
+    assert submitted(driver, transport, count, "another") == first
+    assert submitted(driver, transport, count) == later
+
+
+def test_a_submission_that_turns_out_longer_or_shorter_is_carried_out_all_the_same() -> None:
+    driver, transport = engine(1)
+    for count in (1, 3, 1, 2, 2):
+        submitted(driver, transport, count)
+    assert transport.events[:3] == ["a0", "(a0)", "a1"]
 
 
 @dataclass(frozen=True)
