@@ -189,6 +189,7 @@ def _probe_row(link: Mapping[str, Any], found: Mapping[str, Any]) -> Row:
     seconds = [float(value) for value in found["seconds"]]
     trip = str(found["what"]).startswith(ROUND_TRIP)
     rate, middle = None if trip else found["bits_per_s"], interval(seconds)
+    held = link["link"]["rate_bps"]  # null: unshaped
     return {
         "link": str(link["label"]),
         "what": str(found["what"]),
@@ -198,5 +199,5 @@ def _probe_row(link: Mapping[str, Any], found: Mapping[str, Any]) -> Row:
         "seconds_low": middle.low if middle else None,
         "seconds_high": middle.high if middle else None,
         "bits_per_s": None if not rate else float(rate),
-        "rate_share": None if not rate else float(rate) / float(link["link"]["rate_bps"]),
+        "rate_share": float(rate) / float(held) if rate and held else None,
     }

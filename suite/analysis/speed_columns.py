@@ -156,7 +156,7 @@ PROBE = Table(
             seconds_low="95 % order-statistic interval of it; empty below six repeats",
             seconds_high="its upper end",
             bits_per_s="bits a rank sends on the wire, a second; empty for a round trip",
-            rate_share="bits_per_s over the link's rate",
+            rate_share="bits_per_s over the link's rate; empty where it is unshaped",
         ),
     ),
     keys=3,

@@ -2,7 +2,7 @@
 
 Every worker hangs on one switch by a wire of its own. ``rate`` is what the wire carries from the worker, ``down`` what
 it carries to the worker, headers included; the delay is one way, from any worker to any other, so that a round trip
-takes twice as long. A straggler's wire is slower, both ways.
+takes twice as long. A straggler's wire is slower, both ways. An ``unshaped`` wire is as fast as the machine carries it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any
 
 MIN_RATE_BPS = 10e6
 MAX_RATE_BPS = 10e9
+UNSHAPED = "unshaped"
+"""In place of a rate: none is held. As a number it is infinite, and null in JSON."""
 MAX_DELAY_S = 1.0
 MAX_WORKERS = 250
 """The workers share one /24 of addresses."""
@@ -32,8 +34,8 @@ class LinkError(ValueError):
 class Link:
     """``workers`` wires into one switch.
 
-    rate_bps, down_bps: bits per second from and to a worker, 10 Mbit/s to 10 Gbit/s; ``down_bps`` None: the same as
-    ``rate_bps``. delay_s: seconds one way, 0 to 1. stragglers: rank -> bits per second, both ways, lower than the
+    rate_bps, down_bps: bits per second from and to a worker, 10 Mbit/s to 10 Gbit/s, or infinite; ``down_bps`` None: the
+    same as ``rate_bps``. delay_s: seconds one way, 0 to 1. stragglers: rank -> bits per second, both ways, lower than the
     others'. Raises LinkError.
     """
 
@@ -111,8 +113,8 @@ class Link:
         """Plain JSON values."""
         return {
             "workers": self.workers,
-            "rate_bps": self.rate_bps,
-            "down_bps": self.down_bps,
+            "rate_bps": None if math.isinf(self.rate_bps) else self.rate_bps,
+            "down_bps": UNSHAPED if self.down_bps == math.inf else self.down_bps,
             "delay_s": self.delay_s,
             "stragglers": {str(rank): rate_bps for rank, rate_bps in self.stragglers.items()},
         }
@@ -121,11 +123,15 @@ class Link:
     def from_dict(cls, data: Mapping[str, Any]) -> Link:
         """Read back what `as_dict` gave."""
         stragglers = {int(rank): rate_bps for rank, rate_bps in data["stragglers"].items()}
-        return cls(**{**data, "stragglers": stragglers})
+        rate = math.inf if data["rate_bps"] is None else data["rate_bps"]
+        down = math.inf if data["down_bps"] == UNSHAPED else data["down_bps"]
+        return cls(**{**data, "rate_bps": rate, "down_bps": down, "stragglers": stragglers})
 
 
 def parse_rate(text: str) -> float:
-    """Bits per second of ``10mbit``, ``2.5gbit``, ``100 Mbit/s``. Raises LinkError."""
+    """Bits per second of ``10mbit``, ``2.5gbit``, ``100 Mbit/s``, ``unshaped``. Raises LinkError."""
+    if text.strip().lower() == UNSHAPED:
+        return math.inf
     value, unit = _number_and_unit(text.strip().removesuffix("/s"))
     if unit not in RATE_UNITS:
         raise LinkError(f"rate {text!r}: write a number and a unit of bits, such as 100mbit or 1gbit")
@@ -142,7 +148,7 @@ def parse_duration(text: str) -> float:
 
 def rate_text(rate_bps: float) -> str:
     """As `parse_rate` and ``tc`` read it: ``100mbit``, ``2.5gbit``."""
-    return "".join(_largest(rate_bps, RATE_UNITS))
+    return UNSHAPED if math.isinf(rate_bps) else "".join(_largest(rate_bps, RATE_UNITS))
 
 
 def duration_text(seconds: float) -> str:
@@ -152,6 +158,8 @@ def duration_text(seconds: float) -> str:
 
 def rate_words(rate_bps: float) -> str:
     """For people: ``100 Mbit/s``."""
+    if math.isinf(rate_bps):
+        return UNSHAPED
     number, unit = _largest(rate_bps, RATE_UNITS)
     return f"{number} {unit.replace('m', 'M').replace('g', 'G')}/s"
 
@@ -162,8 +170,8 @@ def duration_words(seconds: float) -> str:
 
 
 def _check_rate(name: str, rate_bps: float) -> None:
-    if not MIN_RATE_BPS <= rate_bps <= MAX_RATE_BPS:  # false for NaN
-        raise LinkError(f"{name} {rate_bps:g} bit/s: choose 10mbit to 10gbit")
+    if rate_bps != math.inf and not MIN_RATE_BPS <= rate_bps <= MAX_RATE_BPS:  # false for NaN
+        raise LinkError(f"{name} {rate_bps:g} bit/s: choose 10mbit to 10gbit, or unshaped")
 
 
 def _number_and_unit(text: str) -> tuple[float, str]:

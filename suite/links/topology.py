@@ -15,6 +15,7 @@ worker's rate limit and before the receiver's, as on a long wire: it does not fi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -135,6 +136,8 @@ def _wire(rank: int, delay: Delay, holder: int) -> list[Command]:
 
 
 def _tbf(device: str, rate_bps: float, generation: int) -> str:
+    if math.isinf(rate_bps):
+        return f"tc qdisc replace dev {device} root noqueue"  # as the device was made
     return (
         f"tc qdisc replace dev {device} root handle {generation:x}: "
         f"tbf rate {rate_bps:.0f}bit burst {burst_bytes(rate_bps)} limit {QUEUE_BYTES}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final, Protocol
 
-from suite.links.link import Link
+from suite.links.link import MAX_RATE_BPS, Link
 from suite.runs.spec import RunSpec
 from suite.timing.answers import block_entry, direct_entry, traffic_entry
 from suite.timing.case import Mode
@@ -100,7 +100,10 @@ class LinkRounds:
     def measure(self) -> None:
         """Everything that the session wants of this link. Raises `RankLostError`."""
         self.show("probe")
-        probed = self.ranks.ask({"do": "probe", "rate_bps": self.link.rate_bps}, PATIENCE_S)
+        rate_bps = min(
+            self.link.rate_bps, MAX_RATE_BPS
+        )  # a message for an unshaped link must have a size too
+        probed = self.ranks.ask({"do": "probe", "rate_bps": rate_bps}, PATIENCE_S)
         self.entry["probe"] = probed[0]["measurements"]
         self.show("choosing the reference")
         self.screen()

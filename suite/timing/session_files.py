@@ -5,7 +5,7 @@
     minutes: 4                     # stated budget
     sweep: quick                   # arms, workload, world size, batch and bucket are those of the sweep; or else:
     # workload: code-gpt; workload_options, world_size, batch_size, bucket_bytes, arms: {label: {algorithm, options}}
-    links: [{rate: 100mbit}, {rate: 1gbit, delay: 5ms, down: 500mbit, stragglers: {2: 10mbit}}]
+    links: [{rate: 100mbit}, {rate: 1gbit, delay: 5ms, down: 500mbit, stragglers: {2: 10mbit}}, {rate: unshaped}]
     blocks: 6                      # rounds; in each everything is measured once, in an order drawn anew
     spare_blocks: 2                # further rounds at most, of what has fewer than six undisturbed ones
     units: 20                      # steps a block at most ...
@@ -18,7 +18,7 @@
     rounds_h: [1, 4, 16, 64]       # lengths of the rounds of local steps that are timed
     reference: {optimizer: sgd, options: {momentum: 0.9}, buckets_mb: [1, 4, 8, 25], precisions: [fp32, bf16],
                 screen_units: 4, screen_blocks: 2}
-    powersgd: {rank: 4}
+    powersgd: {rank: 4}            # torch's PowerSGD beside the others; 0: without it
     direct: {arms: [local-sgd], sharding: iid, repeats: 6, steps: 50, links: all}   # whole runs, to check the join
     disturbed: {foreign_share: 0.15, steal_share: 0.05, retries: 2}
     seed: 0
@@ -269,7 +269,7 @@ def _reference(section: Section) -> Reference:
 
 
 def _powersgd(section: Section) -> int:
-    rank = _at_least(1, section, "rank", 4)
+    rank = _at_least(0, section, "rank", 4)
     section.finish()
     return rank
 

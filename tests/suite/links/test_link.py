@@ -26,6 +26,7 @@ RATES = [
     ("2.5gbit", 2.5e9, "2.5gbit", "2.5 Gbit/s"),
     ("12345678bit", 12345678.0, "12.345678mbit", "12.345678 Mbit/s"),
     ("33.3mbit", 33.3e6, "33.3mbit", "33.3 Mbit/s"),
+    ("unshaped", math.inf, "unshaped", "unshaped"),
 ]
 TIMES = [
     ("5ms", 5e-3, "5ms", "5 ms"),
@@ -123,3 +124,15 @@ def test_a_link_that_cannot_be_is_refused(changed: dict[str, object], message: s
 def test_the_ends_of_the_ranges_are_allowed() -> None:
     for rate_bps in (1e7, 1e10):
         assert Link(1, rate_bps, delay_s=1.0).rate_bps == rate_bps
+
+
+@pytest.mark.parametrize("down", [None, "100mbit", "unshaped"])
+def test_an_unshaped_link_goes_through_json(down: str | None) -> None:
+    up = "1gbit" if down == "unshaped" else "unshaped"
+    link = Link.parse(4, up, down=down, stragglers={1: "10mbit"})
+    data = json.loads(json.dumps(link.as_dict(), allow_nan=False))
+    assert Link.from_dict(data) == link
+    assert (data["rate_bps"] is None) == (up == "unshaped")
+    assert link.label.startswith(
+        {None: "unshaped, rank 1", "100mbit": "unshaped up, 100 Mbit/s down"}.get(down, "1 G")
+    )

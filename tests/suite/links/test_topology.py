@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from suite.links import counters
@@ -51,6 +53,15 @@ def test_a_new_setting_makes_new_queues() -> None:
         "qdisc replace" in " ".join(command.argv) and "handle 1b:" in " ".join(command.argv)
         for command in shape(LINK, "netem", 27)
     )
+
+
+def test_an_unshaped_wire_has_no_token_bucket_and_a_straggler_on_it_has_one() -> None:
+    commands = shape(Link(3, math.inf, stragglers={1: 2e7}), "none", 1)
+    assert [rates(commands, rank) for rank in range(3)] == [{}, {"eth0": 2e7}, {}]
+    assert rates(commands, None) == {"h1": 2e7}
+    assert lines(commands, 0) == [
+        "tc qdisc replace dev eth0 root noqueue"
+    ]  # whatever stood there before is gone
 
 
 def test_netem_delays_what_comes_from_a_worker_and_nothing_else() -> None:
