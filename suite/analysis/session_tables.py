@@ -1,4 +1,4 @@
-"""From a session's record to its tables: cases, arms, probe, direct runs, and a small JSON file of facts.
+"""From a session's record to its tables: cases, arms, probe, direct runs, bounds, and a small JSON file of facts.
 
 The one place where the analysis of speed meets files, the planner and the registry. Everything is derived from the
 record of one session and from what the sweep asks for now; the same record gives the same bytes. A session that could
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from suite.analysis.bounds import BOUNDS, bound_rows
 from suite.analysis.direct import direct_rows
 from suite.analysis.join import Wanted, differences, joined_rows
 from suite.analysis.rho import rho
@@ -65,7 +66,7 @@ def write(
     tables, facts = derive(record, store, sweep)
     written = [
         write_table(session_table_path(results_root, table, name), table, tables[table.suffix])
-        for table in (CASES, ARMS, PROBE, DIRECT)
+        for table in (CASES, ARMS, PROBE, DIRECT, BOUNDS)
     ]
     path = session_facts_path(results_root, name)
     write_atomic(path, dump(facts, indent=1) + "\n")
@@ -85,6 +86,7 @@ def derive(
         ARMS.suffix: arms,
         PROBE.suffix: probe_rows(record),
         DIRECT.suffix: direct,
+        BOUNDS.suffix: bound_rows(record),
     }
     return tables, _facts(record, fault)
 

@@ -59,8 +59,8 @@ def cases_of(spec: SessionSpec) -> Cases:
     default = next(
         c for c in references if c.algorithm == "fp32" and c.options["bucket_cap_mb"] == DEFAULT_BUCKET_MB
     )
-    powersgd = powersgd_case(spec)
-    found = {case.case_id: case for case in [*references, powersgd]}
+    powersgd = [powersgd_case(spec)] if spec.powersgd_rank else []
+    found = {case.case_id: case for case in [*references, *powersgd]}
     uses: Uses = {}
     for arm, sharding, part in parts_of(spec):
         for kind, case in kinds_of(part, spec.rounds_h).items():
@@ -69,7 +69,8 @@ def cases_of(spec: SessionSpec) -> Cases:
     found = _labelled(found, uses)
     candidates = tuple(case.case_id for case in references)
     own = tuple(case_id for case_id, case in found.items() if case.role == "method")
-    return Cases(found, uses, default.case_id, candidates, (default.case_id, powersgd.case_id, *own))
+    timed = (default.case_id, *(case.case_id for case in powersgd), *own)
+    return Cases(found, uses, default.case_id, candidates, timed)
 
 
 def parts_of(spec: SessionSpec) -> list[tuple[str, str, Part]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from suite.analysis.bounds import BOUNDS
 from suite.analysis.claim_columns import CLAIM_TABLES
 from suite.analysis.columns import TABLES
 from suite.analysis.session_tables import derive
@@ -23,7 +24,10 @@ SESSIONS = (DOCS / "session-formats.md").read_text(encoding="utf-8")
 
 @pytest.mark.parametrize(
     ("table", "text"),
-    [*((table, TEXT) for table in (*TABLES, *CLAIM_TABLES)), *((table, SESSIONS) for table in SPEED_TABLES)],
+    [
+        *((table, TEXT) for table in (*TABLES, *CLAIM_TABLES)),
+        *((table, SESSIONS) for table in (*SPEED_TABLES, BOUNDS)),
+    ],
     ids=lambda value: getattr(value, "suffix", ""),
 )
 def test_columns(table, text):

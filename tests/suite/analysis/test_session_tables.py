@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from reference_impls.schedules import QSR, LearningRate, sync_steps
+from suite.analysis.bounds import BOUNDS
 from suite.analysis.session_tables import collect_session, derive, load_facts
 from suite.analysis.speed import LinkSamples, case_rows, interval, speedup
 from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLES, session_table_path
@@ -146,7 +147,10 @@ def test_the_files_read_back(sweep, tmp_path):
     made.saved(tmp_path, record)
     written = collect_session(tmp_path, "made-up")
     assert sorted(path.name for path in written) == sorted(
-        [*(f"session-made-up-{table.suffix}.csv" for table in SPEED_TABLES), "session-made-up-facts.json"]
+        [
+            *(f"session-made-up-{table.suffix}.csv" for table in (*SPEED_TABLES, BOUNDS)),
+            "session-made-up-facts.json",
+        ]
     )
     rows = {
         table.suffix: read_table(session_table_path(tmp_path, table, "made-up"), table)

@@ -78,7 +78,7 @@ def test_some_of_the_links(tmp_path: Path) -> None:
         (OWN + "reference: {buckets_mb: [0]}\n", 8, "'reference.buckets_mb': a bucket holds at least 1 MB"),
         (OWN + "disturbed: {steal_share: 1.5}\n", 8, "'disturbed.steal_share': must lie between 0 and 1"),
         (OWN + "direct: {arms: [plain]}\n", 8, "'direct': only a session of a sweep has runs to check"),
-        (OWN + "powersgd: {rank: 0}\n", 8, "'powersgd.rank': must be at least 1"),
+        (OWN + "powersgd: {rank: -1}\n", 8, "'powersgd.rank': must be at least 0"),
         (OWN.replace("minutes: 3\n", ""), 1, "key 'minutes' is missing"),
         (OWN.replace("quadratic", "cubic"), 2, "'workload': unknown workload \"cubic\""),
         (OWN.replace("world_size: 2", "world_size: 1"), 3, "'world_size': must be at least 2"),
