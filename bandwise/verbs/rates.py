@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
 def _measured(args: argparse.Namespace) -> Sequence[tuple[Any, list[dict[str, Any]]]]:
     """(table, rows) of what was asked for."""
     from suite.rates.codecs import NUMEL, codec_rows
-    from suite.rates.columns import AGAINST, CODECS, COMPILE, SCALING
+    from suite.rates.columns import AGAINST, CODECS, COMPILE, SCALING, SIMULATION
 
     numel, show = NUMEL if args.numel is None else args.numel, Progress()
     if args.compile:
@@ -101,21 +101,15 @@ def _measured(args: argparse.Namespace) -> Sequence[tuple[Any, list[dict[str, An
 
         return [(SCALING, scaling_rows(args.threads, show))]
     if args.simulation:
-        return [_simulation(show)]
+        from suite.rates.gloo_rows import simulation_rows
+
+        return [(SIMULATION, simulation_rows(show))]
     codecs = (CODECS, codec_rows(numel, args.threads, args.only, show))
     if args.only:
         return [codecs]
     from suite.rates.against import against_rows
 
     return [codecs, (AGAINST, against_rows(numel, args.threads, show))]
-
-
-def _simulation(show: Any) -> tuple[Any, list[dict[str, Any]]]:
-    from suite.rates.simulation import simulated_against_gloo
-
-    from suite.rates.columns import SIMULATION
-
-    return SIMULATION, simulated_against_gloo(show)
 
 
 def _write_docs(args: argparse.Namespace, root: Path) -> int:

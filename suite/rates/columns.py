@@ -129,20 +129,25 @@ SIMULATION: Final = Table(
     (
         *described("text", workload="what is trained", method="registry name"),
         *described(
-            "int", world_size="workers: simulated in one process, or as many processes over gloo", n="pairs"
+            "int",
+            world_size="workers: simulated in one process, or as many processes over gloo",
+            seeds="runs that were simulated side by side",
+            n="pairs of trainings",
         ),
         *described(
             "float",
-            simulated_s="seconds of a step of all simulated workers, median",
-            gloo_s="seconds of the same step of the processes, median",
-            ratio="the processes' seconds over the simulation's, pair by pair, median",
-            ratio_low="95 % order-statistic interval of it; empty below six pairs",
+            simulated="worker-steps a second of the simulation, median",
+            gloo="worker-steps a second of the processes, median",
+            ratio="the former over the latter, pair by pair, median",
+            ratio_q1="lower quartile of it",
+            ratio_q3="upper quartile",
+            ratio_low="95 % order-statistic interval of the median; empty below six pairs",
             ratio_high="its upper end",
             bar="the ratio that must be reached",
         ),
         *described("text", met="as in rates-codecs"),
     ),
-    keys=3,
+    keys=4,
 )
 
 RATE_TABLES: Final = (CODECS, AGAINST, COMPILE, SCALING, SIMULATION)

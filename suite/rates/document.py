@@ -226,7 +226,15 @@ def simulation(root: Path) -> str:
     rows = _rows(root, SIMULATION)
     if rows is None:
         return _missing("bandwise rates --simulation")
-    return _table(SIMULATION.names, [[_g(row[name]) for name in SIMULATION.names] for row in rows])
+    return _table(
+        ("workload", "method", "workers", "simulated at once", "simulated a second", "processes a second", "ratio", "quartiles",
+         "n", "bar", "met"),
+        [
+            (row["workload"], row["method"], row["world_size"], row["seeds"], _g(row["simulated"]), _g(row["gloo"]),
+             _g(row["ratio"]), _span(row, "ratio_q1", "ratio_q3"), row["n"], _g(row["bar"]), row["met"])
+            for row in rows
+        ],
+    )  # fmt: skip
 
 
 BLOCKS: Final[Mapping[str, Callable[..., str]]] = MappingProxyType(

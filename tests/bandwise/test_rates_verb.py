@@ -12,8 +12,8 @@ import torch
 from bandwise.cli import main
 from report import rates_figures
 from suite.analysis.tables import Row, read_table, table_path
-from suite.rates import against, codecs, first_call, scaling
-from suite.rates.columns import CODECS, COMPILE, SCALING
+from suite.rates import against, codecs, first_call, gloo_rows, scaling
+from suite.rates.columns import CODECS, COMPILE, SCALING, SIMULATION
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +62,7 @@ def test_the_default_writes_two_tables_and_their_facts(
     [
         ("--compile", first_call, "compile_rows", COMPILE),
         ("--scaling", scaling, "scaling_rows", SCALING),
+        ("--simulation", gloo_rows, "simulation_rows", SIMULATION),
     ],
 )
 def test_the_other_measurements(
@@ -69,13 +70,13 @@ def test_the_other_measurements(
 ) -> None:
     asked = []
 
-    def rows(threads: int, show: Any) -> list[Row]:
-        asked.append(threads)
+    def rows(*given: Any) -> list[Row]:
+        asked.append(given[0])
         return []
 
     monkeypatch.setattr(module, function, rows)
     assert main(["rates", flag, "--threads", "3", "--results", str(tmp_path)]) == 0
-    assert asked == [3]
+    assert (asked[0] == 3) == (flag != "--simulation")
     assert read_table(table_path(tmp_path, table), table) == []
 
 

@@ -79,7 +79,7 @@ def test_every_table_has_its_place_and_its_machine() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
     for name in BLOCKS:
         assert f"<!-- table: {name}" in text, name
-    for suffix in ("rates-codecs", "rates-compile", "rates-scaling"):
+    for suffix in ("rates-codecs", "rates-compile", "rates-scaling", "rates-simulation"):
         assert f"<!-- table: machine {suffix} -->" in text
     for table in RATE_TABLES:
         command = {CODECS: "", AGAINST: "", COMPILE: " --compile", SCALING: " --scaling"}.get(

@@ -13,11 +13,12 @@ import torch
 
 from suite.analysis.tables import to_csv
 from suite.micro.cases import CODECS, build
-from suite.rates import against, bars, first_call, scaling
+from suite.rates import against, bars, first_call, gloo_rows, scaling
 from suite.rates.codecs import RatesError, chosen, codec_rows, path, relative_error
-from suite.rates.columns import AGAINST, COMPILE, RATE_TABLES, SCALING
+from suite.rates.columns import AGAINST, COMPILE, RATE_TABLES, SCALING, SIMULATION
 from suite.rates.columns import CODECS as CODECS_TABLE
 from suite.rates.facts import Watch, compiler, facts_path, family_seconds, read_facts, write_rates
+from suite.rates.simulation import SimulatedAgainstGloo
 from tests.support import require_compiler
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -183,6 +184,20 @@ def test_what_is_too_large_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scaling, "CASES", (("copy", ("encode",)),))
     assert list(scaling._element_rows(20_000_000, 1)) == []
     assert 3 * 4 <= scaling._needed("copy", 20_000_000, 1) / 20_000_000 <= 5 * 4
+
+
+def test_rows_of_the_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def stand_in(method: str, n: int, *, repeats: int, seeds: int) -> SimulatedAgainstGloo:
+        asked.append((method, n, repeats, seeds))
+        return SimulatedAgainstGloo(method, n, 160, seeds, (300.0,) * repeats, (20.0,) * repeats)
+
+    monkeypatch.setattr(gloo_rows, "simulated_against_gloo", stand_in)
+    rows = gloo_rows.simulation_rows()
+    to_csv(SIMULATION, rows)
+    assert asked == [(m, 8, 20, s) for m in ("allreduce-sgd", "lion-cub-1bit") for s in (1, 2)]
+    assert {(row["ratio"], row["bar"], row["met"]) for row in rows} == {(15.0, 10.0, "yes")}
 
 
 def test_the_relative_error() -> None:
