@@ -22,9 +22,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import wire
+from reference_impls import buffers, wire
 from reference_impls.algorithm import Cost, Shard, Slot, Traits, View, option, per_rank
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
+from reference_impls.algorithms.lion_update import sign_of
 from reference_impls.codecs.dct import BlockDCT
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
@@ -64,26 +65,25 @@ class DeMo(WithLocalOptimizer):
             momentum[part].add_(shard.grads[part], alpha=h["lr"] if self.sign else 1.0)
         codecs = [self._codec(view) for view in shard.views]
         sizes = [codec.wire_bytes() for codec in codecs]
-        message = torch.empty(sum(sizes), dtype=torch.uint8, device=momentum.device)
+        message = buffers.empty(sum(sizes), torch.uint8, momentum.device)
         for view, codec, own in zip(shard.views, codecs, torch.split(message, sizes), strict=True):
             codec.encode(momentum[view.part].to(torch.float32), own)
             momentum[view.part].sub_(codec.inverse(codec.coefficients(own)))
         rows = yield from shard.world.gather(message, "coefficients")
-        total = torch.empty_like(shard.grads)
+        total = buffers.empty_like(shard.grads)
         for view, codec, own in zip(shard.views, codecs, torch.split(rows, sizes, dim=-1), strict=True):
             total[view.part] = codec.inverse([self._mean(sent) for sent in codec.coefficients(own)])
-        return (
-            total.sign().add_(total, alpha=0) if self.sign else total
-        )  # 0 x NaN is NaN, which a sign has lost
+        return sign_of(total) if self.sign else total
 
     def _mean(self, sent: Tensor) -> Tensor:
         """[n, ...] -> [...]; rows added in their order."""
-        total = torch.zeros_like(sent[0])
+        total, count = (buffers.empty_like(sent[0]).zero_() for _ in range(2))
+        some = buffers.empty_like(total)
         for row in sent:
             total.add_(row)
-        if self.aggregate == "all":
-            return total.div_(len(sent))
-        return total.div_((sent != 0).sum(0).clamp(min=1))
+            if self.aggregate == "senders":
+                count.add_(torch.ne(row, 0, out=some))
+        return total.div_(count.clamp_(min=1) if self.aggregate == "senders" else len(sent))
 
     def _codec(self, view: View) -> BlockDCT:
         return BlockDCT(tuple(view.param.shape), self.side, self.k)

@@ -64,7 +64,8 @@ class DistributedLion(LionUpdate):
     def votes(self, shard: Shard, u: Tensor) -> tuple[Tensor, Tensor | None]:
         """This rank's votes, and where it abstains."""
         if self.zero_policy == "zero":
-            return u > 0, u == 0
+            positive, abstains = (buffers.empty_like(u, torch.bool) for _ in range(2))
+            return torch.gt(u, 0, out=positive), torch.eq(u, 0, out=abstains)
         return signs.positive(u, verdict(self.zero_policy, shard, "zero")), None
 
     def bits_a_parameter(self, counts: str) -> str:

@@ -71,7 +71,10 @@ def compressed_all_reduce(
     rows = buffers.empty((n, piece), u.dtype, u.device)
     flat = rows.view(-1)
     torch.add(u, worker_error, out=flat[:d])
-    flat[d:] = 0 if pad_error is None else pad_error[:n].repeat_interleave(piece)[d:]
+    flat[d:].zero_()
+    if pad_error is not None:
+        for r in range(d // piece, n):
+            flat[max(d, r * piece) : (r + 1) * piece] = pad_error[r]
     counts = _counts(d, n, piece, pad_error is not None).to(device=u.device, dtype=u.dtype)
     if blocks is not None:
         scales = blocks.up(flat[:d], norm)
@@ -199,7 +202,8 @@ def _count(like: Tensor, elements: int) -> Tensor:
 def _scale(blocks: Tensor, counts: Tensor, norm: Norm) -> Tensor:
     """[..., b] -> [...]: the scale over `counts` elements of each block (the rest is 0); 0 for an empty block."""
     if norm == "l2nz":
-        counts = (blocks != 0).sum(-1).to(blocks.dtype)
+        some = torch.ne(blocks, 0, out=buffers.empty_like(blocks, torch.bool))
+        counts = some.sum(-1).to(blocks.dtype)
     if norm == "l1":
         return fixed_sum(torch.abs(blocks, out=buffers.empty_like(blocks))) / counts.clamp(min=1)
     return root_mean_square(blocks, counts)
