@@ -4,8 +4,12 @@
 runs it through `torch.compile` when its first tensor argument has at least `THRESHOLD` elements, unless compilation
 is off (``BANDWISE_COMPILE=0``) or tensors are on the CPU and there is no C++ compiler or no Python.h. A failed
 compilation falls back to eager with one warning. Each combination of dtypes, numbers of dimensions and devices is
-compiled by itself, since the compiler gives up on a function after a few variants. Every call of the wrapper is counted
-under the path that it took: a benchmark must report the path that ran and not the one that was asked for.
+compiled by itself, since the compiler gives up on a function after a few variants; on the CPU what was compiled is
+kept for later processes (`programs.py`). Every call of the wrapper is counted under the path that it took: a benchmark
+must report the path that ran and not the one that was asked for.
+
+Sizes and integers may change from call to call. A float or a text is compiled in: what changes often is passed as a
+tensor. Memory that is written may be that of another argument as a whole, but must not overlap with one otherwise.
 
 Only element-wise integer and IEEE arithmetic belongs in such functions (no float reduction: its order is the compiler's
 choice): then compiled and eager agree to the bit. Sums of floats go through `codecs.sums.fixed_sum`.
@@ -14,6 +18,7 @@ choice): then compiled and eager agree to the bit. Sums of floats go through `co
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import shutil
 import sysconfig
@@ -22,12 +27,15 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from types import FunctionType
-from typing import Final, Generic, ParamSpec, TypeVar, cast
+from typing import Any, ClassVar, Final, Generic, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
 
+from reference_impls import programs
+
 __all__ = [
+    "GPU_OPTIONS",
     "THRESHOLD",
     "Compiled",
     "CompiledTiles",
@@ -43,6 +51,13 @@ R = TypeVar("R")
 
 THRESHOLD: Final = 65536
 """Elements of the first tensor from which on a call is compiled."""
+
+GPU_OPTIONS: Final[dict[str, Any]] = {
+    "emulate_precision_casts": True,  # which also forbids that a product and a sum become one rounding
+    "eager_numerics.division_rounding": True,  # IEEE quotients
+    "eager_numerics.disable_ftz": True,  # subnormal numbers
+}
+"""What makes compiled code on a GPU give the codes of the eager function: IEEE arithmetic, one rounding an operation."""
 
 
 class PathRecord:
@@ -105,7 +120,7 @@ def _compiler_errors() -> tuple[type[Exception], ...]:
     from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
     from torch._inductor.exc import InductorError
 
-    return TorchDynamoException, FailOnRecompileLimitHit, InductorError
+    return TorchDynamoException, FailOnRecompileLimitHit, InductorError, programs.CompileError
 
 
 def _twin(function: Callable[P, R], number: int) -> Callable[P, R]:
@@ -129,9 +144,11 @@ class Compiled(Generic[P, R]):
         self.name = f"{function.__module__.rpartition('.')[2]}.{function.__name__.lstrip('_')}"
         self._threshold = threshold
         self._record = record
-        self._fast: dict[Hashable, Callable[P, R]] = {}
+        self._fast: dict[Hashable, Callable[..., R]] = {}
         self._failed = False
         functools.update_wrapper(self, function)
+
+    _fixed: ClassVar[bool] = False
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if torch.compiler.is_compiling():  # part of a larger compiled function, which is counted as a whole
@@ -141,11 +158,13 @@ class Compiled(Generic[P, R]):
         if first is None or first.numel() < self._threshold or self._failed or not _possible(first):
             self._record.count(self.name, "eager")
             return self.eager(*args, **kwargs)
-        variant = self._variant(tensors)
+        if kwargs:
+            args = inspect.signature(self.eager).bind(*args, **kwargs).args  # type: ignore[assignment]
+        variant = self._variant(args)
         if (fast := self._fast.get(variant)) is None:
-            fast = self._fast[variant] = self._prepare(_twin(self.eager, len(self._fast)), tensors)
+            fast = self._fast[variant] = self._prepare(variant, first.device)
         try:
-            result = fast(*args, **kwargs)
+            result = fast(*args)
         except _compiler_errors() as error:  # asked for only when something was raised
             self._fall_back(error)
             self._record.count(self.name, "eager")
@@ -153,13 +172,39 @@ class Compiled(Generic[P, R]):
         self._record.count(self.name, "compiled")
         return result
 
-    def _variant(self, tensors: Sequence[Tensor]) -> Hashable:
-        """What is compiled by itself."""
-        return tuple((t.dtype, t.dim(), t.device) for t in tensors)
+    def _variant(self, args: Sequence[Any]) -> Hashable:
+        """What is compiled by itself: kinds of tensors, flags, and the numbers 0 and 1, which the compiler takes as given."""
+        kinds = [
+            (a.dtype, self._shape(a), a.device)
+            if isinstance(a, Tensor)
+            else a
+            if a is None or isinstance(a, bool) or a == 0 or a == 1
+            else type(a)
+            for a in args
+        ]
+        return (torch.get_num_threads(), torch.is_grad_enabled(), *kinds)
 
-    def _prepare(self, twin: Callable[P, R], tensors: Sequence[Tensor]) -> Callable[P, R]:
-        """The compiled form, for all sizes."""
-        return torch.compile(twin, dynamic=True, fullgraph=True)
+    def _shape(self, tensor: Tensor) -> Hashable:
+        return tensor.dim()
+
+    def _prepare(self, variant: Hashable, device: torch.device) -> Callable[..., R]:
+        if device.type == "cpu" and programs.available():
+            return programs.Programs(self.eager, variant, fixed=self._fixed)
+        return self._plain(_twin(self.eager, len(self._fast)), device)
+
+    def _plain(self, twin: Callable[..., R], device: torch.device) -> Callable[..., R]:
+        """The compiled form, for all sizes, that torch keeps in this process."""
+        options = None if device.type == "cpu" else GPU_OPTIONS
+
+        def marked(*args: Any) -> R:
+            for tensor in args:
+                if isinstance(tensor, Tensor):
+                    for dimension in range(1, tensor.dim()):
+                        torch._dynamo.mark_static(tensor, dimension)
+            return fast(*args)
+
+        fast = torch.compile(twin, dynamic=True, fullgraph=True, options=options)
+        return marked if self._fixed else fast
 
     def _fall_back(self, error: Exception) -> None:
         self._failed = True
@@ -180,14 +225,10 @@ class CompiledTiles(Compiled[P, R]):
     Fixed inner dimensions are what vector instructions are chosen by, and every other shape of rows is a variant.
     """
 
-    def _variant(self, tensors: Sequence[Tensor]) -> Hashable:
-        return tuple((t.dtype, t.shape[1:] if t.dim() > 1 else t.dim(), t.device) for t in tensors)
+    _fixed = True
 
-    def _prepare(self, twin: Callable[P, R], tensors: Sequence[Tensor]) -> Callable[P, R]:
-        for tensor in tensors:
-            if tensor.dim() > 1:
-                torch._dynamo.mark_dynamic(tensor, 0)
-        return torch.compile(twin, fullgraph=True)
+    def _shape(self, tensor: Tensor) -> Hashable:
+        return tuple(tensor.shape[1:]) if tensor.dim() > 1 else tensor.dim()
 
 
 def compiled(function: Callable[P, R]) -> Compiled[P, R]:

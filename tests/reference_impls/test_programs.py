@@ -1,0 +1,206 @@
+"""Programs on disk: found again without compiling, one for all sizes, of no harm when they are broken or stale."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+
+from reference_impls import compilation, programs
+from reference_impls.compilation import Compiled, CompiledTiles, PathRecord
+from reference_impls.randomness import Key
+from tests.support import require_compiler
+
+
+@pytest.fixture(autouse=True)
+def _compiler(monkeypatch, tmp_path):
+    monkeypatch.delenv("BANDWISE_COMPILE", raising=False)
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(programs, "_folder", lambda: tmp_path)
+    require_compiler()
+
+
+def rounded(x, scale, count, words, out):
+    """As the codecs do: numbers that change from call to call, a stream, a result in place."""
+    low = (x / scale * count).floor()
+    out.copy_(low.to(torch.int32) + (words[0:1] & 1))
+
+
+def shifted(x, up, out):
+    out.copy_(x + 1 if up else x - 1)
+
+
+def of_package(function):
+    """The function as if it were one of the package's own, which are kept."""
+    function.__module__ = "reference_impls.codecs.test"
+    return Compiled(function, threshold=8, record=PathRecord())
+
+
+def made(function):
+    return sum(len(kind._programs) for kind in function._fast.values())
+
+
+def words(step):
+    return Key.of(seed=1, step=step, stage="programs").words
+
+
+def test_one_program_for_all_sizes_numbers_and_places():
+    function = of_package(rounded)
+    memory = torch.randn(1 << 21)
+    for call, (size, count) in enumerate(
+        [(65536, 31), (65537, 7), (100_003, 8191), (1 << 20, 2), (64, 3), (9, 127)]
+    ):
+        x = memory[call : call + size]  # a view, at another place each time
+        out = torch.empty(size, dtype=torch.int32)
+        scale = x.abs().max()
+        function(x, scale, count, words(call), out)
+        again = torch.empty_like(out)
+        rounded(x, scale, count, words(call), again)
+        assert torch.equal(out, again)
+    assert made(function) == 1
+    assert not compilation.failures().get(function.name)
+
+
+def test_rows_of_a_matrix_far_apart_are_one_more():
+    function = of_package(shifted)
+    for rows, columns in ((4, 70_000), (3, 80_001)):
+        x = torch.randn(rows, columns)
+        for part in (x, x[:, 5:], x[:, :-9]):
+            out = torch.empty(part.shape)
+            function(part, True, out)
+            assert torch.equal(out, part + 1)
+    assert made(function) == 2  # rows that follow one another, and rows that do not
+
+
+def test_flags_have_programs_of_their_own():
+    function = of_package(shifted)
+    x, out = torch.randn(100), torch.empty(100)
+    for up in (True, False, True):
+        function(x, up, out)
+        assert torch.equal(out, x + 1 if up else x - 1)
+    assert made(function) == 2
+
+
+def test_one_piece_of_memory_as_two_arguments():
+    function = of_package(shifted)
+    x = torch.arange(100.0)
+    function(x, True, torch.empty(100))
+    function(x, True, x)
+    function(x[:], True, x[:])
+    assert torch.equal(x, torch.arange(100.0) + 2)
+    assert made(function) == 2
+
+
+def test_rows_of_a_fixed_shape():
+    def tiles(x, out):
+        out.copy_(x + 1)
+
+    function = CompiledTiles(tiles, threshold=8, record=PathRecord())
+    for rows in (3, 5, 70):
+        x = torch.randn(rows, 4, 8)
+        out = torch.empty_like(x)
+        function(x, out)
+        assert torch.equal(out, x + 1)
+    assert made(function) == 1
+    function(torch.randn(3, 4, 4), torch.empty(3, 4, 4))
+    assert made(function) == 2
+
+
+def test_it_is_found_again_without_compiling(monkeypatch, tmp_path):
+    x, out = torch.randn(100), torch.empty(100)
+    of_package(shifted)(x, True, out)
+    assert len(list(tmp_path.iterdir())) == 1
+
+    def refuse(self, args):
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(programs.Programs, "_compile", refuse)
+    out.zero_()
+    of_package(shifted)(x, True, out)
+    assert torch.equal(out, x + 1)
+    with pytest.raises(AssertionError, match="compiled again"):  # the test can fail
+        of_package(shifted)(x.double(), True, out.double())
+
+
+def test_a_broken_file_is_compiled_anew(tmp_path):
+    x, out = torch.randn(100), torch.empty(100)
+    of_package(shifted)(x, True, out)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:1000])
+    out.zero_()
+    of_package(shifted)(x, True, out)
+    assert torch.equal(out, x + 1)
+
+
+def test_its_name_stands_for_the_sources(monkeypatch, tmp_path):
+    x, out = torch.randn(100), torch.empty(100)
+    of_package(shifted)(x, True, out)
+    monkeypatch.setattr(programs, "_sources", lambda: "other sources")
+    of_package(shifted)(x, True, out)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_functions_from_elsewhere_are_not_kept(tmp_path):
+    def tripled(x):
+        return x * 3
+
+    Compiled(tripled, threshold=8, record=PathRecord())(torch.ones(8))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_holds_the_lock_for_ever_is_told(monkeypatch):
+    def locked(*args, **kwargs):
+        raise TimeoutError("The file lock 'x.lock' could not be acquired.")
+
+    record = PathRecord()
+    function = Compiled(shifted, threshold=8, record=record)
+    monkeypatch.setattr("torch._dynamo.aot_compile.aot_compile_fullgraph", locked)
+    told = r"another process has been compiling.*x\.lock.*if it is stopped, end it"
+    out = torch.empty(100)
+    with pytest.warns(RuntimeWarning, match=told):
+        function(torch.zeros(100), True, out)
+    assert torch.equal(out, torch.ones(100))
+
+
+BROKEN = """
+import torch, warnings
+from reference_impls import compilation
+from reference_impls.codecs import nibbles
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    for _ in range(2):
+        nibbles.pack(torch.ones(1 << 18, dtype=torch.int32), wire := torch.empty(1 << 17, dtype=torch.uint8))
+assert (wire == 17).all()
+assert [w.category for w in told if "could not be compiled" in str(w.message)] == [RuntimeWarning], told
+(paths,) = compilation.paths().values()
+assert set(paths) == {"eager"}
+assert len(compilation.failures()) == 1
+"""
+
+
+def test_a_compiler_that_fails_leaves_the_eager_path(tmp_path):
+    compiler = tmp_path / "broken-g++"
+    compiler.write_text("#!/bin/sh\necho 'broken for good' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    surroundings = {**os.environ, "CXX": str(compiler), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", BROKEN], env=surroundings, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_more_kinds_than_the_compiler_takes_run_eagerly():
+    def multiplied(x, factor):
+        return x * factor
+
+    record = PathRecord()
+    function = Compiled(multiplied, threshold=8, record=record)
+    with torch._dynamo.config.patch(recompile_limit=2), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = [float(function(torch.ones(8), factor)[7]) for factor in (1.5, 2.5, 3.5, 1.5)]
+    assert found == [1.5, 2.5, 3.5, 1.5]
+    assert record.paths() == {"test_programs.multiplied": {"compiled": 2, "eager": 2}}
