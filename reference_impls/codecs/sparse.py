@@ -19,6 +19,7 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
+from reference_impls import buffers
 from reference_impls.codecs import packed_integers, selection, signs
 from reference_impls.errors import UnsupportedError, nearest
 from reference_impls.randomness import Key
@@ -43,8 +44,12 @@ def _place_bytes(numel: int, k: int, indices: Indices) -> int:
 
 def _as_sent(values: Tensor, form: Values) -> Tensor:
     if form == "fp16":
-        values = torch.where(values.isinf(), values, values.clamp(-_LARGEST_FP16, _LARGEST_FP16))
-    return values.to(VALUES[form])
+        most = torch.clamp(values, -_LARGEST_FP16, _LARGEST_FP16, out=buffers.empty_like(values))
+        infinite = buffers.empty_like(values, torch.bool)
+        for extreme in (float("inf"), -float("inf")):
+            most.masked_fill_(torch.eq(values, extreme, out=infinite), extreme)
+        values = most
+    return values if form == "fp32" else buffers.empty_like(values, VALUES[form]).copy_(values)
 
 
 def pack_pairs(
@@ -54,12 +59,14 @@ def pack_pairs(
     k = places.shape[-1]
     split = _place_bytes(numel, k, indices)
     if indices == "bitmap" and split:
-        sent = torch.zeros(*places.shape[:-1], numel, dtype=torch.bool, device=places.device)
+        sent = buffers.zeros((*places.shape[:-1], numel), torch.bool, places.device)
         signs.pack(sent.scatter_(-1, places, True), wire[..., :split])
-    elif indices == "int32" and split:
-        wire[..., :split].copy_(places.to(torch.int32).contiguous().view(torch.uint8))
     elif split:
-        packed_integers.pack(places, packed_integers.width(numel - 1), wire[..., :split])
+        narrow = buffers.empty_like(places, torch.int32).copy_(places)
+        if indices == "int32":
+            wire[..., :split].copy_(narrow.view(torch.uint8))
+        else:
+            packed_integers.pack(narrow, packed_integers.width(numel - 1), wire[..., :split])
     wire[..., split:].copy_(_as_sent(values, form).contiguous().view(torch.uint8))
 
 
@@ -70,17 +77,21 @@ def unpack_pairs(wire: Tensor, numel: int, k: int, indices: Indices, form: Value
     if not split:
         places = torch.arange(k, device=wire.device).expand(shape)
     elif indices == "bitmap":
-        sent = torch.empty(*wire.shape[:-1], numel, dtype=torch.bool, device=wire.device)
+        sent = buffers.empty((*wire.shape[:-1], numel), torch.bool, wire.device)
         signs.unpack(wire[..., :split], sent)
-        places = sent.nonzero()[:, -1].view(shape)
-    elif indices == "int32":
-        places = wire[..., :split].clone(memory_format=torch.contiguous_format).view(torch.int32).long()
+        places = selection.flagged(sent, k)
     else:
-        found = torch.empty(shape, dtype=torch.int32, device=wire.device)
-        packed_integers.unpack(wire[..., :split], packed_integers.width(numel - 1), found)
-        places = found.long()
-    values = wire[..., split:].clone(memory_format=torch.contiguous_format).view(VALUES[form])
-    return places, values.to(torch.float32)
+        found = buffers.empty(shape, torch.int32, wire.device)
+        if indices == "int32":
+            found.view(torch.uint8).copy_(wire[..., :split])
+        else:
+            packed_integers.unpack(wire[..., :split], packed_integers.width(numel - 1), found)
+        places = buffers.empty_like(found, torch.int64).copy_(found)
+    values = buffers.empty(shape, VALUES[form], wire.device)
+    values.view(torch.uint8).copy_(wire[..., split:])
+    if form == "fp32":
+        return places, values
+    return places, buffers.empty_like(values, torch.float32).copy_(values)
 
 
 @dataclass(frozen=True)
@@ -112,8 +123,8 @@ class TopK:
     def encode(self, x: Tensor, key: Key, wire: Tensor) -> None:
         if not x.shape[-1]:
             return
-        places = selection.largest(selection.magnitude(x), selection.kept(self.ratio, x.shape[-1]))
-        pack_pairs(places, x.gather(-1, places), x.shape[-1], wire, self.indices, self.values)
+        places = selection.largest_magnitudes(x, selection.kept(self.ratio, x.shape[-1]))
+        pack_pairs(places, selection.taken(x, places), x.shape[-1], wire, self.indices, self.values)
 
     def decode(self, wire: Tensor, out: Tensor) -> None:
         k = selection.kept(self.ratio, out.shape[-1])
