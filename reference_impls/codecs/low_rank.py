@@ -19,6 +19,7 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
+from reference_impls import buffers
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.randomness import Key
 
@@ -51,24 +52,36 @@ def refreshed(q: Tensor, key: Key) -> Tensor:
     Row j uses elements j b .. of the stream. A new tensor.
     """
     rank, b = q.shape
-    largest = q.abs().amax(-1, keepdim=True)
+    largest = _largest(q)
+    if q.device.type == "cpu" and bool(largest.all()):  # elsewhere asking would wait for the device
+        return torch.div(q, largest, out=buffers.empty_like(q))
     fresh = (key.uniform(rank * b, q.device).view(rank, b) * 2 - 1).to(q.dtype)
     return torch.where(largest == 0, fresh, q / largest)
 
 
+def _largest(x: Tensor) -> Tensor:
+    return torch.abs(x, out=buffers.empty_like(x)).amax(-1, keepdim=True)
+
+
 def orthonormal(p: Tensor) -> Tensor:
     """Rows of P [..., r, a] made orthonormal in their order; rows of noise become zero. A new tensor."""
-    largest = p.abs().amax(-1, keepdim=True)
-    p = p / torch.where(largest == 0, 1.0, largest)
+    largest = _largest(p)
+    p = torch.div(p, torch.where(largest == 0, 1.0, largest), out=buffers.empty_like(p))
     noise = (_NOISE * torch.finfo(p.dtype).eps) ** 2
+    products = buffers.empty_like(p)
     for j in range(p.shape[-2]):
-        row, before = p[..., j, :], p[..., :j, :]
-        whole = fixed_sum(row.square()).unsqueeze(-1)
+        row, before, along = p[..., j, :], p[..., :j, :], products[..., :j, :]
+        whole = _squared(row, products).unsqueeze(-1)
         for _ in range(2 if j else 0):
-            along = fixed_sum(before * row.unsqueeze(-2))
+            shares = fixed_sum(torch.mul(before, row.unsqueeze(-2), out=along)).unsqueeze(-1)
+            torch.mul(shares, before, out=along)
             for i in range(j):
-                row = row - along[..., i : i + 1] * before[..., i, :]
-        rest = fixed_sum(row.square()).unsqueeze(-1)
+                row.sub_(along[..., i, :])
+        rest = _squared(row, products).unsqueeze(-1) if j else whole
         gone = (rest < noise * whole) | (rest == 0)
-        p[..., j, :] = torch.where(gone, 0.0, row / torch.where(gone, 1.0, rest).sqrt())
+        row.div_(torch.where(gone, 1.0, rest).sqrt()).masked_fill_(gone, 0.0)
     return p
+
+
+def _squared(row: Tensor, room: Tensor) -> Tensor:
+    return fixed_sum(torch.mul(row, row, out=room[..., 0, :]))

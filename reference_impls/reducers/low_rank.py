@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
 
+from reference_impls import buffers
 from reference_impls.algorithm import Shard, View
 from reference_impls.codecs.low_rank import orthonormal, refreshed
+from reference_impls.codecs.sums import BLOCK
 from reference_impls.collectives import Exchange
 
 __all__ = ["Matrix", "low_rank_mean"]
@@ -50,47 +53,68 @@ def low_rank_mean(
         errors: [a b] by parameter name, of this rank; added to x, then what the answer lacks of this rank's sum.
         warm: begin at the last Q; otherwise at a new draw in every step.
     """
-    sources = [x[m.view.part].view(m.rows, m.columns) for m in matrices]
+    held = {m.view.name: x[m.view.part] if errors is None else errors[m.view.name] for m in matrices}
+    sources = [held[m.view.name].view(m.rows, m.columns) for m in matrices]
     starts = []
     for m, source in zip(matrices, sources, strict=True):
         if errors is not None:
-            source.add_(errors[m.view.name].view_as(source))
+            source.add_(x[m.view.part].view_as(source))
         q = factors[m.view.name][: m.rank]
         key = shard.key(f"{stage}-q", shared=True, view=m.view)
         starts.append(refreshed(q if warm else torch.zeros_like(q), key))
     names = {m.view.name for m in matrices}
     exact = [x[v.part] for v in shard.views if v.name not in names]
-    thin = [q @ source.T for q, source in zip(starts, sources, strict=True)]
-    yield from _joint_mean(shard, [*thin, *exact], f"{stage}-p")
+    message, parts = _room([*((m.rank, m.rows) for m in matrices), *(tuple(e.shape) for e in exact)], x)
+    for q, source, part in zip(starts, sources, parts, strict=False):
+        torch.mm(q, source.T, out=part)
+    for own, part in zip(exact, parts[len(matrices) :], strict=True):
+        part.copy_(own)
+    parts = _cut((yield from shard.world.mean(message, f"{stage}-p")), parts)
+    for own, part in zip(exact, parts[len(matrices) :], strict=True):
+        own.copy_(part)
     if not matrices:
         return x
-    bases = _orthonormal(thin)
-    thin = [p @ source for p, source in zip(bases, sources, strict=True)]
-    yield from _joint_mean(shard, thin, f"{stage}-q")
-    for m, source, p, q in zip(matrices, sources, bases, thin, strict=True):
-        answer = p.T @ q
+    bases = _orthonormal(parts[: len(matrices)])
+    message, parts = _room([(m.rank, m.columns) for m in matrices], x)
+    for p, source, part in zip(bases, sources, parts, strict=True):
+        torch.mm(p, source, out=part)
+    parts = _cut((yield from shard.world.mean(message, f"{stage}-q")), parts)
+    for m, source, p, q in zip(matrices, sources, bases, parts, strict=True):
+        answer = torch.mm(p.T, q, out=x[m.view.part].view(m.rows, m.columns))
         if errors is not None:
-            torch.sub(source, answer, out=errors[m.view.name].view_as(source))
-        source.copy_(answer)
+            source.sub_(answer)
         factors[m.view.name][: m.rank].copy_(q)
     return x
 
 
-def _joint_mean(shard: Shard, parts: Sequence[Tensor], stage: str) -> Exchange[None]:
-    """Mean over all ranks of several tensors in one all-reduce, in place."""
-    message = torch.cat([part.reshape(-1) for part in parts])
-    message = yield from shard.world.mean(message, stage)
-    for part, mean in zip(parts, torch.split(message, [part.numel() for part in parts]), strict=True):
-        part.copy_(mean.view_as(part))
+def _room(shapes: Sequence[tuple[int, ...]], like: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """A message for tensors of these shapes, and where each of them lies in it."""
+    message = buffers.empty(sum(prod(shape) for shape in shapes), like.dtype, like.device)
+    pieces = torch.split(message, [prod(shape) for shape in shapes])
+    return message, [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
+
+
+def _cut(message: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """The parts of a message that has those of `like`."""
+    pieces = torch.split(message, [part.numel() for part in like])
+    return [piece.view(part.shape) for piece, part in zip(pieces, like, strict=True)]
 
 
 def _orthonormal(factors: Sequence[Tensor]) -> list[Tensor]:
-    """Each orthonormalised; those of one shape together, which changes no bit."""
-    alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    """Each orthonormalised; those together whose sums have trees of one size, which changes no bit.
+
+    A tree is of blocks, the last of which is filled up with zeros anyhow (`codecs.sums`).
+    """
+    alike: dict[tuple[int, int], list[int]] = defaultdict(list)
     for i, p in enumerate(factors):
-        alike[tuple(p.shape)].append(i)
+        alike[p.shape[0], -(-p.shape[1] // BLOCK)].append(i)
     found = list(factors)
-    for places in alike.values():
-        for i, p in zip(places, orthonormal(torch.stack([factors[i] for i in places])), strict=True):
-            found[i] = p
+    for (rank, _), places in alike.items():
+        widest = max(factors[i].shape[1] for i in places)
+        together = buffers.empty((len(places), rank, widest), factors[0].dtype, factors[0].device)
+        for own, i in zip(together, places, strict=True):
+            own[:, : factors[i].shape[1]].copy_(factors[i])
+            own[:, factors[i].shape[1] :].zero_()
+        for i, p in zip(places, orthonormal(together), strict=True):
+            found[i] = p[:, : factors[i].shape[1]]
     return found
