@@ -24,7 +24,7 @@ from suite.micro.steps import METHODS, NOT_TIMED, TimeStep, TrackStep
 ROOT = Path(__file__).resolve().parent.parent
 # Modules of reference_impls.codecs that are no codec of their own but parts of others.
 PARTS = {
-    "block_levels", "blocks", "candidates", "codec", "dct", "nibbles", "packed_integers", "selection", "sums",
+    "block_levels", "block_codec", "blocks", "candidates", "codec", "dct", "nibbles", "packed_integers", "selection", "sums",
     "tiles",
 }  # fmt: skip
 MODULES = {
@@ -37,6 +37,10 @@ MODULES = {
     "lion-8bit-l1": "lion_integers",
     "scaled-signs": "scaled_signs",
     "equal-levels-4bit": "uniform_levels",
+    "equal-levels-4bit-given": "uniform_levels",
+    "equal-levels-4bit-global": "uniform_levels",
+    "equal-levels-8bit-given": "uniform_levels",
+    "equal-levels-8bit-global": "uniform_levels",
     "equal-levels-4bit-linf": "uniform_levels",
     "equal-levels-8bit": "uniform_levels",
     "geometric-levels-4bit": "geometric_levels",
@@ -66,6 +70,10 @@ EXACT_BYTES = {
     "lion-8bit-l1": NUMEL,
     "scaled-signs": NUMEL // 8 + 4,
     "equal-levels-4bit": NUMEL // 2 + 4 * (NUMEL // 512),
+    "equal-levels-4bit-given": NUMEL // 2 + 4,
+    "equal-levels-4bit-global": NUMEL // 2 + 4,
+    "equal-levels-8bit-given": NUMEL + 4,
+    "equal-levels-8bit-global": NUMEL + 4,
     "equal-levels-4bit-linf": NUMEL // 2 + 4 * (NUMEL // 512),
     "equal-levels-8bit": NUMEL + 4 * (NUMEL // 512),
     "geometric-levels-4bit": NUMEL // 2 + 4 * (NUMEL // 512),
@@ -99,6 +107,10 @@ RESIDUALS = {
         0.9,
         math.sqrt(math.sqrt(512) / 7),
     ),  # the bound sqrt(block) / levels on the variance
+    "equal-levels-4bit-given": (0.2, 0.5),
+    "equal-levels-4bit-global": (0.2, 0.5),
+    "equal-levels-8bit-given": (0.01, 0.05),
+    "equal-levels-8bit-global": (0.01, 0.05),
     "equal-levels-4bit-linf": (0.15, 0.35),
     "equal-levels-8bit": (0.05, math.sqrt(512) / 127),  # the other bound
     "geometric-levels-4bit": (0.20, 0.45),

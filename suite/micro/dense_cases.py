@@ -51,6 +51,27 @@ class ByProtocol(Keyed):
             self.out.add_(spare)
 
 
+class EqualLevels(ByProtocol):
+    """All elements under one number, packed: codes on a scale that is there (given), or on the largest magnitude."""
+
+    def __init__(self, numel: int, levels: int, *, given: bool) -> None:
+        self.given = given
+        super().__init__(numel, "uniform_levels", "UniformLevels", levels=levels, norm="linf", block_size=0)
+        self.reads = 1 if given else 2
+
+    def buffer(self, numel: int) -> torch.Tensor:
+        if not hasattr(self.codec, "encode_by"):
+            raise NotImplementedError("this codec finds its scale itself at this commit")
+        self.found = self.x.abs().max().view(1, 1)
+        return super().buffer(numel)
+
+    def encode(self) -> None:
+        if self.given:
+            self.codec.encode_by(self.x, self.found, self.key, self.wire)
+        else:
+            super().encode()
+
+
 class Signs(Case):
     """One bit an element. Its residual is taken against mean |x|, the best scale for signs; votes send no scale."""
 
@@ -292,6 +313,10 @@ CASES: dict[str, Callable[[int], Case]] = {
     "standard-dithering-4bit-global": NibbleDitheringGlobal,
     "standard-dithering-8bit": StandardDithering,
     "standard-dithering-8bit-global": StandardDitheringGlobal,
+    "equal-levels-4bit-given": lambda numel: EqualLevels(numel, 7, given=True),
+    "equal-levels-4bit-global": lambda numel: EqualLevels(numel, 7, given=False),
+    "equal-levels-8bit-given": lambda numel: EqualLevels(numel, 127, given=True),
+    "equal-levels-8bit-global": lambda numel: EqualLevels(numel, 127, given=False),
     "equal-levels-4bit": by_protocol("uniform_levels", "UniformLevels"),
     "equal-levels-4bit-linf": by_protocol("uniform_levels", "UniformLevels", norm="linf"),
     "equal-levels-8bit": by_protocol("uniform_levels", "UniformLevels", levels=127),

@@ -6,6 +6,7 @@ length, then at others, and prints JSON. No graph may be compiled for these: len
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from reference_impls import programs
 from suite.analysis.tables import Row
 from suite.rates import bars
 
@@ -106,7 +108,10 @@ def in_this_process(threads: int) -> dict[str, dict[str, Any]]:
 
 
 def graphs() -> int:
-    """Graphs that torch compiled in this process so far."""
+    """Graphs that this process compiled so far, or loaded: a second one of a kind of arguments is for other lengths."""
+    if programs.available():
+        kinds = [one for one in gc.get_objects() if type(one) is programs.Programs]
+        return sum(len(one._programs) for one in kinds)
     from torch._dynamo.utils import counters
 
     return int(counters["stats"]["unique_graphs"])

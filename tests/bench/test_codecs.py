@@ -1,6 +1,8 @@
-"""Is a codec grossly wrong now? Its bytes against float32, its time against a memory copy in the same process.
+"""Is a codec grossly wrong now? Its time against a memory copy in the same process, its path, its memory, its bytes.
 
-Absolute times mean nothing here and are compared with nothing: what changed from commit to commit is asv's question.
+What must be reached stands in `suite/rates/bars.py` and is judged by `bandwise rates` on a quiet machine. Half of that must
+be reached on any: the fastest of several runs of both, in turns. Absolute times mean nothing here and are compared with
+nothing: what changed from commit to commit is asv's question.
 """
 
 from __future__ import annotations
@@ -12,18 +14,45 @@ from typing import Any
 import pytest
 import torch
 
+from reference_impls import compilation
 from reference_impls.codecs import signs
-from suite.micro.cases import build
+from reference_impls.codecs.selection import kept
+from suite.micro.cases import CODECS, VERBS, build
+from suite.micro.memory import large_bytes
+from suite.rates import against, bars
+from suite.rates.codecs import path
 from tests.support import require_compiler
 
-NUMEL = 1 << 20
+NUMEL = 1 << 22
 ROUNDS = 15
+LENIENT = 2.0
+"""Guards fail below the bar over this."""
+
+STILL_ALLOCATE = (
+    "signs",
+    "scaled-signs",
+    "natural-9bit",
+    "ternary-trits",
+    "min-max-4bit",
+    "lion-8bit-l1",
+    "scaled-rounding-8bit",
+    "thc-4bit",
+    "hadamard",
+    "bf16",
+    "fp16",
+    "top-k-1pct",
+    "chunk-top-k",
+    "count-sketch",
+)
+"""Codecs that do not take all of their working memory from the pool yet. A name goes once its test passes."""
+
+BYTES_SAVED = {"signs": 31, "standard-dithering-8bit": 3.9, "exponential-dithering": 3.9, "bf16": 2}
 
 
-def fastest(*functions: Callable[[], object]) -> list[float]:
+def fastest(*functions: Callable[[], object], rounds: int = ROUNDS) -> list[float]:
     """Shortest of several runs of each, in seconds, taken in turns so that a busy moment hits all alike."""
     best = [float("inf")] * len(functions)
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for index, function in enumerate(functions):
             start = time.perf_counter()
             function()
@@ -41,31 +70,63 @@ def _compiled_on_one_thread() -> Any:
 
 
 @pytest.mark.benchmark(group="codecs")
-@pytest.mark.parametrize(
-    ("codec", "verb", "smaller", "times_a_copy"),
-    [
-        ("signs", "encode", 31, 4),
-        ("signs", "decode", 31, 4),
-        ("standard-dithering-8bit", "encode", 3.9, 25),
-        ("standard-dithering-8bit", "decode", 3.9, 4),
-        ("exponential-dithering", "encode", 3.9, 25),
-        ("exponential-dithering", "decode", 3.9, 5),
-    ],
-)
-def test_small_and_not_slow(
-    benchmark: Any, codec: str, verb: str, smaller: float, times_a_copy: float
-) -> None:
-    case, copy = build(codec, NUMEL), build("copy", NUMEL)
+@pytest.mark.parametrize(("codec", "verb"), list(bars.CODECS))
+def test_not_slow(benchmark: Any, codec: str, verb: str) -> None:
+    case = build(codec, NUMEL)
     run = getattr(case, verb)
     case.encode()
     run()  # compiled here, not in what is timed
+    compilation.reset_paths()
+    run()
+    assert path() in {"compiled", "torch"}, compilation.paths()
+    assert compilation.failures() == {}
     benchmark(run)
-    benchmark.extra_info["wire_bytes"] = case.sent_bytes()
-    assert copy.sent_bytes() >= smaller * case.sent_bytes()
     if benchmark.enabled:
-        own, control = fastest(run, copy.encode)
-        benchmark.extra_info["times_a_copy"] = own / control
-        assert own <= times_a_copy * control
+        own, control = fastest(run, build("copy", NUMEL).encode)
+        benchmark.extra_info["rate"] = control / own
+        assert control / own >= bars.CODECS[codec, verb] / LENIENT
+
+
+@pytest.mark.parametrize("codec", BYTES_SAVED)
+def test_small(codec: str) -> None:
+    case = build(codec, NUMEL)
+    assert BYTES_SAVED[codec] * case.sent_bytes() <= 4 * NUMEL
+
+
+def _as_it_is(codec: str) -> Any:
+    missed = pytest.mark.xfail(reason="allocates in its steady state", raises=AssertionError)
+    return pytest.param(codec, marks=missed if codec in STILL_ALLOCATE else ())
+
+
+@pytest.mark.parametrize("codec", [_as_it_is(codec) for codec in CODECS])
+def test_nothing_is_allocated_once_it_is_warm(codec: str) -> None:
+    case = build(codec, NUMEL)
+    doing = [getattr(case, verb) for verb in VERBS if verb in case.verbs]
+    for _ in range(2):
+        for run in doing:
+            run()
+    assert [large_bytes(run) for run in doing] == [0] * len(doing)
+
+
+@pytest.mark.benchmark(group="beside torch")
+def test_top_k_beats_torch(benchmark: Any) -> None:
+    case = build("top-k-1pct", NUMEL)
+    k = kept(0.01, NUMEL)
+    case.encode()
+    benchmark(case.encode)
+    if benchmark.enabled:
+        own, other = fastest(case.encode, lambda: torch.topk(case.x.abs(), k), rounds=5)
+        assert other / own >= bars.AGAINST["top-k-1pct", "torch.topk of abs"] / LENIENT
+
+
+@pytest.mark.benchmark(group="beside torch")
+def test_the_sketch_beats_plain_torch(benchmark: Any) -> None:
+    case = build("count-sketch", NUMEL)
+    case.encode()
+    benchmark(case.encode)
+    if benchmark.enabled:
+        own, other = fastest(case.encode, lambda: against.plain_sketch(case.codec, case.x), rounds=3)
+        assert other / own >= bars.AGAINST["count-sketch", "plain torch"] / LENIENT
 
 
 @pytest.mark.benchmark(group="signs")

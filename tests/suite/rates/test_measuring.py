@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -119,7 +120,10 @@ def test_lengths_are_data_for_the_compiler(tmp_path: Path) -> None:
         "before = f.graphs(); found = f.in_this_process(1)\n"
         "sys.stdout.write(json.dumps([before, f.graphs(), found]))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
     before, after, found = json.loads(done.stdout)
     assert before == 0
     assert after >= 5
@@ -225,8 +229,6 @@ def test_facts(tmp_path: Path) -> None:
 
 def test_compilers_count_as_ours(tmp_path: Path) -> None:
     """CPU seconds of children that have ended are their parent's."""
-    import os
-
     before = family_seconds(os.getpid())
     subprocess.run([sys.executable, "-c", "sum(i * i for i in range(3_000_000))"], check=True)
     assert family_seconds(os.getpid()) - before > 0.05
