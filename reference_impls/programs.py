@@ -26,6 +26,7 @@ import pickle
 import platform
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
+from types import FunctionType
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -133,10 +134,9 @@ class Programs:
         self._fixed = fixed
         self._programs: list[_Program] = []
         self._looked_for = 0
-        own = function.__module__.split(".")[0] == __name__.split(".")[0]
         self._name = None
-        if own and all(_has_lasting_name(value) for value in self._held.values()):
-            place = (function.__module__, function.__qualname__, self._held)
+        if _is_own(function) and (held := _lasting_name(tuple(self._held.values()))) is not None:
+            place = (function.__module__, function.__qualname__, held)
             whole = (_sources(), _settings(), place, variant, fixed)
             self._name = hashlib.sha256(repr(whole).encode()).hexdigest()[:32]
 
@@ -198,11 +198,29 @@ class Programs:
         return _program(loaded), loaded
 
 
-def _has_lasting_name(value: Any) -> bool:
-    """Whether its repr says all of what a function holds of its surroundings: numbers, texts, frozen options."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return all(_has_lasting_name(getattr(value, field.name)) for field in dataclasses.fields(value))
-    return isinstance(value, bool | int | float | str | None)
+def _lasting_name(value: Any) -> str | None:
+    """A text that says all of what a function holds of its surroundings; None for what has none."""
+    if isinstance(value, bool | int | float | str | None | torch.dtype | torch.device):
+        return repr(value)
+    parts: Sequence[Any]
+    if isinstance(value, tuple):
+        parts = value
+    elif isinstance(value, FunctionType) and _is_own(value):
+        parts = [cell.cell_contents for cell in value.__closure__ or ()]
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type) and _is_own(type(value)):
+        parts = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    else:
+        return None
+    names = [_lasting_name(part) for part in parts]
+    if None in names:
+        return None
+    kind = value if isinstance(value, FunctionType) else type(value)
+    return f"{kind.__module__}.{kind.__qualname__}({', '.join(name for name in names if name)})"
+
+
+def _is_own(thing: Any) -> bool:
+    """Whether its source is part of this package."""
+    return bool(thing.__module__.split(".")[0] == __name__.split(".")[0])
 
 
 def _distinct(args: Sequence[Any]) -> tuple[Any, ...]:
