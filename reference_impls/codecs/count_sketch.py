@@ -29,6 +29,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from reference_impls import buffers
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.compilation import compiled
 from reference_impls.errors import UnsupportedError
@@ -39,7 +40,7 @@ HASH_VERSION: Final = 1
 LONGEST: Final = 1 << 30
 _PRIME: Final = (1 << 31) - 1
 _PERSON: Final = b"bandwise-sketch1"
-_CHUNK: Final = 1 << 17  # coordinates hashed at once: their 64-bit integers stay in the cache
+_CHUNK: Final = 1 << 22  # coordinates hashed at once
 
 
 def _coefficients(seed: int, row: int) -> tuple[int, ...]:
@@ -48,24 +49,33 @@ def _coefficients(seed: int, row: int) -> tuple[int, ...]:
 
 
 def _fold(v: Tensor) -> Tensor:
-    """In place, a number that is v modulo p: (v >> 31) + (v mod 2^31)."""
-    high = v >> 31
-    return v.bitwise_and_(_PRIME).add_(high)
+    """A number that is v modulo p: (v >> 31) + (v mod 2^31)."""
+    return (v & _PRIME) + (v >> 31)
+
+
+def _polynomial(words: Tensor, numel: int) -> Tensor:
+    """H of `numel` coordinates, int64 [numel]; the remarks bound what is folded for j < 2^30: nothing overflows."""
+    j = torch.arange(numel, dtype=torch.int64, device=words.device) + words[5]
+    v = _fold(j * words[3] + words[2])  # from < 2^61 + 2^31 to < 2^31 + 2^30 + 2
+    v = _fold(v * j + words[1])  # from < 1.5 * 2^61 + 2^33 to < 2^31 + 1.5 * 2^30 + 4
+    v = _fold(v * j + words[0]) - _PRIME  # from < 1.75 * 2^61 + 2^34 to < 2^31 + 1.75 * 2^30 + 8 < 2 p
+    return v + ((v >> 63) & _PRIME)
 
 
 @compiled
 def _hash(columns: Tensor, signs: Tensor, words: Tensor) -> None:
-    """Fill int32 [d] and float [d]; words int64 [6]: a_0 .. a_3, number of columns, first coordinate.
+    """Fill int32 [d] and float [d]; words int64 [6]: a_0 .. a_3, number of columns, first coordinate."""
+    v = _polynomial(words, columns.shape[-1])
+    signs.copy_((v & 1) * 2 - 1)
+    columns.copy_(((v >> 1) * words[4]) >> 30)
 
-    The remarks bound v for j < 2^30: nothing overflows.
-    """
-    j = torch.arange(columns.shape[-1], dtype=torch.int64, device=columns.device).add_(words[5])
-    v = _fold((j * words[3]).add_(words[2]))  # from < 2^61 + 2^31 to < 2^31 + 2^30 + 2
-    v = _fold(v.mul_(j).add_(words[1]))  # from < 1.5 * 2^61 + 2^33 to < 2^31 + 1.5 * 2^30 + 4
-    v = _fold(v.mul_(j).add_(words[0]))  # from < 1.75 * 2^61 + 2^34 to < 2^31 + 1.75 * 2^30 + 8 < 2 p
-    v.sub_((v >= _PRIME) * _PRIME)
-    signs.copy_(v & 1).mul_(2).sub_(1)
-    columns.copy_((v >> 1).mul_(words[4]) >> 30)
+
+@compiled
+def _signed(columns: Tensor, values: Tensor, x: Tensor, words: Tensor) -> None:
+    """As `_hash`, with the signs in `values`, [..., d], as factors of x."""
+    v = _polynomial(words, columns.shape[-1])
+    values.copy_(x * ((v & 1) * 2 - 1).to(x.dtype))
+    columns.copy_(((v >> 1) * words[4]) >> 30)
 
 
 @compiled
@@ -98,32 +108,44 @@ class CountSketch:
 
     def hashes(self, row: int, numel: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
         """(columns int32 [d], signs float32 [d]) of one row."""
-        if self.start < 0 or self.start + numel > LONGEST:
-            raise UnsupportedError(f"the hashes are exact up to coordinate 2^30, not {self.start + numel}")
-        words = torch.tensor([*_coefficients(self.seed, row), self.columns, self.start], device=device)
         columns = torch.empty(numel, dtype=torch.int32, device=device)
         signs = torch.empty(numel, dtype=torch.float32, device=device)
-        for part in zip(torch.split(columns, _CHUNK), torch.split(signs, _CHUNK), strict=True):
-            _hash(*part, words)
-            words[5] += _CHUNK
+        for part in self._parts(numel):
+            _hash(columns[part], signs[part], self._words(row, part, columns.device))
         return columns, signs
 
     def encode(self, x: Tensor, table: Tensor) -> None:
         """float [..., d] -> its table, float [..., rows, columns], in the dtype of x."""
         table.zero_()
-        for row in range(self.rows):
-            columns, signs = self.hashes(row, x.shape[-1], x.device)
-            table[..., row, :].index_add_(-1, columns, x * signs.to(x.dtype))
+        for part in self._parts(x.shape[-1]):
+            own = x[..., part]
+            columns = buffers.empty(own.shape[-1], torch.int32, x.device)
+            values = buffers.empty_like(own)
+            for row in range(self.rows):
+                _signed(columns, values, own, self._words(row, part, x.device))
+                table[..., row, :].index_add_(-1, columns, values)
 
     def decode(self, table: Tensor, out: Tensor) -> None:
         """Table [..., rows, columns] -> estimates of all coordinates, [..., d]."""
-        read = torch.empty(*out.shape[:-1], self.rows, out.shape[-1], dtype=table.dtype, device=table.device)
-        for row in range(self.rows):
-            columns, signs = self.hashes(row, out.shape[-1], table.device)
-            torch.mul(
-                table[..., row, :].index_select(-1, columns), signs.to(table.dtype), out=read[..., row, :]
-            )
-        _median(out, read)
+        lead = out.shape[:-1]
+        for part in self._parts(out.shape[-1]):
+            numel = part.stop - part.start
+            columns = buffers.empty(numel, torch.int32, table.device)
+            signs = buffers.empty(numel, table.dtype, table.device)
+            read = buffers.empty((self.rows, *lead, numel), table.dtype, table.device)
+            for row in range(self.rows):
+                _hash(columns, signs, self._words(row, part, table.device))
+                torch.index_select(table[..., row, :], -1, columns, out=read[row]).mul_(signs)
+            _median(out[..., part], read.movedim(0, -2))
+
+    def _parts(self, numel: int) -> list[slice]:
+        if self.start < 0 or self.start + numel > LONGEST:
+            raise UnsupportedError(f"the hashes are exact up to coordinate 2^30, not {self.start + numel}")
+        return [slice(first, min(first + _CHUNK, numel)) for first in range(0, numel, _CHUNK)]
+
+    def _words(self, row: int, part: slice, device: torch.device) -> Tensor:
+        first = self.start + part.start
+        return torch.tensor([*_coefficients(self.seed, row), self.columns, first], device=device)
 
     def squared_norm(self, table: Tensor) -> Tensor:
         """Estimate of the squared 2-norm: the median over rows of the sum of squares, [...]."""

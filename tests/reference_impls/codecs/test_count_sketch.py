@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from reference_impls import buffers
 from reference_impls.codecs import count_sketch
 from reference_impls.codecs.count_sketch import CountSketch
 from reference_impls.errors import UnsupportedError
@@ -183,13 +184,35 @@ def test_rows_of_a_batch_are_sketched_as_they_would_be_alone() -> None:
             assert torch.equal(estimates[i, j], estimate(sketch, tables[i, j], 100))
 
 
-def test_compiled_equals_eager_to_the_bit() -> None:
+def test_compiled_equals_eager_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(count_sketch, "_CHUNK", 1 << 17)
     d = (1 << 17) + 70_000  # one full chunk, one shorter
     compiled = CountSketch(3, 5000).hashes(1, d)
     words = torch.tensor([*count_sketch._coefficients(0, 1), 5000, 0])
     eager = torch.empty(d, dtype=torch.int32), torch.empty(d)
     count_sketch._hash.eager(*eager, words)
     assert all(torch.equal(a, b) for a, b in zip(compiled, eager, strict=True))
+    x, table = normal(d).float(), torch.zeros(5000)
+    sketch = CountSketch(3, 5000)
+    table.index_add_(0, eager[0], x * eager[1])  # in the order of coordinates, whatever the chunks
+    assert torch.equal(table_of(sketch, x)[1], table)
+    one = CountSketch(1, 5000)
+    columns, signs = one.hashes(0, d)
+    assert torch.equal(estimate(one, table_of(one, x), d), table_of(one, x)[0][columns] * signs)
+
+
+def test_nothing_is_allocated_in_a_steady_state() -> None:
+    sketch, x = CountSketch(3, 5000), normal(200_000).float()
+    table, out = torch.empty(3, 5000), torch.empty_like(x)
+
+    def step() -> None:
+        sketch.encode(x, table)
+        sketch.decode(table, out)
+
+    step()
+    with torch.profiler.profile(profile_memory=True) as profile:
+        step()
+    assert max(event.cpu_memory_usage for event in profile.events()) < buffers.SMALLEST
 
 
 @pytest.mark.parametrize("rows", [1, 3, 5, 7])
