@@ -66,8 +66,8 @@ class ChunkTopK:
             return
         for count, size, k in self._parts(numel):
             rows = x[..., first : first + count * size].unflatten(-1, (count, size))  # type: ignore[no-untyped-call]
-            places = selection.largest(selection.magnitude(rows), k)
-            values.append(rows.gather(-1, places).flatten(-2))
+            places = selection.largest_magnitudes(rows, k)
+            values.append(selection.taken(rows, places).flatten(-2))
             length = self._place_bytes(count, size, k)
             if length:
                 packed_integers.pack(
