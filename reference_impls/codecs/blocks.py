@@ -1,4 +1,4 @@
-"""Messages of small integers with a few float32 numbers a block: what bucketed quantisers send. Wire format version 1.
+"""Messages of small integers with a few float32 numbers a block: what bucketed quantisers send. Wire format version 2.
 
 Message of d elements in blocks of `size` consecutive ones (the last one shorter; size 0: all d are one block): the codes
 as `codecs.packed_integers` packs them, in `bits` bits, ceil(bits d / 8) bytes; then, block by block, `numbers`
@@ -13,15 +13,17 @@ from typing import Final, Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from reference_impls import buffers
 from reference_impls.codecs import packed_integers
 from reference_impls.codecs.sums import fixed_sum
+from reference_impls.codecs.tiles import LANES, ROWS, TILE, rows
+from reference_impls.compilation import compiled
 from reference_impls.errors import UnsupportedError
 
-__all__ = ["NORMS", "WIRE_VERSION", "BlockMessage", "Norm", "blocks_of", "norms"]
+__all__ = ["NORMS", "WIRE_VERSION", "BlockMessage", "Norm", "norms", "per_block"]
 
-WIRE_VERSION: Final = 1
+WIRE_VERSION: Final = 2
 _FLOAT: Final = 4  # bytes
 
 Norm = Literal["linf", "l2"]
@@ -49,39 +51,68 @@ class BlockMessage:
     def blocks(self, numel: int) -> int:
         return -(-numel // self.block(numel))
 
+    def code_bytes(self, numel: int) -> int:
+        return packed_integers.wire_bytes(numel, self.bits)
+
     def wire_bytes(self, numel: int) -> int:
-        return packed_integers.wire_bytes(numel, self.bits) + _FLOAT * self.numbers * self.blocks(numel)
+        return self.code_bytes(numel) + _FLOAT * self.numbers * self.blocks(numel)
 
-    def spread(self, per_block: Tensor, numel: int) -> Tensor:
-        """[..., blocks] -> [..., d]: each element's own number."""
-        if per_block.shape[-1] == 1:
-            return per_block
-        return per_block.repeat_interleave(self.block(numel), -1)[..., :numel].contiguous()
+    def fits_tiles(self) -> bool:
+        """Whether every row of a tile has the numbers of one block."""
+        return self.size % TILE == 0 or (TILE % self.size == 0 and self.size % LANES == 0)
 
-    def write(self, codes: Tensor, numbers: Tensor, wire: Tensor) -> None:
-        """Codes 0 .. 2^bits - 1 [..., d] and float32 [..., blocks, numbers] -> wire."""
-        body = packed_integers.wire_bytes(codes.shape[-1], self.bits)
-        packed_integers.pack(codes, self.bits, wire[..., :body])
-        wire[..., body:].copy_(numbers.to(torch.float32).flatten(-2).contiguous().view(torch.uint8))
+    def write(self, found: Tensor, wire: Tensor) -> None:
+        """float32 [..., blocks, numbers] -> the end of the message."""
+        if self.numbers:
+            flat = found.flatten(-2).contiguous()
+            wire[..., wire.shape[-1] - _FLOAT * flat.shape[-1] :].copy_(flat.view(torch.uint8))
 
-    def read(self, wire: Tensor, numel: int) -> tuple[Tensor, Tensor]:
-        """Wire -> codes int32 [..., d], numbers float32 [..., blocks, numbers]."""
-        body = packed_integers.wire_bytes(numel, self.bits)
-        codes = torch.empty(*wire.shape[:-1], numel, dtype=torch.int32, device=wire.device)
-        packed_integers.unpack(wire[..., :body], self.bits, codes)
-        numbers = wire[..., body:].clone(memory_format=torch.contiguous_format).view(torch.float32)
-        return codes, numbers.view(*wire.shape[:-1], self.blocks(numel), self.numbers)
+    def read(self, wire: Tensor, numel: int) -> Tensor:
+        """The end of the message -> float32 [..., blocks, numbers]; a copy, since floats want to be aligned."""
+        shape = (*wire.shape[:-1], self.blocks(numel), self.numbers)
+        found = buffers.empty(shape, torch.float32, wire.device)
+        found.view(*wire.shape[:-1], -1).view(torch.uint8).copy_(wire[..., self.code_bytes(numel) :])
+        return found
+
+    def by_row(self, found: Tensor, tiles: int) -> Tensor:
+        """[..., blocks, numbers] -> float32 [..., tiles, numbers, 32]: those of each row of the first `tiles` tiles."""
+        across = max(self.size // TILE, 1) if self.size else max(tiles, 1)  # tiles that share a block
+        down = TILE // self.size if 0 < self.size < TILE else 1  # blocks of a tile
+        count, lead = -(-tiles // across), found.shape[:-2]
+        shape = (*lead, count, across, self.numbers, down, ROWS // down)
+        spread = buffers.empty(shape, torch.float32, found.device)
+        source = found[..., : count * down, :].unflatten(-2, (count, down)).movedim(-1, -2)  # type: ignore[no-untyped-call]
+        spread.copy_(source.unsqueeze(-1).unsqueeze(-4).expand(shape))
+        return spread.view(*lead, count * across, self.numbers, ROWS)[..., :tiles, :, :]
+
+    def by_element(self, found: Tensor, first: int, numel: int) -> Tensor:
+        """[..., blocks, numbers] -> float32 [numbers, ..., d - first]: those of each element from `first` on."""
+        place = torch.arange(first, numel, device=found.device) // self.block(numel)
+        return found.movedim(-1, 0).index_select(-1, place)
 
 
-def blocks_of(x: Tensor, size: int) -> Tensor:
-    """[..., d] -> [..., blocks, size], the last one filled up with zeros."""
-    rest = -x.shape[-1] % size
-    return (functional.pad(x, (0, rest)) if rest else x).reshape(*x.shape[:-1], -1, size)
+@compiled
+def _largest(x: Tensor, out: Tensor) -> None:
+    out.copy_(x.abs().amax(-1))  # a maximum is the same in every order
+
+
+def per_block(x: Tensor, size: int) -> list[Tensor]:
+    """[..., d], d >= 1 -> the full blocks [..., blocks, size] and the short one [..., 1, rest], where there are such."""
+    full = x.shape[-1] // size * size
+    parts = [x[..., :full].view(*x.shape[:-1], -1, size)] if full else []
+    return [*parts, x[..., full:].unsqueeze(-2)] if full < x.shape[-1] else parts
 
 
 def norms(x: Tensor, size: int, norm: Norm) -> Tensor:
     """float32 [..., d], d >= 1 -> the norm of each block, float32 [..., blocks]; not finite where an element is not."""
-    cut = blocks_of(x, size)
-    if norm == "l2":
-        return fixed_sum(cut.to(torch.float64).square()).sqrt().to(torch.float32)
-    return cut.abs().amax(-1)
+    out = buffers.empty((*x.shape[:-1], -(-x.shape[-1] // size)), torch.float32, x.device)
+    start = 0
+    for part in per_block(x, size):
+        own = out[..., start : start + part.shape[-2]]
+        if norm == "l2":
+            own.copy_(fixed_sum(part, "wide square").sqrt_())
+        else:
+            for blocks, target in rows(part.flatten(-2), own):
+                _largest(blocks.view(*target.shape, part.shape[-1]), target)
+        start += part.shape[-2]
+    return out

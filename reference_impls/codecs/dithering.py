@@ -26,7 +26,7 @@ from reference_impls.compilation import compiled
 from reference_impls.errors import UnsupportedError
 from reference_impls.randomness import Key, uniform
 
-__all__ = ["WIRE_VERSION", "decode", "encode", "levels"]
+__all__ = ["WIRE_VERSION", "decode", "encode", "levels", "restored", "rounded"]
 
 WIRE_VERSION: Final = 1
 
@@ -42,18 +42,28 @@ def levels(bits: int, world_size: int) -> int:
     return largest // world_size
 
 
-@compiled
-def _encode(x: Tensor, scale: Tensor, count: int, words: Tensor, codes: Tensor) -> None:
+def rounded(x: Tensor, scale: Tensor, count: int, drawn: Tensor) -> Tensor:
+    """The formula, element by element: float32, the draws in [0, 1) -> int32 in -s .. s."""
     z = x.abs() / scale * count
     z = torch.where(z != z, 0.0, z).clamp(max=count)  # NaN: 0 / 0, or something that is not finite
     low = z.floor()
-    q = torch.where(uniform(words, x.shape[-1]) < z - low, low + 1, low)
-    codes.copy_(torch.where(x < 0, -q, q).to(torch.int32))
+    q = torch.where(drawn < z - low, low + 1, low)
+    return torch.where(x < 0, -q, q).to(torch.int32)
+
+
+def restored(total: Tensor, scale: Tensor, divisor: int) -> Tensor:
+    """The inverse of a sum: integers times scale / divisor."""
+    return total * (scale / divisor)
+
+
+@compiled
+def _encode(x: Tensor, scale: Tensor, count: int, words: Tensor, codes: Tensor) -> None:
+    codes.copy_(rounded(x, scale, count, uniform(words, x.shape[-1])))
 
 
 @compiled
 def _decode(total: Tensor, scale: Tensor, divisor: int, out: Tensor) -> None:
-    out.copy_(total * (scale / divisor))
+    out.copy_(restored(total, scale, divisor))
 
 
 def encode(x: Tensor, scale: Tensor, count: int, key: Key, codes: Tensor) -> None:

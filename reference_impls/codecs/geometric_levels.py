@@ -1,4 +1,4 @@
-"""Powers of two of a norm of each block, and zero, rounded at random without bias. Wire format version 1.
+"""Powers of two of a norm of each block, and zero, rounded at random without bias. Wire format version 2.
 
 Spec: natural dithering, arXiv 1905.10988, and NUQSGD, arXiv 1908.06077. With N the norm of the element's block and k
 levels, |x| / N goes to one of 1, 1/2, .. 2^(1-k), 0, to the upper neighbour with the probability that keeps its
@@ -12,37 +12,20 @@ not finite then, codes are 0 where |x| / N is 0 or NaN, and the whole block deco
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import torch
 from torch import Tensor
 
+from reference_impls.codecs.block_codec import Draw
 from reference_impls.codecs.block_levels import BlockLevels
-from reference_impls.compilation import compiled
-from reference_impls.randomness import Key, uniform
+from reference_impls.randomness import as_uniform
 
 __all__ = ["WIRE_VERSION", "GeometricLevels"]
 
-WIRE_VERSION: Final = 1
-
-
-@compiled
-def _encode(x: Tensor, norm: Tensor, levels: int, lowest: Tensor, words: Tensor, codes: Tensor) -> None:
-    y = (x.abs() / norm).clamp(max=1.0)
-    y = torch.where(y != y, 0.0, y)  # NaN: 0 / 0, or something that is not finite
-    pattern = y.view(torch.int32)
-    below = (pattern >> 23) - 127 + levels
-    fraction = torch.where(below >= 1, (pattern & 0x7FFFFF).to(torch.float32) * 2.0**-23, y * lowest)
-    code = below.clamp(min=0) + (uniform(words, x.shape[-1]) < fraction).to(torch.int32)
-    codes.copy_(torch.where(x < 0, -code, code) + levels)
-
-
-@compiled
-def _decode(codes: Tensor, norm: Tensor, levels: int, out: Tensor) -> None:
-    q = codes - levels
-    magnitude = ((q.abs() - levels + 127) << 23).view(torch.float32)
-    out.copy_(torch.where(q == 0, 0.0, torch.where(q < 0, -magnitude, magnitude)) * norm)
+WIRE_VERSION: Final = 2
 
 
 @dataclass(frozen=True)
@@ -51,9 +34,17 @@ class GeometricLevels(BlockLevels):
 
     most: ClassVar[int] = 100  # 2^(1-k) times a norm is then a normal number for norms from 2^-27 on
 
-    def round(self, x: Tensor, norm: Tensor, key: Key, codes: Tensor) -> None:
-        lowest = torch.tensor(2.0 ** (self.levels - 1), device=x.device)
-        _encode(x, norm, self.levels, lowest, key.words.to(x.device), codes)
+    def code(self, x: Tensor, found: Sequence[Tensor], draw: Draw) -> Tensor:
+        y = (x.abs() / found[0]).clamp(max=1.0)
+        y = torch.where(y != y, 0.0, y)  # NaN: 0 / 0, or something that is not finite
+        pattern = y.view(torch.int32)
+        below = (pattern >> 23) - 127 + self.levels
+        inner = (pattern & 0x7FFFFF).to(torch.float32) * 2.0**-23
+        fraction = torch.where(below >= 1, inner, y * 2.0 ** (self.levels - 1))
+        code = below.clamp(min=0) + torch.where(as_uniform(draw()) < fraction, 1, 0)
+        return torch.where(x < 0, -code, code) + self.levels
 
-    def restore(self, codes: Tensor, norm: Tensor, out: Tensor) -> None:
-        _decode(codes, norm, self.levels, out)
+    def value(self, codes: Tensor, found: Sequence[Tensor]) -> Tensor:
+        q = codes - self.levels
+        magnitude = ((q.abs() - self.levels + 127) << 23).view(torch.float32)
+        return torch.where(q == 0, 0.0, torch.where(q < 0, -magnitude, magnitude)) * found[0]

@@ -1,4 +1,4 @@
-"""Equal steps between the least and the greatest value of each block, as CGX sends them. Wire format version 1.
+"""Equal steps between the least and the greatest value of each block, as CGX sends them. Wire format version 2.
 
 Spec: CGX, arXiv 2111.08617, as its code has it. With b bits, step = (max - min) / (2^b - 1); the code is
 ``min(floor((x - min) / step + r), 2^b - 1)``, decoded as ``min + step code``. r is 1/2 (``nearest``, biased) or uniform
@@ -9,40 +9,36 @@ finite, or a range beyond float32's: min or step is not finite, and all of the b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import torch
 from torch import Tensor
 
-from reference_impls.codecs.blocks import BlockMessage
+from reference_impls import buffers
+from reference_impls.codecs.block_codec import BlockCodec, Draw
+from reference_impls.codecs.blocks import BlockMessage, per_block
+from reference_impls.codecs.tiles import rows
 from reference_impls.compilation import compiled
 from reference_impls.errors import one_of
-from reference_impls.randomness import Key, uniform
+from reference_impls.randomness import as_uniform
 
 __all__ = ["ROUNDINGS", "WIRE_VERSION", "MinMax", "Rounding"]
 
-WIRE_VERSION: Final = 1
+WIRE_VERSION: Final = 2
 Rounding = Literal["nearest", "stochastic"]
 ROUNDINGS: Final[tuple[Rounding, ...]] = ("nearest", "stochastic")
 
 
 @compiled
-def _nearest(x: Tensor, low: Tensor, step: Tensor, most: int, codes: Tensor) -> None:
-    q = ((x - low) / step + 0.5).floor()
-    codes.copy_(torch.where(q != q, 0.0, q).clamp(0, most).to(torch.int32))
-
-
-@compiled
-def _stochastic(x: Tensor, low: Tensor, step: Tensor, most: int, words: Tensor, codes: Tensor) -> None:
-    z = (x - low) / step
-    z = torch.where(z != z, 0.0, z).clamp(0, most)
-    floor = z.floor()
-    codes.copy_(torch.where(uniform(words, x.shape[-1]) < z - floor, floor + 1, floor).to(torch.int32))
+def _ends(x: Tensor, low: Tensor, high: Tensor) -> None:
+    low.copy_(x.amin(-1))  # least and greatest are the same in every order
+    high.copy_(x.amax(-1))
 
 
 @dataclass(frozen=True)
-class MinMax:
+class MinMax(BlockCodec):
     """Codec. bits: 1 .. 16 of a code. block_size: elements that share min and step; 0 = the whole message."""
 
     bits: int = 4
@@ -51,47 +47,42 @@ class MinMax:
 
     def __post_init__(self) -> None:
         one_of("rounding", self.rounding, ROUNDINGS)
-        self._message()
+        self.message()
 
     @property
     def unbiased(self) -> bool:
         return self.rounding == "stochastic"
 
-    def wire_bytes(self, numel: int) -> int:
-        return self._message().wire_bytes(numel)
-
-    def encode(self, x: Tensor, key: Key, wire: Tensor) -> None:
-        numel, message = x.shape[-1], self._message()
-        if numel == 0:
-            return
-        size, most = message.block(numel), (1 << self.bits) - 1
-        low, high = _ends(x, size)
-        step = (high - low) / most
-        codes = torch.empty(x.shape, dtype=torch.int32, device=x.device)
-        each = message.spread(low, numel), message.spread(step, numel)
-        if self.rounding == "nearest":
-            _nearest(x, *each, most, codes)
-        else:
-            _stochastic(x, *each, most, key.words.to(x.device), codes)
-        message.write(codes, torch.stack([low, step], -1), wire)
-
-    def decode(self, wire: Tensor, out: Tensor) -> None:
-        numel, message = out.shape[-1], self._message()
-        if numel == 0:
-            return
-        codes, numbers = message.read(wire, numel)
-        low, step = (message.spread(numbers[..., i], numel) for i in range(2))
-        out.copy_((codes.to(torch.float32) * step).add_(low))
-
-    def _message(self) -> BlockMessage:
+    def message(self) -> BlockMessage:
         return BlockMessage(self.bits, self.block_size, numbers=2)
 
+    def measure(self, x: Tensor, size: int) -> Tensor:
+        """Least value and step of each block."""
+        found = buffers.empty((2, *x.shape[:-1], -(-x.shape[-1] // size)), torch.float32, x.device)
+        start = 0
+        for part in per_block(x, size):
+            own = found[..., start : start + part.shape[-2]]
+            for blocks, low, high in rows(part.flatten(-2), *own.unbind(0)):
+                _ends(blocks.view(*low.shape, part.shape[-1]), low, high)
+            start += part.shape[-2]
+        low, high = found.unbind(0)
+        high.sub_(low).div_(self._most)
+        return found.movedim(0, -1)
 
-def _ends(x: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Least and greatest element of each block, [..., blocks] each; the filling of the last block is not looked at."""
-    full = x.shape[-1] // size * size
-    parts = [x[..., :full].reshape(*x.shape[:-1], -1, size)] if full else []
-    if full < x.shape[-1]:
-        parts.append(x[..., full:].unsqueeze(-2))
-    low = torch.cat([part.amin(-1) for part in parts], -1)
-    return low, torch.cat([part.amax(-1) for part in parts], -1)
+    def code(self, x: Tensor, found: Sequence[Tensor], draw: Draw) -> Tensor:
+        low, step = found
+        z = (x - low) / step
+        if self.rounding == "nearest":
+            q = (z + 0.5).floor()
+            return torch.where(q != q, 0.0, q).clamp(0, self._most).to(torch.int32)
+        z = torch.where(z != z, 0.0, z).clamp(0, self._most)
+        floor = z.floor()
+        return torch.where(as_uniform(draw()) < z - floor, floor + 1, floor).to(torch.int32)
+
+    def value(self, codes: Tensor, found: Sequence[Tensor]) -> Tensor:
+        low, step = found
+        return codes.to(torch.float32) * step + low
+
+    @property
+    def _most(self) -> int:
+        return (1 << self.bits) - 1

@@ -1,4 +1,4 @@
-"""Natural compression: a float32 becomes its sign and a power of two, 9 bits, without bias. Wire format version 1.
+"""Natural compression: a float32 becomes its sign and a power of two, 9 bits, without bias. Wire format version 2.
 
 Spec: arXiv 1905.10988. The 23 bits of the mantissa, m, are replaced by one draw: the exponent goes up by one with
 probability m / 2^23. The message is ``sign * 256 + exponent`` (the biased one of IEEE 754) of each element, packed in 9
@@ -13,55 +13,44 @@ where r < m. E|C(x) - x|^2 <= |x|^2 / 8.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 from torch import Tensor
 
-from reference_impls.codecs import packed_integers
-from reference_impls.compilation import compiled
-from reference_impls.randomness import Key, bits
+from reference_impls.codecs.block_codec import BlockCodec, Draw
+from reference_impls.codecs.blocks import BlockMessage
 
 __all__ = ["BITS", "WIRE_VERSION", "Natural"]
 
-WIRE_VERSION: Final = 1
+WIRE_VERSION: Final = 2
 BITS: Final = 9
 _MANTISSA: Final = 0x7FFFFF
 
 
-@compiled
-def _encode(x: Tensor, words: Tensor, codes: Tensor) -> None:
-    pattern = x.view(torch.int32)
-    exponent = (pattern >> 23) & 255
-    up = ((bits(words, x.shape[-1]) & _MANTISSA) < (pattern & _MANTISSA)) & (exponent < 254)
-    codes.copy_((exponent + up.to(torch.int32)) | ((pattern < 0).to(torch.int32) << 8))
-
-
-@compiled
-def _decode(codes: Tensor, out: Tensor) -> None:
-    exponent = codes & 255
-    magnitude = (exponent << 23).view(torch.float32)  # exponent 0: zero; 255: infinity
-    out.copy_(torch.where(exponent == 0, 0.0, torch.where(codes > 255, -magnitude, magnitude)))
-
-
 @dataclass(frozen=True)
-class Natural:
+class Natural(BlockCodec):
     """Codec: sign and exponent."""
 
     @property
     def unbiased(self) -> bool:
         return True
 
-    def wire_bytes(self, numel: int) -> int:
-        return packed_integers.wire_bytes(numel, BITS)
+    def message(self) -> BlockMessage:
+        return BlockMessage(BITS, 0, numbers=0)
 
-    def encode(self, x: Tensor, key: Key, wire: Tensor) -> None:
-        codes = torch.empty(x.shape, dtype=torch.int32, device=x.device)
-        _encode(x.contiguous(), key.words.to(x.device), codes)
-        packed_integers.pack(codes, BITS, wire)
+    def measure(self, x: Tensor, size: int) -> Tensor:
+        return x.new_empty(*x.shape[:-1], 1, 0)
 
-    def decode(self, wire: Tensor, out: Tensor) -> None:
-        codes = torch.empty(out.shape, dtype=torch.int32, device=out.device)
-        packed_integers.unpack(wire, BITS, codes)
-        _decode(codes, out)
+    def code(self, x: Tensor, found: Sequence[Tensor], draw: Draw) -> Tensor:
+        pattern = x.view(torch.int32)
+        exponent = (pattern >> 23) & 255
+        up = torch.where((draw() & _MANTISSA) < (pattern & _MANTISSA), 1, 0)
+        return torch.where(exponent < 254, exponent + up, exponent) | ((pattern >> 31) & 1) << 8
+
+    def value(self, codes: Tensor, found: Sequence[Tensor]) -> Tensor:
+        exponent = codes & 255
+        magnitude = (exponent << 23).view(torch.float32)  # exponent 0: zero; 255: infinity
+        return torch.where(exponent == 0, 0.0, torch.where(codes > 255, -magnitude, magnitude))

@@ -17,6 +17,7 @@ keeps the range. Every function works on the last axis and accepts any leading o
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -34,6 +35,7 @@ __all__ = [
     "fields",
     "pack",
     "pack_tail",
+    "pack_tiles",
     "tiles_of",
     "unpack",
     "unpack_tail",
@@ -76,10 +78,10 @@ def join(values: Tensor, field: int, lowest: int) -> Tensor:
     return packed
 
 
-def split(words: Tensor, bits: int) -> Tensor:
-    """Words of tiles, int32 [..., T, bits, 16] -> integers, int32 [..., T, 32, 16]."""
+def split(words: Tensor, cut: Sequence[tuple[int, int]]) -> Tensor:
+    """Words of tiles, int32 [..., T, bits, 16] -> integers, int32 [..., T, 32, 16]. cut: their `fields`."""
     found, start = None, 0
-    for field, lowest in fields(bits):
+    for field, lowest in cut:
         members = ROWS // field
         own = words[..., start : start + field, :].unsqueeze(-2)
         part = (own >> numbers(members, field, 1, words.device)) & ((1 << field) - 1)
@@ -99,8 +101,10 @@ def _packer(bits: int, field: int, lowest: int) -> CompiledTiles[[Tensor, Tensor
 
 @functools.cache
 def _unpacker(bits: int, add: bool) -> CompiledTiles[[Tensor, Tensor], None]:
-    def unpack_tiles(words: Tensor, out: Tensor) -> None:
-        out.copy_(out + split(words, bits) if add else split(words, bits))
+    cut = fields(bits)
+
+    def unpack_tiles(out: Tensor, words: Tensor) -> None:
+        out.copy_(out + split(words, cut) if add else split(words, cut))
 
     return CompiledTiles(unpack_tiles)
 
@@ -150,6 +154,15 @@ def unpack_tail(wire: Tensor, bits: int, count: int) -> Tensor:
     return (string.view(*string.shape[:-1], count, bits) << places).sum(-1, dtype=torch.int32)
 
 
+def pack_tiles(values: Tensor, bits: int, words: Tensor) -> None:
+    """Integers [..., T, 32, 16] -> words int32 [..., T, bits, 16]."""
+    start = 0
+    for field, lowest in fields(bits):
+        folded = values.view(*values.shape[:-2], field, ROWS // field, LANES)
+        _packer(bits, field, lowest)(folded, words[..., start : start + field, :])
+        start += field
+
+
 def pack(values: Tensor, bits: int, wire: Tensor) -> None:
     """Integers [..., d] of any integer dtype -> wire, uint8 [..., ceil(bits d / 8)]."""
     numel = values.shape[-1]
@@ -158,11 +171,7 @@ def pack(values: Tensor, bits: int, wire: Tensor) -> None:
     if inside:
         for own, target in rows(values[..., :inside], wire):
             words, direct = tiles_of(target, bits, numel)
-            start = 0
-            for field, lowest in fields(bits):
-                shape = (*own.shape[:-1], inside // TILE, field, ROWS // field, LANES)
-                _packer(bits, field, lowest)(own.view(shape), words[..., start : start + field, :])
-                start += field
+            pack_tiles(_tiled(own), bits, words)
             if not direct:
                 target[..., : bits * inside // 8].copy_(words.flatten(-3).view(torch.uint8))
     pack_tail(values[..., inside:], bits, wire)
@@ -175,7 +184,7 @@ def unpack(wire: Tensor, bits: int, out: Tensor) -> None:
     inside = whole(numel)
     if inside:
         for own, target in rows(wire, out[..., :inside]):
-            _unpacker(bits, False)(tiles_of(own, bits, numel)[0], _tiled(target))
+            _unpacker(bits, False)(_tiled(target), tiles_of(own, bits, numel)[0])
     if inside < numel:
         out[..., inside:].copy_(unpack_tail(wire, bits, numel - inside))
 
@@ -187,7 +196,7 @@ def add_up(wire: Tensor, bits: int, total: Tensor) -> None:
     inside = whole(numel)
     for rank in range(wire.shape[-2]) if inside else ():
         for own, target in rows(wire[..., rank, :], total[..., :inside]):
-            _unpacker(bits, rank > 0)(tiles_of(own, bits, numel)[0], _tiled(target))
+            _unpacker(bits, rank > 0)(_tiled(target), tiles_of(own, bits, numel)[0])
     if inside < numel:
         total[..., inside:].copy_(unpack_tail(wire, bits, numel - inside).sum(-2, dtype=torch.int32))
 

@@ -7,50 +7,123 @@ The tree of `fixed_sum`, which is part of every wire format whose scale is a sum
 3. The B block sums become ceil(B / 2): a zero is appended when B is odd, then element i + B/2 is added to element i;
    again until one is left.
 
-Every addition is one IEEE addition in the dtype of the input.
+Every addition is one IEEE addition in the dtype of what is added.
 """
 
 from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["BLOCK", "fixed_mean", "fixed_sum", "root_mean_square"]
+from reference_impls import buffers
+from reference_impls.codecs.tiles import LANES, fold_rows
+from reference_impls.compilation import THRESHOLD, CompiledTiles, compiled
+
+__all__ = ["BLOCK", "Of", "fixed_mean", "fixed_sum", "largest", "root_mean_square"]
 
 BLOCK = 1024
 
+Of = Literal["x", "abs", "square", "wide square"]
+_TERMS: Final[dict[Of, Callable[[Tensor], Tensor]]] = {
+    "x": lambda x: x,
+    "abs": torch.abs,
+    "square": torch.square,
+    "wide square": lambda x: x.to(torch.float64).square(),
+}
 
-def _halves(x: Tensor) -> Tensor:
-    half = x.shape[-1] // 2
-    return x[..., :half] + x[..., half:]
 
+def fixed_sum(x: Tensor, of: Of = "x", factor: Tensor | None = None) -> Tensor:
+    """Sum over the last axis by the tree above: [..., d] -> [...]. Zero for d = 0; NaN and inf pass.
 
-def fixed_sum(x: Tensor) -> Tensor:
-    """Sum over the last axis by the tree above: [..., d] -> [...], same dtype. Zero for d = 0; NaN and inf pass."""
+    of: what is added: x itself, |x|, x^2, or x^2 in float64, which is then the dtype of the sum; else that of x.
+    factor: x is multiplied by it before, [..., 1].
+    """
     full = x.shape[-1] // BLOCK * BLOCK
-    rest = x.shape[-1] - full
-    parts = [x[..., :full].view(*x.shape[:-1], -1, BLOCK)] if full else []
-    if rest or not full:
-        parts.append(functional.pad(x[..., full:], (0, BLOCK - rest)).unsqueeze(-2))
-    sums = []
-    for blocks in parts:
-        while blocks.shape[-1] > 1:
-            blocks = _halves(blocks)
-        sums.append(blocks.squeeze(-1))
-    total = torch.cat(sums, dim=-1) if len(sums) > 1 else sums[0]
+    parts = [_blocks(x[..., :full].unflatten(-1, (-1, BLOCK)), of, factor)] if full else []  # type: ignore[no-untyped-call]
+    if full < x.shape[-1] or not full:
+        parts.append(_blocks(x[..., full:].unsqueeze(-2), of, factor))
+    total = torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
     while total.shape[-1] > 1:
-        total = _halves(functional.pad(total, (0, total.shape[-1] % 2)))
+        half = -(-total.shape[-1] // 2)
+        pairs = total.shape[-1] - half
+        halved = buffers.empty((*total.shape[:-1], half), total.dtype, total.device)
+        torch.add(total[..., :pairs], total[..., half:], out=halved[..., :pairs])
+        torch.add(total[..., pairs:half], 0.0, out=halved[..., pairs:])
+        total = halved
     return total.squeeze(-1)
 
 
-def fixed_mean(x: Tensor) -> Tensor:
-    """`fixed_sum(x)` / d, [..., d] -> [...]; zero for d = 0."""
-    return fixed_sum(x) / max(x.shape[-1], 1)
+def _blocks(x: Tensor, of: Of, factor: Tensor | None) -> Tensor:
+    """[..., B, d], d <= 1024 -> the sum of each, filled up with zeros to 1024: [..., B]."""
+    width = x.shape[-1]
+    rows = width // LANES
+    even = width > 0 and width % LANES == 0 and rows & (rows - 1) == 0
+    one_row = factor is None or factor.numel() == 1
+    if not (
+        even and one_row and x.is_contiguous() and x.numel() >= THRESHOLD and (of != "x" or width == BLOCK)
+    ):
+        term = _TERMS[of](x if factor is None else x * factor.unsqueeze(-1))
+        term = functional.pad(term, (0, BLOCK - width))
+        while term.shape[-1] > 1:
+            half = term.shape[-1] // 2
+            term = term[..., :half] + term[..., half:]
+        return term.squeeze(-1)
+    dtype = torch.float64 if of == "wide square" else x.dtype
+    tiles = x.view(-1, rows, LANES)
+    by_lane = buffers.empty((len(tiles), LANES), dtype, x.device)
+    _row_folder(of, factor is not None)(tiles, by_lane, *([] if factor is None else [factor.view(1)]))
+    out = buffers.empty(len(tiles), dtype, x.device)
+    _fold_lanes(by_lane, out)
+    return out.view(x.shape[:-1])
+
+
+@functools.cache
+def _row_folder(of: Of, scaled: bool) -> CompiledTiles[..., None]:
+    """[T, rows, 16] -> [T, 16] by halves of the rows."""
+
+    def fold(x: Tensor, out: Tensor, *factor: Tensor) -> None:
+        parts = [_TERMS[of](row * factor[0] if scaled else row) for row in x.unbind(-2)]
+        out.copy_(fold_rows(parts, torch.add))
+
+    return CompiledTiles(fold)
+
+
+@compiled
+def _fold_lanes(x: Tensor, out: Tensor) -> None:
+    out.copy_(fold_rows(x.unbind(-1), torch.add))
+
+
+@compiled
+def _largest(x: Tensor, out: Tensor) -> None:
+    out.copy_(x.abs().amax(-1))  # a maximum is the same in every order
+
+
+def largest(x: Tensor) -> Tensor:
+    """The largest magnitude, [..., d], d >= 1 -> [...]; NaN where an element is NaN."""
+    wide = x.shape[-1] // BLOCK
+    if x.numel() < THRESHOLD or not x.is_contiguous() or wide < 2:
+        return x.abs().amax(-1)
+    inside = wide * BLOCK
+    if x.dim() == 1:
+        out = buffers.empty(wide + 1, x.dtype, x.device)
+        out[wide] = x[inside:].abs().amax() if inside < len(x) else 0.0
+        _largest(x[:inside].view(wide, BLOCK), out[:wide])
+        return out.amax()
+    return torch.stack([largest(row) for row in x.reshape(-1, x.shape[-1])]).view(x.shape[:-1])
+
+
+def fixed_mean(x: Tensor, of: Of = "x") -> Tensor:
+    """`fixed_sum(x, of)` / d, [..., d] -> [...]; zero for d = 0."""
+    return fixed_sum(x, of) / max(x.shape[-1], 1)
 
 
 def root_mean_square(x: Tensor, count: Tensor | None = None) -> Tensor:
-    """Root of `fixed_sum(x^2)` / count (default: d; at least 1), [..., d] -> [...]; zero for d = 0.
+    """Root of the fixed sum of x^2 / count (default: d; at least 1), [..., d] -> [...]; zero for d = 0.
 
     Squares are taken of x over a power of two near its largest magnitude, so that none overflows or vanishes; where
     neither would have happened, the bits are those of the plain formula.
@@ -58,8 +131,7 @@ def root_mean_square(x: Tensor, count: Tensor | None = None) -> Tensor:
     if x.shape[-1] == 0:
         return x.new_zeros(x.shape[:-1])
     most = 126 if x.dtype == torch.float32 else 1022
-    exponent = torch.frexp(x.abs().amax(-1, keepdim=True)).exponent.clamp(-most, most)
+    exponent = torch.frexp(largest(x).unsqueeze(-1)).exponent.clamp(-most, most)
+    factor = torch.ldexp(torch.ones_like(exponent, dtype=x.dtype), -exponent)
     elements = x.shape[-1] if count is None else count.clamp(min=1)
-    return torch.ldexp(
-        (fixed_sum(torch.ldexp(x, -exponent).square()) / elements).sqrt(), exponent.squeeze(-1)
-    )
+    return torch.ldexp((fixed_sum(x, "square", factor) / elements).sqrt(), exponent.squeeze(-1))

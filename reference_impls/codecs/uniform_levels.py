@@ -1,4 +1,4 @@
-"""QSGD's quantiser: equal levels of a norm of each block, rounded at random without bias. Wire format version 1.
+"""QSGD's quantiser: equal levels of a norm of each block, rounded at random without bias. Wire format version 2.
 
 Spec: QSGD, arXiv 1610.02132. With N the norm of the element's block, ``q = sign(x) sr(s |x| / N)`` in -s .. s, decoded
 as ``q N / s``. E|Q(x) - x|^2 <= min(B / s^2, sqrt(B) / s) |x|^2 for l2 and blocks of B elements, B N^2 / (4 s^2) for linf.
@@ -12,18 +12,20 @@ It is there for measuring what that costs; unbiased all the same.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from torch import Tensor
 
 from reference_impls.codecs import dithering
+from reference_impls.codecs.block_codec import Draw
 from reference_impls.codecs.block_levels import BlockLevels
-from reference_impls.randomness import Key
+from reference_impls.randomness import as_uniform
 
 __all__ = ["WIRE_VERSION", "UniformLevels"]
 
-WIRE_VERSION: Final = 1
+WIRE_VERSION: Final = 2
 
 
 @dataclass(frozen=True)
@@ -34,9 +36,8 @@ class UniformLevels(BlockLevels):
 
     most: ClassVar[int] = (1 << 15) - 1
 
-    def round(self, x: Tensor, norm: Tensor, key: Key, codes: Tensor) -> None:
-        dithering.encode(x, norm * self.divisor, self.levels, key, codes)
-        codes.add_(self.levels)
+    def code(self, x: Tensor, found: Sequence[Tensor], draw: Draw) -> Tensor:
+        return dithering.rounded(x, found[0] * self.divisor, self.levels, as_uniform(draw())) + self.levels
 
-    def restore(self, codes: Tensor, norm: Tensor, out: Tensor) -> None:
-        dithering.decode(codes.sub_(self.levels), norm * self.divisor, self.levels, 1, out)
+    def value(self, codes: Tensor, found: Sequence[Tensor]) -> Tensor:
+        return dithering.restored(codes - self.levels, found[0] * self.divisor, self.levels)

@@ -1,0 +1,173 @@
+"""The frame of codecs that make an integer of every element, by what it shares with its block: how they are carried out.
+
+A codec of this kind says what a block's numbers are, how an element becomes a code and how a code becomes a value, all by
+element-wise formulas. Here they meet the layout (`codecs.blocks`) and the tiles (`codecs.tiles`): large vectors are read
+once, made into codes and packed in one compiled pass where the width of a code divides a word, else in two.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from reference_impls import buffers
+from reference_impls.codecs import packed_integers
+from reference_impls.codecs.blocks import BlockMessage
+from reference_impls.codecs.packed_integers import fields, split, tiles_of
+from reference_impls.codecs.tiles import LANES, ROWS, TILE, lanes, numbers, rows, whole
+from reference_impls.compilation import CompiledTiles
+from reference_impls.randomness import Key, bits_at
+
+__all__ = ["BlockCodec"]
+
+_PASS: Final = 1 << 11  # tiles whose codes are kept at a time where two passes are needed: 4 MiB of them
+
+Draw = Callable[[], Tensor]
+
+
+@dataclass(frozen=True)
+class BlockCodec(ABC):
+    """Codec (`codecs.codec.Codec`) of codes of `message().bits` bits and numbers a block."""
+
+    @abstractmethod
+    def message(self) -> BlockMessage:
+        """The layout on the wire."""
+
+    @abstractmethod
+    def measure(self, x: Tensor, size: int) -> Tensor:
+        """float32 [..., d], d >= 1, in blocks of `size` -> what each block sends, float32 [..., blocks, numbers]."""
+
+    @abstractmethod
+    def code(self, x: Tensor, found: Sequence[Tensor], draw: Draw) -> Tensor:
+        """float32 -> integers, element by element; `found`: the block's numbers, broadcast; `draw`: random int32."""
+
+    @abstractmethod
+    def value(self, codes: Tensor, found: Sequence[Tensor]) -> Tensor:
+        """int32 -> float32, element by element."""
+
+    @property
+    @abstractmethod
+    def unbiased(self) -> bool: ...
+
+    def wire_bytes(self, numel: int) -> int:
+        return self.message().wire_bytes(numel)
+
+    def encode(self, x: Tensor, key: Key, wire: Tensor) -> None:
+        if x.shape[-1]:
+            self.encode_by(x, self.measure(x, self.message().block(x.shape[-1])), key, wire)
+
+    def encode_by(self, x: Tensor, found: Tensor, key: Key, wire: Tensor) -> None:
+        """`encode` with what `measure` found."""
+        message, numel = self.message(), x.shape[-1]
+        inside = whole(numel) if message.fits_tiles() else 0
+        message.write(found, wire)
+        body = wire[..., : message.code_bytes(numel)]
+        words = key.words.to(x.device)
+        streams = words.expand(*x.shape[:-1], 3)
+        if inside:
+            for own, part, stream, target in rows(x[..., :inside], found, streams, body):
+                _encode_tiles(self, own, message.by_row(part, inside // TILE), stream, target, numel)
+        if inside < numel:
+            index = torch.arange(inside, numel, dtype=torch.int32, device=x.device)
+            spread = message.by_element(found, inside, numel)
+            codes = self.code(x[..., inside:], spread.unbind(0), lambda: bits_at(streams, index))
+            if inside:
+                packed_integers.pack_tail(codes, message.bits, body)
+            else:
+                packed_integers.pack(codes, message.bits, body)
+
+    def decode(self, wire: Tensor, out: Tensor, *, add: bool = False) -> None:
+        """As in the protocol; add: `out` += what is decoded."""
+        message, numel = self.message(), out.shape[-1]
+        if numel == 0:
+            return
+        inside = whole(numel) if message.fits_tiles() else 0
+        found, body = message.read(wire, numel), wire[..., : message.code_bytes(numel)]
+        if inside:
+            for own, part, target in rows(body, found, out[..., :inside]):
+                spread = message.by_row(part, inside // TILE)
+                tiled = target.view(*target.shape[:-1], inside // TILE, ROWS, LANES)
+                _decoder(self, add)(tiled, tiles_of(own, message.bits, numel)[0], spread)
+        if inside < numel:
+            if inside:
+                codes = packed_integers.unpack_tail(body, message.bits, numel - inside)
+            else:
+                codes = buffers.empty(out.shape, torch.int32, out.device)
+                packed_integers.unpack(body, message.bits, codes)
+            value = self.value(codes, message.by_element(found, inside, numel).unbind(0))
+            last = out[..., inside:]
+            last.add_(value) if add else last.copy_(value)
+
+
+def _encode_tiles(
+    codec: BlockCodec, x: Tensor, spread: Tensor, stream: Tensor, wire: Tensor, numel: int
+) -> None:
+    """Whole tiles float32 [..., 512 T] under `spread`, [..., T, numbers, 32], into the front of a message."""
+    width, lead, tiles = codec.message().bits, x.shape[:-1], x.shape[-1] // TILE
+    words, own = tiles_of(wire, width, numel)
+    if len(fields(width)) == 1:
+        folded = x.view(*lead, tiles, width, ROWS // width, LANES)
+        _encoder(codec)(folded, stream, lanes(x.device), words, spread)
+    else:
+        tiled = x.view(*lead, tiles, ROWS, LANES)
+        for first in range(0, tiles, _PASS):
+            some = slice(first, first + _PASS)
+            part = tiled[..., some, :, :]
+            codes = buffers.empty(part.shape, torch.int32, x.device)
+            moved = Key(stream).at(first * TILE).words
+            _coder(codec)(part, moved, lanes(x.device), codes, spread[..., some, :, :])
+            packed_integers.pack_tiles(codes, width, words[..., some, :, :])
+    if not own:
+        wire[..., : width * TILE * tiles // 8].copy_(words.flatten(-3).view(torch.uint8))
+
+
+@functools.lru_cache(maxsize=256)
+def _encoder(codec: BlockCodec) -> CompiledTiles[[Tensor, Tensor, Tensor, Tensor, Tensor], None]:
+    """Codes and their words in one pass: x [..., T, bits, m, 16], spread [..., T, numbers, 32] -> [..., T, bits, 16]."""
+    width = codec.message().bits
+    members = ROWS // width
+
+    def encode_tiles(x: Tensor, stream: Tensor, lane: Tensor, words: Tensor, spread: Tensor) -> None:
+        first = numbers(x.shape[-4], TILE, 2, x.device) + numbers(width, members * LANES, 1, x.device) + lane
+        by_word = spread.view(*spread.shape[:-1], width, members)
+        packed = None
+        for row in range(members):
+            index = first + row * LANES
+            found = by_word[..., row].unsqueeze(-1).unbind(-3)
+            codes = codec.code(x[..., row, :], found, lambda index=index: bits_at(stream, index))  # type: ignore[misc]
+            codes = codes << (width * row)
+            packed = codes if packed is None else packed | codes
+        assert packed is not None
+        words.copy_(packed)
+
+    return CompiledTiles(encode_tiles)
+
+
+@functools.lru_cache(maxsize=256)
+def _coder(codec: BlockCodec) -> CompiledTiles[[Tensor, Tensor, Tensor, Tensor, Tensor], None]:
+    """Codes alone: x [..., T, 32, 16], spread [..., T, numbers, 32] -> int32 [..., T, 32, 16]."""
+
+    def make_codes(x: Tensor, stream: Tensor, lane: Tensor, codes: Tensor, spread: Tensor) -> None:
+        index = numbers(x.shape[-3], TILE, 2, x.device) + numbers(ROWS, LANES, 1, x.device) + lane
+        codes.copy_(codec.code(x, spread.unsqueeze(-1).unbind(-3), lambda: bits_at(stream, index)))
+
+    return CompiledTiles(make_codes)
+
+
+@functools.lru_cache(maxsize=256)
+def _decoder(codec: BlockCodec, add: bool) -> CompiledTiles[[Tensor, Tensor, Tensor], None]:
+    """Words [..., T, bits, 16] and spread [..., T, numbers, 32] -> float32 [..., T, 32, 16]."""
+    width = codec.message().bits
+    cut = fields(width)
+
+    def decode_tiles(out: Tensor, words: Tensor, spread: Tensor) -> None:
+        value = codec.value(split(words, cut), spread.unsqueeze(-1).unbind(-3))
+        out.copy_(out + value if add else value)
+
+    return CompiledTiles(decode_tiles)
