@@ -1,11 +1,11 @@
 """How fast the codecs are on this machine: rates over a memory copy, in turns with it, in one process.
 
-Without an option: every codec's encoding, decoding and adding-up, and the comparisons with the obvious torch code, a few
-minutes. Tables go to results/tables/v1/rates-*.csv, with a JSON file of facts of the machine beside each; --only prints
-and writes nothing. Nothing else should run meanwhile: the facts record who else used the processors.
+Without an option: every codec's encoding, decoding and adding-up, a few minutes. Tables go to
+results/tables/v1/rates-*.csv, with a JSON file of facts of the machine beside each; --only prints and writes nothing.
+Nothing else should run meanwhile: the facts record who else used the processors.
 
---compile, --scaling and --simulation measure something else instead. --write-docs measures nothing: it puts the tables
-that are there, and pictures of them, into docs/performance.md.
+--against, --compile, --scaling and --simulation measure something else instead. --write-docs measures nothing: it puts
+the tables that are there, and pictures of them, into docs/performance.md.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ HIDDEN = {
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
     what = parser.add_mutually_exclusive_group()
+    what.add_argument("--against", action="store_true", help="some codecs beside what torch offers")
     what.add_argument(
         "--compile", action="store_true", help="seconds of first calls, cold and warm, in new processes"
     )
@@ -104,12 +105,11 @@ def _measured(args: argparse.Namespace) -> Sequence[tuple[Any, list[dict[str, An
         from suite.rates.gloo_rows import simulation_rows
 
         return [(SIMULATION, simulation_rows(show))]
-    codecs = (CODECS, codec_rows(numel, args.threads, args.only, show))
-    if args.only:
-        return [codecs]
-    from suite.rates.against import against_rows
+    if args.against:
+        from suite.rates.against import against_rows
 
-    return [codecs, (AGAINST, against_rows(numel, args.threads, show))]
+        return [(AGAINST, against_rows(numel, args.threads, show))]
+    return [(CODECS, codec_rows(numel, args.threads, args.only, show))]
 
 
 def _write_docs(args: argparse.Namespace, root: Path) -> int:

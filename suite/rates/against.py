@@ -29,12 +29,12 @@ from suite.analysis.tables import Row
 from suite.micro.cases import build, gradient
 from suite.micro.sparse_cases import RANK, CountSketch, LowRank
 from suite.rates import bars
-from suite.rates.codecs import NUMEL, THREADS
-from suite.rates.pairs import Run, in_turns, nothing, verdict
+from suite.rates.codecs import FEWEST, NUMEL, THREADS
+from suite.rates.pairs import ENOUGH, Run, in_turns, nothing, verdict
 
 __all__ = ["BucketOfOne", "against_rows", "kept_hashes", "plain_sketch", "sketch_by_kept_hashes"]
 
-BUDGET_S: Final = 8.0
+BUDGET_S: Final = 5.0
 _PRIME: Final = (1 << 31) - 1
 _ENDED: Final[list[Any]] = []  # process groups that have ended
 
@@ -107,15 +107,12 @@ def against_rows(
     for compare in (_top_k, _sketch, _sketch_kept, _power_sgd):
         with compare(numel) as (case, operation, other, ours, theirs, prepared):
             show(f"{case} against {other}")
+            bar = bars.AGAINST.get((case, other))
+            seconds = BUDGET_S if budget_s is None else budget_s
             pairs = in_turns(
-                theirs,
-                ours,
-                budget_s=BUDGET_S if budget_s is None else budget_s,
-                most=21,
-                prepare_control=prepared[1],
-                prepare_own=prepared[0],
-            )
-        bar = bars.AGAINST.get((case, other))
+                theirs, ours, budget_s=seconds, least=ENOUGH if bar is not None and seconds else FEWEST,
+                prepare_control=prepared[1], prepare_own=prepared[0],
+            )  # fmt: skip
         cells = pairs.ratio_cells("ratio")
         rows.append(
             {

@@ -14,14 +14,17 @@ from suite.analysis.tables import Row
 from suite.micro.cases import CODECS, VERBS, Case, build
 from suite.micro.memory import large_bytes
 from suite.rates import bars
-from suite.rates.pairs import in_turns, verdict
+from suite.rates.pairs import ENOUGH, in_turns, verdict
 
 __all__ = ["NUMEL", "THREADS", "RatesError", "chosen", "codec_rows", "operations", "path", "relative_error"]
 
+FEWEST: Final = 6
+"""Pairs of what has no bar; with no time to spend, of anything."""
+
 NUMEL: Final = 25_000_000
 THREADS: Final = 2
-BUDGET_S: Final = 1.2
-"""Seconds for the pairs of one operation, unless a few pairs take longer."""
+BUDGET_S: Final = 0.6
+"""Seconds for the pairs of one operation, unless as many as are needed take longer."""
 
 
 class RatesError(ValueError):
@@ -85,9 +88,10 @@ def _case_rows(name: str, case: Case, copy: Case, threads: int, budget_s: float)
         run()
         way = path()
         allocated = large_bytes(run)
-        pairs = in_turns(copy.encode, run, budget_s=budget_s)
-        touched = case.touched(operation)
         bar = bars.CODECS.get((name, operation))
+        least = ENOUGH if bar is not None and budget_s else FEWEST
+        pairs = in_turns(copy.encode, run, budget_s=budget_s, least=least)
+        touched = case.touched(operation)
         cells = pairs.ratio_cells("rate")
         rows.append(
             {

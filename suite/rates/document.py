@@ -74,7 +74,7 @@ def against(root: Path) -> str:
     """Comparisons with torch's own means."""
     rows = _rows(root, AGAINST)
     if rows is None:
-        return _missing("bandwise rates")
+        return _missing("bandwise rates --against")
     return _table(
         ("codec", "operation", "compared with", "ours, ms", "theirs, ms", "theirs over ours", "quartiles", "n", "bar", "met"),
         [

@@ -96,16 +96,19 @@ def in_turns(
 ) -> Pairs:
     """Pairs until `most`, or once `budget_s` is spent and there are `least`.
 
-    A pair is a reading of `own` between two of the control, whose mean counts. Both have been called before.
+    A pair is a reading of `own` and the mean of the control's before it and after it; neighbours share one. Both have
+    been called before.
     """
     counts = repetitions(control, prepare_control), repetitions(own, prepare_own)
     controls: list[float] = []
     owns: list[float] = []
     end = time.monotonic() + budget_s
+    before = reading(control, counts[0], prepare_control)
     while len(owns) < most and (len(owns) < least or time.monotonic() < end):
-        before = reading(control, counts[0], prepare_control)
         owns.append(reading(own, counts[1], prepare_own))
-        controls.append((before + reading(control, counts[0], prepare_control)) / 2)
+        after = reading(control, counts[0], prepare_control)
+        controls.append((before + after) / 2)
+        before = after
     return Pairs(tuple(controls), tuple(owns))
 
 

@@ -79,10 +79,10 @@ def test_every_table_has_its_place_and_its_machine() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
     for name in BLOCKS:
         assert f"<!-- table: {name}" in text, name
-    for suffix in ("rates-codecs", "rates-compile", "rates-scaling", "rates-simulation"):
+    for suffix in ("rates-codecs", "rates-against", "rates-compile", "rates-scaling", "rates-simulation"):
         assert f"<!-- table: machine {suffix} -->" in text
     for table in RATE_TABLES:
-        command = {CODECS: "", AGAINST: "", COMPILE: " --compile", SCALING: " --scaling"}.get(
+        command = {CODECS: "", AGAINST: " --against", COMPILE: " --compile", SCALING: " --scaling"}.get(
             table, " --simulation"
         )
         assert f"`bandwise rates{command}`" in text
@@ -110,7 +110,7 @@ def test_another_number_in_the_table_is_another_document(results: Path) -> None:
 
 def test_what_is_not_there_names_its_command(tmp_path: Path) -> None:
     for block, command in {
-        "codecs": "bandwise rates`", "against": "bandwise rates`", "first-calls": "bandwise rates --compile",
+        "codecs": "bandwise rates`", "against": "bandwise rates --against`", "first-calls": "bandwise rates --compile",
         "scaling bits": "bandwise rates --scaling", "simulation": "bandwise rates --simulation",
         "session some-name": "bandwise session some-name",
     }.items():  # fmt: skip
