@@ -133,7 +133,9 @@ class Key:
 
     def at(self, offset: int) -> Key:
         """The same stream from `offset` elements further on: `key.at(a).bits(n)` equals `key.bits(a + n)[a:]`."""
-        return Key(self.words + torch.tensor([0, 0, _signed(offset)], dtype=torch.int32))
+        words = self.words.clone()  # in place, on whatever device it is: nothing is sent there
+        words[..., 2] += _signed(offset)
+        return Key(words)
 
     def bits(self, numel: int, device: torch.device | str | None = None) -> Tensor:
         """int32 [..., numel], all 32 bits random."""
