@@ -8,12 +8,16 @@ additions and subtractions in a fixed order, element-wise, and is exact on integ
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
 
+from reference_impls import buffers
 from reference_impls.codecs.sums import fixed_sum
+from reference_impls.compilation import compiled
 from reference_impls.errors import UnsupportedError
 
 __all__ = ["Chunks", "butterflies"]
@@ -23,24 +27,60 @@ def butterflies(x: Tensor) -> Tensor:
     """H x over the last axis, a power of two long (natural order). A new tensor."""
     size = x.shape[-1]
     inner = 1 << (size.bit_length() // 2)  # so that every pass runs over neighbours
-    out = x.reshape(*x.shape[:-1], size // inner, inner).clone()
-    _over_rows(out)
-    turned = out.transpose(-1, -2).contiguous()
-    _over_rows(turned)
-    return turned.transpose(-1, -2).reshape(x.shape)
+    out = _over_rows(x.reshape(-1, size // inner, inner))
+    turned = buffers.empty((out.shape[0], inner, size // inner), x.dtype, x.device).copy_(
+        out.transpose(-1, -2)
+    )
+    turned = _over_rows(turned)
+    return buffers.empty(out.shape, x.dtype, x.device).copy_(turned.transpose(-1, -2)).view(x.shape)
 
 
-def _over_rows(x: Tensor) -> None:
-    """H over the last axis but one of a contiguous tensor, in place."""
-    *lead, rows, width = x.shape
+def _over_rows(x: Tensor) -> Tensor:
+    """H over the last axis but one of a contiguous tensor, [n, rows, width]; up to three of its levels in a pass."""
+    _, rows, width = x.shape
     half = 1
     while half < rows:
-        pairs = x.view(*lead, rows // (2 * half), 2, half * width)
-        upper, lower = pairs.select(-2, 0), pairs.select(-2, 1)
-        total = upper + lower
-        torch.sub(upper, lower, out=lower)
-        upper.copy_(total)
+        radix = min(rows // half, 8)
+        out = buffers.empty(x.shape, x.dtype, x.device)
+        planes = (-1, radix, half * width)
+        _PASSES[radix](x.view(planes), *out.view(planes).unbind(1))
+        x, half = out, half * radix
+    return x
+
+
+def _levels(x: Tensor, out: Sequence[Tensor]) -> None:
+    """All levels over the middle axis of [n, r, w], the neighbours' first, into r tensors [n, w]."""
+    planes, half = list(x.unbind(1)), 1
+    while half < len(planes):
+        for upper in range(len(planes)):
+            if not upper & half:
+                one, other = planes[upper], planes[upper + half]
+                planes[upper], planes[upper + half] = one + other, one - other
         half *= 2
+    for target, plane in zip(out, planes, strict=True):
+        target.copy_(plane)
+
+
+@compiled
+def _two(x: Tensor, *out: Tensor) -> None:
+    _levels(x, out)
+
+
+@compiled
+def _four(x: Tensor, *out: Tensor) -> None:
+    _levels(x, out)
+
+
+@compiled
+def _eight(x: Tensor, *out: Tensor) -> None:
+    _levels(x, out)
+
+
+_PASSES: Final = {
+    2: _two,
+    4: _four,
+    8: _eight,
+}  # a function each, since the compiler makes a variant of each radix
 
 
 @dataclass(frozen=True)
