@@ -11,7 +11,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import torch
 from torch import Tensor
@@ -50,6 +50,13 @@ class BlockCodec(ABC):
     @abstractmethod
     def value(self, codes: Tensor, found: Sequence[Tensor]) -> Tensor:
         """int32 -> float32, element by element."""
+
+    apart: ClassVar[bool] = False
+    """Whether `field` costs less for each field than `code` and a second pass over the codes."""
+
+    def field(self, x: Tensor, found: Sequence[Tensor], draw: Draw, size: int, lowest: int) -> Tensor:
+        """`size` bits of the code from bit `lowest` on."""
+        return (self.code(x, found, draw) >> lowest) & ((1 << size) - 1)
 
     @property
     @abstractmethod
@@ -111,9 +118,13 @@ def _encode_tiles(
     """Whole tiles float32 [..., 512 T] under `spread`, [..., T, numbers, 32], into the front of a message."""
     width, lead, tiles = codec.message().bits, x.shape[:-1], x.shape[-1] // TILE
     words, own = tiles_of(wire, width, numel)
-    if len(fields(width)) == 1:
-        folded = x.view(*lead, tiles, width, ROWS // width, LANES)
-        _encoder(codec)(folded, stream, lanes(x.device), words, spread)
+    if len(fields(width)) == 1 or codec.apart:
+        start = 0
+        for size, lowest in fields(width):
+            folded = x.view(*lead, tiles, size, ROWS // size, LANES)
+            part = words[..., start : start + size, :]
+            _encoder(codec, size, lowest)(folded, stream, lanes(x.device), part, spread)
+            start += size
     else:
         tiled = x.view(*lead, tiles, ROWS, LANES)
         for first in range(0, tiles, _PASS):
@@ -128,20 +139,27 @@ def _encode_tiles(
 
 
 @functools.lru_cache(maxsize=256)
-def _encoder(codec: BlockCodec) -> CompiledTiles[[Tensor, Tensor, Tensor, Tensor, Tensor], None]:
-    """Codes and their words in one pass: x [..., T, bits, m, 16], spread [..., T, numbers, 32] -> [..., T, bits, 16]."""
-    width = codec.message().bits
-    members = ROWS // width
+def _encoder(
+    codec: BlockCodec, size: int, lowest: int
+) -> CompiledTiles[[Tensor, Tensor, Tensor, Tensor, Tensor], None]:
+    """A field of the codes and its words in one pass.
+
+    x [..., T, size, m, 16], spread [..., T, numbers, 32] -> [..., T, size, 16].
+    """
+    members = ROWS // size
+    alone = size == codec.message().bits
 
     def encode_tiles(x: Tensor, stream: Tensor, lane: Tensor, words: Tensor, spread: Tensor) -> None:
-        first = numbers(x.shape[-4], TILE, 2, x.device) + numbers(width, members * LANES, 1, x.device) + lane
-        by_word = spread.view(*spread.shape[:-1], width, members)
+        first = numbers(x.shape[-4], TILE, 2, x.device) + numbers(size, members * LANES, 1, x.device) + lane
+        by_word = spread.view(*spread.shape[:-1], size, members)
         packed = None
         for row in range(members):
             index = first + row * LANES
             found = by_word[..., row].unsqueeze(-1).unbind(-3)
-            codes = codec.code(x[..., row, :], found, lambda index=index: bits_at(stream, index))  # type: ignore[misc]
-            codes = codes << (width * row)
+            draw = functools.partial(bits_at, stream, index)
+            own = x[..., row, :]
+            codes = codec.code(own, found, draw) if alone else codec.field(own, found, draw, size, lowest)
+            codes = codes << (size * row)
             packed = codes if packed is None else packed | codes
         assert packed is not None
         words.copy_(packed)

@@ -41,7 +41,7 @@ class GeometricLevels(BlockLevels):
         below = (pattern >> 23) - 127 + self.levels
         inner = (pattern & 0x7FFFFF).to(torch.float32) * 2.0**-23
         fraction = torch.where(below >= 1, inner, y * 2.0 ** (self.levels - 1))
-        code = below.clamp(min=0) + torch.where(as_uniform(draw()) < fraction, 1, 0)
+        code = below.clamp(min=0) + (as_uniform(draw()) < fraction).to(torch.int32)
         return torch.where(x < 0, -code, code) + self.levels
 
     def value(self, codes: Tensor, found: Sequence[Tensor]) -> Tensor:

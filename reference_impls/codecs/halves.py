@@ -14,6 +14,7 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
+from reference_impls import buffers
 from reference_impls.randomness import Key
 
 __all__ = ["FORMATS", "WIRE_VERSION", "Format", "Halves", "power_for"]
@@ -45,7 +46,21 @@ class Halves:
         return 2 * numel
 
     def encode(self, x: Tensor, key: Key, wire: Tensor) -> None:
-        wire.copy_(x.to(FORMATS[self.format]).contiguous().view(torch.uint8))
+        numbers, own = self._numbers(wire)
+        numbers.copy_(x)
+        if not own:
+            wire.copy_(numbers.view(torch.uint8))
 
-    def decode(self, wire: Tensor, out: Tensor) -> None:
-        out.copy_(wire.clone(memory_format=torch.contiguous_format).view(FORMATS[self.format]))
+    def decode(self, wire: Tensor, out: Tensor, *, add: bool = False) -> None:
+        numbers, own = self._numbers(wire)
+        if not own:
+            numbers.view(torch.uint8).copy_(wire)
+        out.add_(numbers) if add else out.copy_(numbers)
+
+    def _numbers(self, wire: Tensor) -> tuple[Tensor, bool]:
+        """The message as numbers, and whether they are the wire's own bytes: else room for as many, where bytes lie badly."""
+        own = wire.stride(-1) == 1 and not any(
+            step % 2 for step in (wire.storage_offset(), *wire.stride()[:-1])
+        )
+        room = wire if own else buffers.empty_like(wire)
+        return room.view(FORMATS[self.format]), own

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import torch
 from torch import Tensor
@@ -34,6 +34,8 @@ _MANTISSA: Final = 0x7FFFFF
 class Natural(BlockCodec):
     """Codec: sign and exponent."""
 
+    apart: ClassVar[bool] = True
+
     @property
     def unbiased(self) -> bool:
         return True
@@ -46,9 +48,15 @@ class Natural(BlockCodec):
 
     def code(self, x: Tensor, found: Sequence[Tensor], draw: Draw) -> Tensor:
         pattern = x.view(torch.int32)
+        return self.field(x, found, draw, 8, 0) | (((pattern >> 31) & 1) << 8)
+
+    def field(self, x: Tensor, found: Sequence[Tensor], draw: Draw, size: int, lowest: int) -> Tensor:
+        pattern = x.view(torch.int32)
+        if lowest == 8:  # the sign, which needs no draw
+            return (pattern >> 31) & 1
         exponent = (pattern >> 23) & 255
-        up = torch.where((draw() & _MANTISSA) < (pattern & _MANTISSA), 1, 0)
-        return torch.where(exponent < 254, exponent + up, exponent) | ((pattern >> 31) & 1) << 8
+        up = ((draw() & _MANTISSA) < (pattern & _MANTISSA)).to(torch.int32)
+        return torch.where(exponent < 254, exponent + up, exponent)
 
     def value(self, codes: Tensor, found: Sequence[Tensor]) -> Tensor:
         exponent = codes & 255

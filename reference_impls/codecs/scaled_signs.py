@@ -47,11 +47,13 @@ class ScaledSigns:
             return
         body = signs.wire_bytes(x.shape[-1])
         signs.pack_signs(x, wire[..., :body], zero=True)
-        scale = fixed_mean(x.abs()) if self.norm == "l1" else root_mean_square(x)
+        scale = fixed_mean(x, "abs") if self.norm == "l1" else root_mean_square(x)
         wire[..., body:] = scale.to(torch.float32).unsqueeze(-1).view(torch.uint8)
 
-    def decode(self, wire: Tensor, out: Tensor) -> None:
+    def decode(self, wire: Tensor, out: Tensor, *, add: bool = False) -> None:
+        """As in the protocol; add: `out` += what is decoded."""
         body = signs.wire_bytes(out.shape[-1])
         scale = wire[..., body:].clone(memory_format=torch.contiguous_format).view(torch.float32)
-        signs.unpack_signs(wire[..., :body], out)
-        out.mul_(scale.to(out.dtype))
+        if not add:
+            out.zero_()
+        signs.decode_accumulate(wire[..., :body].unsqueeze(-2), scale.to(out.dtype), out)
