@@ -46,7 +46,7 @@ class ByProtocol(Keyed):
         if decode_adds(self.codec.decode):
             self.codec.decode(self.wire, self.out, add=True)
         else:  # as long as it cannot add itself, what it decodes is added in another pass
-            spare = torch.empty_like(self.out)
+            spare = module("reference_impls.buffers").empty_like(self.out)
             self.codec.decode(self.wire, spare)
             self.out.add_(spare)
 

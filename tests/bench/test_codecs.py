@@ -42,7 +42,6 @@ STILL_ALLOCATE = (
     "fp16",
     "top-k-1pct",
     "chunk-top-k",
-    "count-sketch",
 )
 """Codecs that do not take all of their working memory from the pool yet. A name goes once its test passes."""
 
