@@ -106,7 +106,19 @@ def _compiles_for_cpu(chosen: str | None) -> bool:
     """Whether there are a C++ compiler and Python's header files, which the compiled code includes."""
     names = [chosen] if chosen else ["g++", "clang++", "c++"]
     headers = Path(sysconfig.get_path("include"), "Python.h")
-    return headers.is_file() and any(shutil.which(name) is not None for name in names)
+    missing = []
+    if not any(shutil.which(name) is not None for name in names):
+        missing.append(f"no C++ compiler ({', '.join(names)})")
+    if not headers.is_file():
+        missing.append(f"no {headers}")
+    if missing:  # this function is called once
+        warnings.warn(
+            f"{' and '.join(missing)}: codecs run eagerly, several times slower, and so do timings of this process. "
+            "Install them (`bandwise doctor` says how), or set BANDWISE_COMPILE=0 if that is meant.",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    return not missing
 
 
 def _possible(tensor: Tensor) -> bool:

@@ -238,10 +238,19 @@ def test_small_tensors_and_the_switch_run_eagerly(monkeypatch):
 
 
 def test_without_a_compiler_it_runs_eagerly(monkeypatch):
+    monkeypatch.delenv("BANDWISE_COMPILE", raising=False)
     monkeypatch.setenv("CXX", "no-such-compiler-anywhere")
+    compilation._compiles_for_cpu.cache_clear()
     record = PathRecord()
-    Compiled(double, threshold=8, record=record)(torch.ones(8))
-    assert record.paths() == {"test_compiled.double": {"eager": 1}}
+    function = Compiled(double, threshold=8, record=record)
+    with pytest.warns(
+        RuntimeWarning, match=r"no C\+\+ compiler \(no-such-compiler-anywhere\).*several times slower"
+    ):
+        function(torch.ones(8))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        function(torch.ones(8))  # said once
+    assert record.paths() == {"test_compiled.double": {"eager": 2}}
     assert record.failures() == {}
 
 
