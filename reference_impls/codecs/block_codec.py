@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -20,6 +20,7 @@ from reference_impls import buffers
 from reference_impls.codecs import packed_integers
 from reference_impls.codecs.blocks import BlockMessage
 from reference_impls.codecs.packed_integers import fields, split, tiles_of
+from reference_impls.codecs.passes import Draw
 from reference_impls.codecs.tiles import LANES, ROWS, TILE, lanes, numbers, rows, whole
 from reference_impls.compilation import CompiledTiles
 from reference_impls.randomness import Key, bits_at
@@ -27,8 +28,6 @@ from reference_impls.randomness import Key, bits_at
 __all__ = ["BlockCodec"]
 
 _PASS: Final = 1 << 11  # tiles whose codes are kept at a time where two passes are needed: 4 MiB of them
-
-Draw = Callable[[], Tensor]
 
 
 @dataclass(frozen=True)

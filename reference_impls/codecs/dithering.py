@@ -22,9 +22,10 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from reference_impls.codecs.passes import Draw, Pass
 from reference_impls.compilation import compiled
 from reference_impls.errors import UnsupportedError
-from reference_impls.randomness import Key, uniform
+from reference_impls.randomness import Key, as_uniform
 
 __all__ = ["WIRE_VERSION", "decode", "encode", "levels", "restored", "rounded"]
 
@@ -56,9 +57,11 @@ def restored(total: Tensor, scale: Tensor, divisor: int) -> Tensor:
     return total * (scale / divisor)
 
 
-@compiled
-def _encode(x: Tensor, scale: Tensor, count: int, words: Tensor, codes: Tensor) -> None:
-    codes.copy_(rounded(x, scale, count, uniform(words, x.shape[-1])))
+def _code(x: Tensor, scale: Tensor, draw: Draw, count: int, _: int) -> Tensor:
+    return rounded(x, scale, count, as_uniform(draw()))
+
+
+_encode: Final = Pass(_code, "encode")
 
 
 @compiled
@@ -80,7 +83,7 @@ def encode(x: Tensor, scale: Tensor, count: int, key: Key, codes: Tensor) -> Non
     target = (
         torch.empty(codes.shape, dtype=torch.int32, device=x.device) if codes.dtype == torch.int16 else codes
     )
-    _encode(x, scale, count, key.words.to(x.device), target)
+    _encode(x, scale, key.words.to(x.device), target, count)
     if target is not codes:
         codes.copy_(target)
 

@@ -35,9 +35,10 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from reference_impls.codecs.passes import Draw, Pass
 from reference_impls.compilation import compiled
 from reference_impls.errors import UnsupportedError
-from reference_impls.randomness import Key, bits
+from reference_impls.randomness import Key
 
 __all__ = ["LARGEST_HEAD_ROOM", "WIRE_VERSION", "add", "add_with", "decode", "encode", "wire_bytes"]
 
@@ -61,15 +62,17 @@ def _check(head_room: int) -> None:
         )
 
 
-@compiled
-def _encode(x: Tensor, scale: Tensor, head_room: int, words: Tensor, wire: Tensor) -> None:
+def _code(x: Tensor, scale: Tensor, draw: Draw, head_room: int, _: int) -> Tensor:
     y = (x.abs() / scale).clamp(max=1.0)
     y = torch.where(y != y, 0.0, y).view(torch.int32)  # NaN: 0 / 0, or something that is not finite
     exponent = y >> 23
-    up = (bits(words, x.shape[-1]) & _MANTISSA) < (y & _MANTISSA)
-    c = (128 + head_room - exponent - up.to(torch.int32)).clamp(max=127)
-    code = c | ((x < 0).to(torch.int32) << 7)
-    wire.copy_(torch.where(exponent == 0, 0, code))
+    up = ((draw() & _MANTISSA) - (y & _MANTISSA)) >> 31  # -1 where the draw is below
+    c = (128 + head_room - exponent + up).clamp(max=127)
+    code = c | (x.view(torch.int32) >> 24 & 128)
+    return torch.where(exponent == 0, 0, code)
+
+
+_encode: Final = Pass(_code, "encode")
 
 
 def _add_words(a: Tensor, b: Tensor, random: Tensor) -> Tensor:
@@ -88,9 +91,11 @@ def _add_words(a: Tensor, b: Tensor, random: Tensor) -> Tensor:
     return torch.where(ca == 0, torch.where(cb == 0, 0, b), torch.where(cb == 0, a, both))
 
 
-@compiled
-def _add(a: Tensor, b: Tensor, words: Tensor, out: Tensor) -> None:
-    out.copy_(_add_words(a, b, bits(words, a.shape[-1])))
+def _sum(a: Tensor, b: Tensor, draw: Draw, _: int, __: int) -> Tensor:
+    return _add_words(a, b, draw())
+
+
+_add: Final = Pass(_sum, "add")
 
 
 @compiled
@@ -113,7 +118,7 @@ def encode(x: Tensor, scale: Tensor, head_room: int, key: Key, wire: Tensor) -> 
         wire: uint8 [..., d].
     """
     _check(head_room)
-    _encode(x, scale, head_room, key.words.to(x.device), wire)
+    _encode(x, scale, key.words.to(x.device), wire, head_room)
 
 
 def add(a: Tensor, b: Tensor, key: Key, out: Tensor) -> None:

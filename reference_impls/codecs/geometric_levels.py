@@ -19,8 +19,8 @@ from typing import ClassVar, Final
 import torch
 from torch import Tensor
 
-from reference_impls.codecs.block_codec import Draw
 from reference_impls.codecs.block_levels import BlockLevels
+from reference_impls.codecs.passes import Draw
 from reference_impls.randomness import as_uniform
 
 __all__ = ["WIRE_VERSION", "GeometricLevels"]

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from reference_impls import buffers
-from reference_impls.codecs.block_codec import BlockCodec, Draw
+from reference_impls.codecs.block_codec import BlockCodec
 from reference_impls.codecs.blocks import BlockMessage, per_block
+from reference_impls.codecs.passes import Draw
 from reference_impls.codecs.tiles import rows
 from reference_impls.compilation import compiled
 from reference_impls.errors import one_of

@@ -20,8 +20,9 @@ from typing import ClassVar, Final
 import torch
 from torch import Tensor
 
-from reference_impls.codecs.block_codec import BlockCodec, Draw
+from reference_impls.codecs.block_codec import BlockCodec
 from reference_impls.codecs.blocks import BlockMessage
+from reference_impls.codecs.passes import Draw
 
 __all__ = ["BITS", "WIRE_VERSION", "Natural"]
 
@@ -55,8 +56,8 @@ class Natural(BlockCodec):
         if lowest == 8:  # the sign, which needs no draw
             return (pattern >> 31) & 1
         exponent = (pattern >> 23) & 255
-        up = ((draw() & _MANTISSA) < (pattern & _MANTISSA)).to(torch.int32)
-        return torch.where(exponent < 254, exponent + up, exponent)
+        up = ((draw() & _MANTISSA) - (pattern & _MANTISSA)) >> 31  # -1 where the draw is below
+        return (exponent - up).minimum(exponent.clamp(min=254))  # 254 and 255 stay
 
     def value(self, codes: Tensor, found: Sequence[Tensor]) -> Tensor:
         exponent = codes & 255

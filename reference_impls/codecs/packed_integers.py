@@ -70,6 +70,13 @@ def fields(bits: int) -> tuple[tuple[int, int], ...]:
 
 def join(values: Tensor, field: int, lowest: int) -> Tensor:
     """Integers [..., T, field, 32 / field, 16] -> words of one field, int32 [..., T, field, 16]."""
+    if (
+        not torch.compiler.is_compiling()
+    ):  # a loop over rows is what compiles well, and slow where it is carried out
+        shifts = numbers(ROWS // field, field, 1, values.device)
+        return (((values.to(torch.int32) >> lowest) & ((1 << field) - 1)) << shifts).sum(
+            -2, dtype=torch.int32
+        )
     packed = None
     for row in range(ROWS // field):
         part = ((values[..., row, :].to(torch.int32) >> lowest) & ((1 << field) - 1)) << (field * row)

@@ -14,9 +14,11 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
+from reference_impls.codecs.passes import Draw, Pass
+from reference_impls.codecs.sums import largest
 from reference_impls.compilation import compiled
 from reference_impls.errors import UnsupportedError
-from reference_impls.randomness import Key, uniform
+from reference_impls.randomness import Key, as_uniform
 
 __all__ = ["ROUNDINGS", "WIRE_VERSION", "Rounding", "encode", "room"]
 
@@ -38,12 +40,14 @@ def room(bits: int, n: int) -> int:
     return largest >> below << below
 
 
-@compiled
-def _stochastic(x: Tensor, factor: Tensor, limit: int, words: Tensor, codes: Tensor) -> None:
+def _code(x: Tensor, factor: Tensor, draw: Draw, limit: int, _: int) -> Tensor:
     z = x * factor
     low = z.floor()
-    q = torch.where(uniform(words, x.shape[-1]) < z - low, low + 1, low)
-    codes.copy_(torch.where(q != q, 0.0, q).clamp(-limit, limit).to(torch.int32))
+    q = torch.where(as_uniform(draw()) < z - low, low + 1, low)
+    return torch.where(q != q, 0.0, q).clamp(-limit, limit).to(torch.int32)
+
+
+_stochastic: Final = Pass(_code, "stochastic")
 
 
 @compiled
@@ -66,8 +70,10 @@ def encode(x: Tensor, factor: Tensor, limit: int, rounding: Rounding, key: Key, 
         int32 [...]: 1 where an x is not finite, or a factor, so that codes of 0 mean nothing; else 0.
     """
     if rounding == "stochastic":
-        _stochastic(x, factor, limit, key.words.to(x.device), codes)
+        _stochastic(x, factor, key.words.to(x.device), codes, limit)
     else:
         _nearest(x, factor, limit, codes)
-    bad = ~x.isfinite().all(-1) | ~factor.isfinite().expand(x.shape).all(-1)
-    return bad.to(torch.int32)
+    if not x.shape[-1]:
+        return x.new_zeros(x.shape[:-1], dtype=torch.int32)
+    fine = factor.isfinite().all(-1) if factor.dim() else factor.isfinite()
+    return (~(largest(x).isfinite() & fine)).to(torch.int32)

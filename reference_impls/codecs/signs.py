@@ -50,19 +50,25 @@ def wire_bytes(numel: int) -> int:
 @compiled
 def _pack_words(flags: Tensor) -> Tensor:
     """uint8 [..., 32, W] of 0 and 1 -> int32 [..., W]."""
-    words = flags[..., 0, :].to(torch.int32)
-    for plane in range(1, PLANES):
-        words = words | (flags[..., plane, :].to(torch.int32) << plane)
-    return words
+    return _joined(flags)
 
 
 @compiled
 def _pack_positive(x: Tensor, zero: bool) -> Tensor:
     """Numbers [..., 32, W] -> int32 [..., W]; in one pass, which a bool tensor in between would make three."""
-    positive = x >= 0 if zero else x > 0
-    words = positive[..., 0, :].to(torch.int32)
+    return _joined(x >= 0 if zero else x > 0)
+
+
+def _joined(flags: Tensor) -> Tensor:
+    """0 and 1, or false and true, [..., 32, W] -> int32 [..., W]; no two flags share a bit, so or is plus."""
+    if (
+        not torch.compiler.is_compiling()
+    ):  # a loop over planes is what compiles well, and slow where it is carried out
+        shifts = torch.arange(PLANES, dtype=torch.int32, device=flags.device).unsqueeze(-1)
+        return (flags.to(torch.int32) << shifts).sum(-2, dtype=torch.int32)
+    words = flags[..., 0, :].to(torch.int32)
     for plane in range(1, PLANES):
-        words = words | (positive[..., plane, :].to(torch.int32) << plane)
+        words = words | (flags[..., plane, :].to(torch.int32) << plane)
     return words
 
 
