@@ -34,6 +34,7 @@ class Pass:
 
     def __init__(self, formula: Formula, name: str) -> None:
         self._formula = formula
+        self._rest = _whole(formula)
         self._whole = Compiled(_named(_whole(formula), formula, name))
         self._stretched = CompiledTiles(_named(_stretched(formula), formula, name))
 
@@ -63,17 +64,17 @@ class Pass:
         inside = _STRETCHES * LANES * tiles
         by_place = len(y) == len(x)
         if x.numel() < THRESHOLD:
-            inside = 0
-        else:
-            cut = functools.partial(_cut, tiles=tiles)
-            own = cut(y).transpose(0, 1) if by_place else y
-            self._stretched(
-                cut(x).transpose(0, 1), own, stream, lanes(x.device), *cut(out).unbind(0), first, second
-            )
+            self._whole(x, y, stream, out, first, second)
+            return
+        cut = functools.partial(_cut, tiles=tiles)
+        own = cut(y).transpose(0, 1) if by_place else y
+        self._stretched(
+            cut(x).transpose(0, 1), own, stream, lanes(x.device), *cut(out).unbind(0), first, second
+        )
         if inside < len(x):
             rest = y[inside:] if by_place else y
             moved = Key(stream).at(inside).words
-            self._whole(x[inside:], rest, moved, out[inside:], first, second)
+            self._rest(x[inside:], rest, moved, out[inside:], first, second)
 
 
 def _cut(x: Tensor, tiles: int) -> Tensor:

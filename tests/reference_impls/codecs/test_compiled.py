@@ -185,7 +185,13 @@ FUNCTIONS = {
     exponential_dithering: {"exponential.encode", "exponential.add", "exponential.decode"},
     levels: {"block_codec.encode_tiles", "block_codec.make_codes", "block_codec.decode_tiles", "blocks.largest",
              "min_max.ends", "packed_integers.pack_tiles", "packed_integers.unpack_tiles"},
-    rounded_and_ternary: {"scaled_rounding.stochastic", "scaled_rounding.nearest", "trits.join", "trits.split"},
+    rounded_and_ternary: {
+        "scaled_rounding.stochastic",
+        "scaled_rounding.nearest",
+        "sums.largest",
+        "trits.join",
+        "trits.split",
+    },
     lion_votes: {"lion_integers.quantise", "sums.fold"},
     table_indices: {"lookup.encode"},
 }  # fmt: skip
