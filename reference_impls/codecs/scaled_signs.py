@@ -52,6 +52,8 @@ class ScaledSigns:
 
     def decode(self, wire: Tensor, out: Tensor, *, add: bool = False) -> None:
         """As in the protocol; add: `out` += what is decoded."""
+        if out.shape[-1] == 0:
+            return
         body = signs.wire_bytes(out.shape[-1])
         scale = wire[..., body:].clone(memory_format=torch.contiguous_format).view(torch.float32)
         if not add:

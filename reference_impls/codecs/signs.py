@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from reference_impls import randomness
+from reference_impls import buffers, randomness
 from reference_impls.compilation import compiled
 from reference_impls.randomness import Key
 
@@ -48,15 +48,15 @@ def wire_bytes(numel: int) -> int:
 
 
 @compiled
-def _pack_words(flags: Tensor) -> Tensor:
+def _pack_words(flags: Tensor, words: Tensor) -> None:
     """uint8 [..., 32, W] of 0 and 1 -> int32 [..., W]."""
-    return _joined(flags)
+    words.copy_(_joined(flags))
 
 
 @compiled
-def _pack_positive(x: Tensor, zero: bool) -> Tensor:
+def _pack_positive(x: Tensor, zero: bool, words: Tensor) -> None:
     """Numbers [..., 32, W] -> int32 [..., W]; in one pass, which a bool tensor in between would make three."""
-    return _joined(x >= 0 if zero else x > 0)
+    words.copy_(_joined(x >= 0 if zero else x > 0))
 
 
 def _joined(flags: Tensor) -> Tensor:
@@ -119,11 +119,10 @@ def _check(wire: Tensor, numel: int) -> None:
         )
 
 
-def _write(wire: Tensor, words: Tensor | None, tail: Tensor) -> None:
-    """Put the words and the tail (bool [..., t], t < 32) into the wire."""
-    start = 0
-    if words is not None:
-        start = 4 * words.shape[-1]
+def _write(wire: Tensor, words: Tensor, tail: Tensor) -> None:
+    """Put words that are not the wire's own, and the tail (bool [..., t], t < 32), into the wire."""
+    start = 4 * words.shape[-1]
+    if start and words.data_ptr() != wire.data_ptr():
         wire[..., :start].copy_(words.view(torch.uint8))
     if tail.shape[-1]:
         weights = 1 << torch.arange(8, dtype=torch.int32, device=tail.device)
@@ -133,10 +132,12 @@ def _write(wire: Tensor, words: Tensor | None, tail: Tensor) -> None:
 
 def _words(wire: Tensor, width: int) -> Tensor:
     """The first `width` words of each row as int32 [..., width]; a copy only where the bytes lie badly."""
+    if not width:
+        return torch.empty(*wire.shape[:-1], 0, dtype=torch.int32, device=wire.device)
     full = wire[..., : 4 * width]
     steps = (full.storage_offset(), *full.stride()[:-1])
     if full.stride(-1) != 1 or any(step % 4 for step in steps):
-        full = torch.empty(full.shape, dtype=torch.uint8, device=full.device).copy_(full)
+        full = buffers.empty_like(full).copy_(full)
     return full.view(torch.int32)
 
 
@@ -150,9 +151,10 @@ def _tail(wire: Tensor, numel: int) -> Tensor:
 
 def positive(x: Tensor, zero: bool | Key) -> Tensor:
     """bool [..., d]: which numbers count as positive; zeros of either sign follow `zero`, a verdict or a stream of coins."""
+    out = buffers.empty(x.shape, torch.bool, x.device)
     if not isinstance(zero, Key):
-        return x >= 0 if zero else x > 0
-    out = torch.empty(x.shape, dtype=torch.bool, device=x.device)
+        compare = torch.ge if zero else torch.gt
+        return compare(x, 0, out=out)
     _positive_or_coin(x, zero.words.to(x.device), out.view(torch.uint8))
     return out
 
@@ -164,8 +166,10 @@ def pack(bits: Tensor, wire: Tensor) -> None:
     if bits.dtype != torch.bool:
         raise TypeError(f"pack takes bool, not {bits.dtype}; for the signs of numbers there is pack_signs")
     full = numel // PLANES * PLANES
-    planes = _as_planes(bits.view(torch.uint8)[..., :full]) if full else None
-    _write(wire, None if planes is None else _pack_words(planes), bits[..., full:])
+    words = _words(wire, numel // PLANES)
+    if full:
+        _pack_words(_as_planes(bits.view(torch.uint8)[..., :full]), words)
+    _write(wire, words, bits[..., full:])
 
 
 def pack_signs(x: Tensor, wire: Tensor, *, zero: bool) -> None:
@@ -173,7 +177,9 @@ def pack_signs(x: Tensor, wire: Tensor, *, zero: bool) -> None:
     numel = x.shape[-1]
     _check(wire, numel)
     full = numel // PLANES * PLANES
-    words = _pack_positive(_as_planes(x[..., :full]), zero) if full else None
+    words = _words(wire, numel // PLANES)
+    if full:
+        _pack_positive(_as_planes(x[..., :full]), zero, words)
     tail = x[..., full:]
     _write(wire, words, tail >= 0 if zero else tail > 0)
 
