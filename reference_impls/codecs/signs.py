@@ -16,6 +16,7 @@ Every function works on the last axis and accepts any leading ones; a row packs 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import torch
@@ -50,25 +51,27 @@ def wire_bytes(numel: int) -> int:
 @compiled
 def _pack_words(flags: Tensor, words: Tensor) -> None:
     """uint8 [..., 32, W] of 0 and 1 -> int32 [..., W]."""
-    words.copy_(_joined(flags))
+    words.copy_(_joined(flags, lambda flag: flag))
 
 
 @compiled
 def _pack_positive(x: Tensor, zero: bool, words: Tensor) -> None:
     """Numbers [..., 32, W] -> int32 [..., W]; in one pass, which a bool tensor in between would make three."""
-    words.copy_(_joined(x >= 0 if zero else x > 0))
+    words.copy_(_joined(x, (lambda own: own >= 0) if zero else (lambda own: own > 0)))
 
 
-def _joined(flags: Tensor) -> Tensor:
-    """0 and 1, or false and true, [..., 32, W] -> int32 [..., W]; no two flags share a bit, so or is plus."""
+def _joined(x: Tensor, flags: Callable[[Tensor], Tensor]) -> Tensor:
+    """Flags, 0 and 1 or false and true, of [..., 32, W] -> int32 [..., W]; no two share a bit, so or is plus."""
     if (
         not torch.compiler.is_compiling()
     ):  # a loop over planes is what compiles well, and slow where it is carried out
-        shifts = torch.arange(PLANES, dtype=torch.int32, device=flags.device).unsqueeze(-1)
-        return (flags.to(torch.int32) << shifts).sum(-2, dtype=torch.int32)
-    words = flags[..., 0, :].to(torch.int32)
-    for plane in range(1, PLANES):
-        words = words | (flags[..., plane, :].to(torch.int32) << plane)
+        shifts = torch.arange(PLANES, dtype=torch.int32, device=x.device).unsqueeze(-1)
+        return (flags(x).to(torch.int32) << shifts).sum(-2, dtype=torch.int32)
+    words = flags(x[..., 0, :]).to(torch.int32)
+    for plane in range(
+        1, PLANES
+    ):  # a flag of each plane: of all at once they would be written down and read again
+        words = words | (flags(x[..., plane, :]).to(torch.int32) << plane)
     return words
 
 

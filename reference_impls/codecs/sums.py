@@ -41,8 +41,11 @@ def fixed_sum(x: Tensor, of: Of = "x", factor: Tensor | None = None) -> Tensor:
     """Sum over the last axis by the tree above: [..., d] -> [...]. Zero for d = 0; NaN and inf pass.
 
     of: what is added: x itself, |x|, x^2, or x^2 in float64, which is then the dtype of the sum; else that of x.
-    factor: x is multiplied by it before, [..., 1].
+    factor: x is multiplied by it before, broadcast to [..., 1].
     """
+    if x.dim() > 1 and x.shape[-1] >= THRESHOLD:  # each row is worth compiling, and lies in one piece
+        each = (None,) * len(x) if factor is None else factor.expand(*x.shape[:-1], 1)
+        return torch.stack([fixed_sum(row, of, own) for row, own in zip(x, each, strict=True)])
     full = x.shape[-1] // BLOCK * BLOCK
     parts = [_blocks(x[..., :full].unflatten(-1, (-1, BLOCK)), of, factor)] if full else []  # type: ignore[no-untyped-call]
     if full < x.shape[-1] or not full:
