@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Modules of reference_impls.codecs that are no codec of their own but parts of others.
 PARTS = {
     "block_levels", "block_codec", "blocks", "candidates", "codec", "dct", "nibbles", "packed_integers", "selection", "sums",
-    "tiles",
+    "passes", "tiles",
 }  # fmt: skip
 MODULES = {
     "signs": "signs",

@@ -152,6 +152,7 @@ def test_every_verb_has_json_and_a_description(capsys: pytest.CaptureFixture[str
         "status",
         "doctor",
         "cluster",
+        "rates",
         "report",
     ]
     for verb in VERBS:

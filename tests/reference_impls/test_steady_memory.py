@@ -64,7 +64,6 @@ ALLOCATES: Final[dict[str, str]] = {
             "dq-sgd:5-bit",
             "adaqs:3-bit",
             "thc:step",
-            "apmsqueeze:compressed",
             "apmsqueeze-prototype:compressed",
             "diloco-lion:round-1",
             "sparseloco-sgd:round-1",
