@@ -65,7 +65,6 @@ ALLOCATES: Final[dict[str, str]] = {
             "adaqs:3-bit",
             "thc:step",
             "apmsqueeze-prototype:compressed",
-            "diloco-lion:round-1",
             "sparseloco-sgd:round-1",
             "demo:step",
         ),
