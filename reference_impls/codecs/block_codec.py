@@ -27,7 +27,7 @@ from reference_impls.randomness import Key, bits_at
 
 __all__ = ["BlockCodec"]
 
-_PASS: Final = 1 << 11  # tiles whose codes are kept at a time where two passes are needed: 4 MiB of them
+_PASS: Final = 1 << 14  # tiles whose codes are kept at a time where two passes are needed: 4 MiB of them
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,10 @@ class BlockCodec(ABC):
 
     @abstractmethod
     def code(self, x: Tensor, found: Sequence[Tensor], draw: Draw) -> Tensor:
-        """float32 -> integers, element by element; `found`: the block's numbers, broadcast; `draw`: random int32."""
+        """float32 (but see `by_pattern`) -> integers, element by element.
+
+        found: the block's numbers, broadcast. draw: random int32.
+        """
 
     @abstractmethod
     def value(self, codes: Tensor, found: Sequence[Tensor]) -> Tensor:
@@ -52,6 +55,9 @@ class BlockCodec(ABC):
 
     apart: ClassVar[bool] = False
     """Whether `field` costs less for each field than `code` and a second pass over the codes."""
+
+    by_pattern: ClassVar[bool] = False
+    """Whether `code` and `field` get the elements' bits, int32, instead of the elements."""
 
     def field(self, x: Tensor, found: Sequence[Tensor], draw: Draw, size: int, lowest: int) -> Tensor:
         """`size` bits of the code from bit `lowest` on."""
@@ -73,6 +79,7 @@ class BlockCodec(ABC):
         message, numel = self.message(), x.shape[-1]
         inside = whole(numel) if message.fits_tiles() else 0
         message.write(found, wire)
+        x = x.view(torch.int32) if self.by_pattern else x
         body = wire[..., : message.code_bytes(numel)]
         words = key.words.to(x.device)
         streams = words.expand(*x.shape[:-1], 3)
@@ -117,24 +124,36 @@ def _encode_tiles(
     """Whole tiles float32 [..., 512 T] under `spread`, [..., T, numbers, 32], into the front of a message."""
     width, lead, tiles = codec.message().bits, x.shape[:-1], x.shape[-1] // TILE
     words, own = tiles_of(wire, width, numel)
-    if len(fields(width)) == 1 or codec.apart:
-        start = 0
-        for size, lowest in fields(width):
-            folded = x.view(*lead, tiles, size, ROWS // size, LANES)
-            part = words[..., start : start + size, :]
-            _encoder(codec, size, lowest)(folded, stream, lanes(x.device), part, spread)
-            start += size
+    if len(fields(width)) == 1:
+        folded = x.view(*lead, tiles, width, ROWS // width, LANES)
+        _encoder(codec, width, 0)(folded, stream, lanes(x.device), words, spread)
     else:
         tiled = x.view(*lead, tiles, ROWS, LANES)
         for first in range(0, tiles, _PASS):
             some = slice(first, first + _PASS)
-            part = tiled[..., some, :, :]
-            codes = buffers.empty(part.shape, torch.int32, x.device)
             moved = Key(stream).at(first * TILE).words
-            _coder(codec)(part, moved, lanes(x.device), codes, spread[..., some, :, :])
-            packed_integers.pack_tiles(codes, width, words[..., some, :, :])
+            pieces = (tiled[..., some, :, :], moved, words[..., some, :, :], spread[..., some, :, :])
+            (_encode_fields if codec.apart else _encode_codes)(codec, *pieces)
     if not own:
         wire[..., : width * TILE * tiles // 8].copy_(words.flatten(-3).view(torch.uint8))
+
+
+def _encode_codes(codec: BlockCodec, x: Tensor, stream: Tensor, words: Tensor, spread: Tensor) -> None:
+    """All fields at once, then packed. x [..., T, 32, 16], words [..., T, bits, 16], spread [..., T, numbers, 32]."""
+    codes = buffers.empty(x.shape, torch.int32, x.device)
+    _coder(codec)(x, stream, lanes(x.device), codes, spread)
+    packed_integers.pack_tiles(codes, codec.message().bits, words)
+
+
+def _encode_fields(codec: BlockCodec, x: Tensor, stream: Tensor, words: Tensor, spread: Tensor) -> None:
+    """Field by field. A field's words lie apart from tile to tile, and compilers write them faster in one piece first."""
+    start = 0
+    for size, lowest in fields(codec.message().bits):
+        folded = x.unflatten(-2, (size, ROWS // size))  # type: ignore[no-untyped-call]
+        part = buffers.empty((*x.shape[:-2], size, LANES), torch.int32, x.device)
+        _encoder(codec, size, lowest)(folded, stream, lanes(x.device), part, spread)
+        words[..., start : start + size, :].copy_(part)
+        start += size
 
 
 @functools.lru_cache(maxsize=256)

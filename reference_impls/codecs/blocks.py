@@ -16,9 +16,8 @@ from torch import Tensor
 
 from reference_impls import buffers
 from reference_impls.codecs import packed_integers
-from reference_impls.codecs.sums import fixed_sum
-from reference_impls.codecs.tiles import LANES, ROWS, TILE, rows
-from reference_impls.compilation import compiled
+from reference_impls.codecs.sums import fixed_sum, largest
+from reference_impls.codecs.tiles import LANES, ROWS, TILE
 from reference_impls.errors import UnsupportedError
 
 __all__ = ["NORMS", "WIRE_VERSION", "BlockMessage", "Norm", "norms", "per_block"]
@@ -91,11 +90,6 @@ class BlockMessage:
         return found.movedim(-1, 0).index_select(-1, place)
 
 
-@compiled
-def _largest(x: Tensor, out: Tensor) -> None:
-    out.copy_(x.abs().amax(-1))  # a maximum is the same in every order
-
-
 def per_block(x: Tensor, size: int) -> list[Tensor]:
     """[..., d], d >= 1 -> the full blocks [..., blocks, size] and the short one [..., 1, rest], where there are such."""
     full = x.shape[-1] // size * size
@@ -109,10 +103,6 @@ def norms(x: Tensor, size: int, norm: Norm) -> Tensor:
     start = 0
     for part in per_block(x, size):
         own = out[..., start : start + part.shape[-2]]
-        if norm == "l2":
-            own.copy_(fixed_sum(part, "wide square").sqrt_())
-        else:
-            for blocks, target in rows(part.flatten(-2), own):
-                _largest(blocks.view(*target.shape, part.shape[-1]), target)
+        own.copy_(fixed_sum(part, "wide square").sqrt_() if norm == "l2" else largest(part))
         start += part.shape[-2]
     return out

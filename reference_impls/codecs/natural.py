@@ -36,6 +36,7 @@ class Natural(BlockCodec):
     """Codec: sign and exponent."""
 
     apart: ClassVar[bool] = True
+    by_pattern: ClassVar[bool] = True
 
     @property
     def unbiased(self) -> bool:
@@ -48,15 +49,13 @@ class Natural(BlockCodec):
         return x.new_empty(*x.shape[:-1], 1, 0)
 
     def code(self, x: Tensor, found: Sequence[Tensor], draw: Draw) -> Tensor:
-        pattern = x.view(torch.int32)
-        return self.field(x, found, draw, 8, 0) | (((pattern >> 31) & 1) << 8)
+        return self.field(x, found, draw, 8, 0) | (((x >> 31) & 1) << 8)
 
     def field(self, x: Tensor, found: Sequence[Tensor], draw: Draw, size: int, lowest: int) -> Tensor:
-        pattern = x.view(torch.int32)
         if lowest == 8:  # the sign, which needs no draw
-            return (pattern >> 31) & 1
-        exponent = (pattern >> 23) & 255
-        up = ((draw() & _MANTISSA) - (pattern & _MANTISSA)) >> 31  # -1 where the draw is below
+            return (x >> 31) & 1
+        exponent = (x >> 23) & 255
+        up = ((draw() & _MANTISSA) - (x & _MANTISSA)) >> 31  # -1 where the draw is below
         return (exponent - up).minimum(exponent.clamp(min=254))  # 254 and 255 stay
 
     def value(self, codes: Tensor, found: Sequence[Tensor]) -> Tensor:

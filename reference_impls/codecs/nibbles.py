@@ -38,36 +38,39 @@ def _check(wire: Tensor, numel: int) -> None:
 
 
 @compiled
-def _join(low: Tensor, high: Tensor, wire: Tensor) -> None:
-    wire.copy_(low.to(torch.int32) | (high.to(torch.int32) << 4))
+def _join(low: Tensor, high: Tensor, lowest: int, wire: Tensor) -> None:
+    wire.copy_((low.to(torch.int32) - lowest) | ((high.to(torch.int32) - lowest) << 4))
 
 
 @compiled
-def _split(wire: Tensor, low: Tensor, high: Tensor) -> None:
+def _split(wire: Tensor, lowest: int, low: Tensor, high: Tensor) -> None:
     both = wire.to(torch.int32)
-    low.copy_(both & 15)
-    high.copy_(both >> 4)
+    low.copy_((both & 15) + lowest)
+    high.copy_((both >> 4) + lowest)
 
 
-def pack(counters: Tensor, wire: Tensor) -> None:
-    """Integers 0 .. 15 [..., d] (any integer dtype; the caller keeps the range) -> wire, uint8 [..., ceil(d / 2)]."""
+def pack(counters: Tensor, wire: Tensor, lowest: int = 0) -> None:
+    """Integers [..., d] of any integer dtype -> wire, uint8 [..., ceil(d / 2)].
+
+    lowest: what counter 0 stands for. The integers are in lowest .. lowest + 15; the caller keeps the range.
+    """
     numel = counters.shape[-1]
     _check(wire, numel)
     half = numel // 2
     first = wire.shape[-1]
     if half:
-        _join(counters[..., :half], counters[..., first:], wire[..., :half])
+        _join(counters[..., :half], counters[..., first:], lowest, wire[..., :half])
     if numel % 2:
-        wire[..., half].copy_(counters[..., half])
+        wire[..., half].copy_(counters[..., half].to(torch.int32) - lowest)
 
 
-def unpack(wire: Tensor, out: Tensor) -> None:
-    """Wire -> `out` [..., d], counters 0 .. 15 in the integer dtype of `out`."""
+def unpack(wire: Tensor, out: Tensor, lowest: int = 0) -> None:
+    """Wire -> `out` [..., d], counters plus `lowest` in the integer dtype of `out`."""
     numel = out.shape[-1]
     _check(wire, numel)
     half = numel // 2
     first = wire.shape[-1]
     if half:
-        _split(wire[..., :half], out[..., :half], out[..., first:])
+        _split(wire[..., :half], lowest, out[..., :half], out[..., first:])
     if numel % 2:
-        out[..., half].copy_(wire[..., half] & 15)
+        out[..., half].copy_((wire[..., half] & 15).to(torch.int32) + lowest)

@@ -11,14 +11,14 @@ in it are those of the elements' own places (`randomness`).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from reference_impls.compilation import THRESHOLD
 
-__all__ = ["LANES", "ROWS", "TILE", "fold_rows", "lanes", "numbers", "rows", "whole"]
+__all__ = ["LANES", "ROWS", "TILE", "lanes", "numbers", "rows", "whole"]
 
 LANES = 16
 ROWS = 32
@@ -52,11 +52,3 @@ def lanes(device: torch.device) -> Tensor:
 def numbers(count: int, step: int, after: int, device: torch.device) -> Tensor:
     """int32 [count, 1, ..]: 0, step, 2 step, .. with `after` axes of length 1 behind."""
     return torch.arange(0, count * step, step, dtype=torch.int32, device=device).view(-1, *[1] * after)
-
-
-def fold_rows(parts: Sequence[Tensor], join: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """One of a power of two of parts, by joining part i with part i + half until one is left."""
-    while len(parts) > 1:
-        half = len(parts) // 2
-        parts = [join(parts[i], parts[i + half]) for i in range(half)]
-    return parts[0]

@@ -10,7 +10,6 @@ from typing import Final
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from reference_impls.compilation import compiled
 
@@ -34,33 +33,52 @@ def _check(wire: Tensor, numel: int) -> None:
 
 
 @compiled
-def _join(digits: Tensor, wire: Tensor) -> None:
-    total = digits[..., 0, :].to(torch.int32)
-    for place in range(1, _PLACES):
-        total = total + digits[..., place, :].to(torch.int32) * 3**place
-    wire.copy_(total)
+def _join(a: Tensor, b: Tensor, c: Tensor, d: Tensor, e: Tensor, lowest: int, wire: Tensor) -> None:
+    one, three, nine, more, most = (digits.to(torch.int32) - lowest for digits in (a, b, c, d, e))
+    wire.copy_(one + 3 * three + 9 * nine + 27 * more + 81 * most)
 
 
 @compiled
-def _split(wire: Tensor, powers: Tensor, digits: Tensor) -> None:
-    digits.copy_(wire.to(torch.int32).unsqueeze(-2) // powers % 3)
+def _split(wire: Tensor, lowest: int, a: Tensor, b: Tensor, c: Tensor, d: Tensor, e: Tensor) -> None:
+    rest = wire.to(torch.int32)
+    for digits in (a, b, c, d):
+        third = (rest * 171) >> 9  # a third of anything up to 255
+        digits.copy_(rest - 3 * third + lowest)
+        rest = third
+    e.copy_(rest + lowest)
 
 
-def pack(digits: Tensor, wire: Tensor) -> None:
-    """Integers 0 .. 2 [..., d] (the caller keeps the range) -> wire, uint8 [..., ceil(d / 5)]."""
+def _stretches(digits: Tensor, step: int, first: int, last: int) -> list[Tensor]:
+    """The digits of the bytes from `first` to `last`, by place; those that are there."""
+    parts = [digits[..., place * step + first : place * step + last] for place in range(_PLACES)]
+    return [part for part in parts if part.shape[-1] == last - first]
+
+
+def pack(digits: Tensor, wire: Tensor, lowest: int = 0) -> None:
+    """Integers [..., d] from `lowest` on (the caller keeps the range) -> wire, uint8 [..., ceil(d / 5)].
+
+    lowest: what digit 0 stands for; with -1 the digits stand for -1, 0 and 1.
+    """
     numel = digits.shape[-1]
     _check(wire, numel)
-    if numel:
-        padded = functional.pad(digits, (0, _PLACES * wire.shape[-1] - numel))
-        _join(padded.view(*padded.shape[:-1], _PLACES, -1), wire)
+    step = wire.shape[-1]
+    full = max(numel - (_PLACES - 1) * step, 0)  # bytes of five digits
+    if full:
+        _join(*_stretches(digits, step, 0, full), lowest, wire[..., :full])
+    for place in range(full, step):  # four at most
+        parts = _stretches(digits, step, place, place + 1)
+        total = sum((part.to(torch.int32) - lowest) * 3**power for power, part in enumerate(parts))
+        wire[..., place : place + 1].copy_(total)
 
 
-def unpack(wire: Tensor, out: Tensor) -> None:
-    """Wire -> `out` [..., d], digits 0 .. 2 in the integer dtype of `out`."""
+def unpack(wire: Tensor, out: Tensor, lowest: int = 0) -> None:
+    """Wire -> `out` [..., d], `lowest` and up in the integer dtype of `out`."""
     numel = out.shape[-1]
     _check(wire, numel)
-    if numel:
-        powers = (3 ** torch.arange(_PLACES, dtype=torch.int32, device=wire.device)).unsqueeze(-1)
-        digits = torch.empty(*wire.shape[:-1], _PLACES, wire.shape[-1], dtype=torch.int32, device=wire.device)
-        _split(wire, powers, digits)
-        out.copy_(digits.flatten(-2)[..., :numel])
+    step = wire.shape[-1]
+    full = max(numel - (_PLACES - 1) * step, 0)
+    if full:
+        _split(wire[..., :full], lowest, *_stretches(out, step, 0, full))
+    for place in range(full, step):
+        for power, part in enumerate(_stretches(out, step, place, place + 1)):
+            part.copy_(wire[..., place : place + 1].to(torch.int32) // 3**power % 3 + lowest)

@@ -29,20 +29,20 @@ def gathered_sum(
     """
     numel, bits = codes.numel(), packed_integers.width(2 * limit)
     message = buffers.empty(_dense_bytes(numel, limit, base_three), torch.uint8, codes.device)
-    shifted = buffers.empty_like(codes, torch.int32).copy_(codes).add_(limit)
     if base_three:
-        trits.pack(shifted, message)
+        trits.pack(codes, message, -limit)
     else:
-        packed_integers.pack(shifted, bits, message)
+        packed_integers.pack(buffers.empty_like(codes, torch.int32).copy_(codes).add_(limit), bits, message)
     messages = yield from group.gather(message, stage)
-    total = buffers.empty_like(shifted)
+    total = buffers.empty_like(codes, torch.int32)
     if base_three:
+        digits = buffers.empty_like(codes, torch.int8)
         total.zero_()
         for row in messages:
-            trits.unpack(row, shifted)
-            total += shifted
-    else:
-        packed_integers.add_up(messages, bits, total)
+            trits.unpack(row, digits, -limit)
+            total += digits
+        return total
+    packed_integers.add_up(messages, bits, total)
     return total.sub_(group.size * limit)
 
 

@@ -124,11 +124,11 @@ def _as(codes: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _nibble_sum(group: Group, codes: Tensor, limit: int, stage: str) -> Exchange[Tensor]:
     message = buffers.empty(nibbles.wire_bytes(codes.numel()), torch.uint8, codes.device)
-    nibbles.pack(codes.add_(limit), message)
+    nibbles.pack(codes, message, -limit)
     message = yield from group.sum(message, stage)
     total = buffers.empty_like(codes, torch.int8)
-    nibbles.unpack(message, total)
-    return total.sub_(group.size * limit)
+    nibbles.unpack(message, total, -group.size * limit)
+    return total
 
 
 def _wide_sum(group: Group, codes: Tensor, stage: str) -> Exchange[Tensor]:

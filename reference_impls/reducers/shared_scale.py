@@ -17,7 +17,7 @@ from torch import Tensor
 
 from reference_impls import buffers, wire
 from reference_impls.algorithm import Shard
-from reference_impls.codecs.sums import fixed_sum
+from reference_impls.codecs.sums import fixed_sum, largest
 from reference_impls.collectives import Exchange
 
 __all__ = ["BUCKET_MAXIMUM", "NORMS", "SCALES", "Norm", "Scale", "Scaling", "an_element", "shared_scale"]
@@ -81,8 +81,5 @@ def an_element(shard: Shard, values: Tensor) -> Tensor:
 def _size_of(x: Tensor, norm: Norm) -> Tensor:
     """[..., k] -> [...]: largest magnitude, or sum of squares in float64 by the fixed tree."""
     if norm == "l2":
-        return fixed_sum(buffers.empty_like(x, torch.float64).copy_(x).square_())
-    if not x.shape[-1]:
-        return x.new_zeros(x.shape[:-1])
-    low, high = x.aminmax(dim=-1) if x.dim() > 1 else x.aminmax()
-    return torch.maximum(-low, high).abs()  # of zeros, which may have either sign
+        return fixed_sum(x, "wide square")
+    return largest(x) if x.shape[-1] else x.new_zeros(x.shape[:-1])

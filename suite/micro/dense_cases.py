@@ -144,11 +144,11 @@ class NibbleDithering(StandardDithering):
         if self.finds_scale:
             self.scale = self.largest()
         self.codec.encode(self.x, self.scale, self.levels, self.key, self.codes)
-        self.nibbles.pack(self.codes.add_(self.levels), self.wire)
+        self.nibbles.pack(self.codes, self.wire, -self.levels)
 
     def decode(self) -> None:
-        self.nibbles.unpack(self.wire, self.codes)
-        self.codec.decode(self.codes.sub_(self.levels), self.scale, self.levels, 1, self.out)
+        self.nibbles.unpack(self.wire, self.codes, -self.levels)
+        self.codec.decode(self.codes, self.scale, self.levels, 1, self.out)
 
 
 class NibbleDitheringGlobal(NibbleDithering):
@@ -185,11 +185,11 @@ class TernaryTrits(TernaryTwoBit):
 
     def encode(self) -> None:
         self.codec.encode(self.x, self.scale, self.levels, self.key, self.codes)
-        self.trits.pack(self.codes.add_(1), self.wire)
+        self.trits.pack(self.codes, self.wire, -1)
 
     def decode(self) -> None:
-        self.trits.unpack(self.wire, self.codes)
-        self.codec.decode(self.codes.sub_(1), self.scale, self.levels, 1, self.out)
+        self.trits.unpack(self.wire, self.codes, -1)
+        self.codec.decode(self.codes, self.scale, self.levels, 1, self.out)
 
 
 class ExponentialDithering(Keyed):

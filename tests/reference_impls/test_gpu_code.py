@@ -30,8 +30,8 @@ from reference_impls.randomness import Key
 from tests.reference_impls.codecs.test_compiled import FUNCTIONS
 from tests.reference_impls.triton_source import divides_by_a_number, triton_source
 
-# More than one pass over the vector: draws that rows share are made once, and a maximum is taken in two stages.
-PASSES = {"lookup.encode": 2, "blocks.largest": 2}
+# More than one pass over the vector: draws that rows share are made once.
+PASSES = {"lookup.encode": 2}
 
 # A quotient by a number is a product with its reciprocal on a GPU, compiled or not: an ulp next to the CPU's.
 DIVIDES_BY_A_NUMBER = {"dithering.decode", "exponential.decode", "lookup.encode"}

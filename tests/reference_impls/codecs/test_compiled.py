@@ -131,7 +131,7 @@ def levels():
     x, results = numbers(D), []
     for codec in (
         UniformLevels(7, "l2", 500),
-        GeometricLevels(7, "linf", 0),
+        GeometricLevels(7, "linf", 500),
         Natural(),
         MinMax(3, 500),
         MinMax(3, 0, "nearest"),
@@ -183,12 +183,11 @@ FUNCTIONS = {
     any_width: {"packed_integers.pack_tiles", "packed_integers.unpack_tiles"},
     standard_dithering: {"dithering.encode", "dithering.decode"},
     exponential_dithering: {"exponential.encode", "exponential.add", "exponential.decode"},
-    levels: {"block_codec.encode_tiles", "block_codec.make_codes", "block_codec.decode_tiles", "blocks.largest",
+    levels: {"block_codec.encode_tiles", "block_codec.make_codes", "block_codec.decode_tiles", "sums.maxima",
              "min_max.ends", "packed_integers.pack_tiles", "packed_integers.unpack_tiles"},
     rounded_and_ternary: {
         "scaled_rounding.stochastic",
         "scaled_rounding.nearest",
-        "sums.largest",
         "trits.join",
         "trits.split",
     },

@@ -20,6 +20,13 @@ def tree(values):
     sums = []
     for at in range(0, len(values), BLOCK):
         block = values[at : at + BLOCK]
+        while len(block) > 16:
+            rows = [block[i : i + 16] for i in range(0, len(block), 16)]
+            block = [
+                a + b
+                for one, two in zip(rows[0::2], rows[1::2], strict=True)
+                for a, b in zip(one, two, strict=True)
+            ]
         while len(block) > 1:
             block = [block[i] + block[i + len(block) // 2] for i in range(len(block) // 2)]
         sums += block
