@@ -63,8 +63,8 @@ class BlockMessage:
     def write(self, found: Tensor, wire: Tensor) -> None:
         """float32 [..., blocks, numbers] -> the end of the message."""
         if self.numbers:
-            flat = found.flatten(-2).contiguous()
-            wire[..., wire.shape[-1] - _FLOAT * flat.shape[-1] :].copy_(flat.view(torch.uint8))
+            own = buffers.empty(found.shape, torch.float32, found.device).copy_(found).flatten(-2)
+            wire[..., wire.shape[-1] - _FLOAT * own.shape[-1] :].copy_(own.view(torch.uint8))
 
     def read(self, wire: Tensor, numel: int) -> Tensor:
         """The end of the message -> float32 [..., blocks, numbers]; a copy, since floats want to be aligned."""
@@ -87,7 +87,7 @@ class BlockMessage:
     def by_element(self, found: Tensor, first: int, numel: int) -> Tensor:
         """[..., blocks, numbers] -> float32 [numbers, ..., d - first]: those of each element from `first` on."""
         place = torch.arange(first, numel, device=found.device) // self.block(numel)
-        return found.movedim(-1, 0).index_select(-1, place)
+        return found.index_select(-2, place).movedim(-1, 0)
 
 
 def per_block(x: Tensor, size: int) -> list[Tensor]:

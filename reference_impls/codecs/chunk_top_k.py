@@ -19,8 +19,10 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from reference_impls import buffers
 from reference_impls.codecs import packed_integers, selection
 from reference_impls.codecs.sums import fixed_mean, fixed_sum
+from reference_impls.compilation import compiled
 from reference_impls.errors import UnsupportedError
 from reference_impls.randomness import Key
 
@@ -29,6 +31,11 @@ __all__ = ["VALUE_BITS", "WIRE_VERSION", "ChunkTopK"]
 WIRE_VERSION: Final = 1
 VALUE_BITS: Final = (2, 32)
 _BINS: Final = 4
+
+
+@compiled
+def _into_bins(values: Tensor, mean: Tensor, bins: Tensor) -> None:
+    bins.copy_((values < 0).to(torch.int32) * 2 + (values.abs() > mean).to(torch.int32))
 
 
 @dataclass(frozen=True)
@@ -61,20 +68,21 @@ class ChunkTopK:
         return places + self._value_bytes(self.kept(numel))
 
     def encode(self, x: Tensor, key: Key, wire: Tensor) -> None:
-        numel, values, first, at = x.shape[-1], [], 0, 0
+        numel, first, at, told = x.shape[-1], 0, 0, 0
         if not numel:
             return
+        values = buffers.empty((*x.shape[:-1], self.kept(numel)), x.dtype, x.device)
         for count, size, k in self._parts(numel):
             rows = x[..., first : first + count * size].unflatten(-1, (count, size))  # type: ignore[no-untyped-call]
             places = selection.largest_magnitudes(rows, k)
-            values.append(selection.taken(rows, places).flatten(-2))
+            values[..., told : told + count * k] = selection.taken(rows, places).flatten(-2)
             length = self._place_bytes(count, size, k)
             if length:
                 packed_integers.pack(
                     places.flatten(-2), packed_integers.width(size - 1), wire[..., at : at + length]
                 )
-            first, at = first + count * size, at + length
-        self._write_values(torch.cat(values, dim=-1), wire[..., at:])
+            first, at, told = first + count * size, at + length, told + count * k
+        self._write_values(values, wire[..., at:])
 
     def decode(self, wire: Tensor, out: Tensor) -> None:
         numel = out.shape[-1]
@@ -88,14 +96,15 @@ class ChunkTopK:
         for count, size, k in parts:
             length, shape = self._place_bytes(count, size, k), (*wire.shape[:-1], count, k)
             if length:
-                found = torch.empty(*wire.shape[:-1], count * k, dtype=torch.int32, device=wire.device)
+                found = buffers.empty((*wire.shape[:-1], count * k), torch.int32, wire.device)
                 packed_integers.unpack(wire[..., at : at + length], packed_integers.width(size - 1), found)
-                places = found.view(shape).long()
+                places = buffers.empty(shape, torch.int64, wire.device).copy_(found.view(shape))
             else:
-                places = torch.arange(k, device=wire.device).expand(shape)
-            offsets = first + size * torch.arange(count, device=wire.device).unsqueeze(-1)
+                kept = torch.arange(k, device=wire.device)
+                places = buffers.empty(shape, torch.int64, wire.device).copy_(kept)
+            places.add_(first + size * torch.arange(count, device=wire.device).unsqueeze(-1))
             own = values[..., taken : taken + count * k]
-            out.scatter_(-1, (places + offsets).flatten(-2), own)
+            out.scatter_(-1, places.flatten(-2), own)
             first, at, taken = first + count * size, at + length, taken + count * k
 
     def _parts(self, numel: int) -> list[tuple[int, int, int]]:
@@ -115,20 +124,24 @@ class ChunkTopK:
         if self.value_bits == 32:
             wire.copy_(values.contiguous().view(torch.uint8))
             return
-        above = values.abs() > fixed_mean(values.abs()).unsqueeze(-1)
-        bins = (values < 0).to(torch.int32) * 2 + above.to(torch.int32)
+        bins = buffers.empty_like(values, torch.int32)
+        _into_bins(values, fixed_mean(values, "abs").unsqueeze(-1), bins)
         means = []
+        own, inside = buffers.empty_like(values), buffers.empty_like(values, torch.bool)
         for number in range(_BINS):
-            inside = bins == number
-            total = fixed_sum(torch.where(inside, values, 0.0))
-            means.append(total / inside.sum(-1).clamp(min=1))
+            torch.eq(bins, number, out=inside)
+            counts = [torch.count_nonzero(row) for row in inside.view(-1, inside.shape[-1])]
+            count = torch.stack(counts).view(inside.shape[:-1]).clamp(min=1)
+            means.append(fixed_sum(own.copy_(values).masked_fill_(inside.logical_not_(), 0.0)) / count)
         packed_integers.pack(bins, 2, wire[..., : -4 * _BINS])
         wire[..., -4 * _BINS :].copy_(torch.stack(means, dim=-1).to(torch.float32).view(torch.uint8))
 
     def _read_values(self, wire: Tensor, kept: int) -> Tensor:
         if self.value_bits == 32:
-            return wire.clone(memory_format=torch.contiguous_format).view(torch.float32)
-        bins = torch.empty(*wire.shape[:-1], kept, dtype=torch.int32, device=wire.device)
+            values = buffers.empty((*wire.shape[:-1], kept), torch.float32, wire.device)
+            values.view(torch.uint8).copy_(wire)
+            return values
+        bins = buffers.empty((*wire.shape[:-1], kept), torch.int32, wire.device)
         packed_integers.unpack(wire[..., : -4 * _BINS], 2, bins)
         means = wire[..., -4 * _BINS :].clone(memory_format=torch.contiguous_format).view(torch.float32)
-        return means.gather(-1, bins.long())
+        return selection.taken(means, buffers.empty_like(bins, torch.int64).copy_(bins))

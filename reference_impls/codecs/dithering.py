@@ -22,6 +22,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from reference_impls import buffers
 from reference_impls.codecs.passes import Draw, Pass
 from reference_impls.compilation import compiled
 from reference_impls.errors import UnsupportedError
@@ -80,9 +81,7 @@ def encode(x: Tensor, scale: Tensor, count: int, key: Key, codes: Tensor) -> Non
         codes: int8, int16 or int32 [..., d], filled with values in -s .. s.
     """
     # Compilers store int16 one element at a time, 20 times slower than in two steps.
-    target = (
-        torch.empty(codes.shape, dtype=torch.int32, device=x.device) if codes.dtype == torch.int16 else codes
-    )
+    target = buffers.empty(codes.shape, torch.int32, x.device) if codes.dtype == torch.int16 else codes
     _encode(x, scale, key.words.to(x.device), target, count)
     if target is not codes:
         codes.copy_(target)
@@ -90,5 +89,5 @@ def encode(x: Tensor, scale: Tensor, count: int, key: Key, codes: Tensor) -> Non
 
 def decode(total: Tensor, scale: Tensor, count: int, world_size: int, out: Tensor) -> None:
     """Sum of the codes of all ranks, any integer dtype [..., d], and their `scale` -> mean, float32 `out` [..., d]."""
-    wide = total.to(torch.int32) if total.dtype == torch.int16 else total
+    wide = buffers.empty_like(total, torch.int32).copy_(total) if total.dtype == torch.int16 else total
     _decode(wide, scale, count * world_size, out)

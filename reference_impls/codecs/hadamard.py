@@ -121,25 +121,34 @@ class Chunks:
 
     def norms(self, x: Tensor) -> Tensor:
         """float32 [d] -> 2-norm of every chunk, float32 [count]; squares are summed in float64."""
-        squares = self.pad(x).to(torch.float64).square()
-        return torch.cat([fixed_sum(part) for part in self.cut(squares)]).sqrt().to(torch.float32)
+        sums = [fixed_sum(part, "wide square") for part in self.cut(self.pad(x))]
+        return torch.cat(sums).sqrt().to(torch.float32)
 
     def spread(self, per_chunk: Tensor) -> Tensor:
         """[count] -> [padded], each element its chunk's."""
-        sizes = [self.size] * self.full + ([self.last] if self.last else [])
-        return per_chunk.repeat_interleave(torch.tensor(sizes, device=per_chunk.device))
+        out = buffers.empty(self.padded, per_chunk.dtype, per_chunk.device)
+        start = 0
+        for part in self.cut(out):
+            part.copy_(per_chunk[start : start + len(part)].unsqueeze(-1))
+            start += len(part)
+        return out
 
     def pad(self, x: Tensor) -> Tensor:
-        """[d] -> [padded]."""
-        return torch.nn.functional.pad(x, (0, self.padded - self.d))
+        """[d] -> [padded]; `x` itself where nothing is missing."""
+        if self.padded == self.d:
+            return x
+        out = buffers.empty(self.padded, x.dtype, x.device)
+        out[: self.d].copy_(x)
+        out[self.d :].zero_()
+        return out
 
     def rotate(self, x: Tensor, signs: Tensor) -> Tensor:
         """[padded] -> H (signs x), [padded]."""
-        return self._transformed(x * signs)
+        return self._transformed(torch.mul(x, signs, out=buffers.empty_like(x)))
 
     def rotate_back(self, x: Tensor, signs: Tensor) -> Tensor:
         """[padded] -> signs (H x), [d]: `rotate` undone but for the factor `size` of each chunk."""
-        return (self._transformed(x) * signs)[: self.d]
+        return self._transformed(x).mul_(signs)[: self.d]
 
     def sizes(self, device: torch.device) -> Tensor:
         """float32 [count]: length of each chunk."""
@@ -149,5 +158,7 @@ class Chunks:
         return found
 
     def _transformed(self, x: Tensor) -> Tensor:
-        parts = [butterflies(part).view(-1) for part in self.cut(x)]
-        return torch.cat(parts) if parts else x
+        out = buffers.empty_like(x)
+        for part, target in zip(self.cut(x), self.cut(out), strict=True):
+            target.copy_(butterflies(part))
+        return out

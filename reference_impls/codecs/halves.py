@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import buffers
+from reference_impls.compilation import compiled
 from reference_impls.randomness import Key
 
 __all__ = ["FORMATS", "WIRE_VERSION", "Format", "Halves", "power_for"]
@@ -30,6 +31,11 @@ def power_for(largest: float, n: int) -> int:
     if not math.isfinite(largest) or largest == 0:
         return 0
     return min(_ROOM - (n - 1).bit_length() - math.frexp(largest)[1], 126)
+
+
+@compiled
+def _accumulate(numbers: Tensor, out: Tensor) -> None:
+    out.copy_(out + numbers.to(out.dtype))
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,7 @@ class Halves:
         numbers, own = self._numbers(wire)
         if not own:
             numbers.view(torch.uint8).copy_(wire)
-        out.add_(numbers) if add else out.copy_(numbers)
+        _accumulate(numbers, out) if add else out.copy_(numbers)
 
     def _numbers(self, wire: Tensor) -> tuple[Tensor, bool]:
         """The message as numbers, and whether they are the wire's own bytes: else room for as many, where bytes lie badly."""

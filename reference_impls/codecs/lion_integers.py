@@ -26,9 +26,10 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
+from reference_impls import buffers
 from reference_impls.codecs import dithering
 from reference_impls.codecs.dithering import levels
-from reference_impls.codecs.sums import fixed_mean, fixed_sum
+from reference_impls.codecs.sums import fixed_mean, fixed_sum, largest
 from reference_impls.compilation import compiled
 from reference_impls.randomness import Key
 
@@ -59,28 +60,26 @@ def scale_of(u: Tensor, kind: Scale) -> Tensor:
     """The scale a of float32 [..., d]: [...]. 0 for d = 0; not finite if any element is not."""
     if u.shape[-1] == 0:
         return u.new_zeros(u.shape[:-1])
-    magnitude = u.abs()
     if kind == "l1":
-        return fixed_mean(magnitude)
+        return fixed_mean(u, "abs")
     if kind == "linf":
-        return magnitude.amax(-1)
+        return largest(u)
     if kind == "l0":
-        geometric = fixed_mean((magnitude + 1e-12).log()).exp()
-        return torch.where(magnitude.amax(-1) == 0, torch.zeros_like(geometric), geometric)
+        geometric = fixed_mean(torch.abs(u, out=buffers.empty_like(u)).add_(1e-12).log_()).exp()
+        return torch.where(largest(u) == 0, torch.zeros_like(geometric), geometric)
     if (
         kind == "l2-stochastic"
     ):  # of what has been scaled by its maximum, so that no square over- or underflows
-        top = magnitude.amax(-1)
-        norm = fixed_sum((u / torch.where(top > 0, top, 1.0).unsqueeze(-1)).square()).sqrt() * top
+        top = largest(u)
+        scaled = torch.div(u, torch.where(top > 0, top, 1.0).unsqueeze(-1), out=buffers.empty_like(u))
+        norm = fixed_sum(scaled, "square").sqrt() * top
         return torch.where(top == 0, torch.zeros_like(norm), norm)
     raise ValueError(f"unknown scale {kind!r}; known: {', '.join(SCALES)}")
 
 
 @compiled
-def _quantise(u: Tensor, scale: Tensor, count: int, factor: Tensor, codes: Tensor) -> None:
-    usable = (scale > 0) & (scale < torch.inf)
-    z = u / torch.where(usable, scale, 1.0) * factor
-    q = torch.where(usable, z.round(), 0.0)
+def _quantise(u: Tensor, divisor: Tensor, factor: Tensor, count: int, codes: Tensor) -> None:
+    q = (u / divisor * factor).round()
     codes.copy_(torch.where(q != q, 0.0, q).clamp(-count, count).to(torch.int32))
 
 
@@ -93,10 +92,9 @@ def quantise(u: Tensor, scale: Tensor, count: int, codes: Tensor, *, gain: float
         gain: share of s that |u| = a votes.
     """
     # Compilers store int16 one element at a time, 20 times slower than in two steps.
-    target = (
-        torch.empty(codes.shape, dtype=torch.int32, device=u.device) if codes.dtype == torch.int16 else codes
-    )
-    _quantise(u, scale, count, torch.tensor(count * gain, dtype=u.dtype, device=u.device), target)
+    target = buffers.empty(codes.shape, torch.int32, u.device) if codes.dtype == torch.int16 else codes
+    usable = (scale > 0) & (scale < torch.inf)
+    _quantise(u, torch.where(usable, scale, 1.0), usable.to(u.dtype) * (count * gain), count, target)
     if target is not codes:
         codes.copy_(target)
 

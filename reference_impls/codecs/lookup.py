@@ -21,6 +21,7 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
+from reference_impls import buffers
 from reference_impls.compilation import compiled
 from reference_impls.errors import UnsupportedError
 from reference_impls.randomness import Key, uniform
@@ -66,7 +67,9 @@ class Table:
 
     def look_up(self, indices: Tensor) -> Tensor:
         """Indices [...] -> V, int32 [...]."""
-        return torch.tensor(self.values, dtype=torch.int32, device=indices.device)[indices]
+        found = buffers.empty_like(indices, torch.int32)
+        _take(indices, torch.tensor(self.values, dtype=torch.int32, device=indices.device), found)
+        return found
 
 
 @functools.cache
@@ -92,6 +95,11 @@ def _encode(
     low, high = values[index], values[index + 1]
     up = uniform(words, z.shape[-1]) < (y - low) / (high - low)
     out.copy_(torch.where(up, index + 1, index))
+
+
+@compiled
+def _take(indices: Tensor, values: Tensor, out: Tensor) -> None:
+    out.copy_(values[indices])
 
 
 @functools.cache

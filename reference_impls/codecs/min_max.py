@@ -20,6 +20,7 @@ from reference_impls import buffers
 from reference_impls.codecs.block_codec import BlockCodec
 from reference_impls.codecs.blocks import BlockMessage, per_block
 from reference_impls.codecs.passes import Draw
+from reference_impls.codecs.sums import few_rows
 from reference_impls.codecs.tiles import rows
 from reference_impls.compilation import compiled
 from reference_impls.errors import one_of
@@ -64,7 +65,9 @@ class MinMax(BlockCodec):
         for part in per_block(x, size):
             own = found[..., start : start + part.shape[-2]]
             for blocks, low, high in rows(part.flatten(-2), *own.unbind(0)):
-                _ends(blocks.view(*low.shape, part.shape[-1]), low, high)
+                by_block = blocks.view(*low.shape, part.shape[-1])
+                for some, least, most in few_rows(by_block, low, high):
+                    _ends(some, least, most)
             start += part.shape[-2]
         low, high = found.unbind(0)
         high.sub_(low).div_(self._most)

@@ -98,8 +98,8 @@ def split(words: Tensor, cut: Sequence[tuple[int, int]]) -> Tensor:
     return found
 
 
-@functools.cache  # by bits, too: they decide how far apart the words of two tiles are
-def _packer(bits: int, field: int, lowest: int) -> CompiledTiles[[Tensor, Tensor], None]:
+@functools.cache
+def _packer(field: int, lowest: int) -> CompiledTiles[[Tensor, Tensor], None]:
     def pack_tiles(values: Tensor, words: Tensor) -> None:
         words.copy_(join(values, field, lowest))
 
@@ -148,7 +148,7 @@ def pack_tail(values: Tensor, bits: int, wire: Tensor) -> None:
     string = ((values.to(torch.int32).unsqueeze(-1) >> places) & 1).flatten(-2)
     string = functional.pad(string, (0, -bits * count % 8))
     eight = torch.arange(8, dtype=torch.int32, device=values.device)
-    packed = (string.view(*string.shape[:-1], -1, 8) << eight).sum(-1)
+    packed = (string.view(*string.shape[:-1], -1, 8) << eight).sum(-1, dtype=torch.int32)
     wire[..., wire.shape[-1] - packed.shape[-1] :].copy_(packed)
 
 
@@ -162,11 +162,18 @@ def unpack_tail(wire: Tensor, bits: int, count: int) -> Tensor:
 
 
 def pack_tiles(values: Tensor, bits: int, words: Tensor) -> None:
-    """Integers [..., T, 32, 16] -> words int32 [..., T, bits, 16]."""
+    """Integers [..., T, 32, 16] -> words int32 [..., T, bits, 16].
+
+    The words of one of several fields lie apart from tile to tile, and compilers write them faster in one piece first.
+    """
     start = 0
     for field, lowest in fields(bits):
         folded = values.view(*values.shape[:-2], field, ROWS // field, LANES)
-        _packer(bits, field, lowest)(folded, words[..., start : start + field, :])
+        own = words[..., start : start + field, :]
+        part = own if field == bits else buffers.empty_like(own, torch.int32)
+        _packer(field, lowest)(folded, part)
+        if part is not own:
+            own.copy_(part)
         start += field
 
 

@@ -75,5 +75,5 @@ def encode(x: Tensor, factor: Tensor, limit: int, rounding: Rounding, key: Key, 
         _nearest(x, factor, limit, codes)
     if not x.shape[-1]:
         return x.new_zeros(x.shape[:-1], dtype=torch.int32)
-    fine = factor.isfinite().all(-1) if factor.dim() else factor.isfinite()
+    fine = (largest(factor) if factor.dim() else factor).isfinite()
     return (~(largest(x).isfinite() & fine)).to(torch.int32)

@@ -111,7 +111,7 @@ def _add_row(out: Tensor, words: Tensor, scale: Tensor) -> None:
 
 @compiled
 def _count_words(votes: Tensor, words: Tensor) -> None:
-    votes.copy_(_planes(words).sum(-3, dtype=torch.int32))
+    votes.copy_(votes + _planes(words))
 
 
 def _check(wire: Tensor, numel: int) -> None:
@@ -238,7 +238,8 @@ def count_votes(wire: Tensor, votes: Tensor) -> None:
     numel = votes.shape[-1]
     _check(wire, numel)
     full = numel // PLANES
-    if full:
-        _count_words(_as_planes(votes[..., : PLANES * full]), _words(wire, full))
+    target = _as_planes(votes[..., : PLANES * full])
+    for row in range(wire.shape[-2]) if full else ():
+        (_count_words if row else _unpack_words)(target, _words(wire[..., row, :], full))
     if numel % PLANES:
         votes[..., PLANES * full :].copy_(_tail(wire, numel).sum(-2))

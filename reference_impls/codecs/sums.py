@@ -15,7 +15,7 @@ Every addition is one IEEE addition in the dtype of what is added.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Literal
 
 import torch
@@ -29,6 +29,7 @@ from reference_impls.compilation import THRESHOLD, CompiledTiles, compiled
 __all__ = ["BLOCK", "Of", "fixed_mean", "fixed_sum", "largest", "root_mean_square"]
 
 BLOCK = 1024
+_FEW: Final = 1 << 13
 
 Of = Literal["x", "abs", "square", "wide square"]
 _TERMS: Final[dict[Of, Callable[[Tensor], Tensor]]] = {
@@ -52,7 +53,11 @@ def fixed_sum(x: Tensor, of: Of = "x", factor: Tensor | None = None) -> Tensor:
     parts = [_blocks(x[..., :full].unflatten(-1, (-1, BLOCK)), of, factor)] if full else []  # type: ignore[no-untyped-call]
     if full < x.shape[-1] or not full:
         parts.append(_blocks(x[..., full:].unsqueeze(-2), of, factor))
-    total = torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
+    total = parts[0]
+    if len(parts) > 1:
+        count = sum(part.shape[-1] for part in parts)
+        room = buffers.empty((*total.shape[:-1], count), total.dtype, total.device)
+        total = torch.cat(parts, dim=-1, out=room)
     while total.shape[-1] > 1:
         half = -(-total.shape[-1] // 2)
         pairs = total.shape[-1] - half
@@ -117,6 +122,12 @@ def _maxima(x: Tensor, out: Tensor) -> None:
     out.copy_(x.abs().amax(-1))  # a maximum is the same in every order
 
 
+def few_rows(x: Tensor, *out: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """[R, ..] with as many of others, by pieces: compiled reductions keep what they find aside first, little of few rows."""
+    count = max(_FEW, -(-THRESHOLD // x.shape[-1]))
+    return zip(*(torch.split(part, count) for part in (x, *out)), strict=True)
+
+
 def largest(x: Tensor) -> Tensor:
     """The largest magnitude, [..., d], d >= 1 -> [...]; NaN where an element is NaN."""
     if x.dim() == 1:
@@ -127,7 +138,8 @@ def largest(x: Tensor) -> Tensor:
     if x.dim() > 2 or x.shape[-1] >= THRESHOLD:
         return torch.stack([largest(row) for row in x])
     out = buffers.empty(len(x), x.dtype, x.device)
-    _maxima(x, out)
+    for some, target in few_rows(x, out):
+        _maxima(some, target)
     return out
 
 

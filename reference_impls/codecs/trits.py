@@ -64,7 +64,8 @@ def pack(digits: Tensor, wire: Tensor, lowest: int = 0) -> None:
     step = wire.shape[-1]
     full = max(numel - (_PLACES - 1) * step, 0)  # bytes of five digits
     if full:
-        _join(*_stretches(digits, step, 0, full), lowest, wire[..., :full])
+        one, two, three, four, five = _stretches(digits, step, 0, full)
+        _join(one, two, three, four, five, lowest, wire[..., :full])
     for place in range(full, step):  # four at most
         parts = _stretches(digits, step, place, place + 1)
         total = sum((part.to(torch.int32) - lowest) * 3**power for power, part in enumerate(parts))
@@ -78,7 +79,8 @@ def unpack(wire: Tensor, out: Tensor, lowest: int = 0) -> None:
     step = wire.shape[-1]
     full = max(numel - (_PLACES - 1) * step, 0)
     if full:
-        _split(wire[..., :full], lowest, *_stretches(out, step, 0, full))
+        one, two, three, four, five = _stretches(out, step, 0, full)
+        _split(wire[..., :full], lowest, one, two, three, four, five)
     for place in range(full, step):
         for power, part in enumerate(_stretches(out, step, place, place + 1)):
             part.copy_(wire[..., place : place + 1].to(torch.int32) // 3**power % 3 + lowest)

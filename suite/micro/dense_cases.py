@@ -224,7 +224,7 @@ class ScaledRounding(Keyed):
         self.wire.copy_(self.codes)
 
     def decode(self) -> None:
-        torch.div(self.wire, self.factor, out=self.out)
+        self.out.copy_(self.wire).div_(self.factor)
 
 
 class LionIntegers(Case):
@@ -240,14 +240,7 @@ class LionIntegers(Case):
         self.codec.encode(self.x, [slice(0, self.x.numel())], "l1", LEVELS, self.wire)
 
     def decode(self) -> None:
-        torch.sign(self.wire, out=self.wire_signs)
-        self.out.copy_(self.wire_signs)
-
-    @property
-    def wire_signs(self) -> torch.Tensor:
-        if not hasattr(self, "_signs"):
-            self._signs = torch.empty_like(self.wire)
-        return self._signs
+        self.out.copy_(self.wire).sign_()
 
     def restore(self) -> torch.Tensor:
         """What the votes say of x, by the scale that made them (gain 0.5)."""
