@@ -17,14 +17,14 @@ Every function works on the last axis and accepts any leading ones; a row packs 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from reference_impls import buffers, randomness
-from reference_impls.compilation import compiled
+from reference_impls.compilation import THRESHOLD, Compiled, compiled
 from reference_impls.randomness import Key
 
 __all__ = [
@@ -39,8 +39,14 @@ __all__ = [
     "wire_bytes",
 ]
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 WIRE_VERSION: Final = 1
 PLANES: Final = 32
+_AT_ONCE: Final = (
+    8  # planes that are read side by side: more streams than that are too many for some processors
+)
 
 
 def wire_bytes(numel: int) -> int:
@@ -48,31 +54,37 @@ def wire_bytes(numel: int) -> int:
     return -(-numel // 8)
 
 
-@compiled
-def _pack_words(flags: Tensor, words: Tensor) -> None:
-    """uint8 [..., 32, W] of 0 and 1 -> int32 [..., W]."""
-    words.copy_(_joined(flags, lambda flag: flag))
+def _compiled_by_group(function: Callable[P, R]) -> Compiled[P, R]:
+    """As `compiled`, with a threshold that counts all planes of which the function sees some."""
+    return Compiled(function, THRESHOLD * _AT_ONCE // PLANES)
 
 
-@compiled
-def _pack_positive(x: Tensor, zero: bool, words: Tensor) -> None:
-    """Numbers [..., 32, W] -> int32 [..., W]; in one pass, which a bool tensor in between would make three."""
-    words.copy_(_joined(x, (lambda own: own >= 0) if zero else (lambda own: own > 0)))
+@_compiled_by_group
+def _pack_words(flags: Tensor, first: int, words: Tensor) -> None:
+    """uint8 [..., 8, W] of 0 and 1, planes from `first` on -> these bits of int32 [..., W]."""
+    _join(flags, lambda flag: flag, first, words)
 
 
-def _joined(x: Tensor, flags: Callable[[Tensor], Tensor]) -> Tensor:
-    """Flags, 0 and 1 or false and true, of [..., 32, W] -> int32 [..., W]; no two share a bit, so or is plus."""
+@_compiled_by_group
+def _pack_positive(x: Tensor, zero: bool, first: int, words: Tensor) -> None:
+    """Numbers [..., 8, W], as above; in one pass, which a bool tensor in between would make three."""
+    _join(x, (lambda own: own >= 0) if zero else (lambda own: own > 0), first, words)
+
+
+def _join(x: Tensor, flags: Callable[[Tensor], Tensor], first: int, words: Tensor) -> None:
+    """Flags, 0 and 1 or false and true, of planes [..., 8, W] -> their bits of `words`; no two share one: or is plus."""
     if (
         not torch.compiler.is_compiling()
     ):  # a loop over planes is what compiles well, and slow where it is carried out
-        shifts = torch.arange(PLANES, dtype=torch.int32, device=x.device).unsqueeze(-1)
-        return (flags(x).to(torch.int32) << shifts).sum(-2, dtype=torch.int32)
-    words = flags(x[..., 0, :]).to(torch.int32)
-    for plane in range(
-        1, PLANES
-    ):  # a flag of each plane: of all at once they would be written down and read again
-        words = words | (flags(x[..., plane, :]).to(torch.int32) << plane)
-    return words
+        shifts = torch.arange(_AT_ONCE, dtype=torch.int32, device=x.device).unsqueeze(-1)
+        packed = (flags(x).to(torch.int32) << shifts).sum(-2, dtype=torch.int32)
+    else:
+        packed = flags(x[..., 0, :]).to(torch.int32)
+        for plane in range(1, _AT_ONCE):
+            # a flag of each plane: of all at once they would be written down and read again
+            packed = packed | (flags(x[..., plane, :]).to(torch.int32) << plane)
+    packed = packed << first
+    words.copy_(packed if first == 0 else words | packed)
 
 
 def _as_planes(x: Tensor) -> Tensor:
@@ -170,8 +182,9 @@ def pack(bits: Tensor, wire: Tensor) -> None:
         raise TypeError(f"pack takes bool, not {bits.dtype}; for the signs of numbers there is pack_signs")
     full = numel // PLANES * PLANES
     words = _words(wire, numel // PLANES)
-    if full:
-        _pack_words(_as_planes(bits.view(torch.uint8)[..., :full]), words)
+    for first in range(0, PLANES, _AT_ONCE) if full else ():
+        flags = _as_planes(bits.view(torch.uint8)[..., :full])
+        _pack_words(flags[..., first : first + _AT_ONCE, :], first, words)
     _write(wire, words, bits[..., full:])
 
 
@@ -181,8 +194,8 @@ def pack_signs(x: Tensor, wire: Tensor, *, zero: bool) -> None:
     _check(wire, numel)
     full = numel // PLANES * PLANES
     words = _words(wire, numel // PLANES)
-    if full:
-        _pack_positive(_as_planes(x[..., :full]), zero, words)
+    for first in range(0, PLANES, _AT_ONCE) if full else ():
+        _pack_positive(_as_planes(x[..., :full])[..., first : first + _AT_ONCE, :], zero, first, words)
     tail = x[..., full:]
     _write(wire, words, tail >= 0 if zero else tail > 0)
 
