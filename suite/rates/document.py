@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from suite.analysis.bounds import BOUNDS
 from suite.analysis.columns import Table
 from suite.analysis.speed_columns import CASES, session_facts_path, session_table_path
 from suite.analysis.tables import Row, read_table, table_path
@@ -166,7 +167,6 @@ def session(root: Path, name: str) -> str:
         return _missing(f"bandwise session {name}")
     rows = read_table(path, CASES)
     steps = {row["link"]: row["step_s"] for row in rows if row["reference"]}
-    best = _best_fp32(rows)
     listed = []
     for row in rows:
         if not row["n"]:
@@ -177,8 +177,7 @@ def session(root: Path, name: str) -> str:
         label = f"**{row['case']}**" if row["reference"] else row["case"]
         listed.append(
             (row["link"], label, row["n"], _ms(row["step_s"]), _span(row, "step_low", "step_high", _ms),
-             _over(row["step_s"], best.get(row["link"])), _g(row["speedup"]),
-             _span(row, "speedup_low", "speedup_high"), _g(limit), _g(share))
+             _g(row["speedup"]), _span(row, "speedup_low", "speedup_high"), _g(limit), _g(share))
         )  # fmt: skip
     return _table(
         (
@@ -187,7 +186,6 @@ def session(root: Path, name: str) -> str:
             "rounds",
             "step, ms",
             "95 %",
-            "over fp32 DDP",
             "speedup",
             "95 %",
             "limit",
@@ -197,18 +195,28 @@ def session(root: Path, name: str) -> str:
     )
 
 
-def _best_fp32(rows: Sequence[Row]) -> dict[Any, float]:
-    """Link -> seconds a step of fp32 DDP at its best bucket size there."""
-    found: dict[Any, float] = {}
-    for row in rows:
-        if row["role"] == "ddp" and row["algorithm"] == "fp32" and row["step_s"] is not None:
-            seconds = _number(row["step_s"])
-            found[row["link"]] = min(seconds, found.get(row["link"], seconds))
-    return found
+def bounds(root: Path, name: str) -> str:
+    """A session's cases beside fp32 DDP at its best bucket size, that DDP's limit, and compute or wire plus codec."""
+    path = session_table_path(root, BOUNDS, name)
+    if not path.is_file():
+        return _missing(f"bandwise session {name}")
+    listed = [
+        (row["link"], row["case"], *_paired(row, "over_fp32", "n"), *_paired(row, "limit_share", "n_limit"),
+         *_paired(row, "bound_ratio", "n_bound"))
+        for row in read_table(path, BOUNDS)
+    ]  # fmt: skip
+    return _table(
+        ("link", "case", "over fp32 DDP", "95 %", "n", "of the limit", "95 %", "n", "over the bound", "95 %", "n"), listed
+    )
 
 
-def _over(seconds: object, other: float | None) -> str:
-    return "" if seconds is None or other is None else f"{_number(seconds) / other:.3f}"
+def _paired(row: Row, what: str, count: str) -> tuple[str, str, str]:
+    """Median, its interval, n; empty where nothing was compared."""
+    if row[what] is None:
+        return "", "", ""
+    low, high = row[f"{what}_low"], row[f"{what}_high"]
+    span = "" if low is None else f"{_number(low):.3f} to {_number(high):.3f}"
+    return f"{_number(row[what]):.3f}", span, str(row[count])
 
 
 def session_machine(root: Path, name: str) -> str:
@@ -245,6 +253,7 @@ BLOCKS: Final[Mapping[str, Callable[..., str]]] = MappingProxyType(
         "scaling": scaling,
         "machine": machine,
         "session": session,
+        "bounds": bounds,
         "session-machine": session_machine,
         "simulation": simulation,
     }

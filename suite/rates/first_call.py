@@ -23,9 +23,9 @@ from suite.rates import bars
 
 __all__ = ["FIRST", "OTHERS", "compile_rows", "in_this_process"]
 
-FIRST: Final = 131_072
-OTHERS: Final = (70_001, 99_968, 131_071, 1_000_003, 1_048_576)
-"""Further lengths: odd ones, multiples of what is packed together, powers of two, all long enough to be compiled for."""
+FIRST: Final = 524_288
+OTHERS: Final = (330_001, 399_968, 524_287, 1_000_001, 1_048_576)
+"""Further lengths: odd ones, multiples of what is packed together, powers of two; a fifth of each is enough to compile for."""
 
 _CHECKOUT: Final = Path(__file__).resolve().parents[2]
 _TIMEOUT_S: Final = 900.0

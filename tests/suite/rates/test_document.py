@@ -112,7 +112,7 @@ def test_what_is_not_there_names_its_command(tmp_path: Path) -> None:
     for block, command in {
         "codecs": "bandwise rates`", "against": "bandwise rates --against`", "first-calls": "bandwise rates --compile",
         "scaling bits": "bandwise rates --scaling", "simulation": "bandwise rates --simulation",
-        "session some-name": "bandwise session some-name",
+        "session some-name": "bandwise session some-name", "bounds some-name": "bandwise session some-name",
     }.items():  # fmt: skip
         text = filled(f"<!-- table: {block} -->\n<!-- end of table -->", tmp_path)
         assert f"*Not measured yet: `{command}" in text
@@ -147,12 +147,24 @@ def test_a_session_is_shown_with_its_limit() -> None:
     assert head[-2:] == ["limit", "speedup over limit"]
     references = [row for row in rows if row[1].startswith("**")]
     assert references
-    assert {row[6] for row in references} == {"1.00"}
-    assert min(row[5] for row in rows if row[1].strip("*").startswith("DDP fp32")) == "1.000"
-    ours = [row for row in rows if row[8]]
+    assert {row[5] for row in references} == {"1.00"}
+    ours = [row for row in rows if row[7]]
     assert ours
     for row in ours:
-        assert float(row[9]) == pytest.approx(float(row[6]) / float(row[8]), rel=0.02)
+        assert float(row[8]) == pytest.approx(float(row[5]) / float(row[7]), rel=0.02)
+
+
+def test_the_bounds_of_a_session() -> None:
+    """From a table of this repository: the best fp32 DDP of each link is what all others are over."""
+    text = document.bounds(RESULTS, "performance-small")
+    head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    assert head[2:5] == ["over fp32 DDP", "95 %", "n"]
+    assert {row[2] for row in rows if row[3] == "1.000 to 1.000"} == {"1.000"}
+    assert {row[0] for row in rows if row[3] == "1.000 to 1.000"} == {row[0] for row in rows}
+    for row in rows:
+        low, high = (float(end) for end in row[3].split(" to "))
+        assert low <= float(row[2]) <= high
+        assert int(row[4]) >= 20
 
 
 def test_pictures(results: Path) -> None:
