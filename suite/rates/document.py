@@ -206,7 +206,20 @@ def bounds(root: Path, name: str) -> str:
         for row in read_table(path, BOUNDS)
     ]  # fmt: skip
     return _table(
-        ("link", "case", "over fp32 DDP", "95 %", "n", "of the limit", "95 %", "n", "over the bound", "95 %", "n"), listed
+        (
+            "link",
+            "case",
+            "over fp32 DDP",
+            "95 %",
+            "n",
+            "of the limit",
+            "95 %",
+            "n",
+            "over the bound",
+            "95 %",
+            "n",
+        ),
+        listed,
     )
 
 
