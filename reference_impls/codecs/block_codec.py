@@ -11,7 +11,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
 
 import torch
 from torch import Tensor
@@ -52,6 +52,13 @@ class BlockCodec(ABC):
     @abstractmethod
     def value(self, codes: Tensor, found: Sequence[Tensor]) -> Tensor:
         """int32 -> float32, element by element."""
+
+    def without_blocks(self) -> Self:
+        """The codec of the same `code` and `value` that stands for all that differ in their blocks alone.
+
+        What is compiled is compiled for it, and so once for all of them.
+        """
+        return self
 
     apart: ClassVar[bool] = False
     """Whether `field` costs less for each field than `code` and a second pass over the codes."""
@@ -106,7 +113,7 @@ class BlockCodec(ABC):
             for own, part, target in rows(body, found, out[..., :inside]):
                 spread = message.by_row(part, inside // TILE)
                 tiled = target.view(*target.shape[:-1], inside // TILE, ROWS, LANES)
-                _decoder(self, add)(tiled, tiles_of(own, message.bits, numel)[0], spread)
+                _decoder(self.without_blocks(), add)(tiled, tiles_of(own, message.bits, numel)[0], spread)
         if inside < numel:
             if inside:
                 codes = packed_integers.unpack_tail(body, message.bits, numel - inside)
@@ -126,7 +133,7 @@ def _encode_tiles(
     words, own = tiles_of(wire, width, numel)
     if len(fields(width)) == 1:
         folded = x.view(*lead, tiles, width, ROWS // width, LANES)
-        _encoder(codec, width, 0)(folded, stream, lanes(x.device), words, spread)
+        _encoder(codec.without_blocks(), width, 0)(folded, stream, lanes(x.device), words, spread)
     else:
         tiled = x.view(*lead, tiles, ROWS, LANES)
         for first in range(0, tiles, _PASS):
@@ -141,7 +148,7 @@ def _encode_tiles(
 def _encode_codes(codec: BlockCodec, x: Tensor, stream: Tensor, words: Tensor, spread: Tensor) -> None:
     """All fields at once, then packed. x [..., T, 32, 16], words [..., T, bits, 16], spread [..., T, numbers, 32]."""
     codes = buffers.empty(x.shape, torch.int32, x.device)
-    _coder(codec)(x, stream, lanes(x.device), codes, spread)
+    _coder(codec.without_blocks())(x, stream, lanes(x.device), codes, spread)
     packed_integers.pack_tiles(codes, codec.message().bits, words)
 
 
@@ -151,7 +158,7 @@ def _encode_fields(codec: BlockCodec, x: Tensor, stream: Tensor, words: Tensor, 
     for size, lowest in fields(codec.message().bits):
         folded = x.unflatten(-2, (size, ROWS // size))  # type: ignore[no-untyped-call]
         part = buffers.empty((*x.shape[:-2], size, LANES), torch.int32, x.device)
-        _encoder(codec, size, lowest)(folded, stream, lanes(x.device), part, spread)
+        _encoder(codec.without_blocks(), size, lowest)(folded, stream, lanes(x.device), part, spread)
         words[..., start : start + size, :].copy_(part)
         start += size
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from torch import Tensor
 
@@ -40,6 +41,9 @@ class BlockLevels(BlockCodec):
 
     def message(self) -> BlockMessage:
         return BlockMessage(packed_integers.width(2 * self.levels), self.block_size)
+
+    def without_blocks(self) -> Self:
+        return dataclasses.replace(self, norm="l2", block_size=512)
 
     def measure(self, x: Tensor, size: int) -> Tensor:
         return norms(x, size, self.norm).unsqueeze(-1)

@@ -9,9 +9,10 @@ finite, or a range beyond float32's: min or step is not finite, and all of the b
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 import torch
 from torch import Tensor
@@ -57,6 +58,9 @@ class MinMax(BlockCodec):
 
     def message(self) -> BlockMessage:
         return BlockMessage(self.bits, self.block_size, numbers=2)
+
+    def without_blocks(self) -> Self:
+        return dataclasses.replace(self, block_size=512)
 
     def measure(self, x: Tensor, size: int) -> Tensor:
         """Least value and step of each block."""

@@ -355,3 +355,28 @@ def test_golden_draws() -> None:
 def test_what_cannot_be_is_refused(make: Callable[[], Coder]) -> None:
     with pytest.raises(UnsupportedError):
         make()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (UniformLevels(7, "l2", 512), UniformLevels(7, "linf", 0)),
+        (GeometricLevels(7, "l2", 64), GeometricLevels(7, "linf", 512)),
+        (MinMax(4, 512), MinMax(4, 0)),
+    ],
+)
+def test_codecs_that_differ_in_their_blocks_alone_are_compiled_once(one, other):
+    assert one.without_blocks() == other.without_blocks()
+    assert one.without_blocks().message().bits == one.message().bits
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (UniformLevels(7), UniformLevels(6)),
+        (UniformLevels(7), UniformLevels(7, divisor=2)),
+        (MinMax(4), MinMax(4, rounding="nearest")),
+    ],
+)
+def test_codecs_of_other_codes_are_not(one, other):
+    assert one.without_blocks() != other.without_blocks()
