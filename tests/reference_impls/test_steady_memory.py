@@ -40,7 +40,6 @@ ALLOCATES: Final[dict[str, str]] = {
         ),
         "torch's SGD makes the momentum anew that was reset": ("slowmo-sgd:round-1",),
         "how much is sent depends on the data": (
-            "top-k:compressed",
             "random-k:step",
             "gtop-k:step",
             "dgc:ratio-0.1",
