@@ -27,7 +27,7 @@ from reference_impls.randomness import Key, bits_at
 
 __all__ = ["BlockCodec"]
 
-_PASS: Final = 1 << 14  # tiles whose codes are kept at a time where two passes are needed: 4 MiB of them
+_PASS: Final = 1 << 14  # tiles whose codes are kept at a time where two passes are needed: 32 MiB of them
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,10 @@ from reference_impls import buffers
 from reference_impls.codecs.tiles import LANES
 from reference_impls.compilation import THRESHOLD, CompiledTiles, compiled
 
-__all__ = ["BLOCK", "Of", "fixed_mean", "fixed_sum", "largest", "root_mean_square"]
+__all__ = ["BLOCK", "Of", "few_rows", "fixed_mean", "fixed_sum", "largest", "root_mean_square"]
 
 BLOCK = 1024
-_FEW: Final = 1 << 13
+_FEW: Final = 1 << 13  # rows, whose maxima take 32 KiB
 
 Of = Literal["x", "abs", "square", "wide square"]
 _TERMS: Final[dict[Of, Callable[[Tensor], Tensor]]] = {
