@@ -64,7 +64,7 @@ class SimulatedAgainstGloo:
 def simulated_against_gloo(
     method: str,
     n: int = 8,
-    steps: int = 160,
+    steps: int = 64,
     repeats: int = 6,
     *,
     seeds: int = 1,
