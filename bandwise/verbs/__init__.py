@@ -7,7 +7,9 @@ works without a checkout.
 from __future__ import annotations
 
 from bandwise.verbs import (
+    advise,
     cluster,
+    costs,
     doctor,
     info,
     list_,
@@ -21,4 +23,19 @@ from bandwise.verbs import (
     sweep,
 )
 
-VERBS = (list_, info, schedule, plan, run, sweep, session, status, doctor, cluster, rates, report)
+VERBS = (
+    list_,
+    info,
+    schedule,
+    plan,
+    run,
+    sweep,
+    session,
+    status,
+    doctor,
+    cluster,
+    rates,
+    costs,
+    advise,
+    report,
+)

@@ -67,6 +67,14 @@ def _sort_key(row: Mapping[str, Value], table: Table) -> tuple[tuple[bool, float
     return tuple(order(row[name]) for name in table.names[: table.keys])
 
 
+def number(row: Mapping[str, Value], name: str) -> float:
+    """The number in a cell. Raises TableError where it is empty or a text."""
+    value = row[name]
+    if value is None or isinstance(value, str):
+        raise TableError(f"column {name} holds {value!r} where a number is needed")
+    return float(value)
+
+
 def to_csv(table: Table, rows: Iterable[Mapping[str, Value]]) -> str:
     """The file's text: header and rows sorted by the key columns.
 

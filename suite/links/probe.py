@@ -23,7 +23,10 @@ from torch import Tensor
 from reference_impls.drivers.process_group import all_gather_rows
 
 ALL_REDUCE_FP32, ALL_REDUCE_BF16 = "all-reduce fp32", "all-reduce bf16"
-ALL_GATHER, ALL_TO_ALL = "all-gather", "all-to-all"
+ALL_REDUCE_INT8, ALL_REDUCE_INT32 = "all-reduce int8", "all-reduce int32"
+ALL_GATHER, ALL_TO_ALL, SEND_RECV = "all-gather", "all-to-all", "send-recv"
+PROBED = (ALL_REDUCE_FP32, ALL_REDUCE_BF16, ALL_GATHER, ALL_TO_ALL)
+"""What `probe` times; `bandwidth` knows more."""
 TARGET_S = 0.3
 LONGEST_S = 1.5  # a first exchange beyond this makes the counted ones smaller: a straggler, or a rate that is not reached
 MOST_BYTES = 64 << 20  # of a buffer, all ranks may share one machine
@@ -73,6 +76,16 @@ def _all_to_all(x: Tensor, pieces: Tensor) -> None:
     dist.all_to_all_single(pieces, x)
 
 
+def _shift(x: Tensor, received: Tensor) -> None:
+    rank, n = dist.get_rank(), dist.get_world_size()
+    towards, away = (rank + 1) % n, (rank - 1) % n
+    works = dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, x, towards), dist.P2POp(dist.irecv, received, away)]
+    )
+    for work in works:
+        work.wait()
+
+
 def _ring(n: int) -> float:
     return 2 * (n - 1) / n
 
@@ -81,14 +94,17 @@ COLLECTIVES: Mapping[str, _Kind] = MappingProxyType(
     {
         ALL_REDUCE_FP32: _Kind(_all_reduce, torch.float32, _ring),
         ALL_REDUCE_BF16: _Kind(_all_reduce, torch.bfloat16, _ring),
+        ALL_REDUCE_INT8: _Kind(_all_reduce, torch.int8, _ring),
+        ALL_REDUCE_INT32: _Kind(_all_reduce, torch.int32, _ring),
         ALL_GATHER: _Kind(_all_gather, torch.uint8, lambda n: n - 1.0, lambda n: n),
         ALL_TO_ALL: _Kind(_all_to_all, torch.uint8, lambda n: (n - 1) / n, lambda _: 1),
+        SEND_RECV: _Kind(_shift, torch.uint8, lambda _: 1.0, lambda _: 1),
     }
 )
 
 
 def probe(link_rate_bps: float, repeats: int = 3) -> list[Measurement]:
-    """Everything: round trips, all collectives, all pairs; each exchange about 0.3 s on links of `link_rate_bps`.
+    """Round trips, the collectives of `PROBED`, all pairs; each exchange about 0.3 s on links of `link_rate_bps`.
 
     Needs a group of at least 2 ranks. Takes about 10 s on 4 ranks, longer with a straggler. Raises ValueError.
     """
@@ -96,7 +112,8 @@ def probe(link_rate_bps: float, repeats: int = 3) -> list[Measurement]:
     if not link_rate_bps > 0:
         raise ValueError(f"link rate {link_rate_bps!r}: give bits a second, as in 1e8")
     found = round_trip(repeats=10)
-    for what, kind in COLLECTIVES.items():
+    for what in PROBED:
+        kind = COLLECTIVES[what]
         room = MOST_BYTES / max(1, kind.answer(n))
         found.append(bandwidth(what, size_for(link_rate_bps, kind.sent(n), room), repeats))
     return found + pairwise(size_for(link_rate_bps, 1.0), repeats)

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from reference_impls.compilation import paths
 from reference_impls.registry import Method
 from suite.links.namespaces import CONGESTION_CONTROL
-from suite.links.probe import probe
+from suite.links.probe import COLLECTIVES, bandwidth, probe
 from suite.runs.spec import RunSpec
 from suite.runs.train import taken
 from suite.timing import direct
@@ -52,6 +52,7 @@ class Commands:
             "warm": self.warm,
             "block": self.block,
             "probe": self.probe,
+            "collective": self.collective,
             "direct": self.direct,
         }
 
@@ -129,6 +130,12 @@ class Commands:
     def probe(self, rate_bps: float) -> dict[str, Any]:
         """Round trips and bandwidths of the link, by the collectives that methods use."""
         return {"measurements": [dataclasses.asdict(measured) for measured in probe(rate_bps)]}
+
+    def collective(self, what: str, nbytes: float, repeats: int) -> dict[str, Any]:
+        """One collective of `suite.links.probe.COLLECTIVES`, with buffers of about so many bytes."""
+        if what not in COLLECTIVES or not nbytes > 0 or repeats < 1:
+            raise RefusedError(f"no exchange {what!r} of {nbytes} bytes, {repeats} times")
+        return {"measurement": dataclasses.asdict(bandwidth(what, nbytes, repeats))}
 
     def direct(self, spec: Mapping[str, Any]) -> dict[str, Any]:
         """A whole training; see `suite.timing.direct`."""

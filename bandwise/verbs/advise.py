@@ -1,0 +1,179 @@
+"""Which method to run for a model, a link and a number of workers: predicted seconds a step, and where each starts to pay.
+
+  bandwise advise --params 110e6 --workers 16 --rate 10gbit --compute-ms 180
+
+--compute-ms is what a step takes on one worker without communication. A method's own computing is that of this project's
+codecs on the processor that the table's facts name, a thread a worker. Time is that of as many steps; what studies say of
+accuracy after as many stands beside it. Break-even: below this rate the method's step is shorter than the reference's. The
+model's errors, with what it had not seen when they were found, are printed below.
+
+--measure probes the network first, in place of --rate: run the same command on every worker, as torchrun or srun do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import replace
+from typing import Any
+
+from bandwise.checkout import add_results_option, require_checkout, results_root
+from bandwise.output import print_json, table
+
+NAME = "advise"
+HELP = "which method to run for a model, a link and a number of workers"
+COLUMNS = (
+    "method",
+    "step_ms",
+    "speedup",
+    "own_ms",
+    "MB_sent",
+    "pays_below_vs_fp32",
+    "pays_below_vs_bf16",
+    "accuracy",
+)
+
+
+class AdviceRequestError(ValueError):
+    """An argument that cannot be read; the message says what to write."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the verb."""
+    parser.add_argument(
+        "--params", type=float, required=True, metavar="N", help="parameters of the model, such as 110e6"
+    )
+    parser.add_argument("--workers", type=int, metavar="N", help="workers, each with a link of its own")
+    parser.add_argument("--rate", help="of each worker's link, such as 10gbit")
+    parser.add_argument("--delay", default="0us", metavar="TIME", help="one way, such as 50us (default: 0us)")
+    parser.add_argument(
+        "--compute-ms", type=float, required=True, metavar="MS", help="a step on one worker, nothing sent"
+    )
+    parser.add_argument("--bucket-mb", type=float, default=4.0, metavar="MB", help="bucket size (default: 4)")
+    parser.add_argument(
+        "--cores",
+        type=int,
+        metavar="N",
+        help="workers share this many cores, as on an emulated cluster; default: they share none",
+    )
+    parser.add_argument("--measure", action="store_true", help="probe the network of these processes first")
+    parser.add_argument(
+        "--evidence", action="store_true", help="list the studies behind each verdict on accuracy"
+    )
+    add_results_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Answer."""
+    require_checkout(NAME)
+    from suite.costs.advice import Question, advise
+    from suite.costs.candidates import candidates
+    from suite.costs.known import known
+    from suite.links.link import parse_duration, parse_rate
+
+    root = results_root(args)
+    found = known(root)
+    model, measured = found.model(), None
+    workers, rate = args.workers, None if args.rate is None else parse_rate(args.rate)
+    delay = parse_duration(args.delay)
+    if args.measure:
+        from suite.costs.measured import measure
+
+        measured = measure()
+        if measured.rank:
+            return 0
+        model, rate, delay = replace(model, backend=measured.backend(model.backend)), measured.rate_bps, 0.0
+        workers = workers or measured.world_size
+    if workers is None or rate is None:
+        raise AdviceRequestError("give --workers and --rate, or --measure on every worker")
+    question = Question(
+        parameters=args.params,
+        workers=workers,
+        rate_bps=rate,
+        compute_s=args.compute_ms / 1e3,
+        delay_s=delay,
+        bucket_bytes=int(args.bucket_mb * 2**20),
+        cores=args.cores,
+    )
+    answers = advise(question, candidates(found.samples, found.cores), model)
+    _show(args, root, question, answers, found)
+    return 0
+
+
+def _show(args: argparse.Namespace, root: Any, question: Any, answers: Any, found: Any) -> None:
+    from suite.analysis.tables import TableError, read_table, table_path
+    from suite.costs.columns import SCORE
+    from suite.costs.evidence import of_configuration, studies, verdict
+
+    cells = studies(root)
+    reference = min(one.step_s for one in answers if not one.algorithm)
+    rows = []
+    for one in answers:
+        own = of_configuration(one.configuration, cells) if one.configuration else []
+        rows.append({
+            "method": one.label,
+            "step_ms": _rounded(1e3 * one.step_s),
+            "speedup": _rounded(reference / one.step_s),
+            "own_ms": _rounded(1e3 * (one.local_s - question.compute_s)),
+            "MB_sent": _rounded(one.wire_bytes / 1e6),
+            "pays_below_vs_fp32": _rate(one.break_even.get("fp32")),
+            "pays_below_vs_bf16": _rate(one.break_even.get("bf16")),
+            "accuracy": one.refused or ("reference" if not one.algorithm else verdict(own)),
+            "evidence": [cell.text for cell in own],
+        })  # fmt: skip
+    rows.sort(
+        key=lambda row: (
+            row["step_ms"] is None,
+            row["accuracy"] == "not equal",
+            row["step_ms"] or math.inf,
+        )
+    )
+    try:
+        score = [row for row in read_table(table_path(root, SCORE), SCORE) if row["value"] == "all"]
+    except TableError:
+        score = []
+    if args.json:
+        print_json({
+            "parameters": question.parameters, "workers": question.workers, "rate_bps": question.rate_bps,
+            "delay_s": question.delay_s, "compute_s": question.compute_s, "methods": rows, "model_error": score,
+            "predicted": True, "timed_on": found.facts["provenance"]["cpu"],
+        })  # fmt: skip
+        return
+    print(table(rows, COLUMNS))
+    print(
+        f"\nPredicted, not measured. Own computing as timed on {found.facts['provenance']['cpu']}, one thread a worker."
+    )
+    print(f"speedup: over the faster of fp32 and bf16; rho of fp32: {_rho(question):.2g}")
+    for row in score:
+        print(
+            f"model error, {row['left_out']} not seen before: median {100 * row['median_error']:.0f} %, "
+            f"worst {100 * row['worst_error']:.0f} % (n = {row['n']})"
+        )
+    if not score:
+        print("model error: not scored yet; `bandwise costs score`")
+    if args.evidence:
+        for row in rows:
+            for line in row["evidence"]:
+                print(f"{row['method']}: {line}")
+
+
+def _rho(question: Any) -> float:
+    n = question.workers
+    return 2 * (n - 1) / n * 32 * question.parameters / question.rate_bps / max(question.compute_s, 1e-9)
+
+
+def _rounded(value: float) -> float | None:
+    return float(f"{value:.3g}") if math.isfinite(value) else None
+
+
+def _rate(bits: float | None) -> str:
+    if bits is None:
+        return "-"
+    if bits == 0:
+        return "never"
+    if math.isinf(bits):
+        return "always"
+    for unit, size in (("Tbit/s", 1e12), ("Gbit/s", 1e9), ("Mbit/s", 1e6)):
+        if bits >= size:
+            return f"{bits / size:.3g} {unit}"
+    return f"{bits:.3g} bit/s"

@@ -1,0 +1,133 @@
+"""The cost model: what collectives cost, predictions of a session before it is held, and how good they are.
+
+  bandwise costs probe              what collectives cost on emulated links here: results/tables/v1/collectives.csv
+  bandwise costs predict SESSION    seconds of a session that has not been held, with a hash: results/predictions
+  bandwise costs score              all sessions predicted with one rate, delay, size, model or method left out
+  bandwise costs docs               tables and pictures into docs/cost-model.md; measures nothing
+
+`probe` needs what sessions need (`bandwise doctor`) and about 20 minutes in which nothing else runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import Any
+
+from bandwise.checkout import add_results_option, require_checkout, results_root
+from bandwise.output import duration, print_json, table
+
+NAME = "costs"
+HELP = "the cost model: probe, predict a session, score"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the verb."""
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    probe = _action(actions, "probe", _probe, "what collectives cost on emulated links here")
+    probe.add_argument("--quick", action="store_true", help="four workers and two rates; nothing is written")
+    predict = _action(actions, "predict", _predict, "predict a session before it is held")
+    predict.add_argument("session", help="name of a session, or path of a .yaml file")
+    _action(actions, "score", _score, "predict what was measured with one thing left out at a time")
+    _action(actions, "docs", _docs, "tables and pictures into docs/cost-model.md")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what was asked for."""
+    require_checkout(NAME)
+    return int(args.action(args))
+
+
+def _action(actions: Any, name: str, act: Any, text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text)
+    # SUPPRESS: else the action's default would undo a --json that stands before the action
+    parser.add_argument(
+        "--json", action="store_true", default=argparse.SUPPRESS, help="answer as one JSON document"
+    )
+    add_results_option(parser)
+    parser.set_defaults(action=act)
+    return parser
+
+
+def _probe(args: argparse.Namespace) -> int:
+    from suite.costs.calibration import Grid, calibrate
+    from suite.costs.columns import COLLECTIVES
+    from suite.rates.facts import Watch, write_rates
+
+    started, watch = time.monotonic(), Watch()
+    grid = Grid(worlds=(4,), rates_bps=(100e6, 1e9), delays_s=()) if args.quick else Grid()
+
+    def show(text: str) -> None:
+        print(f"costs: {text}, {duration(time.monotonic() - started)}", file=sys.stderr, flush=True)
+
+    rows = calibrate(grid.links(), show)
+    if args.quick:
+        print_json({"collectives": rows}) if args.json else print(table(rows, COLLECTIVES.names))
+        return 0
+    path = write_rates(results_root(args), COLLECTIVES, rows, watch.facts(threads=1))
+    return _said(args, {"exchanges": len(rows), "table": str(path)}, f"{len(rows)} exchanges: {path}")
+
+
+def _predict(args: argparse.Namespace) -> int:
+    from suite.costs import predictions
+    from suite.costs.known import known
+    from suite.timing.session_files import load_session
+
+    root = results_root(args)
+    found = known(root)
+    made = predictions.predict_session(load_session(args.session), found.samples, found.model(), found.cores)
+    path = predictions.write(root, made)
+    if args.json:
+        print_json({**made, "path": str(path)})
+        return 0
+    rows = [
+        {"link": row["link"], "case": row["case"], "step_ms": round(1e3 * row["step_s"], 1)}
+        for row in made["predictions"]
+    ]
+    print(table(rows, ("link", "case", "step_ms")))
+    for row in made["not_predicted"]:
+        print(f"not predicted: {row['case']} at {row['link']}: measured nowhere")
+    print(f"sha256 {made['sha256']}\n{path}")
+    return 0
+
+
+def _score(args: argparse.Namespace) -> int:
+    from suite.analysis.tables import table_path, write_table
+    from suite.costs.columns import PREDICTIONS, PRICES, SCORE
+    from suite.costs.known import known
+    from suite.costs.model import price_rows
+    from suite.costs.score import rows_of, score, summary
+
+    root = results_root(args)
+    found = known(root)
+    scored = list(score(found.samples, found.calibration, found.cores))
+    rows = summary(scored)
+    paths = [
+        str(write_table(table_path(root, one), one, of))
+        for one, of in ((PREDICTIONS, rows_of(scored)), (SCORE, rows), (PRICES, price_rows(found.model())))
+    ]
+    if args.json:
+        print_json({"tables": paths, "score": rows, "left_aside": list(found.left_aside)})
+        return 0
+    print(table([_percent(row) for row in rows], SCORE.names))
+    if found.left_aside:
+        print(f"of other machines, left aside: {', '.join(found.left_aside)}")
+    print("\n".join(paths))
+    return 0
+
+
+def _docs(args: argparse.Namespace) -> int:
+    from report.costs_figures import write_document
+
+    written = [str(path) for path in write_document(results_root(args))]
+    return _said(args, {"written": written}, "\n".join(written))
+
+
+def _percent(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, **{name: f"{100 * row[name]:.1f} %" for name in ("median_error", "worst_error")}}
+
+
+def _said(args: argparse.Namespace, document: dict[str, Any], text: str) -> int:
+    print_json(document) if args.json else print(text)
+    return 0

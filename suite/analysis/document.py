@@ -1,0 +1,83 @@
+"""Tables inside documents: what stands between two markers is made from CSV files and nothing else.
+
+A block begins with ``<!-- table: NAME ... -->`` and ends with ``<!-- end of table -->``. NAME is a key of the document's blocks;
+further words are its arguments, for instance the name of a session.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from suite.analysis.columns import Table
+from suite.analysis.tables import Row, read_table, table_path
+
+Blocks = Mapping[str, Callable[..., str]]
+"""Name -> what makes the block, from the results folder and the block's arguments."""
+
+_BLOCK: Final = re.compile(r"(<!-- table: (.+?) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
+
+
+class DocumentError(ValueError):
+    """The document has a block that nobody can fill."""
+
+
+def fill(text: str, results_root: Path, blocks: Blocks) -> str:
+    """The document with its blocks made anew. Raises `DocumentError`."""
+
+    def block(match: re.Match[str]) -> str:
+        name, *arguments = match[2].split()
+        if name not in blocks:
+            raise DocumentError(f"no table is called {name!r}; there are {', '.join(blocks)}")
+        return f"{match[1]}{blocks[name](results_root, *arguments)}\n{match[4]}"
+
+    return _BLOCK.sub(block, text)
+
+
+def rows_of(root: Path, table: Table) -> list[Row] | None:
+    """Rows of a table, None where it has not been made."""
+    path = table_path(root, table)
+    return read_table(path, table) if path.is_file() else None
+
+
+def missing(command: str) -> str:
+    """In place of a table that is not there."""
+    return f"*Not measured yet: `{command}`.*"
+
+
+def markdown(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A table."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(
+        "| " + " | ".join("" if cell is None else str(cell) for cell in line) + " |" for line in lines
+    )
+
+
+def significant(value: object) -> str:
+    """Three significant digits, and no exponent where people would not write one."""
+    if value is None:
+        return ""
+    if not isinstance(value, float):
+        return str(value)
+    if value == 0 or 1e-3 <= abs(value) < 1e5:
+        digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+        return f"{value:.3g}" if 0 < abs(value) < 1 else f"{value:.{digits}f}"
+    return f"{value:.1e}"
+
+
+def milliseconds(value: object) -> str:
+    """Seconds as milliseconds."""
+    return "" if value is None else significant(1000 * as_float(value))
+
+
+def span(row: Row, low: str, high: str, show: Callable[[object], str] = significant) -> str:
+    """``low to high``; empty where there is no interval."""
+    return "" if row[low] is None else f"{show(row[low])} to {show(row[high])}"
+
+
+def as_float(value: object) -> float:
+    """A number that is there."""
+    assert isinstance(value, int | float)
+    return float(value)

@@ -1,0 +1,274 @@
+"""Which method to run: predicted seconds a step of every candidate for a model, a link and a number of workers.
+
+A prediction is the cost model's (`suite.costs.timeline`), with the computing that the user states and the codecs that were
+timed here. The recipe of a large model is that of one bucket, repeated, its bytes corrected to what the method declares to
+send for the whole (`Algorithm.wire_bytes`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Final
+
+from reference_impls.errors import UnsupportedError
+from reference_impls.registry import Method
+from suite.costs.candidates import Candidate
+from suite.costs.model import Model
+from suite.costs.network import FORMS, OF_PROBE, Backend, Network, measured_as
+from suite.costs.recipe import Bucket, Recipe, RecipeError, Request, Step, recipe_of, transformer_shapes
+from suite.costs.timeline import Local, Overlap, unit_seconds
+
+TRACED_BYTES: Final = 1 << 26
+"""What all ranks' messages of a traced bucket may hold."""
+LARGEST_BUCKET: Final = 1 << 20
+"""Elements of a traced bucket, at most."""
+RATES: Final = (1e6, 1e13)
+"""Bits a second between which a break-even is looked for."""
+REFERENCES: Final = {"fp32": (4, "float32"), "bf16": (2, "bfloat16")}
+
+
+class AdviceError(ValueError):
+    """A question that cannot be answered; the message says what to give."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """parameters: of the model. compute_s: forward, backward and update of a step on one worker. rate_bps, delay_s: of each
+    worker's link. cores: processors that the workers share; None: every worker has its own machine."""
+
+    parameters: float
+    workers: int
+    rate_bps: float
+    compute_s: float
+    delay_s: float = 0.0
+    bucket_bytes: int = 4 << 20
+    cores: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("parameters", self.parameters, 1), ("workers", self.workers, 2), ("rate", self.rate_bps, 1),
+            ("compute", self.compute_s, 0), ("delay", self.delay_s, 0), ("bucket size in bytes", self.bucket_bytes, 4096),
+            ("cores", 1 if self.cores is None else self.cores, 1),
+        ):  # fmt: skip
+            if not value >= least or (math.isinf(value) and name != "rate"):
+                raise AdviceError(f"{name} is {value}: give a number of at least {least}")
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A method's answer. step_s: a step, mean over the kinds that a training takes. wire_bytes: sent a step and worker.
+    break_even: reference -> bits a second below which it is faster than that reference; inf: always, 0: never.
+    """
+
+    label: str
+    algorithm: str
+    step_s: float
+    wire_bytes: float
+    local_s: float
+    break_even: Mapping[str, float]
+    refused: str = ""
+    configuration: str = ""
+
+
+def reference_recipe(precision: str, question: Question) -> Recipe:
+    """Buckets of one precision, each summed in one all-reduce."""
+    width, dtype = REFERENCES[precision]
+    count = max(1, round(4 * question.parameters / question.bucket_bytes))
+    size = question.parameters / count
+    bucket = Bucket(1 / count, (Request("all-reduce", "gradient", question.workers, width * size, dtype),))
+    return Recipe((Step("step", (), (bucket,) * count, ()),))
+
+
+def advise(
+    question: Question, known: Sequence[Candidate], model: Model, *, break_even: bool = True
+) -> list[Predicted]:
+    """The references and all candidates, the fastest first; those that refuse so many workers last.
+
+    break_even: whether to look for the rates below which each pays, which takes a hundred predictions.
+    """
+    network = network_of(question, model.backend)
+    plain = Local(question.compute_s)
+    recipes = {name: reference_recipe(name, question) for name in REFERENCES}
+
+    def of_reference(name: str) -> Callable[[Network], float]:
+        return lambda at: unit_seconds(recipes[name], plain, at, model.overlap)
+
+    steps = {name: of_reference(name) for name in REFERENCES}
+    compared = steps if break_even else {}
+    found = [
+        Predicted(
+            f"all-reduce {name}", "", step(network), _sent(recipes[name]), question.compute_s,
+            {other: _break_even(step, compared[other], network) for other in compared if other != name},
+        )
+        for name, step in steps.items()
+    ]  # fmt: skip
+    found += [_answer(candidate, question, network, compared, model.overlap) for candidate in known]
+    return sorted(found, key=lambda one: (bool(one.refused), one.step_s))
+
+
+def network_of(question: Question, backend: Backend) -> Network:
+    """The network that a question is about."""
+    crowd = 1.0 if question.cores is None else max(1.0, question.workers / question.cores)
+    return Network(
+        question.rate_bps,
+        question.delay_s,
+        backend.prices,
+        backend.efficiency,
+        backend.mix,
+        crowd,
+        backend.delayed,
+    )
+
+
+def _answer(
+    candidate: Candidate,
+    question: Question,
+    network: Network,
+    references: Mapping[str, Callable[[Network], float]],
+    overlap: Overlap,
+) -> Predicted:
+    try:
+        parts = [
+            (share, *_kind(candidate, kind, question))
+            for kind, share in candidate.shares.items()
+            if share > 0
+        ]
+    except (RecipeError, UnsupportedError) as error:
+        return Predicted(
+            candidate.label,
+            candidate.algorithm,
+            math.inf,
+            math.nan,
+            math.nan,
+            {},
+            str(error),
+            candidate.configuration,
+        )
+
+    def step(at: Network) -> float:
+        return sum(
+            share * unit_seconds(recipe, local, at, overlap) / len(recipe.steps)
+            for share, recipe, local in parts
+        )
+
+    return Predicted(
+        candidate.label,
+        candidate.algorithm,
+        step(network),
+        sum(share * _sent(recipe) / len(recipe.steps) for share, recipe, _ in parts),
+        sum(share * local.total_s for share, _, local in parts),
+        {name: _break_even(step, reference, network) for name, reference in references.items()},
+        configuration=candidate.configuration,
+    )
+
+
+def _kind(candidate: Candidate, kind: str, question: Question) -> tuple[Recipe, Local]:
+    method = candidate.method(kind)
+    recipe = large_recipe(method, kind, question.parameters, question.workers, question.bucket_bytes)
+    own = candidate.a_parameter[kind].scaled(question.parameters)
+    gathers = any(
+        request.collective == "all-gather" and step.buckets
+        for step in recipe.steps
+        for request in step.requests()
+    )
+    decoding = own.decode_s * (
+        question.workers / candidate.world_size if gathers and not _two_phase(recipe) else 1.0
+    )
+    return recipe, Local(question.compute_s, own.encode_s, decoding, own.update_s)
+
+
+def _two_phase(recipe: Recipe) -> bool:
+    return any(request.collective == "all-to-all" for step in recipe.steps for request in step.requests())
+
+
+def _sent(recipe: Recipe) -> float:
+    """Bytes a rank sends in a unit, by the optimal form of each collective."""
+    return sum(
+        FORMS[OF_PROBE[measured_as(request)]].sent(request.ranks) * request.nbytes
+        for step in recipe.steps
+        for request in step.requests()
+    )
+
+
+def large_recipe(method: Method, kind: str, parameters: float, n: int, bucket_bytes: int) -> Recipe:
+    """The recipe of a model of any size, from one bucket of it. Raises `RecipeError`."""
+    whole = method.algorithm.scope == "model"
+    count = 1 if whole else max(1, round(4 * parameters / bucket_bytes))
+    traced = int(min(parameters / count, LARGEST_BUCKET, max(TRACED_BYTES / n, 16 * n, 4096)))
+    side = max(1, math.isqrt(traced))
+    one = _traced(_Key(method), kind, side, n)
+    factor = parameters / count / (side * side) * _correction(method, kind, parameters, side, n)
+    scaled = one.scaled(factor)
+    return Recipe(tuple(_repeated(step, count) for step in scaled.steps))
+
+
+@dataclass(frozen=True)
+class _Key:
+    """A method as a key: its algorithm is a frozen dataclass, its hyper-parameters do not decide what is sent."""
+
+    method: Method
+
+    def __hash__(self) -> int:
+        return hash((self.method.name, repr(self.method.algorithm)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and repr(self.method) == repr(other.method)
+
+
+@cache
+def _traced(key: _Key, kind: str, side: int, n: int) -> Recipe:
+    return recipe_of(key.method, [(side, side)], n, kind=kind, bucket_bytes=1 << 40)
+
+
+def _correction(method: Method, kind: str, parameters: float, side: int, n: int) -> float:
+    """Declared bytes of the true shapes over those of the traced one, a parameter; 1 where a method does not say."""
+    if method.algorithm.scope == "model" and kind.startswith("round-"):
+        return 1.0
+    name = "average" if kind.startswith("round-") else kind
+    try:
+        shapes = transformer_shapes(parameters)
+        true = method.algorithm.wire_bytes(shapes, n).get(name)
+        here = method.algorithm.wire_bytes([(side, side)], n).get(name)
+    except (NotImplementedError, UnsupportedError):
+        return 1.0
+    if true is None or here is None:
+        return 1.0
+    total = sum(math.prod(shape) for shape in shapes)
+    numbers = [sum(cost) / 2 if isinstance(cost, tuple) else cost for cost in (true, here)]
+    return (numbers[0] / total) / (numbers[1] / (side * side)) if numbers[1] else 1.0
+
+
+def _repeated(step: Step, count: int) -> Step:
+    """One bucket as `count` of them; what follows the update, and the plan, once for each, and once."""
+    buckets = tuple(
+        replace(bucket, share=bucket.share / count) for bucket in step.buckets for _ in range(count)
+    )
+    return Step(step.kind, step.plan, buckets, step.after * count)
+
+
+def _break_even(
+    own: Callable[[Network], float], other: Callable[[Network], float], network: Network
+) -> float:
+    """Bits a second below which `own` is faster: inf where it always is, 0 where it never is."""
+
+    def faster(rate: float) -> bool:
+        at = replace(network, rate_bps=rate)
+        return own(at) < other(at)
+
+    low, high = RATES
+    if faster(high):
+        return math.inf
+    if not faster(low):
+        return 0.0
+    for _ in range(60):
+        between = math.sqrt(low * high)
+        low, high = (between, high) if faster(between) else (low, between)
+    return low
+
+
+def rates_between(low: float, high: float, count: int) -> list[float]:
+    """Rates evenly apart on a logarithmic axis."""
+    return [low * (high / low) ** (i / (count - 1)) for i in range(count)]

@@ -1,0 +1,138 @@
+"""The methods that advice is given on, with what is known of each: codec seconds a parameter, steps of which kind.
+
+A candidate is an arm of a session, in the configuration that was timed there; of a local method one for each length of its
+rounds. Its codec's seconds are those of the session's machine, a thread for a rank, by one parameter: what its step takes
+without messages beyond the step of torch's DistributedDataParallel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from reference_impls.registry import Method
+from suite.costs.evidence import configuration
+from suite.costs.local import DDP, OWN, crowd
+from suite.costs.samples import Sample, middle
+from suite.costs.timeline import Local
+from suite.runs.resolve import resolve_algorithm
+from suite.timing.case import ROUND, Case
+from suite.timing.cases import NOMINAL_STEPS, kinds_of, method_of
+from suite.timing.session_files import load_session
+from suite.timing.spec import SessionSpec
+
+WARM_UP: Final = "warm-up"
+WARM_UP_SHARE: Final = 0.15
+"""Of the steps, the default of the methods that have one."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A method with its kinds of steps. configuration: for its studies (`suite.costs.evidence`). shares: kind -> share of the
+    steps of a training. a_parameter: kind -> seconds that a step computes beyond forward, backward and the plain update, by
+    parameter, on one core; `Local.compute_s` is 0. world_size: ranks with which it was timed.
+    """
+
+    label: str
+    algorithm: str
+    configuration: str
+    cases: Mapping[str, Case]
+    shares: Mapping[str, float]
+    a_parameter: Mapping[str, Local]
+    world_size: int
+
+    def method(self, kind: str) -> Method:
+        """Configured to take steps of that kind."""
+        return method_of(self.cases[kind])
+
+
+def candidates(
+    samples: Sequence[Sample], cores: int, load: Callable[[str], SessionSpec] | None = None
+) -> list[Candidate]:
+    """Every arm of the samples' sessions of which all kinds of step were timed. load: a session's file by its name."""
+    found: dict[str, Candidate] = {}
+    for session in sorted({sample.session for sample in samples}):
+        for label, algorithm, known, kinds in arms_of((load or load_session)(session)):
+            for name, cases in _apart(label, kinds):
+                one = _candidate(name, algorithm, known, cases, samples, cores)
+                if one is not None:
+                    found.setdefault(name, one)
+    return list(found.values())
+
+
+def arms_of(spec: SessionSpec) -> list[tuple[str, str, str, dict[str, Case]]]:
+    """Label, registry name, configuration and cases by kind, of a session without a sweep; of others none."""
+    return [
+        (
+            arm.label,
+            arm.algorithm,
+            configuration(arm.algorithm, arm.options),
+            kinds_of(
+                resolve_algorithm(arm.algorithm, arm.options, spec.world_size, NOMINAL_STEPS), spec.rounds_h
+            ),
+        )
+        for arm in spec.arms.values()
+    ]
+
+
+def _apart(label: str, kinds: Mapping[str, Case]) -> list[tuple[str, dict[str, Case]]]:
+    """Rounds one by one, all other kinds together."""
+    if any(kind.startswith(ROUND) for kind in kinds):
+        return [
+            (f"{label}, rounds of {case.unit_steps}", {kind: case})
+            for kind, case in kinds.items()
+            if case.unit_steps > 1
+        ]
+    return [(label, dict(kinds))]
+
+
+def _candidate(
+    label: str, algorithm: str, known: str, cases: Mapping[str, Case], samples: Sequence[Sample], cores: int
+) -> Candidate | None:
+    of_kind = {
+        kind: [sample for sample in samples if sample.case.case_id == case.case_id]
+        for kind, case in cases.items()
+    }
+    each = {kind: _beyond(timed, samples, cores) for kind, timed in of_kind.items()}
+    if not each or any(local is None for local in each.values()):
+        return None
+    timed = next(iter(of_kind.values()))
+    return Candidate(
+        label,
+        algorithm,
+        known,
+        cases,
+        _shares(list(cases)),
+        {kind: local for kind, local in each.items() if local is not None},
+        timed[0].setting.world_size,
+    )
+
+
+def _shares(kinds: Sequence[str]) -> dict[str, float]:
+    """A warm-up takes its default share, other kinds the rest."""
+    rest = [kind for kind in kinds if kind != WARM_UP]
+    if WARM_UP not in kinds or not rest:
+        return {kind: 1 / len(kinds) for kind in kinds}
+    return {WARM_UP: WARM_UP_SHARE, **{kind: (1 - WARM_UP_SHARE) / len(rest) for kind in rest}}
+
+
+def _beyond(timed: Sequence[Sample], samples: Sequence[Sample], cores: int) -> Local | None:
+    """Medians over the samples; None where none has phases and a DDP beside it."""
+    parts = []
+    for sample in timed:
+        setting = sample.setting
+        base = middle(
+            [
+                ddp
+                for ddp in samples
+                if ddp.name == DDP
+                and (ddp.setting.workload, ddp.setting.world_size) == (setting.workload, setting.world_size)
+            ]
+        )
+        if base is None or sample.local is None:
+            continue
+        share = setting.parameters * crowd(setting.world_size, cores)
+        parts.append([max(0.0, getattr(sample.local, name) - getattr(base, name)) / share for name in OWN])
+    return Local(0.0, *(median(values) for values in zip(*parts, strict=True))) if parts else None

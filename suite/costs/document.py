@@ -1,0 +1,174 @@
+"""The tables of `docs/cost-model.md`; blocks as `suite.analysis.document` says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from suite.analysis.document import Blocks, fill, markdown, milliseconds, missing, rows_of, significant, span
+from suite.analysis.tables import Row, TableError, number
+from suite.costs import predictions
+from suite.costs.columns import COLLECTIVES, PREDICTIONS, PRICES, SCORE, SPEEDUPS
+from suite.costs.samples import samples_of
+from suite.costs.score import ALL, BAR_MEDIAN, BAR_WORST
+from suite.rates.facts import read_facts
+
+__all__ = ["BLOCKS", "filled"]
+
+SCORED: Final = "bandwise costs score"
+
+
+def filled(text: str, results_root: Path) -> str:
+    """The document with its blocks made anew."""
+    return fill(text, results_root, BLOCKS)
+
+
+def machine(root: Path) -> str:
+    """Where the calibration was made, in a sentence."""
+    facts = read_facts(root, COLLECTIVES)
+    if facts is None:
+        return missing("bandwise costs probe")
+    where, rows = facts["provenance"], rows_of(root, COLLECTIVES) or []
+    return (
+        f"{where['cpu']}, {where['cores']} cores shared by all ranks, a thread each; {where['system']}, torch {where['torch']}, "
+        f"gloo; {len(rows)} kinds of exchange, {sum(int(number(row, 'n')) for row in rows)} exchanges; others used "
+        f"{facts['foreign_share']:.1%} of the processors; {facts['ended'][:10]}, {facts['took_s']:.0f} s, commit "
+        f"{(where['commit'] or 'unknown')[:8]}{' with changes' if where['dirty'] else ''}. GPU and NCCL: not measured."
+    )
+
+
+def prices(root: Path) -> str:
+    """What was fitted."""
+    rows = rows_of(root, PRICES)
+    if rows is None:
+        return missing(SCORED)
+    return markdown(
+        ("what", "value", "unit"), [(row["what"], significant(row["value"]), row["unit"]) for row in rows]
+    )
+
+
+def score(root: Path) -> str:
+    """The score, a line a column and value left out."""
+    rows = rows_of(root, SCORE)
+    if rows is None:
+        return missing(SCORED)
+    return markdown(
+        (
+            "not seen before",
+            "which",
+            "steps",
+            "median error",
+            "worst error",
+            f"at most {BAR_MEDIAN:.0%} and {BAR_WORST:.0%}",
+        ),
+        [
+            (
+                row["left_out"],
+                f"**{row['value']}**" if row["value"] == ALL else row["value"],
+                row["n"],
+                _percent(row, "median_error"),
+                _percent(row, "worst_error"),
+                "yes" if row["met"] else "no",
+            )
+            for row in rows
+        ],
+    )
+
+
+def worst(root: Path, count: str) -> str:
+    """The predictions that were farthest off."""
+    rows = rows_of(root, PREDICTIONS)
+    if rows is None:
+        return missing(SCORED)
+    rows = sorted(rows, key=lambda row: -abs(number(row, "error")))[: int(count)]
+    return markdown(
+        ("not seen before", "session", "link", "case", "measured, ms", "95 %", "predicted, ms", "error"),
+        [
+            (
+                f"{row['left_out']}: {row['value']}",
+                row["session"],
+                row["link"],
+                row["case"],
+                milliseconds(row["step_s"]),
+                span(row, "step_low", "step_high", milliseconds),
+                milliseconds(row["predicted_s"]),
+                f"{number(row, 'error'):+.1%}",
+            )
+            for row in rows
+        ],
+    )
+
+
+def speedups(root: Path, session: str, *cases: str) -> str:
+    """What a session measured of some cases (``lion-cub-1bit:step``), over the reference and over fp32, beside the prediction."""
+    rows = rows_of(root, SPEEDUPS)
+    if rows is None:
+        return missing("bandwise costs docs")
+    wanted = [case.replace(":", ": ") for case in cases]
+    listed = sorted(
+        (row for row in rows if row["source"] == session and row["case"] in wanted),
+        key=lambda row: (wanted.index(str(row["case"])), number(row, "rate_mbit")),
+    )
+    return markdown(
+        ("case", "link, Mbit/s", "rho", "over the fastest uncompressed DDP", "95 %", "over fp32 DDP", "95 %"),
+        [
+            (
+                row["case"],
+                significant(row["rate_mbit"]),
+                significant(row["rho"]),
+                significant(row["speedup"]),
+                span(row, "speedup_low", "speedup_high"),
+                significant(row["over_fp32"]),
+                span(row, "over_fp32_low", "over_fp32_high"),
+            )
+            for row in listed
+        ],
+    )
+
+
+def before(root: Path, session: str) -> str:
+    """Predictions that were written down before their session, beside what it then measured."""
+    made = predictions.read(root, session)
+    if made is None:
+        return missing(f"bandwise costs predict {session}")
+    measured: Mapping[tuple[str, str], float] = {}
+    with suppress(TableError):
+        measured = {
+            (sample.case.case_id, sample.setting.link.label): sample.step_s
+            for sample in samples_of(root, session)
+        }
+    rows = []
+    for row in made["predictions"]:
+        took = measured.get((row["case_id"], row["link"]))
+        rows.append(
+            (
+                row["link"],
+                row["case"],
+                milliseconds(row["step_s"]),
+                milliseconds(took),
+                "" if took is None else f"{row['step_s'] / took - 1:+.1%}",
+            )
+        )
+    head = (
+        f"Made {made['made']} at commit {(made['commit'] or 'unknown')[:8]}, SHA-256 `{made['sha256']}`.\n\n"
+    )
+    return head + markdown(("link", "case", "predicted, ms", "measured, ms", "error"), rows)
+
+
+def _percent(row: Row, name: str) -> str:
+    return f"{number(row, name):.1%}"
+
+
+BLOCKS: Final[Blocks] = MappingProxyType(
+    {
+        "machine": machine,
+        "prices": prices,
+        "score": score,
+        "worst": worst,
+        "speedups": speedups,
+        "before": before,
+    }
+)

@@ -1,0 +1,69 @@
+"""What the model knows: the calibration of a machine, and the sessions that were held on a machine of the same kind.
+
+Seconds of two kinds of machine are never mixed: sessions count whose processor, cores and torch are those of the
+calibration's facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from suite.analysis.session_tables import load_facts
+from suite.analysis.tables import Row, read_table, table_path
+from suite.costs.columns import COLLECTIVES
+from suite.costs.model import Model, fit_model
+from suite.costs.samples import Sample, samples_of
+from suite.rates.facts import read_facts
+from suite.timing.session_files import session_names
+
+
+class UnknownCostsError(ValueError):
+    """Nothing is known from which to predict; the message says what to measure."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """calibration: rows of `collectives`. facts: of their machine. samples: of all sessions of its kind."""
+
+    calibration: Sequence[Row]
+    facts: dict[str, Any]
+    samples: Sequence[Sample]
+    left_aside: Sequence[str]
+    """Sessions of other machines."""
+
+    @property
+    def cores(self) -> int:
+        """Processors that emulated workers share."""
+        return int(self.facts["provenance"]["cores"])
+
+    def model(self) -> Model:
+        """Fitted to all of it."""
+        return fit_model(self.calibration, self.samples, self.cores)
+
+
+def known(results_root: Path) -> Known:
+    """From the tables in a results folder. Raises `UnknownCostsError` without a calibration."""
+    facts = read_facts(results_root, COLLECTIVES)
+    if facts is None:
+        raise UnknownCostsError(
+            f"{table_path(results_root, COLLECTIVES)} is missing: measure what collectives cost here with `bandwise costs probe`"
+        )
+    calibration = read_table(table_path(results_root, COLLECTIVES), COLLECTIVES)
+    samples: list[Sample] = []
+    aside = []
+    for name in session_names():
+        held = load_facts(results_root, name)
+        if held is None or held["status"] != "done":
+            continue
+        if _kind(held["provenance"]) == _kind(facts["provenance"]):
+            samples += samples_of(results_root, name)
+        else:
+            aside.append(name)
+    return Known(calibration, facts, samples, aside)
+
+
+def _kind(provenance: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(provenance[name] for name in ("cpu", "cores", "torch"))

@@ -1,0 +1,102 @@
+"""Local seconds of a case: what its step takes when nothing is sent, from wherever the case was measured.
+
+The nearest source counts: the same case with the same model and workers; else another number of workers, times the ratio of how
+many ranks share a core; else another model, where DDP's seconds there are what the model computes and the case adds to them
+so much a parameter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+from typing import Final
+
+from suite.costs.samples import Sample, Setting, middle
+from suite.costs.timeline import Local
+from suite.timing.case import Case
+
+DDP: Final = "DDP fp32"
+OWN: Final = ("encode_s", "decode_s", "update_s")
+
+
+def crowd(n: int, cores: int) -> float:
+    """Ranks that share a core, at least 1."""
+    return max(1.0, n / cores)
+
+
+def known_local(case: Case, setting: Setting, samples: Sequence[Sample], cores: int) -> Local | None:
+    """From the nearest source there is among the samples; None where there is none."""
+    return (
+        same_place(case, setting, samples)
+        or other_size(case, setting, samples, cores)
+        or other_model(case, setting, samples, samples)
+    )
+
+
+def same_place(case: Case, setting: Setting, samples: Sequence[Sample]) -> Local | None:
+    """The same model and workers, over any other link."""
+    return middle([
+        other for other in samples
+        if other.case.case_id == case.case_id
+        and (other.setting.workload, other.setting.world_size) == (setting.workload, setting.world_size)
+        and other.setting.link != setting.link
+    ])  # fmt: skip
+
+
+def other_size(case: Case, setting: Setting, samples: Sequence[Sample], cores: int) -> Local | None:
+    """The same model with the nearest other number of workers."""
+    alike = [
+        other for other in samples
+        if other.case.case_id == case.case_id and other.setting.workload == setting.workload
+        and other.setting.world_size != setting.world_size
+    ]  # fmt: skip
+    if not alike:
+        return None
+    near = min(
+        {other.setting.world_size for other in alike}, key=lambda m: abs(math.log(m / setting.world_size))
+    )
+    found = middle([other for other in alike if other.setting.world_size == near])
+    return found and found.scaled(crowd(setting.world_size, cores) / crowd(near, cores))
+
+
+def other_model(
+    case: Case, setting: Setting, here: Sequence[Sample], elsewhere: Sequence[Sample]
+) -> Local | None:
+    """Other models. here: samples among which DDP's are that tell what this model computes; elsewhere: all others."""
+    computing = middle([
+        ddp for ddp in here
+        if ddp.name == DDP and (ddp.setting.workload, ddp.setting.world_size) == (setting.workload, setting.world_size)
+        and ddp.setting.link != setting.link
+    ])  # fmt: skip
+    if computing is None:
+        return None
+    if case.role == "ddp":
+        return computing
+    adds = [
+        add for other in elsewhere
+        if other.case.case_id == case.case_id and other.setting.world_size == setting.world_size
+        and other.setting.workload != setting.workload and (add := _added(other, elsewhere)) is not None
+    ]  # fmt: skip
+    if not adds:
+        return None
+    own = [
+        max(0.0, getattr(computing, name) + setting.parameters * median(getattr(add, name) for add in adds))
+        for name in OWN
+    ]
+    return Local(computing.compute_s, *own)
+
+
+def _added(sample: Sample, samples: Sequence[Sample]) -> Local | None:
+    """What a case adds to DDP's local seconds, a parameter."""
+    base = middle([
+        ddp for ddp in samples
+        if ddp.name == DDP and (ddp.setting.workload, ddp.setting.world_size)
+        == (sample.setting.workload, sample.setting.world_size)
+    ])  # fmt: skip
+    if base is None or sample.local is None:
+        return None
+    return Local(
+        0.0,
+        *((getattr(sample.local, name) - getattr(base, name)) / sample.setting.parameters for name in OWN),
+    )

@@ -1,0 +1,113 @@
+"""The network of the processes that run this, for advice: probed by them all, fitted to one message size small and one large.
+
+Processes find each other as torch's do: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which torchrun sets; on Slurm SLURM_PROCID
+and SLURM_NTASKS stand in for the first two.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Final
+
+from suite.costs.network import FORMS, OF_PROBE, Backend, Price
+from suite.links.probe import COLLECTIVES, MOST_BYTES, Measurement, bandwidth, size_for
+
+TIMEOUT: Final = timedelta(seconds=60)
+SMALL: Final = 4096
+REPEATS: Final = 5
+FIRST_GUESS: Final = 10e9
+"""Bits a second for which the first message is sized; the probe makes it smaller where it takes long."""
+
+
+class MeasureError(RuntimeError):
+    """The network could not be probed; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was found. rank: of this process; rank 0 speaks. exchanges: collective -> (small, large)."""
+
+    rank: int
+    world_size: int
+    exchanges: Mapping[str, tuple[Measurement, Measurement]]
+
+    @property
+    def rate_bps(self) -> float:
+        """The best that any collective reached, its latency taken off: what the link carries."""
+        return 8 / min(_seconds_a_byte(*pair) for pair in self.exchanges.values())
+
+    def backend(self, fitted: Backend) -> Backend:
+        """The prices of this network: latency from the small messages, what lacks to the link's rate from the large ones."""
+        prices = {}
+        for what, (small, large) in self.exchanges.items():
+            form = FORMS[OF_PROBE[what]]
+            slower = _seconds_a_byte(small, large) - 8 / self.rate_bps
+            prices[what] = Price(0.0, small.median_s / form.rounds(self.world_size), slower)
+        return replace(fitted, prices=prices, efficiency=1.0, mix=1.0)
+
+
+def _seconds_a_byte(small: Measurement, large: Measurement) -> float:
+    """Of a byte sent. Latency, the small message's, is at most half of what the large one took: it may be a bad reading."""
+    sent = large.bits_per_s * large.median_s / 8
+    return max(large.median_s - small.median_s, large.median_s / 2) / sent
+
+
+def place(environment: Mapping[str, str]) -> tuple[int, int]:
+    """(rank, world size) of this process. Raises `MeasureError` where nobody has said."""
+    for rank, size in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
+        if rank in environment and size in environment:
+            try:
+                found = int(environment[rank]), int(environment[size])
+            except ValueError:
+                raise MeasureError(f"{rank} and {size} must be whole numbers") from None
+            if found[1] < 2:
+                raise MeasureError("a network has two ends: start at least 2 processes")
+            return found
+    raise MeasureError(
+        "--measure needs every worker: start this command with torchrun (say `torchrun --nnodes 4 --nproc-per-node 1 "
+        "--rdzv-endpoint HOST:29400 -m bandwise.cli advise --measure ...`) or with srun and MASTER_ADDR, MASTER_PORT set"
+    )
+
+
+def measure(environment: Mapping[str, str] | None = None) -> Measured:
+    """Probe: all processes call it. Raises `MeasureError`."""
+    import torch.distributed as dist
+
+    environment = os.environ if environment is None else environment
+    rank, size = place(environment)
+    lacking = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in environment]
+    if lacking:
+        raise MeasureError(
+            f"{', '.join(lacking)} is not set: give the address and a free port of the first worker"
+        )
+    try:
+        dist.init_process_group(
+            "gloo", rank=rank, world_size=size, timeout=TIMEOUT,
+            init_method=f"tcp://{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}",
+        )  # fmt: skip
+        try:
+            found = _exchanges(list(COLLECTIVES))
+        finally:
+            dist.destroy_process_group()
+    except (RuntimeError, ValueError, OSError) as error:
+        raise MeasureError(
+            f"the probe failed on rank {rank} of {size}: {str(error).splitlines()[0]}; are all workers up, and can they reach "
+            f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}?"
+        ) from error
+    return Measured(rank, size, found)
+
+
+def _exchanges(names: Sequence[str]) -> dict[str, tuple[Measurement, Measurement]]:
+    import torch.distributed as dist
+
+    n = dist.get_world_size()
+    found = {}
+    for name in names:
+        kind = COLLECTIVES[name]
+        most = MOST_BYTES / max(1, kind.answer(n))
+        large = size_for(FIRST_GUESS, kind.sent(n), most)
+        found[name] = (bandwidth(name, SMALL, REPEATS), bandwidth(name, large, REPEATS))
+    return found

@@ -1,0 +1,94 @@
+"""The cost model of a machine and a backend: prices of collectives, and how steps overlap; fitted, and asked for predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from suite.analysis.tables import Row
+from suite.costs.fit import TOLERANCE, fit_backend
+from suite.costs.local import same_place
+from suite.costs.network import Backend
+from suite.costs.recipe import RecipeError
+from suite.costs.samples import Sample, Setting, recipe_for
+from suite.costs.timeline import Local, Overlap, unit_seconds
+from suite.timing.case import Case
+
+START: Final = Overlap(0.5, 6.0)
+
+
+@dataclass(frozen=True)
+class Model:
+    """backend: prices. overlap: of computing and sending."""
+
+    backend: Backend
+    overlap: Overlap
+
+    def step_s(self, case: Case, setting: Setting, local: Local) -> float:
+        """Seconds a step of a case. Raises `RecipeError` where it cannot be asked what it sends."""
+        recipe = recipe_for(case, setting.workload, setting.world_size, setting.bucket_bytes)
+        network = self.backend.on(setting.link)
+        return unit_seconds(recipe, local, network, self.overlap) / case.unit_steps
+
+
+def fit_model(calibration: Sequence[Row], samples: Sequence[Sample], cores: int) -> Model:
+    """Prices from exchanges alone; the overlap, two numbers, from whole steps. Raises `FitError`."""
+    backend = fit_backend(calibration, cores).backend
+    return Model(backend, fit_overlap(backend, samples))
+
+
+def fit_overlap(backend: Backend, samples: Sequence[Sample]) -> Overlap:
+    """Least squares of the logarithms, as for the prices; without samples where the search begins."""
+    used = []
+    for sample in samples:
+        local = same_place(sample.case, sample.setting, samples)
+        if local is None:
+            continue
+        try:
+            setting = sample.setting
+            recipe = recipe_for(sample.case, setting.workload, setting.world_size, setting.bucket_bytes)
+        except RecipeError:
+            continue
+        used.append((recipe, local, backend.on(setting.link), sample.step_s * sample.case.unit_steps))
+    if not used:
+        return START
+
+    def residuals(x: Any) -> Any:
+        overlap = Overlap(float(x[0]), float(x[1]))
+        return np.array(
+            [np.log(unit_seconds(recipe, local, at, overlap) / took) for recipe, local, at, took in used]
+        )
+
+    found = least_squares(
+        residuals, [START.forward, START.sharpness], bounds=([0.05, 1.0], [1.0, 20.0]), loss="soft_l1",
+        f_scale=TOLERANCE, diff_step=1e-3,
+    )  # fmt: skip
+    return Overlap(float(found.x[0]), float(found.x[1]))
+
+
+def price_rows(model: Model) -> list[Row]:
+    """Table `costs-prices`."""
+    backend, overlap = model.backend, model.overlap
+    shared = {
+        "efficiency of the wire": (backend.efficiency, "of its rate"),
+        "norm of wire and host work": (backend.mix, "p"),
+        "delays a round": (backend.delayed, "one-way delays"),
+        "computing before the first bucket": (overlap.forward, "of forward and backward"),
+        "norm of waiting and all work": (overlap.sharpness, "p"),
+    }
+    each = {
+        f"{name}: {what}": (value, unit)
+        for name, price in backend.prices.items()
+        for what, value, unit in (
+            ("a call", 1e6 * price.start_s, "us"),
+            ("a round", 1e6 * price.round_s, "us"),
+            ("host work", 1e9 * price.host_s, "ns a byte sent"),
+        )
+    }
+    return [
+        {"what": what, "value": value, "unit": unit} for what, (value, unit) in {**shared, **each}.items()
+    ]

@@ -1,0 +1,161 @@
+"""Seconds of a collective on a link: rounds of latency, bytes over the wire, work of the processors. alpha-beta-gamma.
+
+    seconds = start + rounds(n) x (round + delay) + | bytes over the wire, work of the host |
+
+Rounds and bytes are those of the algorithm that the backend uses (`FORMS`); `start`, `round`, the share of a link that TCP
+reaches and the host's seconds a byte are fitted to what was measured (`suite.costs.fit`). Wire and host work at the same time,
+on different pieces: |x, y| is the p-norm of both, between their sum (p = 1) and the larger one. Where ranks share processors,
+their host's seconds are multiplied by how many share one (*crowd*).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from suite.costs.recipe import Request
+from suite.links.link import Link
+from suite.links.probe import (
+    ALL_GATHER,
+    ALL_REDUCE_BF16,
+    ALL_REDUCE_FP32,
+    ALL_REDUCE_INT8,
+    ALL_REDUCE_INT32,
+    ALL_TO_ALL,
+    SEND_RECV,
+)
+
+
+@dataclass(frozen=True)
+class Form:
+    """An algorithm for a collective on n ranks. rounds: messages one after another. sent: bytes over the busiest rank's
+    wire, in one direction, for each byte of the buffer. worked: bytes that a rank's processor adds up, for each of the buffer."""
+
+    rounds: Callable[[int], float]
+    sent: Callable[[int], float]
+    worked: Callable[[int], float] = lambda n: 0.0
+
+
+def _log2(n: int) -> float:
+    return float(math.ceil(math.log2(n))) if n > 1 else 0.0
+
+
+FORMS: Final[Mapping[str, Form]] = MappingProxyType(
+    {
+        "ring all-reduce": Form(lambda n: 2.0 * (n - 1), lambda n: 2 * (n - 1) / n, lambda n: (n - 1) / n),
+        "tree all-reduce": Form(lambda n: 2 * _log2(n), lambda n: 2 * _log2(n), _log2),
+        "halving-doubling all-reduce": Form(
+            lambda n: 2 * _log2(n), lambda n: 2 * (n - 1) / n, lambda n: (n - 1) / n
+        ),
+        "ring all-gather": Form(lambda n: float(n - 1), lambda n: float(n - 1)),
+        "pairwise all-to-all": Form(lambda n: 1.0, lambda n: (n - 1) / n),
+        "two-phase": Form(lambda n: float(n), lambda n: 2 * (n - 1) / n, lambda n: (n - 1) / n),
+        "parameter server": Form(lambda n: 2.0, lambda n: float(n), lambda n: float(n)),
+        "send-recv": Form(lambda n: 1.0, lambda n: 1.0),
+    }
+)
+"""Name -> algorithm. The buffer is what a rank hands over: the whole vector, in a gather its own part, in an all-to-all
+all pieces. Rounds of an all-to-all are one, since all pieces are on their way at once. A parameter server's busiest wire is
+its own."""
+
+OF_PROBE: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        ALL_REDUCE_FP32: "ring all-reduce",
+        ALL_REDUCE_BF16: "ring all-reduce",
+        ALL_REDUCE_INT8: "ring all-reduce",
+        ALL_REDUCE_INT32: "ring all-reduce",
+        ALL_GATHER: "ring all-gather",
+        ALL_TO_ALL: "pairwise all-to-all",
+        SEND_RECV: "send-recv",
+    }
+)
+"""What is measured -> the algorithm by which gloo carries it out."""
+
+_REDUCED: Final = {
+    "float32": ALL_REDUCE_FP32, "float64": ALL_REDUCE_FP32, "bfloat16": ALL_REDUCE_BF16, "float16": ALL_REDUCE_BF16,
+    "int8": ALL_REDUCE_INT8, "uint8": ALL_REDUCE_INT8, "int32": ALL_REDUCE_INT32, "int64": ALL_REDUCE_INT32,
+}  # fmt: skip
+
+
+def measured_as(request: Request) -> str:
+    """The collective of `suite.links.probe` that a request is."""
+    return _REDUCED[request.dtype] if request.collective == "all-reduce" else request.collective
+
+
+@dataclass(frozen=True)
+class Price:
+    """What was fitted for one collective: seconds a call, seconds a round, the host's seconds a byte sent."""
+
+    start_s: float
+    round_s: float
+    host_s: float
+
+
+@dataclass(frozen=True)
+class Network:
+    """A link with the prices of its backend. efficiency: share of the rate that payload reaches. mix: the p above.
+
+    crowd: ranks that share a processor, at least 1.
+    """
+
+    rate_bps: float
+    delay_s: float
+    prices: Mapping[str, Price]
+    efficiency: float = 0.949
+    mix: float = 1.0
+    crowd: float = 1.0
+    delayed: float = 1.0
+    """Delays a round: more than one where a round waits for acknowledgements."""
+
+    def parts(self, what: str, n: int, nbytes: float) -> Parts:
+        """What a collective of `nbytes` on n ranks takes. Raises KeyError for one that has no price."""
+        form, price = FORMS[OF_PROBE[what]], self.prices[what]
+        sent = form.sent(n) * nbytes
+        return Parts(
+            latency_s=price.start_s * self.crowd
+            + form.rounds(n) * (price.round_s * self.crowd + self.delayed * self.delay_s),
+            wire_s=8 * sent / (self.rate_bps * self.efficiency),
+            host_s=self.crowd * price.host_s * sent,
+        )
+
+    def seconds(self, what: str, n: int, nbytes: float) -> float:
+        """The whole of it, alone on the link."""
+        parts = self.parts(what, n, nbytes)
+        return parts.latency_s + mixed(parts.wire_s, parts.host_s, self.mix)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Of one collective: seconds of latency, on the wire, and of the processors."""
+
+    latency_s: float
+    wire_s: float
+    host_s: float
+
+
+def mixed(x: float, y: float, p: float) -> float:
+    """The p-norm of two numbers that are not negative."""
+    largest = max(x, y)
+    return largest * ((x / largest) ** p + (y / largest) ** p) ** (1 / p) if largest > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Backend:
+    """What was fitted for a backend on a machine; a `Network` but for the link."""
+
+    name: str
+    prices: Mapping[str, Price]
+    efficiency: float
+    mix: float
+    delayed: float
+    cores: int
+
+    def on(self, link: Link, *, own_machines: bool = False) -> Network:
+        """The network of a link between workers that share this machine's cores, or have machines of their own."""
+        crowd = 1.0 if own_machines else max(1.0, link.workers / self.cores)
+        return Network(
+            link.rate_bps, link.delay_s, self.prices, self.efficiency, self.mix, crowd, self.delayed
+        )

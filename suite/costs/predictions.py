@@ -1,0 +1,106 @@
+"""Predictions that are written down before their session is held, with a hash, and looked at afterwards.
+
+``results/predictions/<session>.json`` holds the predicted seconds a step of every case on every link of a session, when and by
+which commit they were made, and the SHA-256 of it all. A prediction counts where its session began later. Where local seconds
+of a case have been measured nowhere (a new method) the case is left out, and listed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from suite.analysis.session_tables import load_facts
+from suite.costs.local import known_local
+from suite.costs.model import Model
+from suite.costs.recipe import RecipeError
+from suite.costs.samples import Sample, Setting, parameters_of, workload_name
+from suite.runs.canonical import canonical_json
+from suite.runs.provenance import provenance
+from suite.runs.store import dump, write_atomic
+from suite.timing.cases import cases_of
+from suite.timing.spec import SessionSpec
+
+SCHEMA: Final = 1
+
+
+class PredictionError(ValueError):
+    """A prediction that cannot be made or does not hold together; the message says why."""
+
+
+def path_of(results_root: Path, session: str) -> Path:
+    """Where the predictions of a session lie."""
+    return results_root / "predictions" / f"{session}.json"
+
+
+def predict_session(spec: SessionSpec, samples: Sequence[Sample], model: Model, cores: int) -> dict[str, Any]:
+    """Every case of a session on every link of it; samples: of other sessions."""
+    if any(sample.session == spec.name for sample in samples):
+        raise PredictionError(f"session {spec.name} has been held: a prediction comes before its session")
+    workload = workload_name(spec.workload.as_dict())
+    rows, unknown = [], []
+    for case in cases_of(spec).by_id.values():
+        for link in spec.links:
+            setting = Setting(workload, parameters_of(workload), spec.world_size, spec.bucket_bytes, link)
+            local = known_local(case, setting, samples, cores)
+            try:
+                seconds = None if local is None else model.step_s(case, setting, local)
+            except (RecipeError, KeyError):
+                seconds = None
+            if local is None or seconds is None:
+                unknown.append({"case_id": case.case_id, "case": case.label, "link": link.label})
+                continue
+            rows.append({
+                "case_id": case.case_id, "case": case.label, "link": link.label, "step_s": seconds, "local_s": local.total_s,
+            })  # fmt: skip
+    about = provenance()
+    body = {
+        "schema_version": SCHEMA,
+        "session": spec.name,
+        "made": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "commit": about["commit"],
+        "dirty": about["dirty"],
+        "fitted_to": sorted({sample.session for sample in samples}),
+        "predictions": rows,
+        "not_predicted": unknown,
+    }
+    return {**body, "sha256": digest(body)}
+
+
+def digest(body: Mapping[str, Any]) -> str:
+    """SHA-256 of everything but itself, in canonical form."""
+    kept = {key: value for key, value in body.items() if key != "sha256"}
+    return hashlib.sha256(canonical_json(kept).encode()).hexdigest()
+
+
+def write(results_root: Path, made: Mapping[str, Any]) -> Path:
+    """Write predictions down. Raises `PredictionError` where there are some: they are not replaced."""
+    path = path_of(results_root, str(made["session"]))
+    if path.exists():
+        raise PredictionError(
+            f"{path} is there already: predictions are made once; remove it where its session was not held"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, dump(made, indent=1) + "\n")
+    return path
+
+
+def read(results_root: Path, session: str) -> dict[str, Any] | None:
+    """What was predicted for a session, or None. Raises `PredictionError` where it was changed, or made too late."""
+    path = path_of(results_root, session)
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    if found.get("sha256") != digest(found):
+        raise PredictionError(
+            f"{path} does not have the hash that it states: it was changed after it was made"
+        )
+    facts = load_facts(results_root, session)
+    if facts is not None and str(facts["started"]) <= str(found["made"]):
+        raise PredictionError(f"{path} was made after its session had begun, so it predicts nothing")
+    return found

@@ -1,0 +1,234 @@
+"""What a step asks for: which collectives, over which group, of how many bytes, bucket by bucket.
+
+Found by taking the step: one rank of the method runs over a transport that answers every collective from the rank's own
+buffer and writes down what was asked. So a recipe needs no network, holds for any number of ranks, and cannot differ from
+what the method does. Answers are nonsense, and so are the numbers computed with them; sizes are not, save where data
+decide what is sent (merged sparse vectors), which random gradients stand for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import torch
+
+from reference_impls.collectives import Collective, SendRecv
+from reference_impls.drivers.engine import Engine
+from reference_impls.drivers.groups import partitions
+from reference_impls.drivers.ledger import Ledger
+from reference_impls.drivers.null import answer
+from reference_impls.drivers.team import Team
+from reference_impls.drivers.trace import Untraced
+from reference_impls.drivers.worker import Worker
+from reference_impls.errors import LayoutError, UnsupportedError
+from reference_impls.registry import Method
+
+LEARNING_RATE: Final = 1e-6
+LONGEST: Final = 200
+"""Steps after which a kind of step that has not come is given up."""
+ROUND: Final = "round-"
+AVERAGE: Final = "average"
+
+
+class RecipeError(ValueError):
+    """A method that cannot be asked what its steps send; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A collective as one rank asks for it. ranks: in its group. nbytes: of the buffer that is handed over."""
+
+    collective: str
+    stage: str
+    ranks: int
+    nbytes: float
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A bucket: its share of the model's elements, and the collectives of its `reduce`, one after another."""
+
+    share: float
+    requests: tuple[Request, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step. plan: before backward. buckets: in the order of submission, the last layers first. after: when all have
+    arrived, one after another (what `synchronize` and background exchanges send)."""
+
+    kind: str
+    plan: tuple[Request, ...]
+    buckets: tuple[Bucket, ...]
+    after: tuple[Request, ...]
+
+    def requests(self) -> Iterator[Request]:
+        """All of them."""
+        yield from self.plan
+        for bucket in self.buckets:
+            yield from bucket.requests
+        yield from self.after
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The steps of a unit: one, or those of a round."""
+
+    steps: tuple[Step, ...]
+
+    def scaled(self, factor: float) -> Recipe:
+        """The same for a model of `factor` times as many elements, cut into as many buckets."""
+
+        def larger(requests: Sequence[Request]) -> tuple[Request, ...]:
+            return tuple(replace(request, nbytes=factor * request.nbytes) for request in requests)
+
+        return Recipe(
+            tuple(
+                Step(
+                    step.kind,
+                    larger(step.plan),
+                    tuple(Bucket(bucket.share, larger(bucket.requests)) for bucket in step.buckets),
+                    larger(step.after),
+                )
+                for step in self.steps
+            )
+        )
+
+
+def recipe_of(
+    method: Method,
+    shapes: Sequence[Sequence[int]],
+    n: int,
+    *,
+    kind: str = "step",
+    bucket_bytes: int = 4 << 20,
+    node_size: int = 1,
+) -> Recipe:
+    """What a unit of steps of `kind` (one step, or a round ``round-H``) asks for on one of `n` ranks.
+
+    method: configured so that it takes such steps at once and often (`Algorithm.steady`). shapes: of the model's
+    parameters, in order. Raises `RecipeError` for steps that do not come, or a method that cannot be run.
+    """
+    size = int(kind.removeprefix(ROUND)) if kind.startswith(ROUND) else 1
+    end = AVERAGE if kind.startswith(ROUND) else kind
+    try:
+        found = _steps(method, shapes, n, size, end, bucket_bytes, node_size)
+    except (UnsupportedError, LayoutError) as error:
+        raise RecipeError(f"{method.name} with {n} workers: {error}") from error
+    if found is None:
+        raise RecipeError(f"{method.name} took no steps of kind {kind!r} within {LONGEST}")
+    return Recipe(tuple(found))
+
+
+def _steps(
+    method: Method,
+    shapes: Sequence[Sequence[int]],
+    n: int,
+    size: int,
+    end: str,
+    bucket_bytes: int,
+    node_size: int,
+) -> list[Step] | None:
+    """The last `size` steps up to the second one that ends a unit: what is set up once is over then."""
+    generator = torch.Generator().manual_seed(0)
+    params = [torch.randn(tuple(shape), generator=generator).mul_(0.02) for shape in shapes]
+    group = {
+        "params": params, "param_names": [str(i) for i in range(len(params))], "lr": LEARNING_RATE, **method.hyperparameters,
+    }  # fmt: skip
+    worker = Worker(method.algorithm, [group], rank=0, size=n, node_size=node_size, bucket_bytes=bucket_bytes)
+    book = _Book(n, node_size)
+    engine = Engine(book, [Ledger(0)])
+    engine.trace = _Places(book)
+    team = Team([worker], engine)
+    taken: list[Step] = []
+    ended = 0
+    for _ in range(max(LONGEST, 3 * size)):
+        for shard in worker.shards:
+            shard.grads.normal_(generator=generator)
+            for probe in worker.algorithm.probes:
+                shard.gradients[probe] = shard.grads.clone()
+        book.open()
+        team.plan()
+        book.place = "after"
+        team.complete()
+        taken.append(book.step(worker))
+        if taken[-1].kind == end:
+            ended += len(taken) >= size
+            if ended == 2 or (ended and size > 1):
+                return taken[-size:]
+    return None
+
+
+class _Book:
+    """A transport for one rank of `n` that sends nothing and writes down what was asked, and where."""
+
+    def __init__(self, n: int, node_size: int) -> None:
+        self.ranks: Sequence[int] = [0]
+        sets = partitions(n, node_size)
+        self.groups = {name: [[0]] for name in sets}
+        self.sizes = {name: len(ranks[0]) for name, ranks in sets.items()}
+        self.place: str | int = "plan"
+        self._written: dict[str | int, list[Request]] = {}
+
+    def open(self) -> None:
+        """A step begins."""
+        self.place, self._written = "plan", {}
+
+    def launch(self, requests: Sequence[Collective]) -> list[Any]:
+        (request,) = requests
+        ranks = self.sizes[request.group]
+        if ranks > 1:
+            nbytes = request.buffer.numel() * request.buffer.element_size()
+            dtype = str(request.buffer.dtype).removeprefix("torch.")
+            name = SendRecv.name if isinstance(request, SendRecv) else request.name
+            self._written.setdefault(self.place, []).append(
+                Request(name, request.stage, ranks, nbytes, dtype)
+            )
+        return [answer(request, ranks)]
+
+    def wait(self, handle: list[Any]) -> list[Any]:
+        return handle
+
+    def step(self, worker: Worker) -> Step:
+        """What was written in the step that has ended."""
+        total = sum(shard.d for shard in worker.shards)
+        buckets = tuple(
+            Bucket(shard.d / total, tuple(self._written.get(number, ())))
+            for number, shard in enumerate(reversed(worker.shards))
+        )
+        return Step(
+            worker.clock.kind,
+            tuple(self._written.get("plan", ())),
+            buckets,
+            tuple(self._written.get("after", ())),
+        )
+
+
+class _Places(Untraced):
+    """Tells the book which bucket is at work."""
+
+    def __init__(self, book: _Book) -> None:
+        super().__init__()
+        self._book = book
+
+    def at(self, submission: int | None) -> None:
+        self._book.place = "after" if submission is None else submission
+
+
+def transformer_shapes(parameters: float) -> list[tuple[int, ...]]:
+    """Shapes of a GPT-like model of about as many parameters: blocks of width w and depth w / 64, embeddings of 256 tokens.
+
+    A stand-in for a model of which only the size is known; methods that compress matrices depend on its shapes.
+    """
+    if not parameters >= 1:
+        raise RecipeError(f"{parameters} parameters: give at least 1")
+    width = min(round((parameters * 64 / 12) ** (1 / 3)), math.isqrt(int(parameters / 12)))
+    depth = int(parameters / (12 * width * width)) if width else 0
+    block = [(3 * width, width), (width, width), (4 * width, width), (width, 4 * width)]
+    shapes: list[tuple[int, ...]] = [shape for _ in range(depth) for shape in block]
+    rest = math.floor(parameters) - sum(math.prod(shape) for shape in shapes)
+    return [*shapes, (rest,)] if rest > 0 else shapes

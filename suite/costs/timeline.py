@@ -1,0 +1,142 @@
+"""The seconds of a step: what a rank computes, what it sends, and how the two overlap.
+
+The step is played through as the engine carries it out (`reference_impls.drivers.engine`). Forward; backward, during which
+buckets become ready, last layers first; a ready bucket is encoded and its first collective launched, and earlier buckets
+that have another one to launch are moved on, waiting for the one under way; after backward all are brought to their end in
+rounds and decoded; update; what follows the update, one after another. Collectives share the link in the order of their
+launches; the latency of one passes while another is on the wire.
+
+That is the step of a rank with a processor for its messages. Where ranks share processors the kernel's and the backend's work
+takes time from computing: no step is shorter than all the work in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from suite.costs.network import Network, measured_as, mixed
+from suite.costs.recipe import Bucket, Recipe, Request, Step
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How computing and sending overlap; fitted to sessions (`suite.costs.fit`).
+
+    forward: share of forward and backward that is over before a first gradient is complete, on the last rank to come so far: a
+    third if all ranks kept step, more where they share processors and come one after another. sharpness: p of the norm of
+    what a rank takes and of all the work there is: a step near both is a little longer than either.
+    """
+
+    forward: float = 1 / 3
+    sharpness: float = 8.0
+
+
+@dataclass(frozen=True)
+class Local:
+    """Seconds a step on one rank when nothing is sent. compute_s: forward and backward. update_s: and all that is left."""
+
+    compute_s: float
+    encode_s: float = 0.0
+    decode_s: float = 0.0
+    update_s: float = 0.0
+
+    @property
+    def total_s(self) -> float:
+        """All of it."""
+        return self.compute_s + self.encode_s + self.decode_s + self.update_s
+
+    def scaled(self, factor: float) -> Local:
+        """Every part times `factor`."""
+        return Local(
+            factor * self.compute_s, factor * self.encode_s, factor * self.decode_s, factor * self.update_s
+        )
+
+
+def unit_seconds(recipe: Recipe, local: Local, network: Network, overlap: Overlap) -> float:
+    """Seconds of a unit of steps (`Recipe`)."""
+    return sum(step_seconds(step, local, network, overlap) for step in recipe.steps)
+
+
+def step_seconds(step: Step, local: Local, network: Network, overlap: Overlap) -> float:
+    """Seconds of a step."""
+    played = _Play(network, local, overlap).play(step)
+    if network.crowd <= 1:
+        return played
+    worked = local.total_s + sum(_host(request, network) for request in step.requests())
+    return mixed(played, worked, overlap.sharpness)
+
+
+def _host(request: Request, network: Network) -> float:
+    return network.parts(measured_as(request), request.ranks, request.nbytes).host_s
+
+
+@dataclass
+class _Flight:
+    """A bucket on its way: when its collective under way has arrived, and those that have not been launched."""
+
+    bucket: Bucket
+    arrives: float
+    left: list[Request]
+    done: bool = False
+
+
+class _Play:
+    """One step; `now` is the time of the rank's own thread, `free` when the link has carried what it was given."""
+
+    def __init__(self, network: Network, local: Local, overlap: Overlap) -> None:
+        self.network = network
+        self.local = local
+        self.overlap = overlap
+        self.now = 0.0
+        self.free = 0.0
+
+    def play(self, step: Step) -> float:
+        """The whole step."""
+        self.one_by_one(step.plan)
+        self.now += self.overlap.forward * self.local.compute_s
+        backward = (1 - self.overlap.forward) * self.local.compute_s
+        flights: list[_Flight] = []
+        for bucket in step.buckets:
+            self.now += backward * bucket.share
+            for flight in flights:
+                if flight.left:
+                    self.move(flight)
+            flights.append(self.begin(bucket))
+        while any(not flight.done for flight in flights):
+            for flight in flights:
+                if not flight.done:
+                    self.move(flight)
+        self.now += self.local.update_s
+        self.one_by_one(step.after)
+        return self.now
+
+    def begin(self, bucket: Bucket) -> _Flight:
+        """Encode a bucket and launch its first collective."""
+        self.now += self.local.encode_s * bucket.share
+        first, left = bucket.requests[:1], list(bucket.requests[1:])
+        if not first:
+            self.now += self.local.decode_s * bucket.share
+            return _Flight(bucket, self.now, [], True)
+        return _Flight(bucket, self.launch(first[0]), left)
+
+    def move(self, flight: _Flight) -> None:
+        """Wait for what is under way; launch what comes next, or decode."""
+        self.now = max(self.now, flight.arrives)
+        if flight.left:
+            flight.arrives = self.launch(flight.left.pop(0))
+        else:
+            self.now += self.local.decode_s * flight.bucket.share
+            flight.done = True
+
+    def launch(self, request: Request) -> float:
+        """When it will have arrived."""
+        parts = self.network.parts(measured_as(request), request.ranks, request.nbytes)
+        busy = mixed(parts.wire_s, parts.host_s, self.network.mix)
+        self.free = max(self.now, self.free) + busy
+        return self.free + parts.latency_s
+
+    def one_by_one(self, requests: Sequence[Request]) -> None:
+        """Collectives that are waited for at once."""
+        for request in requests:
+            self.now = self.launch(request)

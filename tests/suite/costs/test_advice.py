@@ -1,0 +1,101 @@
+"""Advice: break-evens are where two times meet, more bandwidth never slows, impossible methods say so."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from reference_impls import create
+from suite.costs.advice import AdviceError, Question, advise, large_recipe, reference_recipe
+from suite.costs.candidates import Candidate, candidates
+from suite.links.link import Link
+from suite.timing.session_files import load_session
+from tests.suite.costs import made_up
+
+QUESTION = Question(parameters=20e6, workers=8, rate_bps=1e9, compute_s=0.2)
+LINKS = [Link(4, 100e6), Link(4, 1e9)]
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> list[Candidate]:
+    path = tmp_path_factory.mktemp("sessions") / "made-up.yaml"
+    path.write_text(made_up.SESSION, encoding="utf-8")
+    return candidates(list(made_up.samples(LINKS)), made_up.CORES, lambda name: load_session(str(path)))
+
+
+def test_a_codec_s_seconds_a_parameter_come_from_what_a_case_adds_to_ddp(known: list[Candidate]) -> None:
+    by_name = {candidate.algorithm: candidate for candidate in known}
+    for name in made_up.METHODS:
+        (local,) = by_name[name].a_parameter.values()
+        assert local.encode_s == pytest.approx(1e-9 * len(name), rel=1e-6)
+        assert local.compute_s == 0.0
+
+
+def test_a_break_even_is_where_both_take_as_long(known: list[Candidate]) -> None:
+    found = {one.label: one for one in advise(QUESTION, known, made_up.MODEL)}
+    rate = found["lion-cub-1bit"].break_even["fp32"]
+    assert 0 < rate < math.inf
+    at = {one.label: one.step_s for one in advise(replace(QUESTION, rate_bps=rate), known, made_up.MODEL)}
+    assert at["lion-cub-1bit"] == pytest.approx(at["all-reduce fp32"], rel=1e-4)
+    slower = {
+        one.label: one.step_s for one in advise(replace(QUESTION, rate_bps=rate / 2), known, made_up.MODEL)
+    }
+    assert slower["lion-cub-1bit"] < slower["all-reduce fp32"]
+
+
+def test_more_bandwidth_slows_nobody(known: list[Candidate]) -> None:
+    before: dict[str, float] = {}
+    for rate in (1e7, 1e8, 1e9, 1e10, 1e11):
+        now = {
+            one.label: one.step_s for one in advise(replace(QUESTION, rate_bps=rate), known, made_up.MODEL)
+        }
+        assert all(now[label] <= seconds * (1 + 1e-9) for label, seconds in before.items())
+        before = now
+    assert before["all-reduce fp32"] >= QUESTION.compute_s
+
+
+def test_half_the_bytes_pay_always_where_nothing_is_computed_for_them(known: list[Candidate]) -> None:
+    found = {one.label: one for one in advise(QUESTION, known, made_up.MODEL)}
+    assert found["all-reduce bf16"].break_even["fp32"] == math.inf
+    assert found["all-reduce fp32"].break_even["bf16"] == 0.0
+    assert found["all-reduce bf16"].wire_bytes == pytest.approx(found["all-reduce fp32"].wire_bytes / 2)
+
+
+def test_thousands_of_workers_are_answered(known: list[Candidate]) -> None:
+    found = advise(replace(QUESTION, workers=4096), known, made_up.MODEL)
+    assert {one.label for one in found if not one.refused} >= {"all-reduce fp32", "lion-cub-1bit", "qsgd"}
+    by_label = {one.label: one for one in found}
+    assert (
+        by_label["qsgd"].wire_bytes > by_label["all-reduce fp32"].wire_bytes
+    )  # everybody's message to everybody
+    assert by_label["lion-cub-1bit"].wire_bytes == pytest.approx(2 * 20e6 / 8, rel=0.05)
+
+
+@pytest.mark.parametrize("n", [2, 64])
+def test_a_large_model_sends_what_its_method_declares(n: int) -> None:
+    for name, kind in (("lion-cub-1bit", "step"), ("powersgd", "compressed")):
+        method = create(name)
+        method = replace(method, algorithm=method.algorithm.steady()[kind])
+        recipe = large_recipe(method, kind, 110e6, n, 4 << 20)
+        from suite.costs.advice import _sent
+        from suite.costs.recipe import transformer_shapes
+
+        declared = method.algorithm.wire_bytes(transformer_shapes(110e6), n)[kind]
+        assert _sent(recipe) == pytest.approx(float(declared), rel=0.2)
+
+
+def test_a_reference_is_cut_into_buckets() -> None:
+    (step,) = reference_recipe("fp32", QUESTION).steps
+    assert len(step.buckets) == 19
+    assert sum(request.nbytes for request in step.requests()) == pytest.approx(4 * 20e6)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"workers": 1}, {"parameters": 0}, {"rate_bps": math.nan}, {"compute_s": -1.0}, {"compute_s": math.inf}],
+)
+def test_a_question_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(AdviceError, match="give a number"):
+        replace(QUESTION, **wrong)

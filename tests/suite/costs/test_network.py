@@ -1,0 +1,58 @@
+"""A collective's seconds by hand, and the textbook's forms."""
+
+from __future__ import annotations
+
+import pytest
+
+from suite.costs.network import FORMS, Backend, Network, Price, mixed
+from suite.links.link import Link
+
+PRICES = {
+    name: Price(1e-3, 1e-4, 2e-9) for name in ("all-reduce fp32", "all-gather", "all-to-all", "send-recv")
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "n", "rounds", "sent"),
+    [
+        ("ring all-reduce", 4, 6, 1.5),
+        ("tree all-reduce", 8, 6, 6),
+        ("tree all-reduce", 5, 6, 6),
+        ("halving-doubling all-reduce", 8, 6, 1.75),
+        ("ring all-gather", 4, 3, 3),
+        ("pairwise all-to-all", 4, 1, 0.75),
+        ("two-phase", 4, 4, 1.5),
+        ("parameter server", 4, 2, 4),
+        ("send-recv", 4, 1, 1),
+    ],
+)
+def test_forms(form: str, n: int, rounds: float, sent: float) -> None:
+    assert FORMS[form].rounds(n) == rounds
+    assert FORMS[form].sent(n) == sent
+
+
+def test_seconds_by_hand() -> None:
+    network = Network(8e6, 0.01, PRICES, efficiency=1.0, mix=1.0)
+    # 1 MB in a ring of 4: 1.5 MB at 1 MB/s, 1.5 MB of work at 2 ns, six rounds of 10.1 ms, 1 ms to start
+    assert network.seconds("all-reduce fp32", 4, 1e6) == pytest.approx(1.5 + 0.003 + 6 * 0.0101 + 1e-3)
+    crowded = Network(8e6, 0.01, PRICES, efficiency=1.0, mix=1.0, crowd=2.0)
+    assert crowded.seconds("all-gather", 4, 1e6) == pytest.approx(3.0 + 0.012 + 3 * (2e-4 + 0.01) + 2e-3)
+
+
+def test_an_unshaped_link_costs_work_alone() -> None:
+    network = Network(float("inf"), 0.0, PRICES)
+    assert network.seconds("all-to-all", 4, 1e9) == pytest.approx(0.75e9 * 2e-9 + 1e-3 + 1e-4)
+
+
+def test_a_norm_lies_between_the_larger_and_the_sum() -> None:
+    assert mixed(3.0, 4.0, 1.0) == pytest.approx(7.0)
+    assert mixed(3.0, 4.0, 2.0) == pytest.approx(5.0)
+    assert mixed(3.0, 4.0, 50.0) == pytest.approx(4.0, rel=1e-6)
+    assert mixed(0.0, 0.0, 2.0) == 0.0
+
+
+def test_workers_with_machines_of_their_own_share_no_processor() -> None:
+    backend = Backend("gloo", PRICES, 0.95, 1.0, 1.0, cores=2)
+    assert backend.on(Link(8, 1e9)).crowd == 4
+    assert backend.on(Link(2, 1e9)).crowd == 1
+    assert backend.on(Link(8, 1e9), own_machines=True).crowd == 1
