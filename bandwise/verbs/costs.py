@@ -3,6 +3,7 @@
   bandwise costs probe              what collectives cost on emulated links here: results/tables/v1/collectives.csv
   bandwise costs predict SESSION    seconds of a session that has not been held, with a hash: results/predictions
   bandwise costs score              all sessions predicted with one rate, delay, size, model or method left out
+  bandwise costs omega              how much slower codes are added than floats here, for Global-QSGD's model
   bandwise costs docs               tables and pictures into docs/cost-model.md; measures nothing
 
 `probe` needs what sessions need (`bandwise doctor`) and about 20 minutes in which nothing else runs.
@@ -30,6 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     predict = _action(actions, "predict", _predict, "predict a session before it is held")
     predict.add_argument("session", help="name of a session, or path of a .yaml file")
     _action(actions, "score", _score, "predict what was measured with one thing left out at a time")
+    _action(actions, "omega", _omega, "how much slower codes are added than floats, for Global-QSGD's model")
     _action(actions, "docs", _docs, "tables and pictures into docs/cost-model.md")
 
 
@@ -51,6 +53,7 @@ def _action(actions: Any, name: str, act: Any, text: str) -> argparse.ArgumentPa
 
 
 def _probe(args: argparse.Namespace) -> int:
+    from suite.analysis.tables import table_path
     from suite.costs.calibration import Grid, calibrate
     from suite.costs.columns import COLLECTIVES
     from suite.rates.facts import Watch, write_rates
@@ -61,11 +64,17 @@ def _probe(args: argparse.Namespace) -> int:
     def show(text: str) -> None:
         print(f"costs: {text}, {duration(time.monotonic() - started)}", file=sys.stderr, flush=True)
 
-    rows = calibrate(grid.links(), show)
     if args.quick:
+        rows = calibrate(grid.links(), show)
         print_json({"collectives": rows}) if args.json else print(table(rows, COLLECTIVES.names))
         return 0
-    path = write_rates(results_root(args), COLLECTIVES, rows, watch.facts(threads=1))
+    root = results_root(args)
+    rows = calibrate(
+        grid.links(),
+        show,
+        keep=lambda so_far: write_rates(root, COLLECTIVES, list(so_far), watch.facts(threads=1)),
+    )
+    path = table_path(root, COLLECTIVES)
     return _said(args, {"exchanges": len(rows), "table": str(path)}, f"{len(rows)} exchanges: {path}")
 
 
@@ -115,6 +124,17 @@ def _score(args: argparse.Namespace) -> int:
         print(f"of other machines, left aside: {', '.join(found.left_aside)}")
     print("\n".join(paths))
     return 0
+
+
+def _omega(args: argparse.Namespace) -> int:
+    from suite.costs.columns import OMEGA
+    from suite.costs.omega import THREADS, omega_rows
+    from suite.rates.facts import Watch, write_rates
+
+    watch = Watch()
+    rows = omega_rows(THREADS)
+    path = write_rates(results_root(args), OMEGA, rows, watch.facts(THREADS))
+    return _said(args, {"omega": rows, "table": str(path)}, f"{table(rows, OMEGA.names)}\n{path}")
 
 
 def _docs(args: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from typing import Final
 from suite.analysis.document import Blocks, fill, markdown, milliseconds, missing, rows_of, significant, span
 from suite.analysis.tables import Row, TableError, number
 from suite.costs import predictions
-from suite.costs.columns import COLLECTIVES, PREDICTIONS, PRICES, SCORE, SPEEDUPS
+from suite.costs.columns import COLLECTIVES, OMEGA, PREDICTIONS, PRICES, SCORE, SPEEDUPS
 from suite.costs.samples import samples_of
 from suite.costs.score import ALL, BAR_MEDIAN, BAR_WORST
 from suite.rates.facts import read_facts
@@ -158,6 +158,36 @@ def before(root: Path, session: str) -> str:
     return head + markdown(("link", "case", "predicted, ms", "measured, ms", "error"), rows)
 
 
+def omega(root: Path) -> str:
+    """omega as measured here, and what the paper's model makes of it."""
+    rows = rows_of(root, OMEGA)
+    if rows is None:
+        return missing("bandwise costs omega")
+    return markdown(
+        (
+            "dithering",
+            "omega here",
+            "quartiles",
+            "n",
+            "omega in the paper",
+            "fp32 added, GB/s",
+            "pays below, GB/s",
+        ),
+        [
+            (
+                row["dithering"],
+                significant(row["omega"]),
+                span(row, "omega_q1", "omega_q3"),
+                row["n"],
+                significant(row["paper"]),
+                significant(number(row, "gamma") / 1e9),
+                "always" if row["break_even"] is None else significant(number(row, "break_even") / 1e9),
+            )
+            for row in rows
+        ],
+    )
+
+
 def _percent(row: Row, name: str) -> str:
     return f"{number(row, name):.1%}"
 
@@ -170,5 +200,6 @@ BLOCKS: Final[Blocks] = MappingProxyType(
         "worst": worst,
         "speedups": speedups,
         "before": before,
+        "omega": omega,
     }
 )

@@ -38,7 +38,11 @@ MODEL = Model(
     Overlap(0.5, 6.0),
 )
 DDP = Case("ddp", "DDP fp32, 25 MB buckets", "step", 1, "fp32", {"bucket_cap_mb": 25, "optimizer": "sgd"})
-METHODS: dict[str, dict[str, Any]] = {"allreduce-sgd": {}, "lion-cub-1bit": {"momentum_sync": "never"}, "qsgd": {}}
+METHODS: dict[str, dict[str, Any]] = {
+    "allreduce-sgd": {},
+    "lion-cub-1bit": {"momentum_sync": "never"},
+    "qsgd": {},
+}
 
 
 def cases() -> list[Case]:

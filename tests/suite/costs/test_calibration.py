@@ -19,6 +19,8 @@ from tests.suite.timing.fakes import BUSY, QUIET, FakeMeter, FakePlace
 class Ranks:
     """Answers every exchange with a tenth of a second."""
 
+    shrunk = 0
+
     def __init__(self) -> None:
         self.asked: list[Mapping[str, Any]] = []
         self.stopped = False
@@ -27,7 +29,7 @@ class Ranks:
         self.asked.append(command)
         measured = {
             "what": command["what"],
-            "bytes": int(command["nbytes"]),
+            "bytes": self.shrunk or int(command["nbytes"]),
             "seconds": [0.1] * command["repeats"],
             "bits_per_s": 1.0,
         }
@@ -62,6 +64,32 @@ def test_every_collective_in_every_size_that_a_link_carries_in_time(monkeypatch:
     assert 8 * 1.5 * most / 10e6 <= LONGEST_S
     assert all(int(row["bytes"]) % (4 * 4096) == 0 for row in rows)  # whole pieces, so that names stay unique
     to_csv(COLLECTIVES, rows)  # keys are unique, kinds are right
+
+
+@pytest.mark.parametrize("n", [2, 3, 6, 8, 16])
+def test_no_exchange_is_measured_twice(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, _ = held([Link(n, float("inf"))], monkeypatch)
+    to_csv(COLLECTIVES, rows)
+
+
+def test_a_message_that_was_made_smaller_is_no_second_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ranks, "shrunk", 4096 * 4)
+    rows, _ = held([Link(4, 1e9)], monkeypatch)
+    assert len(rows) == len(KINDS)
+    to_csv(COLLECTIVES, rows)
+
+
+def test_rows_are_kept_after_every_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[int] = []
+    monkeypatch.setattr(calibration, "Meter", lambda: FakeMeter(lambda number: QUIET))
+    calibrate(
+        [Link(2, 1e9), Link(2, 1e8)],
+        place=FakePlace,
+        start=lambda place: Ranks(),
+        keep=lambda rows: kept.append(len(rows)),  # type: ignore[arg-type, return-value]
+    )
+    assert len(kept) == 2
+    assert 0 < kept[0] < kept[1]
 
 
 def test_an_unshaped_link_has_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
