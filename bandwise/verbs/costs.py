@@ -102,13 +102,17 @@ def _predict(args: argparse.Namespace) -> int:
 
 
 def _score(args: argparse.Namespace) -> int:
+    from suite.analysis.session_tables import collect_session
     from suite.analysis.tables import table_path, write_table
     from suite.costs.columns import PREDICTIONS, PRICES, SCORE
     from suite.costs.known import known
     from suite.costs.model import price_rows
     from suite.costs.score import rows_of, score, summary
+    from suite.timing.session_files import session_names
 
     root = results_root(args)
+    for name in session_names():
+        collect_session(root, name)
     found = known(root)
     scored = list(score(found.samples, found.calibration, found.cores))
     rows = summary(scored)

@@ -1,6 +1,7 @@
 """A session file: what is timed over which links, in how many rounds, and within how many minutes.
 
     title: what it is for
+    shown: true                    # on the pages of reports; false: samples for the cost model alone
     base: quick                    # optional: start from that session; keys given here replace its keys
     minutes: 4                     # stated budget
     sweep: quick                   # arms, workload, world size, batch and bucket are those of the sweep; or else:
@@ -61,11 +62,11 @@ def session_names(folder: Path | None = None) -> list[str]:
 
 
 def sessions_of(sweep: str | None) -> list[str]:
-    """Names of the shipped sessions of a sweep; of None: those that belong to no sweep."""
+    """Names of the shipped sessions of a sweep that pages show; of None: those that belong to no sweep."""
     found = []
     for name in session_names():
         top = Section(_merged(sessions_folder() / f"{name}.yaml", ()))
-        if (top.get("sweep", str, "") or None) == sweep:
+        if top.get("shown", bool, True) and (top.get("sweep", str, "") or None) == sweep:
             found.append(name)
     return found
 
@@ -102,6 +103,7 @@ def _merged(path: Path, above: tuple[Path, ...]) -> Value:
 def _read(path: Path, value: Value) -> SessionSpec:
     top = Section(value)
     top.raw("base")
+    top.get("shown", bool, True)
     sweep = _sweep(path, top)
     what = _of_sweep(top, sweep) if sweep else _of_its_own(top)
     links, rates = _links(top, what["world_size"])
