@@ -17,6 +17,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from report.costs_page import costs_parts
 from report.data import Panel, ReportError, StudyData, has_tables, load
 from report.figures import tradeoff
 from report.headline import headline
@@ -221,6 +222,7 @@ def render(study: StudyData, sentences: list[str]) -> str:
         tables=list(files),
         files=files,
         speed=speed_parts(study),
+        costs=costs_parts(study.costs),
         data=_data(study),
         css=(HERE / "static" / "style.css").read_text(encoding="utf-8").strip(),
         js=(HERE / "static" / "table.js").read_text(encoding="utf-8").strip(),

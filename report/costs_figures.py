@@ -19,7 +19,6 @@ from reference_impls.registry import registry
 from report.scales import bare, look, new_figure
 from report.svg import svg_file
 from report.theme import COLOURS, colour, mark
-from suite.analysis.columns import Table
 from suite.analysis.document import rows_of
 from suite.analysis.tables import Row, number
 from suite.costs.columns import BEST, SPEEDUPS, WARM_UP
@@ -28,7 +27,16 @@ from suite.costs.maps import write_maps
 from suite.links.link import rate_words
 from suite.runs.store import write_atomic
 
-__all__ = ["DOCUMENT", "IMAGES", "best_map", "pictures", "speedup_lines", "warm_up_map", "write_document"]
+__all__ = [
+    "DOCUMENT",
+    "DRAWN",
+    "IMAGES",
+    "best_map",
+    "pictures",
+    "speedup_lines",
+    "warm_up_map",
+    "write_document",
+]
 
 _DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
 DOCUMENT: Final = _DOCS / "cost-model.md"
@@ -239,19 +247,18 @@ def warm_up_map(rows: Sequence[Row]) -> str:
         return svg_file(figure)
 
 
+DRAWN: Final[Mapping[str, Callable[[Sequence[Row]], str]]] = {
+    SPEEDUPS.suffix: speedup_lines,
+    BEST.suffix: best_map,
+    WARM_UP.suffix: warm_up_map,
+}
+"""Table -> what draws it."""
+
+
 def pictures(results_root: Path) -> dict[str, str]:
     """File name -> SVG, of the tables that are there."""
-    drawn: Mapping[Table, Callable[[Sequence[Row]], str]] = {
-        SPEEDUPS: speedup_lines,
-        BEST: best_map,
-        WARM_UP: warm_up_map,
-    }
-    found = {}
-    for table, draw in drawn.items():
-        rows = rows_of(results_root, table)
-        if rows:
-            found[f"{table.suffix}.svg"] = draw(rows)
-    return found
+    found = {table: rows_of(results_root, table) for table in (SPEEDUPS, BEST, WARM_UP)}
+    return {f"{table.suffix}.svg": DRAWN[table.suffix](rows) for table, rows in found.items() if rows}
 
 
 def write_document(results_root: Path) -> list[Path]:

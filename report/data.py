@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from report.costs_data import Costs, load_costs
 from report.errors import ReportError
 from report.speed_data import SessionData, load_sessions
 from suite.analysis.collect import FACTS_SCHEMA, facts_path
@@ -84,7 +85,7 @@ class Panel:
 @dataclass(frozen=True)
 class StudyData:
     """All tables of a study, its facts, its panels in order, and what was timed: its own sessions first, then
-    those of no sweep.
+    those of no sweep; and the tables of the cost model, which are of no study.
     """
 
     sweep: str
@@ -92,6 +93,7 @@ class StudyData:
     facts: Mapping[str, Any]
     panels: list[Panel]
     sessions: tuple[SessionData, ...] = ()
+    costs: Costs = field(default_factory=Costs)
 
     def rows(self, table: Table) -> list[Row]:
         """Rows of one table."""
@@ -128,7 +130,9 @@ def load(results_root: Path | str, sweep: str) -> StudyData:
     }
     micro = table_path(root, MICRO)
     tables[MICRO.suffix] = (MICRO, read_table(micro, MICRO) if micro.is_file() else [])
-    return StudyData(sweep, tables, facts, _panels(tables, facts), load_sessions(root, sweep))
+    return StudyData(
+        sweep, tables, facts, _panels(tables, facts), load_sessions(root, sweep), load_costs(root)
+    )
 
 
 def _panels(tables: Mapping[str, tuple[Table, list[Row]]], facts: Mapping[str, Any]) -> list[Panel]:
