@@ -15,18 +15,18 @@ from suite.costs.score import ALL
 TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     SPEEDUPS.suffix: (
         "Where each method pays",
-        "Lines are predicted, marks measured, with 95 % intervals: a byte GPT of 3.3 M parameters, four workers on two cores. Above "
-        "1× a step is shorter than that of the fastest uncompressed DDP.",
+        "Lines are predicted, marks measured, with 95 % intervals: a byte GPT of 3.3 M parameters, four workers on two cores. "
+        "Above 1× a step is shorter than that of the fastest uncompressed DDP.",
     ),
     WARM_UP.suffix: (
         "What a warm-up costs",
-        "APMSqueeze's whole training over fp32 DDP, by the share of its steps that are uncompressed; lines are predicted, marks put "
-        "together from measured steps. Dashed: 1 / T_w.",
+        "APMSqueeze's whole training over fp32 DDP, by the share of its steps that are uncompressed; lines are predicted, "
+        "marks put together from measured steps. Dashed: 1 / T_w.",
     ),
     BEST.suffix: (
         "The shortest predicted step",
-        "A model of 110 M parameters that computes 180 ms a step, on machines of their own; among methods that no study here calls "
-        "unequal. Nothing in it was measured at this scale; codecs are those of one processor thread.",
+        "A model of 110 M parameters that computes 180 ms a step, on machines of their own; among methods that no study here "
+        "calls unequal. Nothing in it was measured at this scale; codecs are those of one processor thread.",
     ),
 }
 """Table -> heading and note of its picture."""
@@ -47,7 +47,8 @@ def costs_parts(costs: Costs) -> dict[str, Any] | None:
             if suffix in costs.tables
         ],
         "score": [
-            f"{row['left_out']}: median {number(row, 'median_error'):.1%}, worst {number(row, 'worst_error'):.1%}, {row['n']} steps"
+            f"{row['left_out']}: median {number(row, 'median_error'):.1%}, worst {number(row, 'worst_error'):.1%}, "
+            f"{row['n']} steps"
             for row in costs.tables[SCORE.suffix]
             if row["value"] == ALL
         ],
