@@ -56,6 +56,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="workers share this many cores, as on an emulated cluster; default: they share none",
     )
+    parser.add_argument(
+        "--node-size",
+        type=int,
+        default=1,
+        metavar="N",
+        help="workers that share the link of their node (default: 1)",
+    )
+    parser.add_argument("--node-rate", metavar="RATE", help="between workers of a node (default: no limit)")
     parser.add_argument("--measure", action="store_true", help="probe the network of these processes first")
     parser.add_argument(
         "--evidence", action="store_true", help="list the studies behind each verdict on accuracy"
@@ -94,6 +102,8 @@ def run(args: argparse.Namespace) -> int:
         delay_s=delay,
         bucket_bytes=int(args.bucket_mb * 2**20),
         cores=args.cores,
+        node_size=args.node_size,
+        node_rate_bps=math.inf if args.node_rate is None else parse_rate(args.node_rate),
     )
     answers = advise(question, candidates(found.samples, found.cores), model)
     _show(args, root, question, answers, found)

@@ -37,7 +37,9 @@ class AdviceError(ValueError):
 @dataclass(frozen=True)
 class Question:
     """parameters: of the model. compute_s: forward, backward and update of a step on one worker. rate_bps, delay_s: of each
-    worker's link. cores: processors that the workers share; None: every worker has its own machine."""
+    worker's link. cores: processors that the workers share; None: every worker has its own machine. node_size: consecutive
+    workers that share the link of their node, and are joined by node_rate_bps among themselves. Raises `AdviceError`.
+    """
 
     parameters: float
     workers: int
@@ -46,15 +48,20 @@ class Question:
     delay_s: float = 0.0
     bucket_bytes: int = 4 << 20
     cores: int | None = None
+    node_size: int = 1
+    node_rate_bps: float = math.inf
 
     def __post_init__(self) -> None:
         for name, value, least in (
             ("parameters", self.parameters, 1), ("workers", self.workers, 2), ("rate", self.rate_bps, 1),
             ("compute", self.compute_s, 0), ("delay", self.delay_s, 0), ("bucket size in bytes", self.bucket_bytes, 4096),
-            ("cores", 1 if self.cores is None else self.cores, 1),
+            ("cores", 1 if self.cores is None else self.cores, 1), ("ranks a node", self.node_size, 1),
+            ("node rate", self.node_rate_bps, 1),
         ):  # fmt: skip
-            if not value >= least or (math.isinf(value) and name != "rate"):
+            if not value >= least or (math.isinf(value) and not name.endswith("rate")):
                 raise AdviceError(f"{name} is {value}: give a number of at least {least}")
+        if self.workers % self.node_size:
+            raise AdviceError(f"{self.workers} workers do not divide into nodes of {self.node_size}")
 
 
 @dataclass(frozen=True)
@@ -112,7 +119,7 @@ def advise(
 def network_of(question: Question, backend: Backend) -> Network:
     """The network that a question is about."""
     crowd = 1.0 if question.cores is None else max(1.0, question.workers / question.cores)
-    return Network(
+    flat = Network(
         question.rate_bps,
         question.delay_s,
         backend.prices,
@@ -121,6 +128,10 @@ def network_of(question: Question, backend: Backend) -> Network:
         crowd,
         backend.delayed,
     )
+    if question.node_size == 1:
+        return flat
+    within = replace(flat, rate_bps=question.node_rate_bps, delay_s=0.0)
+    return replace(flat, node_size=question.node_size, within=within)
 
 
 def _answer(
@@ -167,7 +178,9 @@ def _answer(
 
 def _kind(candidate: Candidate, kind: str, question: Question) -> tuple[Recipe, Local]:
     method = candidate.method(kind)
-    recipe = large_recipe(method, kind, question.parameters, question.workers, question.bucket_bytes)
+    recipe = large_recipe(
+        method, kind, question.parameters, question.workers, question.bucket_bytes, question.node_size
+    )
     own = candidate.a_parameter[kind].scaled(question.parameters)
     gathers = any(
         request.collective == "all-gather" and step.buckets
@@ -193,13 +206,15 @@ def _sent(recipe: Recipe) -> float:
     )
 
 
-def large_recipe(method: Method, kind: str, parameters: float, n: int, bucket_bytes: int) -> Recipe:
+def large_recipe(
+    method: Method, kind: str, parameters: float, n: int, bucket_bytes: int, node_size: int = 1
+) -> Recipe:
     """The recipe of a model of any size, from one bucket of it. Raises `RecipeError`."""
     whole = method.algorithm.scope == "model"
     count = 1 if whole else max(1, round(4 * parameters / bucket_bytes))
     traced = int(min(parameters / count, LARGEST_BUCKET, max(TRACED_BYTES / n, 16 * n, 4096)))
     side = max(1, math.isqrt(traced))
-    one = _traced(_Key(method), kind, side, n)
+    one = _traced(_Key(method), kind, side, n, node_size)
     factor = parameters / count / (side * side) * _correction(method, kind, parameters, side, n)
     scaled = one.scaled(factor)
     return Recipe(tuple(_repeated(step, count) for step in scaled.steps))
@@ -219,8 +234,8 @@ class _Key:
 
 
 @cache
-def _traced(key: _Key, kind: str, side: int, n: int) -> Recipe:
-    return recipe_of(key.method, [(side, side)], n, kind=kind, bucket_bytes=1 << 40)
+def _traced(key: _Key, kind: str, side: int, n: int, node_size: int) -> Recipe:
+    return recipe_of(key.method, [(side, side)], n, kind=kind, bucket_bytes=1 << 40, node_size=node_size)
 
 
 def _correction(method: Method, kind: str, parameters: float, side: int, n: int) -> float:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -32,11 +32,19 @@ from suite.links.probe import (
 @dataclass(frozen=True)
 class Form:
     """An algorithm for a collective on n ranks. rounds: messages one after another. sent: bytes over the busiest rank's
-    wire, in one direction, for each byte of the buffer. worked: bytes that a rank's processor adds up, for each of the buffer."""
+    wire, in one direction, for each byte of the buffer. ring: neighbours alone talk, so that of a node's ranks only one sends to
+    another node; else all of them do, over the one wire of their node.
+    """
 
     rounds: Callable[[int], float]
     sent: Callable[[int], float]
-    worked: Callable[[int], float] = lambda n: 0.0
+    ring: bool = False
+
+    def through_a_node(self, n: int, node_size: int) -> float:
+        """Bytes out of a node over those that a rank sends, where nodes of so many ranks share a wire."""
+        if node_size == 1 or n <= node_size:
+            return 1.0
+        return 1.0 if self.ring else node_size * (n - node_size) / (n - 1)
 
 
 def _log2(n: int) -> float:
@@ -45,15 +53,13 @@ def _log2(n: int) -> float:
 
 FORMS: Final[Mapping[str, Form]] = MappingProxyType(
     {
-        "ring all-reduce": Form(lambda n: 2.0 * (n - 1), lambda n: 2 * (n - 1) / n, lambda n: (n - 1) / n),
-        "tree all-reduce": Form(lambda n: 2 * _log2(n), lambda n: 2 * _log2(n), _log2),
-        "halving-doubling all-reduce": Form(
-            lambda n: 2 * _log2(n), lambda n: 2 * (n - 1) / n, lambda n: (n - 1) / n
-        ),
-        "ring all-gather": Form(lambda n: float(n - 1), lambda n: float(n - 1)),
+        "ring all-reduce": Form(lambda n: 2.0 * (n - 1), lambda n: 2 * (n - 1) / n, ring=True),
+        "tree all-reduce": Form(lambda n: 2 * _log2(n), lambda n: 2 * _log2(n)),
+        "halving-doubling all-reduce": Form(lambda n: 2 * _log2(n), lambda n: 2 * (n - 1) / n),
+        "ring all-gather": Form(lambda n: float(n - 1), lambda n: float(n - 1), ring=True),
         "pairwise all-to-all": Form(lambda n: 1.0, lambda n: (n - 1) / n),
-        "two-phase": Form(lambda n: float(n), lambda n: 2 * (n - 1) / n, lambda n: (n - 1) / n),
-        "parameter server": Form(lambda n: 2.0, lambda n: float(n), lambda n: float(n)),
+        "two-phase": Form(lambda n: float(n), lambda n: 2 * (n - 1) / n),
+        "parameter server": Form(lambda n: 2.0, lambda n: float(n)),
         "send-recv": Form(lambda n: 1.0, lambda n: 1.0),
     }
 )
@@ -80,6 +86,11 @@ _REDUCED: Final = {
 }  # fmt: skip
 
 
+NODE: Final = "node"
+CROSS: Final = "cross"
+"""Groups of ranks within a node, and of the same place in every node (`reference_impls.drivers.groups`)."""
+
+
 def measured_as(request: Request) -> str:
     """The collective of `suite.links.probe` that a request is."""
     return _REDUCED[request.dtype] if request.collective == "all-reduce" else request.collective
@@ -98,7 +109,8 @@ class Price:
 class Network:
     """A link with the prices of its backend. efficiency: share of the rate that payload reaches. mix: the p above.
 
-    crowd: ranks that share a processor, at least 1.
+    crowd: ranks that share a processor, at least 1. node_size: ranks a node, which share the wire between nodes; within: the
+    network inside of a node, where it is another.
     """
 
     rate_bps: float
@@ -109,9 +121,22 @@ class Network:
     crowd: float = 1.0
     delayed: float = 1.0
     """Delays a round: more than one where a round waits for acknowledgements."""
+    node_size: int = 1
+    within: Network | None = None
+
+    def of(self, request: Request) -> Parts:
+        """What a request takes, in its group: all ranks, those of a node, or one of every node, as many at a time as a node
+        has ranks."""
+        if request.group == NODE and self.within is not None:
+            return self.within.parts(measured_as(request), request.ranks, request.nbytes)
+        parts = self.parts(measured_as(request), request.ranks, request.nbytes)
+        if request.group == CROSS:
+            return replace(parts, wire_s=self.node_size * parts.wire_s)
+        share = FORMS[OF_PROBE[measured_as(request)]].through_a_node(request.ranks, self.node_size)
+        return replace(parts, wire_s=share * parts.wire_s)
 
     def parts(self, what: str, n: int, nbytes: float) -> Parts:
-        """What a collective of `nbytes` on n ranks takes. Raises KeyError for one that has no price."""
+        """What a collective of `nbytes` on n ranks with a wire each takes. Raises KeyError for one that has no price."""
         form, price = FORMS[OF_PROBE[what]], self.prices[what]
         sent = form.sent(n) * nbytes
         return Parts(

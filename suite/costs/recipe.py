@@ -39,13 +39,15 @@ class RecipeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A collective as one rank asks for it. ranks: in its group. nbytes: of the buffer that is handed over."""
+    """A collective as one rank asks for it. ranks: in its group. nbytes: of the buffer that is handed over. group: world, node or
+    cross."""
 
     collective: str
     stage: str
     ranks: int
     nbytes: float
     dtype: str
+    group: str = "world"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,7 @@ class _Book:
             dtype = str(request.buffer.dtype).removeprefix("torch.")
             name = SendRecv.name if isinstance(request, SendRecv) else request.name
             self._written.setdefault(self.place, []).append(
-                Request(name, request.stage, ranks, nbytes, dtype)
+                Request(name, request.stage, ranks, nbytes, dtype, request.group)
             )
         return [answer(request, ranks)]
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from suite.costs.network import Network, measured_as, mixed
+from suite.costs.network import NODE, Network, mixed
 from suite.costs.recipe import Bucket, Recipe, Request, Step
 
 
@@ -68,7 +68,7 @@ def step_seconds(step: Step, local: Local, network: Network, overlap: Overlap) -
 
 
 def _host(request: Request, network: Network) -> float:
-    return network.parts(measured_as(request), request.ranks, request.nbytes).host_s
+    return network.of(request).host_s
 
 
 @dataclass
@@ -82,14 +82,15 @@ class _Flight:
 
 
 class _Play:
-    """One step; `now` is the time of the rank's own thread, `free` when the link has carried what it was given."""
+    """One step; `now` is the time of the rank's own thread, `free` when a link, the one between nodes or the one within,
+    has carried what it was given."""
 
     def __init__(self, network: Network, local: Local, overlap: Overlap) -> None:
         self.network = network
         self.local = local
         self.overlap = overlap
         self.now = 0.0
-        self.free = 0.0
+        self.free = {"": 0.0, NODE: 0.0}
 
     def play(self, step: Step) -> float:
         """The whole step."""
@@ -131,10 +132,11 @@ class _Play:
 
     def launch(self, request: Request) -> float:
         """When it will have arrived."""
-        parts = self.network.parts(measured_as(request), request.ranks, request.nbytes)
+        parts = self.network.of(request)
         busy = mixed(parts.wire_s, parts.host_s, self.network.mix)
-        self.free = max(self.now, self.free) + busy
-        return self.free + parts.latency_s
+        link = NODE if request.group == NODE and self.network.within is not None else ""
+        self.free[link] = max(self.now, self.free[link]) + busy
+        return self.free[link] + parts.latency_s
 
     def one_by_one(self, requests: Sequence[Request]) -> None:
         """Collectives that are waited for at once."""
