@@ -119,15 +119,7 @@ def advise(
 def network_of(question: Question, backend: Backend) -> Network:
     """The network that a question is about."""
     crowd = 1.0 if question.cores is None else max(1.0, question.workers / question.cores)
-    flat = Network(
-        question.rate_bps,
-        question.delay_s,
-        backend.prices,
-        backend.efficiency,
-        backend.mix,
-        crowd,
-        backend.delayed,
-    )
+    flat = backend.network(question.rate_bps, question.delay_s, crowd)
     if question.node_size == 1:
         return flat
     within = replace(flat, rate_bps=question.node_rate_bps, delay_s=0.0)

@@ -22,6 +22,7 @@ TOLERANCE: Final = 0.1
 FEWEST: Final = 8
 """Exchanges that a fit needs of a collective."""
 _START: Final = {"start": 50e-6, "round": 100e-6, "host": 1e-9}
+_BURST: Final = 8192.0
 
 
 class FitError(ValueError):
@@ -61,15 +62,13 @@ class _Problem:
         self.backend_name = str(rows[0]["backend"])
         sizes = [int(number(row, "world_size")) for row in rows]
         forms = [FORMS[OF_PROBE[str(row["what"])]] for row in rows]
+        each = list(zip(forms, sizes, rows, strict=True))
         self._which = np.array([names.index(str(row["what"])) for row in rows])
-        self._rounds = np.array([form.rounds(n) for form, n in zip(forms, sizes, strict=True)])
-        self._sent = np.array(
-            [form.sent(n) * number(row, "bytes") for form, n, row in zip(forms, sizes, rows, strict=True)]
-        )
-        self._wire = (
-            np.array([0.0 if row["rate_mbit"] is None else 8e-6 / number(row, "rate_mbit") for row in rows])
-            * self._sent
-        )
+        self._rounds = np.array([form.rounds(n) for form, n, _ in each])
+        self._sent = np.array([form.sent(n) * number(row, "bytes") for form, n, row in each])
+        self._carried = self._sent * np.array([form.times(n) for form, n, _ in each])
+        rates = [math.inf if row["rate_mbit"] is None else 1e6 * number(row, "rate_mbit") for row in rows]
+        self._byte_s = 8 / np.array(rates)
         self._delay = np.array([1e-3 * number(row, "delay_ms") for row in rows])
         self._crowd = np.array([1.0 if own_machines else max(1.0, n / cores) for n in sizes])
         self._seconds = np.array([number(row, "seconds") for row in rows])
@@ -77,7 +76,7 @@ class _Problem:
     def start(self) -> Any:
         """Where the search begins."""
         each = [math.log(_START[part]) for _ in self.names for part in ("start", "round", "host")]
-        return np.array([*each, 3.0, math.log(1.5), 0.0])
+        return np.array([*each, 3.0, 0.0, math.log(_BURST)])
 
     def backend(self, x: Any) -> Backend:
         """The parameters by name."""
@@ -85,22 +84,18 @@ class _Problem:
         return Backend(
             self.backend_name,
             {name: Price(*map(float, row)) for name, row in zip(self.names, prices, strict=True)},
-            float(shared[0]),
-            float(shared[1]),
-            float(shared[2]),
-            self.cores,
+            *(float(value) for value in shared),
+            cores=self.cores,
         )
 
     def residuals(self, x: Any) -> Any:
         """Logarithm of predicted over measured seconds; the arithmetic of `Network.seconds`, for all rows at once."""
-        prices, (efficiency, mix, delayed) = self._values(x)
+        prices, (efficiency, delayed, burst) = self._values(x)
         start, each, host = prices[self._which].T
         latency = start * self._crowd + self._rounds * (each * self._crowd + delayed * self._delay)
-        wire, work = self._wire / efficiency, self._crowd * host * self._sent
-        largest = np.maximum(wire, work)
-        carried = largest * ((wire / largest) ** mix + (work / largest) ** mix) ** (1 / mix)
-        return np.log((latency + carried) / self._seconds)
+        wire = np.maximum(0.0, self._carried - burst) * self._byte_s / efficiency
+        return np.log((latency + np.maximum(wire, self._crowd * host * self._sent)) / self._seconds)
 
     def _values(self, x: Any) -> tuple[Any, Any]:
-        odds, mix, delayed = x[-3:]
-        return np.exp(x[:-3]).reshape(-1, 3), (1 / (1 + np.exp(-odds)), np.exp(mix), np.exp(delayed))
+        odds, delayed, burst = x[-3:]
+        return np.exp(x[:-3]).reshape(-1, 3), (1 / (1 + np.exp(-odds)), np.exp(delayed), np.exp(burst))

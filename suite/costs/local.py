@@ -36,12 +36,29 @@ def known_local(case: Case, setting: Setting, samples: Sequence[Sample], cores: 
 
 def same_place(case: Case, setting: Setting, samples: Sequence[Sample]) -> Local | None:
     """The same model and workers, over any other link."""
-    return middle([
-        other for other in samples
-        if other.case.case_id == case.case_id
-        and (other.setting.workload, other.setting.world_size) == (setting.workload, setting.world_size)
-        and other.setting.link != setting.link
-    ])  # fmt: skip
+    return middle(
+        [
+            other
+            for other in samples
+            if other.case.case_id == case.case_id
+            and (other.setting.workload, other.setting.world_size) == (setting.workload, setting.world_size)
+            and other.setting.link != setting.link
+        ]
+    )
+
+
+def measured_local(sample: Sample, samples: Sequence[Sample]) -> Local:
+    """Of a sample's own case: over the other links of its session; of a session with one link its own blocks without messages,
+    which say nothing of the link either.
+    """
+    alike = [
+        other
+        for other in samples
+        if other.session == sample.session
+        and other.case.case_id == sample.case.case_id
+        and other is not sample
+    ]
+    return middle(alike) or middle([sample]) or Local(sample.null_s)
 
 
 def other_size(case: Case, setting: Setting, samples: Sequence[Sample], cores: int) -> Local | None:

@@ -46,7 +46,7 @@ class Measured:
             form = FORMS[OF_PROBE[what]]
             slower = _seconds_a_byte(small, large) - 8 / self.rate_bps
             prices[what] = Price(0.0, small.median_s / form.rounds(self.world_size), slower)
-        return replace(fitted, prices=prices, efficiency=1.0, mix=1.0)
+        return replace(fitted, prices=prices, efficiency=1.0, burst=0.0)
 
 
 def _seconds_a_byte(small: Measurement, large: Measurement) -> float:

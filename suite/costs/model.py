@@ -9,16 +9,21 @@ from typing import Any, Final
 import numpy as np
 from scipy.optimize import least_squares
 
+from reference_impls.collectives import AllGather, AllReduce, AllToAll, SendRecv
 from suite.analysis.tables import Row
 from suite.costs.fit import TOLERANCE, fit_backend
-from suite.costs.local import same_place
+from suite.costs.local import measured_local
 from suite.costs.network import Backend
 from suite.costs.recipe import RecipeError
 from suite.costs.samples import Sample, Setting, recipe_for
 from suite.costs.timeline import Local, Overlap, unit_seconds
 from suite.timing.case import Case
 
-START: Final = Overlap(0.5, 6.0)
+STALLING: Final = (AllReduce.name, AllGather.name, AllToAll.name, SendRecv.name)
+START: Final = (0.5, 6.0, *(2.0 for _ in STALLING))
+"""Where the search begins: forward, sharpness, stalls in milliseconds, so that all are numbers of about one."""
+LOW: Final = (0.05, 1.0, *(0.0 for _ in STALLING))
+HIGH: Final = (1.0, 20.0, *(50.0 for _ in STALLING))
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class Model:
 
 
 def fit_model(calibration: Sequence[Row], samples: Sequence[Sample], cores: int) -> Model:
-    """Prices from exchanges alone; the overlap, two numbers, from whole steps. Raises `FitError`."""
+    """Prices from exchanges alone; the overlap, six numbers, from whole steps. Raises `FitError`."""
     backend = fit_backend(calibration, cores).backend
     return Model(backend, fit_overlap(backend, samples))
 
@@ -45,7 +50,7 @@ def fit_overlap(backend: Backend, samples: Sequence[Sample]) -> Overlap:
     """Least squares of the logarithms, as for the prices; without samples where the search begins."""
     used = []
     for sample in samples:
-        local = same_place(sample.case, sample.setting, samples)
+        local = measured_local(sample, samples)
         if local is None:
             continue
         try:
@@ -55,19 +60,24 @@ def fit_overlap(backend: Backend, samples: Sequence[Sample]) -> Overlap:
             continue
         used.append((recipe, local, backend.on(setting.link), sample.step_s * sample.case.unit_steps))
     if not used:
-        return START
+        return _overlap(START)
 
     def residuals(x: Any) -> Any:
-        overlap = Overlap(float(x[0]), float(x[1]))
+        overlap = _overlap(x)
         return np.array(
             [np.log(unit_seconds(recipe, local, at, overlap) / took) for recipe, local, at, took in used]
         )
 
     found = least_squares(
-        residuals, [START.forward, START.sharpness], bounds=([0.05, 1.0], [1.0, 20.0]), loss="soft_l1",
-        f_scale=TOLERANCE, diff_step=1e-3,
-    )  # fmt: skip
-    return Overlap(float(found.x[0]), float(found.x[1]))
+        residuals, START, bounds=(LOW, HIGH), loss="soft_l1", f_scale=TOLERANCE, diff_step=1e-3
+    )
+    return _overlap(found.x)
+
+
+def _overlap(x: Any) -> Overlap:
+    """The parameters by name."""
+    stalls = {name: 1e-3 * float(ms) for name, ms in zip(STALLING, x[2:], strict=True)}
+    return Overlap(float(x[0]), float(x[1]), stalls)
 
 
 def price_rows(model: Model) -> list[Row]:
@@ -75,10 +85,14 @@ def price_rows(model: Model) -> list[Row]:
     backend, overlap = model.backend, model.overlap
     shared = {
         "efficiency of the wire": (backend.efficiency, "of its rate"),
-        "norm of wire and host work": (backend.mix, "p"),
         "delays a round": (backend.delayed, "one-way delays"),
+        "burst of a shaped wire": (backend.burst, "bytes"),
         "computing before the first bucket": (overlap.forward, "of forward and backward"),
         "norm of waiting and all work": (overlap.sharpness, "p"),
+        **{
+            f"wait of {name} for a shared processor": (1e3 * stall, "ms, a further rank on it")
+            for name, stall in overlap.stall_s.items()
+        },
     }
     each = {
         f"{name}: {what}": (value, unit)

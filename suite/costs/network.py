@@ -1,11 +1,11 @@
 """Seconds of a collective on a link: rounds of latency, bytes over the wire, work of the processors. alpha-beta-gamma.
 
-    seconds = start + rounds(n) x (round + delay) + | bytes over the wire, work of the host |
+    seconds = start + rounds(n) x (round + delay) + max(bytes over the wire, work of the host)
 
 Rounds and bytes are those of the algorithm that the backend uses (`FORMS`); `start`, `round`, the share of a link that TCP
 reaches and the host's seconds a byte are fitted to what was measured (`suite.costs.fit`). Wire and host work at the same time,
-on different pieces: |x, y| is the p-norm of both, between their sum (p = 1) and the larger one. Where ranks share processors,
-their host's seconds are multiplied by how many share one (*crowd*).
+on different pieces, so the slower one counts. Where ranks share processors, their host's seconds are multiplied by how many
+share one (*crowd*).
 """
 
 from __future__ import annotations
@@ -32,13 +32,19 @@ from suite.links.probe import (
 @dataclass(frozen=True)
 class Form:
     """An algorithm for a collective on n ranks. rounds: messages one after another. sent: bytes over the busiest rank's
-    wire, in one direction, for each byte of the buffer. ring: neighbours alone talk, so that of a node's ranks only one sends to
-    another node; else all of them do, over the one wire of their node.
+    wire, in one direction, for each byte of the buffer. ring: neighbours alone talk, so that of a node's ranks only one sends
+    to another node; else all of them do, over the one wire of their node. turns: a rank sends and receives whole messages;
+    where both are with the same rank, gloo's one connection carries them one after the other.
     """
 
     rounds: Callable[[int], float]
     sent: Callable[[int], float]
     ring: bool = False
+    turns: bool = False
+
+    def times(self, n: int, mutual: bool = False) -> float:
+        """How often the wire is busy with a byte. mutual: a rank receives from the rank that it sends to, as of two it does."""
+        return 2.0 if self.turns and (mutual or n == 2) else 1.0
 
     def through_a_node(self, n: int, node_size: int) -> float:
         """Bytes out of a node over those that a rank sends, where nodes of so many ranks share a wire."""
@@ -57,10 +63,10 @@ FORMS: Final[Mapping[str, Form]] = MappingProxyType(
         "tree all-reduce": Form(lambda n: 2 * _log2(n), lambda n: 2 * _log2(n)),
         "halving-doubling all-reduce": Form(lambda n: 2 * _log2(n), lambda n: 2 * (n - 1) / n),
         "ring all-gather": Form(lambda n: float(n - 1), lambda n: float(n - 1), ring=True),
-        "pairwise all-to-all": Form(lambda n: 1.0, lambda n: (n - 1) / n),
+        "pairwise all-to-all": Form(lambda n: 1.0, lambda n: (n - 1) / n, turns=True),
         "two-phase": Form(lambda n: float(n), lambda n: 2 * (n - 1) / n),
         "parameter server": Form(lambda n: 2.0, lambda n: float(n)),
-        "send-recv": Form(lambda n: 1.0, lambda n: 1.0),
+        "send-recv": Form(lambda n: 1.0, lambda n: 1.0, turns=True),
     }
 )
 """Name -> algorithm. The buffer is what a rank hands over: the whole vector, in a gather its own part, in an all-to-all
@@ -107,7 +113,8 @@ class Price:
 
 @dataclass(frozen=True)
 class Network:
-    """A link with the prices of its backend. efficiency: share of the rate that payload reaches. mix: the p above.
+    """A link with the prices of its backend. efficiency: share of the rate that payload reaches. delayed: delays a round, more
+    than one where a round waits for acknowledgements. burst: bytes that a shaped wire lets through at once.
 
     crowd: ranks that share a processor, at least 1. node_size: ranks a node, which share the wire between nodes; within: the
     network inside of a node, where it is another.
@@ -117,10 +124,9 @@ class Network:
     delay_s: float
     prices: Mapping[str, Price]
     efficiency: float = 0.949
-    mix: float = 1.0
-    crowd: float = 1.0
     delayed: float = 1.0
-    """Delays a round: more than one where a round waits for acknowledgements."""
+    burst: float = 0.0
+    crowd: float = 1.0
     node_size: int = 1
     within: Network | None = None
 
@@ -128,28 +134,32 @@ class Network:
         """What a request takes, in its group: all ranks, those of a node, or one of every node, as many at a time as a node
         has ranks."""
         if request.group == NODE and self.within is not None:
-            return self.within.parts(measured_as(request), request.ranks, request.nbytes)
-        parts = self.parts(measured_as(request), request.ranks, request.nbytes)
+            return self.within.parts(measured_as(request), request.ranks, request.nbytes, request.mutual)
+        parts = self.parts(measured_as(request), request.ranks, request.nbytes, request.mutual)
         if request.group == CROSS:
             return replace(parts, wire_s=self.node_size * parts.wire_s)
         share = FORMS[OF_PROBE[measured_as(request)]].through_a_node(request.ranks, self.node_size)
         return replace(parts, wire_s=share * parts.wire_s)
 
-    def parts(self, what: str, n: int, nbytes: float) -> Parts:
-        """What a collective of `nbytes` on n ranks with a wire each takes. Raises KeyError for one that has no price."""
+    def parts(self, what: str, n: int, nbytes: float, mutual: bool = False) -> Parts:
+        """What a collective of `nbytes` on n ranks with a wire each takes. Raises KeyError for one that has no price.
+
+        mutual: as in `Form.times`.
+        """
         form, price = FORMS[OF_PROBE[what]], self.prices[what]
         sent = form.sent(n) * nbytes
+        carried = sent * form.times(n, mutual)
         return Parts(
             latency_s=price.start_s * self.crowd
             + form.rounds(n) * (price.round_s * self.crowd + self.delayed * self.delay_s),
-            wire_s=8 * sent / (self.rate_bps * self.efficiency),
+            wire_s=8 * max(0.0, carried - self.burst) / (self.rate_bps * self.efficiency),
             host_s=self.crowd * price.host_s * sent,
         )
 
     def seconds(self, what: str, n: int, nbytes: float) -> float:
         """The whole of it, alone on the link."""
         parts = self.parts(what, n, nbytes)
-        return parts.latency_s + mixed(parts.wire_s, parts.host_s, self.mix)
+        return parts.latency_s + parts.busy_s
 
 
 @dataclass(frozen=True)
@@ -160,11 +170,10 @@ class Parts:
     wire_s: float
     host_s: float
 
-
-def mixed(x: float, y: float, p: float) -> float:
-    """The p-norm of two numbers that are not negative."""
-    largest = max(x, y)
-    return largest * ((x / largest) ** p + (y / largest) ** p) ** (1 / p) if largest > 0 else 0.0
+    @property
+    def busy_s(self) -> float:
+        """How long it keeps others from the link."""
+        return max(self.wire_s, self.host_s)
 
 
 @dataclass(frozen=True)
@@ -174,13 +183,15 @@ class Backend:
     name: str
     prices: Mapping[str, Price]
     efficiency: float
-    mix: float
     delayed: float
+    burst: float
     cores: int
 
     def on(self, link: Link, *, own_machines: bool = False) -> Network:
         """The network of a link between workers that share this machine's cores, or have machines of their own."""
         crowd = 1.0 if own_machines else max(1.0, link.workers / self.cores)
-        return Network(
-            link.rate_bps, link.delay_s, self.prices, self.efficiency, self.mix, crowd, self.delayed
-        )
+        return self.network(link.rate_bps, link.delay_s, crowd)
+
+    def network(self, rate_bps: float, delay_s: float, crowd: float) -> Network:
+        """The network of a rate and a delay, `crowd` ranks to a processor."""
+        return Network(rate_bps, delay_s, self.prices, self.efficiency, self.delayed, self.burst, crowd)

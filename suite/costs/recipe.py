@@ -40,7 +40,7 @@ class RecipeError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Request:
     """A collective as one rank asks for it. ranks: in its group. nbytes: of the buffer that is handed over. group: world, node or
-    cross."""
+    cross. mutual: a message goes to the rank from which one comes."""
 
     collective: str
     stage: str
@@ -48,6 +48,7 @@ class Request:
     nbytes: float
     dtype: str
     group: str = "world"
+    mutual: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +187,9 @@ class _Book:
         if ranks > 1:
             nbytes = request.buffer.numel() * request.buffer.element_size()
             dtype = str(request.buffer.dtype).removeprefix("torch.")
-            name = SendRecv.name if isinstance(request, SendRecv) else request.name
+            mutual = isinstance(request, SendRecv) and request.to is not None and request.to == request.source
             self._written.setdefault(self.place, []).append(
-                Request(name, request.stage, ranks, nbytes, dtype, request.group)
+                Request(request.name, request.stage, ranks, nbytes, dtype, request.group, mutual)
             )
         return [answer(request, ranks)]
 

@@ -1,9 +1,7 @@
 """What sessions measured, as samples that the model can be held against: a case on a link, its step and its parts.
 
 From the tables in results/tables/v1 alone, so that a clone of the project has all of it; what a case's options are is
-worked out anew from the session's file. The *local* seconds of a sample, those of its step when nothing is sent, are never
-its own: they come from the same case over the other links of the session, so that nothing that was measured over a link
-helps to predict it.
+worked out anew from the session's file.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 In each fold everything measured under the value left out is taken away, from the sessions and from the calibration alike, the
 backend is fitted to the rest, and the steps left out are predicted. Local seconds (computing, encoding, decoding, without
-messages) are an input of the model, as `advise` takes them from its user; where a number of workers or a model is
+messages) are an input of the model, as `advise` takes them from its user: those of the case's own session, over its other links
+where it has some. Where a number of workers or a model is
 left out they are worked out from the others too:
 
 - another number of workers: the same case's local seconds times the ratio of how many ranks share a core;
@@ -19,7 +20,7 @@ from typing import Final
 
 from suite.analysis.tables import Row, number
 from suite.costs.fit import FitError
-from suite.costs.local import other_model, other_size, same_place
+from suite.costs.local import measured_local, other_model, other_size
 from suite.costs.model import fit_model
 from suite.costs.recipe import RecipeError
 from suite.costs.samples import Sample
@@ -96,7 +97,7 @@ def _local(
         return other_size(case, setting, rest, cores)
     if column == "model":
         return other_model(case, setting, everything, rest)
-    return same_place(case, setting, everything if column == "method" else rest)
+    return measured_local(sample, everything)
 
 
 def summary(scored: Sequence[Scored]) -> list[Row]:

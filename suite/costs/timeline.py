@@ -12,10 +12,10 @@ takes time from computing: no step is shorter than all the work in it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from suite.costs.network import NODE, Network, mixed
+from suite.costs.network import NODE, Network
 from suite.costs.recipe import Bucket, Recipe, Request, Step
 
 
@@ -25,11 +25,13 @@ class Overlap:
 
     forward: share of forward and backward that is over before a first gradient is complete, on the last rank to come so far: a
     third if all ranks kept step, more where they share processors and come one after another. sharpness: p of the norm of
-    what a rank takes and of all the work there is: a step near both is a little longer than either.
+    what a rank takes and of all the work there is: a step near both is a little longer than either. stall_s: collective -> what
+    it waits for processors that compute meanwhile, for every rank beyond the first that shares one.
     """
 
     forward: float = 1 / 3
     sharpness: float = 8.0
+    stall_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,12 @@ def step_seconds(step: Step, local: Local, network: Network, overlap: Overlap) -
         return played
     worked = local.total_s + sum(_host(request, network) for request in step.requests())
     return mixed(played, worked, overlap.sharpness)
+
+
+def mixed(x: float, y: float, p: float) -> float:
+    """The p-norm of two numbers that are not negative: between their sum (p = 1) and the larger one."""
+    largest = max(x, y)
+    return largest * ((x / largest) ** p + (y / largest) ** p) ** (1 / p) if largest > 0 else 0.0
 
 
 def _host(request: Request, network: Network) -> float:
@@ -133,10 +141,10 @@ class _Play:
     def launch(self, request: Request) -> float:
         """When it will have arrived."""
         parts = self.network.of(request)
-        busy = mixed(parts.wire_s, parts.host_s, self.network.mix)
         link = NODE if request.group == NODE and self.network.within is not None else ""
-        self.free[link] = max(self.now, self.free[link]) + busy
-        return self.free[link] + parts.latency_s
+        self.free[link] = max(self.now, self.free[link]) + parts.busy_s
+        stall = (self.network.crowd - 1) * self.overlap.stall_s.get(request.collective, 0.0)
+        return self.free[link] + parts.latency_s + stall
 
     def one_by_one(self, requests: Sequence[Request]) -> None:
         """Collectives that are waited for at once."""

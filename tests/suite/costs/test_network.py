@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from suite.costs.network import FORMS, Backend, Network, Price, mixed
+from suite.costs.network import FORMS, Backend, Network, Price
 from suite.costs.recipe import Request
 from suite.links.link import Link
 
@@ -35,11 +35,11 @@ def test_forms(form: str, n: int, rounds: float, sent: float) -> None:
 
 
 def test_seconds_by_hand() -> None:
-    network = Network(8e6, 0.01, PRICES, efficiency=1.0, mix=1.0)
-    # 1 MB in a ring of 4: 1.5 MB at 1 MB/s, 1.5 MB of work at 2 ns, six rounds of 10.1 ms, 1 ms to start
-    assert network.seconds("all-reduce fp32", 4, 1e6) == pytest.approx(1.5 + 0.003 + 6 * 0.0101 + 1e-3)
-    crowded = Network(8e6, 0.01, PRICES, efficiency=1.0, mix=1.0, crowd=2.0)
-    assert crowded.seconds("all-gather", 4, 1e6) == pytest.approx(3.0 + 0.012 + 3 * (2e-4 + 0.01) + 2e-3)
+    network = Network(8e6, 0.01, PRICES, efficiency=1.0)
+    # 1 MB in a ring of 4: 1.5 MB at 1 MB/s, six rounds of 10.1 ms, 1 ms to start
+    assert network.seconds("all-reduce fp32", 4, 1e6) == pytest.approx(1.5 + 6 * 0.0101 + 1e-3)
+    crowded = Network(8e6, 0.01, PRICES, efficiency=1.0, crowd=2.0, delayed=1.5, burst=1e6)
+    assert crowded.seconds("all-gather", 4, 1e6) == pytest.approx(2.0 + 3 * (2e-4 + 0.015) + 2e-3)
 
 
 def test_an_unshaped_link_costs_work_alone() -> None:
@@ -47,15 +47,18 @@ def test_an_unshaped_link_costs_work_alone() -> None:
     assert network.seconds("all-to-all", 4, 1e9) == pytest.approx(0.75e9 * 2e-9 + 1e-3 + 1e-4)
 
 
-def test_a_norm_lies_between_the_larger_and_the_sum() -> None:
-    assert mixed(3.0, 4.0, 1.0) == pytest.approx(7.0)
-    assert mixed(3.0, 4.0, 2.0) == pytest.approx(5.0)
-    assert mixed(3.0, 4.0, 50.0) == pytest.approx(4.0, rel=1e-6)
-    assert mixed(0.0, 0.0, 2.0) == 0.0
+def test_one_connection_carries_whole_messages_in_turns() -> None:
+    network = Network(8e6, 0.0, {name: Price(0.0, 0.0, 0.0) for name in PRICES}, efficiency=1.0)
+    assert network.seconds("send-recv", 4, 1e6) == pytest.approx(1.0)
+    assert network.seconds("send-recv", 2, 1e6) == pytest.approx(2.0)
+    assert network.seconds("all-to-all", 2, 1e6) == pytest.approx(1.0)  # half of it, twice
+    assert network.seconds("all-reduce fp32", 2, 1e6) == pytest.approx(1.0)  # in pieces: both ways at once
+    mutual = Request("send-recv", "x", 4, 1e6, "uint8", mutual=True)
+    assert network.of(mutual).wire_s == pytest.approx(2.0)
 
 
 def test_workers_with_machines_of_their_own_share_no_processor() -> None:
-    backend = Backend("gloo", PRICES, 0.95, 1.0, 1.0, cores=2)
+    backend = Backend("gloo", PRICES, 0.95, 1.0, 0.0, cores=2)
     assert backend.on(Link(8, 1e9)).crowd == 4
     assert backend.on(Link(2, 1e9)).crowd == 1
     assert backend.on(Link(8, 1e9), own_machines=True).crowd == 1

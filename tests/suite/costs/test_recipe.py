@@ -107,3 +107,14 @@ def test_a_stand_in_has_as_many_parameters(parameters: float) -> None:
 def test_a_model_has_parameters() -> None:
     with pytest.raises(RecipeError, match="at least 1"):
         transformer_shapes(float("nan"))
+
+
+def test_halving_and_doubling_talk_with_one_rank_both_ways_and_a_tree_does_not() -> None:
+    recipe = recipe_of(_steady("global-qsgd", {"dithering": "exponential"}, "step"), SHAPES, 4)
+    sent = [request for request in recipe.steps[0].requests() if request.collective == "send-recv"]
+    assert sent
+    assert all(request.mutual for request in sent)
+    recipe = recipe_of(_steady("global-qsgd", {"dithering": "exponential"}, "step"), SHAPES, 3)
+    sent = [request for request in recipe.steps[0].requests() if request.collective == "send-recv"]
+    assert sent
+    assert not any(request.mutual for request in sent)

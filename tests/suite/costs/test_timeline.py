@@ -6,7 +6,7 @@ import pytest
 
 from suite.costs.network import Network, Price
 from suite.costs.recipe import Bucket, Recipe, Request, Step
-from suite.costs.timeline import Local, Overlap, step_seconds, unit_seconds
+from suite.costs.timeline import Local, Overlap, mixed, step_seconds, unit_seconds
 
 FREE = {name: Price(0.0, 0.0, 0.0) for name in ("all-reduce fp32", "all-gather", "all-to-all", "send-recv")}
 OVERLAP = Overlap(forward=0.25, sharpness=8.0)
@@ -57,7 +57,7 @@ def test_what_follows_the_update_is_waited_for() -> None:
 def test_shared_processors_do_all_the_work_there_is() -> None:
     prices = {name: Price(0.0, 0.0, 1.0) for name in FREE}
     step = _step((_reduce(3.0),), (_reduce(3.0),))
-    crowded = Network(float("inf"), 0.0, prices, efficiency=1.0, crowd=2.0, mix=1.0)
+    crowded = Network(float("inf"), 0.0, prices, efficiency=1.0, crowd=2.0)
     # two messages of 3 bytes sent by each of 2 ranks, 1 s a byte and rank, two ranks a core: 12 s of work beside 4
     assert step_seconds(step, Local(4.0), crowded, Overlap(0.25, 50.0)) == pytest.approx(16.0, rel=0.02)
 
@@ -65,3 +65,18 @@ def test_shared_processors_do_all_the_work_there_is() -> None:
 def test_a_round_is_the_sum_of_its_steps() -> None:
     local, recipe = Local(4.0), Recipe((_step(()), _step((), after=(_reduce(2.0),))))
     assert unit_seconds(recipe, local, _network(), OVERLAP) == pytest.approx(4.0 + 6.0)
+
+
+def test_a_collective_waits_for_processors_that_others_use() -> None:
+    stalled = Overlap(0.25, 50.0, {"all-reduce": 0.5})
+    alone, crowded = _network(), _network(crowd=3.0)
+    step = _step((_reduce(1.0),))
+    assert step_seconds(step, Local(4.0), alone, stalled) == pytest.approx(5.0)
+    assert step_seconds(step, Local(4.0), crowded, stalled) == pytest.approx(5.0 + 2 * 0.5, rel=1e-6)
+
+
+def test_a_norm_lies_between_the_larger_and_the_sum() -> None:
+    assert mixed(3.0, 4.0, 1.0) == pytest.approx(7.0)
+    assert mixed(3.0, 4.0, 2.0) == pytest.approx(5.0)
+    assert mixed(3.0, 4.0, 50.0) == pytest.approx(4.0, rel=1e-6)
+    assert mixed(0.0, 0.0, 2.0) == 0.0
