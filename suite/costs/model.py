@@ -21,8 +21,8 @@ from suite.timing.case import Case
 
 STALLING: Final = (AllReduce.name, AllGather.name, AllToAll.name, SendRecv.name)
 START: Final = (0.5, 6.0, *(2.0 for _ in STALLING))
-"""Where the search begins: forward, sharpness, stalls in milliseconds, so that all are numbers of about one."""
-LOW: Final = (0.05, 1.0, *(0.0 for _ in STALLING))
+"""Where the search begins: late, sharpness, stalls in milliseconds, so that all are numbers of about one."""
+LOW: Final = (0.0, 1.0, *(0.0 for _ in STALLING))
 HIGH: Final = (1.0, 20.0, *(50.0 for _ in STALLING))
 
 
@@ -87,7 +87,7 @@ def price_rows(model: Model) -> list[Row]:
         "efficiency of the wire": (backend.efficiency, "of its rate"),
         "delays a round": (backend.delayed, "one-way delays"),
         "burst of a shaped wire": (backend.burst, "bytes"),
-        "computing before the first bucket": (overlap.forward, "of forward and backward"),
+        "backward before the last rank's first bucket": (overlap.late, "of it, times 1 - 1 / crowd"),
         "norm of waiting and all work": (overlap.sharpness, "p"),
         **{
             f"wait of {name} for a shared processor": (1e3 * stall, "ms, a further rank on it")

@@ -14,22 +14,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from suite.costs.network import NODE, Network
 from suite.costs.recipe import Bucket, Recipe, Request, Step
+
+FORWARD: Final = 1 / 3
+"""Of forward and backward together; backward multiplies matrices twice as often."""
 
 
 @dataclass(frozen=True)
 class Overlap:
     """How computing and sending overlap; fitted to sessions (`suite.costs.fit`).
 
-    forward: share of forward and backward that is over before a first gradient is complete, on the last rank to come so far: a
-    third if all ranks kept step, more where they share processors and come one after another. sharpness: p of the norm of
-    what a rank takes and of all the work there is: a step near both is a little longer than either. stall_s: collective -> what
-    it waits for processors that compute meanwhile, for every rank beyond the first that shares one.
+    late: where ranks share processors they do not keep step, and a collective waits for the last: this share of backward, times
+    1 - 1 / crowd, is over before the last rank's first gradient is complete. sharpness: p of the norm of what a rank takes and of
+    all the work there is: a step near both is a little longer than either. stall_s: collective -> what it waits for processors
+    that compute meanwhile, for every rank beyond the first that shares one.
     """
 
-    forward: float = 1 / 3
+    late: float = 0.0
     sharpness: float = 8.0
     stall_s: Mapping[str, float] = field(default_factory=dict)
 
@@ -103,8 +107,10 @@ class _Play:
     def play(self, step: Step) -> float:
         """The whole step."""
         self.one_by_one(step.plan)
-        self.now += self.overlap.forward * self.local.compute_s
-        backward = (1 - self.overlap.forward) * self.local.compute_s
+        late = self.overlap.late * (1 - 1 / self.network.crowd)
+        before = FORWARD + (1 - FORWARD) * late
+        self.now += before * self.local.compute_s
+        backward = (1 - before) * self.local.compute_s
         flights: list[_Flight] = []
         for bucket in step.buckets:
             self.now += backward * bucket.share
