@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -92,6 +92,8 @@ _REDUCED: Final = {
 }  # fmt: skip
 
 
+ELEMENT: Final = 4
+"""Bytes of an element, of which a piece in a ring has at least one."""
 NODE: Final = "node"
 CROSS: Final = "cross"
 """Groups of ranks within a node, and of the same place in every node (`reference_impls.drivers.groups`)."""
@@ -129,10 +131,17 @@ class Network:
     crowd: float = 1.0
     node_size: int = 1
     within: Network | None = None
+    _known: dict[Request, Parts] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def of(self, request: Request) -> Parts:
         """What a request takes, in its group: all ranks, those of a node, or one of every node, as many at a time as a node
         has ranks."""
+        found = self._known.get(request)
+        if found is None:
+            found = self._known[request] = self._of(request)
+        return found
+
+    def _of(self, request: Request) -> Parts:
         if request.group == NODE and self.within is not None:
             return self.within.parts(measured_as(request), request.ranks, request.nbytes, request.mutual)
         parts = self.parts(measured_as(request), request.ranks, request.nbytes, request.mutual)
@@ -149,11 +158,12 @@ class Network:
         form, price = FORMS[OF_PROBE[what]], self.prices[what]
         sent = form.sent(n) * nbytes
         carried = sent * form.times(n, mutual)
+        handled = self.crowd * (price.start_s + form.rounds(n) * price.round_s)
         return Parts(
-            latency_s=price.start_s * self.crowd
-            + form.rounds(n) * (price.round_s * self.crowd + self.delayed * self.delay_s),
+            latency_s=handled + form.rounds(n) * self.delayed * self.delay_s,
             wire_s=8 * max(0.0, carried - self.burst) / (self.rate_bps * self.efficiency),
             host_s=self.crowd * price.host_s * sent,
+            handled_s=handled * min(1.0, nbytes / (ELEMENT * n)) if form.ring else handled,
         )
 
     def seconds(self, what: str, n: int, nbytes: float) -> float:
@@ -164,11 +174,18 @@ class Network:
 
 @dataclass(frozen=True)
 class Parts:
-    """Of one collective: seconds of latency, on the wire, and of the processors."""
+    """Of one collective: seconds of latency, on the wire, and of the processors, for its bytes and for its messages: of a ring
+    of very few elements most pieces are empty, and nobody handles them."""
 
     latency_s: float
     wire_s: float
     host_s: float
+    handled_s: float
+
+    @property
+    def worked_s(self) -> float:
+        """All that the processors do for it."""
+        return self.host_s + self.handled_s
 
     @property
     def busy_s(self) -> float:

@@ -6,8 +6,8 @@ that have another one to launch are moved on, waiting for the one under way; aft
 rounds and decoded; update; what follows the update, one after another. Collectives share the link in the order of their
 launches; the latency of one passes while another is on the wire.
 
-That is the step of a rank with a processor for its messages. Where ranks share processors the kernel's and the backend's work
-takes time from computing: no step is shorter than all the work in it.
+That is the step of a rank with a processor for its messages. Where ranks share processors the kernel's and the backend's work,
+for every byte and every message, takes time from computing: no step is shorter than all the work in it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def step_seconds(step: Step, local: Local, network: Network, overlap: Overlap) -
     played = _Play(network, local, overlap).play(step)
     if network.crowd <= 1:
         return played
-    worked = local.total_s + sum(_host(request, network) for request in step.requests())
+    worked = local.total_s + sum(network.of(request).worked_s for request in step.requests())
     return mixed(played, worked, overlap.sharpness)
 
 
@@ -77,10 +77,6 @@ def mixed(x: float, y: float, p: float) -> float:
     """The p-norm of two numbers that are not negative: between their sum (p = 1) and the larger one."""
     largest = max(x, y)
     return largest * ((x / largest) ** p + (y / largest) ** p) ** (1 / p) if largest > 0 else 0.0
-
-
-def _host(request: Request, network: Network) -> float:
-    return network.of(request).host_s
 
 
 @dataclass

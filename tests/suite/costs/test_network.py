@@ -77,3 +77,10 @@ def test_a_node_s_ranks_share_its_wire() -> None:
     assert seconds("all-to-all", "world", 8) == pytest.approx(7 / 8 * 4 * 4 / 7)
     assert seconds("all-reduce", "node", 4) == pytest.approx(1.5 / 100)
     assert seconds("all-reduce", "cross", 2) == pytest.approx(4 * 1.0)  # four at a time
+
+
+def test_processors_work_for_bytes_and_for_messages_that_are_not_empty() -> None:
+    network = Network(8e6, 0.01, PRICES, efficiency=1.0, crowd=2.0)
+    large = network.parts("all-reduce fp32", 4, 1e6)
+    assert large.worked_s == pytest.approx(2 * (2e-9 * 1.5e6 + 1e-3 + 6 * 1e-4))
+    assert network.parts("all-reduce fp32", 4, 4).handled_s == pytest.approx(large.handled_s / 4)
