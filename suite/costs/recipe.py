@@ -9,7 +9,9 @@ decide what is sent (merged sparse vectors), which random gradients stand for.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -29,6 +31,8 @@ from reference_impls.registry import Method
 LEARNING_RATE: Final = 1e-6
 LONGEST: Final = 200
 """Steps after which a kind of step that has not come is given up."""
+COMPILE: Final = "BANDWISE_COMPILE"
+"""0: codecs run eagerly (`reference_impls.compilation`)."""
 ROUND: Final = "round-"
 AVERAGE: Final = "average"
 
@@ -119,12 +123,27 @@ def recipe_of(
     size = int(kind.removeprefix(ROUND)) if kind.startswith(ROUND) else 1
     end = AVERAGE if kind.startswith(ROUND) else kind
     try:
-        found = _steps(method, shapes, n, size, end, bucket_bytes, node_size)
+        with _eagerly():
+            found = _steps(method, shapes, n, size, end, bucket_bytes, node_size)
     except (UnsupportedError, LayoutError) as error:
         raise RecipeError(f"{method.name} with {n} workers: {error}") from error
     if found is None:
         raise RecipeError(f"{method.name} took no steps of kind {kind!r} within {LONGEST}")
     return Recipe(tuple(found))
+
+
+@contextmanager
+def _eagerly() -> Iterator[None]:
+    """Sizes do not depend on how codecs are run, and compiling them takes longer than the steps."""
+    held = os.environ.get(COMPILE)
+    os.environ[COMPILE] = "0"
+    try:
+        yield
+    finally:
+        if held is None:
+            del os.environ[COMPILE]
+        else:
+            os.environ[COMPILE] = held
 
 
 def _steps(
