@@ -27,14 +27,14 @@ from reference_impls.drivers.trace import Untraced
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import LayoutError, UnsupportedError
 from reference_impls.registry import Method
+from suite.timing.case import ROUND
+from suite.timing.subject import AVERAGE
 
 LEARNING_RATE: Final = 1e-6
 LONGEST: Final = 200
 """Steps after which a kind of step that has not come is given up."""
 COMPILE: Final = "BANDWISE_COMPILE"
 """0: codecs run eagerly (`reference_impls.compilation`)."""
-ROUND: Final = "round-"
-AVERAGE: Final = "average"
 
 
 class RecipeError(ValueError):
