@@ -65,10 +65,12 @@ def speedup_lines(rows: Sequence[Row], column: str = "speedup") -> str:
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.axhline(1.0, color=COLOURS["muted"], linewidth=0.8)
+        labels: list[Label] = []
         for case in SHOWN:
             own = [row for row in rows if row["case"] == case and row[column] is not None]
             if own:
-                _line(axes, case, own, column)
+                _line(axes, case, own, column, labels)
+        _beside(axes, labels)
         _rates(axes, [number(row, "rate_mbit") for row in rows])
         _factors(axes)
         axes.set_ylabel(
@@ -80,15 +82,12 @@ def speedup_lines(rows: Sequence[Row], column: str = "speedup") -> str:
         return svg_file(figure)
 
 
-def _line(axes: Axes, case: str, rows: Sequence[Row], column: str) -> None:
+def _line(axes: Axes, case: str, rows: Sequence[Row], column: str, labels: list[Label]) -> None:
     family = _family(case.partition(":")[0])
     line = sorted((number(r, "rate_mbit"), number(r, column)) for r in rows if r["source"] == PREDICTED)
     if line:
         axes.plot(*zip(*line, strict=True), color=colour(family), linewidth=1.0)
-        axes.annotate(
-            SHOWN[case], line[0], xytext=(-4, 0), textcoords="offset points", ha="right", va="center", fontsize=6.5,
-            color=colour(family),
-        )  # fmt: skip
+        labels.append((SHOWN[case], *line[0], colour(family)))
     for row in rows:
         if row["source"] == PREDICTED:
             continue
@@ -98,6 +97,29 @@ def _line(axes: Axes, case: str, rows: Sequence[Row], column: str) -> None:
             axes.plot([at, at], ends, color=colour(family), linewidth=1.0, solid_capstyle="butt")
         axes.plot(
             at, number(row, column), mark(family), color=colour(family), markersize=4.5, markeredgewidth=0
+        )
+
+
+Label = tuple[str, float, float, str]
+"""Text, where its line begins, colour."""
+APART: Final = 1.11
+"""Least ratio of the heights of two labels on a logarithmic axis."""
+
+
+def _beside(axes: Axes, labels: Sequence[Label]) -> None:
+    """The labels to the left of their lines, moved up where they would cover each other."""
+    below = 0.0
+    for text, x, y, ink in sorted(labels, key=lambda label: (label[2], label[0])):
+        below = max(y, APART * below)
+        axes.annotate(
+            text,
+            (x, below),
+            xytext=(-4, 0),
+            textcoords="offset points",
+            ha="right",
+            va="center",
+            fontsize=6.5,
+            color=ink,
         )
 
 
@@ -210,6 +232,7 @@ def warm_up_map(rows: Sequence[Row]) -> str:
         axes.axhline(1.0, color=COLOURS["muted"], linewidth=0.8)
         predicted = [row for row in rows if row["source"] == PREDICTED]
         rates = sorted({number(row, "rate_mbit") for row in predicted})
+        labels: list[Label] = []
         for rate in [rates[i] for i in range(0, len(rates), 4)]:
             line = sorted(
                 (number(r, "warm_up"), number(r, "speedup"))
@@ -217,16 +240,8 @@ def warm_up_map(rows: Sequence[Row]) -> str:
                 if number(r, "rate_mbit") == rate
             )
             axes.plot(*zip(*line, strict=True), color=colour("adam"), linewidth=1.0)
-            axes.annotate(
-                rate_words(1e6 * float(f"{rate:.2g}")),
-                line[0],
-                xytext=(-4, 0),
-                textcoords="offset points",
-                ha="right",
-                va="center",
-                fontsize=6.5,
-                color=colour("adam"),
-            )
+            labels.append((rate_words(1e6 * float(f"{rate:.2g}")), *line[0], colour("adam")))
+        _beside(axes, labels)
         for row in rows:
             if row["source"] != PREDICTED:
                 axes.plot(

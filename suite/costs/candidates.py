@@ -32,7 +32,7 @@ WARM_UP_SHARE: Final = 0.15
 class Candidate:
     """A method with its kinds of steps. configuration: for its studies (`suite.costs.evidence`). shares: kind -> share of the
     steps of a training. a_parameter: kind -> seconds that a step computes beyond forward, backward and the plain update, by
-    parameter, on one core; `Local.compute_s` is 0. world_size: ranks with which it was timed.
+    parameter, on one core; `Local.compute_s` is 0. world_size, parameters: ranks and model with which it was timed.
     """
 
     label: str
@@ -42,6 +42,7 @@ class Candidate:
     shares: Mapping[str, float]
     a_parameter: Mapping[str, Local]
     world_size: int
+    parameters: int
 
     def method(self, kind: str) -> Method:
         """Configured to take steps of that kind."""
@@ -98,7 +99,7 @@ def _candidate(
     each = {kind: _beyond(timed, samples, cores) for kind, timed in of_kind.items()}
     if not each or any(local is None for local in each.values()):
         return None
-    timed = next(iter(of_kind.values()))
+    timed = max(next(iter(of_kind.values())), key=lambda sample: sample.setting.parameters)
     return Candidate(
         label,
         algorithm,
@@ -106,7 +107,8 @@ def _candidate(
         cases,
         _shares(list(cases)),
         {kind: local for kind, local in each.items() if local is not None},
-        timed[0].setting.world_size,
+        timed.setting.world_size,
+        timed.setting.parameters,
     )
 
 
@@ -119,9 +121,11 @@ def _shares(kinds: Sequence[str]) -> dict[str, float]:
 
 
 def _beyond(timed: Sequence[Sample], samples: Sequence[Sample], cores: int) -> Local | None:
-    """Medians over the samples; None where none has phases and a DDP beside it."""
+    """Medians over the samples of the largest model, whose fixed costs weigh least; None where none has phases and a DDP
+    beside it."""
     parts = []
-    for sample in timed:
+    largest = max((sample.setting.parameters for sample in timed if sample.local is not None), default=0)
+    for sample in (sample for sample in timed if sample.setting.parameters == largest):
         setting = sample.setting
         base = middle(
             [

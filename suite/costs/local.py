@@ -80,7 +80,8 @@ def other_size(case: Case, setting: Setting, samples: Sequence[Sample], cores: i
 def other_model(
     case: Case, setting: Setting, here: Sequence[Sample], elsewhere: Sequence[Sample]
 ) -> Local | None:
-    """Other models. here: samples among which DDP's are that tell what this model computes; elsewhere: all others."""
+    """Other models. here: samples among which DDP's are that tell what this model computes; elsewhere: all others,
+    of which the model of the nearest size counts."""
     computing = middle([
         ddp for ddp in here
         if ddp.name == DDP and (ddp.setting.workload, ddp.setting.world_size) == (setting.workload, setting.world_size)
@@ -91,14 +92,18 @@ def other_model(
     if case.role == "ddp":
         return computing
     adds = [
-        add for other in elsewhere
+        (other.setting.parameters, add) for other in elsewhere
         if other.case.case_id == case.case_id and other.setting.world_size == setting.world_size
         and other.setting.workload != setting.workload and (add := _added(other, elsewhere)) is not None
     ]  # fmt: skip
     if not adds:
         return None
+    near = min((d for d, _ in adds), key=lambda d: abs(math.log(d / setting.parameters)))
+    nearest = [add for d, add in adds if d == near]
     own = [
-        max(0.0, getattr(computing, name) + setting.parameters * median(getattr(add, name) for add in adds))
+        max(
+            0.0, getattr(computing, name) + setting.parameters * median(getattr(add, name) for add in nearest)
+        )
         for name in OWN
     ]
     return Local(computing.compute_s, *own)

@@ -95,13 +95,15 @@ def _compute_s(own: Sequence[Sample]) -> float:
 
 
 def _measured(root: Path, session: str, own: Sequence[Sample]) -> Iterator[Row]:
+    path = session_table_path(root, BOUNDS, session)
+    if not path.is_file():  # held by an earlier version
+        return
     compute = _compute_s(own)
     links = {sample.setting.link.label: sample.setting for sample in own}
-    over = {
-        (row["link"], row["case_id"]): row
-        for row in read_table(session_table_path(root, BOUNDS, session), BOUNDS)
-    }
-    for row in read_table(session_table_path(root, CASES, session), CASES):
+    over = {(row["link"], row["case_id"]): row for row in read_table(path, BOUNDS)}
+    rows = read_table(session_table_path(root, CASES, session), CASES)
+    both = {str(row["algorithm"]) for row in rows if row["role"] == DDP and row["n"]} >= set(UNCOMPRESSED)
+    for row in rows:
         setting, beside = links.get(str(row["link"])), over.get((row["link"], row["case_id"]))
         if setting is None or beside is None or row["speedup"] is None or math.isinf(setting.link.rate_bps):
             continue
@@ -109,7 +111,7 @@ def _measured(root: Path, session: str, own: Sequence[Sample]) -> Iterator[Row]:
             "workload": setting.workload, "source": session, "case": row["case"], "world_size": setting.world_size,
             "rate_mbit": setting.link.rate_bps / 1e6,
             "rho": ring_bits(setting.parameters, setting.world_size) / setting.link.rate_bps / compute,
-            "speedup": row["speedup"], "speedup_low": row["speedup_low"], "speedup_high": row["speedup_high"],
+            **{name: row[name] if both else None for name in ("speedup", "speedup_low", "speedup_high")},
             "over_fp32": _inverse(beside["over_fp32"]), "over_fp32_low": _inverse(beside["over_fp32_high"]),
             "over_fp32_high": _inverse(beside["over_fp32_low"]),
         }  # fmt: skip
