@@ -54,9 +54,11 @@ def measured_local(sample: Sample, samples: Sequence[Sample]) -> Local:
     alike = [
         other
         for other in samples
-        if other.session == sample.session
+        if other is not sample
+        and other.session == sample.session
         and other.case.case_id == sample.case.case_id
-        and other is not sample
+        and (other.setting.workload, other.setting.world_size)
+        == (sample.setting.workload, sample.setting.world_size)
     ]
     return middle(alike) or middle([sample]) or Local(sample.null_s)
 

@@ -44,8 +44,10 @@ class Measured:
         prices = {}
         for what, (small, large) in self.exchanges.items():
             form = FORMS[OF_PROBE[what]]
-            slower = _seconds_a_byte(small, large) - 8 / self.rate_bps
-            prices[what] = Price(0.0, small.median_s / form.rounds(self.world_size), slower)
+            each = small.median_s / form.rounds(self.world_size)
+            prices[what] = Price(
+                0.0, each, _seconds_a_byte(small, large)
+            )  # a host that is slower than the wire
         return replace(fitted, prices=prices, efficiency=1.0, burst=0.0)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
+from suite.costs import measured
 from suite.costs.measured import Measured, MeasureError, _exchanges, measure, place
 from suite.costs.network import OF_PROBE
-from suite.links.link import Link
+from suite.links.probe import Measurement
 from tests.reference_impls.gloo import run_ranks
 from tests.suite.costs.made_up import MODEL
 
@@ -32,7 +33,8 @@ def test_what_lacks_is_said(environment: dict[str, str], words: str) -> None:
         measure(environment)
 
 
-def test_an_address_that_nobody_has_is_said() -> None:
+def test_an_address_that_nobody_has_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured, "TIMEOUT", timedelta(seconds=2))
     wrong = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "no.such.host.invalid", "MASTER_PORT": "1"}
     with pytest.raises(MeasureError, match=r"no\.such\.host\.invalid:1"):
         measure(wrong)
@@ -43,12 +45,26 @@ def _probe(rank: int, size: int) -> Measured:
 
 
 @pytest.mark.gloo
-def test_two_processes_find_a_network_and_its_prices() -> None:
+def test_two_processes_find_a_network() -> None:
     found, other = run_ranks(_probe, 2)
     assert found.exchanges == other.exchanges
     assert found.rate_bps > 1e6
-    backend = found.backend(MODEL.backend)
-    for what, (small, large) in found.exchanges.items():
-        network = replace(backend.on(Link(2, 1e9), own_machines=True), rate_bps=found.rate_bps)
-        assert network.seconds(what, 2, large.bytes) == pytest.approx(large.median_s, rel=0.5)
-        assert network.seconds(what, 2, small.bytes) == pytest.approx(small.median_s, rel=0.5)
+    assert set(found.backend(MODEL.backend).prices) == set(OF_PROBE)
+
+
+def test_prices_give_back_what_was_measured() -> None:
+    """A link of 1 Gbit/s; a gather that reaches half of it, 1 ms a round."""
+    gather = (
+        Measurement("all-gather", 4096, (3e-3,), 1.0),
+        Measurement("all-gather", 1 << 20, (53e-3,), 8 * 3 * (1 << 20) / 53e-3),
+    )
+    reduce = (
+        Measurement("all-reduce fp32", 4096, (6e-3,), 1.0),
+        Measurement("all-reduce fp32", 1 << 20, (0.018582912,), 8 * 1.5 * (1 << 20) / 0.018582912),
+    )
+    found = Measured(0, 4, {"all-gather": gather, "all-reduce fp32": reduce})
+    assert found.rate_bps == pytest.approx(1e9)
+    network = found.backend(MODEL.backend).network(found.rate_bps, 0.0, 1.0)
+    assert network.seconds("all-reduce fp32", 4, 1 << 20) == pytest.approx(0.018582912)
+    assert network.seconds("all-gather", 4, 1 << 20) == pytest.approx(53e-3)
+    assert network.seconds("all-gather", 8, 1 << 20) == pytest.approx(7e-3 + 7 / 3 * 50e-3)

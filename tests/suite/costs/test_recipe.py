@@ -67,7 +67,7 @@ def test_buckets_come_last_layers_first_and_share_the_elements() -> None:
     sizes = [sum(request.nbytes for request in bucket.requests) for bucket in step.buckets]
     assert sizes == [4 * 128, 4 * 96 * 64, 4 * (64 * 48 + 48)]
     assert sum(bucket.share for bucket in step.buckets) == pytest.approx(1.0)
-    assert [request.dtype for request in step.requests()] == ["float32", "float32"]
+    assert [request.dtype for request in step.requests()] == ["float32"] * 3
 
 
 def test_a_round_has_its_steps_and_communicates_in_the_last() -> None:

@@ -32,7 +32,8 @@ def test_a_right_model_is_right_about_what_it_has_not_seen(everything: list[made
     assert set(found) == set(COLUMNS) - {"model"}  # there is one model only
     for row in found.values():
         assert row["met"] is True
-        assert float(row["worst_error"]) < 0.05  # type: ignore[arg-type]
+        assert float(row["worst_error"]) < 0.1  # type: ignore[arg-type]
+        assert float(row["median_error"]) < 0.01  # type: ignore[arg-type]
     assert found["method"]["n"] == len(everything)
 
 
