@@ -20,7 +20,16 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # A package may import what stands on a lower floor, and itself.
 FLOOR = {"reference_impls": 0, "suite": 1, "report": 2, "slurm": 2, "bandwise": 3}
-SUITE_FLOOR = {"workloads": 0, "micro": 0, "links": 1, "runs": 1, "timing": 2, "analysis": 3, "rates": 4}
+SUITE_FLOOR = {
+    "workloads": 0,
+    "micro": 0,
+    "links": 1,
+    "runs": 1,
+    "timing": 2,
+    "analysis": 3,
+    "rates": 4,
+    "costs": 5,
+}
 # Names under which a distribution is imported, where they differ from its own.
 IMPORTED_AS = {"sklearn": "scikit-learn", "yaml": "PyYAML", "jinja2": "Jinja2"}
 MAX_LINES = 400

@@ -153,6 +153,8 @@ def test_every_verb_has_json_and_a_description(capsys: pytest.CaptureFixture[str
         "doctor",
         "cluster",
         "rates",
+        "costs",
+        "advise",
         "report",
     ]
     for verb in VERBS:

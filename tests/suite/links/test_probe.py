@@ -94,7 +94,10 @@ def _refusals(rank: int, size: int) -> list[str]:
 @pytest.mark.gloo
 def test_what_is_refused() -> None:
     (said, _) = run_ranks(_refusals, 2)
-    assert "there are all-reduce fp32, all-reduce bf16, all-gather, all-to-all" in said[0]
+    assert (
+        "there are all-reduce fp32, all-reduce bf16, all-reduce int8, all-reduce int32, all-gather, all-to-all, send-recv"
+        in said[0]
+    )
     assert "bits a second" in said[1]
     assert "bits a second" in said[2]
     ((_, kind, message, _),) = run_ranks(_everything, 1)
