@@ -216,6 +216,20 @@ def test_what_was_timed_before_a_session_broke_is_kept(root, status, words):
     assert "No numbers: rank 2 was lost." in page.sections["session-timed"]
 
 
+def test_rho_of_too_few_rounds_has_no_interval(root):
+    few = {
+        "value": 12.0,
+        "low": None,
+        "high": None,
+        "n": 3,
+        "ring_s": 0.15,
+        "compute_s": 0.0125,
+        "bits_per_s": 1e8,
+    }
+    _, page = with_session(root, fast.tables((fast.SLOW,)), [fast.link_facts(fast.SLOW, rho=few)])
+    assert "rho = 12: an fp32 ring would take 150 ms a step" in flat(page.sections["session-timed"])
+
+
 def test_a_link_that_stayed_disturbed_gives_no_number(root):
     rows = {name: [] for name in ("cases", "arms", "probe", "direct")}
     why = "4 undisturbed rounds of the reference, and it takes 6; stop what else runs here"

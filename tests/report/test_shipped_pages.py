@@ -1,0 +1,21 @@
+"""The pages of the studies that ship can be built from the tables in git, whatever sessions have left there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from report.build import build_page
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
+MOST_BYTES = 6 << 20
+
+
+@pytest.mark.parametrize("sweep", ["quick", "digits"])
+def test_a_shipped_page_is_built_from_the_tables_in_git(sweep: str, tmp_path: Path) -> None:
+    path = build_page(RESULTS, sweep, tmp_path / "page.html").path
+    text = path.read_text(encoding="utf-8")
+    assert 'id="costs"' in text
+    assert "None" not in text.partition('<script type="application/json"')[0].replace("None of", "")
+    assert path.stat().st_size < MOST_BYTES
