@@ -16,6 +16,7 @@ from suite.analysis.columns import Table
 from suite.analysis.session_tables import load_facts
 from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLES, session_table_path
 from suite.analysis.tables import Row, read_table
+from suite.timing.session_files import not_shown
 
 UNCONFIRMED = ("not confirmed", "contradicted")
 """Checks by direct runs that keep an arm out of the picture."""
@@ -108,11 +109,15 @@ def slug(text: str) -> str:
 
 
 def load_sessions(results_root: Path, sweep: str) -> tuple[SessionData, ...]:
-    """The sessions of a sweep, then those of none, each by name. Raises TableError for a damaged or foreign file."""
+    """The sessions of a sweep, then those of none, each by name, but for shipped ones that pages leave out.
+
+    Raises TableError for a damaged or foreign file.
+    """
     folder = results_root / "tables" / "v1"
     ends = ("session-", "-facts.json")
     names = sorted(p.name.removeprefix(ends[0]).removesuffix(ends[1]) for p in folder.glob("*".join(ends)))
-    found = [_session(results_root, name) for name in names]
+    hidden = not_shown()
+    found = [_session(results_root, name) for name in names if name not in hidden]
     return tuple(s for wanted in (sweep, None) for s in found if s.sweep == wanted)
 
 

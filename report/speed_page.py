@@ -187,7 +187,9 @@ def rho_words(link: LinkData) -> str:
     found = link.facts["rho"]
     if found is None:
         return f"No rho: {trouble(link.facts['rho_reason'])}." if link.facts["rho_reason"] else ""
-    ends = "" if found["low"] is None else f" [{found['low']:.3g}, {found['high']:.3g}]"  # none below six rounds
+    ends = (
+        "" if found["low"] is None else f" [{found['low']:.3g}, {found['high']:.3g}]"
+    )  # none below six rounds
     return (
         f"rho = {found['value']:.3g}{ends}: an fp32 ring would take "
         f"{quantity(found['ring_s'], 'seconds')} a step, computing takes {quantity(found['compute_s'], 'seconds')}."

@@ -1,7 +1,7 @@
 """A session file: what is timed over which links, in how many rounds, and within how many minutes.
 
     title: what it is for
-    shown: true                    # on the pages of reports; false: samples for the cost model alone
+    shown: true                    # on the pages of reports; false: for a document or the cost model alone
     base: quick                    # optional: start from that session; keys given here replace its keys
     minutes: 4                     # stated budget
     sweep: quick                   # arms, workload, world size, batch and bucket are those of the sweep; or else:
@@ -63,12 +63,21 @@ def session_names(folder: Path | None = None) -> list[str]:
 
 def sessions_of(sweep: str | None) -> list[str]:
     """Names of the shipped sessions of a sweep that pages show; of None: those that belong to no sweep."""
-    found = []
+    found, hidden = [], not_shown()
     for name in session_names():
         top = Section(_merged(sessions_folder() / f"{name}.yaml", ()))
-        if top.get("shown", bool, True) and (top.get("sweep", str, "") or None) == sweep:
+        if name not in hidden and (top.get("sweep", str, "") or None) == sweep:
             found.append(name)
     return found
+
+
+def not_shown() -> frozenset[str]:
+    """Names of the shipped sessions that pages leave out."""
+    return frozenset(
+        name
+        for name in session_names()
+        if not Section(_merged(sessions_folder() / f"{name}.yaml", ())).get("shown", bool, True)
+    )
 
 
 def load_session(name: str) -> SessionSpec:

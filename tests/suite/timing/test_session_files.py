@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from suite.runs.yaml_lines import YamlError
-from suite.timing.session_files import load_session, session_names, sessions_of
+from suite.timing.session_files import load_session, not_shown, session_names, sessions_of
 from suite.timing.spec import UnknownSessionError
 from tests.suite.runs.project import write_sweep
 
@@ -119,6 +119,13 @@ def test_the_shipped_sessions() -> None:
     assert specs["quick"].minutes == 4
     assert sessions_of("quick") == ["quick"]
     assert "code-gpt" in sessions_of(None)
+    assert "low-bandwidth" in sessions_of(None)
+    assert {
+        "costs-digits",
+        "costs-digits-pair",
+        "performance-large",
+    } <= not_shown()  # a base's word holds for what is based on it
+    assert not not_shown() & set(sessions_of(None))
     assert specs["code-gpt"].blocks >= 20, "a bar is judged by at least 20 pairs"
     assert specs["code-gpt-pair"].world_size == 2
     assert specs["code-gpt-pair"].arms.keys() == specs["code-gpt"].arms.keys()
