@@ -96,7 +96,7 @@ def _predict(args: argparse.Namespace) -> int:
     ]
     print(table(rows, ("link", "case", "step_ms")))
     for row in made["not_predicted"]:
-        print(f"not predicted: {row['case']} at {row['link']}: measured nowhere")
+        print(f"not predicted: {row['case']} at {row['link']}: {row['why']}")
     print(f"sha256 {made['sha256']}\n{path}")
     return 0
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from suite.analysis.document import Blocks, fill, markdown, milliseconds, missing, rows_of, significant, span
-from suite.analysis.tables import Row, TableError, number
+from suite.analysis.tables import Row, number
 from suite.costs import predictions
 from suite.costs.columns import COLLECTIVES, OMEGA, PREDICTIONS, PRICES, SCORE, SPEEDUPS
 from suite.costs.samples import samples_of
@@ -134,28 +132,26 @@ def before(root: Path, session: str) -> str:
     made = predictions.read(root, session)
     if made is None:
         return missing(f"bandwise costs predict {session}")
-    measured: Mapping[tuple[str, str], float] = {}
-    with suppress(TableError):
-        measured = {
-            (sample.case.case_id, sample.setting.link.label): sample.step_s
-            for sample in samples_of(root, session)
-        }
+    held = {(one.case.case_id, one.setting.link.label): one for one in samples_of(root, session)}
     rows = []
     for row in made["predictions"]:
-        took = measured.get((row["case_id"], row["link"]))
+        found = held.get((row["case_id"], row["link"]))
+        if found is None:  # a candidate for the reference that was not chosen on this link
+            continue
         rows.append(
             (
                 row["link"],
                 row["case"],
                 milliseconds(row["step_s"]),
-                milliseconds(took),
-                "" if took is None else f"{row['step_s'] / took - 1:+.1%}",
+                milliseconds(found.step_s),
+                f"{milliseconds(found.low_s)} to {milliseconds(found.high_s)}",
+                f"{row['step_s'] / found.step_s - 1:+.1%}",
             )
         )
     head = (
         f"Made {made['made']} at commit {(made['commit'] or 'unknown')[:8]}, SHA-256 `{made['sha256']}`.\n\n"
     )
-    return head + markdown(("link", "case", "predicted, ms", "measured, ms", "error"), rows)
+    return head + markdown(("link", "case", "predicted, ms", "measured, ms", "95 %", "error"), rows)
 
 
 def omega(root: Path) -> str:

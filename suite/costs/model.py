@@ -14,7 +14,6 @@ from suite.analysis.tables import Row
 from suite.costs.fit import TOLERANCE, fit_backend
 from suite.costs.local import measured_local
 from suite.costs.network import Backend
-from suite.costs.recipe import RecipeError
 from suite.costs.samples import Sample, Setting, recipe_for
 from suite.costs.timeline import Local, Overlap, unit_seconds
 from suite.timing.case import Case
@@ -50,14 +49,9 @@ def fit_overlap(backend: Backend, samples: Sequence[Sample]) -> Overlap:
     """Least squares of the logarithms, as for the prices; without samples where the search begins."""
     used = []
     for sample in samples:
+        setting = sample.setting
+        recipe = recipe_for(sample.case, setting.workload, setting.world_size, setting.bucket_bytes)
         local = measured_local(sample, samples)
-        if local is None:
-            continue
-        try:
-            setting = sample.setting
-            recipe = recipe_for(sample.case, setting.workload, setting.world_size, setting.bucket_bytes)
-        except RecipeError:
-            continue
         used.append((recipe, local, backend.on(setting.link), sample.step_s * sample.case.unit_steps))
     if not used:
         return _overlap(START)

@@ -2,7 +2,7 @@
 
 ``results/predictions/<session>.json`` holds the predicted seconds a step of every case on every link of a session, when and by
 which commit they were made, and the SHA-256 of it all. A prediction counts where its session began later. Where local seconds
-of a case have been measured nowhere (a new method) the case is left out, and listed.
+of a case have been measured nowhere (a new method) the case is left out, and listed with the reason.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typing import Any, Final
 from suite.analysis.session_tables import load_facts
 from suite.costs.local import known_local
 from suite.costs.model import Model
-from suite.costs.recipe import RecipeError
-from suite.costs.samples import Sample, Setting, parameters_of, workload_name
+from suite.costs.samples import DDP_BYTES, Sample, Setting, parameters_of, workload_name
 from suite.runs.canonical import canonical_json
 from suite.runs.provenance import provenance
 from suite.runs.store import dump, write_atomic
@@ -46,14 +45,15 @@ def predict_session(spec: SessionSpec, samples: Sequence[Sample], model: Model, 
     for case in cases_of(spec).by_id.values():
         for link in spec.links:
             setting = Setting(workload, parameters_of(workload), spec.world_size, spec.bucket_bytes, link)
-            local = known_local(case, setting, samples, cores)
-            try:
-                seconds = None if local is None else model.step_s(case, setting, local)
-            except (RecipeError, KeyError):
-                seconds = None
-            if local is None or seconds is None:
-                unknown.append({"case_id": case.case_id, "case": case.label, "link": link.label})
+            local, why = known_local(case, setting, samples, cores), ""
+            if case.role == "ddp" and case.algorithm not in DDP_BYTES:
+                why = f"the model knows no DDP with {case.algorithm}"
+            elif local is None:
+                why = "measured nowhere"
+            if local is None or why:
+                unknown.append({"case_id": case.case_id, "case": case.label, "link": link.label, "why": why})
                 continue
+            seconds = model.step_s(case, setting, local)
             rows.append({
                 "case_id": case.case_id, "case": case.label, "link": link.label, "step_s": seconds, "local_s": local.total_s,
             })  # fmt: skip

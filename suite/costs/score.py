@@ -19,12 +19,11 @@ from statistics import median
 from typing import Final
 
 from suite.analysis.tables import Row, number
-from suite.costs.fit import FitError
 from suite.costs.local import measured_local, other_model, other_size
 from suite.costs.model import fit_model
-from suite.costs.recipe import RecipeError
 from suite.costs.samples import Sample
 from suite.costs.timeline import Local
+from suite.links.link import rate_words
 
 BAR_MEDIAN: Final = 0.10
 BAR_WORST: Final = 0.25
@@ -46,7 +45,7 @@ class Scored:
 
 
 COLUMNS: Final[Mapping[str, Callable[[Sample], str]]] = {
-    "rate": lambda sample: f"{sample.setting.link.rate_bps / 1e6:g} Mbit/s",
+    "rate": lambda sample: rate_words(sample.setting.link.rate_bps),
     "delay": lambda sample: f"{1e3 * sample.setting.link.delay_s:g} ms",
     "workers": lambda sample: str(sample.setting.world_size),
     "model": lambda sample: sample.setting.workload,
@@ -55,27 +54,19 @@ COLUMNS: Final[Mapping[str, Callable[[Sample], str]]] = {
 
 
 def score(samples: Sequence[Sample], calibration: Sequence[Row], cores: int) -> Iterator[Scored]:
-    """All columns. A value is left out only where another one remains to predict it from."""
+    """All columns. A value is left out only where another one remains to predict it from; a step whose local seconds are known
+    from nowhere else is not predicted. Raises `FitError` where too little calibration is left, `RecipeError`.
+    """
     for column, value_of in COLUMNS.items():
         values = sorted({value_of(sample) for sample in samples})
         for value in values if len(values) > 1 else ():
             held = [sample for sample in samples if value_of(sample) == value]
             rest = [sample for sample in samples if value_of(sample) != value]
-            try:
-                model = fit_model(
-                    [row for row in calibration if not _same(row, column, held[0])], rest, cores
-                )
-            except FitError:
-                continue
+            model = fit_model([row for row in calibration if not _same(row, column, held[0])], rest, cores)
             for sample in held:
                 local = _local(column, sample, samples, rest, cores)
-                if local is None:
-                    continue
-                try:
-                    seconds = model.step_s(sample.case, sample.setting, local)
-                except RecipeError:
-                    continue
-                yield Scored(column, value, sample, seconds)
+                if local is not None:
+                    yield Scored(column, value, sample, model.step_s(sample.case, sample.setting, local))
 
 
 def _same(row: Row, column: str, sample: Sample) -> bool:

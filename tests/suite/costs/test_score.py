@@ -44,7 +44,7 @@ def test_what_is_left_out_does_not_help(everything: list[made_up.Sample]) -> Non
         for sample in everything
     ]
     scored = list(score(wrong, rows(made_up.MODEL.backend), made_up.CORES))
-    off = [one for one in scored if one.column == "rate" and one.left_out == "1000 Mbit/s"]
+    off = [one for one in scored if one.column == "rate" and one.left_out == "1 Gbit/s"]
     assert off
     assert all(one.error == pytest.approx(-2 / 3, abs=0.06) for one in off)
     row = next(row for row in summary(scored) if (row["left_out"], row["value"]) == ("rate", ALL))
