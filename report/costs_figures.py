@@ -16,13 +16,14 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from reference_impls.registry import registry
+from report.costs_rho import rho_axis
 from report.scales import bare, look, new_figure
 from report.svg import svg_file
 from report.theme import COLOURS, colour, mark
 from suite.analysis.document import rows_of
 from suite.analysis.tables import Row, number
-from suite.costs.columns import BEST, SPEEDUPS, WARM_UP
-from suite.costs.document import filled
+from suite.costs.columns import BEST, PREDICTED, SPEEDUPS, WARM_UP
+from suite.costs.document import filled, places
 from suite.costs.maps import write_maps
 from suite.links.link import rate_words
 from suite.runs.store import write_atomic
@@ -43,7 +44,6 @@ DOCUMENT: Final = _DOCS / "cost-model.md"
 IMAGES: Final = _DOCS / "images"
 
 _WIDTH: Final = 7.2
-PREDICTED: Final = "predicted"
 SHOWN: Final[Mapping[str, str]] = {
     "lion-cub-1bit: step": "Lion Cub 1 bit",
     "apmsqueeze: compressed": "APMSqueeze",
@@ -273,7 +273,8 @@ DRAWN: Final[Mapping[str, Callable[[Sequence[Row]], str]]] = {
 def pictures(results_root: Path) -> dict[str, str]:
     """File name -> SVG, of the tables that are there."""
     found = {table: rows_of(results_root, table) for table in (SPEEDUPS, BEST, WARM_UP)}
-    return {f"{table.suffix}.svg": DRAWN[table.suffix](rows) for table, rows in found.items() if rows}
+    drawn = {f"{table.suffix}.svg": DRAWN[table.suffix](rows) for table, rows in found.items() if rows}
+    return {**drawn, "costs-rho.svg": rho_axis(places(results_root))}
 
 
 def write_document(results_root: Path) -> list[Path]:

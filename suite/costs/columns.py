@@ -6,6 +6,9 @@ from typing import Final
 
 from suite.analysis.columns import Table, described
 
+PREDICTED: Final = "predicted"
+"""In a column *source*: the model; else the session that measured."""
+
 COLLECTIVES: Final = Table(
     "collectives",
     (

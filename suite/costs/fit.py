@@ -23,6 +23,8 @@ FEWEST: Final = 8
 """Exchanges that a fit needs of a collective."""
 _START: Final = {"start": 50e-6, "round": 100e-6, "host": 1e-9}
 _BURST: Final = 8192.0
+_DELAYED: Final = 2.0
+"""A message is announced and asked for before it comes; what stands where no link had a delay."""
 
 
 class FitError(ValueError):
@@ -66,6 +68,7 @@ class _Problem:
         self._which = np.array([names.index(str(row["what"])) for row in rows])
         self._rounds = np.array([form.rounds(n) for form, n, _ in each])
         self._sent = np.array([form.sent(n) * number(row, "bytes") for form, n, row in each])
+        self._hidden = np.array([form.hidden for form in forms])
         self._carried = self._sent * np.array([form.times(n) for form, n, _ in each])
         rates = [math.inf if row["rate_mbit"] is None else 1e6 * number(row, "rate_mbit") for row in rows]
         self._byte_s = 8 / np.array(rates)
@@ -76,7 +79,7 @@ class _Problem:
     def start(self) -> Any:
         """Where the search begins."""
         each = [math.log(_START[part]) for _ in self.names for part in ("start", "round", "host")]
-        return np.array([*each, 3.0, 0.0, math.log(_BURST)])
+        return np.array([*each, 3.0, math.log(_DELAYED), math.log(_BURST)])
 
     def backend(self, x: Any) -> Backend:
         """The parameters by name."""
@@ -92,9 +95,10 @@ class _Problem:
         """Logarithm of predicted over measured seconds; the arithmetic of `Network.seconds`, for all rows at once."""
         prices, (efficiency, delayed, burst) = self._values(x)
         start, each, host = prices[self._which].T
-        latency = start * self._crowd + self._rounds * (each * self._crowd + delayed * self._delay)
+        rounds = start * self._crowd + self._rounds * (each * self._crowd + delayed * self._delay)
         wire = np.maximum(0.0, self._carried - burst) * self._byte_s / efficiency
-        return np.log((latency + np.maximum(wire, self._crowd * host * self._sent)) / self._seconds)
+        busy = np.maximum(wire, self._crowd * host * self._sent)
+        return np.log((np.maximum(0.0, rounds - self._hidden * busy) + busy) / self._seconds)
 
     def _values(self, x: Any) -> tuple[Any, Any]:
         odds, delayed, burst = x[-3:]

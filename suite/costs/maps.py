@@ -13,7 +13,7 @@ from suite.analysis.speed_columns import CASES, session_table_path
 from suite.analysis.tables import Row, number, read_table, table_path, write_table
 from suite.costs.advice import Question, advise, rates_between
 from suite.costs.candidates import Candidate, candidates
-from suite.costs.columns import BEST, SPEEDUPS, WARM_UP
+from suite.costs.columns import BEST, PREDICTED, SPEEDUPS, WARM_UP
 from suite.costs.evidence import of_configuration, studies, verdict
 from suite.costs.known import Known, known
 from suite.costs.local import same_place
@@ -82,7 +82,7 @@ def _predicted(own: Sequence[Sample], model: Model) -> Iterator[Row]:
         )
         for case, seconds in steps.values():
             yield {
-                "workload": setting.workload, "source": "predicted", "case": case.label, "world_size": setting.world_size,
+                "workload": setting.workload, "source": PREDICTED, "case": case.label, "world_size": setting.world_size,
                 "rate_mbit": rate / 1e6, "rho": ring_bits(setting.parameters, setting.world_size) / rate / compute,
                 "speedup": fastest / seconds, "speedup_low": None, "speedup_high": None,
                 "over_fp32": fp32 / seconds, "over_fp32_low": None, "over_fp32_high": None,

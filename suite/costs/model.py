@@ -19,10 +19,12 @@ from suite.costs.timeline import Local, Overlap, unit_seconds
 from suite.timing.case import Case
 
 STALLING: Final = (AllReduce.name, AllGather.name, AllToAll.name, SendRecv.name)
-START: Final = (0.5, 6.0, *(2.0 for _ in STALLING))
+START: Final = (0.5, 6.0, *(0.5 for _ in STALLING))
 """Where the search begins: late, sharpness, stalls in milliseconds, so that all are numbers of about one."""
 LOW: Final = (0.0, 1.0, *(0.0 for _ in STALLING))
 HIGH: Final = (1.0, 20.0, *(50.0 for _ in STALLING))
+HELD: Final = (0.1, 0.1, *(0.03 for _ in STALLING))
+"""How hard each is held to where the search begins, so that what the steps of a fit say nothing of stays there."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,8 @@ def fit_overlap(backend: Backend, samples: Sequence[Sample]) -> Overlap:
 
     def residuals(x: Any) -> Any:
         overlap = _overlap(x)
-        return np.array(
-            [np.log(unit_seconds(recipe, local, at, overlap) / took) for recipe, local, at, took in used]
-        )
+        errors = [np.log(unit_seconds(recipe, local, at, overlap) / took) for recipe, local, at, took in used]
+        return np.array([*errors, *(np.array(HELD) * (x - np.array(START)))])
 
     found = least_squares(
         residuals, START, bounds=(LOW, HIGH), loss="soft_l1", f_scale=TOLERANCE, diff_step=1e-3

@@ -34,13 +34,15 @@ class Form:
     """An algorithm for a collective on n ranks. rounds: messages one after another. sent: bytes over the busiest rank's
     wire, in one direction, for each byte of the buffer. ring: neighbours alone talk, so that of a node's ranks only one sends
     to another node; else all of them do, over the one wire of their node. turns: a rank sends and receives whole messages;
-    where both are with the same rank, gloo's one connection carries them one after the other.
+    where both are with the same rank, gloo's one connection carries them one after the other. hidden: share of the bytes' time
+    in which rounds pass unseen: gloo cuts a rank's part of an all-reduce in two, and one half travels while the other is agreed on.
     """
 
     rounds: Callable[[int], float]
     sent: Callable[[int], float]
     ring: bool = False
     turns: bool = False
+    hidden: float = 0.0
 
     def times(self, n: int, mutual: bool = False) -> float:
         """How often the wire is busy with a byte. mutual: a rank receives from the rank that it sends to, as of two it does."""
@@ -59,7 +61,7 @@ def _log2(n: int) -> float:
 
 FORMS: Final[Mapping[str, Form]] = MappingProxyType(
     {
-        "ring all-reduce": Form(lambda n: 2.0 * (n - 1), lambda n: 2 * (n - 1) / n, ring=True),
+        "ring all-reduce": Form(lambda n: 2.0 * (n - 1), lambda n: 2 * (n - 1) / n, ring=True, hidden=0.5),
         "tree all-reduce": Form(lambda n: 2 * _log2(n), lambda n: 2 * _log2(n)),
         "halving-doubling all-reduce": Form(lambda n: 2 * _log2(n), lambda n: 2 * (n - 1) / n),
         "ring all-gather": Form(lambda n: float(n - 1), lambda n: float(n - 1), ring=True),
@@ -158,13 +160,13 @@ class Network:
         form, price = FORMS[OF_PROBE[what]], self.prices[what]
         sent = form.sent(n) * nbytes
         carried = sent * form.times(n, mutual)
-        handled = self.crowd * (price.start_s + form.rounds(n) * price.round_s)
-        return Parts(
-            latency_s=handled + form.rounds(n) * self.delayed * self.delay_s,
-            wire_s=8 * max(0.0, carried - self.burst) / (self.rate_bps * self.efficiency),
-            host_s=self.crowd * price.host_s * sent,
-            handled_s=handled * min(1.0, nbytes / (ELEMENT * n)) if form.ring else handled,
-        )
+        full = min(1.0, nbytes / (ELEMENT * n)) if form.ring else 1.0
+        alone = price.start_s + form.rounds(n) * price.round_s
+        delays = 1 + (self.delayed - 1) * full
+        rounds = (1 + (self.crowd - 1) * full) * alone + form.rounds(n) * delays * self.delay_s
+        wire = 8 * max(0.0, carried - self.burst) / (self.rate_bps * self.efficiency)
+        host = self.crowd * price.host_s * sent
+        return Parts(max(0.0, rounds - form.hidden * max(wire, host)), wire, host, self.crowd * alone * full)
 
     def seconds(self, what: str, n: int, nbytes: float) -> float:
         """The whole of it, alone on the link."""
@@ -174,8 +176,9 @@ class Network:
 
 @dataclass(frozen=True)
 class Parts:
-    """Of one collective: seconds of latency, on the wire, and of the processors, for its bytes and for its messages: of a ring
-    of very few elements most pieces are empty, and nobody handles them."""
+    """Of one collective: seconds of latency, on the wire, and of the processors, for its bytes and for its messages. Of a ring
+    of very few elements most pieces are empty: nobody handles them, and a piece that goes round alone is handled by one rank at
+    a time, which then shares its processor with none."""
 
     latency_s: float
     wire_s: float

@@ -16,11 +16,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from reference_impls.collectives import SendRecv
 from suite.costs.network import NODE, Network
 from suite.costs.recipe import Bucket, Recipe, Request, Step
 
 FORWARD: Final = 1 / 3
 """Of forward and backward together; backward multiplies matrices twice as often."""
+
+
+THREADS: Final = 2
+"""Collectives that gloo carries out at a time; a further one begins when one of them has ended. Single messages wait for none."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ class _Flight:
 
 class _Play:
     """One step; `now` is the time of the rank's own thread, `free` when a link, the one between nodes or the one within,
-    has carried what it was given."""
+    has carried what it was given, `threads` when each of the backend's threads has brought its last collective to its end."""
 
     def __init__(self, network: Network, local: Local, overlap: Overlap) -> None:
         self.network = network
@@ -99,6 +104,7 @@ class _Play:
         self.overlap = overlap
         self.now = 0.0
         self.free = {"": 0.0, NODE: 0.0}
+        self.threads = [0.0] * THREADS
 
     def play(self, step: Step) -> float:
         """The whole step."""
@@ -144,9 +150,15 @@ class _Play:
         """When it will have arrived."""
         parts = self.network.of(request)
         link = NODE if request.group == NODE and self.network.within is not None else ""
-        self.free[link] = max(self.now, self.free[link]) + parts.busy_s
         stall = (self.network.crowd - 1) * self.overlap.stall_s.get(request.collective, 0.0)
-        return self.free[link] + parts.latency_s + stall
+        if request.collective == SendRecv.name:
+            self.free[link] = max(self.now, self.free[link]) + parts.busy_s
+            return self.free[link] + parts.latency_s + stall
+        thread = min(range(len(self.threads)), key=self.threads.__getitem__)
+        begins = max(self.now, self.threads[thread], self.free[link])
+        self.free[link] = begins + parts.busy_s
+        self.threads[thread] = self.free[link] + parts.latency_s + stall
+        return self.threads[thread]
 
     def one_by_one(self, requests: Sequence[Request]) -> None:
         """Collectives that are waited for at once."""

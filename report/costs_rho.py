@@ -1,0 +1,51 @@
+"""Picture: the settings of papers and of sessions on the axis of rho, a line for each who names some."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from report.scales import bare, look, new_figure
+from report.svg import svg_file
+from report.theme import COLOURS
+from suite.costs.placed import Placed
+
+_WIDTH: Final = 7.2
+_LINE: Final = 0.42
+"""Inches a line."""
+_ENDS: Final = (0.1, 40.0)
+
+
+def rho_axis(places: Sequence[Placed]) -> str:
+    """SVG. Where rho is a lower bound the mark points to the right."""
+    with look():
+        names = list(dict.fromkeys(one.paper for one in places))
+        figure, (axes,) = new_figure(_WIDTH, 0.7 + _LINE * len(names))
+        axes.set_xscale("log")
+        axes.axvline(1.0, color=COLOURS["muted"], linewidth=0.8)
+        for one in places:
+            height = len(names) - 1 - names.index(one.paper)
+            axes.plot(
+                one.rho,
+                height,
+                ">" if one.least else "o",
+                color=COLOURS["sign"],
+                markersize=5,
+                markeredgewidth=0,
+            )
+            axes.annotate(
+                one.setting, (one.rho, height), xytext=(0, 5), textcoords="offset points", ha="center", fontsize=5.5,
+                color=COLOURS["ink"],
+            )  # fmt: skip
+        axes.set_xlim(*_ENDS)
+        axes.set_ylim(-0.5, len(names) - 0.3)
+        axes.set_yticks(range(len(names)), names[::-1])
+        axes.xaxis.set_major_locator(FixedLocator([0.1, 0.3, 1, 3, 10, 30]))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xlabel("rho: uncompressed communication over computing")
+        bare(axes, "x")
+        figure.tight_layout()
+        return svg_file(figure)
