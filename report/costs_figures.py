@@ -22,8 +22,9 @@ from report.svg import svg_file
 from report.theme import COLOURS, colour, mark
 from suite.analysis.document import rows_of
 from suite.analysis.tables import Row, number
+from suite.costs.answers import places
 from suite.costs.columns import BEST, PREDICTED, SPEEDUPS, WARM_UP
-from suite.costs.document import filled, places
+from suite.costs.document import filled
 from suite.costs.maps import write_maps
 from suite.links.link import rate_words
 from suite.runs.store import write_atomic

@@ -47,7 +47,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate", help="of each worker's link, such as 10gbit")
     parser.add_argument("--delay", default="0us", metavar="TIME", help="one way, such as 50us (default: 0us)")
     parser.add_argument(
-        "--compute-ms", type=float, required=True, metavar="MS", help="a step on one worker, nothing sent"
+        "--compute-ms",
+        type=float,
+        required=True,
+        metavar="MS",
+        help="a step on a worker while the others compute too, nothing sent",
     )
     parser.add_argument("--bucket-mb", type=float, default=4.0, metavar="MB", help="bucket size (default: 4)")
     parser.add_argument(

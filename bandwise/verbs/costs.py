@@ -104,7 +104,8 @@ def _predict(args: argparse.Namespace) -> int:
 def _score(args: argparse.Namespace) -> int:
     from suite.analysis.session_tables import collect_session
     from suite.analysis.tables import table_path, write_table
-    from suite.costs.columns import PREDICTIONS, PRICES, SCORE
+    from suite.costs.agreement import agreement_rows
+    from suite.costs.columns import ADVISED, PREDICTIONS, PRICES, SCORE
     from suite.costs.known import known
     from suite.costs.model import price_rows
     from suite.costs.score import rows_of, score, summary
@@ -118,7 +119,12 @@ def _score(args: argparse.Namespace) -> int:
     rows = summary(scored)
     paths = [
         str(write_table(table_path(root, one), one, of))
-        for one, of in ((PREDICTIONS, rows_of(scored)), (SCORE, rows), (PRICES, price_rows(found.model())))
+        for one, of in (
+            (PREDICTIONS, rows_of(scored)),
+            (SCORE, rows),
+            (PRICES, price_rows(found.model())),
+            (ADVISED, agreement_rows(found)),
+        )
     ]
     if args.json:
         print_json({"tables": paths, "score": rows, "left_aside": list(found.left_aside)})

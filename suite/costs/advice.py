@@ -36,9 +36,10 @@ class AdviceError(ValueError):
 
 @dataclass(frozen=True)
 class Question:
-    """parameters: of the model. compute_s: forward, backward and update of a step on one worker. rate_bps, delay_s: of each
-    worker's link. cores: processors that the workers share; None: every worker has its own machine. node_size: consecutive
-    workers that share the link of their node, and are joined by node_rate_bps among themselves. Raises `AdviceError`.
+    """parameters: of the model. compute_s: forward, backward and update of a step on a worker while the others compute too.
+    rate_bps, delay_s: of each worker's link. cores: processors that the workers share; None: every worker has its own machine.
+    node_size: consecutive workers that share the link of their node, and are joined by node_rate_bps among themselves. Raises
+    `AdviceError`.
     """
 
     parameters: float
@@ -62,6 +63,11 @@ class Question:
                 raise AdviceError(f"{name} is {value}: give a number of at least {least}")
         if self.workers % self.node_size:
             raise AdviceError(f"{self.workers} workers do not divide into nodes of {self.node_size}")
+
+    @property
+    def crowd(self) -> float:
+        """Workers that share a processor, at least 1."""
+        return 1.0 if self.cores is None else max(1.0, self.workers / self.cores)
 
 
 @dataclass(frozen=True)
@@ -118,8 +124,7 @@ def advise(
 
 def network_of(question: Question, backend: Backend) -> Network:
     """The network that a question is about."""
-    crowd = 1.0 if question.cores is None else max(1.0, question.workers / question.cores)
-    flat = backend.network(question.rate_bps, question.delay_s, crowd)
+    flat = backend.network(question.rate_bps, question.delay_s, question.crowd)
     if question.node_size == 1:
         return flat
     within = replace(flat, rate_bps=question.node_rate_bps, delay_s=0.0)
@@ -173,7 +178,7 @@ def _kind(candidate: Candidate, kind: str, question: Question) -> tuple[Recipe, 
     recipe = large_recipe(
         method, kind, question.parameters, question.workers, question.bucket_bytes, question.node_size
     )
-    own = candidate.a_parameter[kind].scaled(question.parameters)
+    own = candidate.beyond[kind].at(question.parameters).scaled(question.crowd)
     gathers = any(
         request.collective == "all-gather" and step.buckets
         for step in recipe.steps

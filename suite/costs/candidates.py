@@ -1,22 +1,19 @@
-"""The methods that advice is given on, with what is known of each: codec seconds a parameter, steps of which kind.
+"""The methods that advice is given on, with what is known of each: codec seconds by the size of a model, steps of which kind.
 
 A candidate is an arm of a session, in the configuration that was timed there; of a local method one for each length of its
-rounds. Its codec's seconds are those of the session's machine, a thread for a rank, by one parameter: what its step takes
-without messages beyond the step of torch's DistributedDataParallel.
+rounds. Its codec's seconds are those of the sessions' machine, a thread for a rank (`suite.costs.beyond`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Final
 
 from reference_impls.registry import Method
+from suite.costs.beyond import Beyond, beyond
 from suite.costs.evidence import configuration
-from suite.costs.local import DDP, OWN, crowd
-from suite.costs.samples import Sample, middle
-from suite.costs.timeline import Local
+from suite.costs.samples import Sample
 from suite.runs.resolve import resolve_algorithm
 from suite.timing.case import ROUND, Case
 from suite.timing.cases import NOMINAL_STEPS, kinds_of, method_of
@@ -31,8 +28,8 @@ WARM_UP_SHARE: Final = 0.15
 @dataclass(frozen=True)
 class Candidate:
     """A method with its kinds of steps. configuration: for its studies (`suite.costs.evidence`). shares: kind -> share of the
-    steps of a training. a_parameter: kind -> seconds that a step computes beyond forward, backward and the plain update, by
-    parameter, on one core; `Local.compute_s` is 0. world_size, parameters: ranks and model with which it was timed.
+    steps of a training. beyond: kind -> seconds that a step computes beyond forward, backward and the plain update, on one
+    core, by the size of the model. world_size, parameters: ranks and largest model with which it was timed.
     """
 
     label: str
@@ -40,7 +37,7 @@ class Candidate:
     configuration: str
     cases: Mapping[str, Case]
     shares: Mapping[str, float]
-    a_parameter: Mapping[str, Local]
+    beyond: Mapping[str, Beyond]
     world_size: int
     parameters: int
 
@@ -96,8 +93,8 @@ def _candidate(
         kind: [sample for sample in samples if sample.case.case_id == case.case_id]
         for kind, case in cases.items()
     }
-    each = {kind: _beyond(timed, samples, cores) for kind, timed in of_kind.items()}
-    if not each or any(local is None for local in each.values()):
+    each = {kind: beyond(timed, samples, cores) for kind, timed in of_kind.items()}
+    if not each or any(adds is None for adds in each.values()):
         return None
     timed = max(next(iter(of_kind.values())), key=lambda sample: sample.setting.parameters)
     return Candidate(
@@ -106,7 +103,7 @@ def _candidate(
         known,
         cases,
         _shares(list(cases)),
-        {kind: local for kind, local in each.items() if local is not None},
+        {kind: adds for kind, adds in each.items() if adds is not None},
         timed.setting.world_size,
         timed.setting.parameters,
     )
@@ -118,25 +115,3 @@ def _shares(kinds: Sequence[str]) -> dict[str, float]:
     if WARM_UP not in kinds or not rest:
         return {kind: 1 / len(kinds) for kind in kinds}
     return {WARM_UP: WARM_UP_SHARE, **{kind: (1 - WARM_UP_SHARE) / len(rest) for kind in rest}}
-
-
-def _beyond(timed: Sequence[Sample], samples: Sequence[Sample], cores: int) -> Local | None:
-    """Medians over the samples of the largest model, whose fixed costs weigh least; None where none has phases and a DDP
-    beside it."""
-    parts = []
-    largest = max((sample.setting.parameters for sample in timed if sample.local is not None), default=0)
-    for sample in (sample for sample in timed if sample.setting.parameters == largest):
-        setting = sample.setting
-        base = middle(
-            [
-                ddp
-                for ddp in samples
-                if ddp.name == DDP
-                and (ddp.setting.workload, ddp.setting.world_size) == (setting.workload, setting.world_size)
-            ]
-        )
-        if base is None or sample.local is None:
-            continue
-        share = setting.parameters * crowd(setting.world_size, cores)
-        parts.append([max(0.0, getattr(sample.local, name) - getattr(base, name)) / share for name in OWN])
-    return Local(0.0, *(median(values) for values in zip(*parts, strict=True))) if parts else None

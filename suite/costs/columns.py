@@ -80,6 +80,26 @@ SCORE: Final = Table(
     keys=2,
 )
 
+ADVISED: Final = Table(
+    "costs-advised",
+    (
+        *described(
+            "text",
+            session="whose steps advice was asked for, from all other sessions",
+            link="the link's label: rate, delay",
+            method="as advice names it",
+        ),
+        *described("int", world_size="workers", parameters="of the model"),
+        *described(
+            "float",
+            advised_s="seconds a step that advice says",
+            measured_s="that the session measured, kinds of steps in the shares that advice takes",
+            error="advised over measured, less one",
+        ),
+    ),
+    keys=3,
+)
+
 SPEEDUPS: Final = Table(
     "costs-speedups",
     (
@@ -171,4 +191,4 @@ OMEGA: Final = Table(
     keys=1,
 )
 
-COST_TABLES: Final = (COLLECTIVES, PRICES, PREDICTIONS, SCORE, SPEEDUPS, BEST, WARM_UP, OMEGA)
+COST_TABLES: Final = (COLLECTIVES, PRICES, PREDICTIONS, SCORE, ADVISED, SPEEDUPS, BEST, WARM_UP, OMEGA)

@@ -2,27 +2,18 @@
 
 The nearest source counts: the same case with the same model and workers; else another number of workers, times the ratio of how
 many ranks share a core; else another model, where DDP's seconds there are what the model computes and the case adds to them
-so much a parameter.
+what it adds elsewhere (`suite.costs.beyond`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import median
-from typing import Final
 
+from suite.costs.beyond import DDP, beyond, crowd
 from suite.costs.samples import Sample, Setting, middle
 from suite.costs.timeline import Local
 from suite.timing.case import Case
-
-DDP: Final = "DDP fp32"
-OWN: Final = ("encode_s", "decode_s", "update_s")
-
-
-def crowd(n: int, cores: int) -> float:
-    """Ranks that share a core, at least 1."""
-    return max(1.0, n / cores)
 
 
 def known_local(case: Case, setting: Setting, samples: Sequence[Sample], cores: int) -> Local | None:
@@ -30,7 +21,7 @@ def known_local(case: Case, setting: Setting, samples: Sequence[Sample], cores: 
     return (
         same_place(case, setting, samples)
         or other_size(case, setting, samples, cores)
-        or other_model(case, setting, samples, samples)
+        or other_model(case, setting, samples, samples, cores)
     )
 
 
@@ -80,10 +71,10 @@ def other_size(case: Case, setting: Setting, samples: Sequence[Sample], cores: i
 
 
 def other_model(
-    case: Case, setting: Setting, here: Sequence[Sample], elsewhere: Sequence[Sample]
+    case: Case, setting: Setting, here: Sequence[Sample], elsewhere: Sequence[Sample], cores: int
 ) -> Local | None:
     """Other models. here: samples among which DDP's are that tell what this model computes; elsewhere: all others,
-    of which the model of the nearest size counts."""
+    with the same number of workers (`suite.costs.beyond`)."""
     computing = middle([
         ddp for ddp in here
         if ddp.name == DDP and (ddp.setting.workload, ddp.setting.world_size) == (setting.workload, setting.world_size)
@@ -93,34 +84,18 @@ def other_model(
         return None
     if case.role == "ddp":
         return computing
-    adds = [
-        (other.setting.parameters, add) for other in elsewhere
+    timed = [
+        other for other in elsewhere
         if other.case.case_id == case.case_id and other.setting.world_size == setting.world_size
-        and other.setting.workload != setting.workload and (add := _added(other, elsewhere)) is not None
+        and other.setting.workload != setting.workload
     ]  # fmt: skip
-    if not adds:
+    adds = beyond(timed, elsewhere, cores)
+    if adds is None:
         return None
-    near = min((d for d, _ in adds), key=lambda d: abs(math.log(d / setting.parameters)))
-    nearest = [add for d, add in adds if d == near]
-    own = [
-        max(
-            0.0, getattr(computing, name) + setting.parameters * median(getattr(add, name) for add in nearest)
-        )
-        for name in OWN
-    ]
-    return Local(computing.compute_s, *own)
-
-
-def _added(sample: Sample, samples: Sequence[Sample]) -> Local | None:
-    """What a case adds to DDP's local seconds, a parameter."""
-    base = middle([
-        ddp for ddp in samples
-        if ddp.name == DDP and (ddp.setting.workload, ddp.setting.world_size)
-        == (sample.setting.workload, sample.setting.world_size)
-    ])  # fmt: skip
-    if base is None or sample.local is None:
-        return None
+    own = adds.at(setting.parameters).scaled(crowd(setting.world_size, cores))
     return Local(
-        0.0,
-        *((getattr(sample.local, name) - getattr(base, name)) / sample.setting.parameters for name in OWN),
+        computing.compute_s,
+        computing.encode_s + own.encode_s,
+        computing.decode_s + own.decode_s,
+        computing.update_s + own.update_s,
     )

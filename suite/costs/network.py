@@ -35,7 +35,8 @@ class Form:
     wire, in one direction, for each byte of the buffer. ring: neighbours alone talk, so that of a node's ranks only one sends
     to another node; else all of them do, over the one wire of their node. turns: a rank sends and receives whole messages;
     where both are with the same rank, gloo's one connection carries them one after the other. hidden: share of the bytes' time
-    in which rounds pass unseen: gloo cuts a rank's part of an all-reduce in two, and one half travels while the other is agreed on.
+    in which rounds pass unseen: gloo cuts a rank's part of an all-reduce in two, and one half travels while the other is agreed
+    on.
     """
 
     rounds: Callable[[int], float]

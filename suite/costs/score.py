@@ -7,7 +7,8 @@ where it has some. Where a number of workers or a model is
 left out they are worked out from the others too:
 
 - another number of workers: the same case's local seconds times the ratio of how many ranks share a core;
-- another model: DDP's local seconds there, which are the model's computing, and what the case adds to them a parameter elsewhere.
+- another model: DDP's local seconds there, which are the model's computing, and what the case adds to them elsewhere, a fixed
+  part and so much a parameter.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def _local(
     if column == "workers":
         return other_size(case, setting, rest, cores)
     if column == "model":
-        return other_model(case, setting, everything, rest)
+        return other_model(case, setting, everything, rest, cores)
     return measured_local(sample, everything)
 
 

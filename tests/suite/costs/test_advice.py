@@ -28,7 +28,8 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> list[Candidate]:
 def test_a_codec_s_seconds_a_parameter_come_from_what_a_case_adds_to_ddp(known: list[Candidate]) -> None:
     by_name = {candidate.algorithm: candidate for candidate in known}
     for name in made_up.METHODS:
-        (local,) = by_name[name].a_parameter.values()
+        (adds,) = by_name[name].beyond.values()
+        local = adds.at(1.0)
         assert local.encode_s == pytest.approx(1e-9 * len(name), rel=1e-6)
         assert local.compute_s == 0.0
 

@@ -36,7 +36,9 @@ def test_the_pictures_are_what_the_tables_make_them() -> None:
         "worst 3",
         "speedups low-bandwidth lion-cub-1bit:step",
         "before costs-unseen",
-        "two runs low-bandwidth",
+        "two-runs low-bandwidth",
+        "advised costs-far",
+        "regret",
     ],
 )
 def test_what_was_not_measured_is_said(block: str, tmp_path: Path) -> None:
