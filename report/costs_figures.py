@@ -30,7 +30,7 @@ from suite.links.link import rate_words
 from suite.runs.store import write_atomic
 
 __all__ = [
-    "DOCUMENT",
+    "DOCUMENTS",
     "DRAWN",
     "IMAGES",
     "best_map",
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 _DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
-DOCUMENT: Final = _DOCS / "cost-model.md"
+DOCUMENTS: Final = (_DOCS / "cost-model.md", _DOCS / "cost-predictions.md")
 IMAGES: Final = _DOCS / "images"
 
 _WIDTH: Final = 7.2
@@ -279,10 +279,11 @@ def pictures(results_root: Path) -> dict[str, str]:
 
 
 def write_document(results_root: Path) -> list[Path]:
-    """The tables of the pictures from what is known, the pictures, and `docs/cost-model.md`; returns what was written."""
+    """The tables of the pictures from what is known, the pictures, and the pages; returns what was written."""
     written = write_maps(results_root)
     for name, text in pictures(results_root).items():
         write_atomic(IMAGES / name, text)
         written.append(IMAGES / name)
-    write_atomic(DOCUMENT, filled(DOCUMENT.read_text(encoding="utf-8"), results_root))
-    return [*written, DOCUMENT]
+    for page in DOCUMENTS:
+        write_atomic(page, filled(page.read_text(encoding="utf-8"), results_root))
+    return [*written, *DOCUMENTS]

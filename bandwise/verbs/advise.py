@@ -13,8 +13,10 @@ model's errors, with what it had not seen when they were found, are printed belo
 from __future__ import annotations
 
 import argparse
+import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from bandwise.checkout import add_results_option, require_checkout, results_root
@@ -40,8 +42,13 @@ class AdviceRequestError(ValueError):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
-    parser.add_argument(
-        "--params", type=float, required=True, metavar="N", help="parameters of the model, such as 110e6"
+    model = parser.add_mutually_exclusive_group(required=True)
+    model.add_argument("--params", type=float, metavar="N", help="parameters of the model, such as 110e6")
+    model.add_argument(
+        "--shapes",
+        type=Path,
+        metavar="FILE",
+        help="the model itself, where buckets and matrices count: JSON of `[list(p.shape) for p in model.parameters()]`",
     )
     parser.add_argument("--workers", type=int, metavar="N", help="workers, each with a link of its own")
     parser.add_argument("--rate", help="of each worker's link, such as 10gbit")
@@ -98,8 +105,9 @@ def run(args: argparse.Namespace) -> int:
         workers = workers or measured.world_size
     if workers is None or rate is None:
         raise AdviceRequestError("give --workers and --rate, or --measure on every worker")
+    shapes = () if args.shapes is None else _shapes(args.shapes)
     question = Question(
-        parameters=args.params,
+        parameters=args.params if args.shapes is None else sum(math.prod(shape) for shape in shapes),
         workers=workers,
         rate_bps=rate,
         compute_s=args.compute_ms / 1e3,
@@ -108,10 +116,28 @@ def run(args: argparse.Namespace) -> int:
         cores=args.cores,
         node_size=args.node_size,
         node_rate_bps=math.inf if args.node_rate is None else parse_rate(args.node_rate),
+        shapes=shapes,
     )
     answers = advise(question, candidates(found.samples, found.cores), model)
     _show(args, root, question, answers, found)
     return 0
+
+
+def _shapes(path: Path) -> tuple[tuple[int, ...], ...]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        shapes = tuple(tuple(shape) for shape in found)
+    except OSError as error:
+        raise AdviceRequestError(f"--shapes {path}: {error.strerror}") from error
+    except (ValueError, TypeError) as error:
+        raise AdviceRequestError(
+            f"--shapes {path}: {error}; write a list of lists of whole numbers"
+        ) from error
+    if not shapes or not all(type(size) is int and size > 0 for shape in shapes for size in shape):
+        raise AdviceRequestError(
+            f"--shapes {path}: write a list of lists of whole numbers above 0, one a parameter"
+        )
+    return shapes
 
 
 def _show(args: argparse.Namespace, root: Any, question: Any, answers: Any, found: Any) -> None:

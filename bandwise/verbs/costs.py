@@ -104,6 +104,7 @@ def _predict(args: argparse.Namespace) -> int:
 def _score(args: argparse.Namespace) -> int:
     from suite.analysis.session_tables import collect_session
     from suite.analysis.tables import table_path, write_table
+    from suite.costs import kept
     from suite.costs.agreement import agreement_rows
     from suite.costs.columns import ADVISED, PREDICTIONS, PRICES, SCORE
     from suite.costs.known import known
@@ -115,6 +116,7 @@ def _score(args: argparse.Namespace) -> int:
     for name in session_names():
         collect_session(root, name)
     found = known(root)
+    model = found.model()
     scored = list(score(found.samples, found.calibration, found.cores))
     rows = summary(scored)
     paths = [
@@ -122,10 +124,11 @@ def _score(args: argparse.Namespace) -> int:
         for one, of in (
             (PREDICTIONS, rows_of(scored)),
             (SCORE, rows),
-            (PRICES, price_rows(found.model())),
+            (PRICES, price_rows(model)),
             (ADVISED, agreement_rows(found)),
         )
     ]
+    paths.append(str(kept.write(root, model, found.calibration, found.samples, found.cores)))
     if args.json:
         print_json({"tables": paths, "score": rows, "left_aside": list(found.left_aside)})
         return 0

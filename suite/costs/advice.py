@@ -1,8 +1,7 @@
 """Which method to run: predicted seconds a step of every candidate for a model, a link and a number of workers.
 
 A prediction is the cost model's (`suite.costs.timeline`), with the computing that the user states and the codecs that were
-timed here. The recipe of a large model is that of one bucket, repeated, its bytes corrected to what the method declares to
-send for the whole (`Algorithm.wire_bytes`).
+timed here. What is sent follows from the model's shapes, or a stand-in of its size (`suite.costs.stand_in`).
 """
 
 from __future__ import annotations
@@ -10,24 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Final
 
 from reference_impls.errors import UnsupportedError
-from reference_impls.registry import Method
 from suite.costs.candidates import Candidate
 from suite.costs.model import Model
 from suite.costs.network import FORMS, OF_PROBE, Backend, Network, measured_as
-from suite.costs.recipe import Bucket, Recipe, RecipeError, Request, Step, recipe_of, transformer_shapes
+from suite.costs.recipe import Bucket, Recipe, RecipeError, Request, Step
+from suite.costs.samples import DDP_BYTES, ddp_recipe, own_recipe
+from suite.costs.stand_in import large_recipe
 from suite.costs.timeline import Local, Overlap, unit_seconds
 
-TRACED_BYTES: Final = 1 << 26
-"""What all ranks' messages of a traced bucket may hold."""
-LARGEST_BUCKET: Final = 1 << 20
-"""Elements of a traced bucket, at most."""
 RATES: Final = (1e6, 1e13)
 """Bits a second between which a break-even is looked for."""
-REFERENCES: Final = {"fp32": (4, "float32"), "bf16": (2, "bfloat16")}
+REFERENCES: Final = ("fp32", "bf16")
+CAPS_BYTES: Final = (1 << 20, 25 << 20)
+"""Sizes of DDP's buckets that are tried; the fastest counts."""
 
 
 class AdviceError(ValueError):
@@ -39,7 +36,8 @@ class Question:
     """parameters: of the model. compute_s: forward, backward and update of a step on a worker while the others compute too.
     rate_bps, delay_s: of each worker's link. cores: processors that the workers share; None: every worker has its own machine.
     node_size: consecutive workers that share the link of their node, and are joined by node_rate_bps among themselves. Raises
-    `AdviceError`.
+    `AdviceError`. shapes: of the model's parameters, in order, where they are known (`of_shapes`); else buckets of equal sizes
+    and matrices of a transformer stand in for them.
     """
 
     parameters: float
@@ -51,6 +49,7 @@ class Question:
     cores: int | None = None
     node_size: int = 1
     node_rate_bps: float = math.inf
+    shapes: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         for name, value, least in (
@@ -86,13 +85,20 @@ class Predicted:
     configuration: str = ""
 
 
-def reference_recipe(precision: str, question: Question) -> Recipe:
-    """Buckets of one precision, each summed in one all-reduce."""
-    width, dtype = REFERENCES[precision]
-    count = max(1, round(4 * question.parameters / question.bucket_bytes))
-    size = question.parameters / count
-    bucket = Bucket(1 / count, (Request("all-reduce", "gradient", question.workers, width * size, dtype),))
-    return Recipe((Step("step", (), (bucket,) * count, ()),))
+def reference_recipes(precision: str, question: Question) -> list[Recipe]:
+    """What torch's DDP may send in one precision: by buckets of the question's size, and of its own sizes."""
+    caps = sorted({question.bucket_bytes, *CAPS_BYTES})
+    if question.shapes:
+        return [ddp_recipe(precision, max(1, cap >> 20), question.shapes, question.workers) for cap in caps]
+    width, dtype = DDP_BYTES[precision]
+    found = []
+    for count in sorted({max(1, round(4 * question.parameters / cap)) for cap in caps}):
+        size = question.parameters / count
+        bucket = Bucket(
+            1 / count, (Request("all-reduce", "gradient", question.workers, width * size, dtype),)
+        )
+        found.append(Recipe((Step("step", (), (bucket,) * count, ()),)))
+    return found
 
 
 def advise(
@@ -104,16 +110,16 @@ def advise(
     """
     network = network_of(question, model.backend)
     plain = Local(question.compute_s)
-    recipes = {name: reference_recipe(name, question) for name in REFERENCES}
+    recipes = {name: reference_recipes(name, question) for name in REFERENCES}
 
     def of_reference(name: str) -> Callable[[Network], float]:
-        return lambda at: unit_seconds(recipes[name], plain, at, model.overlap)
+        return lambda at: min(unit_seconds(recipe, plain, at, model.overlap) for recipe in recipes[name])
 
     steps = {name: of_reference(name) for name in REFERENCES}
     compared = steps if break_even else {}
     found = [
         Predicted(
-            f"all-reduce {name}", "", step(network), _sent(recipes[name]), question.compute_s,
+            f"all-reduce {name}", "", step(network), _sent(recipes[name][0]), question.compute_s,
             {other: _break_even(step, compared[other], network) for other in compared if other != name},
         )
         for name, step in steps.items()
@@ -174,11 +180,17 @@ def _answer(
 
 
 def _kind(candidate: Candidate, kind: str, question: Question) -> tuple[Recipe, Local]:
-    method = candidate.method(kind)
-    recipe = large_recipe(
-        method, kind, question.parameters, question.workers, question.bucket_bytes, question.node_size
+    size, n, bucket_bytes, node = (
+        question.parameters,
+        question.workers,
+        question.bucket_bytes,
+        question.node_size,
     )
-    own = candidate.beyond[kind].at(question.parameters).scaled(question.crowd)
+    if question.shapes:
+        recipe = own_recipe(candidate.cases[kind], question.shapes, n, bucket_bytes, node)
+    else:
+        recipe = large_recipe(candidate.method(kind), kind, size, n, bucket_bytes, node)
+    own = candidate.beyond[kind].at(size).scaled(question.crowd)
     gathers = any(
         request.collective == "all-gather" and step.buckets
         for step in recipe.steps
@@ -201,64 +213,6 @@ def _sent(recipe: Recipe) -> float:
         for step in recipe.steps
         for request in step.requests()
     )
-
-
-def large_recipe(
-    method: Method, kind: str, parameters: float, n: int, bucket_bytes: int, node_size: int = 1
-) -> Recipe:
-    """The recipe of a model of any size, from one bucket of it. Raises `RecipeError`."""
-    whole = method.algorithm.scope == "model"
-    count = 1 if whole else max(1, round(4 * parameters / bucket_bytes))
-    traced = int(min(parameters / count, LARGEST_BUCKET, max(TRACED_BYTES / n, 16 * n, 4096)))
-    side = max(1, math.isqrt(traced))
-    one = _traced(_Key(method), kind, side, n, node_size)
-    factor = parameters / count / (side * side) * _correction(method, kind, parameters, side, n)
-    scaled = one.scaled(factor)
-    return Recipe(tuple(_repeated(step, count) for step in scaled.steps))
-
-
-@dataclass(frozen=True)
-class _Key:
-    """A method as a key: its algorithm is a frozen dataclass, its hyper-parameters do not decide what is sent."""
-
-    method: Method
-
-    def __hash__(self) -> int:
-        return hash((self.method.name, repr(self.method.algorithm)))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and repr(self.method) == repr(other.method)
-
-
-@cache
-def _traced(key: _Key, kind: str, side: int, n: int, node_size: int) -> Recipe:
-    return recipe_of(key.method, [(side, side)], n, kind=kind, bucket_bytes=1 << 40, node_size=node_size)
-
-
-def _correction(method: Method, kind: str, parameters: float, side: int, n: int) -> float:
-    """Declared bytes of the true shapes over those of the traced one, a parameter; 1 where a method does not say."""
-    if method.algorithm.scope == "model" and kind.startswith("round-"):
-        return 1.0
-    name = "average" if kind.startswith("round-") else kind
-    try:
-        shapes = transformer_shapes(parameters)
-        true = method.algorithm.wire_bytes(shapes, n).get(name)
-        here = method.algorithm.wire_bytes([(side, side)], n).get(name)
-    except (NotImplementedError, UnsupportedError):
-        return 1.0
-    if true is None or here is None:
-        return 1.0
-    total = sum(math.prod(shape) for shape in shapes)
-    numbers = [sum(cost) / 2 if isinstance(cost, tuple) else cost for cost in (true, here)]
-    return (numbers[0] / total) / (numbers[1] / (side * side)) if numbers[1] else 1.0
-
-
-def _repeated(step: Step, count: int) -> Step:
-    """One bucket as `count` of them; what follows the update, and the plan, once for each, and once."""
-    buckets = tuple(
-        replace(bucket, share=bucket.share / count) for bucket in step.buckets for _ in range(count)
-    )
-    return Step(step.kind, step.plan, buckets, step.after * count)
 
 
 def _break_even(

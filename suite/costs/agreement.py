@@ -1,7 +1,7 @@
 """Whether advice agrees with a session: asked from all that is known but that session, what its steps take on its links.
 
-The question is what a user would ask: parameters, workers, cores, bucket size, rate, delay, and what a step computes, which is
-that of torch's DDP without messages. The model's shapes are not told, as they are not in `bandwise advise`.
+The question is what a user would ask: the model's shapes, workers, cores, bucket size, rate, delay, and what a step computes,
+which is that of torch's DDP without messages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from suite.costs.beyond import DDP
 from suite.costs.candidates import Candidate, candidates
 from suite.costs.known import Known, UnknownCostsError
 from suite.costs.model import fit_model
-from suite.costs.samples import Sample, Setting, middle
+from suite.costs.samples import Sample, Setting, middle, shapes_of
 
 REFERENCES = {"all-reduce fp32": DDP, "all-reduce bf16": "DDP bf16"}
 """Names in advice -> of the samples that carry it out."""
@@ -51,7 +51,8 @@ def agreement(found: Known, session: str) -> list[Row]:
         if not any(sample.name == DDP for sample in here):
             continue
         measured = dict(_measured(here, known))
-        answers = advise(_question(setting, here, found.cores), known, model, break_even=False)
+        asked = [one for one in known if one.label in measured]
+        answers = advise(_question(setting, here, found.cores), asked, model, break_even=False)
         of_link: list[Row] = [
             {
                 "session": session, "link": label, "method": one.label, "world_size": setting.world_size,
@@ -77,6 +78,7 @@ def _question(setting: Setting, here: Sequence[Sample], cores: int) -> Question:
         link.delay_s,
         setting.bucket_bytes,
         cores,
+        shapes=shapes_of(setting.workload),
     )
 
 

@@ -48,7 +48,10 @@ def speedups(root: Path, session: str, *cases: str) -> str:
 
 def advised(root: Path, session: str) -> str:
     """What advice says of a session's links, asked without it, beside what it measured."""
-    rows = [row for row in rows_of(root, ADVISED) or [] if row["session"] == session]
+    rows = sorted(
+        (row for row in rows_of(root, ADVISED) or [] if row["session"] == session),
+        key=lambda row: (str(row["link"]), number(row, "measured_s")),
+    )
     if not rows:
         return missing(SCORED)
     return markdown(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from suite.analysis.document import Blocks, fill, markdown, milliseconds, missing, rows_of, significant, span
 from suite.analysis.tables import Row, number
 from suite.costs import predictions
 from suite.costs.answers import SCORED, advised, omega, regret, settings, speedups, two_runs
 from suite.costs.columns import COLLECTIVES, PREDICTIONS, PRICES, SCORE
-from suite.costs.samples import samples_of
+from suite.costs.samples import Sample, samples_of
 from suite.costs.score import ALL, BAR_MEDIAN, BAR_WORST
 from suite.rates.facts import read_facts
 
@@ -49,15 +50,25 @@ def prices(root: Path) -> str:
 
 def score(root: Path) -> str:
     """The score, a line a column and value left out."""
-    rows = rows_of(root, SCORE)
-    if rows is None:
+    rows, steps = rows_of(root, SCORE), rows_of(root, PREDICTIONS)
+    if rows is None or steps is None:
         return missing(SCORED)
+
+    def near(row: Row) -> str:
+        own = [
+            abs(number(step, "error"))
+            for step in steps
+            if step["left_out"] == row["left_out"] and row["value"] in (ALL, step["value"])
+        ]
+        return f"{sum(error <= BAR_WORST for error in own) / len(own):.0%}"
+
     return markdown(
         (
             "not seen before",
             "which",
             "steps",
             "median error",
+            f"within {BAR_WORST:.0%}",
             "worst error",
             f"at most {BAR_MEDIAN:.0%} and {BAR_WORST:.0%}",
         ),
@@ -67,6 +78,7 @@ def score(root: Path) -> str:
                 f"**{row['value']}**" if row["value"] == ALL else row["value"],
                 row["n"],
                 _percent(row, "median_error"),
+                near(row),
                 _percent(row, "worst_error"),
                 "yes" if row["met"] else "no",
             )
@@ -104,13 +116,12 @@ def before(root: Path, session: str) -> str:
     made = predictions.read(root, session)
     if made is None:
         return missing(f"bandwise costs predict {session}")
-    held = {(one.case.case_id, one.setting.link.label): one for one in samples_of(root, session)}
-    rows = []
-    for row in made["predictions"]:
-        found = held.get((row["case_id"], row["link"]))
-        if found is None:  # a candidate for the reference that was not chosen on this link
-            continue
-        rows.append(
+    head = (
+        f"Made {made['made']} at commit {(made['commit'] or 'unknown')[:8]}, SHA-256 `{made['sha256']}`.\n\n"
+    )
+    return head + markdown(
+        ("link", "case", "predicted, ms", "measured, ms", "95 %", "error"),
+        [
             (
                 row["link"],
                 row["case"],
@@ -119,11 +130,37 @@ def before(root: Path, session: str) -> str:
                 f"{milliseconds(found.low_s)} to {milliseconds(found.high_s)}",
                 f"{row['step_s'] / found.step_s - 1:+.1%}",
             )
-        )
-    head = (
-        f"Made {made['made']} at commit {(made['commit'] or 'unknown')[:8]}, SHA-256 `{made['sha256']}`.\n\n"
+            for row, found in _came_true(root, made)
+        ],
     )
-    return head + markdown(("link", "case", "predicted, ms", "measured, ms", "95 %", "error"), rows)
+
+
+def _came_true(root: Path, made: dict[str, Any]) -> list[tuple[dict[str, Any], Sample]]:
+    """Predictions with what was measured; candidates for the reference that were not chosen on their link have none."""
+    held = {(one.case.case_id, one.setting.link.label): one for one in samples_of(root, made["session"])}
+    pairs = ((row, held.get((row["case_id"], row["link"]))) for row in made["predictions"])
+    return [(row, found) for row, found in pairs if found is not None]
+
+
+def foretold(root: Path) -> str:
+    """Every session that was predicted, in a line."""
+    rows = []
+    for path in sorted(predictions.folder(root).glob("*.json")):
+        made = predictions.read(root, path.stem)
+        pairs = _came_true(root, made) if made else []
+        if made is None or not pairs:
+            continue
+        errors = [abs(row["step_s"] / found.step_s - 1) for row, found in pairs]
+        links = ", ".join(dict.fromkeys(found.setting.link.label for _, found in pairs))
+        rows.append((
+            made["session"], made["made"][:16].replace("T", " "), f"`{made['sha256'][:12]}`",
+            pairs[0][1].setting.world_size, links, len(pairs), f"{median(errors):.1%}", f"{max(errors):.1%}",
+        ))  # fmt: skip
+    if not rows:
+        return missing("bandwise costs predict SESSION")
+    return markdown(
+        ("session", "predicted", "SHA-256", "workers", "links", "steps", "median error", "worst"), rows
+    )
 
 
 def _percent(row: Row, name: str) -> str:
@@ -138,6 +175,7 @@ BLOCKS: Final[Blocks] = MappingProxyType(
         "worst": worst,
         "speedups": speedups,
         "before": before,
+        "foretold": foretold,
         "advised": advised,
         "regret": regret,
         "omega": omega,

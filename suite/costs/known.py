@@ -13,8 +13,9 @@ from typing import Any
 
 from suite.analysis.session_tables import load_facts
 from suite.analysis.tables import Row, read_table, table_path
+from suite.costs import kept
 from suite.costs.columns import COLLECTIVES
-from suite.costs.model import Model, fit_model
+from suite.costs.model import Model
 from suite.costs.samples import Sample, samples_of
 from suite.rates.facts import read_facts
 from suite.timing.session_files import session_names
@@ -26,8 +27,10 @@ class UnknownCostsError(ValueError):
 
 @dataclass(frozen=True)
 class Known:
-    """calibration: rows of `collectives`. facts: of their machine. samples: of all sessions of its kind."""
+    """results_root: where it was read. calibration: rows of `collectives`. facts: of their machine. samples: of all sessions of
+    its kind."""
 
+    results_root: Path
     calibration: Sequence[Row]
     facts: dict[str, Any]
     samples: Sequence[Sample]
@@ -40,8 +43,8 @@ class Known:
         return int(self.facts["provenance"]["cores"])
 
     def model(self) -> Model:
-        """Fitted to all of it."""
-        return fit_model(self.calibration, self.samples, self.cores)
+        """Fitted to all of it, now or when `bandwise costs score` was run last."""
+        return kept.load_or_fit(self.results_root, self.calibration, self.samples, self.cores)
 
 
 def known(results_root: Path) -> Known:
@@ -62,7 +65,7 @@ def known(results_root: Path) -> Known:
             samples += samples_of(results_root, name)
         else:
             aside.append(name)
-    return Known(calibration, facts, samples, aside)
+    return Known(results_root, calibration, facts, samples, aside)
 
 
 def _kind(provenance: dict[str, Any]) -> tuple[Any, ...]:

@@ -31,9 +31,14 @@ class PredictionError(ValueError):
     """A prediction that cannot be made or does not hold together; the message says why."""
 
 
+def folder(results_root: Path) -> Path:
+    """Where predictions lie."""
+    return results_root / "predictions"
+
+
 def path_of(results_root: Path, session: str) -> Path:
-    """Where the predictions of a session lie."""
-    return results_root / "predictions" / f"{session}.json"
+    """Where those of a session lie."""
+    return folder(results_root) / f"{session}.json"
 
 
 def predict_session(spec: SessionSpec, samples: Sequence[Sample], model: Model, cores: int) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import torch.distributed as dist
 
-from reference_impls.registry import Method
 from suite.analysis.session_tables import load_facts
 from suite.analysis.speed_columns import CASES, session_table_path
 from suite.analysis.tables import Row, number, read_table
@@ -157,19 +156,24 @@ def recipe_for(case: Case, workload: str, n: int, bucket_bytes: int) -> Recipe:
     """What a unit of a case sends. Raises `RecipeError`."""
     shapes = shapes_of(workload)
     if case.role == "ddp":
-        return _ddp_recipe(case, shapes, n)
-    return _own_recipe(case.case_id, method_of(case), shapes, n, case.kind, bucket_bytes)
+        return ddp_recipe(
+            case.algorithm, int(case.options.get("bucket_cap_mb", DEFAULT_BUCKET_MB)), shapes, n
+        )
+    return own_recipe(case, shapes, n, bucket_bytes)
 
 
 _KEPT: dict[tuple[Any, ...], Recipe] = {}
 
 
-def _own_recipe(
-    case_id: str, method: Method, shapes: tuple[tuple[int, ...], ...], n: int, kind: str, bucket_bytes: int
+def own_recipe(
+    case: Case, shapes: tuple[tuple[int, ...], ...], n: int, bucket_bytes: int, node_size: int = 1
 ) -> Recipe:
-    key = (case_id, shapes, n, bucket_bytes)
+    """What a unit of a method's steps asks for, asked once. Raises `RecipeError`."""
+    key = (case.case_id, shapes, n, bucket_bytes, node_size)
     if key not in _KEPT:
-        _KEPT[key] = recipe_of(method, shapes, n, kind=kind, bucket_bytes=bucket_bytes)
+        _KEPT[key] = recipe_of(
+            method_of(case), shapes, n, kind=case.kind, bucket_bytes=bucket_bytes, node_size=node_size
+        )
     return _KEPT[key]
 
 
@@ -187,26 +191,17 @@ def parameters_of(workload: str) -> int:
     return sum(math.prod(shape) for shape in shapes_of(workload))
 
 
-def _ddp_recipe(case: Case, shapes: Sequence[Sequence[int]], n: int) -> Recipe:
+def ddp_recipe(precision: str, cap_mb: int, shapes: Sequence[Sequence[int]], n: int) -> Recipe:
     """DDP's buckets: the last parameters first, a small first bucket, then its cap."""
     import torch
 
-    width, dtype = DDP_BYTES[case.algorithm]
-    cap = int(case.options.get("bucket_cap_mb", DEFAULT_BUCKET_MB)) << 20
+    width, dtype = DDP_BYTES[precision]
+    cap = cap_mb << 20
     tensors = [torch.empty(tuple(shape), device="meta") for shape in reversed(shapes)]
     cut, _ = dist._compute_bucket_assignment_by_size(tensors, [min(FIRST_BUCKET, cap), cap])
     total = sum(t.numel() for t in tensors)
     sizes = [sum(tensors[i].numel() for i in members) for members in cut]
-    return Recipe(
-        (
-            Step(
-                "step",
-                (),
-                tuple(
-                    Bucket(size / total, (Request("all-reduce", "gradient", n, width * size, dtype),))
-                    for size in sizes
-                ),
-                (),
-            ),
-        )
+    buckets = tuple(
+        Bucket(size / total, (Request("all-reduce", "gradient", n, width * size, dtype),)) for size in sizes
     )
+    return Recipe((Step("step", (), buckets, ()),))

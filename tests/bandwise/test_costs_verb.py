@@ -26,7 +26,7 @@ def something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.write_text(made_up.SESSION, encoding="utf-8")
     facts = {"provenance": {"cpu": "a processor", "cores": made_up.CORES, "torch": "2"}}
     samples = list(made_up.samples([Link(4, 100e6), Link(4, 1e9)]))
-    found = Known(rows(made_up.MODEL.backend), facts, samples, [])
+    found = Known(tmp_path, rows(made_up.MODEL.backend), facts, samples, [])
     monkeypatch.setattr(module, "known", lambda root: found)
     real = session_files.load_session
     for place in ("suite.costs.candidates", "suite.timing.session_files"):

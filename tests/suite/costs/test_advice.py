@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from reference_impls import create
-from suite.costs.advice import AdviceError, Question, advise, large_recipe, reference_recipe
+from suite.costs.advice import AdviceError, Question, advise, reference_recipes
 from suite.costs.candidates import Candidate, candidates
+from suite.costs.stand_in import large_recipe
 from suite.links.link import Link
 from suite.timing.session_files import load_session
 from tests.suite.costs import made_up
@@ -88,9 +89,23 @@ def test_a_large_model_sends_what_its_method_declares(n: int) -> None:
 
 
 def test_a_reference_is_cut_into_buckets() -> None:
-    (step,) = reference_recipe("fp32", QUESTION).steps
-    assert len(step.buckets) == 19
-    assert sum(request.nbytes for request in step.requests()) == pytest.approx(4 * 20e6)
+    steps = [recipe.steps[0] for recipe in reference_recipes("fp32", QUESTION)]
+    assert [len(step.buckets) for step in steps] == [3, 19, 76]
+    assert all(
+        sum(request.nbytes for request in step.requests()) == pytest.approx(4 * 20e6) for step in steps
+    )
+
+
+def test_with_its_shapes_a_model_is_cut_as_it_will_be(known: list[Candidate]) -> None:
+    """One matrix of nearly all elements is one bucket, however small buckets are to be."""
+    shapes = ((10,), (4000, 5000), (10,))
+    question = replace(QUESTION, shapes=shapes, delay_s=0.01, bucket_bytes=1 << 20)
+    whole = {one.label: one.step_s for one in advise(question, known, made_up.MODEL, break_even=False)}
+    cut = {
+        one.label: one.step_s
+        for one in advise(replace(question, shapes=()), known, made_up.MODEL, break_even=False)
+    }
+    assert whole["allreduce-sgd"] < cut["allreduce-sgd"]
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,13 @@ def test_forms(form: str, n: int, rounds: float, sent: float) -> None:
 
 def test_seconds_by_hand() -> None:
     network = Network(8e6, 0.01, PRICES, efficiency=1.0)
-    # 1 MB in a ring of 4: 1.5 MB at 1 MB/s, six rounds of 10.1 ms, 1 ms to start
-    assert network.seconds("all-reduce fp32", 4, 1e6) == pytest.approx(1.5 + 6 * 0.0101 + 1e-3)
+    # 10 kB in a ring of 4: 15 kB at 1 MB/s, six rounds of 10.1 ms of which half of the bytes' time hides some, 1 ms to start
+    assert network.seconds("all-reduce fp32", 4, 1e4) == pytest.approx(0.015 / 2 + 6 * 0.0101 + 1e-3)
+    assert network.seconds("all-reduce fp32", 4, 1e6) == pytest.approx(1.5)
+    # one element: a piece goes round alone, and what it is asked for was posted long before
+    patient = Network(float("inf"), 0.01, PRICES, crowd=2.0, delayed=2.0)
+    alone = patient.seconds("all-reduce fp32", 4, 4)
+    assert alone == pytest.approx((1 + 1 / 4) * (1e-3 + 6e-4) + 6 * 0.01 * (1 + 1 / 4), rel=1e-4)
     crowded = Network(8e6, 0.01, PRICES, efficiency=1.0, crowd=2.0, delayed=1.5, burst=1e6)
     assert crowded.seconds("all-gather", 4, 1e6) == pytest.approx(2.0 + 3 * (2e-4 + 0.015) + 2e-3)
 
