@@ -65,54 +65,59 @@ def test_ranks_stop_at_the_same_step_and_go_on_to_the_bit(
     assert not list(store.folder(spec.run_id).glob("checkpoint*"))
 
 
-def test_a_kill_of_one_rank_is_gone_on_from_the_last_checkpoint(tmp_path: Path) -> None:
-    spec = spec_of("local-adamw", {"period": 3})
-    store, whole = Store(tmp_path / "killed"), Store(tmp_path / "whole")
+LOCAL = spec_of("local-adamw", {"period": 3})
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A store with one run of local rounds that was never interrupted."""
+    store = Store(tmp_path_factory.mktemp("whole"))
+    list(execute([LOCAL], store))
+    return store
+
+
+def test_a_kill_of_one_rank_is_gone_on_from_the_last_checkpoint(tmp_path: Path, whole: Store) -> None:
+    store = Store(tmp_path)
     others = set(multiprocessing.active_children())
     steps: list[int] = []
 
     def kill_one(step: int) -> None:
-        note = store.note(spec.run_id)
+        note = store.note(LOCAL.run_id)
         if note is not None and note.step >= 100 and not steps:
             steps.append(note.step)
             os.kill(max(p.pid or 0 for p in set(multiprocessing.active_children()) - others), signal.SIGKILL)
 
-    (outcome,) = execute([spec], store, kill_one, checkpoint_s=0.0)
+    (outcome,) = execute([LOCAL], store, kill_one, checkpoint_s=0.0)
     assert outcome.status.state == "error"
     assert "rank 1 died: signal SIGKILL" in outcome.status.reason
     begun: list[int] = []
 
     def look(step: int) -> None:
-        note = store.note(spec.run_id)
+        note = store.note(LOCAL.run_id)
         begun.append(note.step if note else 0)
 
-    (outcome,) = execute([spec], store, look)
+    (outcome,) = execute([LOCAL], store, look)
     assert outcome.status.state == "done", outcome.status.reason
     assert begun[0] >= steps[0], "it did not begin anew"
-    list(execute([spec], whole))
-    assert kept(store, spec.run_id) == kept(whole, spec.run_id)
+    assert kept(store, LOCAL.run_id) == kept(whole, LOCAL.run_id)
 
 
-def test_a_rank_file_that_cannot_be_read_makes_all_ranks_begin_anew(tmp_path: Path) -> None:
-    spec = spec_of("allreduce-sgd", {})
-    store, whole = Store(tmp_path / "damaged"), Store(tmp_path / "whole")
-    step = stop_after(spec, store, 100)
-    files.rank_path(store.folder(spec.run_id), step, 1).write_bytes(b"nonsense")
-    (outcome,) = execute([spec], store)
-    assert outcome.result["steps"] == spec.steps
-    list(execute([spec], whole))
-    assert kept(store, spec.run_id) == kept(whole, spec.run_id)
+def test_a_rank_file_that_cannot_be_read_makes_all_ranks_begin_anew(tmp_path: Path, whole: Store) -> None:
+    store = Store(tmp_path)
+    step = stop_after(LOCAL, store, 100)
+    files.rank_path(store.folder(LOCAL.run_id), step, 1).write_bytes(b"nonsense")
+    (outcome,) = execute([LOCAL], store)
+    assert outcome.result["steps"] == LOCAL.steps
+    assert kept(store, LOCAL.run_id) == kept(whole, LOCAL.run_id)
 
 
 def test_an_index_without_its_files_is_of_no_use(tmp_path: Path) -> None:
-    spec = spec_of("allreduce-sgd", {})
-    store = Store(tmp_path)
-    step = stop_after(spec, store, 100)
-    files.rank_path(store.folder(spec.run_id), step, 1).unlink()
-    with pytest.raises(files.CheckpointError, match=rf"at step {step} lacks the files of ranks \[1\]"):
-        files.published(store.folder(spec.run_id), spec, _source(spec))
-    (outcome,) = execute([spec], store)
-    assert outcome.status.state == "done"
+    files.rank_path(tmp_path, 5, 0).write_bytes(b"5")
+    files.publish(tmp_path, LOCAL, "code", 5)
+    with pytest.raises(files.CheckpointError, match=r"at step 5 lacks the files of ranks \[1\]"):
+        files.published(tmp_path, LOCAL, "code")
+    with pytest.raises(files.CheckpointError, match="begun by other code"):
+        files.published(tmp_path, LOCAL, "newer code")
 
 
 def test_the_old_checkpoint_stands_until_the_new_one_is_whole(
@@ -141,9 +146,3 @@ def test_the_old_checkpoint_stands_until_the_new_one_is_whole(
         "checkpoint-9-1.pt",
         "checkpoint.json",
     ]
-
-
-def _source(spec: RunSpec) -> str:
-    from suite.runs.member import sources
-
-    return str(sources(spec)["algorithm"])

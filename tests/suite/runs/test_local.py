@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from suite.runs.execute import execute
+from suite.runs.lease import Owner, take
 from suite.runs.local import Tally, run_local
 from suite.runs.plan import make_plan, open_specs
 from suite.runs.spec import RunSpec
@@ -166,6 +167,17 @@ def members(session: int) -> str:
         ["ps", "-s", str(session), "-o", "pid="], capture_output=True, text=True, check=False
     )
     return listed.stdout.strip()
+
+
+def test_runs_of_another_sweep_are_passed_over_and_left_alone(tmp_path: Path) -> None:
+    specs, store = [one_spec(seed=seed) for seed in range(3)], Store(tmp_path)
+    store.begin(specs[1], "another")
+    lease = take(store.folder(specs[1].run_id), Owner("another"))
+    assert lease is not None
+    tally = run_local(specs, store, jobs=1)
+    assert (tally.runs, tally.states, tally.failures) == (3, {"done": 2, "running": 1}, [])
+    assert lease.held()
+    assert store.status(specs[1].run_id).state == "running"
 
 
 def test_nothing_to_do_starts_nothing(tmp_path: Path) -> None:
