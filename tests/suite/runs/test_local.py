@@ -14,17 +14,18 @@ from pathlib import Path
 import pytest
 
 from suite.runs.execute import execute
+from suite.runs.lease import Owner, take
 from suite.runs.local import Tally, run_local
 from suite.runs.plan import make_plan, open_specs
 from suite.runs.spec import RunSpec
 from suite.runs.status import counts
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
-from tests.suite.runs.project import SWEEP, one_spec, write_sweep
+from tests.suite.runs.project import SWEEP, beats, one_spec, write_sweep
 
 ROOT = Path(__file__).resolve().parents[3]
 MOVING = {"commit", "stale"}
-NOT_FOR_EVER = {"train_s", "provenance", "attempt", "sources"}
+NOT_FOR_EVER = {"train_s", "lost_s", "provenance", "attempt", "sources"}
 
 
 def facts(store: Store, spec: RunSpec) -> dict[str, object]:
@@ -137,7 +138,7 @@ def test_one_interrupt_lets_groups_finish_and_keeps_them(tmp_path: Path) -> None
     assert set(found) == {"done", "missing"}, "no run is left half-way"
 
 
-def test_a_termination_stops_at_once_and_leaves_no_process(tmp_path: Path) -> None:
+def test_a_termination_stops_at_a_checkpoint_and_leaves_no_process(tmp_path: Path) -> None:
     sweep, results = write_sweep(tmp_path, LONG.replace("steps: 600", "steps: 20000")), tmp_path / "results"
     process = subprocess.Popen(
         [sys.executable, "-m", "bandwise", "sweep", sweep, "--results", str(results), "--jobs", "1"],
@@ -145,12 +146,15 @@ def test_a_termination_stops_at_once_and_leaves_no_process(tmp_path: Path) -> No
     )  # fmt: skip
     specs = make_plan(load_sweep(sweep)).specs
     store = Store(results)
-    while "running" not in states(store, specs):
+    while not any(beats(store, spec) for spec in specs):
         assert process.poll() is None
         time.sleep(0.05)
     process.terminate()
     assert process.wait(timeout=60) == 130
-    assert states(store, specs) == {"missing": len(specs)}
+    found = states(store, specs)
+    assert set(found) <= {"interrupted", "missing"}
+    assert found["interrupted"] >= 1, "what was under way has a checkpoint"
+    assert not list(results.glob("runs/??/*/lease*"))
     deadline = time.monotonic() + 20  # multiprocessing's own helper process needs a moment to notice
     while left := members(process.pid):
         assert time.monotonic() < deadline, f"outlived the sweep: {left}"
@@ -163,6 +167,17 @@ def members(session: int) -> str:
         ["ps", "-s", str(session), "-o", "pid="], capture_output=True, text=True, check=False
     )
     return listed.stdout.strip()
+
+
+def test_runs_of_another_sweep_are_passed_over_and_left_alone(tmp_path: Path) -> None:
+    specs, store = [one_spec(seed=seed) for seed in range(3)], Store(tmp_path)
+    store.begin(specs[1], "another")
+    lease = take(store.folder(specs[1].run_id), Owner("another"))
+    assert lease is not None
+    tally = run_local(specs, store, jobs=1)
+    assert (tally.runs, tally.states, tally.failures) == (3, {"done": 2, "running": 1}, [])
+    assert lease.held()
+    assert store.status(specs[1].run_id).state == "running"
 
 
 def test_nothing_to_do_starts_nothing(tmp_path: Path) -> None:
