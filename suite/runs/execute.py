@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 
+from suite.runs.interruption import Interrupted, Interruption
 from suite.runs.launch import Place, check_size, join, launch, place_in_launch
+from suite.runs.lease import Owner
 from suite.runs.record import EXPECTED_FAULTS, Outcome, failed, fault_status
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
@@ -19,6 +21,10 @@ def execute(
     store: Store,
     progress: Callable[[int], None] = lambda step: None,
     port: int = 0,
+    *,
+    owner: Owner | None = None,
+    interruption: Interruption | None = None,
+    checkpoint_s: float = 60.0,
 ) -> Iterator[Outcome]:
     """Train a group of runs (see `train.groups`), save each outcome, then yield it. `progress`: completed steps.
 
@@ -34,12 +40,18 @@ def execute(
         for spec in specs:
             yield join(spec, place, 1, progress)
         return
+    if owner is not None:
+        specs = [spec for spec in specs if not store.status(spec.run_id).settled]
+    if not specs:
+        return
     attempts = {spec.run_id: store.begin(spec) for spec in specs}
 
     def alive(step: int) -> None:
         for run_id in attempts:
             store.beat(run_id)
         progress(step)
+        if interruption is not None and interruption.requested is not None:
+            raise Interrupted(interruption.requested, list(under_way))
 
     under_way = {spec.run_id: spec for spec in specs}
     try:

@@ -2,7 +2,8 @@
 
 Terminal words come in two sorts. *Settled*: the outcome belongs to the method and would come again (done, diverged,
 skipped), so a sweep never repeats it. *Circumstance*: something outside of it (memory, time, a lost node, a fault
-in the program), so the next sweep tries again. `missing` and `running` are computed and never terminal.
+in the program), so the next sweep tries again. *Live* words are computed and never terminal: `queued` waits in a job,
+`interrupted` has a checkpoint and will go on.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final
 SETTLED: Final = frozenset({"done", "diverged", "skipped"})
 CIRCUMSTANCE: Final = frozenset({"oom", "timeout", "preempted", "node_lost", "error", "cancelled", "invalid"})
 TERMINAL: Final = SETTLED | CIRCUMSTANCE
-LIVE: Final = frozenset({"missing", "running", "stale"})
+LIVE: Final = frozenset({"missing", "queued", "running", "interrupted", "stale"})
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,15 @@ class Status:
     def settled(self) -> bool:
         """Whether a sweep leaves the run as it is."""
         return self.state in SETTLED
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a run's status.json says."""
+
+    state: str
+    attempt: int = 0
+    owner: str = ""
 
 
 def counts(statuses: Iterable[Status]) -> dict[str, int]:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from suite.runs.spec import RunSpec, SpecError
-from suite.runs.status import Status
+from suite.runs.status import Note, Status
 
 RESULT_SCHEMA: Final = 1
 STALE_AFTER_S: Final = 180.0
@@ -131,6 +131,15 @@ class Store:
         path = self.folder(run_id) / "status.json"
         text = read(path)
         return 0 if text is None else int(parsed(text, path)["attempt"])
+
+    def note(self, run_id: str) -> Note | None:
+        """What stands in status.json."""
+        path = self.folder(run_id) / "status.json"
+        text = read(path)
+        if text is None:
+            return None
+        noted = parsed(text, path)
+        return Note(noted["state"], noted["attempt"])
 
     def _write_status(self, run_id: str, status: Status, attempt: int) -> None:
         noted = {

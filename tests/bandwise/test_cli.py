@@ -211,6 +211,7 @@ def test_a_sweep_from_plan_to_status(
         "runs": 6,
         "states": {"done": 6},
         "not_done": [],
+        "slurm": None,
     }
     assert answer(capsys, "status")["states"] == {"done": 6}
     assert answer(capsys, "plan", sweep)["core_seconds_left"] == 0
@@ -289,7 +290,10 @@ def test_a_run_that_ends_badly_has_exit_code_3(results: Path, capsys: pytest.Cap
         (["run", "absent.json"], "no file absent.json"),
         (["sweep", "quik"], "no sweep 'quik'; did you mean 'quick'?"),
         (["plan", "quick", "--only", "nothing"], "no arm of sweep 'quick' matches 'nothing'"),
-        (["sweep", "quick", "--on", "moon"], "write local, slurm or slurm:PROFILE"),
+        (["sweep", "quick", "--on", "moon"], "no profile 'moon'"),
+        (["sweep", "quick", "--on", "slurm:defualt"], "did you mean 'default'?"),
+        (["retry", "quick", "--status", "oom,done"], "--status done: nothing to try again; known: cancelled"),
+        (["watch", "quick", "--every", "0"], "give seconds above 0"),
         (["sweep", "quick", "--jobs", "0"], "at least one worker"),
         (["sweep", "quick", "--tune", "--only", "x"], "--tune works on this machine and on all arms"),
         (["report", "quik"], "did you mean 'quick'?"),
