@@ -251,9 +251,13 @@ def test_a_job_runs_the_code_of_its_submission(slurm: Cluster, store: Store, tmp
         if (ROOT / name).is_file():
             (clone / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, clone / name)
-    for arguments in (["init"], ["add", "--all"], ["commit", "--message", "as submitted"]):
+    for arguments in (
+        ["init", "--quiet"],
+        ["add", "--all"],
+        ["commit", "--quiet", "--message", "as submitted"],
+    ):
         who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
-        subprocess.run(["git", *who, *arguments, "--quiet"], cwd=clone, check=True)
+        subprocess.run(["git", *who, *arguments], cwd=clone, check=True)
     sweep, profile = write_files(tmp_path, "code", seeds=1)
     with Path(profile).open("w") as file:
         file.write("{timeout_min: 5, mem: 100M, additional_parameters: {hold: true}}\n")
