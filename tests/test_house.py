@@ -24,11 +24,11 @@ SUITE_FLOOR = {
     "workloads": 0,
     "micro": 0,
     "links": 1,
-    "runs": 1,
-    "timing": 2,
-    "analysis": 3,
-    "rates": 4,
-    "costs": 5,
+    "runs": 2,
+    "timing": 3,
+    "analysis": 4,
+    "rates": 5,
+    "costs": 6,
 }
 # Names under which a distribution is imported, where they differ from its own.
 IMPORTED_AS = {"sklearn": "scikit-learn", "yaml": "PyYAML", "jinja2": "Jinja2"}

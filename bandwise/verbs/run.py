@@ -3,12 +3,15 @@
     bandwise run 3f2a9c0d11e4b7aa
     bandwise run --algorithm lion-cub-1bit --workload digits-mlp --set momentum_sync=never --lr 1e-3 --steps 100
 
-Exit code 0 when it is done, 3 when it ended otherwise. A run that has settled is shown, not repeated (`--again`).
+Exit code 0 when it is done, 3 when it ended otherwise, 130 when it was stopped, at a checkpoint. A run that has settled
+is shown, not repeated (`--again`).
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 from typing import TYPE_CHECKING, Any
 
 from bandwise.checkout import add_results_option, require_checkout, results_root
@@ -61,6 +64,8 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     from suite.runs.execute import execute
+    from suite.runs.interruption import Interrupted, on_signals
+    from suite.runs.lease import holder
     from suite.runs.store import Store, load_spec
 
     if (args.spec is None) == (args.algorithm is None):
@@ -70,10 +75,30 @@ def run(args: argparse.Namespace) -> int:
     if store.status(spec.run_id).settled and not args.again:
         return _answer(args, store.result(spec.run_id) or {}, "already settled; --again repeats it")
     torch.set_num_threads(1)
-    line = ProgressLine(f"run {spec.run_id}")
-    (outcome,) = execute([spec], store, lambda step: line.steps(step, spec.steps), port=args.port)
-    line.close()
-    return _answer(args, outcome.result, str(store.folder(spec.run_id)))
+    line, folder = ProgressLine(f"run {spec.run_id}"), store.folder(spec.run_id)
+    try:
+        with on_signals(signal.SIGINT, signal.SIGTERM) as asked:
+            outcomes = list(
+                execute(
+                    [spec],
+                    store,
+                    lambda step: line.steps(step, spec.steps),
+                    args.port,
+                    interruption=asked,
+                    again=args.again,
+                )
+            )
+    except Interrupted as interrupted:
+        print(f"run {spec.run_id}: {interrupted}; the same command goes on from here", file=sys.stderr)
+        return 130
+    finally:
+        line.close()
+    if not outcomes:
+        if found := store.result(spec.run_id):
+            return _answer(args, found, "settled by another process")
+        print(f"run {spec.run_id} is in the hands of {holder(folder)}: wait for it", file=sys.stderr)
+        return 3
+    return _answer(args, outcomes[0].result, str(folder))
 
 
 def _spec(args: argparse.Namespace) -> Any:

@@ -1,2 +1,3 @@
-"""Runs, one and many: what a run is (`spec`), where it is kept (`store`), how it is trained (`train`, `gloo`), how
-many of them are planned (`sweep`, `rates`, `plan`), tuned (`tuning`) and carried out on this machine (`local`)."""
+"""Runs, one and many: what a run is (`spec`), where it is kept (`store`), how it is trained (`train`, `gloo`) and
+survives (`custody`, `checkpoint`, `lease`), how many of them are planned (`sweep`, `rates`, `plan`), tuned (`tuning`) and
+carried out on this machine (`local`)."""

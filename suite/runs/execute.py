@@ -1,19 +1,28 @@
 """Carries runs out in this process and keeps their outcomes.
 
-`bandwise run`, the local pool and cluster jobs all end here.
+`bandwise run`, the local pool and cluster jobs all end here. Runs that others have settled or work on are passed
+over; what an earlier attempt began is gone on with. An interruption stops all runs between two steps, with
+checkpoints.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
+from suite.runs.checkpoint import Start
+from suite.runs.custody import MAX_ATTEMPTS, Custody
 from suite.runs.interruption import Interrupted, Interruption
-from suite.runs.launch import Place, check_size, join, launch, place_in_launch
+from suite.runs.joined import join
+from suite.runs.launch import launch
 from suite.runs.lease import Owner
+from suite.runs.meeting import place_in_launch
+from suite.runs.rank import Hooks
 from suite.runs.record import EXPECTED_FAULTS, Outcome, failed, fault_status
 from suite.runs.spec import RunSpec
-from suite.runs.store import Store
+from suite.runs.store import STALE_AFTER_S, Store
+from suite.runs.watch import CHECKPOINT_S, Watch
 
 
 def execute(
@@ -24,77 +33,89 @@ def execute(
     *,
     owner: Owner | None = None,
     interruption: Interruption | None = None,
-    checkpoint_s: float = 60.0,
+    checkpoint_s: float = CHECKPOINT_S,
+    max_attempts: int = MAX_ATTEMPTS,
+    stale_after_s: float = STALE_AFTER_S,
+    again: bool = False,
 ) -> Iterator[Outcome]:
     """Train a group of runs (see `train.groups`), save each outcome, then yield it. `progress`: completed steps.
 
     Runs on real processes start their ranks here, meeting at `port` (0: any free one); under torchrun or srun this
     process is one rank, whose own outcome is yielded, and only rank 0 saves. Results are defined on one thread: the
-    caller has set `torch.set_num_threads(1)`. Raises `StoreError` when results cannot be kept.
+    caller has set `torch.set_num_threads(1)`.
+
+    owner: who leases the runs, this process unless given. checkpoint_s: seconds between checkpoints. max_attempts: how
+    often in a row a run may begin at the same step and die without a word before it ends as `error`. again: repeat what
+    has settled.
+
+    Raises `StoreError` when results cannot be kept, `Interrupted` once `interruption` has been heeded.
     """
+    hooks = Hooks(progress, interruption=interruption or Interruption(), checkpoint_s=checkpoint_s)
     place = place_in_launch(os.environ) if specs[0].backend == "gloo" else None
-    if place is not None:
+    with Custody(
+        store, owner or Owner.here(), max_attempts=max_attempts, stale_after_s=stale_after_s, again=again
+    ) as custody:
+        if place is not None:
+            yield from join(specs, store, custody, hooks, place)
+            return
+        waiting = list(dict.fromkeys(specs))
+        while taken := custody.take(waiting):  # once more at the end: others may have given some back
+            waiting = [spec for spec in waiting if spec not in taken]
+            starts = custody.starts(taken)
+            for part in custody.parts(taken, starts):
+                own = {spec.run_id: starts.pop(spec.run_id) for spec in part}
+                yield from _Part(part, own, store, custody, hooks, port).carry_out()
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Leased runs that stand at the same step and are trained together."""
+
+    specs: Sequence[RunSpec]
+    starts: dict[str, Start]
+    store: Store
+    custody: Custody
+    hooks: Hooks
+    port: int
+
+    def carry_out(self) -> Iterator[Outcome]:
+        """Begin the runs, train them, and keep how they end."""
+        specs = []
+        for spec in self.specs:
+            begun = self.custody.begin(spec, self.starts.pop(spec.run_id), len(self.specs))
+            if isinstance(begun, Start):
+                self.starts[spec.run_id] = begun
+                specs.append(spec)
+            elif self.custody.end(begun):
+                yield begun
+        try:
+            for outcome in self._train(specs):
+                if self.custody.end(outcome):
+                    yield outcome
+        except Interrupted as interrupted:
+            self.custody.interrupt(interrupted.run_ids, interrupted.reason)
+            raise
+
+    def _train(self, specs: Sequence[RunSpec]) -> Iterator[Outcome]:
+        """The outcomes as they come. What stops the whole group before its runs can end alone ends them all."""
+        ended = set()
+        try:
+            for outcome in self._outcomes(specs):
+                ended.add(outcome.run_id)
+                yield outcome
+        except EXPECTED_FAULTS as error:
+            for spec in specs:
+                if spec.run_id not in ended:
+                    yield failed(spec, fault_status(error))
+
+    def _outcomes(self, specs: Sequence[RunSpec]) -> Iterator[Outcome]:
+        if specs and specs[0].backend == "simulated":
+            from suite.runs.train import train_group
+
+            hooks = self.custody.hooks(specs[0], self.hooks)
+            watch = Watch(hooks.interruption, hooks.checkpoint_s)
+            yield from train_group(specs, self.starts, hooks.progress, watch=watch, keep=self.custody.keep)
+            return
         for spec in specs:
-            check_size(spec, place)
-    if place is not None and place.rank > 0:
-        for spec in specs:
-            yield join(spec, place, 1, progress)
-        return
-    if owner is not None:
-        specs = [spec for spec in specs if not store.status(spec.run_id).settled]
-    if not specs:
-        return
-    attempts = {spec.run_id: store.begin(spec) for spec in specs}
-
-    def alive(step: int) -> None:
-        for run_id in attempts:
-            store.beat(run_id)
-        progress(step)
-        if interruption is not None and interruption.requested is not None:
-            raise Interrupted(interruption.requested, list(under_way))
-
-    under_way = {spec.run_id: spec for spec in specs}
-    try:
-        for outcome in _train(specs, attempts, alive, place, port):
-            outcome.save(store)
-            del under_way[outcome.run_id]
-            yield outcome
-    finally:
-        for run_id in under_way:  # interrupted, or the store is full
-            store.abandon(run_id)
-
-
-def _train(
-    specs: Sequence[RunSpec],
-    attempts: dict[str, int],
-    alive: Callable[[int], None],
-    place: Place | None,
-    port: int,
-) -> Iterator[Outcome]:
-    """The outcomes as they come. What stops the whole group before its runs can end alone ends them all."""
-    ended = set()
-    try:
-        for outcome in _train_all(specs, attempts, alive, place, port):
-            ended.add(outcome.run_id)
-            yield outcome
-    except EXPECTED_FAULTS as error:
-        for spec in specs:
-            if spec.run_id not in ended:
-                yield failed(spec, fault_status(error))
-
-
-def _train_all(
-    specs: Sequence[RunSpec],
-    attempts: dict[str, int],
-    alive: Callable[[int], None],
-    place: Place | None,
-    port: int,
-) -> Iterator[Outcome]:
-    if specs[0].backend == "simulated":
-        from suite.runs.train import train_group
-
-        yield from train_group(specs, attempts, alive)
-        return
-    for spec in specs:
-        attempt = attempts[spec.run_id]
-        yield launch(spec, attempt, alive, port) if place is None else join(spec, place, attempt, alive)
+            hooks = self.custody.hooks(spec, self.hooks)
+            yield launch(spec, self.starts[spec.run_id], self.store.folder(spec.run_id), hooks, self.port)

@@ -2,13 +2,16 @@
 
 The gradient comes from the same batched function, with one row, and is handed to the parameters through
 `torch.autograd.backward`, so that the optimizer's hooks launch communication as in any training. Losses, parameters
-and ledgers are gathered beside the method's own collectives and are not counted.
+and ledgers are gathered beside the method's own collectives and are not counted. What each rank wants at the next
+boundary between steps travels beside its loss, so that all save, or stop, after the same step.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,79 +20,184 @@ from torch import Tensor, nn
 
 from reference_impls import DataParallelOptimizer
 from reference_impls.compilation import paths
+from suite.runs.checkpoint import Checkpoint, CheckpointError, Start, publish, rank_path, read, write
 from suite.runs.gradients import BatchedGradients, first_difference, flatten, shapes_of
+from suite.runs.interruption import Interrupted
+from suite.runs.ledger_sums import LedgerSums
+from suite.runs.member import learning_rate, sources, taken, task_of
 from suite.runs.record import EXPECTED_FAULTS, Outcome, Recorder, evaluation_steps
 from suite.runs.spec import RunSpec
-from suite.runs.train import learning_rate, sources, taken, task_of
+from suite.runs.store import StoreError
+from suite.runs.watch import Order, Watch
+from suite.workloads import Task
 
 
-def train_rank(spec: RunSpec, attempt: int, progress: Callable[[int], None]) -> Outcome:
+def train_rank(
+    spec: RunSpec,
+    start: Start,
+    folder: Path,
+    progress: Callable[[int], None] = lambda step: None,
+    *,
+    watch: Watch,
+    saved: Callable[[int, str], None] = lambda step, problem: None,
+) -> Outcome:
     """Train as one rank of the initialised default process group. The outcome of rank 0 is the run's.
 
-    A fault of this rank ends up in its outcome; ranks that lose a peer fault in turn. `progress` is told by every rank.
+    folder: of the run, where ranks keep their checkpoints. watch: of rank 0 decides when to save, any may ask for a
+    stop. saved: told the step of the checkpoint that stands, and why a newer one could not be written. A fault of this
+    rank ends up in its outcome; ranks that lose a peer fault in turn. `progress` and `saved` are told by every rank.
+    Raises `Interrupted` on all ranks alike.
     """
     started = time.perf_counter()
-    rank = dist.get_rank()
     task = task_of(spec)
-    recorder = Recorder(spec, task.workload, attempt)
-    params = {name: nn.Parameter(value) for name, value in task.initial().items()}
-    ledger: list[dict[str, Any]] = []
+    recorder = Recorder(spec, task.workload, start)
+    rows: list[dict[str, Any]] = []
     try:
-        optimizer = DataParallelOptimizer(
-            params.items(),
+        start = _resumed(spec, start, folder, saved)
+        recorder = Recorder(spec, task.workload, start)
+        rank = _Rank(task, recorder, start)
+        rank.train(folder, progress, watch, saved)
+        rows = _all_rows(rank.bytes)
+        _compare_replicas(recorder, rank.params)
+    except EXPECTED_FAULTS as error:
+        recorder.fault(error)
+    return recorder.outcome(rows, time.perf_counter() - started, sources(spec))
+
+
+class _Rank:
+    """This rank's replica, its optimizer and what is recorded of the run."""
+
+    def __init__(self, task: Task, recorder: Recorder, start: Start) -> None:
+        spec = recorder.spec
+        self.spec = spec
+        self.task = task
+        self.recorder = recorder
+        self.bytes = LedgerSums(start.checkpoint.ledger if start.checkpoint else ())
+        self.params = {name: nn.Parameter(value) for name, value in self.task.initial().items()}
+        self._first = self._stands = start.step
+        self._started = time.perf_counter()
+        self._optimizer = DataParallelOptimizer(
+            self.params.items(),
             spec.algorithm.name,
             lr=spec.lr.peak,
             seed=spec.seed,
             bucket_bytes=spec.bucket_bytes,
             **spec.algorithm.options,
         )
-        gradients, rate = BatchedGradients(task), learning_rate(spec)
-        evaluate_at = evaluation_steps(spec.steps)
-        for step in range(spec.steps):
-            own = [part[rank : rank + 1] for part in task.batch(step)]
-            found, losses = gradients(_rows(params), own)
-            loss = _gathered(losses).mean().item()
-            recorder.loss(loss)
-            if recorder.status is not None:
+        if start.checkpoint is not None:
+            self._optimizer.load_state_dict(dict(start.checkpoint.state))
+        self._gradients, self._rate = BatchedGradients(self.task), learning_rate(spec)
+
+    def train(
+        self,
+        folder: Path,
+        progress: Callable[[int], None],
+        watch: Watch,
+        saved: Callable[[int, str], None],
+    ) -> None:
+        """Step by step to the end, or to what ends the run."""
+        evaluate_at = evaluation_steps(self.spec.steps)
+        for step in range(self._first, self.spec.steps):
+            order = self._step(step, watch.order())
+            if self.recorder.status is not None:
                 break
-            for group in optimizer.param_groups:
-                group["lr"] = rate(step)
-            before = paths()
-            optimizer.observe(loss=loss)
-            if optimizer.method.algorithm.probes:
-                optimizer.step(lambda own=own: _backward(params, gradients, own))
-            else:
-                torch.autograd.backward(list(params.values()), [found[name][0] for name in params])
-                optimizer.step()
-            optimizer.zero_grad()
-            recorder.step(optimizer.kind, taken(before, paths()))
             if step + 1 in evaluate_at:
-                _evaluate(recorder, task, params, rate(step))
+                self._evaluate(step)
                 progress(step + 1)
-        ledger = _all_ledgers(optimizer)
-        _compare_replicas(recorder, params)
-    except EXPECTED_FAULTS as error:
-        recorder.fault(error)
-    return recorder.outcome(ledger, time.perf_counter() - started, sources(spec))
+            elif watch.silent():
+                progress(step + 1)
+            if order and step + 1 < self.spec.steps:
+                saved(*self._save(folder, step + 1))
+                watch.saved()
+                if order is Order.STOP:
+                    raise Interrupted(watch.reason, [self.spec.run_id])
+
+    def _step(self, step: int, wanted: Order) -> Order:
+        """One step of training; returns what all ranks do after it."""
+        own = [part[dist.get_rank() : dist.get_rank() + 1] for part in self.task.batch(step)]
+        found, losses = self._gradients(_rows(self.params), own)
+        told = _gathered(torch.cat([losses, torch.full_like(losses, float(wanted))]))
+        loss = told[:, :1].contiguous().mean().item()
+        self.recorder.loss(loss)
+        if self.recorder.status is None:
+            for group in self._optimizer.param_groups:
+                group["lr"] = self._rate(step)
+            before = paths()
+            self._optimizer.observe(loss=loss)
+            if self._optimizer.method.algorithm.probes:
+                self._optimizer.step(lambda: self._backward(own))
+            else:
+                torch.autograd.backward(list(self.params.values()), [found[name][0] for name in self.params])
+                self._optimizer.step()
+            self._optimizer.zero_grad()
+            self.bytes.take(self._optimizer.ledger)
+            self.recorder.step(self._optimizer.kind, taken(before, paths()))
+        return Order(int(told[:, 1].max().item()))
+
+    def _backward(self, batch: Sequence[Tensor]) -> None:
+        """The gradients of a batch where the parameters stand now, through the optimizer's hooks."""
+        found, _ = self._gradients(_rows(self.params), batch)
+        for param in self.params.values():
+            param.grad = None
+        torch.autograd.backward(list(self.params.values()), [found[name][0] for name in self.params])
+
+    def _evaluate(self, step: int) -> None:
+        if dist.get_rank() == 0:
+            values = {name: param.detach() for name, param in self.params.items()}
+            self.recorder.evaluation(self.task.evaluate(values), self._rate(step))
+
+    def _save(self, folder: Path, step: int) -> tuple[int, str]:
+        """Write this rank's checkpoint; rank 0 publishes it once all have. Returns the step that stands, what failed."""
+        source, rank, problem = sources(self.spec)["algorithm"], dist.get_rank(), ""
+        path = rank_path(folder, step, rank)
+        state = self._optimizer.state_dict()
+        self.bytes.take(self._optimizer.ledger)
+        try:
+            write(
+                path,
+                Checkpoint(
+                    run_id=self.spec.run_id,
+                    source=source,
+                    step=step,
+                    train_s=self.recorder.trained_s(time.perf_counter() - self._started),
+                    recorder=self.recorder.state(),
+                    ledger=self.bytes.rows(),
+                    state=state,
+                ),
+            )
+        except StoreError as error:
+            problem = f"no new checkpoint: {error}"
+        if _all(not problem):
+            try:
+                if rank == 0:
+                    publish(folder, self.spec, source, step)
+                self._stands = step
+            except StoreError as error:
+                problem = f"no new checkpoint: {error}"
+        else:
+            path.unlink(missing_ok=True)
+            problem = problem or "no new checkpoint: another rank could not write its own"
+        return self._stands, problem
+
+
+def _resumed(spec: RunSpec, start: Start, folder: Path, saved: Callable[[int, str], None]) -> Start:
+    """With this rank's checkpoint, if every rank can read its own; else from the first step."""
+    if not start.step:
+        return start
+    found, problem = None, "it has gone"
+    try:
+        path = rank_path(folder, start.step, dist.get_rank())
+        found = read(path, spec, sources(spec)["algorithm"])
+    except CheckpointError as error:
+        problem = str(error)
+    if _all(found is not None):
+        return replace(start, checkpoint=found)
+    saved(0, f"the checkpoint at step {start.step} is not gone on from: {problem}")
+    return replace(start, step=0)
 
 
 def _rows(params: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
     return {name: param.detach().unsqueeze(0) for name, param in params.items()}
-
-
-def _backward(
-    params: Mapping[str, nn.Parameter], gradients: BatchedGradients, batch: Sequence[Tensor]
-) -> None:
-    """The gradients of a batch where the parameters stand now, through the optimizer's hooks."""
-    found, _ = gradients(_rows(params), batch)
-    for param in params.values():
-        param.grad = None
-    torch.autograd.backward(list(params.values()), [found[name][0] for name in params])
-
-
-def _evaluate(recorder: Recorder, task: Any, params: Mapping[str, Tensor], lr: float) -> None:
-    if dist.get_rank() == 0:
-        recorder.evaluation(task.evaluate({name: param.detach() for name, param in params.items()}), lr)
 
 
 def _compare_replicas(recorder: Recorder, params: Mapping[str, Tensor]) -> None:
@@ -107,8 +215,13 @@ def _gathered(row: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
-def _all_ledgers(optimizer: DataParallelOptimizer) -> list[dict[str, Any]]:
-    """The totals of all ranks, in the order of ranks."""
+def _all(mine: bool) -> bool:
+    """Whether it is so on all ranks."""
+    return bool(_gathered(torch.tensor([mine], dtype=torch.uint8)).all())
+
+
+def _all_rows(own: LedgerSums) -> list[dict[str, Any]]:
+    """The bytes of all ranks, in the order of ranks."""
     found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, optimizer.ledger.totals())
+    dist.all_gather_object(found, own.rows())
     return [row for rows in found for row in rows]

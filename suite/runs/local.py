@@ -1,27 +1,35 @@
 """Many runs on this machine: a pool of worker processes, one thread each, that take groups of runs.
 
 Safe to interrupt: what has ended is kept, the rest is done by the next call. One interrupt lets the groups under way
-finish, a second one stops them. A worker that dies marks the runs that it had in hand `error`; the others go on.
+finish, a second one (or a SIGTERM) stops them between two steps, with checkpoints, a third one at once. A worker that
+dies marks the runs that it had in hand `error`; the others go on.
 """
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, Final
 
 from suite.runs.launch import exit_text
+from suite.runs.lease import Owner, forget, holder
 from suite.runs.record import failed
 from suite.runs.spec import RunSpec
 from suite.runs.status import Status
 from suite.runs.store import Store, StoreError
+from suite.runs.watch import CHECKPOINT_S
 from suite.runs.worker import serve
+
+STOP_S: Final = 25.0
+"""How long workers have for their checkpoints; less than Slurm leaves between its SIGTERM and its SIGKILL."""
 
 
 @dataclass
@@ -48,8 +56,13 @@ def run_local(
     store: Store,
     jobs: int | None = None,
     report: Callable[[Tally], None] = lambda tally: None,
+    *,
+    checkpoint_s: float = CHECKPOINT_S,
 ) -> Tally:
     """Carry the runs out; `report` is called whenever something has moved. Returns the final tally.
+
+    Runs that another process has in hand are passed over, and counted as how they stand. checkpoint_s: seconds between
+    the checkpoints of a run.
 
     Raises `StoreError` when results cannot be kept; what was finished is kept.
     """
@@ -58,17 +71,23 @@ def run_local(
     jobs = min(jobs or default_jobs(), max(1, len(specs)))
     waiting = deque(groups(specs, jobs))
     tally = Tally(len(specs), sum(spec.steps for spec in specs))
-    with _interrupts(tally, report) as stop_now:
-        pool = [_Worker(store) for _ in range(min(jobs, len(waiting)))]
+    deadline = math.inf
+    with _interrupts(tally, report) as received:
+        pool = [_Worker(store, checkpoint_s) for _ in range(min(jobs, len(waiting)))]
         try:
             while any(worker.alive for worker in pool):
                 _assign(pool, waiting, tally)
                 for worker in _ready(pool):
                     worker.hear(tally)
                     if worker.dead and waiting and not tally.interrupted:
-                        pool[pool.index(worker)] = _Worker(store)
+                        pool[pool.index(worker)] = _Worker(store, checkpoint_s)
                 report(tally)
-                if stop_now():
+                reason = _reason_to_stop(received)
+                if reason and deadline == math.inf:
+                    deadline = time.monotonic() + STOP_S
+                    for worker in pool:
+                        worker.ask_to_stop(reason)
+                if len(received) > 2 or time.monotonic() > deadline:
                     break
         finally:
             for worker in pool:
@@ -82,15 +101,18 @@ def run_local(
 class _Worker:
     """A worker process, what it has in hand, and what it said."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, checkpoint_s: float) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs, str(store.root)), daemon=False)
+        self._process = context.Process(
+            target=serve, args=(theirs, str(store.root), checkpoint_s), daemon=False
+        )
         self._process.start()
         theirs.close()
         self._store = store
         self._hand: dict[str, RunSpec] = {}
         self._counted = 0
+        self._busy = False
         self.alive = True
         self.dead = False
         self.full: str | None = None
@@ -103,12 +125,13 @@ class _Worker:
     @property
     def idle(self) -> bool:
         """Whether it has nothing to do."""
-        return self.alive and not self._hand
+        return self.alive and not self._busy
 
     def give(self, specs: Sequence[RunSpec]) -> None:
         """Hand it a group."""
         self._hand = {spec.run_id: spec for spec in specs}
         self._counted = 0
+        self._busy = True
         for spec in specs:
             self._store.put_spec(spec)
         self._pipe.send(list(self._hand))
@@ -121,10 +144,23 @@ class _Worker:
             self._bury(tally)
             return
         if message[0] == "step":
-            tally.run_steps += (message[1] - self._counted) * len(self._hand)
-            self._counted = message[1]
+            step = max(
+                message[1], self._counted
+            )  # a part of the group may stand further back than the one before
+            tally.run_steps += (step - self._counted) * len(self._hand)
+            self._counted = step
         elif message[0] == "run":
-            self._ended(tally, *message[1:])
+            _, run_id, state, reason = message
+            self._ended(tally, run_id, state)
+            if state != "done":
+                tally.failures.append((run_id, state, reason))
+        elif message[0] == "over":
+            self._busy = False
+            for run_id in list(self._hand):  # somebody else's
+                self._ended(tally, run_id, self._store.status(run_id).state)
+        elif message[0] == "stopped":
+            tally.interrupted = True
+            self._close()
         else:
             self.full = message[1]
             tally.interrupted = True
@@ -132,32 +168,52 @@ class _Worker:
 
     def dismiss(self) -> None:
         """Let it go when there is nothing left to do."""
-        self._pipe.send(None)
+        with suppress(OSError):  # it has gone already
+            self._pipe.send(None)
         self._close()
+
+    def ask_to_stop(self, reason: str) -> None:
+        """Have it stop between two steps, with checkpoints."""
+        if self.alive:
+            with suppress(OSError):
+                self._pipe.send(reason)
 
     def end(self) -> None:
         """Stop it, whatever it does."""
         if self.alive:
             self._process.kill()
             self._close()
-            for run_id in self._hand:
+            for run_id in filter(self._has, self._hand):
                 self._store.abandon(run_id)
+                forget(self._store.folder(run_id), self._owner)
 
-    def _ended(self, tally: Tally, run_id: str, state: str, reason: str) -> None:
+    def _ended(self, tally: Tally, run_id: str, state: str) -> None:
         spec = self._hand.pop(run_id)
         tally.runs += 1
         tally.run_steps += spec.steps - self._counted
         tally.states[state] = tally.states.get(state, 0) + 1
-        if state != "done":
-            tally.failures.append((run_id, state, reason))
 
     def _bury(self, tally: Tally) -> None:
         self._close()
         self.dead = True
         status = Status("error", f"the worker process died: {exit_text(self._process.exitcode)}")
         for spec in list(self._hand.values()):
+            if not self._has(spec.run_id):
+                self._ended(tally, spec.run_id, self._store.status(spec.run_id).state)
+                continue
             failed(spec, status).save(self._store)
-            self._ended(tally, spec.run_id, status.state, status.reason)
+            forget(self._store.folder(spec.run_id), self._owner)
+            self._ended(tally, spec.run_id, status.state)
+            tally.failures.append((spec.run_id, status.state, status.reason))
+
+    @property
+    def _owner(self) -> Owner:
+        return Owner.here(self._process.pid)
+
+    def _has(self, run_id: str) -> bool:
+        """Whether a run in hand is this worker's to end, and not another process's that it passed over."""
+        mine = holder(self._store.folder(run_id)) in {None, self._owner.name}
+        return mine and not self._store.status(run_id).settled
 
     def _close(self) -> None:
         self.alive = False
@@ -180,20 +236,30 @@ def _ready(pool: Sequence[_Worker]) -> Iterator[_Worker]:
             yield by_pipe[pipe]  # type: ignore[index]
 
 
+def _reason_to_stop(received: Sequence[int]) -> str | None:
+    """Why groups under way are not left to finish: SIGTERM, or SIGINT twice."""
+    if signal.SIGTERM in received:
+        return "stopped by SIGTERM"
+    return "stopped by a second SIGINT" if len(received) > 1 else None
+
+
 @contextmanager
-def _interrupts(tally: Tally, report: Callable[[Tally], None]) -> Iterator[Callable[[], bool]]:
-    """First SIGINT: no new groups. Second SIGINT, or SIGTERM: stop now. Yields the question whether to stop now."""
+def _interrupts(tally: Tally, report: Callable[[Tally], None]) -> Iterator[list[int]]:
+    """Signals to stop only leave a note; yields those received so far. After the first, no new groups are begun."""
     received: list[int] = []
 
     def note(number: int, frame: Any) -> None:
         received.append(number)
         tally.interrupted = True
-        tally.note = "interrupted: finishing what is under way; once more stops at once"
+        if _reason_to_stop(received):
+            tally.note = "interrupted: writing checkpoints; once more stops at once"
+        else:
+            tally.note = "interrupted: finishing what is under way; once more stops it at a checkpoint"
         report(tally)
 
     old = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: signal.SIGTERM in received or len(received) > 1
+        yield received
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from suite.runs.checkpoint import Start
 from suite.runs.provenance import provenance
 from suite.runs.spec import RunSpec
 from suite.runs.status import Status
@@ -22,6 +23,8 @@ EVALUATIONS: Final = 8
 EXPLOSION: Final = 100.0
 EXPECTED_FAULTS: Final = (RuntimeError, ValueError, ArithmeticError, MemoryError)
 """What a method or a collective may raise in a step; anything else is a fault of the program and ends the process."""
+
+_NEW: Final = Start()
 
 
 @dataclass(frozen=True)
@@ -46,17 +49,35 @@ def evaluation_steps(steps: int) -> frozenset[int]:
 class Recorder:
     """Follows one run step by step; `outcome` closes it. `status` is None while all is well."""
 
-    def __init__(self, spec: RunSpec, workload: Workload, attempt: int = 1) -> None:
+    def __init__(self, spec: RunSpec, workload: Workload, start: Start = _NEW) -> None:
         self.spec = spec
         self.status: Status | None = None
-        self.metrics: list[dict[str, Any]] = []
         self._workload = workload
-        self._attempt = attempt
-        self._kinds: Counter[str] = Counter()
-        self._paths: dict[str, set[str]] = {}
-        self._first_loss: float | None = None
-        self._last_loss: float | None = None
-        self._steps = 0
+        self._attempt = start.attempt
+        self._lost_s = start.lost_s
+        self._earlier_s = start.checkpoint.train_s if start.checkpoint else 0.0
+        held = start.checkpoint.recorder if start.checkpoint else {}
+        self.metrics: list[dict[str, Any]] = [dict(line) for line in held.get("metrics", ())]
+        self._kinds: Counter[str] = Counter(held.get("kinds"))
+        self._paths: dict[str, set[str]] = {name: set(took) for name, took in held.get("paths", {}).items()}
+        self._first_loss: float | None = held.get("first_loss")
+        self._last_loss: float | None = held.get("last_loss")
+        self._steps: int = held.get("steps", 0)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it, as plain data."""
+        return {
+            "metrics": [dict(line) for line in self.metrics],
+            "kinds": dict(self._kinds),
+            "paths": {name: sorted(taken) for name, taken in self._paths.items()},
+            "first_loss": self._first_loss,
+            "last_loss": self._last_loss,
+            "steps": self._steps,
+        }
+
+    def trained_s(self, train_s: float) -> float:
+        """Seconds trained over all attempts, `train_s` of them in this one."""
+        return self._earlier_s + train_s
 
     def loss(self, value: float) -> None:
         """Note the mean training loss of the step under way; sets `status` when the run has diverged."""
@@ -104,7 +125,10 @@ class Recorder:
     def outcome(
         self, ledger: Sequence[Mapping[str, Any]], train_s: float, sources: Mapping[str, Any]
     ) -> Outcome:
-        """Close the run: `done` unless something ended it. ledger: rows summed over steps, for all ranks."""
+        """Close the run: `done` unless something ended it.
+
+        ledger: rows summed over steps, for all ranks. train_s: of this attempt.
+        """
         status = self.status or Status("done")
         metric = self._workload.metric
         values = [line[metric] for line in self.metrics if line[metric] is not None]
@@ -122,7 +146,8 @@ class Recorder:
             "bytes": bytes_summary(ledger, self.spec.world_size),
             "path": {name: "/".join(sorted(taken)) for name, taken in sorted(self._paths.items())},
             "sources": dict(sources),
-            "train_s": round(train_s, 4),
+            "train_s": round(self.trained_s(train_s), 4),
+            "lost_s": self._lost_s,
         }
         return Outcome(self.spec.run_id, status, result, self.metrics)
 

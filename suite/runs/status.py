@@ -2,15 +2,15 @@
 
 Terminal words come in two sorts. *Settled*: the outcome belongs to the method and would come again (done, diverged,
 skipped), so a sweep never repeats it. *Circumstance*: something outside of it (memory, time, a lost node, a fault
-in the program), so the next sweep tries again. *Live* words are computed and never terminal: `queued` waits in a job,
-`interrupted` has a checkpoint and will go on.
+in the program), so the next sweep tries again. The others are never terminal: `interrupted` has a checkpoint and will
+go on, `queued` waits in a scheduler.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final
 
 SETTLED: Final = frozenset({"done", "diverged", "skipped"})
 CIRCUMSTANCE: Final = frozenset({"oom", "timeout", "preempted", "node_lost", "error", "cancelled", "invalid"})
@@ -44,11 +44,33 @@ class Status:
 
 @dataclass(frozen=True)
 class Note:
-    """What a run's status.json says."""
+    """What a run's status.json says: `state` and `reason` as of `updated_s` (Unix time).
+
+    attempt: how often the run has begun, this time included. step: completed steps that its checkpoint holds. owner: who
+    works on it. tries: how many attempts in a row have begun at that step, all before the last ended without a word.
+    lost_s: seconds trained in vain by attempts that ended so, as far as signs of life tell. together: how many runs
+    share its process's time.
+    """
 
     state: str
+    reason: str = ""
     attempt: int = 0
+    updated_s: float = 0.0
+    step: int = 0
     owner: str = ""
+    tries: int = 0
+    lost_s: float = 0.0
+    together: int = 1
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Note:
+        """Read what `as_dict` gave; fields that an older file lacks have their defaults."""
+        known = {field.name for field in fields(cls)}
+        return cls(**{key: value for key, value in content.items() if key in known})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, as it is written."""
+        return asdict(self)
 
 
 def counts(statuses: Iterable[Status]) -> dict[str, int]:

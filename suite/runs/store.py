@@ -2,13 +2,14 @@
 
     <root>/runs/<aa>/<run_id>/   aa = the first two digits of the id
         spec.json      the canonical JSON, nothing else
-        status.json    {state, reason, attempt, updated_s}
+        status.json    how it stands, see `Note`; the time of its last change is the run's last sign of life
         metrics.jsonl  one line an evaluation
         result.json    written last; its presence means that the run has ended, well or not
+        checkpoint*    while the run is under way, see `checkpoint`
+        lease-<k>.json while somebody works on it, see `lease`
 
 A file appears by rename after it has reached the disk, so a reader never sees half of one and a kill loses at most
-the run under way. A run lasts seconds, so there are no checkpoints: an interrupted run is started again. Two trees
-merge by copying one over the other.
+what was trained since the last checkpoint. Two trees merge by copying one over the other.
 """
 
 from __future__ import annotations
@@ -18,15 +19,20 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from suite.runs.spec import RunSpec, SpecError
 from suite.runs.status import Note, Status
 
 RESULT_SCHEMA: Final = 1
 STALE_AFTER_S: Final = 180.0
+"""How long a run, or who has it in hand, may show no life; network file systems see changes up to a minute late."""
+TEMPORARY: Final = ".tmp"
+"""How the names of half-written files end."""
 
 
 class StoreError(RuntimeError):
@@ -53,15 +59,32 @@ class Store:
         """Folder of a run, whether it exists or not."""
         return self.root / "runs" / run_id[:2] / run_id
 
-    def begin(self, spec: RunSpec) -> int:
-        """Note that the run starts now; returns the number of this attempt, from 1. Removes what a failure left."""
+    def begin(
+        self, spec: RunSpec, owner: str = "", step: int = 0, reason: str = "", together: int = 1
+    ) -> Note:
+        """Note that the run starts now, and remove what a failure left. The rest as in `Note`."""
         folder = self.folder(spec.run_id)
-        attempt = self._attempt(spec.run_id) + 1
+        before = self.note(spec.run_id) or Note("missing")
+        died = before.state == "running" and not (folder / "result.json").exists()
+        lost_s = before.lost_s if died or step else 0.0
+        if died:
+            lost_s += self._silent_from(spec.run_id, before) / before.together
+        note = Note(
+            "running",
+            reason,
+            attempt=before.attempt + 1,
+            updated_s=round(time.time(), 3),
+            step=step,
+            owner=owner,
+            tries=before.tries + 1 if died and before.step == step else 1,
+            lost_s=round(lost_s, 3),
+            together=together,
+        )
         self.put_spec(spec)
         for name in ("result.json", "metrics.jsonl"):
             (folder / name).unlink(missing_ok=True)
-        self._write_status(spec.run_id, Status("running"), attempt)
-        return attempt
+        self._write(spec.run_id, note)
+        return note
 
     def put_spec(self, spec: RunSpec) -> None:
         """Write the spec alone, so that the run can be started by its id."""
@@ -72,6 +95,14 @@ class Store:
     def beat(self, run_id: str) -> None:
         """Show that the run is alive: moves the time of its status file."""
         os.utime(self.folder(run_id) / "status.json")
+
+    def saved(self, run_id: str, step: int, reason: str = "") -> None:
+        """Note how far the checkpoint is that was just written; reason: why it could not be."""
+        self._change(run_id, step=step, reason=reason)
+
+    def interrupt(self, run_id: str, reason: str) -> None:
+        """Note that a run was stopped in good order and has a checkpoint to go on from."""
+        self._change(run_id, state="interrupted", reason=reason)
 
     def abandon(self, run_id: str) -> None:
         """Note that a run was stopped half-way: it counts as missing again. Needs no space."""
@@ -84,7 +115,7 @@ class Store:
         folder = self.folder(run_id)
         if metrics:
             write_atomic(folder / "metrics.jsonl", "".join(dump(line) + "\n" for line in metrics))
-        self._write_status(run_id, status, max(1, self._attempt(run_id)))
+        self._change(run_id, state=status.state, reason=status.reason)
         write_atomic(folder / "result.json", dump(result, indent=1) + "\n")
 
     def spec(self, run_id: str) -> RunSpec:
@@ -114,41 +145,37 @@ class Store:
         result = self.result(run_id)
         if result is not None:
             return Status(result["status"], result["reason"])
+        note = self.note(run_id)
+        if note is None or note.state not in {"running", "interrupted"}:
+            return Status("missing")
+        if note.state == "interrupted":
+            return Status(note.state, note.reason)
+        silent_s = time.time() - (self.folder(run_id) / "status.json").stat().st_mtime
+        if silent_s > STALE_AFTER_S:
+            return Status("stale", f"no sign of life for {silent_s:.0f} s; the next sweep goes on with it")
+        return Status("running")
+
+    def note(self, run_id: str) -> Note | None:
+        """What stands in status.json, whether the run has ended or not; None where there is none."""
         path = self.folder(run_id) / "status.json"
         text = read(path)
-        if text is None or parsed(text, path)["state"] != "running":
-            return Status("missing")
-        silent_s = time.time() - path.stat().st_mtime
-        if silent_s > STALE_AFTER_S:
-            return Status("stale", f"no sign of life for {silent_s:.0f} s; the next sweep starts it again")
-        return Status("running")
+        return None if text is None else Note.from_dict(parsed(text, path))
 
     def run_ids(self) -> list[str]:
         """All runs that have a folder, sorted."""
         return sorted(path.parent.name for path in self.root.glob("runs/??/*/spec.json"))
 
-    def _attempt(self, run_id: str) -> int:
-        path = self.folder(run_id) / "status.json"
-        text = read(path)
-        return 0 if text is None else int(parsed(text, path)["attempt"])
+    def _silent_from(self, run_id: str, note: Note) -> float:
+        """Seconds from the last change of a note to the last sign of life after it."""
+        alive_s = (self.folder(run_id) / "status.json").stat().st_mtime
+        return max(0.0, alive_s - note.updated_s)
 
-    def note(self, run_id: str) -> Note | None:
-        """What stands in status.json."""
-        path = self.folder(run_id) / "status.json"
-        text = read(path)
-        if text is None:
-            return None
-        noted = parsed(text, path)
-        return Note(noted["state"], noted["attempt"])
+    def _change(self, run_id: str, **changes: Any) -> None:
+        before = self.note(run_id) or Note("missing", attempt=1)
+        self._write(run_id, replace(before, **changes, updated_s=round(time.time(), 3)))
 
-    def _write_status(self, run_id: str, status: Status, attempt: int) -> None:
-        noted = {
-            "state": status.state,
-            "reason": status.reason,
-            "attempt": attempt,
-            "updated_s": round(time.time(), 3),
-        }
-        write_atomic(self.folder(run_id) / "status.json", dump(noted) + "\n")
+    def _write(self, run_id: str, note: Note) -> None:
+        write_atomic(self.folder(run_id) / "status.json", dump(note.as_dict()) + "\n")
 
 
 def load_spec(text: str, store: Store) -> RunSpec:
@@ -193,22 +220,36 @@ def finite(value: float) -> float | None:
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Replace `path` by `text` in one go: temporary file beside it, fsync, rename. Raises `StoreFullError`."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Replace `path` by `text` in one go. Raises as `replacing` does."""
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write that takes the place of `path` in one go: temporary file beside it, fsync, rename.
+
+    Raises `StoreFullError`, `StoreError`.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with temporary.open("wb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
+        raise cannot_write(path, error) from error
+    finally:
         temporary.unlink(missing_ok=True)
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise StoreFullError(
-                f"no space left for {path}: free some, or name another place with --results; finished results are "
-                "kept, and the same command goes on from here"
-            ) from error
-        raise StoreError(
-            f"cannot write {path}: {error.strerror}; check its rights, or use --results"
-        ) from error
+
+
+def cannot_write(path: Path, error: OSError) -> StoreError:
+    """The error for a file that could not be written, with what to do."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return StoreFullError(
+            f"no space left for {path}: free some, or name another place with --results; finished results are "
+            "kept, and the same command goes on from here"
+        )
+    return StoreError(f"cannot write {path}: {error.strerror}; check its rights, or use --results")

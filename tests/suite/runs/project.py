@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from suite.runs.interruption import Interruption
+from suite.runs.record import Outcome
 from suite.runs.resolve import make_spec, resolve_algorithm, resolve_workload
 from suite.runs.spec import Rate, RunSpec
+from suite.runs.store import Store
 
 SWEEP = """\
 title: a small study
@@ -56,3 +59,34 @@ def one_spec(
         backend=backend,
         bucket_bytes=1 << 20,
     )
+
+
+MOVING = frozenset({"attempt", "lost_s", "provenance", "train_s"})
+"""What of a result tells when and where it was computed, and nothing of what."""
+
+
+def lasting(outcome: Outcome) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Result and curve of an outcome, without what may differ between two trainings of one run."""
+    result = {key: value for key, value in outcome.result.items() if key not in MOVING}
+    return result, [dict(line) for line in outcome.metrics]
+
+
+def kept(store: Store, run_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The same of what a store holds."""
+    result = store.result(run_id)
+    assert result is not None, store.status(run_id)
+    return {key: value for key, value in result.items() if key not in MOVING}, store.metrics(run_id)
+
+
+class After(Interruption):
+    """Asks for a stop after so many steps, by counting how often it is looked at."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self._left = steps
+
+    @property
+    def requested(self) -> str | None:
+        """Why to stop."""
+        self._left -= 1
+        return "a test" if self._left < 0 else None

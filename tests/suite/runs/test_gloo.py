@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from suite.runs.checkpoint import Start
 from suite.runs.execute import execute
-from suite.runs.launch import Place, exit_text, launch, place_in_launch, slurm_meeting_point
+from suite.runs.launch import exit_text, launch
+from suite.runs.rank import Hooks
 from suite.runs.record import Outcome
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
@@ -22,7 +24,7 @@ from suite.runs.train import train_group
 from tests.suite.runs.project import one_spec
 
 ROOT = Path(__file__).resolve().parents[3]
-UNEQUAL = {"run_id", "spec", "train_s", "provenance", "attempt", "sources"}
+UNEQUAL = {"run_id", "spec", "train_s", "lost_s", "provenance", "attempt", "sources"}
 
 
 def facts(outcome: Outcome) -> dict[str, object]:
@@ -52,7 +54,7 @@ def test_real_processes_give_the_bits_and_bytes_of_the_simulation(tmp_path: Path
 
 
 @pytest.mark.gloo
-def test_a_rank_that_dies_is_named_and_the_others_are_stopped() -> None:
+def test_a_rank_that_dies_is_named_and_the_others_are_stopped(tmp_path: Path) -> None:
     spec = one_spec("allreduce-sgd", workload="quadratic", steps=4000, backend="gloo")
     others = set(multiprocessing.active_children())  # what other tests keep
     killed: list[int] = []
@@ -63,17 +65,17 @@ def test_a_rank_that_dies_is_named_and_the_others_are_stopped() -> None:
             killed.append(max(process.pid or 0 for process in ranks))
             os.kill(killed[0], signal.SIGKILL)
 
-    outcome = launch(spec, 1, kill_one)
+    outcome = launch(spec, Start(), tmp_path, Hooks(kill_one))
     assert outcome.status.state == "error"
     assert "signal SIGKILL" in outcome.status.reason
     assert outcome.status.reason.startswith("rank 1 died")
     assert set(multiprocessing.active_children()) == others
 
 
-def test_a_port_that_is_taken_is_named() -> None:
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        outcome = launch(one_spec(backend="gloo"), 1, lambda step: None, port=port)
+        outcome = launch(one_spec(backend="gloo"), Start(), tmp_path, Hooks(), port)
     assert outcome.status.state == "error"
     assert f"no meeting point at 127.0.0.1:{port}" in outcome.status.reason
     assert "choose a free port" in outcome.status.reason
@@ -129,35 +131,6 @@ def test_a_simulated_run_does_not_mind_a_launcher(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setenv(name, value)
     (outcome,) = execute([one_spec()], Store(tmp_path))
     assert outcome.status.state == "done"
-
-
-@pytest.mark.parametrize(
-    ("environment", "place"),
-    [
-        ({}, None),
-        ({"RANK": "1", "WORLD_SIZE": "4"}, Place(1, 4)),
-        ({"SLURM_PROCID": "2", "SLURM_NTASKS": "3"}, Place(2, 3)),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, None),
-        ({"SLURM_PROCID": "0"}, None),
-    ],
-)
-def test_the_place_in_a_launch_is_read_from_the_environment(
-    environment: dict[str, str], place: Place | None
-) -> None:
-    assert place_in_launch(environment) == place
-
-
-def test_two_steps_of_a_job_meet_at_different_ports() -> None:
-    found = [
-        slurm_meeting_point(
-            {"SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1", "SLURM_JOB_ID": job, "SLURM_STEP_ID": step}
-        )
-        for job, step in (("17", "0"), ("17", "1"), ("18", "0"), ("999999", "0"))
-    ]
-    assert {point["MASTER_ADDR"] for point in found} == {"10.0.0.1"}
-    ports = [int(point["MASTER_PORT"]) for point in found]
-    assert len(set(ports)) == len(ports)
-    assert all(20_000 <= port < 40_000 for port in ports)
 
 
 def test_exit_codes_in_words() -> None:

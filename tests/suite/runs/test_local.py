@@ -24,7 +24,7 @@ from tests.suite.runs.project import SWEEP, one_spec, write_sweep
 
 ROOT = Path(__file__).resolve().parents[3]
 MOVING = {"commit", "stale"}
-NOT_FOR_EVER = {"train_s", "provenance", "attempt", "sources"}
+NOT_FOR_EVER = {"train_s", "lost_s", "provenance", "attempt", "sources"}
 
 
 def facts(store: Store, spec: RunSpec) -> dict[str, object]:
@@ -137,7 +137,7 @@ def test_one_interrupt_lets_groups_finish_and_keeps_them(tmp_path: Path) -> None
     assert set(found) == {"done", "missing"}, "no run is left half-way"
 
 
-def test_a_termination_stops_at_once_and_leaves_no_process(tmp_path: Path) -> None:
+def test_a_termination_stops_at_a_checkpoint_and_leaves_no_process(tmp_path: Path) -> None:
     sweep, results = write_sweep(tmp_path, LONG.replace("steps: 600", "steps: 20000")), tmp_path / "results"
     process = subprocess.Popen(
         [sys.executable, "-m", "bandwise", "sweep", sweep, "--results", str(results), "--jobs", "1"],
@@ -150,7 +150,10 @@ def test_a_termination_stops_at_once_and_leaves_no_process(tmp_path: Path) -> No
         time.sleep(0.05)
     process.terminate()
     assert process.wait(timeout=60) == 130
-    assert states(store, specs) == {"missing": len(specs)}
+    found = states(store, specs)
+    assert set(found) <= {"interrupted", "missing"}
+    assert found["interrupted"] >= 1, "what was under way has a checkpoint"
+    assert not list(results.glob("runs/??/*/lease*"))
     deadline = time.monotonic() + 20  # multiprocessing's own helper process needs a moment to notice
     while left := members(process.pid):
         assert time.monotonic() < deadline, f"outlived the sweep: {left}"

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def test_the_layout_of_a_run_folder(tmp_path: Path) -> None:
     spec, store = one_spec(), Store(tmp_path)
-    assert store.begin(spec) == 1
+    assert store.begin(spec).attempt == 1
     folder = tmp_path / "runs" / spec.run_id[:2] / spec.run_id
     assert folder == store.folder(spec.run_id)
     assert (folder / "spec.json").read_text() == spec.to_json()
@@ -49,7 +49,7 @@ def test_a_new_attempt_forgets_the_failed_one(tmp_path: Path) -> None:
     spec, store = one_spec(), Store(tmp_path)
     store.begin(spec)
     failed(spec, Status("error", "the worker died")).save(store)
-    assert store.begin(spec) == 2
+    assert store.begin(spec).attempt == 2
     assert store.result(spec.run_id) is None
     assert store.status(spec.run_id).state == "running"
 

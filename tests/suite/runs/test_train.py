@@ -48,7 +48,7 @@ def facts(outcome: Outcome) -> dict[str, object]:
     return {
         k: v
         for k, v in outcome.result.items()
-        if k not in {"train_s", "provenance", "path", "attempt", "sources"}
+        if k not in {"train_s", "lost_s", "provenance", "path", "attempt", "sources"}
     }
 
 

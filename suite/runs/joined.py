@@ -1,0 +1,98 @@
+"""This process is one rank of a launch made by torchrun or srun, and trains run after run with the others.
+
+Rank 0 decides which runs are trained, keeps what becomes of them, and tells the others, who only take part.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from suite.runs.checkpoint import Start
+from suite.runs.custody import Custody
+from suite.runs.interruption import Interrupted
+from suite.runs.meeting import Meeting, MeetingError, Place, check_size, meet
+from suite.runs.rank import Hooks, as_rank
+from suite.runs.record import EXPECTED_FAULTS, Outcome, failed, fault_status
+from suite.runs.spec import RunSpec
+from suite.runs.status import Status
+from suite.runs.store import Store
+
+
+def join(
+    specs: Sequence[RunSpec], store: Store, custody: Custody, hooks: Hooks, place: Place
+) -> Iterator[Outcome]:
+    """Train the runs with the other ranks; yields this rank's outcomes. Raises `SpecError`, `Interrupted`."""
+    for spec in specs:
+        check_size(spec, place)
+    try:
+        meeting = meet(place, store.folder(specs[0].run_id), os.environ)
+    except MeetingError as error:
+        yield from _not_met(specs, custody, place, str(error))
+        return
+    joined = _Joined(store, custody, hooks, place, meeting)
+    try:
+        for number, spec in enumerate(specs):
+            yield from (joined.lead if place.rank == 0 else joined.follow)(f"run/{number}", spec)
+    finally:
+        meeting.part()
+
+
+@dataclass(frozen=True)
+class _Joined:
+    store: Store
+    custody: Custody
+    hooks: Hooks
+    place: Place
+    meeting: Meeting
+
+    def lead(self, key: str, spec: RunSpec) -> Iterator[Outcome]:
+        """Rank 0's part in a run."""
+        begun = None
+        for taken in self.custody.take([spec]):
+            begun = self.custody.begin(taken, self.custody.starts([taken])[taken.run_id], 1)
+        if isinstance(begun, Start):
+            self.meeting.tell(key, {"go": True, "attempt": begun.attempt, "step": begun.step})
+            try:
+                begun = self._train(key, spec, begun, self.custody.hooks(spec, self.hooks))
+            except Interrupted as interrupted:
+                self.custody.interrupt(interrupted.run_ids, interrupted.reason)
+                raise
+        else:
+            self.meeting.tell(key, {"go": False})
+        if begun is not None and self.custody.end(begun):
+            yield begun
+
+    def follow(self, key: str, spec: RunSpec) -> Iterator[Outcome]:
+        """The part of any other rank."""
+        try:
+            word = self.meeting.hear(key)
+        except MeetingError as error:
+            yield failed(spec, Status("error", str(error)))
+            return
+        if word["go"]:
+            yield self._train(key, spec, Start(word["attempt"], step=word["step"]), self.hooks)
+
+    def _train(self, key: str, spec: RunSpec, start: Start, hooks: Hooks) -> Outcome:
+        import torch.distributed as dist
+
+        store: Any = dist.PrefixStore(key, self.meeting.store)  # type: ignore[attr-defined]
+        folder = self.store.folder(spec.run_id)
+        try:
+            return as_rank(spec, self.place.rank, store, start, folder, hooks)
+        except EXPECTED_FAULTS as error:
+            return failed(spec, fault_status(error))
+
+
+def _not_met(specs: Sequence[RunSpec], custody: Custody, place: Place, reason: str) -> Iterator[Outcome]:
+    """The ranks have not come together: rank 0 ends the runs as `error`."""
+    for spec in specs if place.rank > 0 else custody.take(specs):
+        outcome = failed(spec, Status("error", reason))
+        if place.rank > 0:
+            yield outcome
+            continue
+        custody.begin(spec, Start(), 1)
+        if custody.end(outcome):
+            yield outcome

@@ -1,0 +1,305 @@
+"""Carrying runs out: shared with others, given up after too many deaths, on a full disk, with code that has moved."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from suite.runs import checkpoint as files
+from suite.runs.execute import execute
+from suite.runs.interruption import Interrupted, Interruption
+from suite.runs.lease import Owner, take
+from suite.runs.spec import RunSpec
+from suite.runs.store import Store
+from tests.suite.runs.project import After, kept, one_spec
+
+ROOT = Path(__file__).resolve().parents[3]
+EAGER = {**os.environ, "BANDWISE_COMPILE": "0"}
+SHARE = """
+import sys, torch
+from suite.runs.execute import execute
+from suite.runs.store import Store
+torch.set_num_threads(1)
+store = Store(sys.argv[1])
+specs = [store.spec(run_id) for run_id in store.run_ids()]
+print("ready", flush=True)
+sys.stdin.readline()
+for i in range(0, len(specs), 2):
+    for outcome in execute(specs[i : i + 2], store):
+        print(outcome.run_id, flush=True)
+"""
+
+
+def test_two_processes_that_share_runs_do_each_once(tmp_path: Path) -> None:
+    specs, store = [one_spec(steps=100, seed=seed) for seed in range(12)], Store(tmp_path)
+    for spec in specs:
+        store.put_spec(spec)
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", SHARE, str(tmp_path)],
+            cwd=ROOT, env=EAGER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    for process in both:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    said = []
+    for process in both:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in both:
+        said.append(process.communicate(timeout=120)[0].split())
+    assert sorted(said[0] + said[1]) == sorted(spec.run_id for spec in specs), "each once, none lost"
+    for spec in specs:
+        result = store.result(spec.run_id)
+        assert result is not None
+        assert (result["status"], result["attempt"]) == ("done", 1)
+
+
+def test_what_another_has_in_hand_is_passed_over(tmp_path: Path) -> None:
+    mine, theirs, settled = (one_spec(seed=seed) for seed in range(3))
+    store = Store(tmp_path)
+    list(execute([settled], store))
+    lease = take(store.folder(theirs.run_id), Owner("another"))
+    assert lease is not None
+    assert [o.run_id for o in execute([mine, theirs, settled], store)] == [mine.run_id]
+    assert lease.held()
+    assert [o.run_id for o in execute([theirs], store, stale_after_s=0.0)] == [theirs.run_id]
+
+
+def test_a_run_that_was_taken_over_is_not_written_by_the_first_owner(tmp_path: Path) -> None:
+    spec, store = one_spec(steps=40), Store(tmp_path)
+    stolen: list[bool] = []
+
+    def steal(step: int) -> None:
+        if not stolen:
+            stolen.append(True)
+            (done,) = execute([spec], store, owner=Owner("thief"), stale_after_s=-1.0)
+            assert done.status.state == "done"
+
+    assert list(execute([spec], store, steal, checkpoint_s=0.0)) == []
+    note = store.note(spec.run_id)
+    assert note is not None
+    assert (note.owner, note.state, note.attempt) == ("thief", "done", 2)
+    assert not list(store.folder(spec.run_id).glob("checkpoint*"))
+
+
+def test_again_repeats_what_has_settled(tmp_path: Path) -> None:
+    spec, store = one_spec(), Store(tmp_path)
+    (first,) = execute([spec], store)
+    assert list(execute([spec], store)) == []
+    (second,) = execute([spec], store, again=True)
+    assert (first.result["attempt"], second.result["attempt"]) == (1, 2)
+
+
+def die(store: Store, spec: RunSpec, lost_s: float = 0.0) -> None:
+    """As after a SIGKILL: the last word is `running`, the last sign of life `lost_s` later."""
+    note = store.begin(spec, "a dead process")
+    path = store.folder(spec.run_id) / "status.json"
+    os.utime(path, (note.updated_s + lost_s, note.updated_s + lost_s))
+
+
+def test_a_run_that_takes_its_process_down_again_and_again_is_given_up(tmp_path: Path) -> None:
+    poison, other = one_spec(seed=1), one_spec(seed=2)
+    store = Store(tmp_path)
+    for _ in range(3):
+        die(store, poison)
+    outcomes = {o.run_id: o for o in execute([poison, other], store, max_attempts=3)}
+    assert outcomes[other.run_id].status.state == "done"
+    assert outcomes[poison.run_id].status.state == "error"
+    reason = outcomes[poison.run_id].status.reason
+    assert reason.startswith("crash loop: 3 attempts in a row died without a word after step 0")
+    assert "bandwise run" in reason
+    (again,) = execute([poison], store, max_attempts=3)
+    assert again.status.state == "done", "who asks once more gets another budget"
+
+
+def test_a_run_that_gets_on_is_never_given_up(tmp_path: Path) -> None:
+    spec, store = one_spec(steps=9), Store(tmp_path)
+    for _ in range(4):
+        with pytest.raises(Interrupted):
+            list(execute([spec], store, interruption=After(2), max_attempts=1))
+    (outcome,) = execute([spec], store, max_attempts=1)
+    assert (outcome.status.state, outcome.result["attempt"]) == ("done", 5)
+
+
+def test_suspects_are_trained_alone_and_last(tmp_path: Path) -> None:
+    specs = [one_spec(seed=seed) for seed in range(4)]
+    store = Store(tmp_path)
+    for _ in range(2):
+        die(store, specs[0])
+    assert [o.run_id for o in execute(specs, store)][-1] == specs[0].run_id
+    note = store.note(specs[1].run_id)
+    assert note is not None
+    assert note.together == 3
+
+
+def test_lost_time_is_known_by_the_last_sign_of_life(tmp_path: Path) -> None:
+    spec, store = one_spec(), Store(tmp_path)
+    die(store, spec, lost_s=7.5)
+    (outcome,) = execute([spec], store)
+    assert outcome.result["lost_s"] == pytest.approx(7.5, abs=0.01)
+
+
+@pytest.fixture
+def half(tmp_path: Path) -> tuple[RunSpec, Store]:
+    """A run that stands half-way."""
+    spec, store = one_spec(steps=20), Store(tmp_path)
+    with pytest.raises(Interrupted):
+        list(execute([spec], store, interruption=After(10)))
+    return spec, store
+
+
+def test_a_checkpoint_of_other_code_is_not_gone_on_from(
+    half: tuple[RunSpec, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, store = half
+    monkeypatch.setattr("suite.runs.member.sources", lambda spec: {"algorithm": "moved"})
+    reasons = begun_with(spec, store)
+    assert reasons == [
+        (0, "begun anew, the checkpoint is of no use: it was begun by other code of the method")
+    ]
+
+
+def test_a_damaged_checkpoint_is_not_gone_on_from(half: tuple[RunSpec, Store]) -> None:
+    spec, store = half
+    path = files.whole_path(store.folder(spec.run_id))
+    path.write_bytes(path.read_bytes()[:1000])
+    ((step, reason),) = begun_with(spec, store)
+    assert step == 0
+    assert reason.startswith("begun anew, the checkpoint is of no use: checkpoint.pt is damaged")
+
+
+def begun_with(spec: RunSpec, store: Store) -> list[tuple[int, str]]:
+    """Carry the run out; the step it began at and what was noted then."""
+    found: list[tuple[int, str]] = []
+
+    def look(step: int) -> None:
+        note = store.note(spec.run_id)
+        if note is not None and not found:
+            found.append((note.step, note.reason))
+
+    (outcome,) = execute([spec], store, look)
+    assert (outcome.status.state, outcome.result["steps"]) == ("done", 20)
+    return found
+
+
+def full_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """No space for files of that name."""
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if name in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+
+def test_a_full_disk_costs_the_checkpoint_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, store, whole = one_spec(steps=20), Store(tmp_path / "full"), Store(tmp_path / "whole")
+    list(execute([spec], whole))
+    full_for(monkeypatch, "checkpoint.pt")
+    reasons = set()
+
+    def look(step: int) -> None:
+        note = store.note(spec.run_id)
+        assert note is not None
+        assert note.step == 0
+        reasons.add(note.reason)
+
+    list(execute([spec], store, look, checkpoint_s=0.0))
+    assert any(reason.startswith("no new checkpoint: no space left for") for reason in reasons)
+    assert kept(store, spec.run_id) == kept(whole, spec.run_id)
+
+
+def test_an_interruption_on_a_full_disk_goes_on_from_the_older_checkpoint(
+    half: tuple[RunSpec, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, store = half
+    with monkeypatch.context() as patch:
+        full_for(patch, "checkpoint.pt")
+        with pytest.raises(Interrupted):
+            list(execute([spec], store, interruption=After(5)))
+    note = store.note(spec.run_id)
+    assert note is not None
+    assert (note.state, note.step) == ("interrupted", 10)
+    (outcome,) = execute([spec], store)
+    assert outcome.result["steps"] == 20
+
+
+def test_an_interruption_before_the_first_step_leaves_the_run_missing(tmp_path: Path) -> None:
+    spec, store, asked = one_spec(), Store(tmp_path), Interruption()
+    asked.request("too early")
+    with pytest.raises(Interrupted, match="too early"):
+        list(execute([spec], store, interruption=asked))
+    assert store.status(spec.run_id).state == "missing"
+    assert not list(store.folder(spec.run_id).glob("lease*"))
+
+
+def test_a_long_step_apart_the_run_shows_life_by_the_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("suite.runs.watch.SIGN_OF_LIFE_S", 0.0)
+    seen: list[int] = []
+    list(execute([one_spec(steps=20)], Store(tmp_path), seen.append))
+    assert seen == list(range(1, 21))
+
+
+def wait_for(what: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("signal_name", ["SIGTERM", "SIGINT"])
+def test_a_signal_stops_bandwise_run_at_a_checkpoint(signal_name: str, tmp_path: Path) -> None:
+    import signal
+
+    spec, store = one_spec(steps=100_000), Store(tmp_path)
+    store.put_spec(spec)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bandwise", "run", spec.run_id, "--results", str(tmp_path)],
+        cwd=ROOT, env=EAGER, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    wait_for(lambda: store.status(spec.run_id).state == "running")
+    time.sleep(1.0)
+    process.send_signal(signal.Signals[signal_name])
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert f"stopped by {signal_name}; the same command goes on from here" in errors
+    note = store.note(spec.run_id)
+    assert note is not None
+    assert (note.state, note.reason) == ("interrupted", f"stopped by {signal_name}")
+    assert note.step > 0
+
+
+def test_runs_need_neither_pandas_nor_plotting(tmp_path: Path) -> None:
+    spec, store = one_spec(steps=2), Store(tmp_path)
+    store.put_spec(spec)
+    code = (
+        "import sys\n"
+        "from suite.runs.execute import execute\n"
+        "from suite.runs.store import Store\n"
+        "store = Store(sys.argv[1])\n"
+        "(outcome,) = execute([store.spec(sys.argv[2])], store)\n"
+        "assert outcome.status.state == 'done', outcome.status\n"
+        "print(*sorted({'pandas', 'seaborn', 'matplotlib'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path), spec.run_id],
+        cwd=ROOT, env=EAGER, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "\n"

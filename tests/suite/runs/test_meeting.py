@@ -1,0 +1,164 @@
+"""Ranks that a launcher started find each other, agree on what is trained, and say who did not come."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from suite.runs.lease import Owner, take
+from suite.runs.meeting import (
+    Meeting,
+    MeetingError,
+    Place,
+    launch_identity,
+    meet,
+    own_address,
+    place_in_launch,
+)
+from suite.runs.store import Store
+from tests.suite.runs.project import kept, one_spec
+
+ROOT = Path(__file__).resolve().parents[3]
+SRUN = {"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "GLOO_SOCKET_IFNAME": "lo"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "place"),
+    [
+        ({}, None),
+        ({"RANK": "1", "WORLD_SIZE": "4"}, Place(1, 4)),
+        ({"SLURM_PROCID": "2", "SLURM_NTASKS": "3"}, Place(2, 3)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, None),
+        ({"SLURM_PROCID": "0"}, None),
+    ],
+)
+def test_the_place_in_a_launch_is_read_from_the_environment(
+    environment: dict[str, str], place: Place | None
+) -> None:
+    assert place_in_launch(environment) == place
+
+
+def test_a_launch_differs_from_its_restart_and_from_other_steps() -> None:
+    job = {"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0"}
+    found = [
+        launch_identity({**job, **more})
+        for more in (
+            {},
+            {"SLURM_RESTART_COUNT": "1"},
+            {"SLURM_STEP_ID": "1"},
+            {"SLURM_JOB_ID": "18"},
+            {"BANDWISE_LAUNCH": "a/b"},
+        )
+    ]
+    assert found == ["17.0.0", "17.0.1", "17.1.0", "18.0.0", "a_b"]
+    with pytest.raises(MeetingError, match="set MASTER_ADDR and MASTER_PORT, or BANDWISE_LAUNCH"):
+        launch_identity({})
+
+
+def test_the_address_is_that_of_the_interface() -> None:
+    assert own_address({"GLOO_SOCKET_IFNAME": "lo"}) == "127.0.0.1"
+    assert own_address({"MASTER_ADDR": "10.0.0.7", "GLOO_SOCKET_IFNAME": "lo"}) == "10.0.0.7"
+    assert own_address({"SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1"}) == "127.0.0.1"
+    with pytest.raises(MeetingError, match=r"interface 'eth77' .* there are .*lo"):
+        own_address({"GLOO_SOCKET_IFNAME": "eth77"})
+
+
+def come(place: Place, folder: Path, found: list[Meeting | MeetingError], timeout_s: float = 20.0) -> None:
+    try:
+        found.append(meet(place, folder, SRUN, timeout_s))
+    except MeetingError as error:
+        found.append(error)
+
+
+def test_ranks_meet_by_a_file_that_is_gone_afterwards(tmp_path: Path) -> None:
+    found: list[Meeting | MeetingError] = []
+    (tmp_path / "meeting-17.0.1.json").write_text(json.dumps({"address": "127.0.0.1", "port": 1}))
+    ranks = [threading.Thread(target=come, args=(Place(rank, 2), tmp_path, found)) for rank in (1, 0)]
+    ranks[0].start()
+    time.sleep(0.3)
+    ranks[1].start()
+    for rank in ranks:
+        rank.join()
+    assert all(isinstance(one, Meeting) for one in found), found
+    assert [path.name for path in tmp_path.iterdir()] == ["meeting-17.0.1.json"], (
+        "another launch's file stays"
+    )
+    one, other = found
+    assert isinstance(one, Meeting)
+    assert isinstance(other, Meeting)
+    one.tell("key", {"step": 3})
+    assert other.hear("key") == {"step": 3}
+    with pytest.raises(MeetingError, match=r"waited 0\.2 s for 'nothing' in vain"):
+        other.hear("nothing", 0.2)
+
+
+def test_who_does_not_come_is_named(tmp_path: Path) -> None:
+    found: list[Meeting | MeetingError] = []
+    ranks = [threading.Thread(target=come, args=(Place(rank, 3), tmp_path, found, 1.0)) for rank in (0, 2)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+    assert {str(error) for error in found} == {
+        "ranks [1] did not come within 1 s; those who came: [0, 2]. Look at the logs of the absent"
+    }
+
+
+def test_without_rank_0_the_others_give_up(tmp_path: Path) -> None:
+    with pytest.raises(MeetingError, match=r"rank 0 did not come within 0.5 s: .* no meeting-17.0.0.json"):
+        meet(Place(1, 2), tmp_path, SRUN, timeout_s=0.5)
+
+
+def launched(results: Path, specs: list[str], **more: str) -> list[subprocess.Popen[str]]:
+    """Two ranks as srun would start them."""
+    code = (
+        "import sys, torch\n"
+        "from suite.runs.execute import execute\n"
+        "from suite.runs.store import Store\n"
+        "torch.set_num_threads(1)\n"
+        "store = Store(sys.argv[1])\n"
+        "for o in execute([store.spec(i) for i in sys.argv[2:]], store):\n"
+        "    print(o.run_id, o.status.state, o.status.reason)\n"
+    )
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(results), *specs],
+            cwd=ROOT,
+            env={**os.environ, **SRUN, "SLURM_PROCID": str(rank), "BANDWISE_COMPILE": "0", **more},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+
+
+@pytest.mark.gloo
+def test_a_launch_trains_run_after_run_and_passes_over_what_others_have(tmp_path: Path) -> None:
+    specs = [one_spec(steps=20, seed=seed, backend="gloo") for seed in range(4)]
+    store = Store(tmp_path / "joined")
+    for spec in specs:
+        store.put_spec(spec)
+    assert take(store.folder(specs[1].run_id), Owner("another")) is not None
+    (tmp_path / "whole").mkdir()
+    from suite.runs.execute import execute
+
+    list(execute([specs[2]], store))
+    said = [
+        rank.communicate(timeout=120)[0].splitlines()
+        for rank in launched(store.root, [s.run_id for s in specs])
+    ]
+    expected = [f"{specs[i].run_id} done " for i in (0, 3)]
+    assert said == [expected, expected]
+    whole = Store(tmp_path / "whole")
+    for i in (0, 3):
+        list(execute([specs[i]], whole))
+        assert kept(store, specs[i].run_id) == kept(whole, specs[i].run_id)
+    assert store.status(specs[1].run_id).state == "missing"
+    assert not list(store.folder(specs[0].run_id).glob("meeting*"))

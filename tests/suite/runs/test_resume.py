@@ -1,0 +1,199 @@
+"""A run that was interrupted and goes on from its checkpoint has the bits of one that was not."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from suite.runs.checkpoint import Checkpoint, Start, read, whole_path, write
+from suite.runs.execute import execute
+from suite.runs.interruption import Interrupted
+from suite.runs.record import Outcome
+from suite.runs.spec import RunSpec
+from suite.runs.store import Store
+from suite.runs.train import train_group
+from suite.runs.watch import Watch
+from tests.reference_impls.table import ROWS, STEPS
+from tests.suite.runs.project import After, kept, lasting, one_spec
+
+ROOT = Path(__file__).resolve().parents[3]
+TABLE = [
+    one_spec(row.algorithm, row.options, world_size=min(3, row.largest), steps=STEPS, batch_size=2, peak=0.01)
+    for row in ROWS
+]
+
+
+def trained(specs: list[RunSpec]) -> dict[str, Outcome]:
+    """All runs from end to end, grouped by their number of workers."""
+    found = {}
+    for n in {spec.world_size for spec in specs}:
+        for outcome in train_group([spec for spec in specs if spec.world_size == n]):
+            found[outcome.run_id] = outcome
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole() -> dict[str, Outcome]:
+    """The table of methods, each trained without a stop."""
+    return trained(TABLE)
+
+
+def stopped(specs: list[RunSpec], step: int) -> tuple[dict[str, Checkpoint], list[Outcome]]:
+    """The checkpoints of runs that were stopped after so many steps, and the outcomes of those that had ended."""
+    held: dict[str, Checkpoint] = {}
+    ended = []
+    with pytest.raises(Interrupted) as caught:
+        for outcome in train_group(
+            specs, watch=Watch(After(step)), keep=lambda c: held.__setitem__(c.run_id, c)
+        ):
+            ended.append(outcome)
+    assert set(caught.value.run_ids) == set(held)
+    assert {checkpoint.step for checkpoint in held.values()} == {step}
+    return held, ended
+
+
+@pytest.mark.parametrize("step", [1, 4, 7, 10, STEPS - 1])
+def test_every_method_goes_on_to_the_bit(step: int, whole: dict[str, Outcome], tmp_path: Path) -> None:
+    """Error feedback, owned state, local rounds, warm-up, schedules, sketches: whatever the table holds."""
+    again: dict[str, Outcome] = {}
+    for n in {spec.world_size for spec in TABLE}:
+        specs = [spec for spec in TABLE if spec.world_size == n]
+        held, ended = stopped(specs, step)
+        starts, left = {}, [spec for spec in specs if spec.run_id in held]
+        for spec in left:
+            path = tmp_path / f"{spec.run_id}.pt"
+            write(path, held[spec.run_id])
+            found = read(path, spec, held[spec.run_id].source)
+            starts[spec.run_id] = Start(attempt=2, step=step, checkpoint=found)
+        again.update({o.run_id: o for o in [*ended, *train_group(left, starts)]})
+    differ = [
+        spec.algorithm.name for spec in TABLE if lasting(again[spec.run_id]) != lasting(whole[spec.run_id])
+    ]
+    assert not differ
+    assert {outcome.result["steps"] for outcome in again.values()} == {STEPS}
+
+
+def test_checkpoints_on_the_way_change_nothing(whole: dict[str, Outcome]) -> None:
+    """A checkpoint ends exchanges that are under way; that must not show."""
+    specs = [spec for spec in TABLE if spec.world_size == 3]
+    seen: list[int] = []
+    outcomes = list(
+        train_group(
+            specs, watch=Watch(checkpoint_s=0.0), keep=lambda checkpoint: seen.append(checkpoint.step)
+        )
+    )
+    assert sorted(set(seen)) == list(range(1, STEPS))
+    assert [lasting(o) for o in outcomes] == [lasting(whole[o.run_id]) for o in outcomes]
+
+
+MEMBERS = [
+    one_spec(name, options, "digits-mlp", steps=12, peak=0.01, seed=seed)
+    for seed in range(2)
+    for name, options in (
+        ("one-bit-adam", {"total_steps": 12, "warmup_fraction": 0.4}),
+        ("local-adamw", {"period": 5}),
+        ("allreduce-sgd", {"momentum": 0.9}),
+    )
+]
+
+
+def test_runs_of_different_progress_meet_in_one_group(tmp_path: Path) -> None:
+    store, whole = Store(tmp_path / "stopped"), Store(tmp_path / "whole")
+    assert len(list(execute(MEMBERS, whole))) == len(MEMBERS)
+    steps = random.Random(7).sample(range(1, 12), 2)
+    for spec, step in zip(MEMBERS, [*steps, steps[0]], strict=False):
+        with pytest.raises(Interrupted):
+            list(execute([spec], store, interruption=After(step)))
+        assert store.status(spec.run_id).state == "interrupted"
+        assert store.status(spec.run_id).reason == "a test"
+    assert len(list(execute(MEMBERS, store))) == len(MEMBERS)
+    for spec in MEMBERS:
+        assert kept(store, spec.run_id) == kept(whole, spec.run_id)
+        assert not list(store.folder(spec.run_id).glob("checkpoint*"))
+        assert not list(store.folder(spec.run_id).glob("lease*"))
+    result = store.result(MEMBERS[0].run_id)
+    assert result is not None
+    assert result["attempt"] == 2
+
+
+def test_an_interrupted_group_keeps_the_run_that_had_ended(tmp_path: Path) -> None:
+    good, bad = one_spec(peak=0.05, steps=60), one_spec(peak=1e4, steps=60)
+    store = Store(tmp_path)
+    with pytest.raises(Interrupted, match="a test") as caught:
+        list(execute([bad, good], store, interruption=After(50)))
+    assert caught.value.run_ids == (good.run_id,)
+    assert store.status(bad.run_id).state == "diverged"
+    assert store.status(good.run_id).state == "interrupted"
+
+
+KILL = """
+import os, signal, sys
+from pathlib import Path
+import torch
+import suite.runs.checkpoint as checkpoint
+import suite.runs.member as member
+from suite.runs.execute import execute
+from suite.runs.store import Store
+torch.set_num_threads(1)
+store, where, count = Store(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+def die(*arguments, **named):
+    global count
+    count -= 1
+    if not count:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*arguments, **named)
+if where == "step":
+    real, member.SimulatedCluster.observe = member.SimulatedCluster.observe, die
+else:
+    real, os.fsync = os.fsync, die
+list(execute([store.spec(i) for i in store.run_ids()], store, checkpoint_s=0.0))
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "count"),
+    [("step", 11), ("write", 5), ("write", 16), ("write", 33), ("write", 36)],
+)
+def test_a_kill_at_any_moment_loses_nothing_but_time(where: str, count: int, tmp_path: Path) -> None:
+    """In the middle of a step, and in the middle of any write: of a checkpoint, a status, a result."""
+    specs = [one_spec("local-sgd", {"period": 3}, steps=8, seed=seed) for seed in range(2)]
+    store, whole = Store(tmp_path / "killed"), Store(tmp_path / "whole")
+    list(execute(specs, whole))
+    for spec in specs:
+        store.put_spec(spec)
+    done = subprocess.run(
+        [sys.executable, "-c", KILL, str(store.root), where, str(count)],
+        cwd=ROOT,
+        env={**os.environ, "BANDWISE_COMPILE": "0"},
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL
+    settled = [spec for spec in specs if store.status(spec.run_id).settled]
+    outcomes = list(execute(specs, store))
+    assert len(outcomes) == len(specs) - len(settled)
+    for spec in specs:
+        assert kept(store, spec.run_id) == kept(whole, spec.run_id)
+        assert not [path.name for path in store.folder(spec.run_id).iterdir() if "checkpoint" in path.name]
+
+
+def test_the_time_of_all_attempts_is_summed(tmp_path: Path) -> None:
+    spec, store = one_spec(steps=2000), Store(tmp_path)
+    with pytest.raises(Interrupted):
+        list(execute([spec], store, interruption=After(1500)))
+    held = read(whole_path(store.folder(spec.run_id)), spec, _source(store, spec))
+    assert held is not None
+    (outcome,) = execute([spec], store)
+    assert outcome.result["train_s"] > held.train_s > 0
+    assert outcome.result["lost_s"] == 0.0
+
+
+def _source(store: Store, spec: RunSpec) -> str:
+    from suite.runs.member import sources
+
+    return str(sources(spec)["algorithm"])
