@@ -98,9 +98,7 @@ def submit_runs(
     open_ = [spec for spec in specs if found.statuses[spec.run_id].state in only]
     if not open_:
         return Submission(sweep, None, 0, 0, (), ())
-    finished = [spec.run_id for spec in specs if found.statuses[spec.run_id].state == "done"]
-    results = [result for run_id in finished if (result := store.result(run_id)) is not None]
-    members = pack(open_, profile, Estimator(results))
+    members = pack(open_, profile, Estimator.of_store(set(specs).difference(open_), store))
     return submit_members(members, profile, results_root, sweep=sweep, dry_run=dry_run, command=command)
 
 

@@ -123,6 +123,4 @@ class _Watcher:
         running = sum(not job.waits for job in found.jobs)
         if not open_ or not running:
             return None
-        done = [s.run_id for s in self._plan.specs if found.statuses[s.run_id].state == "done"]
-        results = [result for run_id in done if (result := self._store.result(run_id)) is not None]
-        return Estimator(results).of(open_).seconds / running
+        return Estimator.of_store(self._plan.specs, self._store).of(open_).seconds / running

@@ -147,9 +147,11 @@ def summary(plan: Plan, store: Store, found: Mapping[str, Status] | None = None)
     found: status by run id where the caller knows better than the runs' own files.
     """
     found = statuses(plan, store) if found is None else found
-    missing = [spec for spec in plan.specs if found[spec.run_id].state not in SETTLED]
+    specs = plan.specs
+    missing = [spec for spec in specs if found[spec.run_id].state not in SETTLED]
     results = _results(found, store)
-    needs = Estimator(r for r in results.values() if r["status"] == "done").of(missing)
+    done = ((spec, results[spec.run_id]) for spec in specs if found[spec.run_id].state == "done")
+    needs = Estimator(done if missing else ()).of(missing)
     panels = [
         {
             "panel": panel.label,
@@ -230,7 +232,7 @@ def _older_than_code(plan: Plan, results: Mapping[str, Mapping[str, Any]]) -> li
     """Ids of results whose method has changed since without a new version."""
     from reference_impls import info
 
-    now = {run.spec.algorithm.name: info(run.spec.algorithm.name).source_hash for run in plan.runs}
+    now = {name: info(name).source_hash for name in {run.spec.algorithm.name for run in plan.runs}}
     return [
         spec.run_id
         for spec in plan.specs

@@ -9,7 +9,7 @@ import pytest
 
 from slurm.pack import MEMBERS_A_SLOT, Member, pack, tasks
 from slurm.profile import Profile, ProfileError
-from suite.runs.estimate import Estimator
+from suite.runs.estimate import RUN_S, Estimator
 from suite.runs.spec import RunSpec
 from suite.runs.train import group_key
 from tests.slurm.specs import tiny
@@ -17,9 +17,9 @@ from tests.slurm.specs import tiny
 PROFILE = Profile("site", timeout_min=20, array_parallelism=4, pack_s=100)
 
 
-def finished(spec: RunSpec, train_s: float) -> dict[str, Any]:
-    """What the estimate reads of a result."""
-    return {"spec": spec.as_dict(), "train_s": train_s, "bytes": {"wire_per_rank_mean": 1000.0}}
+def finished(spec: RunSpec, train_s: float) -> tuple[RunSpec, dict[str, Any]]:
+    """A run and what the estimate reads of its result."""
+    return spec, {"train_s": train_s, "bytes": {"wire_per_rank_mean": 1000.0}}
 
 
 def seconds(member: Member, each_s: float) -> float:
@@ -91,4 +91,5 @@ def test_an_estimate_without_finished_runs_is_rough_and_says_so() -> None:
     assert rough.seconds > 0
     assert (rough.measured, rough.wire_bytes) == (False, None)
     known = Estimator([finished(tiny(7), 3.0), finished(tiny(8), 5.0)]).of([tiny(0), tiny(1)])
-    assert (known.seconds, known.wire_bytes, known.measured) == (8.0, 2 * 2 * 1000.0, True)
+    assert known.seconds == pytest.approx(2 * (4.0 + RUN_S))
+    assert (known.wire_bytes, known.measured) == (2 * 2 * 1000.0, True)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -263,6 +264,23 @@ def test_near_its_limit_a_job_is_started_again_and_goes_on(slurm: Cluster, store
     status = store.status(endless.run_id)
     assert status.state == "timeout"
     assert "for the last of 2 times" in status.reason
+
+
+def test_real_ranks_are_tasks_of_a_job_of_their_own(slurm: Cluster, store: Store) -> None:
+    """Two ranks on two nodes, beside a simulated run of the same training, which they equal to the bit."""
+    simulated = tiny(0, steps=20)
+    real = replace(simulated, backend="gloo")
+    profile = replace(PROFILE, tasks_per_node=1, interface="lo", environment={"NCCL_DEBUG": "WARN"})
+    submission = submit_runs([real, simulated], profile, store.root, sweep="ranks")
+    assert sorted(array.tasks for array in submission.jobs) == [1, 2]
+    wait(submission.job_ids, poll_s=0.3)
+    found = standing([real, simulated], store)
+    assert {status.state for status in found.statuses.values()} == {"done"}, found
+    assert store.metrics(real.run_id) == store.metrics(simulated.run_id)
+    (job_id,) = (array.job_id for array in submission.jobs if array.tasks == 2)
+    asked = ("scontrol", "show", "job", job_id)
+    shown = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    assert "NumNodes=2" in shown
 
 
 def test_a_job_runs_the_code_of_its_submission(slurm: Cluster, store: Store, tmp_path: Path) -> None:
