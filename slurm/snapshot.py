@@ -22,7 +22,6 @@ from suite.runs.store import StoreError, dump, write_atomic
 
 CHECKOUT: Final = Path(__file__).resolve().parents[1]
 PACKAGES: Final = ("bandwise", "reference_impls", "report", "slurm", "suite")
-_HERE: Final = ("--", ".", ":!results")
 GIT_TIMEOUT_S: Final = 60
 
 
@@ -97,10 +96,13 @@ def _content(results_root: Path, checkout: Path) -> tuple[Snapshot, list[str], b
         ]
         told = _hash(b"", [checkout / name for name in files])
         return Snapshot(folder / f"copy-{told}", None, told), files, b""
+    here = ["--", ".", ":!results"]
+    if folder.is_relative_to(checkout.resolve()):  # a results folder of another name inside of the checkout
+        here.append(f":!{folder.parent.relative_to(checkout.resolve())}")
     commit = _git(checkout, "rev-parse", "HEAD").decode().strip()
-    patch = _git(checkout, "diff", "--binary", "HEAD", *_HERE)
-    listed = _git(checkout, "ls-files", "-z", "--cached", *_HERE)
-    unknown = _git(checkout, "ls-files", "-z", "--others", "--exclude-standard", *_HERE)
+    patch = _git(checkout, "diff", "--binary", "HEAD", *here)
+    listed = _git(checkout, "ls-files", "-z", "--cached", *here)
+    unknown = _git(checkout, "ls-files", "-z", "--others", "--exclude-standard", *here)
     new = sorted(name for name in unknown.decode().split("\0") if name)
     changes = _hash(patch, [checkout / name for name in new]) if patch or new else ""
     names = [name for name in listed.decode().split("\0") if name]

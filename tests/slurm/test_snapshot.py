@@ -74,6 +74,14 @@ def test_changes_are_part_of_what_is_kept(checkout: Path, tmp_path: Path) -> Non
     assert not [path for path in kept.path.parent.iterdir() if path.name.startswith(".")]
 
 
+def test_results_inside_of_the_checkout_are_no_code(checkout: Path) -> None:
+    clean = take(checkout / "out", checkout)
+    (checkout / "out/runs").mkdir()
+    (checkout / "out/runs/result.json").write_text("{}")
+    assert take(checkout / "out", checkout) == clean
+    assert clean.changes == ""
+
+
 def test_without_git_the_packages_are_copied(tmp_path: Path) -> None:
     (tmp_path / "c/suite").mkdir(parents=True)
     (tmp_path / "c/suite/a.py").write_text("1\n")
