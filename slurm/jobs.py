@@ -221,5 +221,5 @@ def _end(run_id: str, seat: _Seat, asked: _Slurm, store: Store) -> Status | None
         state = said if said == "oom" else state
     how = "has gone and Slurm no longer says how" if job is None else f"ended as {job.state}"
     ending = f": {words}" if words else ""
-    again = f"`bandwise retry {seat.record.sweep} --status {state}`"
+    again = f"`bandwise retry {seat.record.called} --status {state}`"
     return Status(state, f"Slurm job {id_} {how}{ending}; again with {again}")

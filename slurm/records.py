@@ -2,7 +2,7 @@
 
 ``sweeps/<sweep>/submission-<n>.json`` below the results root::
 
-    {"schema_version": 2, "sweep": ..., "number": n, "created": ..., "submitter": {"host", "pid", "started_ticks"},
+    {"schema_version": 2, "sweep": ..., "called": ..., "number": n, "created": ..., "submitter": {"host", "pid", "started_ticks"},
      "command": ..., "profile": {...}, "code": {"path", "commit", "changes"}, "environment": path,
      "members": [[[run id, ...], ...], ...], "before": {run id: attempt},
      "arrays": [{"first": 0, "members": 1001, "tasks": 1, "name": ..., "job_id": "17", "refused": ""}, ...]}
@@ -62,6 +62,11 @@ class Record:
     def sweep(self) -> str:
         """Name of the sweep."""
         return str(self.facts["sweep"])
+
+    @property
+    def called(self) -> str:
+        """How commands name the sweep."""
+        return str(self.facts["called"])
 
     @property
     def logs(self) -> Path:

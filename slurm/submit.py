@@ -50,6 +50,7 @@ class Submission:
     """
 
     sweep: str
+    called: str
     record: Path | None
     members: int
     runs: int
@@ -73,7 +74,7 @@ class Submission:
             return "\n".join([*self.scripts, f"{work} would be submitted; arrays: {len(self.jobs)}"])
         return (
             f"{work} submitted as Slurm jobs {', '.join(self.job_ids)}, noted in {self.record}\n"
-            f"follow them with `bandwise watch {self.sweep}`, or look once with `bandwise status {self.sweep}`"
+            f"follow them with `bandwise watch {self.called}`, or look once with `bandwise status {self.called}`"
         )
 
 
@@ -83,6 +84,7 @@ def submit_runs(
     results_root: Path | str,
     *,
     sweep: str,
+    called: str | None = None,
     dry_run: bool = False,
     command: str | None = None,
     only: frozenset[str] = frozenset({"missing", "stale", "interrupted"}) | CIRCUMSTANCE,
@@ -97,9 +99,11 @@ def submit_runs(
         settle(found, store)
     open_ = [spec for spec in specs if found.statuses[spec.run_id].state in only]
     if not open_:
-        return Submission(sweep, None, 0, 0, (), ())
+        return Submission(sweep, called or sweep, None, 0, 0, (), ())
     members = pack(open_, profile, Estimator.of_store(set(specs).difference(open_), store))
-    return submit_members(members, profile, results_root, sweep=sweep, dry_run=dry_run, command=command)
+    return submit_members(
+        members, profile, results_root, sweep=sweep, called=called, dry_run=dry_run, command=command
+    )
 
 
 def submit_members(
@@ -108,12 +112,14 @@ def submit_members(
     results_root: Path | str,
     *,
     sweep: str,
+    called: str | None = None,
     dry_run: bool = False,
     command: str | None = None,
 ) -> Submission:
     """Submit runs of the sweep of that name, cut into members as `pack` does.
 
-    results_root: a folder that the compute nodes see under the same path. dry_run: write and send nothing,
+    results_root: a folder that the compute nodes see under the same path. called: how commands name the sweep, where
+    that is not its name. dry_run: write and send nothing,
     return the scripts; needs no Slurm. command: what was typed, for the record; default this process's
     arguments.
 
@@ -136,6 +142,7 @@ def submit_members(
     facts = {
         "schema_version": SCHEMA,
         "sweep": sweep,
+        "called": called or sweep,
         "number": number,
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "submitter": {"host": socket.gethostname(), **asdict(Process.of(os.getpid()))},
@@ -154,7 +161,9 @@ def submit_members(
         work = record.logs / f"work-{k}.json"
         scripts.append(script(profile, array, work, after, code.path))
         if not dry_run:
-            _write_work(work, members[array.first : array.first + array.members], profile, root, sweep)
+            _write_work(
+                work, members[array.first : array.first + array.members], profile, root, called or sweep
+            )
             path = work.with_name(f"array-{k}.sh")
             write_atomic(path, scripts[-1])
             record = _send(record.noted(array), array, path, profile)
@@ -162,7 +171,13 @@ def submit_members(
             record = record.noted(array)
     runs = sum(len(group) for member in members for group in member)
     return Submission(
-        sweep, None if dry_run else record.path, len(members), runs, record.arrays, tuple(scripts)
+        sweep,
+        called or sweep,
+        None if dry_run else record.path,
+        len(members),
+        runs,
+        record.arrays,
+        tuple(scripts),
     )
 
 
@@ -225,11 +240,11 @@ def _send(record: Record, array: ArrayJob, path: Path, profile: Profile) -> Reco
     return sent
 
 
-def _write_work(path: Path, members: Sequence[Member], profile: Profile, root: Path, sweep: str) -> None:
+def _write_work(path: Path, members: Sequence[Member], profile: Profile, root: Path, called: str) -> None:
     """What the members of an array read."""
     work = {
         "schema_version": WORK_SCHEMA,
-        "sweep": sweep,
+        "sweep": called,
         "results_root": str(root),
         "timeout_min": profile.timeout_min,
         "max_requeues": profile.max_requeues,

@@ -51,7 +51,9 @@ def run(args: argparse.Namespace) -> int:
     profile = _last_profile(plan.sweep.name, store) if args.on is None else profile_of(args.on)
     if profile is None:
         return _here(args, plan.specs, chosen, store)
-    submission = submit_runs(plan.specs, profile, store.root, sweep=plan.sweep.name, only=chosen)
+    submission = submit_runs(
+        plan.specs, profile, store.root, sweep=plan.sweep.name, called=plan.sweep.called, only=chosen
+    )
     if args.json:
         print_json(submission.as_dict())
     else:

@@ -164,7 +164,9 @@ def _submit(args: argparse.Namespace, sweep: Sweep, profile: Profile, root: Path
     from suite.runs.store import Store
 
     plan = make_plan(sweep, args.only)
-    submission = submit_runs(plan.specs, profile, root, sweep=sweep.name, dry_run=args.dry_run)
+    submission = submit_runs(
+        plan.specs, profile, root, sweep=sweep.name, called=sweep.called, dry_run=args.dry_run
+    )
     if args.dry_run:
         found = summary(plan, Store(root))
         if args.json:

@@ -84,7 +84,7 @@ class _Watcher:
         if found.stuck:
             reasons = ", ".join(sorted({job.reason for job in found.jobs}))
             self._say(
-                f"no job will start by itself ({reasons}): see `squeue --me`, or `bandwise cancel {self._plan.sweep.name}`"
+                f"no job will start by itself ({reasons}): see `squeue --me`, or `bandwise cancel {self._plan.sweep.called}`"
             )
             return False
         return any(state in UNDER_WAY for state in self.states)

@@ -29,6 +29,7 @@ def submitted(store: Store, job_id: str = "17", **changes: Any) -> Record:
     facts = {
         "schema_version": 2,
         "sweep": "tiny",
+        "called": "tiny",
         "number": changes.pop("number", 1),
         "created": "2026-01-31T12:00:00.000+00:00",
         "submitter": {"host": socket.gethostname(), "pid": 1 << 30, "started_ticks": 0},
