@@ -64,7 +64,7 @@ class Profile:
     array_parallelism: int = 16
     max_requeues: int = 10
     checkpoint_s: int = 60
-    pack_s: int = 120
+    pack_s: int = 200
     additional_parameters: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod

@@ -29,7 +29,6 @@ from suite.runs.spec import RunSpec
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
 from tests.slurm.specs import tiny
-from tests.slurm.test_devcluster import descendants
 from tests.support import eventually, require_system
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(150)]
@@ -219,7 +218,7 @@ def test_a_member_that_dies_without_a_word_is_seen(slurm: Cluster, store: Store)
     endless, next_one = tiny(0, steps=ENDLESS), tiny(1, steps=5)
     submission = submit_members([[[endless], [next_one]]], PROFILE, store.root, sweep="dies")
     assert eventually(lambda: state(store, endless) == "running", 60)
-    (member,) = members_of(slurm, store)
+    (member,) = members_of(store, "dies")
     os.kill(member, signal.SIGKILL)
     drain(store)
     found = standing([endless, next_one], store)
@@ -235,18 +234,41 @@ def test_a_member_that_dies_without_a_word_is_seen(slurm: Cluster, store: Store)
     assert state(store, next_one) == "done", "the lease of the dead job is in nobody's way"
 
 
-def members_of(slurm: Cluster, store: Store) -> list[int]:
-    """Pids of the members that train for a store."""
+def members_of(store: Store, sweep: str) -> list[int]:
+    """Pids of the members that train a sweep of this store."""
+    work = str(store.root.resolve() / "sweeps" / sweep)
     found = []
-    for process in descendants(slurm.keeper.pid):
-        command = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode().split("\0")
-        if (
-            command[0].endswith("python")
-            and "slurm.member" in command
-            and command[-2].startswith(str(store.root))
-        ):
-            found.append(process.pid)
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue  # it has ended meanwhile
+        if words[0].endswith("python") and "slurm.member" in words and words[-2].startswith(work):
+            found.append(int(path.parent.name))
     return found
+
+
+def test_without_accounting_a_job_that_slurm_has_forgotten_is_told_by_its_log(store: Store) -> None:
+    require_system("munged", "slurmctld", "slurmd", "sbatch")
+    killed, cancelled = tiny(0, steps=ENDLESS), tiny(1, steps=ENDLESS)
+    with (
+        cluster(1, cpus_per_node=2, extra_lines=("MinJobAge=2",)) as made,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for key, value in made.env.items():
+            patch.setenv(key, value)
+        submit_members([[[killed]]], PROFILE, store.root, sweep="killed")
+        second = submit_members([[[cancelled]]], PROFILE, store.root, sweep="cancelled")
+        assert eventually(lambda: {state(store, killed), state(store, cancelled)} == {"running"}, 60)
+        scheduler.cancel(second.job_ids)
+        (member,) = members_of(store, "killed")
+        os.kill(member, signal.SIGKILL)
+        assert eventually(lambda: not scheduler.jobs(), 60)
+        found = standing([killed, cancelled], store).statuses
+    assert (found[killed.run_id].state, found[cancelled.run_id].state) == ("error", "cancelled")
+    for status in found.values():
+        assert "has gone and Slurm no longer says how" in status.reason
+    assert "Killed" in found[killed.run_id].reason
 
 
 def test_near_its_limit_a_job_is_started_again_and_goes_on(slurm: Cluster, store: Store) -> None:
