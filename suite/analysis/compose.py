@@ -18,8 +18,8 @@ from typing import Final
 from reference_impls import create
 from reference_impls.algorithm import Clock
 from reference_impls.collectives import Group
+from suite.runs.member import learning_rate
 from suite.runs.spec import RunSpec
-from suite.runs.train import learning_rate
 from suite.timing.case import ROUND
 
 LOCAL: Final = "local"

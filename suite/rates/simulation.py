@@ -8,6 +8,7 @@ first steps, in which codecs are compiled, which would flatter the simulation. R
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -17,8 +18,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, median_interval
+from suite.runs.checkpoint import Start
 from suite.runs.launch import launch
 from suite.runs.local import run_local
+from suite.runs.rank import Hooks
 from suite.runs.resolve import make_spec, resolve_algorithm, resolve_workload
 from suite.runs.spec import Rate, RunSpec
 from suite.runs.store import Store
@@ -105,7 +108,8 @@ class _Marks:
 def _gloo_steps(spec: RunSpec) -> float:
     """Steps a second of a run on real processes."""
     marks = _Marks()
-    outcome = launch(spec, 1, marks)
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = launch(spec, Start(), Path(folder), Hooks(marks, checkpoint_s=math.inf))
     _check(outcome.status.state, outcome.status.reason)
     return marks.rate()
 

@@ -27,7 +27,7 @@ from suite.runs.status import Status
 from suite.runs.threads import THREAD_VARIABLES
 
 GRACE_S: Final = 5.0
-HEAR_S: Final = 0.5
+HEAR_S: Final = 0.1
 
 
 def launch(spec: RunSpec, start: Start, folder: Path, hooks: Hooks, port: int = 0) -> Outcome:

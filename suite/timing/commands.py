@@ -20,8 +20,8 @@ from reference_impls.compilation import paths
 from reference_impls.registry import Method
 from suite.links.namespaces import CONGESTION_CONTROL
 from suite.links.probe import COLLECTIVES, bandwidth, probe
+from suite.runs.member import taken
 from suite.runs.spec import RunSpec
-from suite.runs.train import taken
 from suite.timing import direct
 from suite.timing.case import Case, Mode
 from suite.timing.cases import method_of

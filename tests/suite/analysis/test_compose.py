@@ -15,9 +15,9 @@ from suite.analysis.compose import (
     planned_kinds,
     round_s,
 )
+from suite.runs.member import learning_rate
 from suite.runs.resolve import make_spec, resolve_algorithm, resolve_workload
 from suite.runs.spec import Rate, RunSpec
-from suite.runs.train import learning_rate
 from tests.reference_impls.problem import told
 from tests.reference_impls.table import ROWS, STEPS
 

@@ -90,3 +90,10 @@ class After(Interruption):
         """Why to stop."""
         self._left -= 1
         return "a test" if self._left < 0 else None
+
+
+def beats(store: Store, spec: RunSpec) -> bool:
+    """Whether a run has shown life since it began."""
+    note = store.note(spec.run_id)
+    path = store.folder(spec.run_id) / "status.json"
+    return note is not None and path.stat().st_mtime > note.updated_s + 0.5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ from suite.runs.interruption import Interrupted, Interruption
 from suite.runs.lease import Owner, take
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
-from tests.suite.runs.project import After, kept, one_spec
+from tests.suite.runs.project import After, beats, kept, one_spec
 
 ROOT = Path(__file__).resolve().parents[3]
 EAGER = {**os.environ, "BANDWISE_COMPILE": "0"}
@@ -38,7 +39,7 @@ for i in range(0, len(specs), 2):
 
 
 def test_two_processes_that_share_runs_do_each_once(tmp_path: Path) -> None:
-    specs, store = [one_spec(steps=100, seed=seed) for seed in range(12)], Store(tmp_path)
+    specs, store = [one_spec(steps=50, seed=seed) for seed in range(8)], Store(tmp_path)
     for spec in specs:
         store.put_spec(spec)
     both = [
@@ -266,16 +267,13 @@ def wait_for(what: Callable[[], bool], timeout_s: float = 60.0) -> None:
 
 @pytest.mark.parametrize("signal_name", ["SIGTERM", "SIGINT"])
 def test_a_signal_stops_bandwise_run_at_a_checkpoint(signal_name: str, tmp_path: Path) -> None:
-    import signal
-
-    spec, store = one_spec(steps=100_000), Store(tmp_path)
+    spec, store = one_spec(steps=40_000), Store(tmp_path)
     store.put_spec(spec)
     process = subprocess.Popen(
         [sys.executable, "-m", "bandwise", "run", spec.run_id, "--results", str(tmp_path)],
         cwd=ROOT, env=EAGER, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    wait_for(lambda: store.status(spec.run_id).state == "running")
-    time.sleep(1.0)
+    wait_for(lambda: beats(store, spec))
     process.send_signal(signal.Signals[signal_name])
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130

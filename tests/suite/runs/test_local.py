@@ -20,7 +20,7 @@ from suite.runs.spec import RunSpec
 from suite.runs.status import counts
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
-from tests.suite.runs.project import SWEEP, one_spec, write_sweep
+from tests.suite.runs.project import SWEEP, beats, one_spec, write_sweep
 
 ROOT = Path(__file__).resolve().parents[3]
 MOVING = {"commit", "stale"}
@@ -145,7 +145,7 @@ def test_a_termination_stops_at_a_checkpoint_and_leaves_no_process(tmp_path: Pat
     )  # fmt: skip
     specs = make_plan(load_sweep(sweep)).specs
     store = Store(results)
-    while "running" not in states(store, specs):
+    while not any(beats(store, spec) for spec in specs):
         assert process.poll() is None
         time.sleep(0.05)
     process.terminate()

@@ -58,7 +58,7 @@ def stopped(specs: list[RunSpec], step: int) -> tuple[dict[str, Checkpoint], lis
     return held, ended
 
 
-@pytest.mark.parametrize("step", [1, 4, 7, 10, STEPS - 1])
+@pytest.mark.parametrize("step", [4, 11])
 def test_every_method_goes_on_to_the_bit(step: int, whole: dict[str, Outcome], tmp_path: Path) -> None:
     """Error feedback, owned state, local rounds, warm-up, schedules, sketches: whatever the table holds."""
     again: dict[str, Outcome] = {}

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from suite.runs.train import task_of, train_group
+from suite.runs.member import task_of
+from suite.runs.train import train_group
 from suite.timing.case import Case
 from tests.suite.runs.project import one_spec
 from tests.suite.timing.rank_processes import ROOT, RankProcesses, ddp, method, rank_processes, start
