@@ -24,7 +24,7 @@ from slurm.jobs import settle, standing
 from slurm.profile import Profile
 from slurm.records import records
 from slurm.submit import submit_members, submit_runs, wait
-from suite.runs.plan import make_plan
+from suite.runs.plan import make_plan, run_rows, summary
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
@@ -303,6 +303,31 @@ def test_real_ranks_are_tasks_of_a_job_of_their_own(slurm: Cluster, store: Store
     asked = ("scontrol", "show", "job", job_id)
     shown = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
     assert "NumNodes=2" in shown
+
+
+def test_three_thousand_tiny_runs_are_planned_submitted_and_looked_at_in_seconds(
+    slurm: Cluster, store: Store, tmp_path: Path
+) -> None:
+    """Without the seconds that Python takes to import torch. The jobs are held, so that they do not disturb."""
+    arms = [f"  a{i}: {{algorithm: local-sgd, options: {{period: {i + 2}}}, lr: 0.01}}" for i in range(29)]
+    text = SWEEP.format(steps=4, seeds=100) + "\n".join([*arms, ""])
+    (tmp_path / "big.yaml").write_text(text, encoding="utf-8")
+    held = replace(PROFILE, array_parallelism=16, pack_s=1, additional_parameters={"hold": True})
+    started = time.monotonic()
+    plan = make_plan(load_sweep(str(tmp_path / "big.yaml")))
+    assert summary(plan, store)["runs"] == 3000
+    planned = time.monotonic()
+    submission = submit_runs(plan.specs, held, store.root, sweep="big")
+    submitted = time.monotonic()
+    found = standing(plan.specs, store)
+    assert len(run_rows(plan, found.statuses)) == 3000
+    looked = time.monotonic()
+    assert planned - started < 2
+    assert submitted - planned < 30
+    assert looked - submitted < 2
+    assert submission.members > 4
+    assert found.stuck
+    assert {status.state for status in found.statuses.values()} == {"queued"}
 
 
 def test_a_job_runs_the_code_of_its_submission(slurm: Cluster, store: Store, tmp_path: Path) -> None:
