@@ -7,6 +7,7 @@ error. Exit codes: 0 well, 2 the request is wrong, 3 a run or the store ended in
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -14,12 +15,17 @@ from collections.abc import Sequence
 from bandwise.verbs import VERBS
 
 USAGE, FAILURE, INTERRUPTED = 2, 3, 130
+BRIEF = frozenset({"plan", "status"})
+"""Verbs that answer and end: without the collector of cycles, importing torch and reading files takes a fifth less."""
 OUR_PACKAGES = frozenset({"bandwise", "report", "slurm", "suite", "reference_impls"})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     args = parser().parse_args(arguments)
+    collects = gc.isenabled()
+    if args.verb.NAME in BRIEF:
+        gc.disable()
     try:
         return int(args.verb.run(args))
     except (ValueError, RuntimeError) as error:
@@ -33,6 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone, as in `bandwise list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE
+    finally:
+        if collects:
+            gc.enable()
 
 
 def parser() -> argparse.ArgumentParser:

@@ -15,6 +15,7 @@ from report.points import number
 from report.theme import FAMILIES
 from suite.analysis.columns import MICRO, RUNS, TUNING
 from suite.analysis.tables import Row
+from suite.runs.status import CIRCUMSTANCE
 
 EQUAL_CLASSES = {"yes": "yes", "no": "no", "undecided": "maybe", "not sensitive": "maybe"}
 METRICS = {
@@ -232,27 +233,31 @@ def tuning_view(study: StudyData) -> View:
 
 
 def failures_view(study: StudyData) -> View:
-    """Every run without a result, with its reason."""
+    """Every run without a result, with its reason, and what tries it again where that can change anything."""
+    failed = [row for row in study.rows(RUNS) if row["status"] != "done"]
+    again = any(row["status"] in CIRCUMSTANCE for row in failed)
     columns = (
         Column("status", "status"),
         *_PLACE,
         Column("seed", "seed", numeric=True),
-        Column("reason", "reason", "As the run gave it."),
+        Column("reason", "reason", "As the run gave it, or whoever found that its job had gone."),
         Column("run", "run", "Start it alone with `bandwise run`."),
+        *([Column("again", "again", "Tries all that ended so again.")] if again else []),
     )
-    lines = [
-        Line(
-            {
-                "status": Cell(str(row["status"]).replace("_", " "), str(row["status"]), css="no"),
-                **_place(row),
-                "seed": Cell(str(row["seed"]), row["seed"]),
-                "reason": Cell(str(row["reason"] or write.MISSING), row["reason"], css="reason"),
-                "run": Cell(str(row["run_id"]), str(row["run_id"]), css="code"),
-            }
-        )
-        for row in study.rows(RUNS)
-        if row["status"] != "done"
-    ]
+    lines = []
+    for row in failed:
+        state = str(row["status"])
+        cells = {
+            "status": Cell(state.replace("_", " "), state, css="no"),
+            **_place(row),
+            "seed": Cell(str(row["seed"]), row["seed"]),
+            "reason": Cell(str(row["reason"] or write.MISSING), row["reason"], css="reason"),
+            "run": Cell(str(row["run_id"]), str(row["run_id"]), css="code"),
+        }
+        if again:
+            command = f"bandwise retry {study.sweep} --status {state}" if state in CIRCUMSTANCE else ""
+            cells["again"] = Cell(command or write.MISSING, command, css="code")
+        lines.append(Line(cells))
     return View("failures", "Runs without a result", columns, tuple(lines))
 
 

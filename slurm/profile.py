@@ -1,92 +1,113 @@
-"""A profile: what one member of a sweep asks the cluster for, as a YAML file checked before anything is sent.
+"""A profile: what a member of a sweep asks the cluster for. `profile_file` reads one from YAML.
 
-Known keys are the fields of `Profile` but for ``name``. Times are whole minutes: sbatch accepts a string such
-as ``1:00:00``, but submitit fails over it when the job is about to time out. Profiles shipped with the
-project lie in ``slurm/profiles``; any other is named by its path.
+A member of simulated runs is one task on one node. Runs on real process groups need a task a rank, spread over
+nodes as ``nodes`` and ``tasks_per_node`` say; one of the two follows from the other and the run's world size.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
-from reference_impls.errors import nearest
-from suite.runs.yaml_lines import Section, load
-
-PROFILES: Final = Path(__file__).resolve().parent / "profiles"
-DEFAULT: Final = "default"
 WARNING_MAX_S: Final = 60
-
-_MEMORY: Final = re.compile(r"[0-9]+[KMGT]B?\Z")
-_WORDS: Final = ("partition", "account", "qos", "constraint", "wckey")
-_OWNED: Final = {
-    "array": "members are numbered by the submission",
-    "chdir": "paths are absolute",
-    "dependency": "the submission chains its arrays itself",
-    "error": "logs lie in the sweep's folder",
-    "job-name": "the sweep's name is used",
-    "ntasks": "a member is one task",
-    "ntasks-per-node": "a member is one task",
-    "open-mode": "a requeued member appends to its log",
-    "output": "logs lie in the sweep's folder",
-    "signal": "it follows from timeout_min",
-    "wrap": "the script is written by the submission",
-}
-_FIELD_OF: Final = {
-    "mem": "mem",
-    "time": "timeout_min",
-    "nodes": "nodes",
-    "cpus-per-task": "cpus_per_task",
-    **{name: name for name in _WORDS},
-}
+SOCKET_VARIABLES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
-class UnknownProfileError(ValueError):
-    """There is no profile of that name or path; the message gives the nearest match."""
+class ProfileError(ValueError):
+    """A profile does not fit what is to be run; the message says which key to change."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How the tasks of a member are spread."""
+
+    nodes: int
+    tasks_per_node: int
+
+    @property
+    def tasks(self) -> int:
+        """All tasks."""
+        return self.nodes * self.tasks_per_node
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Resources of one array member, which is one process on one node.
+    """Resources of one array member.
 
-    timeout_min: wall time in minutes. mem: memory in Slurm's form, such as ``4G``. setup: shell lines that
-    run first on the compute node. array_parallelism: how many members of a sweep may run at once.
+    timeout_min: wall time in minutes. nodes, tasks_per_node: for runs on real process groups alone.
+    gpus_per_task, cpus_per_task: of each task. mem: memory a node in Slurm's form, such as ``4G``. interface: the
+    network interface of gloo and NCCL. setup: shell lines that run first on the compute node. container: options
+    of ``srun --container-...``. environment: variables of the runs. array_parallelism: how many members of a
+    submission may run at once. max_requeues: how often a member goes on after its time limit, a preemption or the
+    loss of its node. checkpoint_s: seconds between checkpoints. pack_s: seconds of work that a member should hold at
+    least, so that starting it is a small share; 0 gives every group of runs a process of its own.
     additional_parameters: further options of sbatch by their long names; True: an option without value.
     """
 
     name: str
     timeout_min: int
     partition: str | None = None
-    nodes: int = 1
+    nodes: int | None = None
+    tasks_per_node: int | None = None
+    gpus_per_task: int | None = None
     cpus_per_task: int = 1
     mem: str | None = None
     account: str | None = None
     qos: str | None = None
     constraint: str | None = None
     wckey: str | None = None
+    interface: str | None = None
     setup: tuple[str, ...] = ()
+    container: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
     array_parallelism: int = 16
+    max_requeues: int = 10
+    checkpoint_s: int = 60
+    pack_s: int = 200
     additional_parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Profile:
+        """Read back what `dataclasses.asdict` made and JSON kept."""
+        return cls(**{**data, "setup": tuple(data["setup"])})
 
     @property
     def warning_s(self) -> int:
         """How long before the end of its time a member is warned, in seconds: a tenth, at most a minute."""
         return min(WARNING_MAX_S, 6 * self.timeout_min)
 
-    def parameters(self) -> dict[str, Any]:
-        """The profile under the names of submitit's Slurm executor.
+    @property
+    def work_max_s(self) -> int:
+        """Most seconds of work that are planned for a member: half of its time limit."""
+        return 30 * self.timeout_min
+
+    def shape(self, tasks: int) -> Shape:
+        """How so many tasks are spread. Raises `ProfileError` where nodes and tasks_per_node do not allow it."""
+        if tasks == 1:
+            return Shape(1, 1)
+        per_node = self.tasks_per_node or -(-tasks // (self.nodes or 1))
+        nodes = self.nodes or -(-tasks // per_node)
+        if nodes * per_node != tasks:
+            raise ProfileError(
+                f"profile {self.name!r} cannot place a run of {tasks} ranks: nodes x tasks_per_node is "
+                f"{nodes} x {per_node}; give tasks_per_node alone, as a divisor of {tasks}"
+            )
+        return Shape(nodes, per_node)
+
+    def parameters(self, tasks: int = 1) -> dict[str, Any]:
+        """The profile under the names of submitit's Slurm executor, for members of so many tasks.
 
         wckey is always given: submitit's own default ("submitit") is refused by sites that check such keys.
         """
+        shape = self.shape(tasks)
         return {
             "time": self.timeout_min,
             "partition": self.partition,
-            "nodes": self.nodes,
-            "ntasks_per_node": 1,
+            "nodes": shape.nodes,
+            "ntasks_per_node": shape.tasks_per_node,
             "cpus_per_task": self.cpus_per_task,
+            "gpus_per_task": self.gpus_per_task,
             "mem": self.mem,
             "account": self.account,
             "qos": self.qos,
@@ -94,93 +115,23 @@ class Profile:
             "wckey": self.wckey,
             "setup": list(self.setup),
             "array_parallelism": self.array_parallelism,
-            "additional_parameters": dict(self.additional_parameters),
+            "additional_parameters": {**self._again(), **self.additional_parameters},
+            "srun_args": self._srun(tasks),
             "signal_delay_s": self.warning_s,
         }
 
+    def variables(self) -> dict[str, str]:
+        """The environment variables that the profile asks for."""
+        chosen = dict.fromkeys(SOCKET_VARIABLES, self.interface) if self.interface else {}
+        return {**chosen, **self.environment}
 
-def profile_names() -> list[str]:
-    """Names of the profiles shipped with the project, sorted."""
-    return sorted(path.stem for path in PROFILES.glob("*.yaml"))
+    def _again(self) -> dict[str, bool]:
+        """Whether Slurm may start a member again after a preemption or a node's loss."""
+        return {"requeue" if self.max_requeues else "no-requeue": True}
 
-
-def load_profile(name: str) -> Profile:
-    """Read a profile by its name or by the path of a ``.yaml`` file; ``slurm`` is the default profile.
-
-    Raises `UnknownProfileError` with the nearest name, or `YamlError` with file, line and key.
-    """
-    by_path = name.endswith((".yaml", ".yml"))
-    path = Path(name) if by_path else PROFILES / f"{DEFAULT if name == 'slurm' else name}.yaml"
-    if not path.is_file():
-        hint = "; check the path" if by_path else nearest(name, profile_names())
-        raise UnknownProfileError(
-            f"no profile {name!r}{hint} (a profile of your own is named by its .yaml path)"
-        )
-    return _read(path)
-
-
-def _read(path: Path) -> Profile:
-    top = Section(load(path, path.name))
-    words = {key: _line(top, key) for key in _WORDS}
-    mem = _line(top, "mem")
-    if mem is not None and not _MEMORY.match(mem):
-        raise top.error("mem", f"give a whole number with its unit, such as 4G, not {mem}")
-    nodes = _at_least_one(top, "nodes", 1)
-    if nodes != 1:
-        raise top.error("nodes", "must be 1: a member trains its runs in one process")
-    profile = Profile(
-        name=path.stem,
-        timeout_min=_minutes(top),
-        nodes=nodes,
-        cpus_per_task=_at_least_one(top, "cpus_per_task", 1),
-        mem=mem,
-        setup=tuple(line for text in top.words("setup", []) for line in text.splitlines()),
-        array_parallelism=_at_least_one(top, "array_parallelism", Profile.array_parallelism),
-        additional_parameters=_additional(top.section("additional_parameters")),
-        **words,
-    )
-    top.finish()
-    return profile
-
-
-def _additional(section: Section) -> dict[str, Any]:
-    """Options of sbatch that no field stands for; what a field or the submission itself sets is refused."""
-    found: dict[str, Any] = {}
-    for key in section.keys():  # noqa: SIM118 - a Section is not a dict
-        option = key.replace("_", "-")
-        if key.startswith("-"):
-            raise section.error(key, "leave out the dashes")
-        if option in _FIELD_OF:
-            raise section.error(key, f"use the profile's own key '{_FIELD_OF[option]}'")
-        if option in _OWNED:
-            raise section.error(key, f"cannot be set: {_OWNED[option]}")
-        raw = section.raw(key)
-        value = raw.content if raw is not None else None
-        if value is not True and (isinstance(value, bool) or not isinstance(value, str | int | float)):
-            raise section.error(key, "give a word, a number, or true for an option without value")
-        if isinstance(value, str) and "\n" in value:
-            raise section.error(key, "must be one line")
-        found[option] = value
-    section.finish()
-    return found
-
-
-def _line(section: Section, key: str) -> str | None:
-    text = section.get(key, str, "")
-    if "\n" in text:
-        raise section.error(key, "must be one line")
-    return text or None
-
-
-def _minutes(section: Section) -> int:
-    raw = section.raw("timeout_min")
-    if raw is not None and not isinstance(raw.content, int):
-        raise section.error("timeout_min", f"give whole minutes, such as 90, not {raw.plain()}")
-    return _at_least_one(section, "timeout_min")
-
-
-def _at_least_one(section: Section, key: str, default: int | None = None) -> int:
-    number = section.need(key, int) if default is None else section.get(key, int, default)
-    if number < 1:
-        raise section.error(key, f"must be at least 1, not {number}")
-    return number
+    def _srun(self, tasks: int) -> list[str]:
+        """From Slurm 22.05 on srun does not take the CPUs of a task over from sbatch."""
+        arguments = [f"--cpus-per-task={self.cpus_per_task}", "--kill-on-bad-exit=1"]
+        if tasks > 1:
+            arguments.append("--cpu-bind=cores")
+        return arguments + [f"--container-{key}={value}" for key, value in self.container.items()]

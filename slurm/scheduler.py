@@ -1,16 +1,34 @@
-"""The few questions put to Slurm, each one call for all jobs, and the error for a machine that has none."""
+"""The few questions put to Slurm, each one call for all jobs, and the error for a machine that has none.
+
+`jobs` is one squeue, which also tells how jobs ended as long as the controller remembers them (MinJobAge, some
+minutes); `accounted` asks the accounting, where there is one, about those it has forgotten.
+"""
 
 from __future__ import annotations
 
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 CALL_TIMEOUT_S: Final = 60
 DEFAULT_MAX_ARRAY_SIZE: Final = 1001
 """Slurm's own default, for a plan made where there is no Slurm to ask."""
+
+ENDED: Final = frozenset(
+    {
+        *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
+        *("PREEMPTED", "REVOKED", "TIMEOUT"),
+    }
+)
+"""States that a job does not leave; in any other it waits, runs, or is being ended or requeued."""
+STUCK: Final = re.compile(
+    r"JobHeld|requeued_held|DependencyNeverSatisfied|BadConstraints|PartitionTimeLimit|PartitionNodeLimit"
+    r"|InvalidAccount|InvalidQOS|AccountNotAllowed|QOSNotAllowed"
+)
+"""Reasons for waiting that do not pass by themselves."""
 
 WHAT_TO_DO: Final = (
     "submit from a login node of the cluster, or start a cluster on this machine "
@@ -20,6 +38,31 @@ WHAT_TO_DO: Final = (
 
 class SlurmError(RuntimeError):
     """Slurm is not there or refused something; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job, or one member of an array, as Slurm sees it. id: ``17``, or ``17_3`` for member 3 of array 17."""
+
+    id: str
+    name: str
+    state: str
+    reason: str
+
+    @property
+    def ended(self) -> bool:
+        """Whether it will not run (again)."""
+        return self.state in ENDED
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has not started, or waits to be started again."""
+        return self.state in {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"}
+
+    @property
+    def stuck(self) -> bool:
+        """Whether it waits for something that does not come by itself."""
+        return self.waits and STUCK.search(self.reason) is not None
 
 
 def require_slurm() -> None:
@@ -35,6 +78,49 @@ def max_array_size() -> int:
     if found is None:
         raise SlurmError("`scontrol show config` names no MaxArraySize: check that this Slurm answers")
     return int(found.group(1))
+
+
+def sbatch_options() -> set[str]:
+    """The long options that this Slurm's sbatch lists, without dashes."""
+    return set(re.findall(r"--([a-z][a-z0-9-]*)", _ask("sbatch", "--help")))
+
+
+def submit(script: str) -> str:
+    """Send a batch script; returns the job's id. Raises `SlurmError` with sbatch's own words."""
+    return _ask("sbatch", "--parsable", script).strip().partition(";")[0]
+
+
+def cancel(job_ids: Sequence[str]) -> None:
+    """Ask Slurm to end these jobs (arrays by their first id)."""
+    if job_ids:
+        _ask("scancel", *job_ids)
+
+
+def requeue(job_id: str) -> None:
+    """Ask Slurm to start a running job again later, under the same id."""
+    _ask("scontrol", "requeue", job_id)
+
+
+def jobs() -> list[Job]:
+    """All jobs of this user that the controller knows, each member of an array by itself, ended ones included."""
+    listed = _ask("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%j|%T|%r")
+    return [Job(*line.split("|", 3)) for line in listed.splitlines() if line.count("|") >= 3]
+
+
+def accounted(names: Iterable[str], since: str) -> list[Job]:
+    """What the accounting says about jobs of these names that started after `since`; nothing where there is none.
+
+    since: local time as ``2026-01-31T12:00:00``.
+    """
+    if not (wanted := ",".join(sorted(set(names)))) or shutil.which("sacct") is None:
+        return []
+    command = ("sacct", "--allocations", "--noheader", "--parsable2", "--array", f"--starttime={since}")
+    try:
+        listed = _ask(*command, f"--name={wanted}", "--format=JobID,JobName,State,Reason")
+    except SlurmError:
+        return []  # accounting is off, or its daemon is away: as good as none
+    found = [line.split("|", 3) for line in listed.splitlines() if line.count("|") >= 3]
+    return [Job(id_, name, state.split()[0], reason) for id_, name, state, reason in found]
 
 
 def unfinished(job_ids: Iterable[str]) -> set[str]:

@@ -1,69 +1,69 @@
-"""The batch script of an array, as submitit writes it: the same text for `--dry-run` and for sbatch."""
+"""The batch script of an array, as submitit writes it: the same text for `--dry-run` and for sbatch.
+
+submitit knows sbatch's parameters and checks their names. Its pickles are not used: it writes them under a job's id
+after sbatch has answered, so that a submitter killed in between leaves jobs without work. Members read a
+file that is there before their job is, and run `slurm.member` of the snapshot.
+"""
 
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from submitit import SlurmExecutor
 
 from slurm.profile import Profile
+from slurm.records import ArrayJob
 from suite.runs.threads import THREAD_VARIABLES
-
-CHECKOUT: Final = Path(__file__).resolve().parents[1]
-REQUEUES_OF_SUBMITIT: Final = 0
-"""submitit's own budget of requeues. None: what a member could not finish is seen from the runs' files."""
 
 
 class SubmissionError(ValueError):
     """The request cannot be submitted as it is; the message says what to change."""
 
 
-class Executor(SlurmExecutor):
-    """submitit's executor, which can also show its script on a machine without Slurm."""
+class _Writer(SlurmExecutor):
+    """submitit's executor as a writer of scripts, also on a machine without Slurm."""
 
     @classmethod
     def affinity(cls) -> int:
-        """Always usable; whether Slurm is there is asked before anything is sent."""
         return 2
 
-    def text(self, members: int) -> str:
+    def text(self, command: str, members: int) -> str:
         """The script for an array of so many members."""
-        parameters = {**self.parameters, **({"map_count": members} if members > 1 else {})}
-        shown = Executor(self.folder)
-        shown.parameters = parameters
-        return shown._make_submission_file_text(self._submitit_command_str, uid="")
+        if members > 1:
+            self.parameters["map_count"] = members
+        return self._make_submission_file_text(command, uid="")
 
 
-def executor(
-    profile: Profile, folder: Path, job_name: str, after: str | None, code: Path = CHECKOUT
-) -> Executor:
-    """What submits arrays of `profile`, with logs and pickles in `folder`.
+def script(profile: Profile, array: ArrayJob, work: Path, after: str | None, code: Path) -> str:
+    """The batch script of an array. work: what its members read; logs lie beside it. after: id of the array that has
+    to end first, or None. code: the snapshot that the members run.
 
-    after: id of the array that has to end first, or None. code: the checkout whose code the members run.
     Raises `SubmissionError` for a folder that Slurm would misread, and submitit's ValueError where it does not
-    know a parameter, before anything is sent.
+    know a parameter.
     """
-    if "%" in str(folder):
+    if "%" in str(work):
         raise SubmissionError(
-            f"{folder}: Slurm replaces what follows a % in a path; use a results folder without one"
+            f"{work.parent}: Slurm replaces what follows a % in a path; use a results folder without one"
         )
-    made = Executor(folder, max_num_timeout=REQUEUES_OF_SUBMITIT)
-    made.update_parameters(**parameters(profile, job_name, after, code))
-    return made
+    writer = _Writer(work.parent)
+    writer.update_parameters(**parameters(profile, array, after, code))
+    command = shlex.join([sys.executable, "-u", "-m", "slurm.member", str(work)])
+    return writer.text(command, array.members)
 
 
-def parameters(profile: Profile, job_name: str, after: str | None, code: Path) -> dict[str, Any]:
+def parameters(profile: Profile, array: ArrayJob, after: str | None, code: Path) -> dict[str, Any]:
     """The profile's parameters and those that belong to the submission, under submitit's names."""
-    given = profile.parameters()
-    ours = [f"export {name}=1" for name in THREAD_VARIABLES]
+    given = profile.parameters(array.tasks)
+    ours = [f"export {name}={shlex.quote(value)}" for name, value in profile.variables().items()]
+    ours += [f"export {name}=1" for name in THREAD_VARIABLES]
     ours.append(f"export PYTHONPATH={shlex.quote(str(code))}${{PYTHONPATH:+:$PYTHONPATH}}")
+    ours.append("export PYTHONSAFEPATH=1")  # else Python would look into the folder of the submission first
     return {
         **given,
-        "job_name": job_name,
+        "job_name": array.name,
         "dependency": f"afterany:{after}" if after else None,
         "setup": [*given["setup"], *ours],
-        # From Slurm 22.05 on srun does not take the CPUs of a task over from sbatch.
-        "srun_args": [f"--cpus-per-task={profile.cpus_per_task}", "--kill-on-bad-exit=1"],
     }

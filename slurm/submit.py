@@ -1,56 +1,45 @@
-"""Submit a sweep: a group of runs becomes a member of a Slurm array, and the call returns at once.
+"""Submit a sweep: runs become members of Slurm arrays, and the call returns at once.
 
 A cluster limits how many members an array has, so a large sweep becomes several arrays. Slurm limits how many
 members run at once array by array only; where that limit matters, each array waits for the one before it.
-What was submitted is written down after every array, in ``sweeps/<sweep>/submission-<n>.json`` below the
-results root::
-
-    {"schema_version": 1, "sweep": ..., "number": n, "profile": {...}, "command": ..., "created": ...,
-     "groups": [[run id, ...], ...], "jobs": [{"job_id": "17", "first": 0, "members": 1001}, ...]}
-
-``first`` and ``members`` say which groups an array trains; scripts and logs lie in ``slurm-<n>`` beside the
-record. How the runs went stands in their own files.
+What is sent is noted before it is sent (see `records`), so a submission that is killed half-way is taken up by the next one:
+what waits in a live job is left to that job, of whatever sweep, and the rest is submitted.
 """
 
 from __future__ import annotations
 
+import os
+import re
+import secrets
 import shlex
+import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
-from submitit.core.utils import FailedJobError, FailedSubmissionError
-
-from slurm.member import train
-from slurm.profile import DEFAULT, Profile, load_profile
+from slurm import scheduler
+from slurm.jobs import Standing, settle, standing
+from slurm.pack import Member, pack, tasks
+from slurm.profile import Profile
+from slurm.profile_file import check_options
+from slurm.records import SCHEMA, ArrayJob, Record, next_number
 from slurm.scheduler import DEFAULT_MAX_ARRAY_SIZE, SlurmError, max_array_size, require_slurm, unfinished
-from slurm.script import Executor, SubmissionError, executor
-from suite.runs.plan import Plan, open_specs
+from slurm.script import SubmissionError, script
+from slurm.snapshot import keep_environment, planned, take
+from suite.links.process import Process
+from suite.runs.estimate import Estimator
 from suite.runs.spec import RunSpec
+from suite.runs.status import CIRCUMSTANCE
 from suite.runs.store import Store, dump, write_atomic
-from suite.runs.train import groups
 
-SUBMISSION_SCHEMA: Final = 1
-GROUPS_A_SLOT: Final = 3
-"""What `groups` cuts for a slot, so that none waits long for the last one."""
 POLL_S: Final = 2.0
 UNANSWERED_POLLS_MAX: Final = 5
-
-Group = Sequence[RunSpec]
-"""Runs that one member trains together."""
-
-
-@dataclass(frozen=True)
-class ArrayJob:
-    """One array for the groups from ``first`` on, a group a member; job_id is "" while it is only planned."""
-
-    first: int
-    members: int
-    job_id: str = ""
+WORK_SCHEMA: Final = 1
 
 
 @dataclass(frozen=True)
@@ -61,6 +50,7 @@ class Submission:
     """
 
     sweep: str
+    called: str
     record: Path | None
     members: int
     runs: int
@@ -79,90 +69,116 @@ class Submission:
     def __str__(self) -> str:
         work = f"{self.sweep}: {self.runs} runs in {self.members} members"
         if not self.jobs:
-            return f"{self.sweep}: nothing to do"
+            return f"{self.sweep}: nothing to submit"
         if not self.job_ids:
             return "\n".join([*self.scripts, f"{work} would be submitted; arrays: {len(self.jobs)}"])
         return (
             f"{work} submitted as Slurm jobs {', '.join(self.job_ids)}, noted in {self.record}\n"
-            f"follow them with `bandwise status {self.sweep}` and `squeue --me`"
+            f"follow them with `bandwise watch {self.called}`, or look once with `bandwise status {self.called}`"
         )
 
 
-def submit_sweep(
-    plan: Plan,
-    profile: str | None,
-    results_root: Path | str,
-    *,
-    dry_run: bool = False,
-    command: str | None = None,
-) -> Submission:
-    """Submit all runs of a sweep that have not settled. profile: name or path, see `load_profile`.
-
-    Nothing is sent where nothing is left to do. The rest is as for `submit_groups`.
-    """
-    asked = load_profile(profile or DEFAULT)
-    missing = open_specs(plan.specs, Store(results_root))
-    if not missing:
-        return Submission(plan.sweep.name, None, 0, 0, (), ())
-    return submit_groups(
-        cut(missing, asked), asked, results_root, sweep=plan.sweep.name, dry_run=dry_run, command=command
-    )
-
-
-def cut(specs: Sequence[RunSpec], profile: Profile) -> list[list[RunSpec]]:
-    """Runs cut into groups, about as many of each kind as the profile lets run at once."""
-    return groups(specs, slots=max(1, profile.array_parallelism // GROUPS_A_SLOT))
-
-
-def submit_groups(
-    members: Sequence[Group],
+def submit_runs(
+    specs: Sequence[RunSpec],
     profile: Profile,
     results_root: Path | str,
     *,
     sweep: str,
+    called: str | None = None,
+    dry_run: bool = False,
+    command: str | None = None,
+    only: frozenset[str] = frozenset({"missing", "stale", "interrupted"}) | CIRCUMSTANCE,
+) -> Submission:
+    """Submit those of the runs that stand as `only` says and wait in no live job. Nothing is sent where none is left.
+
+    Runs whose jobs have gone are settled on the way. The rest is as for `submit_members`.
+    """
+    store = Store(results_root)
+    found = _standing(specs, store, sweep, dry_run)
+    if not dry_run:
+        settle(found, store)
+    open_ = [spec for spec in specs if found.statuses[spec.run_id].state in only]
+    if not open_:
+        return Submission(sweep, called or sweep, None, 0, 0, (), ())
+    members = pack(open_, profile, Estimator.of_store(set(specs).difference(open_), store))
+    return submit_members(
+        members, profile, results_root, sweep=sweep, called=called, dry_run=dry_run, command=command
+    )
+
+
+def submit_members(
+    members: Sequence[Member],
+    profile: Profile,
+    results_root: Path | str,
+    *,
+    sweep: str,
+    called: str | None = None,
     dry_run: bool = False,
     command: str | None = None,
 ) -> Submission:
-    """Submit runs of the sweep of that name, one of the groups that `cut` makes to each member.
+    """Submit runs of the sweep of that name, cut into members as `pack` does.
 
-    results_root: a folder that the compute nodes see under the same path. dry_run: write and send nothing,
+    results_root: a folder that the compute nodes see under the same path. called: how commands name the sweep, where
+    that is not its name. dry_run: write and send nothing,
     return the scripts; needs no Slurm. command: what was typed, for the record; default this process's
     arguments.
 
     Raises `SlurmError` where Slurm is missing or refuses an array; arrays that were submitted before stay,
     and the record names them.
     """
-    if not members or not all(members):
+    if not members or not all(members) or not all(group for member in members for group in member):
         raise SubmissionError("nothing to submit: give at least one group of runs, and no empty ones")
+    limit = DEFAULT_MAX_ARRAY_SIZE
     if not dry_run:
         require_slurm()
-    arrays = array_jobs(len(members), DEFAULT_MAX_ARRAY_SIZE if dry_run else max_array_size())
-    chained = len(members) > profile.array_parallelism
+        limit = max_array_size()
+        check_options(profile, scheduler.sbatch_options())
     root = Path(results_root).resolve()
-    number = _next_number(root / "sweeps" / sweep, claim=not dry_run)
-    record = root / "sweeps" / sweep / f"submission-{number}.json"
+    members = sorted(members, key=_tasks)
+    arrays = cut_arrays([_tasks(member) for member in members], limit, sweep)
+    folder = root / "sweeps" / sweep
+    number = next_number(folder, claim=not dry_run)
+    code = (planned if dry_run else take)(root)
     facts = {
-        "schema_version": SUBMISSION_SCHEMA,
+        "schema_version": SCHEMA,
         "sweep": sweep,
+        "called": called or sweep,
         "number": number,
-        "profile": asdict(profile),
+        "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "submitter": {"host": socket.gethostname(), **asdict(Process.of(os.getpid()))},
         "command": shlex.join(sys.argv) if command is None else command,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "groups": [[spec.run_id for spec in group] for group in members],
+        "profile": asdict(profile),
+        "code": code.as_dict(),
+        "environment": None if dry_run else str(keep_environment(root)),
+        "members": [[[spec.run_id for spec in group] for group in member] for member in members],
+        "before": {} if dry_run else _before(members, Store(root)),
     }
-    jobs: list[ArrayJob] = []
-    scripts = []
-    for array in arrays:
-        after = (jobs[-1].job_id or "ARRAY-BEFORE") if chained and jobs else None
-        sender = executor(profile, record.with_name(f"slurm-{number}"), f"bandwise-{sweep}", after)
-        scripts.append(sender.text(array.members))
-        if dry_run:
-            jobs.append(array)
-            continue
-        part = members[array.first : array.first + array.members]
-        jobs.append(replace(array, job_id=_send(sender, part, profile, root)))
-        write_atomic(record, dump({**facts, "jobs": [asdict(job) for job in jobs]}, indent=1) + "\n")
-    return Submission(sweep, record, len(members), sum(map(len, members)), tuple(jobs), tuple(scripts))
+    record = Record(folder / f"submission-{number}.json", facts, ())
+    chained = len(members) > profile.array_parallelism
+    scripts: list[str] = []
+    for k, array in enumerate(arrays):
+        after = (record.arrays[-1].job_id or "ARRAY-BEFORE") if chained and record.arrays else None
+        work = record.logs / f"work-{k}.json"
+        scripts.append(script(profile, array, work, after, code.path))
+        if not dry_run:
+            _write_work(
+                work, members[array.first : array.first + array.members], profile, root, called or sweep
+            )
+            path = work.with_name(f"array-{k}.sh")
+            write_atomic(path, scripts[-1])
+            record = _send(record.noted(array), array, path, profile)
+        else:
+            record = record.noted(array)
+    runs = sum(len(group) for member in members for group in member)
+    return Submission(
+        sweep,
+        called or sweep,
+        None if dry_run else record.path,
+        len(members),
+        runs,
+        record.arrays,
+        tuple(scripts),
+    )
 
 
 def wait(
@@ -189,35 +205,64 @@ def wait(
         time.sleep(poll_s)
 
 
-def array_jobs(members: int, limit: int) -> list[ArrayJob]:
-    """Cut the members into arrays of at most ``limit``; limit 0 (arrays are off): each stands alone."""
-    size = max(1, limit)
-    return [ArrayJob(first, min(size, members - first)) for first in range(0, members, size)]
+def cut_arrays(sizes: Sequence[int], limit: int, sweep: str = "sweep") -> list[ArrayJob]:
+    """Arrays of at most ``limit`` members of equal tasks (`sizes`, in order); limit 0: arrays are off, each stands alone."""
+    most, first, found = max(1, limit), 0, []
+    plain = re.sub(r"[^A-Za-z0-9._/-]", "-", sweep)
+    for count, same in groupby(sizes):
+        end = first + len(list(same))
+        for start in range(first, end, most):
+            name = f"bandwise-{plain}-{secrets.token_hex(4)}"
+            found.append(ArrayJob(start, min(most, end - start), count, name))
+        first = end
+    return found
 
 
-def _send(sender: Executor, members: Sequence[Group], profile: Profile, root: Path) -> str:
-    """Submit one array; returns its job id."""
-    specs: list[list[dict[str, Any]]] = [[spec.as_dict() for spec in group] for group in members]
-    n = len(specs)
+def _standing(specs: Sequence[RunSpec], store: Store, sweep: str, dry_run: bool) -> Standing:
+    """How the runs stand. Where something was submitted before, Slurm has to answer, or runs might be done twice."""
+    found = standing(specs, store)
+    if found.unanswered and not dry_run:
+        raise SlurmError(f"cannot tell which runs of {sweep} wait in jobs: {found.unanswered}")
+    return found
+
+
+def _send(record: Record, array: ArrayJob, path: Path, profile: Profile) -> Record:
+    """Note that an array is about to be sent, send it, note how that went."""
+    record.save()
     try:
-        sent = sender.map_array(
-            train, specs, [str(root)] * n, [profile.timeout_min] * n, [profile.warning_s] * n
-        )
-    except (FailedJobError, FailedSubmissionError) as error:
+        sent = record.noted(replace(array, job_id=scheduler.submit(str(path))))
+    except SlurmError as error:
+        record.noted(replace(array, refused=str(error))).save()
         raise SlurmError(
             f"sbatch refused the job; change profile {profile.name!r} to what the site allows: {error}"
         ) from error
-    return str(sent[0].job_id).partition("_")[0]
+    sent.save()
+    return sent
 
 
-def _next_number(folder: Path, claim: bool) -> int:
-    """Number of the next submission of a sweep; claim: make its folder, so that no other can have it."""
-    number = 1 + max((int(path.name.partition("-")[2]) for path in folder.glob("slurm-*")), default=0)
-    while claim:
-        try:
-            (folder / f"slurm-{number}").mkdir(parents=True)
-        except FileExistsError:
-            number += 1
-        else:
-            break
-    return number
+def _write_work(path: Path, members: Sequence[Member], profile: Profile, root: Path, called: str) -> None:
+    """What the members of an array read."""
+    work = {
+        "schema_version": WORK_SCHEMA,
+        "sweep": called,
+        "results_root": str(root),
+        "timeout_min": profile.timeout_min,
+        "max_requeues": profile.max_requeues,
+        "checkpoint_s": profile.checkpoint_s,
+        "members": [[[spec.as_dict() for spec in group] for group in member] for member in members],
+    }
+    write_atomic(path, dump(work))
+
+
+def _before(members: Sequence[Member], store: Store) -> dict[str, int]:
+    """How often the runs that have failed were tried before."""
+    specs = [spec for member in members for group in member for spec in group]
+    notes = [(s.run_id, store.note(s.run_id)) for s in specs if store.result(s.run_id) is not None]
+    return {run_id: note.attempt for run_id, note in notes if note is not None}
+
+
+def _tasks(member: Member) -> int:
+    counts = {tasks(spec) for group in member for spec in group}
+    if len(counts) != 1:
+        raise SubmissionError(f"a member needs one number of tasks, not {sorted(counts)}: cut it with pack()")
+    return counts.pop()

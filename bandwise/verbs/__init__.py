@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bandwise.verbs import (
     advise,
+    cancel,
     cluster,
     costs,
     doctor,
@@ -16,11 +17,13 @@ from bandwise.verbs import (
     plan,
     rates,
     report,
+    retry,
     run,
     schedule,
     session,
     status,
     sweep,
+    watch,
 )
 
 VERBS = (
@@ -30,8 +33,11 @@ VERBS = (
     plan,
     run,
     sweep,
-    session,
     status,
+    watch,
+    retry,
+    cancel,
+    session,
     doctor,
     cluster,
     rates,

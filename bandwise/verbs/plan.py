@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from typing import Any
 
 from bandwise.checkout import add_results_option, require_checkout, results_root
 from bandwise.output import counted, duration, print_json, table
@@ -22,34 +24,49 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Plan."""
     require_checkout(NAME)
-    from suite.runs.plan import make_plan, run_rows, summary
+    from suite.runs.plan import make_plan, run_rows, statuses, summary
     from suite.runs.store import Store
     from suite.runs.sweep import load_sweep
 
     plan = make_plan(load_sweep(args.sweep), args.only)
     store = Store(results_root(args))
-    found = summary(plan, store)
+    states = statuses(plan, store)
+    found = summary(plan, store, states)
     if args.runs or args.json:
-        found["list"] = run_rows(plan, store)
+        found["list"] = run_rows(plan, states)
     if args.json:
         print_json(found)
         return 0
-    print(f"{found['sweep']}: {found['title']}")
-    print(
-        f"{found['runs']} runs of {found['steps']} steps ({counted(found['states'])}), {found['to_do']} to do"
-    )
-    for panel in found["panels"]:
-        p = f"smallest p after Holm {panel['smallest_p']:.2g}" if found["ranks"] else "intervals, no ranks"
-        print(
-            f"  {panel['panel']}: {panel['arms']} arms, {found['seeds']} seeds, {panel['comparisons']} comparisons, {p}"
-        )
-    seconds = found["core_seconds_left"]
-    time = f", about {duration(seconds)} on one core" if seconds else ""
-    print(f"needs about {found['disk_bytes'] / 1e6:.1f} MB of disk{time}")
-    if found["stale_code"]:
-        print(
-            f"{found['stale_code']} results are older than the code of their method (its version did not move)"
-        )
+    print("\n".join(described(found)))
     if args.runs:
         print(table(found["list"], ["run_id", "panel", "arm", "seed", "state", "reason"]))
     return 0
+
+
+def described(found: Mapping[str, Any]) -> list[str]:
+    """The summary of a plan in lines."""
+    lines = [
+        f"{found['sweep']}: {found['title']}",
+        f"{found['runs']} runs of {found['steps']} steps ({counted(found['states'])}), {found['to_do']} to do",
+    ]
+    for panel in found["panels"]:
+        p = f"smallest p after Holm {panel['smallest_p']:.2g}" if found["ranks"] else "intervals, no ranks"
+        lines.append(
+            f"  {panel['panel']}: {panel['arms']} arms, {found['seeds']} seeds, {panel['comparisons']} comparisons, {p}"
+        )
+    for left_out in found["skipped"]:
+        lines.append(
+            f"  left out: {left_out['arm']} in {left_out['panel']}, {left_out['runs']} runs: {left_out['reason']}"
+        )
+    basis = "by finished runs" if found["core_seconds_measured"] else "a rough guess until runs have finished"
+    sent = found["wire_bytes_left"]
+    traffic = "" if sent is None else f", and sends {sent / 1e6:.1f} MB in all"
+    lines.append(
+        f"needs about {found['disk_bytes'] / 1e6:.1f} MB of disk and {duration(found['core_seconds_left'])} on one core "
+        f"({basis}){traffic}"
+    )
+    if found["stale_code"]:
+        lines.append(
+            f"{found['stale_code']} results are older than the code of their method (its version did not move)"
+        )
+    return lines

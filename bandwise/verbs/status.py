@@ -1,13 +1,23 @@
 """How a sweep stands, or everything in the results folder: runs by state, and each that did not end well with its
-reason."""
+reason.
+
+Where runs were submitted, Slurm is asked once for all of them: which wait and why, and which have lost their job. The latter
+are noted as what became of the job, with the command that tries them again.
+"""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import re
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 from bandwise.checkout import add_results_option, require_checkout, results_root
 from bandwise.output import counted, print_json, table
+
+if TYPE_CHECKING:
+    from suite.runs.spec import RunSpec
 
 NAME = "status"
 HELP = "how a sweep stands"
@@ -25,31 +35,48 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Show."""
     require_checkout(NAME)
+    from slurm.jobs import settle, standing
     from suite.runs.plan import make_plan, run_rows
-    from suite.runs.status import Status, counts
+    from suite.runs.status import counts
     from suite.runs.store import Store
     from suite.runs.sweep import load_sweep
 
     store = Store(results_root(args))
-    if args.sweep:
-        rows = run_rows(make_plan(load_sweep(args.sweep)), store)
-    else:
-        rows = [_row(store, run_id) for run_id in store.run_ids()]
-    states = counts(Status(row["state"], row["reason"]) for row in rows)
+    plan = make_plan(load_sweep(args.sweep)) if args.sweep else None
+    specs = plan.specs if plan else [store.spec(run_id) for run_id in store.run_ids()]
+    found = standing(specs, store)
+    settle(found, store)
+    rows = (
+        run_rows(plan, found.statuses)
+        if plan
+        else [_row(spec, found.statuses[spec.run_id]) for spec in specs]
+    )
+    states = counts(found.statuses.values())
     bad = [row for row in rows if row["state"] not in QUIET]
+    waiting = _waiting(bad)
     if args.json:
-        print_json({"sweep": args.sweep, "runs": len(rows), "states": states, "not_done": bad})
+        answer = {"sweep": args.sweep, "runs": len(rows), "states": states, "not_done": bad}
+        print_json({**answer, "slurm": found.unanswered or None})
         return 0
-    print(f"{args.sweep or store.root}: {len(rows)} runs ({counted(states)})")
-    if bad:
-        print(table(bad, ["run_id", "panel", "arm", "seed", "state", "reason"]))
+    print(f"{args.sweep or store.root}: {len(specs)} runs ({counted(states)})")
+    for reason, count in waiting.items():
+        print(f"  {count} queued: {reason}")
+    if ended := [row for row in bad if row["state"] != "queued"]:
+        print(table(ended, ["run_id", "panel", "arm", "seed", "state", "reason"]))
+    if found.unanswered:
+        print(f"Slurm was not asked: {found.unanswered}", file=sys.stderr)
     return 0
 
 
-def _row(store: Any, run_id: str) -> dict[str, Any]:
-    spec, status = store.spec(run_id), store.status(run_id)
+def _waiting(rows: list[dict[str, Any]]) -> dict[str, int]:
+    """Why runs wait, whatever the job, and how many for each reason."""
+    reasons = (re.sub(r"Slurm job \S+", "a job", row["reason"]) for row in rows if row["state"] == "queued")
+    return dict(Counter(reasons))
+
+
+def _row(spec: RunSpec, status: Any) -> dict[str, Any]:
     return {
-        "run_id": run_id,
+        "run_id": spec.run_id,
         "panel": f"{spec.workload.name} / {spec.sharding} / n={spec.world_size}",
         "arm": spec.algorithm.name,
         "seed": spec.seed,

@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Any
 from bandwise.checkout import add_results_option, require_checkout, results_root
 from bandwise.options import OptionError
 from bandwise.output import ProgressLine, counted, print_json
+from bandwise.place import add_place_option, profile_of
+from bandwise.verbs.plan import described
 
 if TYPE_CHECKING:
+    from slurm.profile import Profile
     from slurm.submit import Submission
     from suite.runs.local import Tally
     from suite.runs.plan import Plan
@@ -32,9 +35,7 @@ SHOWN_FAILURES = 10
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
     parser.add_argument("sweep", help="name of a sweep, or path of a .yaml file")
-    parser.add_argument(
-        "--on", default="local", metavar="local|slurm[:PROFILE]", help="where (default: local)"
-    )
+    add_place_option(parser, "local", "where (default: local)")
     parser.add_argument(
         "--tune", action="store_true", help="search learning rates and rewrite the file of rates"
     )
@@ -43,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--jobs", type=int, help="local: worker processes, one thread each (default: one a core)"
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="slurm: show the batch scripts, submit nothing"
+        "--dry-run", action="store_true", help="slurm: show the plan and the batch scripts, submit nothing"
     )
     parser.add_argument(
         "--wait", action="store_true", help="slurm: return when the jobs have left the queue, not at once"
@@ -59,19 +60,17 @@ def run(args: argparse.Namespace) -> int:
 
     if args.jobs is not None and args.jobs < 1:
         raise OptionError(f"--jobs {args.jobs}: at least one worker is needed")
-    where, _, profile = args.on.partition(":")
-    if where not in {"local", "slurm"} or (where == "local" and profile):
-        raise OptionError(f"--on {args.on}: write local, slurm or slurm:PROFILE")
-    if args.dry_run and where != "slurm":
+    profile = profile_of(args.on)
+    if args.dry_run and profile is None:
         raise OptionError("--dry-run belongs to --on slurm; `bandwise plan` shows what a sweep would do here")
-    if args.wait and (where != "slurm" or args.dry_run):
+    if args.wait and (profile is None or args.dry_run):
         raise OptionError("--wait belongs to --on slurm, without --dry-run")
     sweep, root = load_sweep(args.sweep), results_root(args)
     if args.tune:
-        if where != "local" or args.only:
+        if profile is not None or args.only:
             raise OptionError("--tune works on this machine and on all arms: leave --on and --only out")
         return _tune(args, sweep, Store(root))
-    if where == "slurm":
+    if profile is not None:
         return _submit(args, sweep, profile, root)
     return _locally(args, sweep, Store(root))
 
@@ -159,12 +158,22 @@ def _tune(args: argparse.Namespace, sweep: Sweep, store: Store) -> int:
     return 0
 
 
-def _submit(args: argparse.Namespace, sweep: Sweep, profile: str, root: Path) -> int:
-    from slurm.submit import submit_sweep
-    from suite.runs.plan import make_plan
+def _submit(args: argparse.Namespace, sweep: Sweep, profile: Profile, root: Path) -> int:
+    from slurm.submit import submit_runs
+    from suite.runs.plan import make_plan, summary
+    from suite.runs.store import Store
 
     plan = make_plan(sweep, args.only)
-    submission = submit_sweep(plan, profile or None, root, dry_run=args.dry_run)
+    submission = submit_runs(
+        plan.specs, profile, root, sweep=sweep.name, called=sweep.called, dry_run=args.dry_run
+    )
+    if args.dry_run:
+        found = summary(plan, Store(root))
+        if args.json:
+            print_json({**submission.as_dict(), "plan": found})
+        else:
+            print("\n".join([*described(found), str(submission)]))
+        return 0
     if not args.wait:
         if args.json:
             print_json(submission.as_dict())
@@ -182,6 +191,7 @@ def _submit(args: argparse.Namespace, sweep: Sweep, profile: str, root: Path) ->
 
 def _wait(plan: Plan, submission: Submission, root: Path) -> dict[str, int]:
     """Wait for the jobs; returns how many runs of the sweep are in which state then."""
+    from slurm.jobs import settle, standing
     from slurm.submit import wait
     from suite.runs.plan import statuses
     from suite.runs.status import counts
@@ -198,4 +208,6 @@ def _wait(plan: Plan, submission: Submission, root: Path) -> dict[str, int]:
         wait(submission.job_ids, show)
     finally:
         line.close()
-    return counts(statuses(plan, store).values())
+    found = standing(plan.specs, store)
+    settle(found, store)
+    return counts(found.statuses.values())

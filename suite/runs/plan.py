@@ -5,12 +5,13 @@ All that is wrong with a sweep is found here; errors carry file, line and key.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from reference_impls.errors import UnknownAlgorithmError
+from suite.runs.estimate import Estimator
 from suite.runs.rates import Rates, load_rates
 from suite.runs.resolve import make_spec, resolve_algorithm, resolve_workload
 from suite.runs.spec import Part, Rate, RunSpec
@@ -140,10 +141,17 @@ def open_specs(specs: Iterable[RunSpec], store: Store) -> list[RunSpec]:
     return [spec for spec in specs if not store.status(spec.run_id).settled]
 
 
-def summary(plan: Plan, store: Store) -> dict[str, Any]:
-    """What `bandwise plan` prints: counts, seeds and the smallest p by panel, disk and time still needed."""
-    found = statuses(plan, store)
-    missing = [run_id for run_id, status in found.items() if status.state not in SETTLED]
+def summary(plan: Plan, store: Store, found: Mapping[str, Status] | None = None) -> dict[str, Any]:
+    """What `bandwise plan` prints: counts, seeds and the smallest p by panel, what the missing runs need.
+
+    found: status by run id where the caller knows better than the runs' own files.
+    """
+    found = statuses(plan, store) if found is None else found
+    specs = plan.specs
+    missing = [spec for spec in specs if found[spec.run_id].state not in SETTLED]
+    results = _results(found, store)
+    done = ((spec, results[spec.run_id]) for spec in specs if found[spec.run_id].state == "done")
+    needs = Estimator(done if missing else ()).of(missing)
     panels = [
         {
             "panel": panel.label,
@@ -163,16 +171,18 @@ def summary(plan: Plan, store: Store) -> dict[str, Any]:
         "runs": len(found),
         "to_do": len(missing),
         "states": counts(found.values()),
-        "stale_code": len(_older_than_code(plan, store)),
+        "skipped": _skipped(plan, found),
+        "stale_code": len(_older_than_code(plan, results)),
         "panels": panels,
         "disk_bytes": len(missing) * RUN_FOLDER_BYTES,
-        "core_seconds_left": _seconds_left(found, missing, store),
+        "core_seconds_left": round(needs.seconds, 1),
+        "core_seconds_measured": needs.measured,
+        "wire_bytes_left": needs.wire_bytes,
     }
 
 
-def run_rows(plan: Plan, store: Store) -> list[dict[str, Any]]:
-    """One row a run: id, panel, arm, seed, state, reason."""
-    found = statuses(plan, store)
+def run_rows(plan: Plan, found: Mapping[str, Status]) -> list[dict[str, Any]]:
+    """One row a run: id, panel, arm, seed, state, reason. found: status by run id."""
     return [
         {
             "run_id": run.spec.run_id,
@@ -196,21 +206,36 @@ def _resolve(sweep: Sweep, panel: Panel, arm: Arm, rates: Rates) -> tuple[Part, 
     return method_of(sweep, panel, arm, lr), lr
 
 
-def _older_than_code(plan: Plan, store: Store) -> list[str]:
+def _results(found: Mapping[str, Status], store: Store) -> dict[str, dict[str, Any]]:
+    """The results of the runs that have ended, by run id."""
+    ended = {run_id: store.result(run_id) for run_id, status in found.items() if status.terminal}
+    return {run_id: result for run_id, result in ended.items() if result is not None}
+
+
+def _skipped(plan: Plan, found: Mapping[str, Status]) -> list[dict[str, Any]]:
+    """What a sweep leaves out, and why: arms that it excludes from a panel, runs that said so themselves."""
+    excluded = [
+        {"panel": panel.label, "arm": label, "runs": plan.sweep.seeds, "reason": "excluded by the sweep"}
+        for panel in plan.sweep.panels()
+        for label in plan.sweep.arms
+        if label not in {arm.label for arm in plan.sweep.arms_of(panel)}
+    ]
+    itself = [
+        {"panel": run.panel.label, "arm": run.arm.label, "runs": 1, "reason": found[run.spec.run_id].reason}
+        for run in plan.runs
+        if found[run.spec.run_id].state == "skipped"
+    ]
+    return excluded + itself
+
+
+def _older_than_code(plan: Plan, results: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Ids of results whose method has changed since without a new version."""
     from reference_impls import info
 
-    now = {run.spec.algorithm.name: info(run.spec.algorithm.name).source_hash for run in plan.runs}
-    found = []
-    for spec in plan.specs:
-        result = store.result(spec.run_id)
-        if result and "sources" in result and result["sources"]["algorithm"] != now[spec.algorithm.name]:
-            found.append(spec.run_id)
-    return found
-
-
-def _seconds_left(found: Mapping[str, Status], missing: Sequence[str], store: Store) -> float | None:
-    """Core seconds of the missing runs by the mean of the finished ones; None while none has finished."""
-    results = [store.result(run_id) for run_id, status in found.items() if status.state == "done"]
-    times = [result["train_s"] for result in results if result is not None]
-    return round(len(missing) * sum(times) / len(times), 1) if times else None
+    now = {name: info(name).source_hash for name in {run.spec.algorithm.name for run in plan.runs}}
+    return [
+        spec.run_id
+        for spec in plan.specs
+        if "sources" in (result := results.get(spec.run_id, {}))
+        and result["sources"]["algorithm"] != now[spec.algorithm.name]
+    ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import json
 import os
 import platform
 import socket
@@ -28,6 +29,8 @@ VARIABLES: Final = (
     "TORCHDYNAMO_DISABLE",
 )
 OWN_DISTRIBUTION: Final = "bandwise"
+SNAPSHOT_FILE: Final = "snapshot.json"
+"""Lies at the top of a copy of the code that was made for a job: ``{"commit": ..., "dirty": ...}``."""
 
 
 def provenance() -> dict[str, Any]:
@@ -54,8 +57,14 @@ def _constant() -> dict[str, Any]:
 
 
 def git_state() -> tuple[str | None, bool | None]:
-    """Commit of this checkout and whether tracked files differ from it; (None, None) outside of git."""
+    """Commit of this checkout and whether tracked files differ from it; (None, None) outside of git.
+
+    A copy of the code for a job is no checkout, and may lie inside of another one: it says itself what it is of.
+    """
     top = Path(__file__).resolve().parents[2]
+    if (top / SNAPSHOT_FILE).exists():
+        noted = json.loads((top / SNAPSHOT_FILE).read_text(encoding="utf-8"))
+        return noted["commit"], noted["dirty"]
     try:
         commit = _git(top, "rev-parse", "HEAD")
         changed = _git(top, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")

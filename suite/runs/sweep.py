@@ -151,6 +151,12 @@ class Sweep:
     excludes: tuple[Mapping[str, Any], ...]
 
     @property
+    def called(self) -> str:
+        """How a command names it: by its name where it ships with the project, else by the path of its file."""
+        shipped = self.path.resolve().is_relative_to(sweeps_folder().resolve())
+        return self.name if shipped else str(self.path.resolve())
+
+    @property
     def rates_owner(self) -> str:
         """The sweep whose tuning writes the file of rates: this one, or the one it is based on."""
         return _name(self.rates_path, sweeps_folder()).removesuffix("-lr")

@@ -148,8 +148,11 @@ def test_every_verb_has_json_and_a_description(capsys: pytest.CaptureFixture[str
         "plan",
         "run",
         "sweep",
-        "session",
         "status",
+        "watch",
+        "retry",
+        "cancel",
+        "session",
         "doctor",
         "cluster",
         "rates",
@@ -211,6 +214,7 @@ def test_a_sweep_from_plan_to_status(
         "runs": 6,
         "states": {"done": 6},
         "not_done": [],
+        "slurm": None,
     }
     assert answer(capsys, "status")["states"] == {"done": 6}
     assert answer(capsys, "plan", sweep)["core_seconds_left"] == 0
@@ -218,6 +222,27 @@ def test_a_sweep_from_plan_to_status(
         assert main(verb) == 0
         assert "6 done" in capsys.readouterr().out
     assert sorted(path.name for path in results.iterdir()) == ["runs"]
+
+
+def test_a_dry_run_on_a_cluster_shows_the_plan_and_the_scripts(
+    tmp_path: Path, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = write_sweep(tmp_path, SWEEP + "exclude: [{arm: local, sharding: iid}]\n")
+    profile = tmp_path / "site.yaml"
+    profile.write_text("{timeout_min: 7, partition: gold}\n")
+    for where in (str(profile), f"slurm:{profile}"):
+        assert main(["sweep", sweep, "--on", where, "--dry-run"]) == 0
+        shown = capsys.readouterr().out
+        assert "3 runs of 12 steps (3 missing), 3 to do" in shown
+        assert "left out: local in quadratic / iid / n=2, 3 runs: excluded by the sweep" in shown
+        assert "a rough guess until runs have finished" in shown
+        assert "#SBATCH --partition=gold" in shown
+        assert "#SBATCH --time=7" in shown
+        assert "3 runs in 1 members would be submitted; arrays: 1" in shown
+    found = answer(capsys, "sweep", sweep, "--on", "slurm", "--dry-run")
+    assert found["plan"]["to_do"] == found["runs"] == 3
+    assert found["plan"]["skipped"][0]["reason"] == "excluded by the sweep"
+    assert not results.exists()
 
 
 def test_tuning_writes_the_rates_that_plans_read(
@@ -289,7 +314,10 @@ def test_a_run_that_ends_badly_has_exit_code_3(results: Path, capsys: pytest.Cap
         (["run", "absent.json"], "no file absent.json"),
         (["sweep", "quik"], "no sweep 'quik'; did you mean 'quick'?"),
         (["plan", "quick", "--only", "nothing"], "no arm of sweep 'quick' matches 'nothing'"),
-        (["sweep", "quick", "--on", "moon"], "write local, slurm or slurm:PROFILE"),
+        (["sweep", "quick", "--on", "moon"], "no profile 'moon'"),
+        (["sweep", "quick", "--on", "slurm:defualt"], "did you mean 'default'?"),
+        (["retry", "quick", "--status", "oom,done"], "--status done: nothing to try again; known: cancelled"),
+        (["watch", "quick", "--every", "0"], "give seconds above 0"),
         (["sweep", "quick", "--jobs", "0"], "at least one worker"),
         (["sweep", "quick", "--tune", "--only", "x"], "--tune works on this machine and on all arms"),
         (["report", "quik"], "did you mean 'quick'?"),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from submitit import SlurmExecutor
 
-from slurm.profile import Profile, UnknownProfileError, load_profile, profile_names
+from slurm.profile import Profile, ProfileError
+from slurm.profile_file import UnknownProfileError, check_options, load_profile, profile_names
 from suite.runs.yaml_lines import YamlError
 
 
@@ -37,7 +40,16 @@ qos: long
 constraint: avx512
 wckey: mine
 setup: [module load python, "ulimit -c 0"]
+nodes: 2
+tasks_per_node: 4
+gpus_per_task: 1
+interface: ib0
+container: {image: /torch.sqsh, mounts: "/data:/data"}
+environment: {NCCL_DEBUG: WARN, LEVEL: 3}
 array_parallelism: 8
+max_requeues: 0
+checkpoint_s: 30
+pack_s: 0
 additional_parameters: {exclude: node-17, exclusive: true, nice: 100}
 """,
     )
@@ -52,15 +64,32 @@ additional_parameters: {exclude: node-17, exclusive: true, nice: 100}
         constraint="avx512",
         wckey="mine",
         setup=("module load python", "ulimit -c 0"),
+        nodes=2,
+        tasks_per_node=4,
+        gpus_per_task=1,
+        interface="ib0",
+        container={"image": "/torch.sqsh", "mounts": "/data:/data"},
+        environment={"NCCL_DEBUG": "WARN", "LEVEL": "3"},
         array_parallelism=8,
+        max_requeues=0,
+        checkpoint_s=30,
+        pack_s=0,
         additional_parameters={"exclude": "node-17", "exclusive": True, "nice": 100},
     )
+    assert Profile.from_dict(json.loads(json.dumps(asdict(profile)))) == profile
 
 
 def test_submitit_knows_every_parameter_that_a_profile_gives() -> None:
     known = SlurmExecutor._valid_parameters()
     assert set(load_profile("default").parameters()) <= known
     assert "wckey" in load_profile("default").parameters(), "else submitit sends a key of its own"
+
+
+def test_an_option_that_sbatch_has_not_is_refused_with_the_nearest_one() -> None:
+    profile = Profile("site", 5, additional_parameters={"reservaton": "course"})
+    with pytest.raises(ProfileError, match="sbatch has no option 'reservaton'; did you mean 'reservation'"):
+        check_options(profile, {"reservation", "exclude"})
+    check_options(Profile("site", 5, additional_parameters={"exclude": "a"}), {"reservation", "exclude"})
 
 
 @pytest.mark.parametrize("minutes", ["'1:30:00'", "1:30:00", "1:30", "1.5", "an hour", "true", "90 min"])
@@ -75,7 +104,18 @@ def test_a_time_is_whole_minutes_only(tmp_path: Path, minutes: str) -> None:
         ("partitoin: cpu", r"site\.yaml:2: unknown key 'partitoin'; did you mean 'partition'"),
         ("gpus: 1", r"site\.yaml:2: unknown key 'gpus'; known: account"),
         ("timeout_min: 5", r"site\.yaml:2: key 'timeout_min' is given twice, first on line 1"),
-        ("nodes: 2", r"site\.yaml:2: key 'nodes': must be 1"),
+        ("nodes: 0", r"site\.yaml:2: key 'nodes': must be at least 1"),
+        ("max_requeues: -1", r"site\.yaml:2: key 'max_requeues': must be at least 0"),
+        (
+            "environment: {PYTHONPATH: /x}",
+            r"'environment\.PYTHONPATH': cannot be set: the submission sets it",
+        ),
+        ("environment: {a-b: c}", r"'environment\.a-b': is no name of a variable"),
+        ("environment: {A: [1]}", r"'environment\.A': give a word or a number"),
+        ("container: {mounts: a}", r"'container\.image': is missing"),
+        ("container: {imag: a}", r"'container\.image': is missing|unknown key 'container\.imag'"),
+        ("additional_parameters: {requeue: true}", r"cannot be set: members are requeued as often"),
+        ("additional_parameters: {export: ALL}", r"use the profile's own key 'environment'"),
         ("cpus_per_task: 0", r"site\.yaml:2: key 'cpus_per_task': must be at least 1"),
         ("array_parallelism: many", r"site\.yaml:2: key 'array_parallelism' must be a whole number"),
         ("mem: 4", r"site\.yaml:2: key 'mem' must be a word, not 4"),

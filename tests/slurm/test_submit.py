@@ -11,83 +11,116 @@ import pytest
 
 import slurm.submit
 from slurm.profile import Profile
+from slurm.records import ArrayJob, next_number
 from slurm.scheduler import SlurmError
-from slurm.script import CHECKOUT, SubmissionError, executor
-from slurm.submit import array_jobs, cut, submit_groups
-from suite.runs.train import group_key
+from slurm.script import SubmissionError, script
+from slurm.submit import cut_arrays, submit_members
 from tests.slurm.specs import tiny
 
 PROFILE = Profile("site", timeout_min=20, partition="cpu", mem="2G", setup=("module load python",))
 
 
-def directives(script: str) -> dict[str, str]:
+def directives(text: str) -> dict[str, str]:
     """The #SBATCH options of a script."""
-    return dict(re.findall(r"^#SBATCH --([a-z-]+)=?(.*)$", script, re.MULTILINE))
+    return dict(re.findall(r"^#SBATCH --([a-z-]+)=?(.*)$", text, re.MULTILINE))
+
+
+def srun_line(text: str) -> str:
+    return next(line for line in text.splitlines() if line.startswith("srun"))
+
+
+def written(folder: Path, profile: Profile = PROFILE, members: int = 40, tasks: int = 1) -> str:
+    array = ArrayJob(0, members, tasks, "bandwise-tiny-01")
+    return script(profile, array, folder / "work-0.json", None, Path("/code/abc"))
 
 
 def test_the_script_says_what_the_profile_says(tmp_path: Path) -> None:
     profile = replace(PROFILE, cpus_per_task=2, additional_parameters={"exclusive": True, "nice": 100})
-    script = executor(profile, tmp_path, "bandwise-tiny", None).text(members=40)
-    found = directives(script)
+    text = written(tmp_path, profile)
     logs = {"output": f"{tmp_path}/%A_%a_0_log.out", "error": f"{tmp_path}/%A_%a_0_log.err"}
-    assert found == {
+    assert directives(text) == {
         "array": "0-39%16",
         "cpus-per-task": "2",
         "exclusive": "",
-        "job-name": "bandwise-tiny",
+        "job-name": "bandwise-tiny-01",
         "mem": "2G",
         "nice": "100",
         "nodes": "1",
         "ntasks-per-node": "1",
         "open-mode": "append",
         "partition": "cpu",
+        "requeue": "",
         "signal": "USR2@60",
         "time": "20",
         **logs,
     }
-    srun = next(line for line in script.splitlines() if line.startswith("srun"))
+    srun = srun_line(text)
     assert "--cpus-per-task=2" in srun, "srun does not take it over from sbatch"
     assert "--kill-on-bad-exit=1" in srun
-    lines = script.splitlines()
+    assert "-m slurm.member" in srun
+    lines = text.splitlines()
     assert lines.index("module load python") < lines.index(
-        f"export PYTHONPATH={CHECKOUT}${{PYTHONPATH:+:$PYTHONPATH}}"
+        "export PYTHONPATH=/code/abc${PYTHONPATH:+:$PYTHONPATH}"
     )
+    assert "export PYTHONSAFEPATH=1" in lines, "else the folder of the submission comes before the snapshot"
 
 
-def test_a_single_member_is_no_array(tmp_path: Path) -> None:
-    assert "array" not in directives(executor(PROFILE, tmp_path, "j", None).text(members=1))
+def test_a_member_of_real_ranks_has_a_task_a_rank(tmp_path: Path) -> None:
+    profile = replace(
+        PROFILE,
+        tasks_per_node=2,
+        gpus_per_task=1,
+        interface="eth0",
+        container={"image": "/i.sqsh"},
+        environment={"A": "x y"},
+        max_requeues=0,
+    )
+    text = written(tmp_path, profile, members=1, tasks=4)
+    found = directives(text)
+    assert (found["nodes"], found["ntasks-per-node"], found["gpus-per-task"]) == ("2", "2", "1")
+    assert "array" not in found, "a single member is no array"
+    assert "no-requeue" in found
+    assert "requeue" not in found
+    assert "--cpu-bind=cores" in srun_line(text)
+    assert "--container-image=/i.sqsh" in srun_line(text)
+    lines = text.splitlines()
+    for line in (
+        "export A='x y'",
+        "export GLOO_SOCKET_IFNAME=eth0",
+        "export NCCL_SOCKET_IFNAME=eth0",
+    ):
+        assert line in lines
 
 
 def test_a_percent_sign_in_a_path_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SubmissionError, match="without one"):
-        executor(PROFILE, tmp_path / "100%j", "j", None)
+        written(tmp_path / "100%j")
 
 
 @pytest.mark.parametrize(("members", "limit"), [(1, 1), (1, 1001), (7, 3), (9, 3), (2002, 1001), (5, 0)])
 def test_arrays_cover_all_members_within_the_limit(members: int, limit: int) -> None:
-    arrays = array_jobs(members, limit)
+    arrays = cut_arrays([1] * members, limit)
     covered = [i for array in arrays for i in range(array.first, array.first + array.members)]
     assert covered == list(range(members))
     assert max(array.members for array in arrays) <= max(1, limit)
     assert len(arrays) == -(-members // max(1, limit))
+    assert len({array.name for array in arrays}) == len(arrays)
 
 
-def test_groups_keep_every_run_once_and_match_the_slots() -> None:
-    specs = [tiny(seed) for seed in range(40)] + [tiny(seed, steps=8) for seed in range(40)]
-    members = cut(specs, replace(PROFILE, array_parallelism=6))
-    assert sorted(s.run_id for group in members for s in group) == sorted(s.run_id for s in specs)
-    assert all(len({group_key(spec) for spec in group}) == 1 for group in members)
-    assert len(members) == 12  # six at once, of each kind
+def test_arrays_never_mix_members_of_other_resources() -> None:
+    arrays = cut_arrays([1, 1, 1, 2, 4, 4], limit=2, sweep="my sweep, again")
+    assert [(a.first, a.members, a.tasks) for a in arrays] == [(0, 2, 1), (2, 1, 1), (3, 1, 2), (4, 2, 4)]
+    assert all(re.fullmatch(r"bandwise-my-sweep--again-[0-9a-f]{8}", a.name) for a in arrays)
 
 
 def test_a_dry_run_needs_no_slurm_and_leaves_no_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    groups = [[tiny(0), tiny(1)], [tiny(2)]]
-    planned = submit_groups(groups, PROFILE, tmp_path / "results", sweep="tiny", dry_run=True)
-    assert (planned.members, planned.runs, planned.job_ids) == (2, 3, ())
-    assert [directives(script)["array"] for script in planned.scripts] == ["0-1%2"]
+    monkeypatch.setattr(slurm.scheduler, "_ask", lambda *command: pytest.fail(f"asked {command}"))
+    members = [[[tiny(0), tiny(1)]], [[tiny(2)], [tiny(3)]]]
+    planned = submit_members(members, PROFILE, tmp_path / "results", sweep="tiny", dry_run=True)
+    assert (planned.members, planned.runs, planned.job_ids) == (2, 4, ())
+    assert [directives(text)["array"] for text in planned.scripts] == ["0-1%2"]
     assert not any(tmp_path.iterdir())
 
 
@@ -95,12 +128,12 @@ def test_arrays_are_chained_only_where_they_would_exceed_what_may_run_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slurm.submit, "DEFAULT_MAX_ARRAY_SIZE", 2)
-    groups = [[tiny(seed)] for seed in range(5)]
+    members = [[[tiny(seed)]] for seed in range(5)]
 
     def dependencies(parallelism: int) -> list[str | None]:
         profile = replace(PROFILE, array_parallelism=parallelism)
-        planned = submit_groups(groups, profile, tmp_path, sweep="tiny", dry_run=True)
-        return [directives(script).get("dependency") for script in planned.scripts]
+        planned = submit_members(members, profile, tmp_path, sweep="tiny", dry_run=True)
+        return [directives(text).get("dependency") for text in planned.scripts]
 
     assert dependencies(5) == [None, None, None]
     assert dependencies(4) == [None, "afterany:ARRAY-BEFORE", "afterany:ARRAY-BEFORE"]
@@ -109,7 +142,7 @@ def test_arrays_are_chained_only_where_they_would_exceed_what_may_run_at_once(
 def test_without_slurm_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SlurmError, match=r"sbatch, .* not on PATH: .*devcluster up.*--on local"):
-        submit_groups([[tiny(0)]], PROFILE, tmp_path / "results", sweep="tiny")
+        submit_members([[[tiny(0)]]], PROFILE, tmp_path / "results", sweep="tiny")
     assert not any(tmp_path.iterdir())
 
 
@@ -121,7 +154,7 @@ def test_a_slurm_that_does_not_answer_is_no_traceback(
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     with pytest.raises(SlurmError, match=r"show config` failed \(no controller\): submit from a login node"):
-        submit_groups([[tiny(0)]], PROFILE, tmp_path / "results", sweep="tiny")
+        submit_members([[[tiny(0)]]], PROFILE, tmp_path / "results", sweep="tiny")
     assert not (tmp_path / "results").exists()
 
 
@@ -144,14 +177,20 @@ def test_waiting_outlasts_a_short_silence_but_not_a_long_one(monkeypatch: pytest
 
 
 def test_nothing_to_submit_is_an_error(tmp_path: Path) -> None:
-    for groups in ([], [[tiny(0)], []]):
+    for members in ([], [[[tiny(0)]], []], [[[tiny(0)], []]]):
         with pytest.raises(SubmissionError, match="nothing to submit"):
-            submit_groups(groups, PROFILE, tmp_path, sweep="tiny", dry_run=True)
+            submit_members(members, PROFILE, tmp_path, sweep="tiny", dry_run=True)
+
+
+def test_a_member_of_mixed_resources_is_refused(tmp_path: Path) -> None:
+    real = replace(tiny(1), backend="gloo")
+    with pytest.raises(SubmissionError, match=r"not \[1, 2\]"):
+        submit_members([[[tiny(0)], [real]]], PROFILE, tmp_path, sweep="tiny", dry_run=True)
 
 
 def test_numbers_of_submissions_count_on_beyond_gaps(tmp_path: Path) -> None:
     for number in (1, 2, 10):
         (tmp_path / f"slurm-{number}").mkdir()
-    claimed = [slurm.submit._next_number(tmp_path, claim=True) for _ in range(3)]
+    claimed = [next_number(tmp_path, claim=True) for _ in range(3)]
     assert claimed == [11, 12, 13]
     assert all(b - a == 1 for a, b in pairwise(claimed))

@@ -1,0 +1,225 @@
+"""How runs stand when their jobs are asked too: queued and why, running, or gone without a word, and then as what.
+
+A run's own files say how it ended and whether it shows life. What they cannot say is that a run waits in a job, or that its
+job was killed, lost its node, ran out of memory. Here the submissions' records say which job a run belongs
+to, one squeue tells of all jobs at once, and the accounting, where there is one, of those that the controller has forgotten;
+where there is none, the job's log does. With no record of an open run nothing is asked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from slurm import scheduler
+from slurm.records import ArrayJob, Record, records
+from slurm.scheduler import Job, SlurmError
+from suite.runs.lease import Owner, forget, holder
+from suite.runs.record import failed
+from suite.runs.spec import RunSpec
+from suite.runs.status import Status
+from suite.runs.store import Store, StoreError
+
+FATES: Final = {
+    "BOOT_FAIL": "node_lost",
+    "CANCELLED": "cancelled",
+    "DEADLINE": "timeout",
+    "FAILED": "error",
+    "NODE_FAIL": "node_lost",
+    "OUT_OF_MEMORY": "oom",
+    "PREEMPTED": "preempted",
+    "REVOKED": "cancelled",
+    "TIMEOUT": "timeout",
+}
+"""What a job's end means for the runs it has left open. A job that completed has left them to somebody else."""
+WORDS: Final = (
+    (re.compile(r"oom.?kill|out of memory", re.IGNORECASE), "oom"),
+    (re.compile(r"DUE TO TIME LIMIT"), "timeout"),
+    (re.compile(r"DUE TO PREEMPTION"), "preempted"),
+    (re.compile(r"DUE TO NODE FAILURE|[Nn]ode failure"), "node_lost"),
+    (re.compile(r"CANCELLED AT"), "cancelled"),
+)
+"""What a log says of its job's end, most telling first."""
+LAST_BYTES: Final = 4096
+LAST_LINES: Final = 3
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How runs stand.
+
+    gone: runs that were found here to have ended with their job, which held them; `settle` notes them. jobs: the live
+    jobs that hold open runs. unanswered: why Slurm could not be asked, or "".
+    """
+
+    statuses: Mapping[str, Status]
+    gone: Mapping[RunSpec, Owner] = field(default_factory=dict)
+    jobs: tuple[Job, ...] = ()
+    unanswered: str = ""
+
+    @property
+    def stuck(self) -> bool:
+        """Whether there are live jobs, and all of them wait for what does not come by itself."""
+        return bool(self.jobs) and all(job.stuck for job in self.jobs)
+
+
+@dataclass(frozen=True)
+class _Seat:
+    """The place of a run in a submission: which member of which array."""
+
+    record: Record
+    array: ArrayJob
+    index: int
+
+
+def standing(specs: Sequence[RunSpec], store: Store) -> Standing:
+    """How these runs stand now: one call of squeue for all of them, and of sacct where jobs are unknown to it."""
+    own = {spec.run_id: store.status(spec.run_id) for spec in specs}
+    seats = _seats({run_id for run_id, status in own.items() if not status.settled}, records(store.root))
+    if not seats:
+        return Standing(own)
+    try:
+        asked = _Slurm(seats)
+    except SlurmError as error:
+        return Standing(own, unanswered=str(error))
+    found, gone = dict(own), {}
+    for spec in specs:
+        places = seats.get(spec.run_id)
+        if not places:
+            continue
+        live = asked.live(places)
+        if live is not None:
+            found[spec.run_id] = _in_live_job(spec.run_id, own[spec.run_id], live, asked.job(live), store)
+            continue
+        end = _end(spec.run_id, places[-1], asked, store)
+        found[spec.run_id] = end or store.status(spec.run_id)
+        if end:
+            gone[spec] = asked.owner(places[-1])
+    return Standing(found, gone, tuple(asked.holding.values()))
+
+
+def settle(found: Standing, store: Store) -> None:
+    """Note the end of the runs whose jobs have gone, unless they have ended by themselves meanwhile.
+
+    A store that cannot be written is no reason to say nothing: it is left as it is.
+    """
+    for spec, owner in found.gone.items():
+        forget(store.folder(spec.run_id), owner)  # else nobody could take the run until the lease is stale
+        if store.result(spec.run_id) is None:
+            try:
+                failed(spec, found.statuses[spec.run_id]).save(store)
+            except StoreError:
+                return
+
+
+class _Slurm:
+    """What Slurm says of all jobs that open runs belong to. Raises `SlurmError` where it does not answer."""
+
+    def __init__(self, seats: Mapping[str, Sequence[_Seat]]) -> None:
+        self.holding: dict[str, Job] = {}
+        self._by_id: dict[str, Job] = {}
+        self._by_name: dict[str, str] = {}
+        self._words: dict[str, str] = {}
+        self._take(scheduler.jobs())
+        unknown = [seat for places in seats.values() for seat in places if self.job(seat) is None]
+        if unknown:
+            since = min(seat.record.since for seat in unknown)
+            self._take(scheduler.accounted({seat.array.name for seat in unknown}, since))
+        self._sending = {path: record.sending() for path, record in _records(unknown).items()}
+
+    def job(self, seat: _Seat) -> Job | None:
+        """The job of a member, or None where Slurm knows none."""
+        number = self.number(seat)
+        return self._by_id.get(seat.array.member_id(seat.index, number)) if number else None
+
+    def number(self, seat: _Seat) -> str:
+        """Id of the array: as its submitter noted it, else as Slurm has it under its name, else ""."""
+        return seat.array.job_id or self._by_name.get(seat.array.name, "")
+
+    def live(self, places: Sequence[_Seat]) -> _Seat | None:
+        """The seat whose job waits, runs, or is about to be sent."""
+        for seat in reversed(places):
+            job = self.job(seat)
+            if job is not None and not job.ended:
+                self.holding[job.id] = job
+                return seat
+            if not self.number(seat) and not seat.array.refused and self._sending[seat.record.path]:
+                return seat
+        return None
+
+    def owner(self, seat: _Seat) -> Owner:
+        """The name under which the member's job holds runs."""
+        return Owner(f"slurm {seat.array.member_id(seat.index, self.number(seat))}")
+
+    def last_words(self, seat: _Seat) -> str:
+        """The end of the log of a member, "" where there is none."""
+        id_ = seat.array.member_id(seat.index, self.number(seat))
+        if id_ not in self._words:
+            self._words[id_] = last_words(seat.record.logs, id_)
+        return self._words[id_]
+
+    def _take(self, jobs: Iterable[Job]) -> None:
+        self._by_id = {**{job.id: job for job in jobs}, **self._by_id}  # what was asked first is newer
+        self._by_name = {job.name: job.id.partition("_")[0] for job in self._by_id.values()}
+
+
+def last_words(logs: Path, job_id: str) -> str:
+    """The last lines that any task of a job wrote on standard error, in one line; "" where there are none."""
+    lines: list[str] = []
+    for path in sorted(logs.glob(f"{job_id}_*_log.err"), reverse=True):
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - LAST_BYTES))
+            lines += file.read().decode(errors="replace").splitlines()
+    return "; ".join(line.strip() for line in [line for line in lines if line.strip()][-LAST_LINES:])
+
+
+def _records(seats: Iterable[_Seat]) -> dict[Path, Record]:
+    return {seat.record.path: seat.record for seat in seats}
+
+
+def _seats(run_ids: set[str], submissions: Sequence[Record]) -> dict[str, list[_Seat]]:
+    """The places of these runs in all submissions, oldest first."""
+    found: dict[str, list[_Seat]] = {}
+    for record in submissions if run_ids else ():
+        for array in record.arrays:
+            for index in range(array.members):
+                for run_id in run_ids.intersection(record.runs(array.first + index)):
+                    found.setdefault(run_id, []).append(_Seat(record, array, index))
+    return found
+
+
+def _in_live_job(run_id: str, own: Status, seat: _Seat, job: Job | None, store: Store) -> Status:
+    """A run whose job waits or runs: an outcome of before does not count any more."""
+    note = store.note(run_id)
+    if own.terminal and (note is None or note.attempt != seat.record.facts["before"].get(run_id)):
+        return own
+    if job is None:
+        return Status("queued", "its submission is on the way")
+    if job.waits:
+        return Status("queued", f"Slurm job {job.id} waits: {job.reason}")
+    if own.state in {"running", "stale"}:
+        return own
+    return Status("queued", f"its turn comes in Slurm job {job.id}, which is {job.state.lower()}")
+
+
+def _end(run_id: str, seat: _Seat, asked: _Slurm, store: Store) -> Status | None:
+    """How a run ended whose job has gone; None where its own files say it, or it is not the job's affair."""
+    job, number = asked.job(seat), asked.number(seat)
+    own = store.status(run_id)  # once more: it may have ended while Slurm was asked
+    if own.terminal or not number or (job is not None and job.state == "COMPLETED"):
+        return None
+    id_ = seat.array.member_id(seat.index, number)
+    if own.state == "running" and holder(store.folder(run_id)) not in {None, asked.owner(seat).name}:
+        return None
+    words = asked.last_words(seat)
+    said = next((state for pattern, state in WORDS if pattern.search(words)), "error")
+    state = said if job is None else FATES.get(job.state, "error")
+    if state == "error":
+        state = said if said == "oom" else state
+    how = "has gone and Slurm no longer says how" if job is None else f"ended as {job.state}"
+    ending = f": {words}" if words else ""
+    again = f"`bandwise retry {seat.record.called} --status {state}`"
+    return Status(state, f"Slurm job {id_} {how}{ending}; again with {again}")

@@ -1,0 +1,129 @@
+"""The code of a submission, kept so that jobs run what was submitted and not what the checkout holds by then.
+
+``<results>/code/<commit>`` is the commit's tree without results; where the checkout differs from it,
+``<commit>-<hash of the changes>`` holds the files as they are, and ``changes.patch`` says how they differ.
+Beside them ``environment-<hash>.txt`` lists the installed packages. All are made once, under another
+name, and appear by rename. ``snapshot.json`` in a snapshot is what provenance reads there instead of git.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from suite.runs.canonical import ID_DIGITS
+from suite.runs.provenance import SNAPSHOT_FILE, environment_hash, installed
+from suite.runs.store import StoreError, dump, write_atomic
+
+CHECKOUT: Final = Path(__file__).resolve().parents[1]
+PACKAGES: Final = ("bandwise", "reference_impls", "report", "slurm", "suite")
+GIT_TIMEOUT_S: Final = 60
+
+
+class SnapshotError(RuntimeError):
+    """The code cannot be kept; the message says why."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Where the code of a submission lies. commit: None outside of git. changes: hash of what differs from it, or ""."""
+
+    path: Path
+    commit: str | None
+    changes: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for the record of a submission."""
+        return {**asdict(self), "path": str(self.path)}
+
+
+def planned(results_root: Path, checkout: Path = CHECKOUT) -> Snapshot:
+    """The snapshot that `take` would make or find; nothing is written. Raises `SnapshotError`."""
+    return _content(results_root, checkout)[0]
+
+
+def take(results_root: Path, checkout: Path = CHECKOUT) -> Snapshot:
+    """Keep the code of `checkout` under `results_root`, unless it is there already.
+
+    Raises `SnapshotError`, or `StoreError` where it cannot be written.
+    """
+    snapshot, files, patch = _content(results_root, checkout)
+    if snapshot.path.exists():
+        return snapshot
+    temporary = snapshot.path.with_name(f".{snapshot.path.name}.{os.getpid()}.tmp")
+    try:
+        for name in files:
+            target = temporary / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(checkout / name, target, follow_symlinks=False)
+        if patch:
+            (temporary / "changes.patch").write_bytes(patch)
+        facts = {"commit": snapshot.commit, "dirty": bool(snapshot.changes)}
+        (temporary / SNAPSHOT_FILE).write_text(dump(facts) + "\n", encoding="utf-8")
+        temporary.rename(snapshot.path)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if not snapshot.path.exists():  # else another submission was faster, with the same files
+            raise StoreError(
+                f"cannot keep the code in {snapshot.path}: {error.strerror}; free some space, check rights, or use "
+                "another results folder (--results)"
+            ) from error
+    return snapshot
+
+
+def keep_environment(results_root: Path) -> Path:
+    """Write the list of installed packages, ``name==version`` a line, under the name of its hash."""
+    path = results_root / "code" / f"environment-{environment_hash()}.txt"
+    if not path.exists():
+        write_atomic(path, "\n".join(installed()) + "\n")
+    return path
+
+
+def _content(results_root: Path, checkout: Path) -> tuple[Snapshot, list[str], bytes]:
+    """The snapshot, the files it holds (relative), and how they differ from the commit."""
+    folder = results_root.resolve() / "code"
+    if not (checkout / ".git").exists():
+        files = [
+            str(path.relative_to(checkout))
+            for package in PACKAGES
+            for path in sorted((checkout / package).rglob("*"))
+            if path.is_file() and "__pycache__" not in path.parts
+        ]
+        told = _hash(b"", [checkout / name for name in files])
+        return Snapshot(folder / f"copy-{told}", None, told), files, b""
+    here = ["--", ".", ":!results"]
+    if folder.is_relative_to(checkout.resolve()):  # a results folder of another name inside of the checkout
+        here.append(f":!{folder.parent.relative_to(checkout.resolve())}")
+    commit = _git(checkout, "rev-parse", "HEAD").decode().strip()
+    patch = _git(checkout, "diff", "--binary", "HEAD", *here)
+    listed = _git(checkout, "ls-files", "-z", "--cached", *here)
+    unknown = _git(checkout, "ls-files", "-z", "--others", "--exclude-standard", *here)
+    new = sorted(name for name in unknown.decode().split("\0") if name)
+    changes = _hash(patch, [checkout / name for name in new]) if patch or new else ""
+    names = [name for name in listed.decode().split("\0") if name]
+    files = [name for name in dict.fromkeys([*names, *new]) if os.path.lexists(checkout / name)]
+    path = folder / (f"{commit}-{changes}" if changes else commit)
+    return Snapshot(path, commit, changes), files, patch
+
+
+def _hash(patch: bytes, files: list[Path]) -> str:
+    told = hashlib.sha256(patch)
+    for path in files:
+        told.update(str(path.name).encode() + b"\0" + path.read_bytes() + b"\0")
+    return told.hexdigest()[:ID_DIGITS]
+
+
+def _git(checkout: Path, *arguments: str) -> bytes:
+    command = ["git", "--no-optional-locks", "-C", str(checkout), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, check=True, timeout=GIT_TIMEOUT_S).stdout
+    except FileNotFoundError:
+        raise SnapshotError("git is not on PATH: it is needed to keep the code of a submission") from None
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        said = (error.stderr or b"no answer").decode(errors="replace").strip()
+        raise SnapshotError(f"`git {arguments[0]}` failed in {checkout}: {said}") from None

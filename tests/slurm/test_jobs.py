@@ -1,0 +1,221 @@
+"""How runs stand by what Slurm says of their jobs. Slurm's answers are given here; real ones are in `test_truth.py`."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm import scheduler
+from slurm.jobs import Standing, last_words, settle, standing
+from slurm.records import ArrayJob, Record, load_record, records
+from slurm.scheduler import Job, SlurmError
+from suite.links.process import Process
+from suite.runs.record import failed
+from suite.runs.status import Status
+from suite.runs.store import Store
+from tests.slurm.specs import tiny
+
+NAME = "bandwise-tiny-0badcafe"
+SPECS = [tiny(seed) for seed in range(4)]
+
+
+def submitted(store: Store, job_id: str = "17", **changes: Any) -> Record:
+    """A submission of two members of two runs each."""
+    facts = {
+        "schema_version": 2,
+        "sweep": "tiny",
+        "called": "tiny",
+        "number": changes.pop("number", 1),
+        "created": "2026-01-31T12:00:00.000+00:00",
+        "submitter": {"host": socket.gethostname(), "pid": 1 << 30, "started_ticks": 0},
+        "members": [[[s.run_id for s in SPECS[:2]]], [[s.run_id] for s in SPECS[2:]]],
+        "before": {},
+        **changes,
+    }
+    path = store.root / "sweeps" / "tiny" / f"submission-{facts['number']}.json"
+    record = Record(path, facts, (ArrayJob(0, 2, 1, NAME, job_id),))
+    record.logs.mkdir(parents=True)
+    record.save()
+    return record
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+@pytest.fixture
+def says(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Job]]:
+    """What squeue and sacct answer."""
+    answers: dict[str, list[Job]] = {"squeue": [], "sacct": []}
+    monkeypatch.setattr(scheduler, "jobs", lambda: answers["squeue"])
+    monkeypatch.setattr(scheduler, "accounted", lambda names, since: answers["sacct"])
+    return answers
+
+
+def job(index: int, state: str, reason: str = "None", number: str = "17") -> Job:
+    return Job(f"{number}_{index}", NAME, state, reason)
+
+
+def states(found: Standing) -> list[str]:
+    return [found.statuses[spec.run_id].state for spec in SPECS]
+
+
+def test_without_a_submission_slurm_is_not_asked(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "jobs", lambda: pytest.fail("asked"))
+    assert states(standing(SPECS, store)) == ["missing"] * 4
+    submitted(store)
+    for spec in SPECS:
+        failed(spec, Status("diverged", "inf")).save(store)
+    assert states(standing(SPECS, store)) == ["diverged"] * 4
+
+
+def test_a_waiting_job_says_why(store: Store, says: dict[str, list[Job]]) -> None:
+    submitted(store)
+    store.begin(SPECS[2])
+    says["squeue"] = [job(0, "PENDING", "QOSMaxJobsPerUserLimit"), job(1, "RUNNING")]
+    found = standing(SPECS, store)
+    assert states(found) == ["queued", "queued", "running", "queued"]
+    assert found.statuses[SPECS[0].run_id].reason == "Slurm job 17_0 waits: QOSMaxJobsPerUserLimit"
+    assert "its turn comes in Slurm job 17_1" in found.statuses[SPECS[3].run_id].reason
+    assert not found.gone
+    assert not found.stuck
+    says["squeue"] = [job(0, "PENDING", "DependencyNeverSatisfied"), job(1, "PENDING", "JobHeldUser")]
+    assert standing(SPECS, store).stuck
+
+
+@pytest.mark.parametrize(
+    ("slurms", "ours"),
+    [
+        ("NODE_FAIL", "node_lost"),
+        ("OUT_OF_MEMORY", "oom"),
+        ("CANCELLED", "cancelled"),
+        ("TIMEOUT", "timeout"),
+        ("PREEMPTED", "preempted"),
+        ("FAILED", "error"),
+    ],
+)
+def test_a_run_whose_job_has_gone_ends_as_the_job_did(
+    store: Store, says: dict[str, list[Job]], slurms: str, ours: str
+) -> None:
+    record = submitted(store)
+    store.begin(SPECS[0])
+    failed(SPECS[1], Status("diverged", "inf")).save(store)
+    (record.logs / "17_0_0_log.err").write_text("far above\n" * 9 + "srun: error: task 0: Killed\n\n")
+    says["squeue"] = [job(0, slurms), job(1, "RUNNING")]
+    settle(standing(SPECS, store), store)
+    found = standing(SPECS, store)
+    assert states(found) == [ours, "diverged", "queued", "queued"]
+    reason = store.status(SPECS[0].run_id).reason
+    assert f"Slurm job 17_0 ended as {slurms}" in reason
+    assert "srun: error: task 0: Killed" in reason
+    assert f"`bandwise retry tiny --status {ours}`" in reason
+
+
+def test_a_job_that_completed_leaves_its_open_runs_open(store: Store, says: dict[str, list[Job]]) -> None:
+    submitted(store)
+    says["squeue"] = [job(0, "COMPLETED"), job(1, "COMPLETED")]
+    assert states(standing(SPECS, store)) == ["missing"] * 4
+
+
+@pytest.mark.parametrize(
+    ("log", "ours"),
+    [
+        ("slurmstepd: error: *** JOB 17 ON n CANCELLED AT 2026 DUE TO TIME LIMIT ***", "timeout"),
+        ("slurmstepd: error: *** JOB 17 ON n CANCELLED AT 2026 ***", "cancelled"),
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=17.0.", "oom"),
+        ("", "error"),
+    ],
+)
+def test_without_accounting_the_log_tells_of_a_forgotten_job(
+    store: Store, says: dict[str, list[Job]], log: str, ours: str
+) -> None:
+    record = submitted(store)
+    (record.logs / "17_0_0_log.err").write_text(log)
+    found = standing(SPECS[:2], store)
+    assert states_of(found) == {ours}
+    assert "has gone and Slurm no longer says how" in found.statuses[SPECS[0].run_id].reason
+
+
+def test_with_accounting_a_forgotten_job_is_known(store: Store, says: dict[str, list[Job]]) -> None:
+    submitted(store)
+    says["sacct"] = [job(0, "NODE_FAIL"), job(1, "CANCELLED")]
+    assert states(standing(SPECS, store)) == ["node_lost", "node_lost", "cancelled", "cancelled"]
+
+
+def states_of(found: Standing) -> set[str]:
+    return {status.state for status in found.statuses.values()}
+
+
+def test_an_array_whose_id_was_never_noted_is_found_by_its_name(
+    store: Store, says: dict[str, list[Job]]
+) -> None:
+    submitted(store, job_id="")
+    assert states_of(standing(SPECS, store)) == {"missing"}, "the submitter has ended and nothing was sent"
+    says["squeue"] = [job(0, "PENDING", "Priority", "23"), job(1, "FAILED", number="23")]
+    assert states(standing(SPECS, store)) == ["queued", "queued", "error", "error"]
+
+
+def test_an_array_that_is_on_its_way_is_queued(store: Store, says: dict[str, list[Job]]) -> None:
+    me = {"host": socket.gethostname(), **asdict(Process.of(os.getpid()))}
+    submitted(store, job_id="", submitter=me)
+    assert states_of(standing(SPECS, store)) == {"queued"}
+
+
+def test_an_old_failure_does_not_count_while_the_run_is_tried_again(
+    store: Store, says: dict[str, list[Job]]
+) -> None:
+    submitted(store)
+    store.begin(SPECS[0])
+    failed(SPECS[0], Status("oom", "too large")).save(store)
+    says["squeue"] = [job(0, "OUT_OF_MEMORY", number="17"), job(1, "COMPLETED")]
+    assert states(standing(SPECS[:1] + SPECS, store))[0] == "oom"
+    record = submitted(store, number=2, before={SPECS[0].run_id: 1}, created="2026-01-31T13:00:00.000+00:00")
+    record = record.noted(ArrayJob(0, 2, 1, NAME, "18"))
+    record.save()
+    says["squeue"] += [job(0, "RUNNING", number="18"), job(1, "PENDING", "Resources", "18")]
+    assert states(standing(SPECS, store))[0] == "queued"
+    store.begin(SPECS[0])
+    failed(SPECS[0], Status("oom", "still too large")).save(store)
+    assert states(standing(SPECS, store))[0] == "oom", "what the new job found counts"
+
+
+def test_an_end_found_meanwhile_is_not_written_over(store: Store, says: dict[str, list[Job]]) -> None:
+    submitted(store)
+    says["squeue"] = [job(0, "FAILED"), job(1, "FAILED")]
+    found = standing(SPECS, store)
+    failed(SPECS[0], Status("diverged", "inf")).save(store)
+    settle(found, store)
+    assert [store.status(s.run_id).state for s in SPECS] == ["diverged", "error", "error", "error"]
+
+
+def test_a_silent_slurm_leaves_everything_as_it_is(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent() -> list[Job]:
+        raise SlurmError("no answer")
+
+    monkeypatch.setattr(scheduler, "jobs", silent)
+    submitted(store)
+    found = standing(SPECS, store)
+    assert (found.unanswered, found.gone, states_of(found)) == ("no answer", {}, {"missing"})
+
+
+def test_the_last_words_are_those_of_all_tasks(tmp_path: Path) -> None:
+    assert last_words(tmp_path, "17_0") == ""
+    (tmp_path / "17_0_0_log.err").write_text("one\n\ntwo\n")
+    (tmp_path / "17_0_1_log.err").write_text("zero\n")
+    (tmp_path / "17_10_0_log.err").write_text("of another\n")
+    assert last_words(tmp_path, "17_0") == "zero; one; two"
+
+
+def test_records_are_read_back_in_order_and_older_schemas_left_out(store: Store) -> None:
+    second = submitted(store, number=2, created="2026-02-01T12:00:00.000+00:00")
+    first = submitted(store, number=1)
+    (store.root / "sweeps/tiny/submission-9.json").write_text('{"schema_version": 1, "jobs": []}')
+    assert [record.path for record in records(store.root)] == [first.path, second.path]
+    assert load_record(first.path) == first
+    assert records(store.root, "other") == []
