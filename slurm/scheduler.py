@@ -14,7 +14,7 @@ DEFAULT_MAX_ARRAY_SIZE: Final = 1001
 
 WHAT_TO_DO: Final = (
     "submit from a login node of the cluster, or start a cluster on this machine "
-    "(`python -m slurm.devcluster up`), or run here with --on local"
+    "(`bandwise cluster up --slurm`), or run here with --on local"
 )
 
 
