@@ -48,9 +48,9 @@ def accounting_daemons(
     place = config.accounting
     if place is None:
         return ()
-    database = (programs["mariadbd"], "--no-defaults", f"--datadir={layout.database_dir}", *SMALL)
-    if config.user == "root":  # which MariaDB runs as only if told so; anybody else must not be told
-        database += ("--user=root",)
+    # as root MariaDB runs only if told so; anybody else must not be told
+    user = ("--user=root",) if config.user == "root" else ()
+    database = (programs["mariadbd"], "--no-defaults", f"--datadir={layout.database_dir}", *SMALL, *user)
     environment = ("env", f"SLURM_CONF={layout.slurm_conf}", f"MYSQL_UNIX_PORT={layout.database_socket}")
     sockets = (f"--socket={layout.database_socket}", f"--pid-file={layout.state_dir / 'database.pid'}")
     shell = ("sh", "-c")

@@ -21,6 +21,8 @@ DEFAULT_PARTITION = "debug"
 HIGH_PARTITION = "high"
 """The partition that takes nodes away from jobs of the default one, where ``preempt`` is ``partition``."""
 
+MIN_CRED_EXPIRE_S = 5
+
 Preempt = Literal["partition", "qos"]
 
 
@@ -43,8 +45,9 @@ class ClusterConfig:
     share a core. memory_mib: of a node; a job that uses more than it asked for is killed, as seen every memory_poll_s.
     A node is given up slurmd_timeout_s after its last word, as soon as a ping has waited message_timeout_s in vain, which
     is also how long clients wait for an answer.
-    cred_expire_s: for so long a requeued job is held back; Slurm takes 5 for less. extra_lines go to slurm.conf as they
-    are, behind everything else. Raises SettingsError for settings that do not go together.
+    cred_expire_s: for so long a requeued job is held back, 5 at least: tried, with less it never starts again.
+    extra_lines go to slurm.conf as they are, behind everything else. Raises SettingsError for settings that do not go
+    together.
     """
 
     nodes: tuple[Node, ...]
@@ -66,6 +69,8 @@ class ClusterConfig:
     def __post_init__(self) -> None:
         if self.preempt == "qos" and self.accounting is None:
             raise SettingsError("preemption by QoS needs accounting: bring the cluster up with accounting")
+        if self.cred_expire_s < MIN_CRED_EXPIRE_S:
+            raise SettingsError(f"cred_expire_s {self.cred_expire_s}: choose {MIN_CRED_EXPIRE_S} or more")
 
 
 @dataclass(frozen=True)

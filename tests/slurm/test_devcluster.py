@@ -76,6 +76,38 @@ def test_a_folder_too_deep_for_sockets_is_refused() -> None:
         Layout(Path("/tmp") / ("deep" * 20)).check(["node-0"])
 
 
+def test_settings_that_do_not_go_together_are_refused() -> None:
+    with pytest.raises(SettingsError, match="needs accounting"):
+        replace(config(), preempt="qos")
+    with pytest.raises(SettingsError, match="choose 5 or more"):
+        replace(config(), cred_expire_s=4)
+
+
+def test_a_database_is_reached_by_its_socket_alone() -> None:
+    settings = replace(config(), accounting=Node("accounting", 6998), preempt="qos")
+    layout = Layout(Path("/tmp/c"))
+    text = slurm_conf(settings, layout)
+    assert "PreemptType=preempt/qos" in text
+    assert "AccountingStoragePort=6998" in text
+    every = ("munged", "slurmctld", "slurmd", "slurmdbd", "mariadbd", "sacctmgr", *programs.SYSTEM_TABLES)
+    started = daemons(settings, layout, {name: f"/bin/{name}" for name in every})
+    names = [daemon.name for daemon in started]
+    assert names == [
+        "munged",
+        "system-tables",
+        "mariadbd",
+        "slurmdbd",
+        "accounts",
+        "slurmctld",
+        "node-0",
+        "node-1",
+    ]
+    assert [daemon.name for daemon in started if daemon.once] == ["system-tables", "accounts"]
+    database = started[names.index("mariadbd")]
+    assert "--skip-networking" in database.argv
+    assert f"--socket={database.ready}" in database.argv
+
+
 def test_a_process_is_not_taken_for_another_with_its_pid() -> None:
     own = Process.of(os.getpid())
     assert own.alive()
