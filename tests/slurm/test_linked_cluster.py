@@ -28,7 +28,8 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(180)]
 ROOT = Path(__file__).resolve().parents[2]
 RATE_BPS = 100e6
 REQUEUE_LIMIT_S = 15.0
-NODE_LOST_LIMIT_S = 2 * ClusterConfig.slurmd_timeout_s
+NODE_LOST_LIMIT_S = 3 * ClusterConfig.slurmd_timeout_s
+"""Seen: 12 to 16 s on a quiet machine, 21 s where each core had four programs to run."""
 
 
 def require_links() -> None:
