@@ -12,7 +12,7 @@ PYTHON ?= python3
 PIP_OPTIONS ?=
 TESTS ?=
 VENV := .venv
-SYSTEM_PACKAGES := slurm-wlm munge iproute2 chromium g++ python3-dev
+SYSTEM_PACKAGES := slurm-wlm munge slurmdbd mariadb-server-core iproute2 chromium g++ python3-dev
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c

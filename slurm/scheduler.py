@@ -32,7 +32,7 @@ STUCK: Final = re.compile(
 
 WHAT_TO_DO: Final = (
     "submit from a login node of the cluster, or start a cluster on this machine "
-    "(`python -m slurm.devcluster up`), or run here with --on local"
+    "(`bandwise cluster up --slurm`), or run here with --on local"
 )
 
 

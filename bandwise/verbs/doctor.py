@@ -1,4 +1,4 @@
-"""Can an emulated cluster be made here, and would its seconds be believable? Each problem with one command.
+"""Can an emulated cluster be made here, with Slurm on it, and would its seconds be believable? A command a problem.
 
 Exit codes: 0 a cluster can be made (there may be warnings), 3 it cannot.
 """
@@ -26,9 +26,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Examine."""
     require_checkout(NAME)
+    from slurm.devcluster.programs import findings as of_slurm
     from suite.links.doctor import checks
 
-    findings = checks(workers=args.workers)
+    findings = [*checks(workers=args.workers), *of_slurm()]
     can = all(finding.ok for finding in findings if finding.needed)
     if args.json:
         print_json({"cluster": can, "findings": [asdict(finding) for finding in findings]})

@@ -2,14 +2,18 @@
 
 For trying a sweep without a cluster, and for testing against Slurm itself instead of a mock::
 
-    with cluster(nodes=2) as slurm:
+    with cluster(nodes=2) as slurm:                                  # nodes that share this machine's network
         subprocess.run(["sbatch", ...], env=slurm.environ())
+    with cluster(Link.parse(4, "1gbit"), accounting=True) as slurm:  # a node a worker, behind shaped wires
+        slurm.kill_node("node-3")
 
-or, from a shell, ``python -m slurm.devcluster up --nodes 2``, ``status``, ``down``. It needs
-Debian's packages slurm-wlm and munge, uses no system-wide configuration, and leaves nothing behind.
+or, from a shell, ``bandwise cluster up --slurm``. It needs Debian's packages slurm-wlm and munge, for accounting
+also slurmdbd and mariadb-server-core, uses no system-wide configuration, and leaves nothing behind.
 """
 
+from slurm.devcluster.cluster import Cluster, attach, down, is_here, status
 from slurm.devcluster.config import Node
-from slurm.devcluster.lifecycle import Cluster, DevClusterError, cluster, down, status, up
+from slurm.devcluster.lifecycle import cluster, up
+from slurm.devcluster.programs import DevClusterError
 
-__all__ = ["Cluster", "DevClusterError", "Node", "cluster", "down", "status", "up"]
+__all__ = ["Cluster", "DevClusterError", "Node", "attach", "cluster", "down", "is_here", "status", "up"]

@@ -32,6 +32,7 @@ from suite.links.counters import Counters
 from suite.links.keeper import CHECKOUT, carry_out, check_delay_line
 from suite.links.link import Link, LinkError
 from suite.links.namespaces import entry
+from suite.links.process import Process
 from suite.links.state import Layout, Plan, State, write_json
 from suite.links.system import CommandError, environ, find
 
@@ -72,18 +73,27 @@ class Cluster:
         """What delays packets: ``none`` (no delay can be set), ``line`` or ``netem``."""
         return self._state().delay
 
-    def enter(self, rank: int) -> tuple[str, ...]:
-        """What stands before a command to run it on worker ``rank``."""
+    def enter(self, rank: int, *, as_self: bool = False) -> tuple[str, ...]:
+        """What stands before a command to run it on worker ``rank``; ``as_self``: see `suite.links.namespaces.entry`."""
+        return entry(self.holder(rank).pid, self._state().user_namespace, as_self)
+
+    def enter_switch(self, *, as_self: bool = False) -> tuple[str, ...]:
+        """What stands before a command to run it where the switch is, at `topology.SWITCH_ADDRESS`."""
         state = self._state()
-        holder = state.holders[self._rank(rank)]
+        return entry(state.keeper.pid, state.user_namespace, as_self)
+
+    def holder(self, rank: int) -> Process:
+        """The process that keeps the namespace of worker ``rank``."""
+        holder = self._state().holders[self._rank(rank)]
         if not holder.alive():
             raise ClusterError(f"worker {rank} has ended: take the cluster down and bring it up again")
-        return entry(holder.pid, state.user_namespace)
+        return holder
 
-    def enter_switch(self) -> tuple[str, ...]:
-        """What stands before a command to run it where the switch is."""
-        state = self._state()
-        return entry(state.keeper.pid, state.user_namespace)
+    def tie(self) -> int:
+        """The descriptor to which a tied cluster is tied: handed to another process, it lasts as long as that."""
+        if self._popen is None or self._popen.stdin is None:
+            raise ClusterError("this cluster is not tied to this process")
+        return self._popen.stdin.fileno()
 
     def shape(self, link: Link) -> None:
         """Change rates, stragglers and delay of the running cluster; what is under way on a wire is lost.

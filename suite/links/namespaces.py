@@ -74,11 +74,21 @@ def hold_network() -> int:
     return pid
 
 
-def entry(holder: int, user_namespace: bool) -> tuple[str, ...]:
-    """What stands before a command to run it in the network namespace of process ``holder``."""
+def entry(holder: int, user_namespace: bool, as_self: bool = False) -> tuple[str, ...]:
+    """What stands before a command to run it in the network namespace of process ``holder``.
+
+    as_self: under this user's own name and without further rights; in a user namespace one is called root otherwise,
+    and programs believe that they may do what root may.
+    """
     nsenter = find("nsenter") or "nsenter"
-    user = (f"--user=/proc/{holder}/ns/user", "--preserve-credentials") if user_namespace else ()
-    return (nsenter, *user, f"--net=/proc/{holder}/ns/net")
+    network = f"--net=/proc/{holder}/ns/net"
+    if not user_namespace:
+        return (nsenter, network)
+    prefix = (nsenter, f"--user=/proc/{holder}/ns/user", "--preserve-credentials", network)
+    if not as_self:
+        return prefix
+    unshare = find("unshare") or "unshare"
+    return (*prefix, unshare, "--user", f"--map-user={os.geteuid()}", f"--map-group={os.getegid()}")
 
 
 def _as_child(parent: int, act: Callable[[], None]) -> None:

@@ -57,17 +57,18 @@ def ended_children() -> list[tuple[int, int]]:
 
 
 class Signals:
-    """SIGTERM, SIGINT and SIGCHLD of this process, from its making on, to be waited for with `until_told`."""
+    """SIGTERM, SIGINT, SIGCHLD and ``further`` signals of this process, from its making on, to be waited for with
+    `until_told`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *further: int) -> None:
         self._woken, self._wake = socket.socketpair()
         self._wake.setblocking(False)
         signal.set_wakeup_fd(self._wake.fileno())
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, *further):
             signal.signal(number, _carried_by_the_wakeup_descriptor)
 
-    def until_told(self, on_child: Callable[[], None], tied: bool) -> None:
-        """Wait for SIGTERM or SIGINT; ``tied``: or for standard input to close. Calls ``on_child`` at each SIGCHLD."""
+    def until_told(self, attend: Callable[[], None], tied: bool) -> None:
+        """Wait for SIGTERM or SIGINT; ``tied``: or for standard input to close. Calls ``attend`` at any other signal."""
         watched = [self._woken, *([sys.stdin] if tied else [])]
         while True:
             readable, _, _ = select.select(watched, [], [])
@@ -75,7 +76,7 @@ class Signals:
                 numbers = self._woken.recv(4096)
                 if signal.SIGTERM in numbers or signal.SIGINT in numbers:
                     return
-                on_child()
+                attend()
             if sys.stdin in readable and not os.read(sys.stdin.fileno(), 4096):
                 return
 

@@ -26,6 +26,10 @@ Delay = Literal["none", "line", "netem"]
 """What delays: nothing (no delay can be set), the delay line, the kernel's netem."""
 
 SWITCH = "br0"
+SWITCH_ADDRESS = "10.77.0.254"
+"""Address of the switch itself, where a service for all workers may listen; what it sends has no rate of its own, only
+that of the wire to each worker."""
+
 INTERFACE = "eth0"
 """The worker's end of its wire."""
 
@@ -67,7 +71,12 @@ def burst_bytes(rate_bps: float) -> int:
 
 def build(link: Link, delay: Delay, holders: Sequence[int]) -> list[Command]:
     """Make switch and wires, without rates; ``holders`` are pids, one in each worker's namespace, by rank."""
-    commands = [_hub(f"ip link add name {SWITCH} type bridge"), _up(SWITCH)]
+    commands = [
+        _hub(f"ip link add name {SWITCH} type bridge"),
+        _up("lo"),
+        _hub(f"ip address add {SWITCH_ADDRESS}/24 dev {SWITCH}"),
+        _up(SWITCH),
+    ]
     for rank, (holder, address) in enumerate(zip(holders, addresses(link.workers), strict=True)):
         commands += _wire(rank, delay, holder)
         commands += [

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm.devcluster import DevClusterError, Node, cluster, down, lifecycle, status, up
-from slurm.devcluster.config import ClusterConfig, Layout, daemons, slurm_conf
+from slurm.devcluster import DevClusterError, Node, cluster, down, programs, status, up
+from slurm.devcluster.config import ClusterConfig, slurm_conf
+from slurm.devcluster.daemons import daemons
+from slurm.devcluster.layout import Layout, SettingsError
+from slurm.devcluster.lifecycle import free_ports
 from suite.links.process import Process, children
 from tests.support import eventually
 
@@ -27,17 +30,22 @@ def descendants(pid: int) -> Iterator[Process]:
         yield from descendants(child)
 
 
+def nodes(state_dir: Path) -> dict[str, str]:
+    """Slurm's word on each node."""
+    return {worker["node"]: worker["slurm"] for worker in status(state_dir)["workers"]}
+
+
 def config(nodes: int = 2) -> ClusterConfig:
     return ClusterConfig(
         nodes=tuple(Node(f"node-{i}", 7000 + i) for i in range(nodes)),
-        controller_port=6999,
+        controller=Node("controller", 6999),
         hostname="host",
         user="me",
     )
 
 
 def test_the_configuration_has_every_node_and_limit() -> None:
-    layout = Layout.of(Path("/tmp/c"))
+    layout = Layout(Path("/tmp/c"))
     lines = slurm_conf(
         replace(config(3), max_array_size=5, extra_lines=("Licenses=a:1",)), layout
     ).splitlines()
@@ -58,14 +66,46 @@ def test_a_node_is_started_behind_its_prefix() -> None:
     placed = Node("far", 7000, address="10.0.0.2", prefix=("nsenter", "--net=/run/netns/far"))
     settings = replace(config(), nodes=(placed,))
     programs = {name: f"/bin/{name}" for name in ("munged", "slurmctld", "slurmd")}
-    *_, slurmd = daemons(settings, Layout.of(Path("/tmp/c")), programs)
-    assert slurmd.argv[:4] == ("nsenter", "--net=/run/netns/far", "/bin/slurmd", "-D")
-    assert "NodeAddr=10.0.0.2" in slurm_conf(settings, Layout.of(Path("/tmp/c")))
+    *_, slurmd = daemons(settings, Layout(Path("/tmp/c")), programs)
+    assert slurmd.argv[:4] == ("nsenter", "--net=/run/netns/far", "/bin/slurmd", "-N")
+    assert "NodeAddr=10.0.0.2" in slurm_conf(settings, Layout(Path("/tmp/c")))
 
 
 def test_a_folder_too_deep_for_sockets_is_refused() -> None:
-    with pytest.raises(ValueError, match="choose a shorter folder"):
-        Layout.of(Path("/tmp") / ("deep" * 20)).check(config().nodes)
+    with pytest.raises(SettingsError, match="choose a shorter folder"):
+        Layout(Path("/tmp") / ("deep" * 20)).check(["node-0"])
+
+
+def test_settings_that_do_not_go_together_are_refused() -> None:
+    with pytest.raises(SettingsError, match="needs accounting"):
+        replace(config(), preempt="qos")
+    with pytest.raises(SettingsError, match="choose 5 or more"):
+        replace(config(), cred_expire_s=4)
+
+
+def test_a_database_is_reached_by_its_socket_alone() -> None:
+    settings = replace(config(), accounting=Node("accounting", 6998), preempt="qos")
+    layout = Layout(Path("/tmp/c"))
+    text = slurm_conf(settings, layout)
+    assert "PreemptType=preempt/qos" in text
+    assert "AccountingStoragePort=6998" in text
+    every = ("munged", "slurmctld", "slurmd", "slurmdbd", "mariadbd", "sacctmgr", *programs.SYSTEM_TABLES)
+    started = daemons(settings, layout, {name: f"/bin/{name}" for name in every})
+    names = [daemon.name for daemon in started]
+    assert names == [
+        "munged",
+        "system-tables",
+        "mariadbd",
+        "slurmdbd",
+        "accounts",
+        "slurmctld",
+        "node-0",
+        "node-1",
+    ]
+    assert [daemon.name for daemon in started if daemon.once] == ["system-tables", "accounts"]
+    database = started[names.index("mariadbd")]
+    assert "--skip-networking" in database.argv
+    assert f"--socket={database.ready}" in database.argv
 
 
 def test_a_process_is_not_taken_for_another_with_its_pid() -> None:
@@ -77,7 +117,7 @@ def test_a_process_is_not_taken_for_another_with_its_pid() -> None:
 
 
 def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifecycle, "PROGRAMS", ("sh", "no-such-daemon"))
+    monkeypatch.setattr(programs, "SLURM", ("sh", "no-such-daemon"))
     with pytest.raises(DevClusterError, match=r"^no-such-daemon not found: .*make system"):
         up(1)
 
@@ -92,7 +132,7 @@ def test_down_leaves_folders_of_others_alone(tmp_path: Path) -> None:
 
 @pytest.mark.slurm
 def test_jobs_run_and_down_takes_even_orphans_along() -> None:
-    here, there = (Node(name, port) for name, port in zip("ab", lifecycle._free_ports(2), strict=True))
+    here, there = (Node(name, port) for name, port in zip("ab", free_ports(2), strict=True))
     with cluster([here, replace(there, prefix=("nice", "--adjustment=5"))], max_array_size=7) as slurm:
 
         def client(*command: str) -> str:
@@ -126,7 +166,7 @@ def test_a_cluster_ends_with_the_process_that_holds_it() -> None:
     assert owner.stdout is not None
     with owner:
         state_dir = Path(owner.stdout.readline().strip())
-        assert status(state_dir) == {"node-0": "idle"}
+        assert nodes(state_dir) == {"node-0": "idle"}
         owner.kill()
     assert eventually(lambda: not state_dir.exists())
 
@@ -137,7 +177,8 @@ def test_a_cluster_whose_keeper_was_killed_can_still_be_taken_down() -> None:
     family = list(descendants(slurm.keeper.pid))
     slurm.keeper.signal(signal.SIGKILL)
     assert slurm.keeper.wait_s(5)
-    assert status(slurm.state_dir) == {}
+    assert status(slurm.state_dir)["state"] == "broken"
+    assert nodes(slurm.state_dir) == {"node-0": "unknown"}
     slurm.down()
     assert not [process for process in family if process.alive()]
     assert not slurm.state_dir.exists()
@@ -145,35 +186,14 @@ def test_a_cluster_whose_keeper_was_killed_can_still_be_taken_down() -> None:
 
 @pytest.mark.slurm
 @pytest.mark.parametrize(
-    ("prefix", "message"), [("false", r"^b ended at once"), ("no-such-prefix", r"(?s)^b ended.*No such file")]
+    ("prefix", "message"),
+    [("false", r"^b did not start"), ("no-such-prefix", r"(?s)^b did not.*No such file")],
 )
 def test_a_node_that_does_not_start_is_named_and_nothing_stays(prefix: str, message: str) -> None:
-    good, bad = (Node(name, port) for name, port in zip("ab", lifecycle._free_ports(2), strict=True))
+    good, bad = (Node(name, port) for name, port in zip("ab", free_ports(2), strict=True))
     state_dir = Path("/tmp") / f"bandwise-test-{os.getpid()}"
     before = set(children(os.getpid()))
     with pytest.raises(DevClusterError, match=message):
         up([good, replace(bad, prefix=(prefix,))], state_dir=state_dir)
     assert not state_dir.exists()
     assert set(children(os.getpid())) <= before
-
-
-@pytest.mark.slurm
-def test_the_shell_can_bring_it_up_and_take_it_down() -> None:
-    state = Path("/tmp") / f"bandwise-shell-{os.getpid()}"
-
-    def shell(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "slurm.devcluster", *arguments, "--state", str(state)]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
-
-    try:
-        started = shell("up", "--nodes", "1")
-        assert started.stdout == f"export SLURM_CONF={state}/slurm.conf\n"
-        assert shell("status").stdout == "node-0 idle\n"
-        again = shell("up")
-        assert again.returncode == 1
-        assert "is not empty" in again.stderr
-        assert shell("status").stdout == "node-0 idle\n", "the second `up` must not harm the first"
-    finally:
-        assert shell("down").returncode == 0
-    assert not state.exists()
-    assert shell("status").stdout == f"no cluster in {state}\n"

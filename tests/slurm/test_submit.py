@@ -141,7 +141,7 @@ def test_arrays_are_chained_only_where_they_would_exceed_what_may_run_at_once(
 
 def test_without_slurm_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SlurmError, match=r"sbatch, .* not on PATH: .*devcluster up.*--on local"):
+    with pytest.raises(SlurmError, match=r"sbatch, .* not on PATH: .*cluster up --slurm.*--on local"):
         submit_members([[[tiny(0)]]], PROFILE, tmp_path / "results", sweep="tiny")
     assert not any(tmp_path.iterdir())
 

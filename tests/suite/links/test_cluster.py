@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,29 +19,11 @@ from suite.links.link import Link, LinkError
 from suite.links.namespaces import privileged
 from suite.links.process import children
 from suite.links.system import find
-from tests.suite.links.emulated import TWO, fake_programs, recorded
+from tests.suite.links.emulated import TWO, fake_programs, recorded, said_by_nobody
 from tests.suite.links.tour import PAYLOAD_BYTES, rates, transfer
-from tests.support import require_system, skip_or_fail
+from tests.support import require_system
 
 ROOT = Path(__file__).resolve().parents[3]
-NOBODY = 65534
-
-
-def interpreter_for(user: int) -> str:
-    """A Python that this user can run: ours may lie in somebody's home."""
-    check = 'exec "$0" -c "import sys; sys.exit(sys.version_info < (3, 11))"'
-    for python in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
-        # by way of a shell, since setpriv itself still has the privileges that it gives away
-        done = subprocess.run(
-            [*as_user(user), "sh", "-c", check, python], capture_output=True, check=False, cwd="/"
-        )
-        if done.returncode == 0:
-            return python
-    return skip_or_fail(f"user {user} can run no Python of 3.11 or newer: install python3 for everybody")
-
-
-def as_user(user: int) -> list[str]:
-    return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
 
 
 def walked_by_me(state_dir: Path) -> dict[str, Any]:
@@ -55,21 +36,10 @@ def walked_by_me(state_dir: Path) -> dict[str, Any]:
 def walked_by_nobody(state_dir: Path) -> dict[str, Any]:
     """The tour by a user without any privilege, from a copy of the files that this user can read."""
     require_system("setpriv")
-    folder = state_dir.parent
-    folder.chmod(0o777)
-    copy = folder / "copy"
-    for path in ("suite/__init__.py", "suite/links", "tests/__init__.py", "tests/suite/links/tour.py"):
-        (copy / path).parent.mkdir(parents=True, exist_ok=True)
-        make = shutil.copytree if (ROOT / path).is_dir() else shutil.copyfile
-        make(ROOT / path, copy / path)
-    for path in [copy, *copy.rglob("*")]:
-        path.chmod(0o755 if path.is_dir() else 0o644)
-    command = [interpreter_for(NOBODY), "-B", "-m", "tests.suite.links.tour", str(state_dir)]
-    done = subprocess.run(
-        [*as_user(NOBODY), *command], cwd=copy, capture_output=True, text=True, check=False, timeout=100
-    )
-    assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout))
+    state_dir.parent.chmod(0o777)
+    needed = ("suite/__init__.py", "suite/links", "tests/__init__.py", "tests/suite/links/tour.py")
+    said = said_by_nobody(state_dir.parent / "copy", needed, "tests.suite.links.tour", str(state_dir))
+    return dict(json.loads(said))
 
 
 @pytest.mark.usefixtures("possible")
