@@ -29,6 +29,7 @@ SUITE_FLOOR = {
     "analysis": 3,
     "rates": 4,
     "costs": 5,
+    "claims": 6,
 }
 # Names under which a distribution is imported, where they differ from its own.
 IMPORTED_AS = {"sklearn": "scikit-learn", "yaml": "PyYAML", "jinja2": "Jinja2"}

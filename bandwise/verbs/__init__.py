@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bandwise.verbs import (
     advise,
+    claims,
     cluster,
     costs,
     doctor,
@@ -37,5 +38,6 @@ VERBS = (
     rates,
     costs,
     advise,
+    claims,
     report,
 )
