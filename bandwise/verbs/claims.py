@@ -6,6 +6,7 @@ bandwise claims qsr-volume-vit     one in full: where it stands, how it is decid
 bandwise claims --check            computes the exact ones, reads the others from the tables, and fails where a verdict is
                                    not the one on record, or where a claim was not committed before it was run
 bandwise claims --write            replaces the verdicts on record: results/tables/v1/claims.csv, claims-parts.csv
+  bandwise claims --write-docs       puts them into docs/claims.md; judges nothing
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("which", nargs="?", default="*", metavar="ID", help="id of a claim, or a pattern")
     parser.add_argument("--check", action="store_true", help="judge anew and compare with the record")
     parser.add_argument("--write", action="store_true", help="judge all anew and replace the record")
+    parser.add_argument("--write-docs", action="store_true", help="the record into docs/claims.md")
     add_results_option(parser)
 
 
@@ -48,6 +50,8 @@ def run(args: argparse.Namespace) -> int:
     from suite.claims.reader import load_claims
 
     root = results_root(args)
+    if args.write_docs:
+        return _write_docs(args, root)
     claims = load_claims(root)
     if args.write:
         return _write(args, root, claims)
@@ -78,6 +82,14 @@ def _write(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int
         print_json({"claims": len(judged), "verdicts": counts, "tables": paths})
     else:
         print("\n".join([_sentence(counts), *paths]))
+    return 0
+
+
+def _write_docs(args: argparse.Namespace, root: Path) -> int:
+    from suite.claims.document import write_document
+
+    path = str(write_document(root))
+    print_json({"written": [path]}) if args.json else print(path)
     return 0
 
 
@@ -149,7 +161,7 @@ def _full(row: dict[str, Any], parts: Sequence[dict[str, Any]]) -> list[str]:
         ("paper", f"{row['paper']}, arXiv {row['arxiv']}"),
         ("statement", row["statement"]),
         ("who says it", row["said_by"] + ("" if row["own"] else " (not the paper's own word)")),
-        ("kind", row["kind"] + (f", by {row['source']}" if row["source"] else "")),
+        ("kind", row["kind"] + (f", by {row['sources']}" if row["sources"] else "")),
         ("decision", row["decision"]),
         ("scale", row["scale"]),
         ("written", row["written"]),

@@ -98,18 +98,18 @@ class Part:
     @property
     def bar(self) -> str:
         """Side and threshold in words."""
-        unit = f" {self.unit}" if self.unit and self.unit != "%" else self.unit
+        unit = f" {self.unit}" if self.unit else ""
         if isinstance(self.threshold, tuple):
-            return f"equals {len(self.threshold)} printed values, each within a factor of {self.tolerance:g}"
+            return f"{len(self.threshold)} printed values (× {self.tolerance:g})"
         text = {
             "above": f"> {self.threshold:g}{unit}",
             "below": f"< {self.threshold:g}{unit}",
             "within": f"within ±{self.threshold:g}{unit}",
-            "at-least": f">= {self.threshold:g}{unit}",
-            "at-most": f"<= {self.threshold:g}{unit}",
+            "at-least": f"≥ {self.threshold:g}{unit}",
+            "at-most": f"≤ {self.threshold:g}{unit}",
             "equals": f"= {self.threshold:g}{unit}",
         }[self.side]
-        return f"{text} ± {self.tolerance:g}" if self.side == "equals" and self.tolerance else text
+        return f"{text} (± {self.tolerance:g})" if self.side == "equals" and self.tolerance else text
 
 
 @dataclass(frozen=True)
@@ -166,12 +166,21 @@ class Claim:
         return LABELS[self.label] + (f", {self.place}" if self.place else "")
 
     @property
+    def sources(self) -> tuple[str, ...]:
+        """What decides: the check, the session, or all studies of its parts and premises."""
+        every = (self.source, *(part.study for part in (*self.parts, *self.premises)))
+        return tuple(dict.fromkeys(filter(None, every)))
+
+    @property
     def command(self) -> str:
         """What judges it anew."""
+        check = f"bandwise claims {self.id} --check"
+        if self.kind == "training":
+            runs = [f"bandwise sweep {one} && bandwise report {one}" for one in self.sources]
+            return " && ".join([*runs, check])
         return {
-            "exact": f"bandwise claims {self.id} --check",
-            "training": f"bandwise sweep {self.source} && bandwise report {self.source} && bandwise claims {self.id}",
-            "speed": f"bandwise session {self.source} && bandwise claims {self.id}",
+            "exact": check,
+            "speed": f"bandwise session {self.source} && bandwise report quick && {check}",
         }.get(self.kind, "")
 
 

@@ -24,7 +24,7 @@ CLAIMS: Final = Table(
             "text",
             statement="in our words",
             kind="exact, training, speed, not-run, not-comparable",
-            source="the check, study or session that decides",
+            sources="the check, studies or session that decide, with commas",
             decision="how, in words, where the bars of its parts do not say it all",
             scale="at which a training or a speed holds",
             verdict="reproduced, partly, undecided, contradicted, not comparable, not run",

@@ -71,7 +71,7 @@ def claim_row(one: Judgement) -> Row:
         "own": claim.own,
         "statement": claim.statement,
         "kind": claim.kind,
-        "source": claim.source,
+        "sources": ", ".join(claim.sources),
         "decision": claim.decision,
         "scale": f"{AT_OUR_SCALE}: {claim.scale}" if claim.kind in ("training", "speed") else claim.scale,
         "verdict": one.word,
