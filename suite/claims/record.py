@@ -56,7 +56,7 @@ def written_words(claim: Claim) -> str:
         return ""
     if claim.written == AFTER:
         return "after the runs"
-    return "before, in the sweep's file" if claim.written else "before the runs"
+    return f"before, in the sweep's file, commit {claim.written}" if claim.written else "before the runs"
 
 
 def claim_row(one: Judgement) -> Row:

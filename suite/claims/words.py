@@ -14,7 +14,7 @@ def deciding(row: Row, parts: Sequence[Row]) -> Row | None:
 
 
 def effect(part: Row) -> str:
-    """``-4.85 [-5.24, -4.45] points``, ``9711``; why there is none."""
+    """``-4.85 [-5.24, -4.45] points``, ``9711``; why there is none. The level stands where it is not 95 %."""
     value, low, high = part["effect"], part["low"], part["high"]
     if value is None:
         return str(part["reason"] or "nothing measured")
@@ -22,7 +22,9 @@ def effect(part: Row) -> str:
     if low is None or high is None:
         return figure(value) + tail
     value, low, high = (figure(one, signed=part["unit"] != "times") for one in (value, low, high))
-    return f"{value} [{low}, {high}]{tail}"
+    level = part["level"]
+    wide = f" ({level:.3g} %)" if isinstance(level, float) and (level := 100 * level) != 95 else ""
+    return f"{value} [{low}, {high}]{tail}{wide}"
 
 
 def figure(value: object, *, signed: bool = False) -> str:

@@ -26,6 +26,7 @@ CHECKS: Final[Mapping[str, Callable[..., Numbers]]] = MappingProxyType(
         "dq-sgd-step": bounds.dq_sgd_step,
         "equal-levels": bounds.equal_levels,
         "error-by-workers": bounds.error_by_workers,
+        "error-ratio": bounds.error_ratio,
         "exponential-dithering": quantisers.exponential,
         "integer-headroom": quantisers.headroom,
         "low-rank-volume": wire.low_rank_volume,

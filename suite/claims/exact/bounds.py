@@ -54,6 +54,25 @@ def error_by_workers(
     return {"least": min(found), "most": max(found)}
 
 
+def error_ratio(
+    *, of: dict[str, Any], over: dict[str, Any], n: int, d: int = 4000, draws: int = 8
+) -> dict[str, float]:
+    """Squared error of the mean of one method over that of another, each given by algorithm and options, on normal gradients
+    that differ between workers; of the sums over `draws` seeds."""
+    return {"ratio": _error(of, n, d, draws) / _error(over, n, d, draws)}
+
+
+def _error(method: dict[str, Any], n: int, d: int, draws: int) -> float:
+    total = 0.0
+    for seed in range(draws):
+        x = torch.randn(n, d, generator=torch.Generator().manual_seed(seed))
+        options = method.get("options", {})
+        cluster = SimulatedCluster(method["algorithm"], [torch.zeros(d)], n, lr=1.0, seed=seed, **options)
+        cluster.step([[row] for row in x])
+        total += float((cluster.parameters(0)[0] + x.mean(0)).square().sum())
+    return total
+
+
 def equal_levels(*, workers: list[int], d: int = 4000, levels: int = 1) -> dict[str, float]:
     """Global-QSGD against QSGD at equal levels under 2-norms, workers' vectors of equal norm on average: expected non-zeros a
     worker of QSGD over Global-QSGD's, and variance of the mean the other way round, each over sqrt(n), least and most."""

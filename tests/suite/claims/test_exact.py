@@ -106,6 +106,7 @@ def test_trajectories_that_differ_do() -> None:
          "steps_average", 3),
         ("planned-steps", {"algorithm": "swap", "steps": 10, "options": {"switch_step": 4, "total_steps": 10}},
          "share_local", 50.0),
+        ("error-ratio", {"of": {"algorithm": "qsgd"}, "over": {"algorithm": "qsgd"}, "n": 2, "draws": 1}, "ratio", 1.0),
         ("error-by-workers", {"algorithm": "allreduce-sgd", "sizes": [2, 4]}, "most", 0.0),
     ],
 )  # fmt: skip
