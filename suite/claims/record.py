@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from suite.analysis.tables import Row, Value, read_table, table_path, write_table
+from suite.analysis.tables import Row, read_table, table_path, write_table
 from suite.claims.claim import AFTER, Claim
 from suite.claims.columns import CLAIMS, PARTS
 from suite.claims.exact import run
@@ -91,14 +91,14 @@ def part_rows(one: Judgement) -> list[Row]:
 
     def row(judged: Judged, role: str, index: int) -> Row:
         found, part = judged.found, judged.part
-        cells: dict[str, Value] = {
+        return {
             "claim": one.claim.id,
             "role": role,
             "part": index,
             "what": part.what,
             "bar": part.bar,
             "unit": part.unit,
-            "effect": found.effect if not isinstance(found.effect, tuple) else None,
+            "effect": found.effect,
             "low": found.low,
             "high": found.high,
             "level": part.level if measured else None,
@@ -107,7 +107,6 @@ def part_rows(one: Judgement) -> list[Row]:
             "verdict": judged.word,
             "reason": judged.reason,
         }
-        return cells
 
     return [row(judged, "part", i) for i, judged in enumerate(one.parts, 1)] + [
         row(judged, "premise", i) for i, judged in enumerate(one.premises, 1)
