@@ -15,13 +15,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
+from report.claims_page import claims_parts
 from report.costs_page import costs_parts
 from report.data import Panel, ReportError, StudyData, has_tables, load
 from report.figures import tradeoff
 from report.headline import headline
 from report.points import families, hover, points
+from report.rendering import asset, template
 from report.seeds import seeds
 from report.speed_data import slug
 from report.speed_page import speed_parts
@@ -39,7 +39,6 @@ from suite.runs.store import write_atomic
 from suite.runs.sweep import load_sweep
 from suite.timing.session_files import sessions_of
 
-HERE = Path(__file__).resolve().parent
 PROVENANCE = MappingProxyType(
     {
         "commit": "commit",
@@ -198,15 +197,9 @@ def _cells(text: str) -> list[list[str]]:
 
 def render(study: StudyData, sentences: list[str]) -> str:
     """The page's HTML."""
-    environment = Environment(
-        loader=FileSystemLoader(HERE / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-    )
     statuses, files = study.facts["statuses"], _files(study)
     shown = families(study.panels)
-    return environment.get_template("page.html.j2").render(
+    return template("page.html.j2").render(
         facts=study.facts,
         headline=sentences,
         panels=[_panel(panel, study) for panel in study.panels],
@@ -224,8 +217,9 @@ def render(study: StudyData, sentences: list[str]) -> str:
         speed=speed_parts(study),
         costs=costs_parts(study.costs),
         data=_data(study),
-        css=(HERE / "static" / "style.css").read_text(encoding="utf-8").strip(),
-        js=(HERE / "static" / "table.js").read_text(encoding="utf-8").strip(),
+        claims=claims_parts(study.verdicts),
+        css=asset("style.css"),
+        js=asset("table.js"),
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from report.claims_data import Verdicts, load_verdicts
 from report.costs_data import Costs, load_costs
 from report.errors import ReportError
 from report.speed_data import SessionData, load_sessions
@@ -85,7 +86,7 @@ class Panel:
 @dataclass(frozen=True)
 class StudyData:
     """All tables of a study, its facts, its panels in order, and what was timed: its own sessions first, then
-    those of no sweep; and the tables of the cost model, which are of no study.
+    those of no sweep; the tables of the cost model, which are of no study; and the claims that any of this decides.
     """
 
     sweep: str
@@ -94,6 +95,7 @@ class StudyData:
     panels: list[Panel]
     sessions: tuple[SessionData, ...] = ()
     costs: Costs = field(default_factory=Costs)
+    verdicts: Verdicts = field(default_factory=Verdicts)
 
     def rows(self, table: Table) -> list[Row]:
         """Rows of one table."""
@@ -130,9 +132,9 @@ def load(results_root: Path | str, sweep: str) -> StudyData:
     }
     micro = table_path(root, MICRO)
     tables[MICRO.suffix] = (MICRO, read_table(micro, MICRO) if micro.is_file() else [])
-    return StudyData(
-        sweep, tables, facts, _panels(tables, facts), load_sessions(root, sweep), load_costs(root)
-    )
+    sessions = load_sessions(root, sweep)
+    decided = load_verdicts(root).of({sweep, *(session.name for session in sessions)})
+    return StudyData(sweep, tables, facts, _panels(tables, facts), sessions, load_costs(root), decided)
 
 
 def _panels(tables: Mapping[str, tuple[Table, list[Row]]], facts: Mapping[str, Any]) -> list[Panel]:

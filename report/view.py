@@ -41,13 +41,16 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """Text for people, `raw` for sorting and CSV, `ends` of an interval, a small `note` beside the text."""
+    """Text for people, `raw` for sorting and CSV, `ends` of an interval, a small `note` beside the text, a `link` to an id of
+    the page.
+    """
 
     text: str
     raw: str | float | None = None
     note: str = ""
     ends: tuple[float | None, float | None] | None = None
     css: str = ""
+    link: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,13 +63,15 @@ class Line:
 
 @dataclass(frozen=True)
 class View:
-    """A table of the page. `slug` is its name in anchors, in the address and as a file name of the download."""
+    """A table of the page. `slug` is its name in anchors, in the address and as a file name of the download; `groups` says
+    what its lines can be filtered by, where it is not families."""
 
     slug: str
     caption: str
     columns: tuple[Column, ...]
     lines: tuple[Line, ...]
     families: tuple[tuple[str, str], ...] = field(default=())
+    groups: str = "Families shown"
 
 
 def _seeds(row: Row) -> Cell:

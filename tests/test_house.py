@@ -29,6 +29,7 @@ SUITE_FLOOR = {
     "analysis": 4,
     "rates": 5,
     "costs": 6,
+    "claims": 7,
 }
 # Names under which a distribution is imported, where they differ from its own.
 IMPORTED_AS = {"sklearn": "scikit-learn", "yaml": "PyYAML", "jinja2": "Jinja2"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bandwise.verbs import (
     advise,
     cancel,
+    claims,
     cluster,
     costs,
     doctor,
@@ -43,5 +44,6 @@ VERBS = (
     rates,
     costs,
     advise,
+    claims,
     report,
 )

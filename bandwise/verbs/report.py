@@ -1,4 +1,4 @@
-"""Build the page of a sweep from its results: one self-contained HTML file."""
+"""Build the page of a sweep from its results, or `claims`, that of all claims: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from bandwise.checkout import add_results_option, require_checkout, results_root
 from bandwise.output import print_json
 
 NAME = "report"
-HELP = "build the page of a sweep"
+CLAIMS = "claims"
+"""Stands for all claims; sweeps of claims have a further part, as in claims/qsr."""
+HELP = "build the page of a sweep, or of all claims"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
-    parser.add_argument("sweep", help="name of a sweep, or path of a .yaml file")
+    parser.add_argument("sweep", help="name of a sweep, path of a .yaml file, or claims")
     parser.add_argument(
         "--out", metavar="FILE", type=Path, help="the page (default: <results>/reports/<sweep>.html)"
     )
@@ -35,6 +37,8 @@ def run(args: argparse.Namespace) -> int:
     from report.snapshot import freeze
 
     root = results_root(args)
+    if args.sweep == CLAIMS:
+        return _claims(args, root)
     built = build_report(root, args.sweep, args.out)
     frozen = freeze(root, args.sweep, args.snapshot or None) if args.snapshot is not None else None
     if args.json:
@@ -46,4 +50,18 @@ def run(args: argparse.Namespace) -> int:
     print(f"report: {built.path}")
     if frozen:
         print(f"snapshot: {frozen}")
+    return 0
+
+
+def _claims(args: argparse.Namespace, root: Path) -> int:
+    from report.claims_page import build_claims_page
+    from report.errors import ReportError
+
+    if args.snapshot is not None:
+        raise ReportError("claims are frozen with the sweeps that decide them: name a sweep with --snapshot")
+    path, findings = build_claims_page(root, args.out)
+    if args.json:
+        print_json({"sweep": CLAIMS, "path": str(path), "headline": findings})
+    else:
+        print("\n".join([*findings, f"report: {path}"]))
     return 0

@@ -158,6 +158,7 @@ def test_every_verb_has_json_and_a_description(capsys: pytest.CaptureFixture[str
         "rates",
         "costs",
         "advise",
+        "claims",
         "report",
     ]
     for verb in VERBS:

@@ -1,4 +1,4 @@
-"""The figures of claims that no run decides: `docs/claims.md` states them, the methods' own `wire_bytes` yield them."""
+"""The figures of claims that no run decides: `docs/claim-studies.md` states them, the methods' own `wire_bytes` yield them."""
 
 from __future__ import annotations
 

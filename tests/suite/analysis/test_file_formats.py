@@ -12,6 +12,7 @@ from suite.analysis.claim_columns import CLAIM_TABLES
 from suite.analysis.columns import TABLES
 from suite.analysis.session_tables import derive
 from suite.analysis.speed_columns import SPEED_TABLES
+from suite.claims.columns import VERDICT_TABLES
 from suite.costs.columns import COST_TABLES
 from suite.runs.status import CIRCUMSTANCE, LIVE, SETTLED
 from suite.runs.store import Store
@@ -21,6 +22,7 @@ from tests.suite.analysis import made_up_study as made
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 TEXT = (DOCS / "file-formats.md").read_text(encoding="utf-8")
 COSTS = (DOCS / "cost-formats.md").read_text(encoding="utf-8")
+CLAIMS = (DOCS / "claim-formats.md").read_text(encoding="utf-8")
 SESSIONS = (DOCS / "session-formats.md").read_text(encoding="utf-8")
 
 
@@ -30,6 +32,7 @@ SESSIONS = (DOCS / "session-formats.md").read_text(encoding="utf-8")
         *((table, TEXT) for table in (*TABLES, *CLAIM_TABLES)),
         *((table, SESSIONS) for table in (*SPEED_TABLES, BOUNDS)),
         *((table, COSTS) for table in COST_TABLES),
+        *((table, CLAIMS) for table in VERDICT_TABLES),
     ],
     ids=lambda value: getattr(value, "suffix", ""),
 )

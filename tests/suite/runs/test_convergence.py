@@ -4,7 +4,7 @@ A row's bar is a difference of accuracy in points, and the whole 95 % interval o
 Bars come from elsewhere than from what a row reaches here:
 
 - the margin of `digits-mlp`, 0.3, where a code's error is far below the noise of the gradient itself;
-- the threshold of a claim of the same method (suite/sweeps/claims), where there is one;
+- the threshold of a claim of the same method (results/claims), where there is one;
 - else half of what the weakest negative control of the sharding lost in the study `digits` (results/tables/v1): by class
   4.81 points (1 % of the coordinates without error feedback), so that what does half the damage of a control is refused.
 
@@ -38,8 +38,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SEEDS, N, STEPS, WARMUP, BATCH = 12, 4, 60, 6, 32
 MARGIN = -0.3
-CODES = -0.5  # claims/global-qsgd.yaml, G6
-VOTE = -1.0  # claims/lion-cub.yaml, C6
+CODES = -0.5  # qsgd-trains and its like
+VOTE = -1.0  # dlion-mavo-on-par
 HALF = -2.4  # half of what control-random-k lost by class
 
 MOMENTUM = {"momentum": 0.9}
@@ -123,7 +123,7 @@ ROWS = (
         SGD,
         HALF,
     ),
-    # at three times this rate it diverges (docs/claims.md)
+    # at three times this rate it diverges (docs/claim-studies.md)
     Row("variance-reduction", Arm("root-sgd", 0.1, schedule="constant"), CONSTANT, HALF),
 )
 

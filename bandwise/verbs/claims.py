@@ -1,0 +1,198 @@
+"""Claims of papers, and what came of them.
+
+bandwise claims                    all claims: who says what, verdict, effect with interval, n
+bandwise claims 'qsr-*'            those whose id or paper matches
+bandwise claims qsr-volume-vit     one in full: where it stands, how it is decided, the command that judges it
+bandwise claims --check            computes the exact ones, reads the others from the tables, and fails where a verdict is
+                                   not the one on record, or where a claim was not committed before it was run
+bandwise claims --write            replaces the verdicts on record: results/tables/v1/claims.csv, claims-parts.csv
+  bandwise claims --write-docs       puts them into docs/claims.md; judges nothing
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from bandwise.checkout import add_results_option, require_checkout, results_root
+from bandwise.output import print_json, table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from suite.claims.claim import Claim
+
+NAME = "claims"
+HELP = "claims of papers: verdicts, checks"
+DIFFERS = 3
+"""Exit code of --check where the record or the history does not hold."""
+
+
+class NoClaimError(ValueError):
+    """No claim matches."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the verb."""
+    parser.add_argument("which", nargs="?", default="*", metavar="ID", help="id of a claim, or a pattern")
+    parser.add_argument("--check", action="store_true", help="judge anew and compare with the record")
+    parser.add_argument("--write", action="store_true", help="judge all anew and replace the record")
+    parser.add_argument("--write-docs", action="store_true", help="the record into docs/claims.md")
+    add_results_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show, check or write."""
+    require_checkout(NAME)
+    from suite.claims.reader import load_claims
+
+    root = results_root(args)
+    if args.write_docs:
+        return _write_docs(args, root)
+    claims = load_claims(root)
+    if args.write:
+        return _write(args, root, claims)
+    chosen = _chosen(claims, args.which)
+    return _check(args, root, chosen) if args.check else _show(args, root, chosen)
+
+
+def _chosen(claims: Sequence[Claim], pattern: str) -> list[Claim]:
+    from reference_impls.errors import nearest
+
+    found = [
+        one
+        for one in claims
+        if fnmatch.fnmatchcase(one.id, pattern) or fnmatch.fnmatch(one.paper.name.lower(), pattern.lower())
+    ]
+    if not found:
+        raise NoClaimError(f"no claim matches {pattern!r}{nearest(pattern, [one.id for one in claims])}")
+    return found
+
+
+def _write(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int:
+    from suite.claims.record import judge_all, write_record
+
+    judged = judge_all(root, claims, _progress)
+    paths = [str(path) for path in write_record(root, judged)]
+    counts = _counts([one.word for one in judged])
+    if args.json:
+        print_json({"claims": len(judged), "verdicts": counts, "tables": paths})
+    else:
+        print("\n".join([_sentence(counts), *paths]))
+    return 0
+
+
+def _write_docs(args: argparse.Namespace, root: Path) -> int:
+    from suite.claims.document import write_document
+
+    path = str(write_document(root))
+    print_json({"written": [path]}) if args.json else print(path)
+    return 0
+
+
+def _check(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int:
+    from suite.claims.history import History
+    from suite.claims.record import differences, judge_all, recorded
+
+    judged = judge_all(root, claims, _progress)
+    rows, _ = recorded(root)
+    history = History(root)
+    wrong = differences(judged, rows, whole=args.which == "*")
+    late, beyond = (history.late(claims), history.beyond(claims)) if history.known else ([], [])
+    counts = _counts([one.word for one in judged])
+    if args.json:
+        found = {"verdicts": counts, "differ": wrong, "not_before": late}
+        print_json({**found, "history": history.known, "beyond_history": beyond})
+    else:
+        for line in [*wrong, *late]:
+            print(line)
+        if not history.known:
+            print("claims before runs: not checked, since the results do not lie in a git checkout")
+        if beyond:
+            print(f"claims before runs: not checked for commits that this clone lacks: {', '.join(beyond)}")
+        print(_sentence(counts) + ("" if wrong or late else "; all as on record"))
+    return DIFFERS if wrong or late else 0
+
+
+def _show(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int:
+    from suite.claims.record import recorded
+
+    rows, parts = recorded(root)
+    wanted = {one.id for one in claims}
+    rows = [row for row in rows if row["claim"] in wanted]
+    parts = [part for part in parts if part["claim"] in wanted]
+    if unknown := sorted(wanted - {str(row["claim"]) for row in rows}):
+        print(f"not on record yet: {', '.join(unknown)}; `bandwise claims --write`", file=sys.stderr)
+    if args.json:
+        print_json([{**row, "parts": [one for one in parts if one["claim"] == row["claim"]]} for row in rows])
+    elif len(claims) == 1 and rows:
+        print("\n".join(_full(rows[0], parts)))
+    else:
+        lines = [_line(row, [one for one in parts if one["claim"] == row["claim"]]) for row in rows]
+        print(table(lines, ("claim", "who says it", "kind", "verdict", "effect", "n")))
+        print(_sentence(_counts([str(row["verdict"]) for row in rows])))
+    return 0
+
+
+def _line(row: dict[str, Any], parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    from suite.claims.words import deciding, effect
+
+    part = deciding(row, parts)
+    own = [one for one in parts if one["role"] == "part"]
+    more = f" and {len(own) - 1} more" if len(own) > 1 else ""
+    return {
+        "claim": row["claim"],
+        "who says it": row["said_by"] if len(row["said_by"]) <= 40 else f"{row['said_by'][:38]} …",
+        "kind": row["kind"],
+        "verdict": row["verdict"],
+        "effect": "" if part is None else effect(part) + more,
+        "n": None if part is None else part["n"],
+    }
+
+
+def _full(row: dict[str, Any], parts: Sequence[dict[str, Any]]) -> list[str]:
+    from suite.claims.words import effect
+
+    pairs = [
+        ("claim", row["claim"]),
+        ("paper", f"{row['paper']}, arXiv {row['arxiv']}"),
+        ("statement", row["statement"]),
+        ("who says it", row["said_by"] + ("" if row["own"] else " (not the paper's own word)")),
+        ("kind", row["kind"] + (f", by {row['sources']}" if row["sources"] else "")),
+        ("decision", row["decision"]),
+        ("scale", row["scale"]),
+        ("written", row["written"]),
+        ("verdict", row["verdict"]),
+        ("why", row["why"]),
+        ("note", row["note"]),
+        ("again by", row["command"]),
+        ("file", f"claims/{row['file']}"),
+    ]
+    lines = [f"{name:<12} {value}" for name, value in pairs if value]
+    for part in sorted(parts, key=lambda one: (one["role"] != "premise", one["part"])):
+        lines.append(f"\n{part['role']} {part['part']}: {part['what']}")
+        lines.append(f"  wanted {part['bar']}; found {effect(part)}{_of(part)}: {part['verdict']}")
+        lines += [f"  {part['reason']}"] if part["reason"] else []
+    return lines
+
+
+def _of(part: dict[str, Any]) -> str:
+    return f", n = {part['n']}" if part["n"] else ""
+
+
+def _progress(claim: Claim) -> None:
+    if claim.kind == "exact" and sys.stderr.isatty():
+        print(f"\rclaims: {claim.id:<60}", end="", file=sys.stderr, flush=True)
+
+
+def _counts(words: Sequence[str]) -> dict[str, int]:
+    from suite.claims.claim import WORDS
+
+    return {word: words.count(word) for word in WORDS if word in words}
+
+
+def _sentence(counts: dict[str, int]) -> str:
+    return f"{sum(counts.values())} claims: " + ", ".join(f"{n} {word}" for word, n in counts.items())

@@ -1,0 +1,81 @@
+"""The tables of `docs/claims.md`, made from the verdicts on record; blocks as `suite.analysis.document` says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from suite.analysis.document import Blocks, DocumentError, fill, markdown, missing, rows_of
+from suite.analysis.tables import Row
+from suite.claims.claim import WORDS
+from suite.claims.columns import CLAIMS, PARTS
+from suite.claims.words import deciding, effect
+from suite.runs.store import write_atomic
+
+DOCUMENT: Final = Path(__file__).resolve().parents[2] / "docs" / "claims.md"
+WRITTEN: Final = "bandwise claims --write"
+
+
+def filled(text: str, results_root: Path) -> str:
+    """The document with its blocks made anew."""
+    return fill(text, results_root, BLOCKS)
+
+
+def write_document(results_root: Path) -> Path:
+    """Fill the blocks of the document in place."""
+    write_atomic(DOCUMENT, filled(DOCUMENT.read_text(encoding="utf-8"), results_root))
+    return DOCUMENT
+
+
+def counts(root: Path) -> str:
+    """Verdicts by who says it: the authors, or others."""
+    rows = rows_of(root, CLAIMS)
+    if rows is None:
+        return missing(WRITTEN)
+
+    def line(name: str, some: list[Row]) -> list[object]:
+        words = [row["verdict"] for row in some]
+        return [name, *(words.count(word) for word in WORDS), len(some)]
+
+    own, others = [row for row in rows if row["own"]], [row for row in rows if not row["own"]]
+    return markdown(("said by", *WORDS, "all"), [line("the authors", own), line("others, or ours", others)])
+
+
+def of_file(root: Path, file: str) -> str:
+    """The claims of one file, a line each."""
+    rows, parts = rows_of(root, CLAIMS), rows_of(root, PARTS)
+    if rows is None or parts is None:
+        return missing(WRITTEN)
+    own = [row for row in rows if row["file"] == f"{file}.yaml"]
+    if not own:
+        raise DocumentError(f"no claim of claims/{file}.yaml is on record: {WRITTEN}, or another name")
+    return markdown(
+        ("claim", "what", "said by", "kind", "verdict", "effect", "bar", "n"),
+        [_line(row, parts) for row in own],
+    )
+
+
+def _line(row: Row, parts: list[Row]) -> list[object]:
+    mine = [part for part in parts if part["claim"] == row["claim"]]
+    part = deciding(row, mine)
+    count = sum(one["role"] == "part" for one in mine)
+    more = f", one of {count}" if count > 1 else ""
+    shown = "" if part is None else effect(part) + more
+    return [
+        f"`{row['claim']}`",
+        _cell(str(row["statement"])),
+        _cell(str(row["said_by"])),
+        row["kind"],
+        f"*{row['verdict']}*",
+        _cell(shown) if part is not None else _cell(str(row["why"])),
+        "" if part is None else _cell(str(part["bar"])),
+        None if part is None else part["n"],
+    ]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ").strip()
+
+
+BLOCKS: Final[Blocks] = MappingProxyType({"counts": counts, "claims": of_file})

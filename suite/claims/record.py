@@ -1,0 +1,142 @@
+"""All claims judged, the verdicts on record, and where the two differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from suite.analysis.tables import Row, read_table, table_path, write_table
+from suite.claims.claim import AFTER, Claim
+from suite.claims.columns import CLAIMS, PARTS
+from suite.claims.exact import run
+from suite.claims.measured import judge_speed, judge_training
+from suite.claims.verdict import Found, Judged, Judgement, of_claim, of_number
+
+AT_OUR_SCALE = "at our scale"
+
+
+def judge(root: Path, claim: Claim) -> Judgement:
+    """One claim: exact ones are computed, the others read from tables."""
+    if claim.kind == "exact":
+        return of_claim(claim, _exact(claim))
+    if claim.kind == "training":
+        parts, premises = (judge_training(root, claim, some) for some in (claim.parts, claim.premises))
+        return of_claim(claim, parts, premises)
+    if claim.kind == "speed":
+        return of_claim(claim, judge_speed(root, claim, claim.parts))
+    return of_claim(claim, ())
+
+
+def judge_all(
+    root: Path, claims: Iterable[Claim], show: Callable[[Claim], None] = lambda claim: None
+) -> list[Judgement]:
+    """All of them, in order; `show` is told before each."""
+    found = []
+    for claim in claims:
+        show(claim)
+        found.append(judge(root, claim))
+    return found
+
+
+def _exact(claim: Claim) -> list[Judged]:
+    numbers = run(claim.source, claim.options)
+    found = []
+    for part in claim.parts:
+        if part.quantity not in numbers:
+            reason = f"check {claim.source} answers {', '.join(numbers)}, not {part.quantity}"
+            found.append(Judged(part, Found(reason=reason), "not run", reason))
+        else:
+            found.append(of_number(part, numbers[part.quantity]))
+    return found
+
+
+def written_words(claim: Claim) -> str:
+    """When the claim was written down."""
+    if claim.kind not in ("training", "speed"):
+        return ""
+    if claim.written == AFTER:
+        return "after the runs"
+    return f"before, in the sweep's file, commit {claim.written}" if claim.written else "before the runs"
+
+
+def claim_row(one: Judgement) -> Row:
+    """A row of the table of claims."""
+    claim = one.claim
+    return {
+        "claim": claim.id,
+        "file": claim.paper.file,
+        "paper": claim.paper.name,
+        "arxiv": claim.paper.arxiv,
+        "said_by": claim.said_by,
+        "own": claim.own,
+        "statement": claim.statement,
+        "kind": claim.kind,
+        "sources": ", ".join(claim.sources),
+        "decision": claim.decision,
+        "scale": f"{AT_OUR_SCALE}: {claim.scale}" if claim.kind in ("training", "speed") else claim.scale,
+        "verdict": one.word,
+        "why": one.why,
+        "written": written_words(claim),
+        "note": claim.note,
+        "command": claim.command,
+        "text_hash": claim.text_hash,
+        "parts": len(claim.parts),
+        "n": claim.planned or None,
+    }
+
+
+def part_rows(one: Judgement) -> list[Row]:
+    """Rows of the table of parts."""
+    measured = one.claim.kind in ("training", "speed")
+
+    def row(judged: Judged, role: str, index: int) -> Row:
+        found, part = judged.found, judged.part
+        return {
+            "claim": one.claim.id,
+            "role": role,
+            "part": index,
+            "what": part.what,
+            "bar": part.bar,
+            "unit": part.unit,
+            "effect": found.effect,
+            "low": found.low,
+            "high": found.high,
+            "level": part.level if measured else None,
+            "n": found.n if measured else None,
+            "could_see": found.could_see,
+            "verdict": judged.word,
+            "reason": judged.reason,
+        }
+
+    return [row(judged, "part", i) for i, judged in enumerate(one.parts, 1)] + [
+        row(judged, "premise", i) for i, judged in enumerate(one.premises, 1)
+    ]
+
+
+def write_record(root: Path, judged: Sequence[Judgement]) -> list[Path]:
+    """Replace the verdicts on record."""
+    return [
+        write_table(table_path(root, CLAIMS), CLAIMS, [claim_row(one) for one in judged]),
+        write_table(table_path(root, PARTS), PARTS, [row for one in judged for row in part_rows(one)]),
+    ]
+
+
+def recorded(root: Path) -> tuple[list[Row], list[Row]]:
+    """Claims and parts on record. Raises TableError where there are none."""
+    return read_table(table_path(root, CLAIMS), CLAIMS), read_table(table_path(root, PARTS), PARTS)
+
+
+def differences(judged: Sequence[Judgement], on_record: Iterable[Row], *, whole: bool = False) -> list[str]:
+    """What the record no longer says truly of these claims, a sentence each. whole: these are all claims there are."""
+    known = {str(row["claim"]): row for row in on_record}
+    found = []
+    for one in judged:
+        row = known.get(one.claim.id)
+        if row is None:
+            found.append(f"{one.claim.id}: {one.word}, and nothing is on record")
+        elif row["verdict"] != one.word:
+            found.append(f"{one.claim.id}: {one.word}, but {row['verdict']} is on record")
+        elif row["text_hash"] != one.claim.text_hash:
+            found.append(f"{one.claim.id}: its text has changed since it was judged {row['verdict']}")
+    gone = set(known) - {one.claim.id for one in judged} if whole else set()
+    return found + [f"{name}: is on record and in no file" for name in sorted(gone)]

@@ -1,0 +1,170 @@
+"""From numbers to words.
+
+*Reproduced*: the number, or its whole interval, lies on the claim's side of the threshold. *Contradicted*: wholly on the other
+side. Else *undecided*; then half the interval's width is the smallest effect that could have been seen. Of a claim of several
+parts all must hold (or one, where it says "up to"): *partly* where some do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from suite.analysis.equivalence import equivalence
+from suite.analysis.statistics import Interval
+from suite.claims.claim import Claim, Part, Side, Word
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is known of a part: the number, with an interval where it was measured. reason: why there is none, or what holds
+    it back. lost: seeds of the arm that diverged. blind: "", or why the study cannot tell a bad method."""
+
+    effect: float | None = None
+    low: float | None = None
+    high: float | None = None
+    n: int = 0
+    reason: str = ""
+    lost: int = 0
+    blind: str = ""
+
+    @property
+    def could_see(self) -> float | None:
+        """Half the interval's width: an effect of this size beyond the threshold would have decided."""
+        return None if self.low is None or self.high is None else (self.high - self.low) / 2
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A part, what was found, and its word."""
+
+    part: Part
+    found: Found
+    word: Word
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A claim's verdict and why, with all its parts and premises."""
+
+    claim: Claim
+    word: Word
+    why: str
+    parts: tuple[Judged, ...] = ()
+    premises: tuple[Judged, ...] = ()
+
+
+def of_interval(side: Side, threshold: float, low: float, high: float) -> Word:
+    """The word of an interval. Touching the threshold is undecided."""
+    if side == "within":
+        words: dict[str, Word] = {"yes": "reproduced", "no": "contradicted"}
+        return words.get(equivalence(Interval((low + high) / 2, low, high, 0, ""), threshold), "undecided")
+    if low > threshold:
+        return "reproduced" if side == "above" else "contradicted"
+    if high < threshold:
+        return "contradicted" if side == "above" else "reproduced"
+    return "undecided"
+
+
+def of_number(part: Part, value: float | tuple[float, ...]) -> Judged:
+    """The word of an exact number, or of a column of numbers: there the effect is the worst factor."""
+    if isinstance(part.threshold, tuple) or isinstance(value, tuple):
+        return _of_column(part, value)
+    t = part.threshold
+    holds = {
+        "above": value > t,
+        "below": value < t,
+        "within": abs(value) <= t,
+        "equals": abs(value - t) <= part.tolerance,
+        "at-least": value >= t,
+        "at-most": value <= t,
+    }[part.side]
+    return Judged(part, Found(value, n=1), "reproduced" if holds else "contradicted")
+
+
+def _of_column(part: Part, value: float | tuple[float, ...]) -> Judged:
+    printed = part.threshold if isinstance(part.threshold, tuple) else (part.threshold,)
+    computed = value if isinstance(value, tuple) else (value,)
+    if len(printed) != len(computed):
+        reason = f"{len(computed)} values were computed, {len(printed)} are printed"
+        return Judged(part, Found(reason=reason), "undecided", reason)
+    factors = [_factor(x, t, part.rounding) for x, t in zip(computed, printed, strict=True)]
+    worst = max(factors)
+    outside = sum(factor > part.tolerance for factor in factors)
+    shown = f"{outside} of {len(factors)} values are off by more" if outside else ""
+    return Judged(part, Found(worst, n=len(factors)), "contradicted" if outside else "reproduced", shown)
+
+
+def _factor(x: float, t: float, rounding: float) -> float:
+    """How far x lies from the nearest value that is printed as t, as a factor of at least 1."""
+    low, high = t - rounding, t + rounding
+    return low / x if x < low else x / high if x > high else 1.0
+
+
+def of_found(part: Part, found: Found, *, higher_is_better: bool = True) -> Judged:
+    """The word of a measured part.
+
+    A seed that diverged is a loss without bound: it contradicts that the arm does well, and says nothing against that it does
+    badly; where all did, that is what was to be shown.
+    """
+    assert not isinstance(part.threshold, tuple)
+    does_well = (part.side == "above") == higher_is_better or part.side == "within"
+    if found.lost and does_well:
+        return Judged(part, found, "contradicted", f"{found.lost} seeds of {part.arm} diverged")
+    if found.low is None or found.high is None:
+        if found.lost:
+            return Judged(part, found, "reproduced", f"{found.lost} seeds of {part.arm} diverged")
+        return Judged(part, found, "not run", found.reason)
+    word = of_interval(part.side, part.threshold, found.low, found.high)
+    if part.equality and word == "reproduced" and found.blind:
+        return Judged(part, found, "undecided", f"not sensitive: {found.blind}")
+    if word == "undecided" and found.could_see is not None:
+        unit = f" {part.unit}" if part.unit else ""
+        return Judged(part, found, word, f"an effect of {found.could_see:.2g}{unit} could be seen")
+    return Judged(part, found, word, found.reason)
+
+
+def combine(words: Sequence[Word], quantifier: str = "all") -> Word:
+    """One word for several parts: all of them have to hold, or any one ("up to")."""
+    if set(words) == {words[0]}:
+        return words[0]
+    if "not run" in words:
+        return (
+            combine([word for word in words if word != "not run"], quantifier)
+            if quantifier == "any"
+            else "not run"
+        )
+    if quantifier == "any":
+        return "reproduced" if "reproduced" in words else "undecided"
+    if "reproduced" in words or "partly" in words:
+        return "partly"
+    return "contradicted"
+
+
+def of_claim(claim: Claim, parts: Sequence[Judged], premises: Sequence[Judged] = ()) -> Judgement:
+    """The claim's verdict: its parts together, unless a premise does not hold, and as what the claim says it counts."""
+    kept = tuple(parts), tuple(premises)
+    if not parts:
+        word: Word = "not comparable" if claim.kind == "not-comparable" else "not run"
+        return Judgement(claim, word, claim.because, *kept)
+    open_ = [one for one in premises if one.word != "reproduced"]
+    if open_:
+        failed = "; ".join(f"{one.part.what} is {one.word}" for one in open_)
+        return Judgement(
+            claim, "undecided", f"the study cannot tell, since a premise does not hold: {failed}", *kept
+        )
+    word = combine([one.word for one in parts], claim.quantifier)
+    counted = claim.counts_as.get(word, word)
+    reasons = [one.reason for one in parts if one.reason]
+    why = reasons[0] if len(parts) == 1 and reasons else _tally(parts)
+    if counted != word:
+        why = f"{word} by the numbers; counts as {counted}: {claim.because}"
+    return Judgement(claim, counted, why, *kept)  # type: ignore[arg-type]  # words were checked when read
+
+
+def _tally(parts: Sequence[Judged]) -> str:
+    if len(parts) == 1:
+        return ""
+    words = [one.word for one in parts]
+    return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words)) + f" of {len(parts)}"

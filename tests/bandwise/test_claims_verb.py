@@ -1,0 +1,122 @@
+"""`bandwise claims`: the table, one claim in full, and a check that can fail."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bandwise.cli import main
+from tests.suite.claims.claim_files import EXACT, TRAINING, write_claims, write_study
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Two claims and the study of one, with their verdicts on record."""
+    write_claims(tmp_path, TRAINING, EXACT)
+    write_study(
+        tmp_path, {"method": [88.0, 88.9, 90.1, 91.0, 91.9, 93.1], "base": [90.0, 91, 92, 93, 94, 95]}
+    )
+    assert main(["claims", "--write", "--results", str(tmp_path)]) == 0
+    return tmp_path
+
+
+def answer(capsys: pytest.CaptureFixture[str], root: Path, *more: str) -> Any:
+    capsys.readouterr()
+    assert main(["claims", *more, "--results", str(root), "--json"]) in (0, 3)
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_table(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["claims", "--results", str(root)]) == 0
+    out = capsys.readouterr().out
+    assert "made-up-bits   the paper, abstract  exact     reproduced" in out
+    assert "-2 [-2.09, -1.91] points" in out
+    assert out.endswith("2 claims: 2 reproduced\n")
+
+
+def test_one_claim_in_full(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["claims", "made-up-loses", "--results", str(root)]) == 0
+    out = capsys.readouterr().out
+    for expected in (
+        "who says it  the paper, table 1",
+        "scale        at our scale: made up",
+        "written      before the runs",
+        "again by     bandwise sweep claims/made-up && bandwise report claims/made-up && bandwise claims made-up-loses --check",
+        "wanted < -1 points; found -2 [-2.09, -1.91] points, n = 6: reproduced",
+    ):
+        assert expected in out
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"), [("*-bits", 1), ("made-up-*", 2), ("a paper", 2), ("made-up-loses", 1)]
+)
+def test_patterns(root: Path, capsys: pytest.CaptureFixture[str], pattern: str, found: int) -> None:
+    assert len(answer(capsys, root, pattern)) == found
+
+
+def test_an_unknown_claim_is_an_error_with_the_nearest(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["claims", "made-up-lose", "--results", str(root)]) == 2
+    assert "did you mean 'made-up-loses'" in capsys.readouterr().err
+
+
+def test_a_check_of_what_is_on_record_is_well(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["claims", "--check", "--results", str(root)]) == 0
+    out = capsys.readouterr().out
+    assert "2 claims: 2 reproduced; all as on record" in out
+    assert "not checked, since the results do not lie in a git checkout" in out
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("threshold: -1}", "threshold: -3}", "made-up-loses: contradicted, but reproduced is on record"),
+        (
+            "threshold: -1}",
+            "threshold: -1.5}",
+            "made-up-loses: its text has changed since it was judged reproduced",
+        ),
+        ("id: made-up-loses", "id: made-up-other", "made-up-other: reproduced, and nothing is on record"),
+        ("n: 2}", "n: 4}", "made-up-bits: contradicted, but reproduced is on record"),
+    ],
+)
+def test_a_check_fails_where_the_record_does_not_hold(
+    root: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, expected: str
+) -> None:
+    text = (TRAINING + EXACT).replace(old, new)
+    assert text != TRAINING + EXACT
+    write_claims(root, text)
+    capsys.readouterr()
+    assert main(["claims", "--check", "--results", str(root)]) == 3
+    assert expected in capsys.readouterr().out
+
+
+def test_a_claim_that_is_gone_is_found(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_claims(root, EXACT)
+    assert answer(capsys, root, "--check")["differ"] == ["made-up-loses: is on record and in no file"]
+    assert answer(capsys, root, "made-up-bits", "--check")["differ"] == []
+
+
+def test_new_runs_make_the_record_false(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_study(root, {"method": [90.0, 91.1, 92, 93, 94, 95], "base": [90.0, 91, 92, 93, 94, 95]})
+    assert answer(capsys, root, "--check")["verdicts"] == {"reproduced": 1, "contradicted": 1}
+
+
+def test_a_claim_without_a_verdict_is_named(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_claims(root, TRAINING, EXACT, EXACT.replace("made-up-bits", "made-up-new"))
+    assert main(["claims", "--results", str(root)]) == 0
+    assert "not on record yet: made-up-new" in capsys.readouterr().err
+
+
+def test_two_writes_give_the_same_bytes(root: Path) -> None:
+    tables = [root / "tables" / "v1" / name for name in ("claims.csv", "claims-parts.csv")]
+    before = [path.read_bytes() for path in tables]
+    assert main(["claims", "--write", "--results", str(root)]) == 0
+    assert [path.read_bytes() for path in tables] == before

@@ -1,0 +1,125 @@
+"""Claims on pages: one line each, what decided them, everything escaped, and whole without a script."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bandwise.cli import main
+from report.claims_data import Verdicts
+from report.claims_page import build_claims_page, claims_parts
+from report.errors import ReportError
+from suite.claims.reader import load_claims
+from suite.claims.record import judge_all, write_record
+from tests.report.conftest import HOSTILE, Built, build
+from tests.report.test_browser import open_in_browser
+from tests.report.test_page import Page
+from tests.suite.claims.claim_files import EXACT, TRAINING, write_claims, write_study
+
+WORSE = {"method": [88.0, 88.9, 90.1, 91.0, 91.9, 93.1], "base": [90.0, 91, 92, 93, 94, 95]}
+
+
+def record(root: Path, *claims: str) -> Path:
+    """A results folder with verdicts of these claims."""
+    write_claims(root, *claims)
+    write_study(root, WORSE)
+    write_record(root, judge_all(root, load_claims(root)))
+    return root
+
+
+def page_of(root: Path) -> tuple[str, Page, list[str]]:
+    path, findings = build_claims_page(root)
+    text = path.read_text(encoding="utf-8")
+    return text, Page(text), findings
+
+
+def test_a_line_and_all_that_decided_it(tmp_path: Path) -> None:
+    text, page, findings = page_of(record(tmp_path, TRAINING, EXACT))
+    shown = page.sections["claims"]
+    for expected in (
+        "made-up-loses", "The method loses a point.", "reproduced", "-2 [-2.09, -1.91] points", "< -1 points",
+        "the paper, table 1", "at our scale: made up", "before the runs", "method less base: accuracy",
+        "bandwise sweep claims/made-up",
+    ):  # fmt: skip
+        assert expected in shown
+    assert findings == ["Of 2 claims that authors make themselves: 2 reproduced."]
+    assert 'href="#claim-made-up-loses"' in text
+    assert "claim-made-up-loses" in page.ids
+
+
+def test_tags_close_ids_are_unique_links_resolve_and_nothing_is_loaded(tmp_path: Path) -> None:
+    text, page, _ = page_of(record(tmp_path, TRAINING, EXACT))
+    assert page.open == []
+    assert len(set(page.ids)) == len(page.ids)
+    assert {reference[1:] for reference in page.references if reference.startswith("#")} <= set(page.ids)
+    assert all(reference.startswith(("#", "data:,")) for reference in page.references)
+    assert "http" not in text.replace("http-equiv", "")
+
+
+def test_contradicted_claims_of_authors_head_the_page(tmp_path: Path) -> None:
+    wrong = TRAINING.replace("threshold: -1", "threshold: -3")
+    ours = EXACT.replace("threshold: 1,", "threshold: 2,").replace("label: abstract", "label: derived")
+    _, page, findings = page_of(record(tmp_path, wrong, ours))
+    assert findings == [
+        "Of 1 claims that authors make themselves: 1 contradicted.",
+        "Contradicted at our scale, A paper: The method loses a point.",
+    ]
+    assert "ours, derived from the method, abstract (not the authors)" in page.sections["claims"]
+
+
+def test_hostile_text_stays_text(tmp_path: Path) -> None:
+    text, page, _ = page_of(record(tmp_path, TRAINING.replace("The method loses a point.", f"'{HOSTILE}'")))
+    assert HOSTILE in page.sections["claims"]
+    assert "<script>alert" not in text
+    assert not [tag for tag, _ in page.tags if tag == "img"]
+
+
+def test_the_same_record_gives_the_same_bytes(tmp_path: Path) -> None:
+    root = record(tmp_path, TRAINING, EXACT)
+    assert page_of(root)[0] == page_of(root)[0]
+
+
+def test_without_a_record_the_command_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ReportError, match="bandwise claims --write"):
+        build_claims_page(tmp_path)
+    assert claims_parts(Verdicts()) is None
+
+
+OF_THE_STUDY = (
+    TRAINING.replace("study: claims/made-up", "study: made-up")
+    .replace("arm: method, against: base", "arm: lion-cub-1bit K=100, against: allreduce-lion")
+    .replace("threshold: -1", "threshold: -1, sharding: by-class")
+)
+
+
+def test_a_study_shows_the_claims_that_it_decides_and_no_others(built: Built, tmp_path: Path) -> None:
+    assert 'id="claims"' not in built.html
+    shutil.copytree(built.root / "tables", tmp_path / "tables")
+    record(tmp_path, OF_THE_STUDY, EXACT)
+    page = Page(build(tmp_path).html)
+    assert "made-up-loses" in page.sections["claims"]
+    assert "made-up-bits" not in page.sections["claims"]
+    assert "#claims" in page.references
+    assert page.open == []
+    assert len(set(page.ids)) == len(page.ids)
+
+
+@pytest.mark.chromium
+def test_a_link_to_a_claim_opens_what_decided_it(tmp_path: Path) -> None:
+    path, _ = build_claims_page(record(tmp_path, TRAINING, EXACT))
+    document, console = open_in_browser(path, tmp_path / "profile", "#claim-made-up-bits")
+    assert console == []
+    opened = [part for part in document.split("<details") if part.startswith(' class="claim" open')]
+    assert len(opened) == 1
+    assert "made-up-bits" in opened[0]
+    assert '<div class="tools">' in document
+
+
+def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = record(tmp_path, TRAINING, EXACT)
+    assert main(["report", "claims", "--results", str(root)]) == 0
+    assert capsys.readouterr().out.endswith(f"report: {root / 'reports' / 'claims.html'}\n")
+    assert main(["report", "claims", "--snapshot", "--results", str(root)]) == 3
+    assert "name a sweep with --snapshot" in capsys.readouterr().err

@@ -1,0 +1,43 @@
+"""docs/claims.md is what the record makes it, and lists every claim file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from suite.analysis.document import DocumentError
+from suite.claims.document import DOCUMENT, filled
+from suite.claims.reader import claims_folder, load_claims
+from suite.claims.record import judge_all, write_record
+from tests.suite.claims.claim_files import EXACT, write_claims
+
+RESULTS = Path(__file__).resolve().parents[3] / "results"
+BLOCK = "<!-- table: claims a-paper -->\n<!-- end of table -->"
+
+
+def test_the_document_is_what_the_tables_make_it() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    assert filled(text, RESULTS) == text, "bandwise claims --write-docs makes another docs/claims.md"
+
+
+def test_every_file_has_its_table() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    for path in claims_folder(RESULTS).glob("*.yaml"):
+        assert f"<!-- table: claims {path.stem} -->" in text
+
+
+@pytest.mark.parametrize("block", ["counts", "claims a-paper"])
+def test_what_is_not_on_record_is_said(block: str, tmp_path: Path) -> None:
+    text = filled(f"<!-- table: {block} -->\n<!-- end of table -->", tmp_path)
+    assert "Not measured yet: `bandwise claims --write`" in text
+
+
+def test_a_line_of_a_claim(tmp_path: Path) -> None:
+    write_claims(tmp_path, EXACT.replace("A bit each way.", "A bit | each way."))
+    write_record(tmp_path, judge_all(tmp_path, load_claims(tmp_path)))
+    said = r"A bit \| each way. | the paper, abstract"
+    line = f"| `made-up-bits` | {said} | exact | *reproduced* | 1.00 bits | = 1 bits (± 0.01) |  |"
+    assert line in filled(BLOCK, tmp_path).splitlines()
+    with pytest.raises(DocumentError, match=r"no claim of claims/another.yaml is on record"):
+        filled(BLOCK.replace("a-paper", "another"), tmp_path)

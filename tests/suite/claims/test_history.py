@@ -1,0 +1,117 @@
+"""Claims before runs, in a real repository: what was committed late is told from what was not."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from suite.claims.history import History
+from suite.claims.reader import load_claims
+from tests.suite.claims.claim_files import TRAINING, write_claims, write_study
+
+Commit = Callable[[str], str]
+
+
+@pytest.fixture
+def commit(tmp_path: Path) -> Commit:
+    """Commits all there is and answers the commit."""
+
+    def git(*arguments: str) -> str:
+        named = ["-c", "user.name=a", "-c", "user.email=a@b.example", "-c", "commit.gpgsign=false"]
+        done = subprocess.run(
+            ["git", *named, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    git("init", "-q")
+
+    def made(message: str) -> str:
+        git("add", "-A")
+        git("commit", "-q", "--allow-empty", "-m", message)
+        return git("rev-parse", "HEAD")
+
+    return made
+
+
+def run_at(root: Path, commit: str) -> None:
+    write_study(root, {"method": [1.0] * 6, "base": [2.0] * 6}, commit=commit)
+
+
+def late(root: Path) -> list[str]:
+    return History(root).late(load_claims(root))
+
+
+def test_a_claim_before_its_run_is_well(tmp_path: Path, commit: Commit) -> None:
+    write_claims(tmp_path, TRAINING)
+    run_at(tmp_path, commit("claim"))
+    commit("tables")
+    assert late(tmp_path) == []
+
+
+def test_a_claim_after_its_run_is_late(tmp_path: Path, commit: Commit) -> None:
+    run_at(tmp_path, commit("code"))
+    write_claims(tmp_path, TRAINING)
+    commit("claim and tables")
+    (found,) = late(tmp_path)
+    assert found.startswith("made-up-loses: its file is not in its runs' commit")
+
+
+def test_a_claim_that_joined_its_file_after_the_run_is_late(tmp_path: Path, commit: Commit) -> None:
+    write_claims(
+        tmp_path, TRAINING.replace("made-up-loses", "made-up-other").replace("claims/made-up", "claims/none")
+    )
+    run_at(tmp_path, commit("another claim"))
+    write_claims(tmp_path, TRAINING)
+    (found,) = late(tmp_path)
+    assert "does not stand in its file" in found
+
+
+def test_a_threshold_that_moved_after_the_run_is_another_claim(tmp_path: Path, commit: Commit) -> None:
+    write_claims(tmp_path, TRAINING)
+    run_at(tmp_path, commit("claim"))
+    write_claims(tmp_path, TRAINING.replace("threshold: -1", "threshold: -0.5"))
+    (found,) = late(tmp_path)
+    assert "was another claim" in found
+
+
+def test_a_note_may_come_after_the_run(tmp_path: Path, commit: Commit) -> None:
+    write_claims(tmp_path, TRAINING)
+    run_at(tmp_path, commit("claim"))
+    write_claims(tmp_path, TRAINING + "    note: it lost more than it should\n")
+    assert late(tmp_path) == []
+
+
+@pytest.mark.parametrize("stated_first", [True, False])
+def test_what_a_sweeps_file_stated_must_precede_the_run(
+    tmp_path: Path, commit: Commit, stated_first: bool
+) -> None:
+    first, second = commit("one"), commit("two")
+    stated, ran = (first, second) if stated_first else (second, first)
+    run_at(tmp_path, ran)
+    write_claims(tmp_path, TRAINING + f'    written: "{stated}"\n')
+    assert [("no ancestor" in one) for one in late(tmp_path)] == ([] if stated_first else [True])
+
+
+def test_what_was_written_after_says_so_itself(tmp_path: Path, commit: Commit) -> None:
+    run_at(tmp_path, commit("code"))
+    write_claims(tmp_path, TRAINING + "    written: after\n")
+    assert late(tmp_path) == []
+
+
+def test_commits_that_a_clone_lacks_are_named_and_nothing_is_said_of_them(
+    tmp_path: Path, commit: Commit
+) -> None:
+    commit("code")
+    run_at(tmp_path, "0123456789" * 4)
+    write_claims(tmp_path, TRAINING)
+    history = History(tmp_path)
+    assert history.late(load_claims(tmp_path)) == []
+    assert history.beyond(load_claims(tmp_path)) == ["01234567"]
+
+
+def test_outside_of_git_nothing_is_known(tmp_path: Path) -> None:
+    write_claims(tmp_path, TRAINING)
+    assert not History(tmp_path).known

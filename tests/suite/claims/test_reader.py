@@ -1,0 +1,110 @@
+"""Claim files: what they hold, and errors that name file and line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from suite.claims.claim import ClaimError
+from suite.claims.reader import load_claims, read_text
+from suite.runs.yaml_lines import YamlError
+from tests.suite.claims.claim_files import EXACT, HEAD, TRAINING, write_claims
+
+FILE = "a-paper.yaml"
+
+
+def test_a_claim_as_read(tmp_path: Path) -> None:
+    write_claims(tmp_path, TRAINING, EXACT)
+    training, exact = load_claims(tmp_path)
+    assert (training.id, training.kind, training.source, training.planned) == (
+        "made-up-loses",
+        "training",
+        "claims/made-up",
+        6,
+    )
+    assert (training.said_by, training.own) == ("the paper, table 1", True)
+    (part,) = training.parts
+    assert (part.what, part.bar, part.level) == ("method less base: accuracy", "< -1 points", 0.95)
+    assert exact.options == {"algorithm": "signsgd", "n": 2}
+    assert exact.command == "bandwise claims made-up-bits --check"
+
+
+@pytest.mark.parametrize("label", ["derived", "third-party", "memory"])
+def test_what_others_say_is_not_the_papers(label: str) -> None:
+    (claim,) = read_text(HEAD + EXACT.replace("label: abstract", f"label: {label}"), FILE)
+    assert not claim.own
+    assert not claim.said_by.startswith("the paper")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error"),
+    [
+        ("label: paper", "label: hearsay", r"a-paper.yaml:8: key 'claims\[0\].label': 'hearsay' is none of"),
+        ("label: paper", "lable: paper", r"key 'claims\[0\].label' is missing"),
+        ("n: 6", "n: six", r"a-paper.yaml:11: key 'claims\[0\].n' must be a whole number, not 'six'"),
+        ("is: below", "is: equals", r"a-paper.yaml:14: .*an interval lies above, below, within a threshold"),
+        ("place: table 1\n    ", "", "where do the authors say it"),
+        ("against: base, ", "", r"'claims\[0\].parts\[0\].against' is missing"),
+        ("kind: training", "kind: rumour", "'rumour' is none of exact, training, speed"),
+        ("id: made-up-loses", "id: Made_Up", "lower-case words"),
+        ("scale: made up", "note: none", "needs scale and n"),
+        (
+            "n: 6",
+            "n: 6\n    writen: abc",
+            r"a-paper.yaml:12: unknown key 'claims\[0\].writen'; did you mean 'written'",
+        ),
+        ("n: 6", "n: 6\n    written: yesterday", "a commit in quotes, or the word after"),
+        ("n: 6", "n: 6\n    counts_as: {reproduced: partly}", "say why"),
+        ("threshold: -1", "threshold: -1, level: 2", "lies in"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(old: str, new: str, error: str) -> None:
+    assert old in TRAINING
+    with pytest.raises(YamlError, match=error):
+        read_text(HEAD + TRAINING.replace(old, new), FILE)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error"),
+    [
+        ("bits-per-parameter", "bits-per-parametre", "did you mean 'bits-per-parameter'"),
+        ("n: 2", "workers: 2", "a-paper.yaml:11: .*takes no such option"),
+        (", n: 2", "", "check bits-per-parameter needs n"),
+        ("threshold: 1", "threshold: [1, one]", "a list of numbers"),
+    ],
+)
+def test_checks_and_their_options_are_known(old: str, new: str, error: str) -> None:
+    assert old in EXACT
+    with pytest.raises(YamlError, match=error):
+        read_text(HEAD + EXACT.replace(old, new), FILE)
+
+
+def test_ids_are_unique_over_files(tmp_path: Path) -> None:
+    write_claims(tmp_path, EXACT)
+    (tmp_path / "claims" / "other.yaml").write_text(HEAD + EXACT)
+    with pytest.raises(ClaimError, match=r"stands in a-paper.yaml:5 and other.yaml:5"):
+        load_claims(tmp_path)
+
+
+def test_a_folder_without_claims_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ClaimError, match="no claim file in"):
+        load_claims(tmp_path)
+
+
+def test_a_file_runs_nothing() -> None:
+    """Tags that make YAML construct objects are read as words or refused, never carried out."""
+    hostile = HEAD + EXACT.replace("A bit each way.", "!!python/object/apply:os.system ['exit 1']")
+    with pytest.raises(YamlError, match="must be a word"):
+        read_text(hostile, FILE)
+
+
+def test_the_hash_is_of_what_decides() -> None:
+    def text_hash(text: str) -> str:
+        (claim,) = read_text(HEAD + text, FILE)
+        return claim.text_hash
+
+    assert text_hash(TRAINING) == text_hash(TRAINING + "    note: seen later\n")
+    assert text_hash(TRAINING) == text_hash(TRAINING + '    written: "abcdef0"\n')
+    assert text_hash(TRAINING) != text_hash(TRAINING.replace("threshold: -1", "threshold: -1.5"))
+    assert text_hash(TRAINING) != text_hash(TRAINING.replace("arm: method", "arm: other"))

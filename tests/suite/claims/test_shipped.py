@@ -1,0 +1,109 @@
+"""The claims that ship: all can be judged, the record says what they say, and sweeps and claims name each other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from suite.analysis.tables import number
+from suite.claims.claim import JUDGED, Claim
+from suite.claims.history import History
+from suite.claims.reader import load_claims
+from suite.claims.record import claim_row, differences, judge_all, part_rows, recorded
+from suite.claims.verdict import Judgement
+from suite.runs.sweep import load_sweep, sweep_names, sweeps_folder
+from suite.timing.session_files import session_names
+
+RESULTS = Path(__file__).resolve().parents[3] / "results"
+SEEDS = {"2411.16462", "2305.18627", "2008.11343", "2310.14423"}
+
+
+@pytest.fixture(scope="module")
+def claims() -> list[Claim]:
+    return load_claims(RESULTS)
+
+
+@pytest.fixture(scope="module")
+def judged(claims: list[Claim]) -> list[Judgement]:
+    return judge_all(RESULTS, claims)
+
+
+def test_the_record_is_what_judging_gives(judged: list[Judgement]) -> None:
+    assert differences(judged, recorded(RESULTS)[0], whole=True) == []
+
+
+def test_numbers_on_record_are_those_that_judging_gives(judged: list[Judgement]) -> None:
+    _, parts = recorded(RESULTS)
+    on_record = {(row["claim"], row["role"], row["part"]): row for row in parts}
+    rows = [row for one in judged for row in part_rows(one)]
+    assert len(rows) == len(on_record)
+    for row in rows:
+        known = on_record[row["claim"], row["role"], row["part"]]
+        for name in ("effect", "low", "high"):
+            assert (known[name] is None) == (row[name] is None)
+            if (
+                row[name] is not None
+            ):  # below 1e-12 it is how one machine rounds, and stands in the table as 0
+                same = pytest.approx(number(row, name), rel=1e-6, abs=1e-6)
+                assert number(known, name) == same, row["what"]
+
+
+def test_no_part_asks_for_what_its_check_does_not_answer(judged: list[Judgement]) -> None:
+    idle = [one.claim.id for one in judged if one.word == "not run" and one.claim.kind in JUDGED]
+    assert idle == []
+
+
+def test_trainings_and_speeds_say_at_what_scale(judged: list[Judgement]) -> None:
+    for one in judged:
+        if one.claim.kind in ("training", "speed"):
+            assert str(claim_row(one)["scale"]).startswith("at our scale: ")
+
+
+def test_what_was_recalled_or_reported_by_others_is_never_the_papers(judged: list[Judgement]) -> None:
+    others = [one for one in judged if one.claim.label in ("memory", "third-party", "derived")]
+    assert len(others) > 10
+    for one in others:
+        row = claim_row(one)
+        assert row["own"] is False
+        assert not str(row["said_by"]).startswith(("the paper", "the authors"))
+
+
+def test_the_four_seeds_have_headlines(claims: list[Claim]) -> None:
+    assert {claim.paper.arxiv for claim in claims if claim.own} >= SEEDS
+
+
+def test_sources_exist_and_sweeps_of_claims_serve_one(claims: list[Claim]) -> None:
+    studies = {
+        part.study or claim.source for claim in claims if claim.kind == "training" for part in claim.parts
+    }
+    assert studies <= set(sweep_names())
+    assert {claim.source for claim in claims if claim.kind == "speed"} <= set(session_names())
+    assert {name for name in sweep_names() if name.startswith("claims/")} == studies
+
+
+def test_arms_of_claims_are_arms_of_their_sweeps(claims: list[Claim]) -> None:
+    for claim in claims:
+        for part in (*claim.parts, *claim.premises) if claim.kind == "training" else ():
+            assert {part.arm, part.against} <= set(load_sweep(part.study or claim.source).arms)
+
+
+def test_what_sweeps_say_they_serve_are_claims(claims: list[Claim]) -> None:
+    ids = {claim.id for claim in claims}
+    for path in (sweeps_folder() / "claims").glob("*.yaml"):
+        if path.name.endswith("-lr.yaml"):
+            continue
+        comment = " ".join(line for line in path.read_text().splitlines() if line.startswith("#"))
+        head = re.search(r"Serves the claims? (.*?)\(results/claims", comment)
+        assert head, f"{path.name}: say which claims it serves"
+        named = re.findall(r"[a-z0-9]+(?:-[a-z0-9]+)+", head[1])
+        assert named
+        assert set(named) <= ids, f"{path.name}: {set(named) - ids}"
+
+
+def test_claims_precede_their_runs(claims: list[Claim]) -> None:
+    history = History(RESULTS)
+    if not history.known:
+        pytest.skip("the results do not lie in a git checkout")
+    assert history.late(claims) == []

@@ -1,0 +1,141 @@
+"""From intervals and numbers to words: each word can be had, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from suite.claims.claim import Claim, Paper, Part
+from suite.claims.verdict import Found, Judged, combine, of_claim, of_found, of_interval, of_number
+
+PAPER = Paper("A paper", "", "2401.00001", "a-paper.yaml")
+
+
+def part(side: str, threshold: Any, **more: Any) -> Part:
+    return Part("accuracy", side, threshold, 1, arm="method", against="base", **more)  # type: ignore[arg-type]
+
+
+def claim(**more: Any) -> Claim:
+    return Claim("c", PAPER, "s", "p", "paper", "training", 1, "0", **more)
+
+
+@pytest.mark.parametrize(
+    ("side", "low", "high", "word"),
+    [
+        ("above", 1.1, 2.0, "reproduced"),
+        ("above", 0.0, 0.9, "contradicted"),
+        ("above", 0.9, 1.1, "undecided"),
+        ("above", 1.0, 1.1, "undecided"),
+        ("below", 0.0, 0.9, "reproduced"),
+        ("below", 1.1, 2.0, "contradicted"),
+        ("below", 0.0, 1.0, "undecided"),
+        ("within", -0.9, 0.9, "reproduced"),
+        ("within", 1.1, 2.0, "contradicted"),
+        ("within", -2.0, -1.1, "contradicted"),
+        ("within", 0.5, 1.5, "undecided"),
+    ],
+)
+def test_words_of_intervals(side: Any, low: float, high: float, word: str) -> None:
+    assert of_interval(side, 1.0, low, high) == word
+
+
+@pytest.mark.parametrize(
+    ("side", "value", "holds"),
+    [
+        ("equals", 9.0, True), ("equals", 9.4, True), ("equals", 9.6, False), ("at-least", 9.0, True), ("at-least", 8.9, False),
+        ("at-most", 9.0, True), ("at-most", 9.1, False), ("above", 9.0, False), ("below", 9.0, False), ("within", -9.0, True),
+        ("within", -9.1, False),
+    ],
+)  # fmt: skip
+def test_words_of_numbers(side: str, value: float, holds: bool) -> None:
+    assert of_number(part(side, 9.0, tolerance=0.5), value).word == (
+        "reproduced" if holds else "contradicted"
+    )
+
+
+def test_a_column_of_printed_values_holds_as_a_whole() -> None:
+    printed = part("equals", (1.0, 10.0), tolerance=1.2, rounding=0.05)
+    good, bad = of_number(printed, (1.25, 9.0)), of_number(printed, (1.3, 9.0))
+    assert good.word == "reproduced"
+    assert good.found.effect == pytest.approx(1.25 / 1.05)
+    assert (bad.word, bad.reason) == ("contradicted", "1 of 2 values are off by more")
+    assert of_number(printed, (1.0,)).word == "undecided"
+
+
+def test_undecided_says_what_could_be_seen() -> None:
+    judged = of_found(part("above", 0.0, unit="points"), Found(0.1, -0.4, 0.6, 6))
+    assert (judged.word, judged.reason) == ("undecided", "an effect of 0.5 points could be seen")
+
+
+@pytest.mark.parametrize(
+    ("side", "higher_is_better", "low", "word"),
+    [
+        ("above", True, None, "contradicted"),
+        ("above", True, 5.0, "contradicted"),  # the seeds that are left may look as they like
+        ("below", True, None, "reproduced"),
+        ("below", True, -5.0, "reproduced"),
+        ("below", False, None, "contradicted"),
+        ("above", False, None, "reproduced"),
+        ("within", True, None, "contradicted"),
+    ],
+)
+def test_a_diverged_seed_is_a_loss_without_bound(
+    side: str, higher_is_better: bool, low: float | None, word: str
+) -> None:
+    found = Found(low, low, None if low is None else low + 1, 6, lost=2)
+    assert of_found(part(side, 0.0), found, higher_is_better=higher_is_better).word == word
+
+
+def test_no_worse_needs_a_study_that_can_tell() -> None:
+    good, bad = (
+        Found(0.0, -0.1, 0.1, 6, blind="no control ran"),
+        Found(-2.0, -2.1, -1.9, 6, blind="no control ran"),
+    )
+    assert of_found(part("above", -0.5), good).word == "reproduced"
+    judged = of_found(part("above", -0.5, equality=True), good)
+    assert (judged.word, judged.reason) == ("undecided", "not sensitive: no control ran")
+    assert of_found(part("above", -0.5, equality=True), bad).word == "contradicted"
+
+
+@pytest.mark.parametrize(
+    ("words", "every", "one"),
+    [
+        ("r r", "reproduced", "reproduced"),
+        ("c c", "contradicted", "contradicted"),
+        ("u u", "undecided", "undecided"),
+        ("r c", "partly", "reproduced"),
+        ("r u", "partly", "reproduced"),
+        ("c u", "contradicted", "undecided"),
+        ("r n", "not run", "reproduced"),
+    ],
+)
+def test_several_parts_make_one_word(words: str, every: str, one: str) -> None:
+    names: Any = {"r": "reproduced", "c": "contradicted", "u": "undecided", "n": "not run"}
+    assert combine([names[word] for word in words.split()]) == every
+    assert combine([names[word] for word in words.split()], "any") == one
+
+
+def test_a_premise_that_does_not_hold_leaves_a_claim_undecided() -> None:
+    one = part("above", 0.0)
+    good, bad = Judged(one, Found(), "reproduced"), Judged(one, Found(), "undecided")
+    assert of_claim(claim(parts=(one,)), [good], [good]).word == "reproduced"
+    judged = of_claim(claim(parts=(one,)), [good], [bad])
+    assert judged.word == "undecided"
+    assert "premise does not hold: method less base" in judged.why
+
+
+def test_what_a_verdict_counts_as() -> None:
+    one = part("above", 0.0)
+    held_back = claim(parts=(one,), counts_as={"reproduced": "partly"}, because="it was close")
+    judged = of_claim(held_back, [Judged(one, Found(), "reproduced")])
+    assert (judged.word, judged.why) == (
+        "partly",
+        "reproduced by the numbers; counts as partly: it was close",
+    )
+    assert of_claim(held_back, [Judged(one, Found(), "contradicted")]).word == "contradicted"
+
+
+def test_what_nobody_judges_says_why() -> None:
+    idle = Claim("c", PAPER, "s", "p", "paper", "not-comparable", 1, "0", because="other machines")
+    assert (of_claim(idle, []).word, of_claim(idle, []).why) == ("not comparable", "other machines")
