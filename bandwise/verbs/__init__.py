@@ -18,6 +18,7 @@ from bandwise.verbs import (
     plan,
     rates,
     report,
+    reproduce,
     retry,
     run,
     schedule,
@@ -45,5 +46,6 @@ VERBS = (
     costs,
     advise,
     claims,
+    reproduce,
     report,
 )
