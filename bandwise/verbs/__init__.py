@@ -11,6 +11,7 @@ from bandwise.verbs import (
     cancel,
     claims,
     cluster,
+    compare,
     costs,
     doctor,
     info,
@@ -46,6 +47,7 @@ VERBS = (
     costs,
     advise,
     claims,
-    reproduce,
     report,
+    reproduce,
+    compare,
 )
