@@ -17,6 +17,7 @@ from bandwise.verbs import (
     info,
     list_,
     plan,
+    publish,
     rates,
     report,
     reproduce,
@@ -48,6 +49,7 @@ VERBS = (
     advise,
     claims,
     report,
+    publish,
     reproduce,
     compare,
 )

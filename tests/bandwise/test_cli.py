@@ -160,6 +160,9 @@ def test_every_verb_has_json_and_a_description(capsys: pytest.CaptureFixture[str
         "advise",
         "claims",
         "report",
+        "publish",
+        "reproduce",
+        "compare",
     ]
     for verb in VERBS:
         with pytest.raises(SystemExit):
