@@ -132,7 +132,7 @@ def test_help_is_fast_and_shows_every_verb() -> None:
     )
     assert done.returncode == 0
     for verb in VERBS:
-        assert f"  {verb.NAME} " in done.stdout
+        assert f"    {verb.NAME} " in done.stdout.replace("\n", " \n")  # the longest has its line to itself
     assert time.process_time() - started < 1
     code = "import time; t = time.process_time(); import bandwise.cli; bandwise.cli.parser(); print(time.process_time() - t)"
     assert min(float(python(code).stdout) for _ in range(3)) < 0.2, (
