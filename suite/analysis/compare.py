@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, Literal
 
 from scipy import stats
 
-from suite.analysis.sides import SessionSide, Side, StudySide
+from suite.analysis.sides import SessionSide, Side, SideError, StudySide, read_side
 from suite.analysis.statistics import (
     MAXIMUM_EXACT,
     MINIMUM_FOR_INTERVAL,
@@ -156,6 +157,20 @@ def compare(a: Side, b: Side, sweep: str | None = None) -> Comparison:
         tuple(_told(pairs, HARDWARE)),
         tuple(_told(pairs, ENVIRONMENT)),
     )
+
+
+def again_held(then: Path, now: Path, session: str) -> Comparison:
+    """A session in two results folders: what is on record, and the same held again. Raises `SideError`."""
+    a, b = (_session_alone(read_side(str(root), root), session) for root in (then, now))
+    return compare(a, b)
+
+
+def _session_alone(side: Side, session: str) -> Side:
+    if session not in side.sessions:
+        raise SideError(
+            f"{side.label} has no tables of session {session}: `bandwise session {session}` holds it"
+        )
+    return Side(side.label, {}, {session: side.sessions[session]})
 
 
 def judged(arms: list[ArmChange]) -> list[ArmChange]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import types
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from suite.runs.plan import make_plan
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store, dump
 from suite.runs.sweep import load_sweep
+from suite.timing.session import Session
+from tests.suite.analysis import made_up_session
 from tests.suite.runs.project import one_spec, write_sweep
 
 FAMILIES = {
@@ -196,3 +199,34 @@ def test_by_the_code_of_another_commit(store: Store, tmp_path: Path) -> None:
         worktree.run_at("0123abc", one_spec(), store.root, repository)
     listed = subprocess.run([*git, "worktree", "list"], capture_output=True, text=True, check=True).stdout
     assert len(listed.splitlines()) == 1
+
+
+def test_a_session_held_again_is_judged_by_its_intervals(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster is left out: each session leaves a made-up record, the second one of links on which methods are faster."""
+    root, again = tmp_path / "results", tmp_path / "results" / "reproduced"
+    path = made_up_session.write_sweep(tmp_path)
+    record = made_up_session.record(path)
+    sweep = load_sweep(str(path))
+    monkeypatch.setattr("suite.analysis.session_tables.load_sweep", lambda name: sweep)
+    spec = types.SimpleNamespace(name=record["name"])
+    monkeypatch.setattr("suite.timing.session_files.load_session", lambda name: spec)
+
+    def hold(session: Session) -> dict[str, Any]:
+        made_up_session.saved(again, record)
+        return record
+
+    monkeypatch.setattr(Session, "__init__", lambda self, *_: None)
+    monkeypatch.setattr(Session, "hold", hold)
+    assert main(["reproduce", "--session", record["name"]]) == 2  # nothing is on record yet
+    assert "has no tables" in capsys.readouterr().err
+    made_up_session.saved(root, record)
+    assert main(["reproduce", "--session", record["name"], "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["speeds"]
+    assert {change["word"] for change in found["speeds"]} == {"no change"}
+    arms = again / "tables" / "v1" / f"session-{record['name']}-arms.csv"
+    assert arms.is_file()
+    assert main(["reproduce", "--session", "x", "--at", "HEAD"]) == 2
+    assert main(["reproduce"]) == 2
