@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -14,14 +15,17 @@ from suite.runs.store import write_atomic
 
 CSS: Final = MappingProxyType(
     {
-        "better": "yes",
-        "faster": "yes",
         "worse": "no",
         "slower": "no",
+        "better": "yes",
+        "faster": "yes",
         "undecided": "maybe",
         "too few": "maybe",
+        "no change": "quiet",
+        "identical": "quiet",
     }
 )
+"""Word -> class, in the order in which lines stand: what calls for a look comes first."""
 ARM_COLUMNS: Final = (
     Column("arm", "arm"),
     Column(
@@ -63,12 +67,22 @@ def build_compare_page(found: Comparison, out: Path) -> Path:
 
 def render(found: Comparison) -> str:
     """The page's HTML."""
-    moved = tuple((_key(word), word) for word in CSS if any(change.word == word for change in found.arms))
+    order = list(CSS)
+    arms, speeds = (
+        sorted(changes, key=lambda change: order.index(change.word)) for changes in (found.arms, found.speeds)
+    )
     return template("compare_page.html.j2").render(
         found=found,
         headline=headline(found),
-        arms=View("arms", "Accuracy and bytes, arm by arm", ARM_COLUMNS, tuple(map(_arm, found.arms)), moved),
-        speeds=View("speeds", "Speedups", SPEED_COLUMNS, tuple(map(_speed, found.speeds))),
+        arms=View(
+            "arms",
+            "Accuracy and bytes, arm by arm",
+            ARM_COLUMNS,
+            tuple(map(_arm, arms)),
+            _words(arms),
+            "B is",
+        ),
+        speeds=View("speeds", "Speedups", SPEED_COLUMNS, tuple(map(_speed, speeds)), _words(speeds), "B is"),
         turned=[
             (f"{t.sweep}: {t.run[3]} on {t.run[0]}, {t.run[1]}, {t.run[2]} workers, seed {t.run[4]}", t)
             for t in found.turned
@@ -100,7 +114,7 @@ def _arm(change: ArmChange) -> Line:
     ends = (change.low, change.high)
     cells = {
         "arm": Cell(change.arm, change.arm, css="arm"),
-        "word": Cell(change.word, change.word, css=CSS.get(change.word, "quiet")),
+        "word": Cell(change.word, change.word, css=CSS[change.word]),
         "difference": Cell(
             write.signed(change.difference), change.difference, write.interval(*ends, sign=True), ends
         ),
@@ -114,7 +128,13 @@ def _arm(change: ArmChange) -> Line:
         "place": Cell(place, place),
         "sweep": Cell(change.sweep, change.sweep),
     }
-    return Line(cells, _key(change.word) if change.word in CSS else "")
+    return Line(cells, _key(change.word))
+
+
+def _words(changes: Sequence[ArmChange] | Sequence[SpeedChange]) -> tuple[tuple[str, str], ...]:
+    """What lines can be filtered by: key and word."""
+    present = {change.word for change in changes}
+    return tuple((_key(word), word) for word in CSS if word in present)
 
 
 def _key(word: str) -> str:
@@ -127,7 +147,7 @@ def _speed(change: SpeedChange) -> Line:
 
     cells = {
         "arm": Cell(change.arm, change.arm, css="arm"),
-        "word": Cell(change.word, change.word, css=CSS.get(change.word, "quiet")),
+        "word": Cell(change.word, change.word, css=CSS[change.word]),
         "ratio": factor(change.ratio, change.low, change.high),
         "a": factor(change.a, change.a_low, change.a_high),
         "b": factor(change.b, change.b_low, change.b_high),
@@ -135,4 +155,4 @@ def _speed(change: SpeedChange) -> Line:
         "sharding": Cell(change.sharding, change.sharding),
         "session": Cell(change.session, change.session),
     }
-    return Line(cells)
+    return Line(cells, _key(change.word))

@@ -120,6 +120,8 @@ def _session(args: argparse.Namespace, root: Path, again: Path) -> int:
         print(f"  {what}, {name}: {before} then, {after} now")
     names = ("link", "sharding", "arm", "a", "a_low", "a_high", "b", "b_low", "b_high", "ratio", "word")
     print(table([vars(change) for change in found.speeds], names))
+    if record["reason"]:
+        print(f"this time: {record['reason']}")
     print(f"{len(found.speeds)} speedups held again (a then, b now), {len(differing)} differ")
     return DIFFERS if differing or not found.speeds else 0
 
