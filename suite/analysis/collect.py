@@ -9,7 +9,6 @@ what a table cannot hold.
 from __future__ import annotations
 
 import datetime
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from suite.analysis.summary import sensitivity_rows, summary_rows
 from suite.analysis.tables import Row, table_path, write_table
 from suite.runs.canonical import canonical_json
 from suite.runs.status import LIVE, Status
-from suite.runs.store import Store, StoreError, dump, write_atomic
+from suite.runs.store import Store, dump, write_atomic
 
 FACTS_SCHEMA = 1
 SYNCHRONISING = ("average", "sync")
@@ -64,15 +63,16 @@ def _stale(result: Mapping[str, Any], arm: Arm) -> bool:
 
 def _run_row(store: Store, study: Study, entry: Entry) -> Row:
     spec, arm = entry.spec, study.by_name[entry.arm]
-    status = store.status(spec.run_id)
-    result = store.result(spec.run_id) or {}
-    done = status.state == "done"
+    status, found = store.standing(spec.run_id)
+    result = found or {}
+    metric = study.yardsticks[entry.workload].metric
     final = result.get("final") or {}
-    value = final.get(study.yardsticks[entry.workload].metric)
-    if done and value is None:
-        raise StoreError(
-            f"run {spec.run_id} is done but has no final value; delete its folder and run the sweep again"
+    if status.state == "done" and metric not in final:
+        status = Status(
+            "invalid", f"result.json is refused (final lacks the metric {metric} of its workload)"
         )
+    done = status.state == "done"
+    value = final.get(metric)
     steps = int(result.get("steps") or 0)
     kinds = result.get("steps_by_kind") or {}
     provenance = result.get("provenance") or {}
@@ -93,7 +93,7 @@ def _run_row(store: Store, study: Study, entry: Entry) -> Row:
         "lr_peak": spec.lr.peak,
         "status": status.state,
         "reason": _reason(status),
-        "metric": study.yardsticks[entry.workload].metric,
+        "metric": metric,
         "value": value if done else None,
         "nll": final.get("nll") if done else None,
         "payload_bytes_per_step": _per_step(result, "payload_per_rank_mean", steps),
@@ -107,11 +107,8 @@ def _run_row(store: Store, study: Study, entry: Entry) -> Row:
 
 
 def _finished_at(store: Store, run_id: str) -> float | None:
-    try:
-        noted = json.loads((store.folder(run_id) / "status.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    return float(noted["updated_s"])
+    note = store.note(run_id)
+    return None if note is None else note.updated_s
 
 
 def _day(moment_s: float | None) -> str | None:
@@ -176,7 +173,8 @@ def collect(results_root: Path | str, study: Study, tuning: Iterable[Row] = ()) 
     """Read every planned run of the study and derive its tables; `tuning` rows come from the tuning sweep, if
     any.
 
-    Raises StoreError for a damaged run folder and StudyError for runs that cannot be compared.
+    A run whose files are damaged is a row with the status *invalid* and why. Raises StoreError where the disk cannot be
+    read, and StudyError for runs that cannot be compared.
     """
     store = Store(results_root)
     runs = [_run_row(store, study, entry) for entry in study.entries]
