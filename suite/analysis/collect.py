@@ -18,7 +18,7 @@ from typing import Any
 from suite.analysis.columns import RUNS, SENSITIVITY, SUMMARY, TUNING
 from suite.analysis.study import Arm, Entry, Study
 from suite.analysis.summary import sensitivity_rows, summary_rows
-from suite.analysis.tables import Row, table_path, write_table
+from suite.analysis.tables import Row, table_path, to_csv
 from suite.runs.canonical import canonical_json
 from suite.runs.status import LIVE, Status
 from suite.runs.store import Store, dump, write_atomic
@@ -189,18 +189,22 @@ def collect(results_root: Path | str, study: Study, tuning: Iterable[Row] = ()) 
     )
 
 
-def write(results_root: Path | str, collected: Collected) -> list[Path]:
-    """Write the tables and the facts; returns the files. The same collection gives the same bytes."""
+def documents(results_root: Path | str, collected: Collected) -> dict[Path, str]:
+    """The files of the tables and of the facts, with their text. The same collection gives the same bytes."""
     root = Path(results_root)
-    written = [
-        write_table(table_path(root, table, collected.sweep), table, rows)
-        for table, rows in (
-            (RUNS, collected.runs),
-            (SUMMARY, collected.summary),
-            (SENSITIVITY, collected.sensitivity),
-            (TUNING, collected.tuning),
-        )
-    ]
-    facts = facts_path(root, collected.sweep)
-    write_atomic(facts, dump(collected.facts, indent=1) + "\n")
-    return [*written, facts]
+    tables = (
+        (RUNS, collected.runs),
+        (SUMMARY, collected.summary),
+        (SENSITIVITY, collected.sensitivity),
+        (TUNING, collected.tuning),
+    )
+    found = {table_path(root, table, collected.sweep): to_csv(table, rows) for table, rows in tables}
+    return {**found, facts_path(root, collected.sweep): dump(collected.facts, indent=1) + "\n"}
+
+
+def write(results_root: Path | str, collected: Collected) -> list[Path]:
+    """Write the tables and the facts; returns the files."""
+    made = documents(results_root, collected)
+    for path, text in made.items():
+        write_atomic(path, text)
+    return list(made)
