@@ -84,7 +84,7 @@ DAMAGES: dict[str, tuple[Callable[[Path, dict[str, Any]], None], str]] = {
     "deep": (_text(lambda text: text[:-1] + ', "x": ' + "[" * 40 + "]" * 40 + "}"), "more than 24 deep"),
     "deeper": (_text(lambda text: "[" * 100_000), "more than 24 deep"),
     "twice": (_text(lambda text: '{"status": "oom", ' + text[1:]), "the key 'status' stands in it twice"),
-    "Latin-1": (_text(lambda text: text.replace("Some", "S\xf6me").encode("latin-1")), "is not UTF-8"),
+    "Latin-1": (_text(lambda text: text.replace('"cpu": "', '"cpu": "\xf6').encode("latin-1")), "is not UTF-8"),
     "half a character": (_changed(provenance__cpu="\ud800"), "half of a character"),
     "endless reason": (_changed(status="error", reason="x" * 100_000), "has 100000 characters"),
     "no reason": (_changed(status="error"), "reason"),
