@@ -26,6 +26,7 @@ from suite.analysis.study import Entry, Study
 from suite.analysis.tables import Row
 from suite.runs.status import CIRCUMSTANCE, LIVE
 from suite.runs.store import Store
+from suite.timing import store as sessions
 
 ERROR: Final = "error"
 WARNING: Final = "warning"
@@ -84,9 +85,9 @@ def check_study(root: Path, study: Study, collected: Collected | None = None) ->
 
 
 def check_store(root: Path) -> list[Finding]:
-    """What is damaged among all runs of a results folder, whatever sweep they are of."""
+    """What is damaged among all runs and sessions of a results folder, whatever sweep they are of."""
     store = Store(root)
-    refused = [*store.refused(), *filter(None, map(store.refusal, store.run_ids()))]
+    refused = [*store.refused(), *filter(None, map(store.refusal, store.run_ids())), *sessions.refused(root)]
     return [
         Finding("readable", ERROR, str(error.path.parent.name), error.reason, error.fix) for error in refused
     ]

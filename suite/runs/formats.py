@@ -1,4 +1,4 @@
-"""What stands in a run's `result.json` and `status.json`, key by key; `schemas` publishes it.
+"""What stands in a run's `result.json` and `status.json`, key by key; `suite.analysis.schemas` publishes it.
 
 Version 2 of a result added `directions`, and `lost_s` for good; `migrations` reads the older one.
 """

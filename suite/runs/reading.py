@@ -34,10 +34,13 @@ class RefusedError(StoreError):
         self.path, self.reason, self.fix = path, f"{path.name} {reason}", fix
 
 
-def read(path: Path, limit_bytes: int = LIMIT_BYTES) -> str | None:
-    """The text of a file, or None where there is none. Raises `RefusedError`; `StoreError` when it cannot be read."""
+def read(path: Path, limit_bytes: int = LIMIT_BYTES, fix: str = MOVE_AWAY) -> str | None:
+    """The text of a file, or None where there is none. Raises `RefusedError`; `StoreError` when it cannot be read.
+
+    fix: what to do about one that is refused.
+    """
     try:
-        content = _content(path, limit_bytes)
+        content = _content(path, limit_bytes, fix)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -47,24 +50,24 @@ def read(path: Path, limit_bytes: int = LIMIT_BYTES) -> str | None:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise RefusedError(path, f"is damaged (byte {error.start} is not UTF-8)") from None
+        raise RefusedError(path, f"is damaged (byte {error.start} is not UTF-8)", fix) from None
 
 
-def parsed(text: str, path: Path) -> Any:
+def parsed(text: str, path: Path, fix: str = MOVE_AWAY) -> Any:
     """The JSON value in `text`, read from `path`. Raises `RefusedError` for one that is damaged or ambiguous."""
     try:
         value = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
         _plausible(value, "\\u" in text)
     except json.JSONDecodeError as error:
-        raise RefusedError(path, f"is damaged ({error})") from None
+        raise RefusedError(path, f"is damaged ({error})", fix) from None
     except RecursionError:
-        raise RefusedError(path, f"is nested more than {MAX_DEPTH} deep") from None
+        raise RefusedError(path, f"is nested more than {MAX_DEPTH} deep", fix) from None
     except ValueError as error:
-        raise RefusedError(path, f"is refused ({error})") from None
+        raise RefusedError(path, f"is refused ({error})", fix) from None
     return value
 
 
-def _content(path: Path, limit_bytes: int) -> bytes:
+def _content(path: Path, limit_bytes: int, fix: str) -> bytes:
     if path.is_symlink():
         raise RefusedError(path, "is a symbolic link", "put the file itself in its place")
     descriptor = os.open(
@@ -73,9 +76,11 @@ def _content(path: Path, limit_bytes: int) -> bytes:
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise RefusedError(path, "is no regular file")
+            raise RefusedError(path, "is no regular file", fix)
         if found.st_size > limit_bytes:
-            raise RefusedError(path, f"has {found.st_size} bytes, more than the {limit_bytes} that are read")
+            raise RefusedError(
+                path, f"has {found.st_size} bytes, more than the {limit_bytes} that are read", fix
+            )
         with open(descriptor, "rb", closefd=False) as file:
             return file.read(limit_bytes)
     finally:

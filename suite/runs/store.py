@@ -217,11 +217,11 @@ class Store:
 
     def _result(self, run_id: str) -> dict[str, Any] | None:
         path = self.folder(run_id) / "result.json"
-        text = read(path)
+        text = read(path, fix=AGAIN)
         if text is None:
             return None
         try:
-            result = upgraded(parsed(text, path))
+            result = upgraded(parsed(text, path, AGAIN))
         except NewerError as error:
             raise NewerResultError(
                 path, str(error), "update this checkout, or name other --results"
@@ -234,10 +234,10 @@ class Store:
 
     def _note(self, run_id: str) -> Note | None:
         path = self.folder(run_id) / "status.json"
-        text = read(path)
+        text = read(path, fix=AGAIN)
         if text is None:
             return None
-        found = parsed(text, path)
+        found = parsed(text, path, AGAIN)
         if problem := next(problems(found, STATUS), None):
             raise RefusedError(path, f"is refused ({problem})", AGAIN)
         return Note.from_dict(found)
@@ -279,7 +279,7 @@ def load_spec(text: str, store: Store) -> RunSpec:
 
 def _spec(text: str, path: Path, run_id: str) -> RunSpec:
     """The spec in a run's folder. Raises `RefusedError`."""
-    found = parsed(text, path)
+    found = parsed(text, path, AGAIN)
     if problem := next(problems(found, SPEC), None):
         raise RefusedError(path, f"is refused ({problem})", AGAIN)
     try:

@@ -20,6 +20,19 @@ from suite.runs.store import Store, dump
 RING_BYTES = 2 * 3 / 4 * 4 * 301_066
 STEPS = 200
 SOURCE = "a1b2c3d4"
+PROVENANCE: dict[str, Any] = {
+    "commit": "0123456789abcdef0123456789abcdef01234567",
+    "dirty": False,
+    "environment_hash": "feedfacecafebeef",
+    "torch": "2.13.0",
+    "python": "3.11.2",
+    "system": "Linux x86_64",
+    "cpu": "Some Processor",
+    "cores": 2,
+    "threads": 1,
+    "host_hash": "00000000000000aa",
+    "variables": {},
+}
 DIGITS = Yardstick("accuracy", "points", "higher", 0.4)
 
 
@@ -121,19 +134,7 @@ def result_of(made: Made, spec: RunSpec) -> dict[str, Any]:
         "sources": {"algorithm": SOURCE},
         "train_s": 1.0,
         "lost_s": 0.0,
-        "provenance": {
-            "commit": "0123456789abcdef0123456789abcdef01234567",
-            "dirty": False,
-            "environment_hash": "feedfacecafebeef",
-            "torch": "2.13.0",
-            "python": "3.11.2",
-            "system": "Linux x86_64",
-            "cpu": "Some Processor",
-            "cores": 2,
-            "threads": 1,
-            "host_hash": "00000000000000aa",
-            "variables": {},
-        },
+        "provenance": PROVENANCE,
     }
 
 

@@ -14,10 +14,10 @@ import jsonschema
 import pytest
 
 from bandwise.cli import main
+from suite.analysis.schemas import schemas
 from suite.runs.described import Each, Key, Listed, Record, problems
 from suite.runs.formats import RESULT, RESULT_VERSION, SPEC, STATUS, result_problems
 from suite.runs.migrations import STEPS, NewerError, VersionError, upgraded
-from suite.runs.schemas import schemas
 from suite.runs.store import Store
 from suite.workloads import get, names
 from tests.suite.runs.project import ended, one_spec
@@ -43,7 +43,7 @@ def frozen(name: str) -> dict[str, Any]:
 
 def test_the_published_schemas_are_those_of_the_code() -> None:
     there = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in PUBLISHED.iterdir()}
-    assert there == schemas(), "run `python -m suite.runs.schemas`"
+    assert there == schemas(), "run `python -m suite.analysis.schemas`"
     for schema in there.values():
         jsonschema.Draft202012Validator.check_schema(schema)
 

@@ -128,7 +128,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
     assert store.status(spec.run_id).state == "invalid"
     assert store.status(spec.run_id).reason.startswith("result.json is damaged (Expecting property name")
     assert re.search(
-        r"/result.json is damaged .*: move it away, and what made it makes it again",
+        r"/result.json is damaged .*: move it away; the next sweep trains the run again",
         str(store.refusal(spec.run_id)),
     )
     store.begin(spec)

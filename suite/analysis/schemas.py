@@ -1,6 +1,6 @@
-"""The published JSON Schemas of files, one a version, made from what `formats` says of their keys.
+"""The published JSON Schemas of files, one a version, made from what `runs.formats` and `timing.formats` say.
 
-python -m suite.runs.schemas      writes results/schema/, which tests hold equal to what stands here
+python -m suite.analysis.schemas      writes results/schema/, which tests hold equal to what stands here
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ from typing import Any, Final
 
 from suite.runs.described import json_schema
 from suite.runs.formats import RESULT, RESULT_VERSION, STATUS, STATUS_VERSION
-from suite.runs.store import dump, write_atomic
+from suite.runs.writing import dump, write_atomic
+from suite.timing.formats import SESSION
+from suite.timing.store import SCHEMA
 
 FILES: Final = (
     ("result", RESULT, RESULT_VERSION, "How a run ended, written last: result.json."),
+    ("session", SESSION, SCHEMA, "The record of a timing session: session.json."),
     ("status", STATUS, STATUS_VERSION, "How a run stands: status.json."),
 )
 
