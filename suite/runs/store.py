@@ -9,7 +9,8 @@
         lease-<k>.json while somebody works on it, see `lease`
 
 A file appears by rename after it has reached the disk, so a reader never sees half of one and a kill loses at most
-what was trained since the last checkpoint. Two trees merge by copying one over the other.
+what was trained since the last checkpoint. Nothing that is read is trusted (`reading`, `formats`): a run whose files are
+refused is `invalid`, with the reason. Two trees are united by `merge`.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,29 @@ def test_bad_specs_and_folders_are_named_and_passed_over(
 def test_a_run_id_never_leads_out_of_the_store(run_id: str, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is no run id"):
         Store(tmp_path).spec(run_id)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("lease-1.json", b"\xff"),
+        ("lease-1.json", b"5"),
+        ("lease-1.json", b"[" * 100_000),
+        ("lease-1.json", b'{"owner": ["x"], "machine": "here", "pid": "1"}'),
+        ("lease-x.json", b"{}"),
+        ("lease-99999999999999999999.json", b"{}"),
+    ],
+)
+def test_a_bad_lease_counts_until_it_is_stale(name: str, content: bytes, tmp_path: Path) -> None:
+    store, spec = Store(tmp_path), one_spec()
+    store.put_spec(spec)
+    path = store.folder(spec.run_id) / name
+    path.write_bytes(content)
+    with Custody(store, Owner.here()) as custody:
+        assert custody.take([spec]) == ([] if name == "lease-1.json" else [spec])
+    os.utime(path, (0, 0))
+    with Custody(store, Owner.here()) as custody:
+        assert custody.take([spec]) == [spec]
 
 
 def test_a_result_of_a_newer_version_is_never_replaced(tmp_path: Path) -> None:
