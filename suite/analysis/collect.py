@@ -25,6 +25,8 @@ from suite.runs.store import Store, dump, write_atomic
 
 FACTS_SCHEMA = 1
 SYNCHRONISING = ("average", "sync")
+Standing = tuple[Status, dict[str, Any] | None]
+"""How a run stands, and its result where there is one that can be used."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,9 @@ def _stale(result: Mapping[str, Any], arm: Arm) -> bool:
     return recorded is not None and arm.source_hash is not None and recorded != arm.source_hash
 
 
-def _run_row(store: Store, study: Study, entry: Entry) -> Row:
+def _run_row(standing: Standing, study: Study, entry: Entry) -> Row:
     spec, arm = entry.spec, study.by_name[entry.arm]
-    status, found = store.standing(spec.run_id)
+    status, found = standing
     result = found or {}
     metric = study.yardsticks[entry.workload].metric
     final = result.get("final") or {}
@@ -121,8 +123,8 @@ def _distinct(provenances: Iterable[Mapping[str, Any]], key: str) -> list[str]:
     return sorted({str(p[key]) for p in provenances if p.get(key) is not None})
 
 
-def _facts(store: Store, study: Study, runs: list[Row]) -> dict[str, Any]:
-    results = [store.result(entry.spec.run_id) for entry in study.entries]
+def _facts(store: Store, study: Study, runs: list[Row], standings: Mapping[str, Standing]) -> dict[str, Any]:
+    results = [standings[entry.spec.run_id][1] for entry in study.entries]
     provenances = [result.get("provenance") or {} for result in results if result]
     moments = sorted(m for e in study.entries if (m := _finished_at(store, e.spec.run_id)) is not None)
     budgets = {(e.workload, e.spec.sharding, e.spec.world_size): e.spec for e in study.entries}
@@ -177,7 +179,8 @@ def collect(results_root: Path | str, study: Study, tuning: Iterable[Row] = ()) 
     read, and StudyError for runs that cannot be compared.
     """
     store = Store(results_root)
-    runs = [_run_row(store, study, entry) for entry in study.entries]
+    standings = {entry.spec.run_id: store.standing(entry.spec.run_id) for entry in study.entries}
+    runs = [_run_row(standings[entry.spec.run_id], study, entry) for entry in study.entries]
     judged = sensitivity_rows(study, runs)
     return Collected(
         sweep=study.name,
@@ -185,7 +188,7 @@ def collect(results_root: Path | str, study: Study, tuning: Iterable[Row] = ()) 
         summary=summary_rows(study, runs, judged),
         sensitivity=judged,
         tuning=list(tuning),
-        facts=_facts(store, study, runs),
+        facts=_facts(store, study, runs, standings),
     )
 
 

@@ -118,12 +118,13 @@ def groups(record: Record) -> dict[str, tuple[str, ...]]:
 
 
 def _scalar_problems(value: Any, shape: Scalar, where: str) -> Iterator[str]:
-    fits = {
-        "text": isinstance(value, str),
-        "int": isinstance(value, int) and not isinstance(value, bool),
-        "number": isinstance(value, int | float) and not isinstance(value, bool),
-        "flag": isinstance(value, bool),
-    }[shape.kind]
+    if shape.kind == "text":
+        fits = isinstance(value, str)
+    elif shape.kind == "flag":
+        fits = isinstance(value, bool)
+    else:
+        number = int if shape.kind == "int" else (int, float)
+        fits = isinstance(value, number) and not isinstance(value, bool)
     if not fits:
         yield f"{where or 'it'} is {_short(value)}, not {_NAMES[shape.kind]}"
     elif shape.choices and value not in shape.choices:
