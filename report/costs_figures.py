@@ -132,7 +132,7 @@ def _family(label: str) -> str:
 def _rates(axes: Axes, rates_mbit: Sequence[float]) -> None:
     low, high = min(rates_mbit), max(rates_mbit)
     ticks = [10.0**k for k in range(8) if low <= 10.0**k * 1.001 and 10.0**k <= high * 1.001]
-    axes.set_xlim(low / 2.4, high * 1.1)
+    axes.set_xlim(low / 3.2, high * 1.1)
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: rate_words(1e6 * value)))
     axes.xaxis.set_minor_locator(NullLocator())

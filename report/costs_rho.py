@@ -1,4 +1,4 @@
-"""Picture: the settings of papers and of sessions on the axis of rho, a line for each who names some."""
+"""Picture: the settings of papers and of sessions on the axis of rho, a line a setting."""
 
 from __future__ import annotations
 
@@ -13,35 +13,28 @@ from report.theme import COLOURS
 from suite.costs.placed import Placed
 
 _WIDTH: Final = 7.2
-_LINE: Final = 0.42
+_LINE: Final = 0.2
 """Inches a line."""
 _ENDS: Final = (0.1, 40.0)
 
 
 def rho_axis(places: Sequence[Placed]) -> str:
-    """SVG. Where rho is a lower bound the mark points to the right."""
+    """SVG: a line a setting, the largest rho above. Where rho is a lower bound the mark points to the right."""
     with look():
-        names = list(dict.fromkeys(one.paper for one in places))
-        figure, (axes,) = new_figure(_WIDTH, 0.7 + _LINE * len(names))
+        figure, (axes,) = new_figure(_WIDTH, 0.7 + _LINE * len(places))
         axes.set_xscale("log")
         axes.axvline(1.0, color=COLOURS["muted"], linewidth=0.8)
-        for one in places:
-            height = len(names) - 1 - names.index(one.paper)
+        for height, one in enumerate(reversed(places)):
+            ink = COLOURS["quantiser" if one.session else "sign"]
             axes.plot(
-                one.rho,
-                height,
-                ">" if one.least else "o",
-                color=COLOURS["sign"],
-                markersize=5,
-                markeredgewidth=0,
+                one.rho, height, ">" if one.least else "o", color=ink, markersize=4.5, markeredgewidth=0
             )
-            axes.annotate(
-                one.setting, (one.rho, height), xytext=(0, 5), textcoords="offset points", ha="center", fontsize=5.5,
-                color=COLOURS["ink"],
-            )  # fmt: skip
         axes.set_xlim(*_ENDS)
-        axes.set_ylim(-0.5, len(names) - 0.3)
-        axes.set_yticks(range(len(names)), names[::-1])
+        axes.set_ylim(-0.7, len(places) - 0.3)
+        axes.set_yticks(
+            range(len(places)), [f"{one.paper}: {one.setting}" for one in reversed(places)], fontsize=6.5
+        )
+        axes.tick_params(axis="y", length=0)
         axes.xaxis.set_major_locator(FixedLocator([0.1, 0.3, 1, 3, 10, 30]))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_minor_locator(NullLocator())

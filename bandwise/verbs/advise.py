@@ -30,6 +30,7 @@ COLUMNS = (
     "speedup",
     "own_ms",
     "MB_sent",
+    "bucket_MB",
     "pays_below_vs_fp32",
     "pays_below_vs_bf16",
     "accuracy",
@@ -60,7 +61,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="MS",
         help="a step on a worker while the others compute too, nothing sent",
     )
-    parser.add_argument("--bucket-mb", type=float, default=4.0, metavar="MB", help="bucket size (default: 4)")
+    parser.add_argument(
+        "--bucket-mb",
+        type=float,
+        metavar="MB",
+        help="size of a method's buckets (default: the faster of 4 and 25)",
+    )
     parser.add_argument(
         "--cores",
         type=int,
@@ -85,7 +91,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Answer."""
     require_checkout(NAME)
-    from suite.costs.advice import Question, advise
+    from suite.costs.advice import SIZES, Question, advise
     from suite.costs.candidates import candidates
     from suite.costs.known import known
     from suite.links.link import parse_duration, parse_rate
@@ -112,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
         rate_bps=rate,
         compute_s=args.compute_ms / 1e3,
         delay_s=delay,
-        bucket_bytes=int(args.bucket_mb * 2**20),
+        bucket_sizes=SIZES if args.bucket_mb is None else (int(args.bucket_mb * 2**20),),
         cores=args.cores,
         node_size=args.node_size,
         node_rate_bps=math.inf if args.node_rate is None else parse_rate(args.node_rate),
@@ -156,6 +162,7 @@ def _show(args: argparse.Namespace, root: Any, question: Any, answers: Any, foun
             "speedup": _rounded(reference / one.step_s),
             "own_ms": _rounded(1e3 * (one.local_s - question.compute_s)),
             "MB_sent": _rounded(one.wire_bytes / 1e6),
+            "bucket_MB": _rounded(one.bucket_bytes / 2**20) if one.bucket_bytes else "-",
             "pays_below_vs_fp32": _rate(one.break_even.get("fp32")),
             "pays_below_vs_bf16": _rate(one.break_even.get("bf16")),
             "accuracy": one.refused or ("reference" if not one.algorithm else verdict(own)),

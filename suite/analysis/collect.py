@@ -9,7 +9,6 @@ what a table cannot hold.
 from __future__ import annotations
 
 import datetime
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,13 +18,15 @@ from typing import Any
 from suite.analysis.columns import RUNS, SENSITIVITY, SUMMARY, TUNING
 from suite.analysis.study import Arm, Entry, Study
 from suite.analysis.summary import sensitivity_rows, summary_rows
-from suite.analysis.tables import Row, table_path, write_table
+from suite.analysis.tables import Row, table_path, to_csv
 from suite.runs.canonical import canonical_json
 from suite.runs.status import LIVE, Status
-from suite.runs.store import Store, StoreError, dump, write_atomic
+from suite.runs.store import Store, dump, write_atomic
 
 FACTS_SCHEMA = 1
 SYNCHRONISING = ("average", "sync")
+Standing = tuple[Status, dict[str, Any] | None]
+"""How a run stands, and its result where there is one that can be used."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +63,18 @@ def _stale(result: Mapping[str, Any], arm: Arm) -> bool:
     return recorded is not None and arm.source_hash is not None and recorded != arm.source_hash
 
 
-def _run_row(store: Store, study: Study, entry: Entry) -> Row:
+def _run_row(standing: Standing, study: Study, entry: Entry) -> Row:
     spec, arm = entry.spec, study.by_name[entry.arm]
-    status = store.status(spec.run_id)
-    result = store.result(spec.run_id) or {}
-    done = status.state == "done"
+    status, found = standing
+    result = found or {}
+    metric = study.yardsticks[entry.workload].metric
     final = result.get("final") or {}
-    value = final.get(study.yardsticks[entry.workload].metric)
-    if done and value is None:
-        raise StoreError(
-            f"run {spec.run_id} is done but has no final value; delete its folder and run the sweep again"
+    if status.state == "done" and metric not in final:
+        status = Status(
+            "invalid", f"result.json is refused (final lacks the metric {metric} of its workload)"
         )
+    done = status.state == "done"
+    value = final.get(metric)
     steps = int(result.get("steps") or 0)
     kinds = result.get("steps_by_kind") or {}
     provenance = result.get("provenance") or {}
@@ -93,7 +95,7 @@ def _run_row(store: Store, study: Study, entry: Entry) -> Row:
         "lr_peak": spec.lr.peak,
         "status": status.state,
         "reason": _reason(status),
-        "metric": study.yardsticks[entry.workload].metric,
+        "metric": metric,
         "value": value if done else None,
         "nll": final.get("nll") if done else None,
         "payload_bytes_per_step": _per_step(result, "payload_per_rank_mean", steps),
@@ -107,11 +109,8 @@ def _run_row(store: Store, study: Study, entry: Entry) -> Row:
 
 
 def _finished_at(store: Store, run_id: str) -> float | None:
-    try:
-        noted = json.loads((store.folder(run_id) / "status.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    return float(noted["updated_s"])
+    note = store.note(run_id)
+    return None if note is None else note.updated_s
 
 
 def _day(moment_s: float | None) -> str | None:
@@ -124,8 +123,8 @@ def _distinct(provenances: Iterable[Mapping[str, Any]], key: str) -> list[str]:
     return sorted({str(p[key]) for p in provenances if p.get(key) is not None})
 
 
-def _facts(store: Store, study: Study, runs: list[Row]) -> dict[str, Any]:
-    results = [store.result(entry.spec.run_id) for entry in study.entries]
+def _facts(store: Store, study: Study, runs: list[Row], standings: Mapping[str, Standing]) -> dict[str, Any]:
+    results = [standings[entry.spec.run_id][1] for entry in study.entries]
     provenances = [result.get("provenance") or {} for result in results if result]
     moments = sorted(m for e in study.entries if (m := _finished_at(store, e.spec.run_id)) is not None)
     budgets = {(e.workload, e.spec.sharding, e.spec.world_size): e.spec for e in study.entries}
@@ -176,10 +175,12 @@ def collect(results_root: Path | str, study: Study, tuning: Iterable[Row] = ()) 
     """Read every planned run of the study and derive its tables; `tuning` rows come from the tuning sweep, if
     any.
 
-    Raises StoreError for a damaged run folder and StudyError for runs that cannot be compared.
+    A run whose files are damaged is a row with the status *invalid* and why. Raises StoreError where the disk cannot be
+    read, and StudyError for runs that cannot be compared.
     """
     store = Store(results_root)
-    runs = [_run_row(store, study, entry) for entry in study.entries]
+    standings = {entry.spec.run_id: store.standing(entry.spec.run_id) for entry in study.entries}
+    runs = [_run_row(standings[entry.spec.run_id], study, entry) for entry in study.entries]
     judged = sensitivity_rows(study, runs)
     return Collected(
         sweep=study.name,
@@ -187,22 +188,26 @@ def collect(results_root: Path | str, study: Study, tuning: Iterable[Row] = ()) 
         summary=summary_rows(study, runs, judged),
         sensitivity=judged,
         tuning=list(tuning),
-        facts=_facts(store, study, runs),
+        facts=_facts(store, study, runs, standings),
     )
 
 
-def write(results_root: Path | str, collected: Collected) -> list[Path]:
-    """Write the tables and the facts; returns the files. The same collection gives the same bytes."""
+def documents(results_root: Path | str, collected: Collected) -> dict[Path, str]:
+    """The files of the tables and of the facts, with their text. The same collection gives the same bytes."""
     root = Path(results_root)
-    written = [
-        write_table(table_path(root, table, collected.sweep), table, rows)
-        for table, rows in (
-            (RUNS, collected.runs),
-            (SUMMARY, collected.summary),
-            (SENSITIVITY, collected.sensitivity),
-            (TUNING, collected.tuning),
-        )
-    ]
-    facts = facts_path(root, collected.sweep)
-    write_atomic(facts, dump(collected.facts, indent=1) + "\n")
-    return [*written, facts]
+    tables = (
+        (RUNS, collected.runs),
+        (SUMMARY, collected.summary),
+        (SENSITIVITY, collected.sensitivity),
+        (TUNING, collected.tuning),
+    )
+    found = {table_path(root, table, collected.sweep): to_csv(table, rows) for table, rows in tables}
+    return {**found, facts_path(root, collected.sweep): dump(collected.facts, indent=1) + "\n"}
+
+
+def write(results_root: Path | str, collected: Collected) -> list[Path]:
+    """Write the tables and the facts; returns the files."""
+    made = documents(results_root, collected)
+    for path, text in made.items():
+        write_atomic(path, text)
+    return list(made)

@@ -25,7 +25,7 @@ from suite.runs.spec import RunSpec
 from suite.runs.store import Store, dump, read, write_atomic
 from suite.runs.sweep import Sweep, load_sweep
 from suite.timing.cases import CaseError, kinds_of
-from suite.timing.store import SCHEMA, path_of, records
+from suite.timing.store import records
 
 FACTS_SCHEMA: Final = 1
 UNCOMPRESSED: Final = ("fp32", "bf16")
@@ -37,7 +37,8 @@ def collect_session(results_root: Path | str, name: str, sweep: Sweep | None = N
     """Derive the tables of a session from its record; returns what was written, or None where there is no record.
 
     Of several records the newest that was held to the end counts, else the newest. sweep: what the session is joined
-    to, where it is not a shipped one. Raises StoreError for a damaged record and TableError for one of another version.
+    to, where it is not a shipped one. A record that is damaged
+    or of another version is passed over; `bandwise check` names it.
     """
     root = Path(results_root)
     record = newest(root, name)
@@ -47,14 +48,8 @@ def collect_session(results_root: Path | str, name: str, sweep: Sweep | None = N
 
 
 def newest(results_root: Path, name: str) -> dict[str, Any] | None:
-    """The record of a session that counts, or None. Raises as `collect_session`."""
+    """The record of a session that counts, or None."""
     found = records(results_root, name)
-    for record in found:
-        if record.get("schema_version") != SCHEMA:
-            raise TableError(
-                f"{path_of(results_root, name, str(record.get('session_id')))} has schema_version "
-                f"{record.get('schema_version')}, this version reads {SCHEMA}; remove it and hold the session again"
-            )
     found.sort(key=lambda record: (record["status"] in MEASURED, record["started"], record["session_id"]))
     return found[-1] if found else None
 

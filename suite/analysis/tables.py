@@ -91,10 +91,15 @@ def to_csv(table: Table, rows: Iterable[Mapping[str, Value]]) -> str:
         if _sort_key(before, table) == _sort_key(after, table):
             key = ", ".join(f"{name} {after[name]}" for name in names[: table.keys])
             raise TableError(f"two rows of table {table.suffix} have the key {key}; give the runs two arms")
+    return csv_text(table.columns, listed)
+
+
+def csv_text(columns: Sequence[Column], rows: Iterable[Mapping[str, Value]]) -> str:
+    """Header and rows as they are given. Raises TableError for a value of another kind."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows([_cell(row[column.name], column) for column in table.columns] for row in listed)
+    writer.writerow([column.name for column in columns])
+    writer.writerows([_cell(row[column.name], column) for column in columns] for row in rows)
     return text.getvalue()
 
 

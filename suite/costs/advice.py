@@ -23,6 +23,8 @@ from suite.costs.timeline import Local, Overlap, unit_seconds
 RATES: Final = (1e6, 1e13)
 """Bits a second between which a break-even is looked for."""
 REFERENCES: Final = ("fp32", "bf16")
+SIZES: Final = (4 << 20, 25 << 20)
+"""Bytes of fp32 in a method's buckets, of which the fastest counts."""
 CAPS_BYTES: Final = (1 << 20, 25 << 20)
 """Sizes of DDP's buckets that are tried; the fastest counts."""
 
@@ -33,11 +35,13 @@ class AdviceError(ValueError):
 
 @dataclass(frozen=True)
 class Question:
-    """parameters: of the model. compute_s: forward, backward and update of a step on a worker while the others compute too.
-    rate_bps, delay_s: of each worker's link. cores: processors that the workers share; None: every worker has its own machine.
-    node_size: consecutive workers that share the link of their node, and are joined by node_rate_bps among themselves. Raises
-    `AdviceError`. shapes: of the model's parameters, in order, where they are known (`of_shapes`); else buckets of equal sizes
-    and matrices of a transformer stand in for them.
+    """What is asked. Raises `AdviceError`.
+
+    parameters: of the model. compute_s: forward, backward and update of a step on a worker while the others compute too.
+    rate_bps, delay_s: of each worker's link. bucket_sizes: of a method's buckets, bytes of fp32, of which the fastest counts.
+    cores: processors that the workers share; None: every worker has its own machine. node_size: consecutive workers that share
+    the link of their node, and are joined by node_rate_bps among themselves. shapes: of the model's parameters, in order,
+    where they are known; else buckets of equal sizes and the matrices of a transformer stand in for them.
     """
 
     parameters: float
@@ -45,7 +49,7 @@ class Question:
     rate_bps: float
     compute_s: float
     delay_s: float = 0.0
-    bucket_bytes: int = 4 << 20
+    bucket_sizes: tuple[int, ...] = SIZES
     cores: int | None = None
     node_size: int = 1
     node_rate_bps: float = math.inf
@@ -54,7 +58,7 @@ class Question:
     def __post_init__(self) -> None:
         for name, value, least in (
             ("parameters", self.parameters, 1), ("workers", self.workers, 2), ("rate", self.rate_bps, 1),
-            ("compute", self.compute_s, 0), ("delay", self.delay_s, 0), ("bucket size in bytes", self.bucket_bytes, 4096),
+            ("compute", self.compute_s, 0), ("delay", self.delay_s, 0), ("bucket size in bytes", min(self.bucket_sizes), 4096),
             ("cores", 1 if self.cores is None else self.cores, 1), ("ranks a node", self.node_size, 1),
             ("node rate", self.node_rate_bps, 1),
         ):  # fmt: skip
@@ -72,7 +76,8 @@ class Question:
 @dataclass(frozen=True)
 class Predicted:
     """A method's answer. step_s: a step, mean over the kinds that a training takes. wire_bytes: sent a step and worker.
-    break_even: reference -> bits a second below which it is faster than that reference; inf: always, 0: never.
+    break_even: reference -> bits a second below which it is faster than that reference; inf: always, 0: never. bucket_bytes:
+    size of the buckets with which a method is fastest.
     """
 
     label: str
@@ -83,11 +88,12 @@ class Predicted:
     break_even: Mapping[str, float]
     refused: str = ""
     configuration: str = ""
+    bucket_bytes: int = 0
 
 
 def reference_recipes(precision: str, question: Question) -> list[Recipe]:
-    """What torch's DDP may send in one precision: by buckets of the question's size, and of its own sizes."""
-    caps = sorted({question.bucket_bytes, *CAPS_BYTES})
+    """What torch's DDP may send in one precision: by buckets of the question's sizes, and of its own."""
+    caps = sorted({*question.bucket_sizes, *CAPS_BYTES})
     if question.shapes:
         return [ddp_recipe(precision, max(1, cap >> 20), question.shapes, question.workers) for cap in caps]
     width, dtype = DDP_BYTES[precision]
@@ -145,11 +151,7 @@ def _answer(
     overlap: Overlap,
 ) -> Predicted:
     try:
-        parts = [
-            (share, *_kind(candidate, kind, question))
-            for kind, share in candidate.shares.items()
-            if share > 0
-        ]
+        ways = {size: _parts(candidate, question, size) for size in question.bucket_sizes}
     except (RecipeError, UnsupportedError) as error:
         return Predicted(
             candidate.label,
@@ -162,30 +164,38 @@ def _answer(
             candidate.configuration,
         )
 
-    def step(at: Network) -> float:
+    def cut(at: Network, size: int) -> float:
         return sum(
             share * unit_seconds(recipe, local, at, overlap) / len(recipe.steps)
-            for share, recipe, local in parts
+            for share, recipe, local in ways[size]
         )
 
+    def step(at: Network) -> float:
+        return min(cut(at, size) for size in ways)
+
+    best = min(ways, key=lambda size: cut(network, size))
     return Predicted(
         candidate.label,
         candidate.algorithm,
-        step(network),
-        sum(share * _sent(recipe) / len(recipe.steps) for share, recipe, _ in parts),
-        sum(share * local.total_s for share, _, local in parts),
+        cut(network, best),
+        sum(share * _sent(recipe) / len(recipe.steps) for share, recipe, _ in ways[best]),
+        sum(share * local.total_s for share, _, local in ways[best]),
         {name: _break_even(step, reference, network) for name, reference in references.items()},
         configuration=candidate.configuration,
+        bucket_bytes=best,
     )
 
 
-def _kind(candidate: Candidate, kind: str, question: Question) -> tuple[Recipe, Local]:
-    size, n, bucket_bytes, node = (
-        question.parameters,
-        question.workers,
-        question.bucket_bytes,
-        question.node_size,
-    )
+def _parts(candidate: Candidate, question: Question, bucket_bytes: int) -> list[tuple[float, Recipe, Local]]:
+    return [
+        (share, *_kind(candidate, kind, question, bucket_bytes))
+        for kind, share in candidate.shares.items()
+        if share > 0
+    ]
+
+
+def _kind(candidate: Candidate, kind: str, question: Question, bucket_bytes: int) -> tuple[Recipe, Local]:
+    size, n, node = question.parameters, question.workers, question.node_size
     if question.shapes:
         recipe = own_recipe(candidate.cases[kind], question.shapes, n, bucket_bytes, node)
     else:

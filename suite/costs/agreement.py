@@ -76,7 +76,7 @@ def _question(setting: Setting, here: Sequence[Sample], cores: int) -> Question:
         link.rate_bps,
         computing.total_s,
         link.delay_s,
-        setting.bucket_bytes,
+        (setting.bucket_bytes,),
         cores,
         shapes=shapes_of(setting.workload),
     )

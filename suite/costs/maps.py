@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 from suite.analysis.bounds import BOUNDS
@@ -12,6 +14,7 @@ from suite.analysis.rho import ring_bits
 from suite.analysis.speed_columns import CASES, session_table_path
 from suite.analysis.tables import Row, number, read_table, table_path, write_table
 from suite.costs.advice import Question, advise, rates_between
+from suite.costs.beyond import DDP as DDP_FP32
 from suite.costs.candidates import Candidate, candidates
 from suite.costs.columns import BEST, PREDICTED, SPEEDUPS, WARM_UP
 from suite.costs.evidence import of_configuration, studies, verdict
@@ -19,7 +22,7 @@ from suite.costs.known import Known, known
 from suite.costs.local import same_place
 from suite.costs.model import Model
 from suite.costs.papers import with_warm_up
-from suite.costs.samples import Sample, Setting
+from suite.costs.samples import Sample, Setting, middle
 from suite.links.link import Link
 from suite.timing.case import Case
 
@@ -44,9 +47,29 @@ def speedup_rows(root: Path, found: Known, model: Model, workload: str, world_si
     ]  # fmt: skip
     if not own:
         return
-    yield from _predicted(own, model)
+    yield from _predicted(levelled(own), model)
     for session in sorted({sample.session for sample in own}):
         yield from _measured(root, session, [sample for sample in own if sample.session == session])
+
+
+def levelled(samples: Sequence[Sample]) -> list[Sample]:
+    """Local seconds as if all sessions had been held in the same hour: scaled so that torch's DDP in fp32 computes the median of
+    the sessions in each of them. A machine's speed differs between days by more than codecs cost.
+    """
+    base = {
+        session: local.total_s
+        for session in {sample.session for sample in samples}
+        if (local := middle([one for one in samples if one.session == session and one.name == DDP_FP32]))
+        is not None
+    }
+    level = median(base.values()) if base else 1.0
+
+    def scaled(sample: Sample) -> Sample:
+        factor = level / base.get(sample.session, level)
+        local = sample.local
+        return replace(sample, null_s=factor * sample.null_s, local=local and local.scaled(factor))
+
+    return [scaled(sample) for sample in samples]
 
 
 def _lines(own: Sequence[Sample], model: Model, rate_bps: float) -> dict[str, tuple[Case, float]]:
@@ -70,16 +93,12 @@ def _lines(own: Sequence[Sample], model: Model, rate_bps: float) -> dict[str, tu
 def _predicted(own: Sequence[Sample], model: Model) -> Iterator[Row]:
     setting = own[0].setting
     compute = _compute_s(own)
+    compared = _references(own)
     for rate in RATES_BPS:
         steps = _lines(own, model, rate)
-        fp32 = min(
-            (s for case, s in steps.values() if (case.role, case.algorithm) == (DDP, "fp32")),
-            default=math.nan,
-        )
-        fastest = min(
-            (s for case, s in steps.values() if case.role == DDP and case.algorithm in UNCOMPRESSED),
-            default=math.nan,
-        )
+        references = [(case, s) for case, s in steps.values() if case.case_id in compared]
+        fp32 = min((s for case, s in references if case.algorithm == "fp32"), default=math.nan)
+        fastest = min((s for _, s in references), default=math.nan)
         for case, seconds in steps.values():
             yield {
                 "workload": setting.workload, "source": PREDICTED, "case": case.label, "world_size": setting.world_size,
@@ -87,6 +106,19 @@ def _predicted(own: Sequence[Sample], model: Model) -> Iterator[Row]:
                 "speedup": fastest / seconds, "speedup_low": None, "speedup_high": None,
                 "over_fp32": fp32 / seconds, "over_fp32_low": None, "over_fp32_high": None,
             }  # fmt: skip
+
+
+def _references(own: Sequence[Sample]) -> set[str]:
+    """Case ids of uncompressed DDP that the session with most links timed: a prediction chooses from no more than it did."""
+    links: dict[str, set[str]] = {}
+    for sample in own:
+        links.setdefault(sample.session, set()).add(sample.setting.link.label)
+    most = max(links, key=lambda session: (len(links[session]), session))
+    return {
+        sample.case.case_id
+        for sample in own
+        if sample.session == most and sample.case.role == DDP and sample.case.algorithm in UNCOMPRESSED
+    }
 
 
 def _compute_s(own: Sequence[Sample]) -> float:

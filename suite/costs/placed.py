@@ -13,13 +13,15 @@ from suite.costs.papers import PaperModelError, from_volume
 
 @dataclass(frozen=True)
 class Placed:
-    """A setting of a paper. least: whether rho is this at least. source: the figures it is worked out from."""
+    """A setting of a paper. least: whether rho is this at least. source: the figures it is worked out from.
+    session: whether it is one of this project, `paper` its name."""
 
     paper: str
     setting: str
     rho: float
     least: bool
     source: str
+    session: bool = False
 
 
 def of_share(share: float) -> float:

@@ -1,4 +1,4 @@
-"""The columns of the tables of rates; `docs/file-formats.md` shows the same to readers and says what a pair is."""
+"""The columns of the tables of rates; `docs/rates-formats.md` shows the same to readers and says what a pair is."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from suite.runs.rank import Hooks
 from suite.runs.record import Outcome, failed
 from suite.runs.spec import RunSpec
 from suite.runs.status import Status
-from suite.runs.store import STALE_AFTER_S, Store, StoreError
+from suite.runs.store import STALE_AFTER_S, NewerResultError, Store, StoreError
 
 MAX_ATTEMPTS: Final = 5
 ALONE_AFTER: Final = 2
@@ -175,7 +175,11 @@ class Custody:
         self._leases.pop(run_id).release()
 
     def _settled(self, spec: RunSpec) -> bool:
-        return not self._again and self._store.status(spec.run_id).settled
+        """Whether the run is left as it is; what a newer version has written always is."""
+        status = self._store.status(spec.run_id)
+        if status.state == "invalid" and isinstance(self._store.refusal(spec.run_id), NewerResultError):
+            return True
+        return not self._again and status.settled
 
     def _start(self, spec: RunSpec) -> Start:
         from suite.runs.member import sources

@@ -10,8 +10,8 @@ systems have.
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import socket
 import time
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from suite.links.process import Process
+from suite.runs.reading import RefusedError, parsed, read
 from suite.runs.store import STALE_AFTER_S, cannot_write, dump
 
 ATTEMPTS: Final = 20
@@ -82,7 +83,7 @@ def take(folder: Path, owner: Owner, stale_after_s: float = STALE_AFTER_S) -> Le
 def holder(folder: Path) -> str | None:
     """Name of the owner whose lease is the newest; None where there is none."""
     held = _leases(folder)
-    return _content(held[-1]).get("owner", "unknown") if held else None
+    return str(_content(held[-1]).get("owner", "unknown")) if held else None
 
 
 def forget(folder: Path, owner: Owner) -> bool:
@@ -103,9 +104,10 @@ def _free(path: Path, owner: Owner, stale_after_s: float) -> bool:
     content = _content(path)
     if silent_s > stale_after_s or content.get("owner") == owner.name:
         return True
-    if content.get("machine") != _machine():
+    pid, started_ticks = content.get("pid"), content.get("started_ticks")
+    if content.get("machine") != _machine() or not isinstance(pid, int) or not isinstance(started_ticks, int):
         return False
-    return not Process(content["pid"], content["started_ticks"]).alive()
+    return not Process(pid, started_ticks).alive()
 
 
 def _create(path: Path, owner: Owner) -> bool:
@@ -129,11 +131,12 @@ def _create(path: Path, owner: Owner) -> bool:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """What a lease says; empty where it has gone or its owner died while writing it."""
+    """What a lease says; empty where it has gone, is damaged, or its owner died while writing it."""
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (FileNotFoundError, json.JSONDecodeError):
+        found = parsed(read(path) or "{}", path)
+    except RefusedError:
         return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _machine() -> str:
@@ -144,7 +147,9 @@ def _machine() -> str:
 
 def _leases(folder: Path) -> list[Path]:
     """All leases in the folder, the newest last."""
-    return sorted(folder.glob("lease-*.json"), key=_number)
+    return sorted(
+        (p for p in folder.glob("lease-*.json") if re.fullmatch("[0-9]{1,18}", p.stem[6:])), key=_number
+    )
 
 
 def _path(folder: Path, number: int) -> Path:

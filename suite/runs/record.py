@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from suite.runs.checkpoint import Start
+from suite.runs.formats import LONGEST_REASON, RESULT_VERSION
 from suite.runs.provenance import provenance
 from suite.runs.spec import RunSpec
 from suite.runs.status import Status
-from suite.runs.store import RESULT_SCHEMA, Store, finite
+from suite.runs.store import Store, finite
 from suite.workloads import Workload
 
 EVALUATIONS: Final = 8
@@ -133,12 +134,14 @@ class Recorder:
         metric = self._workload.metric
         values = [line[metric] for line in self.metrics if line[metric] is not None]
         last = self.metrics[-1] if self.metrics and status.state == "done" else {}
+        final = {k: v for k, v in last.items() if k not in {"step", "lr", "train_loss"}}
         result = {
             **blank_result(self.spec, status),
             "attempt": self._attempt,
             "metric": metric,
             "direction": self._workload.direction,
-            "final": {k: v for k, v in last.items() if k not in {"step", "lr", "train_loss"}},
+            "directions": {name: self._workload.direction_of(name) for name in final},
+            "final": final,
             "best": (max if self._workload.direction == "higher" else min)(values, default=None),
             "train_loss_last": None if self._last_loss is None else finite(self._last_loss),
             "steps": self._steps,
@@ -163,11 +166,11 @@ def fault_status(error: Exception) -> Status:
 def blank_result(spec: RunSpec, status: Status) -> dict[str, Any]:
     """The part of a result that every ended run has, also one that never got to train."""
     return {
-        "schema_version": RESULT_SCHEMA,
+        "schema_version": RESULT_VERSION,
         "run_id": spec.run_id,
         "spec": spec.as_dict(),
         "status": status.state,
-        "reason": status.reason,
+        "reason": status.reason[:LONGEST_REASON],
         "provenance": provenance(),
     }
 

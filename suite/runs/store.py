@@ -9,38 +9,44 @@
         lease-<k>.json while somebody works on it, see `lease`
 
 A file appears by rename after it has reached the disk, so a reader never sees half of one and a kill loses at most
-what was trained since the last checkpoint. Two trees merge by copying one over the other.
+what was trained since the last checkpoint. Nothing that is read is trusted (`reading`, `formats`): a run whose files are
+refused is `invalid`, with the reason. Two trees are united by `merge`.
 """
 
 from __future__ import annotations
 
-import errno
-import json
-import math
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
+from suite.runs.described import problems
+from suite.runs.formats import RUN_ID, SPEC, STATUS, result_problems
+from suite.runs.migrations import NewerError, VersionError, upgraded
+from suite.runs.reading import RefusedError as RefusedError
+from suite.runs.reading import StoreError as StoreError
+from suite.runs.reading import parsed as parsed
+from suite.runs.reading import read as read
 from suite.runs.spec import RunSpec, SpecError
 from suite.runs.status import Note, Status
+from suite.runs.writing import TEMPORARY as TEMPORARY
+from suite.runs.writing import StoreFullError as StoreFullError
+from suite.runs.writing import cannot_write as cannot_write
+from suite.runs.writing import dump as dump
+from suite.runs.writing import finite as finite
+from suite.runs.writing import replacing as replacing
+from suite.runs.writing import write_atomic as write_atomic
 
-RESULT_SCHEMA: Final = 1
 STALE_AFTER_S: Final = 180.0
 """How long a run, or who has it in hand, may show no life; network file systems see changes up to a minute late."""
-TEMPORARY: Final = ".tmp"
-"""How the names of half-written files end."""
+AGAIN: Final = "move it away; the next sweep trains the run again"
 
 
-class StoreError(RuntimeError):
-    """The store cannot be read or written; the message says what to do."""
-
-
-class StoreFullError(StoreError):
-    """No space is left for a file. What was finished before is kept."""
+class NewerResultError(RefusedError):
+    """A result was written by a newer version of this project; it is never replaced."""
 
 
 def default_root() -> Path:
@@ -56,13 +62,20 @@ class Store:
         self.root = Path(root)
 
     def folder(self, run_id: str) -> Path:
-        """Folder of a run, whether it exists or not."""
+        """Folder of a run, whether it exists or not. Raises `StoreError` for what is no run id."""
+        if not re.fullmatch(RUN_ID, run_id):
+            raise StoreError(
+                f"{run_id!r} is no run id: those have 16 hex digits, as `bandwise plan SWEEP --json` lists"
+            )
         return self.root / "runs" / run_id[:2] / run_id
 
     def begin(
         self, spec: RunSpec, owner: str = "", step: int = 0, reason: str = "", together: int = 1
     ) -> Note:
-        """Note that the run starts now, and remove what a failure left. The rest as in `Note`."""
+        """Note that the run starts now, and remove what a failure left. The rest as in `Note`.
+
+        A result that is refused is set aside as refused-result.json.
+        """
         folder = self.folder(spec.run_id)
         before = self.note(spec.run_id) or Note("missing")
         died = before.state == "running" and not (folder / "result.json").exists()
@@ -81,6 +94,8 @@ class Store:
             together=together,
         )
         self.put_spec(spec)
+        if self.refusal(spec.run_id) and os.path.lexists(folder / "result.json"):
+            (folder / "result.json").replace(folder / "refused-result.json")
         for name in ("result.json", "metrics.jsonl"):
             (folder / name).unlink(missing_ok=True)
         self._write(spec.run_id, note)
@@ -89,7 +104,11 @@ class Store:
     def put_spec(self, spec: RunSpec) -> None:
         """Write the spec alone, so that the run can be started by its id."""
         path = self.folder(spec.run_id) / "spec.json"
-        if not path.exists():
+        try:
+            there = read(path)
+        except RefusedError:
+            there = None
+        if there != spec.to_json():
             write_atomic(path, spec.to_json())
 
     def beat(self, run_id: str) -> None:
@@ -119,7 +138,7 @@ class Store:
         write_atomic(folder / "result.json", dump(result, indent=1) + "\n")
 
     def spec(self, run_id: str) -> RunSpec:
-        """The spec of a run that was begun or put. Raises `StoreError` when there is none."""
+        """The spec of a run that was begun or put. Raises `StoreError` when there is none, or it is refused."""
         path = self.folder(run_id) / "spec.json"
         text = read(path)
         if text is None:
@@ -127,25 +146,105 @@ class Store:
                 f"no run {run_id!r} under {self.root}: list planned runs with `bandwise plan SWEEP --json`, or name "
                 "another results folder with --results"
             )
-        return RunSpec.from_json(text, source=str(path))
+        return _spec(text, path, run_id)
 
     def result(self, run_id: str) -> dict[str, Any] | None:
-        """The result, or None while the run has not ended. Raises `StoreError` for one that cannot be read."""
-        path = self.folder(run_id) / "result.json"
-        text = read(path)
-        return None if text is None else dict(parsed(text, path))
+        """The result as of the newest version; None while the run has not ended, and where its file is refused."""
+        return self.standing(run_id)[1]
+
+    def refusal(self, run_id: str) -> RefusedError | None:
+        """Why the result, or without one the status, is not read; None where all is well."""
+        try:
+            if self._result(run_id) is None:
+                self._note(run_id)
+        except RefusedError as error:
+            return error
+        return None
 
     def metrics(self, run_id: str) -> list[dict[str, Any]]:
-        """The evaluations of a run in order; empty when there are none."""
+        """The evaluations of a run in order; empty when there are none. Raises `RefusedError`."""
         path = self.folder(run_id) / "metrics.jsonl"
-        return [parsed(line, path) for line in (read(path) or "").splitlines()]
+        lines = [parsed(line, path) for line in (read(path) or "").splitlines()]
+        if not all(isinstance(line, dict) for line in lines):
+            raise RefusedError(path, "is refused (a line of it is not a mapping)", AGAIN)
+        return lines
 
     def status(self, run_id: str) -> Status:
-        """How the run stands; `stale` is a run that says it is running but has shown no life for three minutes."""
-        result = self.result(run_id)
+        """How the run stands; `stale` is a run that says it is running but has shown no life for three minutes.
+
+        `invalid`, with the reason, is one whose files are refused.
+        """
+        return self.standing(run_id)[0]
+
+    def standing(self, run_id: str) -> tuple[Status, dict[str, Any] | None]:
+        """How the run stands, as `status`, and its result, None where there is none that can be used."""
+        try:
+            result = self._result(run_id)
+            note = self._note(run_id) if result is None else None
+        except RefusedError as error:
+            return Status("invalid", error.reason), None
         if result is not None:
-            return Status(result["status"], result["reason"])
-        note = self.note(run_id)
+            return Status(result["status"], result["reason"]), result
+        return self._live(run_id, note), None
+
+    def note(self, run_id: str) -> Note | None:
+        """What stands in status.json, whether the run has ended or not; None where there is none that can be used."""
+        try:
+            return self._note(run_id)
+        except RefusedError:
+            return None
+
+    def run_ids(self) -> list[str]:
+        """All runs that have a folder with a spec that can be read, sorted; `refused` lists the others."""
+        return sorted(spec.run_id for spec in self._specs() if isinstance(spec, RunSpec))
+
+    def refused(self) -> list[RefusedError]:
+        """What lies among the runs and is not read: folders that are no run's, and specs that are refused."""
+        return [found for found in self._specs() if isinstance(found, RefusedError)]
+
+    def _specs(self) -> Iterator[RunSpec | RefusedError]:
+        for folder in sorted(self.root.glob("runs/*/*")):
+            run_id = folder.name
+            try:
+                if folder.is_symlink():
+                    raise RefusedError(folder, "is a symbolic link", "put the folder itself in its place")
+                if not re.fullmatch(RUN_ID, run_id) or folder.parent.name != run_id[:2]:
+                    raise RefusedError(folder, "is no run's folder", "move it out of runs/")
+                text = read(folder / "spec.json")
+                if text is not None:
+                    yield _spec(text, folder / "spec.json", run_id)
+            except RefusedError as error:
+                yield error
+
+    def _result(self, run_id: str) -> dict[str, Any] | None:
+        path = self.folder(run_id) / "result.json"
+        text = read(path, fix=AGAIN)
+        if text is None:
+            return None
+        try:
+            result = upgraded(parsed(text, path, AGAIN))
+        except NewerError as error:
+            raise NewerResultError(
+                path, str(error), "update this checkout, or name other --results"
+            ) from None
+        except VersionError as error:
+            raise RefusedError(path, str(error), AGAIN) from None
+        if problem := next(result_problems(result, run_id), None):
+            raise RefusedError(path, f"is refused ({problem})", AGAIN)
+        return result
+
+    def _note(self, run_id: str) -> Note | None:
+        path = self.folder(run_id) / "status.json"
+        text = read(path, fix=AGAIN)
+        if text is None:
+            return None
+        found = parsed(text, path, AGAIN)
+        if problem := next(problems(found, STATUS), None):
+            raise RefusedError(path, f"is refused ({problem})", AGAIN)
+        return Note.from_dict(found)
+
+    def _live(self, run_id: str, note: Note | None) -> Status:
+        """How a run stands that has no result."""
         if note is None or note.state not in {"running", "interrupted"}:
             return Status("missing")
         if note.state == "interrupted":
@@ -154,16 +253,6 @@ class Store:
         if silent_s > STALE_AFTER_S:
             return Status("stale", f"no sign of life for {silent_s:.0f} s; the next sweep goes on with it")
         return Status("running")
-
-    def note(self, run_id: str) -> Note | None:
-        """What stands in status.json, whether the run has ended or not; None where there is none."""
-        path = self.folder(run_id) / "status.json"
-        text = read(path)
-        return None if text is None else Note.from_dict(parsed(text, path))
-
-    def run_ids(self) -> list[str]:
-        """All runs that have a folder, sorted."""
-        return sorted(path.parent.name for path in self.root.glob("runs/??/*/spec.json"))
 
     def _silent_from(self, run_id: str, note: Note) -> float:
         """Seconds from the last change of a note to the last sign of life after it."""
@@ -182,74 +271,22 @@ def load_spec(text: str, store: Store) -> RunSpec:
     """A spec from a file's path or from a run id of the store. Raises `SpecError` or `StoreError`."""
     path = Path(text)
     if path.suffix == ".json":
-        found = read(path)
+        found = read(path.resolve())
         if found is None:
             raise SpecError(f"no file {path}: give the path of a spec.json or a run id")
         return RunSpec.from_json(found, source=str(path))
     return store.spec(text)
 
 
-def read(path: Path) -> str | None:
-    """The text of a file, or None where there is none. Raises `StoreError` when it cannot be read."""
+def _spec(text: str, path: Path, run_id: str) -> RunSpec:
+    """The spec in a run's folder. Raises `RefusedError`."""
+    found = parsed(text, path, AGAIN)
+    if problem := next(problems(found, SPEC), None):
+        raise RefusedError(path, f"is refused ({problem})", AGAIN)
     try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StoreError(
-            f"cannot read {path}: {error.strerror}; check its rights, or use --results"
-        ) from error
-
-
-def parsed(text: str, path: Path) -> Any:
-    """The JSON value in `text`, read from `path`. Raises `StoreError` for a damaged file."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise StoreError(f"{path} is damaged ({error}): delete its folder and run the sweep again") from None
-
-
-def dump(value: Any, indent: int | None = None) -> str:
-    """JSON with sorted keys. Raises ValueError for nan and infinity: say null and give a reason instead."""
-    return json.dumps(value, sort_keys=True, indent=indent, ensure_ascii=False, allow_nan=False)
-
-
-def finite(value: float) -> float | None:
-    """The number, or None where it is nan or infinite, as it goes into files."""
-    return float(value) if math.isfinite(value) else None
-
-
-def write_atomic(path: Path, text: str) -> None:
-    """Replace `path` by `text` in one go. Raises as `replacing` does."""
-    with replacing(path) as file:
-        file.write(text.encode())
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write that takes the place of `path` in one go: temporary file beside it, fsync, rename.
-
-    Raises `StoreFullError`, `StoreError`.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise cannot_write(path, error) from error
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def cannot_write(path: Path, error: OSError) -> StoreError:
-    """The error for a file that could not be written, with what to do."""
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return StoreFullError(
-            f"no space left for {path}: free some, or name another place with --results; finished results are "
-            "kept, and the same command goes on from here"
-        )
-    return StoreError(f"cannot write {path}: {error.strerror}; check its rights, or use --results")
+        spec = RunSpec.from_dict(found)
+    except SpecError as error:
+        raise RefusedError(path, f"is refused ({error})", AGAIN) from None
+    if spec.run_id != run_id:
+        raise RefusedError(path, f"is the spec of {spec.run_id}, not of {run_id}", AGAIN)
+    return spec

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from suite.runs.store import dump, parsed, read, write_atomic
+from suite.runs.described import problems
+from suite.runs.reading import RefusedError, parsed, read
+from suite.runs.writing import dump, write_atomic
+from suite.timing.formats import SESSION
 
 SCHEMA: Final = 1
 FILE: Final = "session.json"
+AGAIN: Final = "move its folder away, and hold the session again"
 
 
 def new_id(now: datetime | None = None) -> str:
@@ -32,10 +36,32 @@ def put(root: Path | str, record: Mapping[str, Any]) -> Path:
 
 
 def records(root: Path | str, name: str) -> list[dict[str, Any]]:
-    """All records of a session of that name, oldest first. Raises `StoreError` for a damaged one."""
-    folder = Path(root) / "sessions" / name
-    found = [(path, read(path)) for path in sorted(folder.glob(f"*/{FILE}"))]
-    return [dict(parsed(text, path)) for path, text in found if text is not None]
+    """All records of a session of that name that can be read, oldest first; `refused` lists the others."""
+    return [found for found in _found(root, name) if isinstance(found, dict)]
+
+
+def refused(root: Path | str, name: str = "*") -> list[RefusedError]:
+    """The records of a session, or of all, that are damaged, or of a version that this code does not read."""
+    return [found for found in _found(root, name) if isinstance(found, RefusedError)]
+
+
+def _found(root: Path | str, name: str) -> Iterator[dict[str, Any] | RefusedError]:
+    for path in sorted((Path(root) / "sessions").glob(f"{name}/*/{FILE}")):
+        try:
+            text = read(path, fix=AGAIN)
+            if text is not None:
+                yield _checked(parsed(text, path, AGAIN), path)
+        except RefusedError as error:
+            yield error
+
+
+def _checked(record: Any, path: Path) -> dict[str, Any]:
+    version = record.get("schema_version") if isinstance(record, dict) else None
+    if version != SCHEMA:
+        raise RefusedError(path, f"has schema_version {version!r}, this code reads {SCHEMA}", AGAIN)
+    if problem := next(problems(record, SESSION), None):
+        raise RefusedError(path, f"is refused ({problem})", AGAIN)
+    return dict(record)
 
 
 def latest(root: Path | str, name: str) -> dict[str, Any] | None:

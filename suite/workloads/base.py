@@ -58,6 +58,10 @@ class Workload(ABC):
         """Every option with its value, defaults filled in."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
+    def direction_of(self, score: str) -> Literal["higher", "lower"]:
+        """Whether higher or lower is better: of the metric its own, of the losses and the sharpness beside it "lower"."""
+        return self.direction if score == self.metric else "lower"
+
     @abstractmethod
     def build(self) -> nn.Module:
         """The model, with unfilled parameters on the "meta" device.

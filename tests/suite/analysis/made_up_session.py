@@ -21,6 +21,7 @@ from suite.runs.resolve import resolve_algorithm
 from suite.runs.sweep import load_sweep
 from suite.timing.case import Case
 from suite.timing.cases import kinds_of
+from tests.suite.analysis.made_up_study import PROVENANCE
 
 ROUNDS = 6
 N, BATCH, BUCKET, D = 4, 32, 4 << 20, 301_066
@@ -166,7 +167,7 @@ def record(path: Path | None, arms: Mapping[str, Any] | None = None) -> dict[str
         "batch_size": BATCH,
         "bucket_bytes": BUCKET,
         "shardings": ["iid", "by-class"] if path else ["-"],
-        "provenance": {"commit": "0123456789abcdef", "torch": "2.13.0"},
+        "provenance": {**PROVENANCE, "commit": "0123456789abcdef"},
         "machine": {"cores": 2, "ranks": 4, "threads_per_rank": 1, "oversubscription": 2.0},
         "cases": list(cases.values()),
         "uses": uses,

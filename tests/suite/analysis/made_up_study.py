@@ -20,6 +20,19 @@ from suite.runs.store import Store, dump
 RING_BYTES = 2 * 3 / 4 * 4 * 301_066
 STEPS = 200
 SOURCE = "a1b2c3d4"
+PROVENANCE: dict[str, Any] = {
+    "commit": "0123456789abcdef0123456789abcdef01234567",
+    "dirty": False,
+    "environment_hash": "feedfacecafebeef",
+    "torch": "2.13.0",
+    "python": "3.11.2",
+    "system": "Linux x86_64",
+    "cpu": "Some Processor",
+    "cores": 2,
+    "threads": 1,
+    "host_hash": "00000000000000aa",
+    "variables": {},
+}
 DIGITS = Yardstick("accuracy", "points", "higher", 0.4)
 
 
@@ -96,15 +109,17 @@ def result_of(made: Made, spec: RunSpec) -> dict[str, Any]:
     right = round((97.0 - loss + split + draw) * 5.4)
     wire = RING_BYTES / made.ratio * spec.steps
     return {
-        "schema_version": 1,
+        "schema_version": 2,
         "run_id": spec.run_id,
         "spec": spec.as_dict(),
         "status": "done",
         "reason": "",
+        "attempt": 1,
         "metric": "accuracy",
         "direction": "higher",
+        "directions": {"accuracy": "higher", "nll": "lower"},
         "final": {"accuracy": right / 5.4, "nll": 0.1 + 0.035 * loss + 0.01 * split},
-        "best": {"accuracy": right / 5.4},
+        "best": right / 5.4,
         "train_loss_last": 0.01,
         "steps": spec.steps,
         "bytes": {
@@ -118,17 +133,8 @@ def result_of(made: Made, spec: RunSpec) -> dict[str, Any]:
         "path": {},
         "sources": {"algorithm": SOURCE},
         "train_s": 1.0,
-        "provenance": {
-            "commit": "0123456789abcdef0123456789abcdef01234567",
-            "dirty": False,
-            "environment_hash": "feedfacecafebeef",
-            "torch": "2.13.0",
-            "python": "3.11.2",
-            "system": "Linux x86_64",
-            "cpu": "Some Processor",
-            "cores": 2,
-            "threads": 1,
-        },
+        "lost_s": 0.0,
+        "provenance": PROVENANCE,
     }
 
 

@@ -14,15 +14,17 @@ from suite.analysis.session_tables import derive
 from suite.analysis.speed_columns import SPEED_TABLES
 from suite.claims.columns import VERDICT_TABLES
 from suite.costs.columns import COST_TABLES
+from suite.runs.described import Listed, Record
+from suite.runs.formats import RESULT, STATUS
 from suite.runs.status import CIRCUMSTANCE, LIVE, SETTLED
 from suite.runs.store import Store
 from tests.suite.analysis import made_up_session
-from tests.suite.analysis import made_up_study as made
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 TEXT = (DOCS / "file-formats.md").read_text(encoding="utf-8")
 COSTS = (DOCS / "cost-formats.md").read_text(encoding="utf-8")
 CLAIMS = (DOCS / "claim-formats.md").read_text(encoding="utf-8")
+RUNS = (DOCS / "run-formats.md").read_text(encoding="utf-8")
 SESSIONS = (DOCS / "session-formats.md").read_text(encoding="utf-8")
 
 
@@ -49,10 +51,21 @@ def test_states():
     assert set(re.findall(r"`(\w+)`", section)) == SETTLED | CIRCUMSTANCE | LIVE
 
 
-def test_fields_of_a_result():
-    section = TEXT.partition("Fields of `result.json`")[2].partition("\n## ")[0]
-    spec = made.spec_of(made.MADE[0], "iid", 0)
-    assert set(made.result_of(made.MADE[0], spec)) <= set(re.findall(r"`(\w+)`", section))
+@pytest.mark.parametrize(("heading", "record"), [("result.json", RESULT), ("status.json", STATUS)])
+def test_keys_of_a_run(heading, record):
+    section = RUNS.partition(f"Fields of `{heading}`")[2].partition("\n\nFields of")[0]
+    listed = re.findall(r"^\| `([\w.]+)` \| (\w+) \| (.*) \|$", section, re.M)
+    assert listed == list(keys_of(record))
+
+
+def keys_of(record, where=""):
+    """(name with dots, kind, meaning) of every key of a record and of those inside."""
+    for key in record.keys:
+        shape = key.shape.of if isinstance(key.shape, Listed) else key.shape
+        kind = "list" if shape is not key.shape else getattr(shape, "kind", "mapping")
+        yield where + key.name, kind, key.meaning + (f" Null: {key.null}." if key.null else "")
+        if isinstance(shape, Record):
+            yield from keys_of(shape, f"{where}{key.name}.")
 
 
 def test_fields_of_a_session(tmp_path):

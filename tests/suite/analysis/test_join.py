@@ -170,7 +170,7 @@ def test_a_method_whose_source_has_moved_is_marked(sweep, store):
 
 
 def finish(store: Store, spec: Any, kinds: dict[str, int]) -> None:
-    result = {"status": "done", "reason": "", "steps_by_kind": kinds}
+    result = {**made_up_study.result_of(made_up_study.MADE[0], spec), "steps_by_kind": kinds}
     made_up_study.finish(store, spec, Status("done"), result)
 
 

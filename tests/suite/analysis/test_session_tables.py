@@ -12,10 +12,12 @@ import pytest
 
 from reference_impls.schedules import QSR, LearningRate, sync_steps
 from suite.analysis.bounds import BOUNDS
+from suite.analysis.check import check_store
 from suite.analysis.session_tables import collect_session, derive, load_facts
 from suite.analysis.speed import LinkSamples, case_rows, interval, speedup
 from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLES, session_table_path
-from suite.analysis.tables import TableError, read_table, to_csv
+from suite.analysis.tables import read_table, to_csv
+from suite.timing import store as sessions
 from tests.suite.analysis import made_up_session as made
 from tests.suite.analysis.made_up_session import arms
 
@@ -280,7 +282,27 @@ def test_the_newest_session_held_to_the_end_counts(sweep, tmp_path):
     assert load_facts(tmp_path, "made-up")["session_id"].startswith("20261121")
 
 
-def test_a_record_of_another_version_is_refused(sweep, tmp_path):
-    made.saved(tmp_path, made.changed(made.record(sweep), schema_version=99))
-    with pytest.raises(TableError, match="schema_version 99"):
-        collect_session(tmp_path, "made-up")
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda text: text.replace('"schema_version": 1', '"schema_version": 99'), "has schema_version 99"),
+        (lambda text: text[:500], "is damaged"),
+        (lambda text: "[]", "has schema_version None"),
+        (lambda text: text.replace('"links": [', '"links": [5, '), "links[0] is 5, not a mapping"),
+        (lambda text: text.replace('"status": "done"', '"status": "<script>"', 1), "status is '<script>'"),
+        (lambda text: text.replace('"unit_s": ', '"unit_s": NaN, "x": ', 1), "holds NaN"),
+    ],
+)
+def test_a_bad_record_is_named_and_passed_over(damage, words, sweep, tmp_path):
+    record = made.record(sweep)
+    made.saved(tmp_path, record)
+    bad = made.saved(
+        tmp_path, made.changed(record, session_id="20991231T000000Z-bb", started="2099-12-31T00:00:00Z")
+    )
+    bad.write_text(damage(bad.read_text()))
+    collect_session(tmp_path, "made-up")
+    assert load_facts(tmp_path, "made-up")["session_id"] == record["session_id"]
+    (refused,) = sessions.refused(tmp_path)
+    assert str(bad) in str(refused)
+    assert words in refused.reason
+    assert [finding.what for finding in check_store(tmp_path)] == [refused.reason]

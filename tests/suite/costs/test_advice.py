@@ -90,16 +90,35 @@ def test_a_large_model_sends_what_its_method_declares(n: int) -> None:
 
 def test_a_reference_is_cut_into_buckets() -> None:
     steps = [recipe.steps[0] for recipe in reference_recipes("fp32", QUESTION)]
-    assert [len(step.buckets) for step in steps] == [3, 19, 76]
+    assert [len(step.buckets) for step in steps] == [3, 19, 76]  # of 25, 4 and 1 MB
     assert all(
         sum(request.nbytes for request in step.requests()) == pytest.approx(4 * 20e6) for step in steps
     )
 
 
+def test_a_method_chooses_among_sizes_of_buckets(known: list[Candidate]) -> None:
+    """Where rounds are slow a few large buckets are faster; whoever may choose is as fast as the faster one."""
+    far = replace(QUESTION, delay_s=0.05)
+
+    def seconds(*sizes: int) -> dict[str, float]:
+        return {
+            one.label: one.step_s
+            for one in advise(replace(far, bucket_sizes=sizes), known, made_up.MODEL, break_even=False)
+        }
+
+    small, large, either = seconds(1 << 20), seconds(25 << 20), seconds(1 << 20, 25 << 20)
+    assert large["lion-cub-1bit"] < small["lion-cub-1bit"]
+    assert all(either[label] == min(small[label], large[label]) for label in known_labels(known))
+
+
+def known_labels(known: list[Candidate]) -> list[str]:
+    return [candidate.label for candidate in known]
+
+
 def test_with_its_shapes_a_model_is_cut_as_it_will_be(known: list[Candidate]) -> None:
     """One matrix of nearly all elements is one bucket, however small buckets are to be."""
     shapes = ((10,), (4000, 5000), (10,))
-    question = replace(QUESTION, shapes=shapes, delay_s=0.01, bucket_bytes=1 << 20)
+    question = replace(QUESTION, shapes=shapes, delay_s=0.01, bucket_sizes=(1 << 20,))
     whole = {one.label: one.step_s for one in advise(question, known, made_up.MODEL, break_even=False)}
     cut = {
         one.label: one.step_s

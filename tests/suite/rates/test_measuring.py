@@ -219,9 +219,9 @@ def test_facts(tmp_path: Path) -> None:
     assert str(Path.home()) not in text
     assert (facts["threads"], facts["gpu"]) == (3, "not measured")
     section = (
-        (ROOT / "docs" / "file-formats.md")
+        (ROOT / "docs" / "rates-formats.md")
         .read_text()
-        .partition("## Tables of rates")[2]
+        .partition("# Tables of rates")[2]
         .partition("\n###")[0]
     )
     assert set(facts) <= set(re.findall(r"`(\w+)`", section))
@@ -241,7 +241,7 @@ def test_without_a_compiler_the_facts_say_so(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("table", RATE_TABLES, ids=lambda table: table.suffix)
 def test_columns_are_documented(table) -> None:
-    text = (ROOT / "docs" / "file-formats.md").read_text()
+    text = (ROOT / "docs" / "rates-formats.md").read_text()
     section = text.partition(f"### `{table.suffix}`\n")[2].partition("\n#")[0]
     listed = re.findall(r"^\| `(\w+)` \| (\w+) \| (.*) \|$", section, re.M)
     assert listed == [(column.name, column.kind, column.meaning) for column in table.columns]

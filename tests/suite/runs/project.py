@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from suite.runs.interruption import Interruption
-from suite.runs.record import Outcome
+from suite.runs.record import Outcome, Recorder
 from suite.runs.resolve import make_spec, resolve_algorithm, resolve_workload
 from suite.runs.spec import Rate, RunSpec
 from suite.runs.store import Store
+from suite.workloads import get
 
 SWEEP = """\
 title: a small study
@@ -59,6 +60,20 @@ def one_spec(
         backend=backend,
         bucket_bytes=1 << 20,
     )
+
+
+def ended(spec: RunSpec, state: str = "done", reason: str = "") -> Outcome:
+    """An outcome as a real run leaves it, without training."""
+    recorder = Recorder(spec, get(spec.workload.name, **spec.workload.options))
+    metric = get(spec.workload.name, **spec.workload.options).metric
+    for _ in range(spec.steps):
+        recorder.loss(1.0)
+        recorder.step("step", {})
+    if state == "done":
+        recorder.evaluation({metric: 0.5 + spec.seed}, 0.1)
+    else:
+        recorder.end(state, reason)
+    return recorder.outcome([], 1.5, {"algorithm": "0123456789abcdef"})
 
 
 MOVING = frozenset({"attempt", "lost_s", "provenance", "train_s"})

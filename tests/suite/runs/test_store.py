@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 from suite.runs.record import failed
 from suite.runs.status import Status, counts
 from suite.runs.store import STALE_AFTER_S, Store, StoreError, StoreFullError, finite, load_spec, write_atomic
-from tests.suite.runs.project import SWEEP, one_spec, write_sweep
+from tests.suite.runs.project import SWEEP, ended, one_spec, write_sweep
 from tests.support import skip_or_fail
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -29,9 +30,8 @@ def test_the_layout_of_a_run_folder(tmp_path: Path) -> None:
     assert folder == store.folder(spec.run_id)
     assert (folder / "spec.json").read_text() == spec.to_json()
     assert store.status(spec.run_id) == Status("running")
-    store.finish(
-        spec.run_id, Status("done"), {"status": "done", "reason": "", "x": 0.1}, [{"step": 1}, {"step": 2}]
-    )
+    outcome = ended(spec)
+    store.finish(spec.run_id, outcome.status, outcome.result, [{"step": 1}, {"step": 2}])
     assert sorted(path.name for path in folder.iterdir()) == [
         "metrics.jsonl",
         "result.json",
@@ -39,7 +39,7 @@ def test_the_layout_of_a_run_folder(tmp_path: Path) -> None:
         "status.json",
     ]
     assert store.metrics(spec.run_id) == [{"step": 1}, {"step": 2}]
-    assert store.result(spec.run_id) == {"status": "done", "reason": "", "x": 0.1}
+    assert store.result(spec.run_id) == outcome.result
     assert store.status(spec.run_id) == Status("done")
     assert store.run_ids() == [spec.run_id]
     assert load_spec(spec.run_id, store) == load_spec(str(folder / "spec.json"), store) == spec
@@ -125,8 +125,15 @@ def test_damage_is_named(tmp_path: Path) -> None:
     spec, store = one_spec(), Store(tmp_path)
     store.begin(spec)
     (store.folder(spec.run_id) / "result.json").write_text("{")
-    with pytest.raises(StoreError, match=r"result.json is damaged .*delete its folder"):
-        store.status(spec.run_id)
+    assert store.status(spec.run_id).state == "invalid"
+    assert store.status(spec.run_id).reason.startswith("result.json is damaged (Expecting property name")
+    assert re.search(
+        r"/result.json is damaged .*: move it away; the next sweep trains the run again",
+        str(store.refusal(spec.run_id)),
+    )
+    store.begin(spec)
+    assert store.status(spec.run_id).state == "running"
+    assert (store.folder(spec.run_id) / "refused-result.json").read_text() == "{", "set aside, not lost"
     with pytest.raises(StoreError, match="no run '0123456789abcdef'"):
         store.spec("0123456789abcdef")
 

@@ -1,0 +1,86 @@
+"""Make the tables of a sweep or of a timing session again from what was run, and merge another results folder into this one.
+
+bandwise collect quick                   results/tables/v1/quick-*.csv from the run folders
+bandwise collect quick --from DIR        first take over the runs and sessions of another results folder that are not here
+bandwise collect --from DIR              merge alone
+
+Nothing that has settled here is replaced. Exit code 3 where two results of one run differ or a file was refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from bandwise.checkout import add_results_option, require_checkout, results_root
+from bandwise.output import counted, print_json
+
+NAME = "collect"
+HELP = "tables from run folders; merge results folders"
+CONFLICT = 3
+
+
+class NothingToCollectError(ValueError):
+    """There is nothing to make tables of; the message says what to run."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the verb."""
+    parser.add_argument(
+        "name", nargs="?", help="name of a sweep or a session, or path of a sweep's .yaml file"
+    )
+    parser.add_argument(
+        "--from", dest="other", metavar="DIR", type=Path, help="another results folder to merge into this"
+    )
+    add_results_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Merge, then make tables."""
+    require_checkout(NAME)
+    from suite.runs.merge import merge
+
+    if args.name is None and args.other is None:
+        raise NothingToCollectError("name a sweep or a session, or another results folder with --from")
+    root = results_root(args)
+    merged = None if args.other is None else merge(root, args.other)
+    tables = None if args.name is None else _tables(root, args.name)
+    if args.json:
+        print_json({"results": str(root), "merged": merged and merged.as_dict(), **(tables or {})})
+    else:
+        if merged is not None:
+            print(
+                "\n".join([*merged.conflicts, *(f"refused: {line}" for line in merged.refused)])
+                or "no conflicts"
+            )
+            print(f"{args.other}: {len(merged.taken)} taken over, {len(merged.kept)} were here already")
+        if tables is not None:
+            print("\n".join([*tables["tables"], f"{args.name}: {counted(tables['states'])}"]))
+    return CONFLICT if merged and (merged.conflicts or merged.refused) else 0
+
+
+def _tables(root: Path, name: str) -> dict[str, Any]:
+    """The tables of the sweep and of the session of that name, where there are runs or records to make them from."""
+    from suite.analysis import collect
+    from suite.analysis.from_plan import collect_sweep
+    from suite.analysis.session_tables import collect_session
+    from suite.runs.sweep import UnknownSweepError
+
+    written, states, why = list(collect_session(root, name) or []), {}, ""
+    try:
+        collected = collect_sweep(root, name)
+    except UnknownSweepError as unknown:
+        why = f"{unknown}; and no session of that name has a record under {root}: `bandwise session {name}`"
+    else:
+        states = collected.facts["statuses"]
+        if set(states) <= {"missing"}:
+            why = (
+                f"no run of sweep {collected.sweep} has a folder under {root}, so its tables stay as they are: "
+                f"`bandwise sweep {name}`, or --from another results folder"
+            )
+        else:
+            written += collect.write(root, collected)
+    if not written:
+        raise NothingToCollectError(why)
+    return {"name": name, "tables": [str(path) for path in written], "states": states}

@@ -1,0 +1,223 @@
+"""Whether a study can be relied on: what is missing, damaged, mixed or out of date, each with what to do.
+
+Every rule is a function from what is on disk to findings. An *error* makes a table say something that is not so or that
+cannot be made again; a *warning* is what a reader must know and a strict check does not accept.
+
+    readable      every result and spec can be read
+    complete      every planned run has ended as the method's own outcome
+    replicas      the ranks of no run ended with different models (status invalid)
+    seeds         every arm of a panel was run with the same seeds, each once
+    stale         the methods' sources are those of this checkout
+    drift         the runs of a panel come from one commit, without changes, and one environment
+    hardware      the runs of a panel come from one kind of machine and one number of threads
+    tables        the tables on disk are those that the run folders give, byte for byte
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from suite.analysis.collect import Collected, collect, documents
+from suite.analysis.study import Entry, Study
+from suite.analysis.tables import Row
+from suite.runs.status import CIRCUMSTANCE, LIVE
+from suite.runs.store import Store
+from suite.timing import store as sessions
+
+ERROR: Final = "error"
+WARNING: Final = "warning"
+HARDWARE: Final = ("system", "cpu", "cores", "threads")
+CODE: Final = ("commit", "environment_hash")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong: the rule, whether error or warning, of what, what is wrong, what to do."""
+
+    rule: str
+    level: str
+    subject: str
+    what: str
+    fix: str
+
+    def as_dict(self) -> dict[str, str]:
+        """Plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A study with its rows and, by run id, the results that could be read."""
+
+    root: Path
+    study: Study
+    collected: Collected
+    results: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def rows(self) -> list[Row]:
+        """One row a planned run."""
+        return self.collected.runs
+
+    def panels(self) -> Iterator[tuple[str, list[Entry]]]:
+        """The planned runs that have a result, by panel."""
+        found: dict[str, list[Entry]] = defaultdict(list)
+        for entry in self.study.entries:
+            if entry.spec.run_id in self.results:
+                found[_panel(entry)].append(entry)
+        yield from found.items()
+
+
+def check_study(root: Path, study: Study, collected: Collected | None = None) -> list[Finding]:
+    """All findings of a study, in the order of the rules. Raises `StoreError` and `StudyError` as `collect` does.
+
+    collected: its tables, where the caller has them with what `collect` does not know, as the tuning rows.
+    """
+    store = Store(root)
+    found = ((entry.spec.run_id, store.result(entry.spec.run_id)) for entry in study.entries)
+    results = {run_id: result for run_id, result in found if result is not None}
+    ran = Ran(root, study, collected or collect(root, study), results)
+    return [finding for rule in RULES for finding in rule(ran)]
+
+
+def check_store(root: Path) -> list[Finding]:
+    """What is damaged among all runs and sessions of a results folder, whatever sweep they are of."""
+    store = Store(root)
+    refused = [*store.refused(), *filter(None, map(store.refusal, store.run_ids())), *sessions.refused(root)]
+    return [
+        Finding("readable", ERROR, str(error.path.parent.name), error.reason, error.fix) for error in refused
+    ]
+
+
+def _readable(ran: Ran) -> Iterator[Finding]:
+    store = Store(ran.root)
+    for entry in ran.study.entries:
+        if error := store.refusal(entry.spec.run_id):
+            yield Finding("readable", ERROR, _name(entry), error.reason, error.fix)
+
+
+def _complete(ran: Ran) -> Iterator[Finding]:
+    store = Store(ran.root)
+    again = f"`{ran.study.command}` goes on from here"
+    by_state: dict[str, list[str]] = defaultdict(list)
+    for row in ran.rows:
+        state = str(row["status"])
+        refused = state == "invalid" and store.refusal(str(row["run_id"])) is not None
+        if state in LIVE | CIRCUMSTANCE - {"invalid"} and not refused:
+            by_state[state].append(str(row["run_id"]))
+    for state, run_ids in sorted(by_state.items()):
+        retry = f"`bandwise retry {ran.study.name} --status {state}`" if state in CIRCUMSTANCE else again
+        yield Finding(
+            "complete", ERROR, _some(run_ids), f"{len(run_ids)} of {len(ran.rows)} runs are {state}", retry
+        )
+
+
+def _replicas(ran: Ran) -> Iterator[Finding]:
+    for entry in ran.study.entries:
+        result = ran.results.get(entry.spec.run_id, {})
+        if result.get("status") == "invalid":
+            yield Finding(
+                "replicas", ERROR, _name(entry), str(result["reason"]),
+                "this is a fault of the method or of the machine: run it alone with `bandwise run` and compare the ranks",
+            )  # fmt: skip
+
+
+def _seeds(ran: Ran) -> Iterator[Finding]:
+    seeds: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for entry in ran.study.entries:
+        seeds[_panel(entry)][entry.arm].append(entry.spec.seed)
+    for panel, by_arm in seeds.items():
+        wanted = sorted({seed for own in by_arm.values() for seed in own})
+        for arm, own in by_arm.items():
+            if sorted(own) != wanted:
+                yield Finding(
+                    "seeds", ERROR, f"{panel}, {arm}", f"has the seeds {sorted(own)}, the panel has {wanted}",
+                    "give every arm of a panel the same seeds, each once; or two arms where two things are compared",
+                )  # fmt: skip
+
+
+def _stale(ran: Ran) -> Iterator[Finding]:
+    by_arm: dict[str, list[str]] = defaultdict(list)
+    for row in ran.rows:
+        if row["stale"]:
+            by_arm[str(row["arm"])].append(str(row["run_id"]))
+    for arm, run_ids in by_arm.items():
+        yield Finding(
+            "stale", WARNING, arm, f"{len(run_ids)} runs come from another source of the method ({_some(run_ids)})",
+            "raise the method's version if its numbers may have moved, and run the sweep; or check out the commit of the runs",
+        )  # fmt: skip
+
+
+def _drift(ran: Ran) -> Iterator[Finding]:
+    for panel, entries in ran.panels():
+        for key in CODE:
+            yield from _mixed(
+                "drift", WARNING, ran, panel, entries, key, "run the panel again from one checkout"
+            )
+        dirty = [_name(e) for e in entries if ran.results[e.spec.run_id]["provenance"]["dirty"]]
+        if dirty:
+            yield Finding(
+                "drift", WARNING, panel, f"{len(dirty)} runs come from a checkout with changes that no commit holds",
+                "commit, and run the sweep again before its numbers are published",
+            )  # fmt: skip
+
+
+def _hardware(ran: Ran) -> Iterator[Finding]:
+    for panel, entries in ran.panels():
+        for key in HARDWARE:
+            yield from _mixed(
+                "hardware", WARNING, ran, panel, entries, key,
+                "bits may differ between kinds of machine: run what is compared on one of them",
+            )  # fmt: skip
+
+
+def _mixed(
+    rule: str, level: str, ran: Ran, panel: str, entries: Iterable[Entry], key: str, fix: str
+) -> Iterator[Finding]:
+    counted: dict[str, int] = defaultdict(int)
+    for entry in entries:
+        counted[str(ran.results[entry.spec.run_id]["provenance"][key])] += 1
+    if len(counted) > 1:
+        values = ", ".join(f"{value} ({count} runs)" for value, count in sorted(counted.items()))
+        yield Finding(rule, level, panel, f"its runs differ in {key}: {values}", fix)
+
+
+def _tables(ran: Ran) -> Iterator[Finding]:
+    fix = f"`bandwise collect {ran.study.name}` makes them again"
+    for path, text in documents(ran.root, ran.collected).items():
+        try:
+            there = path.read_bytes()
+        except OSError:
+            yield Finding("tables", ERROR, path.name, "is not there, or cannot be read", fix)
+            continue
+        if there != text.encode():
+            yield Finding("tables", ERROR, path.name, "is not what the run folders give", fix)
+
+
+RULES: Final[tuple[Callable[[Ran], Iterator[Finding]], ...]] = (
+    _readable,
+    _complete,
+    _replicas,
+    _seeds,
+    _stale,
+    _drift,
+    _hardware,
+    _tables,
+)
+
+
+def _panel(entry: Entry) -> str:
+    return f"{entry.workload}, {entry.spec.sharding}, {entry.spec.world_size} workers"
+
+
+def _name(entry: Entry) -> str:
+    return f"{entry.spec.run_id} ({entry.arm}, seed {entry.spec.seed})"
+
+
+def _some(run_ids: list[str], shown: int = 3) -> str:
+    more = len(run_ids) - shown
+    return ", ".join(run_ids[:shown]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,129 @@
+"""Files as they are found: read whole or refused by name, with the reason and what to do.
+
+A results folder may come from another machine, another hand, or a disk that failed. So a file is read only if it is a
+regular one and no link, of a size that can be meant, in UTF-8; and its JSON only if it has one meaning: no NaN or
+infinity, no key twice, no nesting that nothing of ours writes. Nothing that is read is ever executed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+LIMIT_BYTES: Final = 64 << 20
+"""The largest file that is read; the largest that the suite writes has a hundredth of it."""
+MAX_DEPTH: Final = 24
+"""How deep JSON may be nested; ours is nested eight deep."""
+MOVE_AWAY: Final = "move it away, and what made it makes it again"
+
+
+class StoreError(RuntimeError):
+    """The store cannot be read or written; the message says what to do."""
+
+
+class RefusedError(StoreError):
+    """A file is there and is not read. `reason`: why, naming the file and no folder; `fix`: what to do."""
+
+    def __init__(self, path: Path, reason: str, fix: str = MOVE_AWAY) -> None:
+        super().__init__(f"{path} {reason}: {fix}")
+        self.path, self.reason, self.fix = path, f"{path.name} {reason}", fix
+
+
+def read(path: Path, limit_bytes: int = LIMIT_BYTES, fix: str = MOVE_AWAY) -> str | None:
+    """The text of a file, or None where there is none. Raises `RefusedError`; `StoreError` when it cannot be read.
+
+    fix: what to do about one that is refused.
+    """
+    try:
+        content = _content(path, limit_bytes, fix)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StoreError(
+            f"cannot read {path}: {error.strerror}; check its rights, or use --results"
+        ) from error
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RefusedError(path, f"is damaged (byte {error.start} is not UTF-8)", fix) from None
+
+
+def parsed(text: str, path: Path, fix: str = MOVE_AWAY) -> Any:
+    """The JSON value in `text`, read from `path`. Raises `RefusedError` for one that is damaged or ambiguous."""
+    try:
+        value = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+        _plausible(value, "\\u" in text)
+    except json.JSONDecodeError as error:
+        raise RefusedError(path, f"is damaged ({error})", fix) from None
+    except RecursionError:
+        raise RefusedError(path, f"is nested more than {MAX_DEPTH} deep", fix) from None
+    except ValueError as error:
+        raise RefusedError(path, f"is refused ({error})", fix) from None
+    return value
+
+
+def _content(path: Path, limit_bytes: int, fix: str) -> bytes:
+    if path.is_symlink():
+        raise RefusedError(path, "is a symbolic link", "put the file itself in its place")
+    descriptor = os.open(
+        path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    )  # a pipe would block
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise RefusedError(path, "is no regular file", fix)
+        if found.st_size > limit_bytes:
+            raise RefusedError(
+                path, f"has {found.st_size} bytes, more than the {limit_bytes} that are read", fix
+            )
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(limit_bytes)
+    finally:
+        os.close(descriptor)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands in it twice")
+    return found
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"it holds {name}, which is no number of JSON")
+
+
+def _plausible(value: Any, escapes: bool) -> None:
+    """Raise ValueError for numbers that are infinite, nesting that is too deep, and halves of characters."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        if escapes:
+            for one in _texts(level):
+                if any("\ud800" <= character <= "\udfff" for character in one):
+                    raise ValueError("a text in it holds half of a character")
+        if any(isinstance(one, float) and not math.isfinite(one) for one in level):
+            raise ValueError("it holds a number that is too large")
+        level = [inner for one in level for inner in _inside(one)]
+        if not level:
+            return
+    raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+
+
+def _inside(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+def _texts(values: list[Any]) -> Iterator[str]:
+    for value in values:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict):
+            yield from value

@@ -1,0 +1,198 @@
+"""collect, check, export and migrate in a small project: answers, files, exit codes."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bandwise.cli import main
+from suite.analysis.columns import SUMMARY
+from suite.analysis.export import escape, to_text
+from suite.analysis.tables import read_table, table_path
+from suite.runs.store import Store
+from tests.suite.runs.project import SWEEP, write_sweep
+
+FROZEN = Path(__file__).resolve().parents[1] / "suite" / "runs" / "frozen"
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a sweep file and the results of all its runs."""
+    folder = tmp_path_factory.mktemp("swept")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BANDWISE_COMPILE", "0")
+        assert (
+            main(["sweep", write_sweep(folder, SWEEP), "--results", str(folder / "results"), "--jobs", "1"])
+            == 0
+        )
+    return folder
+
+
+@pytest.fixture
+def project(swept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it, whose results are the default."""
+    shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
+    monkeypatch.setenv("BANDWISE_RESULTS", str(tmp_path / "results"))
+    return tmp_path
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
+    assert main([*arguments, "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
+    assert main(list(arguments)) == code
+    return capsys.readouterr().err
+
+
+def test_collect_makes_the_tables_and_check_holds_them(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep, root = str(project / "small.yaml"), project / "results"
+    before = answer(capsys, "check", sweep, code=3)
+    errors = {finding["rule"] for finding in before["findings"] if finding["level"] == "error"}
+    assert errors == {"tables"}, "warnings may tell of a checkout with changes"
+    found = answer(capsys, "collect", sweep)
+    assert found["states"] == {"done": 6}
+    assert all(Path(path).is_file() for path in found["tables"])
+    after = answer(capsys, "check", sweep)
+    assert [finding for finding in after["findings"] if finding["level"] == "error"] == []
+    assert answer(capsys, "check", sweep, "--strict", code=3 if after["findings"] else 0)["wrong"] == len(
+        after["findings"]
+    )
+    run_id = Store(root).run_ids()[0]
+    (Store(root).folder(run_id) / "result.json").write_text("{")
+    assert main(["check", sweep]) == 3
+    text = capsys.readouterr().out
+    assert f"error: small: readable: {run_id}" in text
+    assert "move it away; the next sweep trains the run again" in text
+    assert "tables: small-runs.csv: is not what the run folders give; `bandwise collect small`" in text
+    whole = answer(capsys, "check", code=3)
+    assert [(finding["of"], finding["subject"]) for finding in whole["findings"]] == [("runs", run_id)]
+
+
+def test_collect_merges_first(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep, other = str(project / "small.yaml"), project / "other"
+    (project / "results").rename(other)
+    assert "no run of sweep small has a folder" in refusal(capsys, "collect", sweep)
+    found = answer(capsys, "collect", sweep, "--from", str(other))
+    assert len(found["merged"]["taken"]) == 6
+    assert found["states"] == {"done": 6}
+    assert "6 were here already" in (main(["collect", "--from", str(other)]), capsys.readouterr().out)[1]
+    path = next((other / "runs").rglob("result.json"))
+    result = json.loads(path.read_text())
+    path.write_text(json.dumps({**result, "train_loss_last": 77.0}))
+    assert main(["collect", "--from", str(other)]) == 3
+    assert "differs in train_loss_last here" in capsys.readouterr().out
+
+
+def test_collect_says_what_there_is_not(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "name a sweep or a session" in refusal(capsys, "collect")
+    assert "`bandwise session nosuch`" in refusal(capsys, "collect", "nosuch")
+    assert "is no results folder" in refusal(capsys, "collect", "--from", str(project / "nowhere"), code=3)
+
+
+def test_a_clone_without_runs_has_nothing_wrong(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(project / "results")
+    found = answer(capsys, "check", str(project / "small.yaml"))
+    assert found["wrong"] == 0
+    assert "no run of it has a folder" in found["not_checked"][0]
+
+
+def test_export_csv(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no tables of small" in refusal(capsys, "export", "small")
+    answer(capsys, "collect", str(project / "small.yaml"))
+    path = table_path(project / "results", SUMMARY, "small")
+    assert main(["export", "small"]) == 0
+    assert capsys.readouterr().out == path.read_text()
+    assert main(["export", "small", "--table", "runs", "--columns", "seed", "arm", "value"]) == 0
+    rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
+    assert rows[0] == ["seed", "arm", "value"]
+    assert len(rows) == 7
+    assert "has no column 'speed'; it has workload" in refusal(
+        capsys, "export", "small", "--columns", "speed"
+    )
+    assert "has no table 'spam'; it has summary, runs" in refusal(
+        capsys, "export", "small", "--table", "spam"
+    )
+    out = project / "out.csv"
+    found = answer(capsys, "export", "small", "--out", str(out))
+    assert (found["rows"], out.read_text()) == (2, path.read_text())
+
+
+def test_export_latex_is_escaped_and_compiles(project: Path, tmp_path: Path) -> None:
+    answer_rows = [
+        {
+            **dict.fromkeys(SUMMARY.names),
+            "workload": r"a_b & 5% of $x$ \input{passwd} {~^}#<|>",
+            "arm": "line\nbreak",
+            "control": True,
+            "n": 3,
+            "mean": -1.25e-7,
+            "bytes_ratio": float("inf"),
+            "diff_mean": -0.5,
+        }
+    ]
+    text = to_text(SUMMARY.columns, answer_rows, "latex", "100% of it")
+    assert (
+        r"a\_b \& 5\% of \$x\$ \textbackslash{}input\{passwd\} \{\textasciitilde{}\textasciicircum{}\}\#"
+        in text
+    )
+    assert r"$-1.25\times 10^{-7}$" in text
+    assert r"$\infty$" in text
+    assert r"\caption{100\% of it}" in text
+    body = text.partition(r"\midrule")[2].partition(r"\bottomrule")[0].strip().splitlines()
+    assert len(body) == 1
+    assert body[0].count(" & ") == len(SUMMARY.columns) - 1
+    assert escape("x") == "x"
+    if shutil.which("pdflatex") is not None:
+        (tmp_path / "t.tex").write_text(
+            "\\documentclass{article}\\usepackage{booktabs}\\begin{document}" + text + "\\end{document}"
+        )
+        done = subprocess.run(
+            ["pdflatex", "-halt-on-error", "t.tex"], cwd=tmp_path, capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_export_parquet(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answer(capsys, "collect", str(project / "small.yaml"))
+    assert "name a file with --out" in refusal(capsys, "export", "small", "--format", "parquet")
+    out = project / "runs.parquet"
+    arguments = ("export", "small", "--table", "runs", "--format", "parquet", "--out", str(out))
+    if importlib.util.find_spec("pyarrow") is None:
+        assert "Parquet needs pyarrow, which is not installed" in refusal(capsys, *arguments)
+        assert not out.exists()
+        return
+    import pandas as pd
+
+    assert answer(capsys, *arguments)["rows"] == 6
+    frame = pd.read_parquet(out)
+    assert frame["seed"].tolist() == [0, 1, 2] * 2
+    assert read_table(table_path(project / "results", SUMMARY, "small"), SUMMARY)
+
+
+def test_migrate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = json.loads((FROZEN / "v1-first-done.json").read_text())
+    folder = Store(tmp_path).folder(old["run_id"])
+    folder.mkdir(parents=True)
+    (folder / "spec.json").write_text(json.dumps(old["spec"]))
+    (folder / "result.json").write_text(json.dumps(old))
+    found = answer(capsys, "migrate", "--dry-run", "--results", str(tmp_path))
+    assert (found["changed"], found["dry_run"]) == ([old["run_id"]], True)
+    assert json.loads((folder / "result.json").read_text())["schema_version"] == 1
+    assert main(["migrate", "--results", str(tmp_path)]) == 0
+    assert "1 results rewritten as version 2, 0 had it already" in capsys.readouterr().out
+    assert json.loads((folder / "result.json").read_text())["schema_version"] == 2
+    (folder / "result.json").write_text("[")
+    assert main(["migrate", "--results", str(tmp_path)]) == 3
+    assert "refused: " in capsys.readouterr().out

@@ -1,0 +1,150 @@
+"""Every rule of the check finds what it is for, and says what to do; a whole study has no findings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suite.analysis.check import ERROR, RULES, WARNING, check_store, check_study
+from suite.analysis.collect import collect, facts_path, write
+from suite.analysis.study import Study
+from suite.runs.status import Status
+from suite.runs.store import Store
+from tests.suite.analysis import made_up_study as made
+
+FEW = made.FEW[:3]
+STUDY = made.study_of(seeds=2, made=FEW)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    made.run_all(tmp_path, STUDY, FEW)
+    write(tmp_path, collect(tmp_path, STUDY))
+    return tmp_path
+
+
+def rewrite(root: Path, number: int, change: Callable[[dict[str, Any]], None]) -> str:
+    """Change the result of a planned run; returns its id."""
+    run_id = STUDY.entries[number].spec.run_id
+    path = Store(root).folder(run_id) / "result.json"
+    result = json.loads(path.read_text())
+    change(result)
+    path.write_text(json.dumps(result))
+    return run_id
+
+
+def found(root: Path, study: Study = STUDY) -> dict[str, list[Any]]:
+    """Findings by rule, the tables brought up to date first, so that they are no finding."""
+    write(root, collect(root, study))
+    by_rule: dict[str, list[Any]] = {}
+    for finding in check_study(root, study):
+        assert finding.what
+        assert finding.fix
+        by_rule.setdefault(finding.rule, []).append(finding)
+    return by_rule
+
+
+def test_a_whole_study_has_no_findings(root: Path) -> None:
+    assert check_study(root, STUDY) == []
+    assert check_store(root) == []
+
+
+def test_what_is_missing_or_failed_by_circumstance(root: Path) -> None:
+    folder = Store(root).folder(STUDY.entries[0].spec.run_id)
+    (folder / "result.json").unlink()
+    (folder / "status.json").unlink()
+    made.fail(Store(root), STUDY, FEW[1].arm.name, "iid", 0, Status("oom", "step 3: out of memory"))
+    made.fail(Store(root), STUDY, FEW[1].arm.name, "iid", 1, Status("diverged", "loss is inf"))
+    complete = found(root)["complete"]
+    assert [(one.level, one.what) for one in complete] == [
+        (ERROR, "1 of 12 runs are missing"),
+        (ERROR, "1 of 12 runs are oom"),
+    ], "a run that diverged is complete"
+    assert "bandwise sweep made-up" in complete[0].fix
+    assert "bandwise retry made-up --status oom" in complete[1].fix
+
+
+def test_what_is_damaged_is_named_once(root: Path) -> None:
+    run_id = STUDY.entries[2].spec.run_id
+    (Store(root).folder(run_id) / "result.json").write_text("{")
+    by_rule = found(root)
+    assert set(by_rule) == {"readable"}
+    (finding,) = by_rule["readable"]
+    assert run_id in finding.subject
+    assert "is damaged" in finding.what
+    assert [one.subject for one in check_store(root)] == [run_id]
+
+
+def test_a_spec_in_another_runs_folder(root: Path) -> None:
+    folder = Store(root).folder("0123456789abcdef")
+    folder.mkdir(parents=True)
+    (folder / "spec.json").write_text(STUDY.entries[0].spec.to_json())
+    (finding,) = check_store(root)
+    assert finding.subject == "0123456789abcdef"
+    assert "is the spec of" in finding.what
+
+
+def test_replicas_that_differ(root: Path) -> None:
+    run_id = rewrite(
+        root, 1, lambda r: r.update(status="invalid", reason="ranks 0 and 1 differ in w", final={})
+    )
+    by_rule = found(root)
+    assert set(by_rule) == {"replicas"}
+    (finding,) = by_rule["replicas"]
+    assert run_id in finding.subject
+    assert finding.what == "ranks 0 and 1 differ in w"
+
+
+def test_seeds_that_differ_between_arms(root: Path) -> None:
+    (finding,) = found(root, replace(STUDY, entries=STUDY.entries[1:]))["seeds"]
+    assert finding.level == ERROR
+    assert finding.what == "has the seeds [1], the panel has [0, 1]"
+
+
+def test_sources_that_moved(root: Path) -> None:
+    arms = (replace(STUDY.arms[0], source_hash="moved"), *STUDY.arms[1:])
+    (finding,) = found(root, replace(STUDY, arms=arms))["stale"]
+    assert (finding.level, finding.subject) == (WARNING, STUDY.arms[0].name)
+    assert finding.what.startswith("4 runs come from another source")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "rule", "words"),
+    [
+        ("commit", "f" * 40, "drift", "differ in commit"),
+        ("environment_hash", "0" * 16, "drift", "differ in environment_hash"),
+        ("dirty", True, "drift", "1 runs come from a checkout with changes"),
+        ("cpu", "Another Processor", "hardware", "Another Processor (1 runs), Some Processor (5 runs)"),
+        ("threads", 2, "hardware", "differ in threads: 1 (5 runs), 2 (1 runs)"),
+    ],
+)
+def test_what_is_mixed_within_a_panel(key: str, value: Any, rule: str, words: str, root: Path) -> None:
+    rewrite(root, 0, lambda r: r["provenance"].update({key: value}))
+    by_rule = found(root)
+    assert set(by_rule) == {rule}
+    (finding,) = by_rule[rule]
+    assert finding.level == WARNING
+    assert words in finding.what
+
+
+def test_tables_that_are_not_those_of_the_runs(root: Path) -> None:
+    path = root / "tables" / "v1" / "made-up-summary.csv"
+    path.write_text(path.read_text().replace("accuracy", "precision"))
+    facts_path(root, "made-up").unlink()
+    findings = check_study(root, STUDY)
+    assert [(one.rule, one.subject) for one in findings] == [
+        ("tables", "made-up-summary.csv"),
+        ("tables", "made-up-study.json"),
+    ]
+    assert all("bandwise collect made-up" in one.fix for one in findings)
+
+
+def test_every_rule_is_tested_here() -> None:
+    text = Path(__file__).read_text()
+    for rule in RULES:
+        assert f'"{rule.__name__[1:]}"' in text

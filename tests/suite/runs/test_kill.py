@@ -1,0 +1,287 @@
+"""kill -9 at any write, rename, flush or removal leaves a store that can be read and gone on with.
+
+A process that has imported everything forks for every point at which it could die; the child dies there, by the k-th call of
+an os function, as by SIGKILL (no handler, no cleanup). At a flush the file is torn in half first. The parent then reads all.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+DRIVER = """
+import json, os, shutil, sys
+from pathlib import Path
+from tests.suite.runs.test_kill import SCENES, die_at
+
+scene, folder = sys.argv[1], Path(sys.argv[2])
+prepare, act, check = SCENES[scene]()
+prepare(folder / "before")
+points = 0
+for k in range(1, 1000):
+    root = folder / str(k)
+    shutil.copytree(folder / "before", root)
+    child = os.fork()
+    if child == 0:
+        die_at(k)
+        try:
+            act(root)
+        finally:
+            os._exit(0 if sys.exc_info()[0] is None else 1)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, -9), code
+    check(root, code == 0)
+    act(root)
+    check(root, True)
+    left = [str(p) for p in root.rglob("*.tmp")]
+    shutil.rmtree(root)
+    points += code != 0
+    if code == 0:
+        assert left == [], left
+        break
+print(json.dumps({"points": points}))
+"""
+
+
+def die_at(k: int) -> None:
+    """From now on this process dies by SIGKILL at the k-th call that changes what is on disk."""
+    import os
+    import signal
+    from typing import Any
+
+    calls = 0
+
+    def fatal(name: str) -> None:
+        true = getattr(os, name)
+
+        def call(*given: Any, **named: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == k:
+                if name == "fsync":
+                    os.ftruncate(given[0], os.fstat(given[0]).st_size // 2)
+                os.kill(os.getpid(), signal.SIGKILL)
+            return true(*given, **named)
+
+        setattr(os, name, call)
+
+    for name in ("fsync", "replace", "rename", "unlink", "mkdir", "utime"):
+        fatal(name)
+
+
+def _begin():  # a run that had failed is begun again
+    from suite.runs.store import Store
+    from tests.suite.runs.project import ended, one_spec
+
+    spec = one_spec()
+
+    def prepare(root):
+        Store(root).begin(spec)
+        ended(spec, "error", "step 2: out of luck").save(Store(root))
+
+    def act(root):
+        Store(root).begin(spec)
+
+    def check(root, whole):
+        state = Store(root).status(spec.run_id).state
+        assert state == "running" if whole else state in {"error", "running", "missing"}, state
+        assert Store(root).refused() == []
+        assert Store(root).spec(spec.run_id) == spec
+
+    return prepare, act, check
+
+
+def _fresh():
+    from suite.runs.store import Store
+    from tests.suite.runs.project import one_spec
+
+    spec = one_spec()
+
+    def act(root):
+        Store(root).begin(spec)
+
+    def check(root, whole):
+        state = Store(root).status(spec.run_id).state
+        assert state == "running" if whole else state in {"missing", "running"}, state
+        assert Store(root).refused() == []
+
+    return (lambda root: root.mkdir(parents=True)), act, check
+
+
+def _finish():
+    from suite.runs.store import Store
+    from tests.suite.runs.project import ended, one_spec
+
+    spec = one_spec()
+    outcome = ended(spec)
+
+    def act(root):
+        outcome.save(Store(root))
+
+    def check(root, whole):
+        store = Store(root)
+        status, result = store.standing(spec.run_id)
+        assert status.state == "done" if whole else status.state in {"missing", "running", "done"}, status
+        assert result in ((outcome.result,) if status.state == "done" else (None,))
+        if status.state == "done":
+            assert store.metrics(spec.run_id) == list(outcome.metrics), "the result is written last"
+
+    return (lambda root: Store(root).begin(spec)), act, check
+
+
+def _checkpoint():
+    import torch
+
+    from suite.runs import checkpoint as files
+    from suite.runs.checkpoint import Checkpoint
+    from suite.runs.store import Store
+    from tests.suite.runs.project import one_spec
+
+    spec = one_spec()
+
+    def save(root, step):
+        state = {"weights": torch.full((3,), float(step))}
+        files.write(
+            files.whole_path(Store(root).folder(spec.run_id)),
+            Checkpoint(spec.run_id, "source", step, 1.0, {}, [], state),
+        )
+        Store(root).saved(spec.run_id, step)
+
+    def prepare(root):
+        Store(root).begin(spec)
+        save(root, 2)
+
+    def check(root, whole):
+        found = files.read(files.whole_path(Store(root).folder(spec.run_id)), spec, "source")
+        assert found is not None
+        assert found.step == 4 if whole else found.step in (2, 4), found.step
+        assert found.state["weights"].tolist() == [float(found.step)] * 3
+        assert Store(root).status(spec.run_id).state == "running"
+
+    return prepare, (lambda root: save(root, 4)), check
+
+
+def _ranks():
+    import torch
+
+    from suite.runs import checkpoint as files
+    from suite.runs.checkpoint import Checkpoint
+    from suite.runs.store import Store
+    from tests.suite.runs.project import one_spec
+
+    spec = one_spec()
+
+    def save(root, step):
+        folder = Store(root).folder(spec.run_id)
+        for rank in range(spec.world_size):
+            state = {"weights": torch.full((3,), float(step + rank))}
+            part = Checkpoint(spec.run_id, "source", step, 1.0, {}, [], state)
+            files.write(files.rank_path(folder, step, rank), part)
+        files.publish(folder, spec, "source", step)
+
+    def prepare(root):
+        Store(root).begin(spec)
+        save(root, 2)
+
+    def check(root, whole):
+        folder = Store(root).folder(spec.run_id)
+        step = files.published(folder, spec, "source")
+        assert step == 4 if whole else step in (2, 4), step
+        for rank in range(spec.world_size):
+            found = files.read(files.rank_path(folder, step, rank), spec, "source")
+            assert found is not None
+            assert found.state["weights"].tolist() == [float(step + rank)] * 3
+
+    return prepare, (lambda root: save(root, 4)), check
+
+
+def _tables():
+    from suite.analysis.collect import collect, documents, write
+    from tests.suite.analysis import made_up_study as made
+
+    study = made.study_of(seeds=2, made=made.FEW[:3])
+
+    def prepare(root):
+        made.run_all(root, study, made.FEW[:3])
+        for path, text in documents(root, collect(root, study)).items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("old" if path.name.endswith("-runs.csv") else text)
+
+    def check(root, whole):
+        for path, text in documents(root, collect(root, study)).items():
+            assert path.read_text() == text if whole else path.read_text() in (text, "old")
+
+    return prepare, (lambda root: write(root, collect(root, study)) and None), check
+
+
+def _merge():
+    from suite.runs.merge import merge
+    from suite.runs.store import Store
+    from tests.suite.runs.project import ended, one_spec
+
+    spec = one_spec()
+    outcome = ended(spec)
+
+    def prepare(root):
+        Store(root / "here").begin(spec)
+        ended(spec, "error", "step 2: out of luck").save(Store(root / "here"))
+        Store(root / "there").begin(spec)
+        outcome.save(Store(root / "there"))
+
+    def check(root, whole):
+        state = Store(root / "here").status(spec.run_id).state
+        assert state == "done" if whole else state in {"error", "running", "missing", "done"}, state
+        assert Store(root / "there").result(spec.run_id) == outcome.result
+
+    return prepare, (lambda root: merge(root / "here", root / "there")), check
+
+
+def _migrate():
+    from suite.runs.rewrite import rewrite
+    from suite.runs.spec import RunSpec
+    from suite.runs.store import Store
+
+    old = json.loads((ROOT / "tests/suite/runs/frozen/v1-first-done.json").read_text())
+
+    def prepare(root):
+        store, spec = Store(root), RunSpec.from_dict(old["spec"])
+        store.begin(spec)
+        (store.folder(spec.run_id) / "result.json").write_text(json.dumps(old))
+
+    def check(root, whole):
+        store = Store(root)
+        result = store.result(old["run_id"])
+        assert result is not None
+        assert (result["schema_version"], result["final"]) == (2, old["final"])
+        written = json.loads((store.folder(old["run_id"]) / "result.json").read_text())
+        assert written["schema_version"] == 2 if whole else written["schema_version"] in (1, 2)
+
+    return prepare, (lambda root: rewrite(root)), check
+
+
+SCENES = {
+    "begin": _fresh,
+    "begin again": _begin,
+    "finish": _finish,
+    "checkpoint": _checkpoint,
+    "checkpoint of ranks": _ranks,
+    "tables": _tables,
+    "merge": _merge,
+    "migrate": _migrate,
+}
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_a_kill_at_any_point_leaves_a_store_that_can_be_read(scene: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(DRIVER), scene, str(tmp_path)],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout)["points"] >= 2
