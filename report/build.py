@@ -232,4 +232,5 @@ def _known(key: str, study: StudyData) -> list[str]:
 def _reproduce(study: StudyData) -> str:
     commits = study.facts["provenance"]["commit"]
     lines = [f"git checkout {commits[0]}"] if len(commits) == 1 else []
-    return "\n".join([*lines, "make setup", str(study.facts["command"]), f"bandwise report {study.sweep}"])
+    lines += ["make setup", str(study.facts["command"]), f"bandwise report {study.sweep}"]
+    return "\n".join([*lines, "bandwise reproduce RUN_ID   # one run alone, compared with its record"])

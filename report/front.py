@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from report.points import Point
+from suite.analysis import pareto
 
 
 def front(marks: Sequence[Point], higher_is_better: bool = True) -> list[Point]:
@@ -14,11 +15,8 @@ def front(marks: Sequence[Point], higher_is_better: bool = True) -> list[Point]:
     Judged by the estimates, whatever their intervals. Of marks at one place the first in the order given stays.
     """
     sign = 1.0 if higher_is_better else -1.0
-    found: list[Point] = []
-    for point in sorted((p for p in marks if p.family != "control"), key=lambda p: (-p.x, -sign * p.y)):
-        if not found or sign * point.y > sign * found[-1].y:
-            found.append(point)
-    return found[::-1]
+    able = [point for point in marks if point.family != "control"]
+    return [able[i] for i in pareto.front([-p.x for p in able], [sign * p.y for p in able])][::-1]
 
 
 def stairs(points: Sequence[Point], left: float, bottom: float) -> tuple[list[float], list[float]]:

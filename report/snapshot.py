@@ -57,8 +57,8 @@ def freeze_tables(results_root: Path | str, name: str, directory: Path | str | N
         raise SnapshotError(f"sweep {name} has no finished run; there is nothing to freeze")
     parent = Path(directory) if directory is not None else Path(results_root) / "snapshots"
     folder = parent / f"{str(finished)[:10]}-{slug(name)}"
-    files = _files(study, Path(results_root))
-    manifest = dump(_manifest(study, files), indent=1) + "\n"
+    files = frozen_files(study, Path(results_root))
+    manifest = dump(manifest_of(study, files), indent=1) + "\n"
     old = folder / MANIFEST
     if old.exists() and old.read_text(encoding="utf-8") != manifest:
         raise SnapshotError(
@@ -70,7 +70,8 @@ def freeze_tables(results_root: Path | str, name: str, directory: Path | str | N
     return folder
 
 
-def _files(study: StudyData, root: Path) -> dict[str, str]:
+def frozen_files(study: StudyData, root: Path) -> dict[str, str]:
+    """Tables, facts and figures of a study: path in a snapshot -> text."""
     files = {"study.json": facts_path(root, study.sweep).read_text(encoding="utf-8")}
     files |= {
         path.name: path.read_text(encoding="utf-8")
@@ -87,11 +88,13 @@ def _files(study: StudyData, root: Path) -> dict[str, str]:
     return files | {f"figures/{name}.svg": svg_file(figure) for name, figure in speed_figures(study).items()}
 
 
-def _sha256(text: str) -> str:
+def sha256(text: str) -> str:
+    """Of the text as UTF-8, in hex."""
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
-def _manifest(study: StudyData, files: Mapping[str, str]) -> dict[str, Any]:
+def manifest_of(study: StudyData, files: Mapping[str, str]) -> dict[str, Any]:
+    """What a snapshot says of itself, with the hash of each of its files."""
     facts = study.facts
     return {
         "schema_version": MANIFEST_SCHEMA,
@@ -109,14 +112,14 @@ def _manifest(study: StudyData, files: Mapping[str, str]) -> dict[str, Any]:
             {key: session.facts[key] for key in ("name", "session_id", "status", "reason", "provenance")}
             for session in study.sessions
         ],
-        "files": {name: _sha256(text) for name, text in sorted(files.items())},
+        "files": {name: sha256(text) for name, text in sorted(files.items())},
     }
 
 
-def verify(folder: Path | str) -> list[str]:
+def verify(folder: Path | str, beside: frozenset[str] = frozenset({MANIFEST})) -> list[str]:
     """What is wrong with a snapshot: files that are missing, changed, or not in the manifest. Empty: nothing.
 
-    Raises SnapshotError when there is no readable manifest.
+    `beside`: files that are not for the manifest to know. Raises SnapshotError when there is no readable manifest.
     """
     top = Path(folder)
     try:
@@ -124,7 +127,7 @@ def verify(folder: Path | str) -> list[str]:
     except (FileNotFoundError, json.JSONDecodeError) as error:
         raise SnapshotError(f"{top} has no readable {MANIFEST} ({error}); it is not a snapshot") from None
     listed: dict[str, str] = manifest["files"]
-    present = {str(path.relative_to(top)) for path in top.rglob("*") if path.is_file()} - {MANIFEST}
+    present = {str(path.relative_to(top)) for path in top.rglob("*") if path.is_file()} - beside
     wrong = [f"{name} is missing" for name in sorted(listed.keys() - present)]
     wrong += [f"{name} is not in the manifest" for name in sorted(present - listed.keys())]
     for name in sorted(listed.keys() & present):

@@ -246,7 +246,7 @@ def failures_view(study: StudyData) -> View:
         *_PLACE,
         Column("seed", "seed", numeric=True),
         Column("reason", "reason", "As the run gave it, or whoever found that its job had gone."),
-        Column("run", "run", "Start it alone with `bandwise run`."),
+        Column("run", "run", "Again, held against this record: `bandwise reproduce` and the id."),
         *([Column("again", "again", "Tries all that ended so again.")] if again else []),
     )
     lines = []

@@ -19,6 +19,7 @@ from suite.micro.cases import CODECS, VERBS, build
 from suite.micro.codecs import TimeAccumulate, TimeDecode, TimeEncode, TrackCodec, TrackMemory
 from suite.micro.exchanges import REDUCERS, STARTS_IN_FULL, TimeExchange, TrackExchange
 from suite.micro.memory import LARGE, changes, large_bytes, peak_bytes
+from suite.micro.startup import TimeImport
 from suite.micro.steps import METHODS, NOT_TIMED, TimeStep, TrackStep
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -267,6 +268,16 @@ def test_fp32_all_reduce_sends_what_the_ring_formula_says() -> None:
 def test_unknown_at_this_commit_is_not_available_instead_of_failed() -> None:
     with pytest.raises(NotImplementedError, match="at this commit"):
         TimeStep().setup("a-method-of-tomorrow")
+
+
+@pytest.mark.parametrize("name", [name for name in dir(TimeImport) if name.startswith("timeraw_")])
+def test_start_up_code_runs_and_imports_torch_only_where_it_says_so(name: str) -> None:
+    code = getattr(TimeImport(), name)()
+    ended = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys; print('torch' in sys.modules)"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert ended.stdout.splitlines()[-1] == str(name == "timeraw_torch_alone")
 
 
 def test_asv_finds_no_problem(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from suite.links.doctor import Finding
+from suite.links.finding import Finding
 from suite.links.system import find
 
 SLURM = ("munged", "slurmctld", "slurmd", "sbatch", "sinfo")

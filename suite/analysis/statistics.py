@@ -3,7 +3,8 @@
 Two intervals and one test carry every judgement of the suite:
 
 - the mean of a metric over seeds, or of its seed-by-seed difference to a baseline, with Student's t interval;
-- the median of times, with the order-statistic interval, which is exact for every continuous distribution;
+- the median of times, with the order-statistic interval, which is exact for every continuous distribution, and
+  takes runs that never arrived as they are (`censored_median_interval`);
 - "A differs from B" by the exact paired sign-flip permutation test, with Holm's correction over the table.
 
 Six values are the least that an interval accepts: below six the order-statistic interval of the median does
@@ -113,6 +114,28 @@ def median_interval(values: Sequence[float], level: float = 0.95) -> Interval:
         float(array[n - rank]),
         n,
         f"order statistics, {level:.0%}",
+    )
+
+
+def censored_median_interval(values: Sequence[float], level: float = 0.95) -> Interval:
+    """Median of times (or bytes) to a target, +inf for each run that missed it, with the order-statistic interval.
+
+    Order alone counts, so a miss needs no number: the median, or an end, is inf where too many missed. Coverage as
+    `median_interval`. method tells how many reached it. Raises as `median_interval`, and for nan and -inf.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    if np.isnan(array).any() or (array == -np.inf).any():
+        raise StatisticsError("times to a target are numbers, or inf for a miss; nan and -inf are neither")
+    reached = int(np.isfinite(array).sum())
+    ranks = median_interval([float(place) for place in range(array.size)], level)
+    ordered = np.sort(array)
+    middle = (ordered[(array.size - 1) // 2], ordered[array.size // 2])
+    return Interval(
+        float(middle[0] if middle[0] == middle[1] else (middle[0] + middle[1]) / 2),
+        float(ordered[int(ranks.low)]),
+        float(ordered[int(ranks.high)]),
+        array.size,
+        f"{ranks.method}, {reached} of {array.size} reached it",
     )
 
 

@@ -48,7 +48,8 @@ def _cell(value: Value, column: Column) -> str:
     return str(value).replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _parse(cell: str, column: Column) -> Value:
+def cell_value(cell: str, column: Column) -> Value:
+    """The value that a cell of a file holds. Raises ValueError or KeyError for one of another kind."""
     if cell == "":
         return None
     if column.kind == "text":
@@ -114,7 +115,7 @@ def from_csv(table: Table, text: str, source: str = "table") -> list[Row]:
         if len(cells) != len(table.columns):
             raise TableError(f"{source}, row {number}: {len(cells)} cells, not {len(table.columns)}")
         try:
-            rows.append({c.name: _parse(cell, c) for c, cell in zip(table.columns, cells, strict=True)})
+            rows.append({c.name: cell_value(cell, c) for c, cell in zip(table.columns, cells, strict=True)})
         except (ValueError, KeyError) as error:
             raise TableError(f"{source}, row {number}: {error}") from error
     return rows

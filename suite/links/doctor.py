@@ -1,15 +1,16 @@
 """What stands between this machine and an emulated cluster, or between it and believable seconds; a command for each.
 
-`checks` looks at everything, `obstacle` names the first thing without which no cluster can be made, `namespaces` is
-about namespaces alone. Whether something works is tried, in a throw-away namespace; files of the kernel are read only
-to say why it does not. A machine is examined through `suite.links.machine.Machine`.
+`checks` looks at everything (what disturbs timing is in `disturbances`), `obstacle` names the first thing without
+which no cluster can be made, `namespaces` is about namespaces alone. Whether something works is tried, in a throw-away
+namespace; files of the kernel are read only to say why it does not. A machine is examined through
+`suite.links.machine.Machine`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from suite.links import delay_line, trial
+from suite.links.disturbances import disturbances
+from suite.links.finding import Finding
 from suite.links.machine import Machine, Trial
 from suite.links.namespaces import CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN
 
@@ -32,24 +33,7 @@ INSTALLERS = {
 }
 MODULES = {trial.BRIDGE: "bridge", trial.VETH: "veth", trial.TBF: "sch_tbf"}
 
-QUIET_LOAD_PER_CORE = 0.25
-MOST_STEAL = 0.01
 RECEIVE_BUFFER_BYTES = 4 << 20  # of the delay line: tens of milliseconds at its highest rate
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at.
-
-    fix: one command that helps, or where there is none what to do instead; empty where all is well. needed: without it
-    no emulated cluster can be made; otherwise it costs speed, or the belief in what is measured.
-    """
-
-    name: str
-    ok: bool
-    detail: str
-    fix: str = ""
-    needed: bool = True
 
 
 def checks(workers: int = 4, machine: Machine | None = None) -> list[Finding]:
@@ -64,10 +48,7 @@ def checks(workers: int = 4, machine: Machine | None = None) -> list[Finding]:
         _receive_buffers(asked, tried),
         _compiler(asked),
         _cores(asked, workers),
-        _load(asked),
-        _governor(asked),
-        _steal(asked),
-        _swap(asked),
+        *disturbances(asked),
     ]
 
 
@@ -218,51 +199,4 @@ def _cores(machine: Machine, workers: int) -> Finding:
         f"{detail}: computing takes {workers / machine.cores:.3g} times as long as on machines of their own",
         f"bandwise cluster up --workers {max(2, machine.cores)}",
         needed=False,
-    )
-
-
-def _load(machine: Machine) -> Finding:
-    words = (machine.read("proc/loadavg") or "").split()
-    if not words:
-        return Finding("load", True, "not told by this machine", needed=False)
-    quiet = float(words[0]) <= QUIET_LOAD_PER_CORE * machine.cores
-    detail = f"load average {words[0]} on {machine.cores} cores"
-    fix = "" if quiet else "ps -eo pcpu,etime,args --sort=-pcpu | head"
-    return Finding("load", quiet, detail if quiet else f"{detail}: others are computing", fix, needed=False)
-
-
-def _governor(machine: Machine) -> Finding:
-    folder = machine.root / "sys/devices/system/cpu"
-    found = {path.read_text().strip() for path in sorted(folder.glob("cpu[0-9]*/cpufreq/scaling_governor"))}
-    if not found:
-        return Finding(
-            "governor", True, "not told by this machine, as is usual in a virtual one", needed=False
-        )
-    if found == {"performance"}:
-        return Finding("governor", True, "performance", needed=False)
-    detail = f"{', '.join(sorted(found))}: clocks follow the load"
-    return Finding("governor", False, detail, "sudo cpupower frequency-set -g performance", needed=False)
-
-
-def _steal(machine: Machine) -> Finding:
-    """The share of time since boot in which this virtual machine was ready to run and its host ran others."""
-    words = (machine.read("proc/stat") or "").split("\n")[0].split()[1:]
-    if len(words) < 8:
-        return Finding("steal", True, "not told by this machine", needed=False)
-    ticks = [int(word) for word in words[:8]]  # guest time is part of user time
-    share = ticks[7] / max(sum(ticks), 1)
-    detail = f"{share:.2%} of the time since boot went to other virtual machines"
-    if share <= MOST_STEAL:
-        return Finding("steal", True, detail, needed=False)
-    return Finding("steal", False, detail, "measure on a machine with cores of its own", needed=False)
-
-
-def _swap(machine: Machine) -> Finding:
-    lines = (line.split() for line in (machine.read("proc/meminfo") or "").splitlines())
-    kib = {line[0].rstrip(":"): int(line[1]) for line in lines if len(line) >= 2 and line[1].isdigit()}
-    used = kib.get("SwapTotal", 0) - kib.get("SwapFree", 0)
-    if used <= 0:
-        return Finding("swap", True, "none in use", needed=False)
-    return Finding(
-        "swap", False, f"{used} KiB in use: memory may be waited for", "sudo swapoff -a", needed=False
     )

@@ -23,3 +23,11 @@ class TimeImport:
 
     def timeraw_command_line(self) -> str:
         return "import bandwise.cli"
+
+    def timeraw_help(self) -> str:
+        """What `bandwise --help` does: every verb is imported and says its part."""
+        return "import bandwise.cli; bandwise.cli.parser().format_help()"
+
+    def timeraw_list_algorithms(self) -> str:
+        """The whole registry, without torch."""
+        return "import reference_impls; reference_impls.list_algorithms()"

@@ -132,7 +132,7 @@ def test_help_is_fast_and_shows_every_verb() -> None:
     )
     assert done.returncode == 0
     for verb in VERBS:
-        assert f"  {verb.NAME} " in done.stdout
+        assert f"    {verb.NAME} " in done.stdout.replace("\n", " \n")  # the longest has its line to itself
     assert time.process_time() - started < 1
     code = "import time; t = time.process_time(); import bandwise.cli; bandwise.cli.parser(); print(time.process_time() - t)"
     assert min(float(python(code).stdout) for _ in range(3)) < 0.2, (
@@ -141,26 +141,10 @@ def test_help_is_fast_and_shows_every_verb() -> None:
 
 
 def test_every_verb_has_json_and_a_description(capsys: pytest.CaptureFixture[str]) -> None:
-    assert [verb.NAME for verb in VERBS] == [
-        "list",
-        "info",
-        "schedule",
-        "plan",
-        "run",
-        "sweep",
-        "status",
-        "watch",
-        "retry",
-        "cancel",
-        "session",
-        "doctor",
-        "cluster",
-        "rates",
-        "costs",
-        "advise",
-        "claims",
-        "report",
-    ]
+    assert " ".join(verb.NAME for verb in VERBS) == (
+        "list info schedule plan run sweep status watch retry cancel session doctor cluster rates costs advise claims "
+        "report publish reproduce compare"
+    )
     for verb in VERBS:
         with pytest.raises(SystemExit):
             parser().parse_args([verb.NAME, "--help"])

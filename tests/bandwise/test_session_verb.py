@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from bandwise.cli import main
-from suite.links import doctor
 from suite.links.cluster import ClusterError
+from suite.links.finding import Finding
 from suite.links.link import Link
 from suite.timing import session, store
 from suite.timing.load import Load
@@ -75,7 +75,7 @@ def test_no_cluster_is_no_failure_of_the_request(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stand_in(monkeypatch, place=no_cluster)
-    finding = doctor.Finding("namespaces", False, "forbidden by the system", "sudo sysctl -w x=0")
+    finding = Finding("namespaces", False, "forbidden by the system", "sudo sysctl -w x=0")
     monkeypatch.setattr(session, "obstacle", lambda: finding)
     assert held(path, tmp_path) == 4
     shown = capsys.readouterr().out

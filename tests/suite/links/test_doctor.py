@@ -11,7 +11,8 @@ import pytest
 
 from bandwise.cli import main
 from suite.links import doctor, trial
-from suite.links.doctor import Finding, checks, namespaces, obstacle
+from suite.links.doctor import checks, namespaces, obstacle
+from suite.links.finding import Finding
 from suite.links.machine import Machine, Trial, run_trial
 from tests.support import require_system
 
@@ -31,6 +32,18 @@ QUIET = {
     "proc/sys/user/max_net_namespaces": "96365\n",
     "proc/sys/net/core/rmem_max": "8388608\n",
     "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "performance\n",
+    "sys/devices/system/cpu/intel_pstate/no_turbo": "1\n",
+    "sys/devices/system/cpu/cpu0/thermal_throttle/core_throttle_count": "0\n",
+    "sys/devices/system/cpu/cpu0/topology/thread_siblings_list": "0,8\n",
+    "sys/devices/system/cpu/smt/control": "on\n",
+    "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
+    "sys/devices/system/clocksource/clocksource0/current_clocksource": "tsc\n",
+    "sys/devices/system/clocksource/clocksource0/available_clocksource": "tsc hpet acpi_pm\n",
+    "proc/self/stat": "77 (python) R 1 1\n",
+    "proc/77/stat": "77 (python) R 1 1\n",
+    "proc/12/stat": "12 (sshd) S 1 1\n",
+    "proc/self/cgroup": "0::/user.slice/session-1.scope\n",
+    "sys/fs/cgroup/user.slice/session-1.scope/cpu.max": "max 100000\n",
 }
 
 
@@ -46,7 +59,11 @@ def machine(
     header: bool = True,
 ) -> Machine:
     """A quiet machine, apart from what is said."""
-    found = {**QUIET, "proc/self/status": f"Name:\tx\nCapEff:\t{rights}\n", **(files or {})}
+    found = {
+        **QUIET,
+        "proc/self/status": f"Name:\tx\nCapEff:\t{rights}\nCpus_allowed_list:\t0-7\n",
+        **(files or {}),
+    }
     for name, text in found.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
@@ -192,6 +209,37 @@ WARNINGS = [
     ("swap", {"proc/meminfo": "SwapTotal: 900 kB\nSwapFree: 400 kB\n"}, {}, "500 KiB"),
     ("steal", {"proc/stat": "cpu  1000 0 0 8500 0 0 0 500 0 0\n"}, {}, "5.00%"),
     ("governor", {"sys/devices/system/cpu/cpu1/cpufreq/scaling_governor": "powersave\n"}, {}, "powersave"),
+    ("processes", {"proc/9/stat": "9 (a (b) c) R 1 1\n"}, {}, "computing at this moment: a (b) c (9)"),
+    ("turbo", {"sys/devices/system/cpu/intel_pstate/no_turbo": "0\n"}, {}, "on: clocks rise"),
+    (
+        "throttling", {"sys/devices/system/cpu/cpu3/thermal_throttle/core_throttle_count": "17\n"}, {},
+        "slowed down for heat 17 times",
+    ),
+    ("SMT", {"sys/devices/system/cpu/cpu0/topology/thread_siblings_list": "0-1\n"}, {}, "one core: 0 and 1"),
+    (
+        "CPU quota", {"sys/fs/cgroup/user.slice/cpu.max": "150000 100000\n"}, {},
+        "1.5 cores' worth of time for 8 cores",
+    ),
+    (
+        "CPU quota",
+        {
+            "proc/self/cgroup": "4:cpu,cpuacct:/docker/x\n",
+            "sys/fs/cgroup/cpu/docker/x/cpu.cfs_quota_us": "200000\n",
+            "sys/fs/cgroup/cpu/docker/x/cpu.cfs_period_us": "100000\n",
+        }, {}, "2 cores' worth",
+    ),
+    ("huge pages", {"sys/kernel/mm/transparent_hugepage/enabled": "[always] madvise never\n"}, {}, "always"),
+    (
+        "NUMA balancing",
+        {
+            "sys/devices/system/node/node0/meminfo": "", "sys/devices/system/node/node1/meminfo": "",
+            "proc/sys/kernel/numa_balancing": "1\n",
+        }, {}, "2 memory nodes",
+    ),
+    (
+        "clock source",
+        {"sys/devices/system/clocksource/clocksource0/current_clocksource": "hpet\n"}, {}, "hpet: reading it",
+    ),
     ("cores", {}, {"cores": 2}, "2 for 4 workers: computing takes 2 times"),
     ("compiler", {}, {"programs": ("ip", "tc", "nsenter")}, "no C++ compiler"),
     ("compiler", {}, {"header": False}, "no header files"),
@@ -212,6 +260,54 @@ def test_what_costs_speed_or_belief_is_a_warning(
     assert found.fix
     assert obstacle(asked) is None
     assert [finding.name for finding in findings if not finding.ok] == [name]
+
+
+FIXES = [
+    ("turbo", {"sys/devices/system/cpu/intel_pstate/no_turbo": "0"}, "echo 1 | sudo tee /sys/devices/system/cpu/intel_pstate"),
+    ("SMT", {"sys/devices/system/cpu/cpu0/topology/thread_siblings_list": "0-1"}, "echo off | sudo tee"),
+    (
+        "SMT",
+        {
+            "sys/devices/system/cpu/cpu0/topology/thread_siblings_list": "0,1",
+            "sys/devices/system/cpu/cpu2/topology/thread_siblings_list": "2,3",
+            "sys/devices/system/cpu/smt/control": "notsupported",
+        },
+        "taskset -c 0,2 ",
+    ),
+    (
+        "clock source",
+        {"sys/devices/system/clocksource/clocksource0/current_clocksource": "hpet"},
+        "echo tsc | sudo tee /sys/devices/system/clocksource",
+    ),
+    (
+        "clock source",
+        {
+            "sys/devices/system/clocksource/clocksource0/current_clocksource": "acpi_pm",
+            "sys/devices/system/clocksource/clocksource0/available_clocksource": "acpi_pm",
+        },
+        "boot with tsc=reliable",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "files", "fix"), FIXES)
+def test_the_fix_suits_the_machine(name: str, files: Mapping[str, str], fix: str, tmp_path: Path) -> None:
+    assert named(checks(machine=machine(tmp_path, files)), name).fix.startswith(fix)
+
+
+def test_turbo_of_other_drivers(tmp_path: Path) -> None:
+    asked = machine(tmp_path, {"sys/devices/system/cpu/cpufreq/boost": "1"})
+    (tmp_path / "sys/devices/system/cpu/intel_pstate/no_turbo").unlink()
+    assert (
+        named(checks(machine=asked), "turbo").fix == "echo 0 | sudo tee /sys/devices/system/cpu/cpufreq/boost"
+    )
+    (tmp_path / "sys/devices/system/cpu/cpufreq/boost").write_text("0")
+    assert named(checks(machine=asked), "turbo").detail == "off"
+
+
+def test_a_quota_for_all_cores_is_none_to_worry_about(tmp_path: Path) -> None:
+    asked = machine(tmp_path, {"sys/fs/cgroup/user.slice/cpu.max": "800000 100000"})
+    assert named(checks(machine=asked), "CPU quota").detail == "8 cores' worth of time for 8 cores"
 
 
 def test_receive_buffers_do_not_matter_to_root_or_where_there_is_netem(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from suite.links import doctor
 from suite.links.cluster import Cluster, ClusterError, up
+from suite.links.finding import Finding
 from suite.links.link import Link
 from suite.links.process import children
 from suite.timing import store
@@ -187,7 +188,7 @@ def test_one_good_link_is_enough(spec: SessionSpec, tmp_path: Path) -> None:
 def test_where_no_cluster_can_be_made(
     spec: SessionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finding = doctor.Finding("namespaces", False, "the kernel forbids them", "sudo sysctl -w x=0")
+    finding = Finding("namespaces", False, "the kernel forbids them", "sudo sysctl -w x=0")
     monkeypatch.setattr("suite.timing.session.obstacle", lambda: finding)
 
     def place(link: Link) -> Place:

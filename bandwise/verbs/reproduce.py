@@ -1,0 +1,155 @@
+"""Any point of any plot again: a run by its id, or a timing session, held against what is on record of it.
+
+    bandwise reproduce 3f2a9c0d11e4b7aa
+    bandwise reproduce 3f2a9c0d11e4b7aa --at recorded     # by the code of the commit that made it
+    bandwise reproduce --session quick                    # seconds again; speedups by their intervals, not to the bit
+
+The record is the run's folder, or in a fresh clone its row in a table. It says what of the environment is not what it
+was, does the run in a results folder of its own (never over the record), and compares the loss curve and the result: the
+same environment gives the same bits. Exit codes: 0 equal (of a session: no speedup differs), 3 not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bandwise.checkout import add_results_option, require_checkout, results_root
+from bandwise.options import OptionError
+from bandwise.output import ProgressLine, print_json, table
+
+if TYPE_CHECKING:
+    from suite.runs.spec import RunSpec
+    from suite.runs.store import Store
+
+NAME = "reproduce"
+HELP = "a run again, and whether the same came of it"
+RECORDED = "recorded"
+DIFFERS = 3
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the verb."""
+    parser.add_argument("run_id", metavar="RUN_ID", nargs="?", help="16 hex digits, as in the column run_id")
+    parser.add_argument("--session", metavar="NAME", help="instead of a run: hold this timing session again")
+    parser.add_argument(
+        "--at",
+        metavar="COMMIT",
+        help=f"do it by the code of that commit, in a git worktree; {RECORDED}: of the one on record",
+    )
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        type=Path,
+        help="results folder of the new run (default: <results>/reproduced)",
+    )
+    add_results_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Reproduce."""
+    require_checkout(NAME)
+    from suite.analysis.recorded import RecordError, find, from_folder
+    from suite.analysis.reproduction import compare
+    from suite.runs.store import Store
+    from suite.runs.worktree import run_at
+
+    if (args.run_id is None) == (args.session is None) or (args.session and args.at):
+        raise OptionError("give either a run id, with or without --at, or --session NAME")
+    root = results_root(args)
+    store = Store(args.out or root / "reproduced")
+    if store.root.resolve() == root.resolve():
+        raise RecordError(f"--out {store.root} is where the record lies: name another folder")
+    if args.session:
+        return _session(args, root, store.root)
+    then = find(root, args.run_id)
+    commit = then.attributes.get("commit") if args.at == RECORDED else args.at
+    if args.at and not commit:
+        raise RecordError(f"{then.place} does not tell the commit: name one with --at COMMIT")
+    _clear(store, then.spec)
+    if commit:
+        run_at(commit, then.spec, store.root)
+    else:
+        _run_here(store, then.spec)
+    now = from_folder(store, then.spec.run_id)
+    if now is None:
+        raise RecordError(f"run {args.run_id} left no result under {store.root}")
+    found = compare(then, now)
+    if args.json:
+        print_json({**found.as_dict(), "record": then.place, "again": now.place})
+        return 0 if found.word == "equal" else DIFFERS
+    print(f"record: {then.place}")
+    print(f"again:  {now.place}")
+    for difference in (*found.environment, *found.harmless):
+        print(f"  {difference}")
+    if not found.environment:
+        print("  nothing on record that decides numbers differs")
+    for doubt in found.doubts:
+        print(f"  {doubt}")
+    print(f"run {args.run_id}: {found.sentence()}")
+    return 0 if found.word == "equal" else DIFFERS
+
+
+def _session(args: argparse.Namespace, root: Path, again: Path) -> int:
+    """Hold a session in the results folder `again`, and set its speedups against those on record."""
+    from suite.analysis.compare import again_held
+    from suite.analysis.recorded import RecordError
+    from suite.analysis.session_tables import collect_session
+    from suite.timing.session import Session
+    from suite.timing.session_files import load_session
+
+    collect_session(root, args.session)
+    spec = load_session(args.session)
+    record = Session(
+        spec, again, lambda text: print(f"{spec.name}: {text}", file=sys.stderr, flush=True)
+    ).hold()
+    collect_session(again, args.session)
+    if record["status"] not in {"done", "disturbed"}:
+        raise RecordError(
+            f"the session ended as {record['status']}: {record['reason']} {record['fix']}".rstrip()
+        )
+    found = again_held(root, again, args.session)
+    differing = [change for change in found.speeds if change.word != "no change"]
+    if args.json:
+        print_json({"session": args.session, "status": record["status"], **found.as_dict()})
+        return DIFFERS if differing or not found.speeds else 0
+    for what, name, before, after in (*found.hardware, *found.environment):
+        print(f"  {what}, {name}: {before} then, {after} now")
+    names = ("link", "sharding", "arm", "a", "a_low", "a_high", "b", "b_low", "b_high", "ratio", "word")
+    print(table([vars(change) for change in found.speeds], names))
+    if record["reason"]:
+        print(f"this time: {record['reason']}")
+    print(f"{len(found.speeds)} speedups held again (a then, b now), {len(differing)} differ")
+    return DIFFERS if differing or not found.speeds else 0
+
+
+def _clear(store: Store, spec: RunSpec) -> None:
+    """Remove an earlier reproduction, so that nothing of it is gone on with."""
+    from suite.analysis.recorded import RecordError
+    from suite.runs.lease import Owner, holder, take
+
+    folder = store.folder(spec.run_id)
+    if not folder.exists():
+        return
+    if take(folder, Owner.here()) is None:
+        raise RecordError(
+            f"{folder} is in the hands of {holder(folder)}: wait for it, or name another folder with --out"
+        )
+    shutil.rmtree(folder)
+
+
+def _run_here(store: Store, spec: RunSpec) -> None:
+    import torch
+
+    from suite.runs.execute import execute
+
+    torch.set_num_threads(1)
+    line = ProgressLine(f"run {spec.run_id}")
+    try:
+        for _ in execute([spec], store, lambda step: line.steps(step, spec.steps)):
+            pass
+    finally:
+        line.close()

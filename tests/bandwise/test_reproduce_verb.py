@@ -1,0 +1,232 @@
+"""`bandwise reproduce`: runs of three families come out to the bit, and a record that was changed is found."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bandwise.cli import main
+from suite.analysis.from_plan import collect_sweep
+from suite.analysis.recorded import Recorded
+from suite.analysis.reproduction import compare
+from suite.runs import worktree
+from suite.runs.execute import execute
+from suite.runs.plan import make_plan
+from suite.runs.spec import RunSpec
+from suite.runs.store import Store, dump
+from suite.runs.sweep import load_sweep
+from suite.timing.session import Session
+from tests.suite.analysis import made_up_session
+from tests.suite.runs.project import one_spec, write_sweep
+
+FAMILIES = {
+    "quantiser": ("qsgd", {"bits": 4}),
+    "synchronisation": ("local-sgd", {"period": 3}),
+    "sign": ("signum", {}),
+}
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BANDWISE_COMPILE", "0")
+    monkeypatch.setenv("BANDWISE_RESULTS", str(tmp_path / "results"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """The results folder with the records."""
+    return Store(tmp_path / "results")
+
+
+def ran(store: Store, spec: RunSpec) -> str:
+    """Carry a run out; returns its id."""
+    torch.set_num_threads(1)
+    list(execute([spec], store))
+    return spec.run_id
+
+
+def reproduced(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
+    """The JSON that the verb answers."""
+    assert main(["reproduce", *arguments, "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def change(store: Store, run_id: str, line: int, name: str, factor: float) -> None:
+    """Change one number of a stored curve."""
+    path = store.folder(run_id) / "metrics.jsonl"
+    lines = [json.loads(text) for text in path.read_text().splitlines()]
+    lines[line][name] *= factor
+    path.write_text("".join(dump(one) + "\n" for one in lines))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_run_of_each_family_comes_out_to_the_bit(
+    family: str, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    algorithm, options = FAMILIES[family]
+    run_id = ran(store, one_spec(algorithm, options, steps=16))
+    before = {path: path.read_bytes() for path in store.folder(run_id).rglob("*") if path.is_file()}
+    found = reproduced(capsys, run_id)
+    assert (found["verdict"], found["gaps"], found["environment"]) == ("equal", [], [])
+    assert found["compared"].startswith("to the bit")
+    again = Store(store.root / "reproduced")
+    assert len(again.metrics(run_id)) == 8
+    assert again.metrics(run_id) == store.metrics(run_id)
+    assert {path: path.read_bytes() for path in store.folder(run_id).rglob("*") if path.is_file()} == before
+
+
+def test_a_changed_record_is_found_at_its_first_evaluation(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_id = ran(store, one_spec(steps=16))
+    change(store, run_id, 4, "train_loss", 1 + 1e-12)
+    change(store, run_id, 2, "train_loss", 1.5)
+    found = reproduced(capsys, run_id, code=3)
+    assert found["verdict"] == "not equal"
+    true = Store(store.root / "reproduced").metrics(run_id)[2]["train_loss"]
+    (gap,) = found["gaps"]
+    assert gap["what"] == "evaluation 3 (step 6), train_loss"
+    assert gap["by"] == pytest.approx(-true / 2)
+    assert main(["reproduce", run_id]) == 3
+    assert "the record was changed after it was written" in capsys.readouterr().out
+
+
+def test_the_last_bit_of_the_last_number_counts(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    run_id = ran(store, one_spec(steps=16))
+    change(store, run_id, 7, "excess_loss", 1 + 2**-52)
+    (gap,) = reproduced(capsys, run_id, code=3)["gaps"]
+    assert gap["what"] == "evaluation 8 (step 16), excess_loss"
+
+
+def test_what_differs_in_the_environment_is_said(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    run_id = ran(store, one_spec())
+    path = store.folder(run_id) / "result.json"
+    result = json.loads(path.read_text())
+    result["provenance"] |= {"torch": "1.0", "host_hash": "elsewhere"}
+    path.write_text(dump(result))
+    found = reproduced(capsys, run_id)
+    assert found["verdict"] == "equal"
+    assert [(one["what"], one["then"], one["now"]) for one in found["environment"]] == [
+        ("torch", "1.0", torch.__version__)
+    ]
+    assert [one["what"] for one in found["harmless"]] == ["host_hash"]
+    change(store, run_id, 0, "train_loss", 2)
+    assert reproduced(capsys, run_id, code=3)["verdict"] == "other environment"
+
+
+def test_bytes_that_differ_are_named(store: Store) -> None:
+    spec = one_spec()
+    result = {"status": "done", "bytes": {"by": [{"wire_bytes": 10}]}, "train_s": 1.0}
+    other = {"status": "done", "bytes": {"by": [{"wire_bytes": 12}]}, "train_s": 2.0}
+    found = compare(Recorded(spec, "a", True, result), Recorded(spec, "b", True, other))
+    assert [(gap.what, gap.by) for gap in found.gaps] == [("bytes.by[0].wire_bytes", 2.0)]
+
+
+def test_a_row_of_a_table_is_enough(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from suite.analysis.collect import write
+
+    sweep = load_sweep(write_sweep(tmp_path))
+    specs = make_plan(sweep).specs
+    torch.set_num_threads(1)
+    list(execute([spec for spec in specs if spec.algorithm == specs[0].algorithm], store))
+    write(store.root, collect_sweep(store.root, sweep))
+    shutil.rmtree(store.root / "runs")
+    monkeypatch.setattr("suite.analysis.recorded.load_sweep", lambda name: sweep)
+    run_id = specs[0].run_id
+    found = reproduced(capsys, run_id)
+    assert found["verdict"] == "equal"
+    assert found["compared"].startswith("to the nine digits")
+    table = store.root / "tables" / "v1" / "small-runs.csv"
+    value = Store(store.root / "reproduced").result(run_id)["final"]["excess_loss"]
+    assert f"{value:.9g}" in table.read_text()
+    table.write_text(table.read_text().replace(f"{value:.9g}", f"{value * 1.00001:.9g}"))
+    assert [gap["what"] for gap in reproduced(capsys, run_id, code=3)["gaps"]] == ["value"]
+    missing = specs[-1].run_id  # has a row, but was never run
+    assert main(["reproduce", missing]) == 2
+    assert f"nothing is on record of run {missing}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["../../etc/passwd"], "is no run id"),
+        (["0123456789abcdef"], "nothing is on record of run 0123456789abcdef"),
+    ],
+)
+def test_what_is_not_on_record_is_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_record_is_never_written_over(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    run_id = ran(store, one_spec())
+    assert main(["reproduce", run_id, "--out", str(store.root)]) == 2
+    assert "is where the record lies" in capsys.readouterr().err
+
+
+def test_by_the_code_of_another_commit(store: Store, tmp_path: Path) -> None:
+    """A repository whose older commit holds a program that writes down by whom it was called."""
+    repository = tmp_path / "repository"
+    program = repository / "bandwise" / "__main__.py"
+    program.parent.mkdir(parents=True)
+    program.with_name("__init__.py").touch()
+    git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", "init", "-q", str(repository)], check=True)
+    for text in (
+        "import pathlib, sys; pathlib.Path(sys.argv[4], 'old').touch(); sys.exit(3)",
+        "raise SystemExit('new')",
+    ):
+        program.write_text(text)
+        subprocess.run([*git, "add", "."], check=True)
+        subprocess.run([*git, "commit", "-qm", text[:5]], check=True)
+    store.root.mkdir(exist_ok=True)
+    worktree.run_at("HEAD~1", one_spec(), store.root, repository)
+    assert (store.root / "old").exists()
+    with pytest.raises(worktree.WorktreeError, match="did not carry the run out: new"):
+        worktree.run_at("HEAD", one_spec(), store.root, repository)
+    with pytest.raises(worktree.WorktreeError, match="no commit 0123abc"):
+        worktree.run_at("0123abc", one_spec(), store.root, repository)
+    listed = subprocess.run([*git, "worktree", "list"], capture_output=True, text=True, check=True).stdout
+    assert len(listed.splitlines()) == 1
+
+
+def test_a_session_held_again_is_judged_by_its_intervals(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster is left out: each session leaves a made-up record, the second one of links on which methods are faster."""
+    root, again = tmp_path / "results", tmp_path / "results" / "reproduced"
+    path = made_up_session.write_sweep(tmp_path)
+    record = made_up_session.record(path)
+    sweep = load_sweep(str(path))
+    monkeypatch.setattr("suite.analysis.session_tables.load_sweep", lambda name: sweep)
+    spec = types.SimpleNamespace(name=record["name"])
+    monkeypatch.setattr("suite.timing.session_files.load_session", lambda name: spec)
+
+    def hold(session: Session) -> dict[str, Any]:
+        made_up_session.saved(again, record)
+        return record
+
+    monkeypatch.setattr(Session, "__init__", lambda self, *_: None)
+    monkeypatch.setattr(Session, "hold", hold)
+    assert main(["reproduce", "--session", record["name"]]) == 2  # nothing is on record yet
+    assert "has no tables" in capsys.readouterr().err
+    made_up_session.saved(root, record)
+    assert main(["reproduce", "--session", record["name"], "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["speeds"]
+    assert {change["word"] for change in found["speeds"]} == {"no change"}
+    arms = again / "tables" / "v1" / f"session-{record['name']}-arms.csv"
+    assert arms.is_file()
+    assert main(["reproduce", "--session", "x", "--at", "HEAD"]) == 2
+    assert main(["reproduce"]) == 2

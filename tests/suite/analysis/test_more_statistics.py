@@ -1,0 +1,185 @@
+"""Coverage by simulation of the censored median, the speedup at equal accuracy, profiles and fronts; their known values."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from suite.analysis import statistics as s
+from suite.analysis.iso_accuracy import iso_accuracy_speedup
+from suite.analysis.pareto import front, front_shares
+from suite.analysis.profiles import performance_profiles
+
+LADDER = (5.0, 7.1, 10.0, 14.1)
+
+
+@pytest.mark.parametrize(("n", "limit"), [(6, 2.0), (12, 1.0)])
+def test_a_censored_median_covers_though_some_never_arrive(n, limit):
+    """Times beyond the limit are misses; the truth is the median of the times, ln 2, or inf where most miss."""
+    rng = np.random.default_rng([1, n])
+    hits = 0
+    for _ in range(3000):
+        times = rng.exponential(1.0, n)
+        found = s.censored_median_interval(np.where(times > limit, np.inf, times))
+        hits += found.low <= math.log(2) <= found.high
+    assert hits / 3000 >= 0.94
+
+
+def test_a_censored_median_counts_what_arrived():
+    found = s.censored_median_interval([1.0, 2.0, 3.0, math.inf, math.inf, math.inf])
+    assert (found.estimate, found.low, found.high) == (math.inf, 1.0, math.inf)
+    assert found.method == "order statistics, 95%, 3 of 6 reached it"
+    assert s.censored_median_interval([math.inf] * 6).estimate == math.inf
+    values = [5.0, 1.0, 4.0, 2.0, 6.0, 3.0, 9.0]
+    plain, censored = s.median_interval(values), s.censored_median_interval(values)
+    assert (plain.estimate, plain.low, plain.high) == (censored.estimate, censored.low, censored.high)
+    with pytest.raises(s.StatisticsError, match="nan and -inf"):
+        s.censored_median_interval([1.0] * 6 + [math.nan])
+
+
+def ladder(rng, n, true_s, slope, spread):
+    """(reference, rungs) whose truth is known: the method has the reference's accuracy at `true_s` seconds."""
+    split = rng.normal(0, 1, n)
+    rungs = [90 + slope * math.log(t / true_s) + split + rng.normal(0, spread, n) for t in LADDER]
+    return 90 + split + rng.normal(0, spread, n), rungs
+
+
+@pytest.mark.parametrize(("true_s", "slope"), [(8.0, 2.0), (8.0, 0.7), (20.0, 3.0), (3.0, 3.0), (14.0, 1.0)])
+def test_speedup_at_equal_accuracy_covers_inside_and_beyond_the_ladder(true_s, slope):
+    rng = np.random.default_rng([4, int(true_s * 10), int(slope * 10)])
+    hits = 0
+    for _ in range(600):
+        found = iso_accuracy_speedup(20.0, *arranged(ladder(rng, 6, true_s, slope, 0.3))).speedup
+        hits += found.low <= 20.0 / true_s <= found.high
+    assert hits / 600 >= 0.94 - 2 * 0.009
+
+
+def arranged(drawn):
+    reference, rungs = drawn
+    return reference, LADDER, rungs
+
+
+def test_speedup_at_equal_accuracy_of_exact_data():
+    noise = np.linspace(-1e-6, 1e-6, 6)
+    rungs = [90 + math.log(t / 10.0) + noise * rank for rank, t in enumerate(LADDER)]
+    found = iso_accuracy_speedup(20.0, [90.0] * 6, LADDER, rungs)
+    assert found.speedup.estimate == pytest.approx(2.0)
+    assert found.speedup.low == pytest.approx(2.0, rel=0.002)
+    assert found.speedup.high == pytest.approx(2.0, rel=0.002)
+    assert (found.censored, found.speedup.n) == ("", 6)
+    falling = iso_accuracy_speedup(20.0, [-90.0] * 6, LADDER, [-r for r in rungs], direction="lower")
+    assert falling.speedup.estimate == pytest.approx(2.0)
+
+
+def test_speedup_at_equal_accuracy_is_censored_beyond_the_ladder():
+    noise = np.linspace(-0.01, 0.01, 6)
+    never = iso_accuracy_speedup(20.0, [95.0] * 6, LADDER, [90 + noise] * 4)
+    assert (never.censored, never.speedup.estimate, never.speedup.low) == ("never reached", 0.0, 0.0)
+    assert never.speedup.high == pytest.approx(20 / 14.1)
+    soon = iso_accuracy_speedup(20.0, [85.0] * 6, LADDER, [90 + noise] * 4)
+    assert (soon.censored, soon.speedup.estimate) == ("reached before the first rung", math.inf)
+    assert (soon.speedup.low, soon.speedup.high) == (pytest.approx(4.0), math.inf)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([1.0] * 6, (5.0,), [[1.0] * 6]), "two rungs or more"),
+        (([1.0] * 6, (5.0, 4.0), [[1.0] * 6] * 2), "positive and rise"),
+        (([1.0] * 5, (4.0, 5.0), [[1.0] * 5] * 2), "6 seeds or more"),
+        (([1.0] * 6, (4.0, 5.0), [[1.0] * 7] * 2), "seed by seed"),
+        (([1.0] * 6, (4.0, 5.0), [[1.0] * 6, [1.0] * 5 + [math.inf]]), "diverged"),
+    ],
+)
+def test_what_is_no_ladder_is_refused(arguments, message):
+    with pytest.raises(s.StatisticsError, match=message):
+        iso_accuracy_speedup(1.0, *arguments)
+
+
+def test_profiles_by_hand():
+    """Workload times 1, 2, 4, inf against 2, 2, 1, 3: ratios 1, 1, 4, inf and 2, 1, 1, 1."""
+    times = {"a": [[t] * 6 for t in (1, 2, 4, math.inf)], "b": [[t] * 6 for t in (2, 2, 1, 3)]}
+    found = performance_profiles(times, (1.0, 2.0, 4.0), draws=50)
+    assert found["a"].share == (0.5, 0.5, 0.75)
+    assert found["b"].share == (0.75, 1.0, 1.0)
+    assert (found["a"].missed, found["b"].missed) == (0.25, 0.0)
+    assert found["a"].low == found["a"].high == found["a"].share  # no spread over seeds, no band
+
+
+def test_nobody_is_best_where_all_missed():
+    times = {name: [[math.inf] * 6, *[[1.0] * 6] * 3] for name in "ab"}
+    assert performance_profiles(times, (1.0, 9.0), draws=10)["a"].share == (0.75, 0.75)
+
+
+@pytest.mark.parametrize(("workloads", "n", "spread"), [(4, 6, 0.1), (8, 6, 0.3), (6, 12, 0.3)])
+def test_bands_of_profiles_cover(workloads, n, spread):
+    """Mean over tau, methods, and twelve draws of what is true; the docstring tells what a single tau may be."""
+    rng = np.random.default_rng([8, workloads, n])
+    taus, hits, count = (1.0, 1.25, 1.6, 2.0, 3.0), 0, 0
+    for _ in range(12):
+        centre = rng.uniform(0, 1.2, (3, workloads))
+        centre[2, 0] = np.inf
+        behind = centre - centre.min(0)
+        truth = np.array([[np.mean(row <= math.log(tau)) for tau in taus] for row in behind])
+        for _ in range(12):
+            drawn = np.exp(centre[:, :, None] + rng.normal(0, spread, (3, workloads, n)))
+            found = performance_profiles(dict(enumerate(drawn.tolist())), taus, draws=300)
+            for method in range(3):
+                low, high = np.array(found[method].low), np.array(found[method].high)
+                hits += int(((low <= truth[method] + 1e-9) & (truth[method] <= high + 1e-9)).sum())
+                count += len(taus)
+    assert hits / count >= 0.94
+
+
+def test_profiles_are_refused_what_they_cannot_show():
+    good = [[1.0] * 6] * 4
+    with pytest.raises(s.TooFewSamplesError, match="4 workloads of 6 seeds"):
+        performance_profiles({"a": good[:3]}, (1.0,))
+    with pytest.raises(s.StatisticsError, match="b has others"):
+        performance_profiles({"a": good, "b": [[1.0] * 7] * 4}, (1.0,))
+    with pytest.raises(s.StatisticsError, match="positive"):
+        performance_profiles({"a": [[0.0] * 6] * 4}, (1.0,))
+    with pytest.raises(s.StatisticsError, match="at least 1"):
+        performance_profiles({"a": good}, (0.5,))
+
+
+def test_front_by_hand():
+    """(cost, value): c is beaten by b, d costs most and is best, e equals a."""
+    costs, values = [1.0, 2.0, 3.0, 4.0, 1.0], [1.0, 3.0, 2.0, 4.0, 1.0]
+    assert front(costs, values) == [0, 1, 3]
+    assert front([], []) == []
+    assert front([0.0, math.inf], [-math.inf, 5.0]) == [0, 1]
+    with pytest.raises(s.StatisticsError, match="nan"):
+        front([math.nan], [1.0])
+
+
+def test_shares_of_a_front_are_the_chances_that_simulation_gives():
+    """Two methods of one cost, the better one by half a standard error of their difference: how often it is on the
+    front is Phi(0.5) = 69 % over studies, and the shares over draws say so on average, within the excess of a bootstrap.
+    """
+    rng = np.random.default_rng(12)
+    n, shares = 12, []
+    for study in range(200):
+        a, b = rng.normal(0, 1, n), rng.normal(0.5 * math.sqrt(2 / n), 1, n)
+        shares.append(front_shares([[1.0] * n] * 2, [a, b], draws=200, seed=study))
+    mean = np.mean(shares, axis=0)
+    assert mean.sum() == pytest.approx(1.0)
+    assert 0.58 <= mean[1] <= 0.72
+    certain = front_shares([[1.0] * n, [2.0] * n, [3.0] * n], [a, a + 100, a + 50], draws=100)
+    assert certain == [1.0, 1.0, 0.0]
+    with pytest.raises(s.TooFewSamplesError, match="6 seeds and got 5"):
+        front_shares([[1.0] * 5], [[1.0] * 5])
+
+
+@pytest.mark.parametrize("n", [7, 9])
+def test_signs_flipped_and_stepped_down_keep_the_level_together(n):
+    """Five methods against one baseline, none of them different: any rejection in at most 5 % of the studies."""
+    rng = np.random.default_rng([6, n])
+    wrong = 0
+    for _ in range(1200):
+        baseline = rng.normal(0, 1, n)
+        p = [s.sign_flip_p(rng.normal(0, 1, n), baseline) for _ in range(5)]
+        wrong += min(s.holm(p)) <= 0.05
+    assert wrong / 1200 <= 0.05 + 2 * 0.0063
