@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any, Final
 
+from suite.runs.grouping import groups
 from suite.runs.launch import exit_text
 from suite.runs.lease import Owner, forget, holder
 from suite.runs.record import failed
@@ -66,8 +67,6 @@ def run_local(
 
     Raises `StoreError` when results cannot be kept; what was finished is kept.
     """
-    from suite.runs.train import groups
-
     jobs = min(jobs or default_jobs(), max(1, len(specs)))
     waiting = deque(groups(specs, jobs))
     tally = Tally(len(specs), sum(spec.steps for spec in specs))
