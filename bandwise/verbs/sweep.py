@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from slurm.submit import Submission
     from suite.runs.local import Tally
     from suite.runs.plan import Plan
+    from suite.runs.slots import Slot
     from suite.runs.spec import RunSpec
     from suite.runs.store import Store
     from suite.runs.sweep import Sweep
@@ -41,7 +42,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--only", metavar="GLOB", help="only the arms whose label matches")
     parser.add_argument(
-        "--jobs", type=int, help="local: worker processes, one thread each (default: one a core)"
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="local: worker processes, one thread each (default: one a core, or one a GPU of --gpus)",
+    )
+    parser.add_argument(
+        "--gpus", metavar="ID,ID", help="local: deal these GPUs to the workers; each sees one"
+    )
+    parser.add_argument(
+        "--cores", type=int, metavar="N", help="local: bind each worker to N cores of its own"
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="slurm: show the plan and the batch scripts, submit nothing"
@@ -58,9 +68,11 @@ def run(args: argparse.Namespace) -> int:
     from suite.runs.store import Store
     from suite.runs.sweep import load_sweep
 
-    if args.jobs is not None and args.jobs < 1:
-        raise OptionError(f"--jobs {args.jobs}: at least one worker is needed")
     profile = profile_of(args.on)
+    if profile is not None and (args.jobs, args.gpus, args.cores) != (None, None, None):
+        raise OptionError(
+            "--jobs, --gpus, --cores are for this machine; on Slurm the profile says what a job has"
+        )
     if args.dry_run and profile is None:
         raise OptionError("--dry-run belongs to --on slurm; `bandwise plan` shows what a sweep would do here")
     if args.wait and (profile is None or args.dry_run):
@@ -120,9 +132,22 @@ def _carry_out(args: argparse.Namespace, label: str, specs: Sequence[RunSpec], s
         line.runs(tally.runs, tally.runs_total, share, tally.states, tally.note)
 
     try:
-        return run_local(specs, store, args.jobs, show)
+        return run_local(specs, store, _slots(args), show)
     finally:
         line.close()
+
+
+def _slots(args: argparse.Namespace) -> tuple[Slot, ...]:
+    """The slots that were asked for."""
+    from suite.runs.slots import slots
+
+    for name in ("jobs", "cores"):
+        if (given := getattr(args, name)) is not None and given < 1:
+            raise OptionError(f"--{name} {given}: give at least 1")
+    gpus = [word for word in (args.gpus or "").split(",") if word]
+    if args.gpus is not None and not gpus:
+        raise OptionError("--gpus: name at least one, such as 0,1")
+    return slots(args.jobs, gpus, args.cores or 0)
 
 
 def _tune(args: argparse.Namespace, sweep: Sweep, store: Store) -> int:
