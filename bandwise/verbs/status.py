@@ -41,15 +41,24 @@ def run(args: argparse.Namespace) -> int:
     require_checkout(NAME)
     from slurm.efficiency import slot_efficiency
     from slurm.jobs import settle, standing
+    from slurm.study import stage_rows
     from suite.runs.plan import make_plan, run_rows
     from suite.runs.status import counts
     from suite.runs.store import Store
     from suite.runs.sweep import load_sweep
+    from suite.runs.yaml_lines import YamlError
 
     if args.efficiency and not args.sweep:
         raise OptionError("--efficiency is told of one sweep: name it")
     store = Store(results_root(args))
-    plan = make_plan(load_sweep(args.sweep)) if args.sweep else None
+    sweep = load_sweep(args.sweep) if args.sweep else None
+    stages = stage_rows(store.root, sweep.name) if sweep else []
+    try:
+        plan = make_plan(sweep) if sweep else None
+    except YamlError as error:
+        if not any(row["stage"] == "tune" for row in stages):
+            raise
+        return _before_the_rates(args, stages, str(error))
     specs = plan.specs if plan else [store.spec(run_id) for run_id in store.run_ids()]
     found = standing(specs, store)
     settle(found, store)
@@ -65,9 +74,10 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         answer = {"sweep": args.sweep, "runs": len(rows), "states": states, "not_done": bad}
         told = {"slot_efficiency": spent.as_dict() if spent else None} if args.efficiency else {}
-        print_json({**answer, **told, "slurm": found.unanswered or None})
+        print_json({**answer, **told, "stages": stages, "slurm": found.unanswered or None})
         return 0
     print(f"{args.sweep or store.root}: {len(specs)} runs ({counted(states)})")
+    _print_stages(stages)
     for reason, count in waiting.items():
         print(f"  {count} queued: {reason}")
     if ended := [row for row in bad if row["state"] != "queued"]:
@@ -77,6 +87,21 @@ def run(args: argparse.Namespace) -> int:
     if found.unanswered:
         print(f"Slurm was not asked: {found.unanswered}", file=sys.stderr)
     return 0
+
+
+def _before_the_rates(args: argparse.Namespace, stages: list[dict[str, str]], why: str) -> int:
+    """What can be said while learning rates are searched for: no run can be named yet."""
+    if args.json:
+        print_json({"sweep": args.sweep, "runs": None, "stages": stages, "reason": why})
+        return 0
+    print(f"{args.sweep}: its runs are not known yet: {why}")
+    _print_stages(stages)
+    return 0
+
+
+def _print_stages(stages: list[dict[str, str]]) -> None:
+    for row in stages:
+        print(f"  {row['stage']} {row['state']}{': ' if row['reason'] else ''}{row['reason']}")
 
 
 def _waiting(rows: list[dict[str, Any]]) -> dict[str, int]:

@@ -1,6 +1,8 @@
 """Do what is missing of a sweep, here or on a cluster. Safe to interrupt: the same command goes on where it stopped.
 
-`--tune` searches the learning rates of the sweep instead (on this machine) and rewrites its file of rates.
+`--tune` searches the learning rates of the sweep instead and rewrites its file of rates. On a cluster the search goes on by
+itself, round by round; given again when it has ended, the same command writes the rates. `--then session,report` has
+jobs follow the runs: the timing sessions of the sweep, each alone on a node, and the report.
 """
 
 from __future__ import annotations
@@ -57,6 +59,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--dry-run", action="store_true", help="slurm: show the plan and the batch scripts, submit nothing"
     )
     parser.add_argument(
+        "--then",
+        metavar="STAGE,STAGE",
+        help="slurm: what follows: runs (after --tune), session[:NAME], report",
+    )
+    parser.add_argument(
         "--wait", action="store_true", help="slurm: return when the jobs have left the queue, not at once"
     )
     add_results_option(parser)
@@ -78,9 +85,15 @@ def run(args: argparse.Namespace) -> int:
     if args.wait and (profile is None or args.dry_run):
         raise OptionError("--wait belongs to --on slurm, without --dry-run")
     sweep, root = load_sweep(args.sweep), results_root(args)
+    if args.then and profile is None:
+        raise OptionError("--then belongs to --on slurm; here give one command after the other")
+    if (args.tune or args.then) and (args.only or args.wait):
+        raise OptionError(
+            "--tune and --then are about all arms and return at once: leave --only and --wait out"
+        )
+    if profile is not None and (args.tune or args.then):
+        return _study(args, sweep, profile, root)
     if args.tune:
-        if profile is not None or args.only:
-            raise OptionError("--tune works on this machine and on all arms: leave --on and --only out")
         return _tune(args, sweep, Store(root))
     if profile is not None:
         return _submit(args, sweep, profile, root)
@@ -180,6 +193,19 @@ def _tune(args: argparse.Namespace, sweep: Sweep, store: Store) -> int:
         edges = [f"{row['arm']} ({row['sharding']}, {row['edge']})" for row in rows if row["edge"] != "none"]
         print(f"{len(rows)} learning rates written to {sweep.rates_path}")
         print("on an edge of the grid: " + (", ".join(edges) or "none"))
+    return 0
+
+
+def _study(args: argparse.Namespace, sweep: Sweep, profile: Profile, root: Path) -> int:
+    from bandwise.study import described as said
+    from bandwise.study import stages_of, submit_study
+
+    stages = stages_of(sweep, args.tune, args.then)
+    answer = submit_study(sweep, profile, root, stages, dry_run=args.dry_run)
+    if args.json:
+        print_json(answer)
+    else:
+        print("\n".join(said(answer, args.sweep)))
     return 0
 
 

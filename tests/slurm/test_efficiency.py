@@ -119,21 +119,21 @@ def test_status_tells_it_of_a_sweep(
 
 
 def lasting(wanted_s: float, count: int) -> list[RunSpec]:
-    """Runs that each train about so long on this machine, as it is now."""
+    """Runs that each take about so many seconds of a core, so that what else runs here does not shorten them."""
     trial = tiny(0, steps=4000)
     list(train_group([tiny(1, steps=50)]))  # what is compiled at first does not count
-    started = time.perf_counter()
+    started = time.process_time()
     list(train_group([trial]))
-    steps = round(trial.steps * wanted_s / (time.perf_counter() - started))
+    steps = round(trial.steps * wanted_s / (time.process_time() - started))
     return [tiny(seed, steps=steps) for seed in range(count)]
 
 
 @pytest.mark.slow
 @pytest.mark.slurm
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("run_s", "runs", "a_member", "least"),
-    [(30.0, 4, 1, 0.90), (10.0, 24, 12, 0.95)],
+    [(30.0, 2, 1, 0.90), (10.0, 24, 12, 0.95)],
     ids=["fresh", "packed"],
 )
 def test_slots_are_used(
