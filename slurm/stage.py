@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from slurm.jobs import settle, standing
 from slurm.search import Search, search, with_rates_of
 from slurm.study import RUNS, SESSION, TUNE, Sent, Study, load_study, send_stage, send_stages
 from slurm.submit import submit_runs
-from suite.runs.plan import make_plan, statuses
+from suite.runs.plan import make_plan
 from suite.runs.rates import write_rates
 from suite.runs.status import counts
 from suite.runs.store import Store
@@ -84,8 +85,6 @@ def send_rest(study: Study, first: int, sweep: Sweep) -> list[Sent]:
 
 def _send_runs(study: Study, number: int, sweep: Sweep) -> list[str]:
     """Submit the missing runs; the jobs that hold runs of the sweep now."""
-    from slurm.jobs import standing
-
     plan, root = make_plan(sweep), study.results_root
     submission = submit_runs(plan.specs, study.profile, root, sweep=study.sweep, called=study.called)
     found = standing(plan.specs, Store(root))
@@ -115,7 +114,10 @@ def _hold(study: Study, number: int, name: str) -> bool:
 
 def _report(study: Study, number: int) -> bool:
     """Build the page of what there is, and say what it lacks."""
-    states = counts(statuses(make_plan(load_sweep(study.called)), Store(study.results_root)).values())
+    store = Store(study.results_root)
+    found = standing(make_plan(load_sweep(study.called)).specs, store)
+    settle(found, store)  # runs whose jobs have gone belong on the page too
+    states = counts(found.statuses.values())
     lacks = [f"{count} runs {state}" for state, count in states.items() if state != "done"]
     for k, stage in enumerate(study.stages[:number]):
         said = study.noted(k) or {"state": "missing"}

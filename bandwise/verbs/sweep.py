@@ -80,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
         raise OptionError(
             "--jobs, --gpus, --cores are for this machine; on Slurm the profile says what a job has"
         )
+    places = _slots(args)
     if args.dry_run and profile is None:
         raise OptionError("--dry-run belongs to --on slurm; `bandwise plan` shows what a sweep would do here")
     if args.wait and (profile is None or args.dry_run):
@@ -94,13 +95,13 @@ def run(args: argparse.Namespace) -> int:
     if profile is not None and (args.tune or args.then):
         return _study(args, sweep, profile, root)
     if args.tune:
-        return _tune(args, sweep, Store(root))
+        return _tune(args, sweep, Store(root), places)
     if profile is not None:
         return _submit(args, sweep, profile, root)
-    return _locally(args, sweep, Store(root))
+    return _locally(args, sweep, Store(root), places)
 
 
-def _locally(args: argparse.Namespace, sweep: Sweep, store: Store) -> int:
+def _locally(args: argparse.Namespace, sweep: Sweep, store: Store, places: Sequence[Slot]) -> int:
     from suite.runs.plan import make_plan, open_specs, statuses
     from suite.runs.status import counts
 
@@ -110,7 +111,7 @@ def _locally(args: argparse.Namespace, sweep: Sweep, store: Store) -> int:
         f"{sweep.name}: {len(plan.specs)} runs, {len(missing)} to do, results in {store.root}",
         file=sys.stderr,
     )
-    tally = _carry_out(args, sweep.name, missing, store)
+    tally = _carry_out(sweep.name, missing, store, places)
     states = counts(statuses(plan, store).values())
     if args.json:
         print_json(
@@ -135,7 +136,7 @@ def _locally(args: argparse.Namespace, sweep: Sweep, store: Store) -> int:
     return 0 if all(state in SETTLED_WELL for state in states) else 3
 
 
-def _carry_out(args: argparse.Namespace, label: str, specs: Sequence[RunSpec], store: Store) -> Tally:
+def _carry_out(label: str, specs: Sequence[RunSpec], store: Store, places: Sequence[Slot]) -> Tally:
     from suite.runs.local import run_local
 
     line = ProgressLine(label)
@@ -145,7 +146,7 @@ def _carry_out(args: argparse.Namespace, label: str, specs: Sequence[RunSpec], s
         line.runs(tally.runs, tally.runs_total, share, tally.states, tally.note)
 
     try:
-        return run_local(specs, store, _slots(args), show)
+        return run_local(specs, store, places, show)
     finally:
         line.close()
 
@@ -163,7 +164,7 @@ def _slots(args: argparse.Namespace) -> tuple[Slot, ...]:
     return slots(args.jobs, gpus, args.cores or 0)
 
 
-def _tune(args: argparse.Namespace, sweep: Sweep, store: Store) -> int:
+def _tune(args: argparse.Namespace, sweep: Sweep, store: Store, places: Sequence[Slot]) -> int:
     from suite.runs.plan import open_specs
     from suite.runs.rates import write_rates
     from suite.runs.tuning import tune
@@ -171,7 +172,7 @@ def _tune(args: argparse.Namespace, sweep: Sweep, store: Store) -> int:
     def carry_out(specs: Sequence[Any]) -> None:
         missing = open_specs(specs, store)
         print(f"{sweep.name} --tune: {len(specs)} trials, {len(missing)} to do", file=sys.stderr)
-        if _carry_out(args, f"{sweep.name} --tune", missing, store).interrupted:
+        if _carry_out(f"{sweep.name} --tune", missing, store, places).interrupted:
             raise KeyboardInterrupt
 
     found = tune(sweep, store, carry_out, lambda text: print(text, file=sys.stderr))

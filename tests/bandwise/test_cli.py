@@ -215,6 +215,7 @@ def test_a_sweep_from_plan_to_status(
         "runs": 6,
         "states": {"done": 6},
         "not_done": [],
+        "stages": [],
         "slurm": None,
     }
     assert answer(capsys, "status")["states"] == {"done": 6}
