@@ -48,10 +48,11 @@ def submit_study(
 ) -> dict[str, Any]:
     """Submit the stages, or say what would be submitted. Returns plain data: see `described`."""
     from slurm.stage import advance, send_rest
-    from slurm.study import new_study
+    from slurm.study import new_study, under_way
     from suite.runs.rates import write_rates
 
-    study = new_study(sweep, profile, root, stages, dry_run=dry_run)
+    going_on = None if dry_run else under_way(sweep, root, stages)
+    study = going_on or new_study(sweep, profile, root, stages, dry_run=dry_run)
     answer: dict[str, Any] = {"sweep": sweep.name, "stages": list(stages), "tuned": None, "trials": 0}
     if dry_run:
         return {**answer, **_planned(sweep, profile, root, study)}

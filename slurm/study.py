@@ -17,7 +17,7 @@ import os
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -30,12 +30,15 @@ from slurm.scheduler import Job, SlurmError
 from slurm.snapshot import planned, take
 from suite.runs.store import dump, parsed, read, write_atomic
 from suite.runs.sweep import Sweep
+from suite.timing.session_files import load_session
 
 SCHEMA: Final = 1
 TUNE: Final = "tune"
 RUNS: Final = "runs"
 SESSION: Final = "session"
 REPORT: Final = "report"
+MORE_MIN: Final = 10
+"""Minutes that a session's job has beyond those that its file states: it builds its cases and clears up."""
 PLACEHOLDER: Final = "STAGE-BEFORE"
 """Stands for the id of a job in the scripts of a dry run."""
 
@@ -114,6 +117,13 @@ def new_study(
     return study
 
 
+def under_way(sweep: Sweep, root: Path, stages: Sequence[str]) -> Study | None:
+    """The latest study of the same stages of which a job waits or runs, so that the same command goes on with it."""
+    known = [study for study in studies(root.resolve(), sweep.name) if study.stages == tuple(stages)]
+    names = {job.name for job in scheduler.jobs() if not job.ended} if known else set()
+    return next((s for s in reversed(known) if names & {s.job_name(k) for k in range(len(stages))}), None)
+
+
 def load_study(path: Path) -> Study:
     """Read a study's file. Raises `StoreError` for a damaged one."""
     facts = dict(parsed(read(path) or "", path))
@@ -153,13 +163,17 @@ def send_stage(study: Study, number: int, after: Sequence[str], *, dry_run: bool
     )  # here, since it needs submitit, which who only looks does not wait for
 
     stage = study.stages[number]
-    alone = stage.startswith(SESSION)
-    text = stage_script(
-        study.profile, study.job_name(number), study.path, number, after, study.code, alone=alone
-    )
+    alone, profile = stage.startswith(SESSION), study.profile
+    if alone:
+        stated = load_session(stage.partition(":")[2]).minutes
+        profile = replace(profile, timeout_min=max(profile.timeout_min, stated + MORE_MIN))
+    text = stage_script(profile, study.job_name(number), study.path, number, after, study.code, alone=alone)
     if dry_run:
         return Sent(stage, PLACEHOLDER, text)
-    if live := live_job(studies(study.results_root, study.sweep), stage, scheduler.jobs()):
+    known = (
+        [study] if stage == TUNE else studies(study.results_root, study.sweep)
+    )  # what follows a search is its own
+    if live := live_job(known, stage, scheduler.jobs()):
         return Sent(stage, live.id, None)
     path = study.path.with_name(f"stage-{number}.sh")
     write_atomic(path, text)
@@ -188,9 +202,8 @@ def stage_rows(root: Path, sweep: str) -> list[dict[str, str]]:
     rows = []
     for number, stage in enumerate(study.stages):
         said = study.noted(number)
-        job = live_job(known, stage, jobs) or next(
-            (job for job in jobs if job.name == study.job_name(number)), None
-        )
+        own = [job for job in jobs if job.name == study.job_name(number)]
+        job = live_job(known, stage, jobs) or max(own, key=lambda job: int(job.id), default=None)
         rows.append({"stage": stage, **_stands(said, job)})
     return rows
 
@@ -203,11 +216,16 @@ def _stands(said: dict[str, Any] | None, job: Job | None) -> dict[str, str]:
             "state": "queued" if job.waits else "running",
             "reason": f"Slurm job {job.id}{why}{told}",
         }
-    if said is not None and said["state"] != "running":
+    if said is not None and said["state"] not in {"running", "queued"}:
         return {"state": said["state"], "reason": said["reason"]}
     if job is not None:
         return {
             "state": "error",
             "reason": f"Slurm job {job.id} ended as {job.state}; give the same command again",
+        }
+    if said is not None:
+        return {
+            "state": "stale",
+            "reason": f"{said['reason']}; Slurm knows no job of it: give the same command again",
         }
     return {"state": "missing", "reason": "its turn has not come, or its job is not known to Slurm any more"}
