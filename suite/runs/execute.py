@@ -38,7 +38,7 @@ def execute(
     stale_after_s: float = STALE_AFTER_S,
     again: bool = False,
 ) -> Iterator[Outcome]:
-    """Train a group of runs (see `train.groups`), save each outcome, then yield it. `progress`: completed steps.
+    """Train a group of runs (see `grouping.groups`), save each outcome, then yield it. `progress`: completed steps.
 
     Runs on real processes start their ranks here, meeting at `port` (0: any free one); under torchrun or srun this
     process is one rank, whose own outcome is yielded, and only rank 0 saves. Results are defined on one thread: the
