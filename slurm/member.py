@@ -142,6 +142,7 @@ def _train_group(
     """Train one group; returns 1 after a fault of the program. Among several tasks a fault is raised, which ends them all."""
     from suite.runs.execute import execute
     from suite.runs.lease import Owner
+    from suite.runs.peers import PeersLostError
     from suite.runs.status import Status
     from suite.runs.store import StoreError
 
@@ -150,10 +151,15 @@ def _train_group(
     owner = Owner(seat.owner)
     try:
         for _ in execute(
-            group, store, owner=owner, interruption=interruption, checkpoint_s=work.checkpoint_s
+            group,
+            store,
+            owner=owner,
+            interruption=interruption,
+            checkpoint_s=work.checkpoint_s,
+            scheduled=True,
         ):
             pass
-    except (Interrupted, StoreError):
+    except (Interrupted, StoreError, PeersLostError):
         raise
     except Exception as fault:
         traceback.print_exc()

@@ -109,7 +109,9 @@ class Study:
 
     def other_site(self, name: str, **more: Any) -> str:
         """Path of the same profile with some keys changed."""
-        return self._site(name, {"setup": [f"export PYTHONPATH={self.folder / 'plugin'}"], **self.profile, **more})
+        return self._site(
+            name, {"setup": [f"export PYTHONPATH={self.folder / 'plugin'}"], **self.profile, **more}
+        )
 
     def verb(self, name: str, *arguments: str, code: int = 0) -> dict[str, Any]:
         """What a verb says of this study."""
@@ -152,7 +154,9 @@ class Study:
     def drained(self, limit_s: float) -> None:
         """Wait until no job of this study is left."""
         names = {array.name for record in records(self.store.root) for array in record.arrays}
-        assert eventually(lambda: not [j for j in scheduler.jobs() if j.name in names and not j.ended], limit_s)
+        assert eventually(
+            lambda: not [j for j in scheduler.jobs() if j.name in names and not j.ended], limit_s
+        )
 
     def cancel(self) -> None:
         """End what is left."""

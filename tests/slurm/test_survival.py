@@ -102,12 +102,12 @@ def test_one_rank_is_killed_the_other_is_stopped_and_a_retry_goes_on(slurm: Clus
 @pytest.mark.timeout(180)
 def test_a_node_is_lost_and_its_runs_go_on_elsewhere(slurm: Cluster, tmp_path: Path) -> None:
     """All that runs there is killed at once. What may be requeued comes back by itself, the rest when it is retried."""
-    back = Study(tmp_path / "b", "back", {"a": {}}, steps=900, pace_s=0.02)
+    back = Study(tmp_path / "b", "back", {"a": {}}, steps=600, pace_s=0.02)
     back.submit()
     assert eventually(lambda: back.checkpointed() > 0, 40)
     ((node, _),) = ranks(slurm)
     lost = Study(
-        tmp_path / "l", "lost", {"b": {}}, steps=900, pace_s=0.02,
+        tmp_path / "l", "lost", {"b": {}}, steps=600, pace_s=0.02,
         profile={"max_requeues": 0, "additional_parameters": {"nodelist": node}},
     )  # fmt: skip
     lost.submit()
