@@ -25,7 +25,7 @@ _TASK: Final = WORDS[-2][0]
 _STOPPED: Final = re.compile(r"\*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ \*\*\*$")
 """What srun does to the tasks that are left, whatever the cause."""
 _NOISE: Final = re.compile(
-    r"^\[W\d{4} |^srun: (launch/slurm|Force Terminated|Job step aborted|cluster configuration lacks)"
+    r"^member of Slurm job |^\[W\d{4} |^srun: (launch/slurm|Force Terminated|Job step aborted|cluster configuration lacks)"
 )
 
 

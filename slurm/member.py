@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from suite.runs.store import Store
 
 FAULT: Final = 1
+BEGUN: Final = "member of Slurm job"
+"""How its log begins."""
 TIME_LIMIT: Final = "its time limit is near"
 TOLD_TO_STOP: Final = "Slurm stops the job (preemption, scancel, or shutdown)"
 REASONS: Final = {signal.SIGUSR2: TIME_LIMIT, signal.SIGTERM: TOLD_TO_STOP}
@@ -93,10 +95,22 @@ class Work:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Train what the file says; returns the exit code. The flag is raised by signals from here on."""
+    """Train what the file says; returns the exit code. The flag is raised by signals from here on.
+
+    The log is begun at once: should the disk be full later on, there is a block of it left to say so in.
+    """
     seat, interruption = Seat.of(os.environ), Interruption()
     listen(interruption)
-    return train(Work.read(Path(arguments[0]), seat.index), seat, interruption)
+    work = Work.read(Path(arguments[0]), seat.index)
+    sys.stderr.write(f"{BEGUN} {seat.job_id}, turn {seat.restarts + 1}: {len(work.groups)} groups of runs\n")
+    from suite.runs.peers import PeersLostError
+    from suite.runs.store import StoreError
+
+    try:
+        return train(work, seat, interruption)
+    except (StoreError, PeersLostError) as error:
+        sys.stderr.write(f"{error}\n")
+        return FAULT
 
 
 def listen(interruption: Interruption) -> None:

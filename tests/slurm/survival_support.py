@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -146,10 +147,15 @@ class Study:
 
     def finishes(self, limit_s: float) -> None:
         """Wait until all runs have ended well; the test fails where they have not within the limit."""
-        assert eventually(self._done, limit_s), (self.states(), self.failures(), self.logs())
+        assert eventually(lambda: all(map(self.done, self.specs)), limit_s), (
+            self.states(),
+            self.failures(),
+            self.logs(),
+        )
 
-    def _done(self) -> bool:
-        return all(self.store.status(spec.run_id).state == "done" for spec in self.specs)
+    def done(self, spec: RunSpec) -> bool:
+        """Whether the run has ended well."""
+        return self.store.status(spec.run_id).state == "done"
 
     def drained(self, limit_s: float) -> None:
         """Wait until no job of this study is left."""
@@ -203,3 +209,23 @@ def ranks(slurm: Cluster) -> dict[tuple[str, int], Process]:
                 (rank,) = (text.partition("=")[2] for text in variables if text.startswith("SLURM_PROCID="))
                 found[node, int(rank)] = process
     return found
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
+    """A file system of that size; root alone may have one."""
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Use all that a file system has left; returns the file that does."""
+    path = folder / "ballast"
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+    return path

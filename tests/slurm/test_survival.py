@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from slurm.devcluster import Cluster, cluster
+from slurm.devcluster.clients import without_slurm
 from slurm.devcluster.config import HIGH_PARTITION
+from slurm.devcluster.lifecycle import free_ports
 from suite.links.link import Link
-from tests.slurm.survival_support import Study, found_by_clients, ranks
+from tests.slurm.survival_support import Study, fill, found_by_clients, lasting, ranks, small_disk
 from tests.slurm.test_linked_cluster import NODE_LOST_LIMIT_S, require_links
 from tests.support import eventually
 
 pytestmark = pytest.mark.slurm
 
+ROOT = Path(__file__).resolve().parents[2]
 STOPPED_S = 30.0
 """Everything has left the queue so soon after one rank was killed."""
 
@@ -146,3 +152,59 @@ def test_a_run_out_of_memory_is_told_from_the_others(slurm: Cluster, tmp_path: P
     study.finishes(40)
     assert sorted(study.attempts()) == [1, 2]
     study.equals_undisturbed()
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
+def test_a_full_disk_is_named_and_the_same_command_goes_on(slurm: Cluster, tmp_path: Path) -> None:
+    """The first run has ended when the disk fills up; the second meets the full disk, the third never begins."""
+    with small_disk(tmp_path / "disk", "24M") as disk:
+        study = Study(
+            tmp_path / "s", "full", {"a": {}, "b": {"period": 2}, "c": {"period": 1}}, steps=300, pace_s=0.01,
+            profile={"pack_s": 200}, results=disk / "results",
+        )  # fmt: skip
+        study.submit()
+        assert eventually(lambda: study.states().get("done") == 1, 60)
+        kept = {spec.run_id: lasting(study.store, spec) for spec in study.specs if study.done(spec)}
+        ballast = fill(disk)
+        study.drained(60)
+        failures = study.failures()
+        assert {state for state, _ in failures.values()} == {"error"}
+        assert any("no space left" in reason for _, reason in failures.values()), failures
+        assert {
+            run_id: lasting(study.store, spec) for spec in study.specs if (run_id := spec.run_id) in kept
+        } == kept
+        ballast.unlink()
+        study.submit()
+        study.finishes(60)
+        assert all(attempts <= 2 for attempts in study.attempts())
+        study.equals_undisturbed()
+
+
+@pytest.mark.timeout(120)
+def test_two_tasks_under_torchrun_without_slurm_and_in_the_local_pool(tmp_path: Path) -> None:
+    """Two agents on loopback, a rank each; the same run in the pool, whose ranks are children of a worker."""
+    study = Study(tmp_path / "s", "torchrun", {"a": {}}, steps=60, backend="gloo", workload="digits-mlp")
+    pool = Study(tmp_path / "p", "pool", {"a": {}}, steps=60, backend="gloo", workload="digits-mlp")
+    (spec,) = study.specs
+    study.store.put_spec(spec)
+    (port,) = free_ports(1)
+    agents = [
+        subprocess.Popen(
+            [
+                *(sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"),
+                *(f"--node-rank={node}", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-backend=c10d"),
+                *("--rdzv-id=test", "-m", "bandwise.cli", "run", spec.run_id),
+                *("--results", str(study.store.root)),
+            ],
+            cwd=ROOT,
+            env=without_slurm(os.environ)
+            | {"BANDWISE_COMPILE": "0", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(study.folder / "plugin")},
+        )
+        for node in range(2)
+    ]  # fmt: skip
+    assert [agent.wait(90) for agent in agents] == [0, 0]
+    study.equals_undisturbed()
+    assert pool.verb("sweep")["states"] == {"done": 1}
+    pool.equals_undisturbed()
+    assert (study.attempts(), pool.attempts()) == ([1], [1])

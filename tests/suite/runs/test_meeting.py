@@ -167,13 +167,13 @@ def test_a_launch_trains_run_after_run_and_passes_over_what_others_have(tmp_path
 
 @pytest.mark.gloo
 def test_a_rank_that_is_killed_is_named_and_the_same_command_goes_on(tmp_path: Path) -> None:
-    spec = one_spec("local-adamw", {"period": 3}, steps=4000, peak=0.01, backend="gloo")
+    spec = one_spec("local-adamw", {"period": 3}, steps=1500, peak=0.01, backend="gloo")
     store, whole = Store(tmp_path / "joined"), Store(tmp_path / "whole")
     store.put_spec(spec)
     ranks = launched(store.root, [spec.run_id])
     path = store.folder(spec.run_id) / "status.json"
     assert eventually(path.exists, 60)
-    time.sleep(1.0)
+    time.sleep(0.3)
     ranks[1].kill()
     assert "error step" in ranks[0].communicate(timeout=30)[0]
     ranks[1].communicate(timeout=30)
