@@ -182,8 +182,11 @@ def test_a_full_disk_is_named_and_the_same_command_goes_on(slurm: Cluster, tmp_p
 
 
 @pytest.mark.timeout(120)
-def test_two_tasks_under_torchrun_without_slurm_and_in_the_local_pool(tmp_path: Path) -> None:
+def test_two_tasks_under_torchrun_without_slurm_and_in_the_local_pool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two agents on loopback, a rank each; the same run in the pool, whose ranks are children of a worker."""
+    monkeypatch.setenv("BANDWISE_COMPILE", "0")
     study = Study(tmp_path / "s", "torchrun", {"a": {}}, steps=60, backend="gloo", workload="digits-mlp")
     pool = Study(tmp_path / "p", "pool", {"a": {}}, steps=60, backend="gloo", workload="digits-mlp")
     (spec,) = study.specs
@@ -205,6 +208,7 @@ def test_two_tasks_under_torchrun_without_slurm_and_in_the_local_pool(tmp_path: 
     ]  # fmt: skip
     assert [agent.wait(90) for agent in agents] == [0, 0]
     study.equals_undisturbed()
+    monkeypatch.syspath_prepend(str(pool.folder / "plugin"))
     assert pool.verb("sweep")["states"] == {"done": 1}
     pool.equals_undisturbed()
     assert (study.attempts(), pool.attempts()) == ([1], [1])
