@@ -119,7 +119,7 @@ def accounted(names: Iterable[str], since: str) -> list[Job]:
     """
     if not (wanted := ",".join(sorted(set(names)))) or shutil.which("sacct") is None:
         return []
-    command = ("sacct", "--allocations", "--noheader", "--parsable2", "--array", f"--starttime={since}")
+    command = ("sacct", "--allocations", "--noheader", "--parsable2", f"--starttime={since}")
     try:
         listed = _ask(*command, f"--name={wanted}", "--format=JobID,JobName,State,Elapsed,Reason")
     except SlurmError:
