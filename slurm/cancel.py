@@ -8,6 +8,7 @@ from typing import Final
 
 from slurm import scheduler
 from slurm.records import records
+from slurm.study import studies
 
 POLL_S: Final = 0.5
 
@@ -18,6 +19,7 @@ def cancel_sweep(sweep: str, results_root: Path, end_s: float) -> tuple[list[str
     Returns the ids of the jobs (arrays by their first id) that were cancelled, and of those that are still being ended.
     """
     names = {array.name for record in records(results_root, sweep) for array in record.arrays}
+    names |= {s.job_name(k) for s in studies(results_root, sweep) for k in range(len(s.stages))}
     if not names:
         return [], []
     cancelled = _live(names)

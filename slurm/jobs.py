@@ -8,13 +8,13 @@ where there is none, the job's log does. With no record of an open run nothing i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from slurm import scheduler
+from slurm.logs import last_words, meaning
 from slurm.records import ArrayJob, Record, records
 from slurm.scheduler import Job, SlurmError
 from suite.runs.lease import Owner, forget, holder
@@ -35,16 +35,6 @@ FATES: Final = {
     "TIMEOUT": "timeout",
 }
 """What a job's end means for the runs it has left open. A job that completed has left them to somebody else."""
-WORDS: Final = (
-    (re.compile(r"oom.?kill|out of memory", re.IGNORECASE), "oom"),
-    (re.compile(r"DUE TO TIME LIMIT"), "timeout"),
-    (re.compile(r"DUE TO PREEMPTION"), "preempted"),
-    (re.compile(r"DUE TO NODE FAILURE|[Nn]ode failure"), "node_lost"),
-    (re.compile(r"CANCELLED AT"), "cancelled"),
-)
-"""What a log says of its job's end, most telling first."""
-LAST_BYTES: Final = 4096
-LAST_LINES: Final = 3
 
 
 @dataclass(frozen=True)
@@ -166,16 +156,6 @@ class _Slurm:
         self._by_name = {job.name: job.id.partition("_")[0] for job in self._by_id.values()}
 
 
-def last_words(logs: Path, job_id: str) -> str:
-    """The last lines that any task of a job wrote on standard error, in one line; "" where there are none."""
-    lines: list[str] = []
-    for path in sorted(logs.glob(f"{job_id}_*_log.err"), reverse=True):
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - LAST_BYTES))
-            lines += file.read().decode(errors="replace").splitlines()
-    return "; ".join(line.strip() for line in [line for line in lines if line.strip()][-LAST_LINES:])
-
-
 def _records(seats: Iterable[_Seat]) -> dict[Path, Record]:
     return {seat.record.path: seat.record for seat in seats}
 
@@ -215,7 +195,7 @@ def _end(run_id: str, seat: _Seat, asked: _Slurm, store: Store) -> Status | None
     if own.state == "running" and holder(store.folder(run_id)) not in {None, asked.owner(seat).name}:
         return None
     words = asked.last_words(seat)
-    said = next((state for pattern, state in WORDS if pattern.search(words)), "error")
+    said = meaning(words)
     state = said if job is None else FATES.get(job.state, "error")
     if state == "error":
         state = said if said == "oom" else state

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from suite.runs.store import Store
 
 FAULT: Final = 1
+BEGUN: Final = "member of Slurm job"
+"""How its log begins."""
 TIME_LIMIT: Final = "its time limit is near"
 TOLD_TO_STOP: Final = "Slurm stops the job (preemption, scancel, or shutdown)"
 REASONS: Final = {signal.SIGUSR2: TIME_LIMIT, signal.SIGTERM: TOLD_TO_STOP}
@@ -93,10 +95,22 @@ class Work:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Train what the file says; returns the exit code. The flag is raised by signals from here on."""
+    """Train what the file says; returns the exit code. The flag is raised by signals from here on.
+
+    The log is begun at once: should the disk be full later on, there is a block of it left to say so in.
+    """
     seat, interruption = Seat.of(os.environ), Interruption()
     listen(interruption)
-    return train(Work.read(Path(arguments[0]), seat.index), seat, interruption)
+    work = Work.read(Path(arguments[0]), seat.index)
+    sys.stderr.write(f"{BEGUN} {seat.job_id}, turn {seat.restarts + 1}: {len(work.groups)} groups of runs\n")
+    from suite.runs.peers import PeersLostError
+    from suite.runs.store import StoreError
+
+    try:
+        return train(work, seat, interruption)
+    except (StoreError, PeersLostError) as error:
+        sys.stderr.write(f"{error}\n")
+        return FAULT
 
 
 def listen(interruption: Interruption) -> None:
@@ -142,6 +156,7 @@ def _train_group(
     """Train one group; returns 1 after a fault of the program. Among several tasks a fault is raised, which ends them all."""
     from suite.runs.execute import execute
     from suite.runs.lease import Owner
+    from suite.runs.peers import PeersLostError
     from suite.runs.status import Status
     from suite.runs.store import StoreError
 
@@ -150,10 +165,15 @@ def _train_group(
     owner = Owner(seat.owner)
     try:
         for _ in execute(
-            group, store, owner=owner, interruption=interruption, checkpoint_s=work.checkpoint_s
+            group,
+            store,
+            owner=owner,
+            interruption=interruption,
+            checkpoint_s=work.checkpoint_s,
+            scheduled=True,
         ):
             pass
-    except (Interrupted, StoreError):
+    except (Interrupted, StoreError, PeersLostError):
         raise
     except Exception as fault:
         traceback.print_exc()

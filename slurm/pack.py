@@ -13,8 +13,8 @@ from typing import Final
 
 from slurm.profile import Profile
 from suite.runs.estimate import Estimator
+from suite.runs.grouping import groups
 from suite.runs.spec import RunSpec
-from suite.runs.train import groups
 
 MEMBERS_A_SLOT: Final = 3
 

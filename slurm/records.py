@@ -116,12 +116,12 @@ def records(results_root: Path, sweep: str | None = None) -> list[Record]:
     return sorted(kept, key=lambda record: (record.facts["created"], record.facts["number"]))
 
 
-def next_number(folder: Path, claim: bool) -> int:
-    """Number of the next submission of a sweep; claim: make its folder, so that no other can have it."""
-    number = 1 + max((int(path.name.partition("-")[2]) for path in folder.glob("slurm-*")), default=0)
+def next_number(folder: Path, claim: bool, stem: str = "slurm") -> int:
+    """Number of the next submission (or study) of a sweep; claim: make its folder, so that no other can have it."""
+    number = 1 + max((int(path.name.partition("-")[2]) for path in folder.glob(f"{stem}-*")), default=0)
     while claim:
         try:
-            (folder / f"slurm-{number}").mkdir(parents=True)
+            (folder / f"{stem}-{number}").mkdir(parents=True)
         except FileExistsError:
             number += 1
         else:

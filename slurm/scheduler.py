@@ -42,12 +42,16 @@ class SlurmError(RuntimeError):
 
 @dataclass(frozen=True)
 class Job:
-    """One job, or one member of an array, as Slurm sees it. id: ``17``, or ``17_3`` for member 3 of array 17."""
+    """One job, or one member of an array, as Slurm sees it. id: ``17``, or ``17_3`` for member 3 of array 17.
+
+    elapsed_s: how long its last turn has taken.
+    """
 
     id: str
     name: str
     state: str
     reason: str
+    elapsed_s: int = 0
 
     @property
     def ended(self) -> bool:
@@ -103,8 +107,9 @@ def requeue(job_id: str) -> None:
 
 def jobs() -> list[Job]:
     """All jobs of this user that the controller knows, each member of an array by itself, ended ones included."""
-    listed = _ask("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%j|%T|%r")
-    return [Job(*line.split("|", 3)) for line in listed.splitlines() if line.count("|") >= 3]
+    listed = _ask("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%j|%T|%M|%r")
+    found = [line.split("|", 4) for line in listed.splitlines() if line.count("|") >= 4]
+    return [Job(id_, name, state, reason, seconds(took)) for id_, name, state, took, reason in found]
 
 
 def accounted(names: Iterable[str], since: str) -> list[Job]:
@@ -114,13 +119,27 @@ def accounted(names: Iterable[str], since: str) -> list[Job]:
     """
     if not (wanted := ",".join(sorted(set(names)))) or shutil.which("sacct") is None:
         return []
-    command = ("sacct", "--allocations", "--noheader", "--parsable2", "--array", f"--starttime={since}")
+    command = ("sacct", "--allocations", "--noheader", "--parsable2", f"--starttime={since}")
     try:
-        listed = _ask(*command, f"--name={wanted}", "--format=JobID,JobName,State,Reason")
+        listed = _ask(*command, f"--name={wanted}", "--format=JobID,JobName,State,Elapsed,Reason")
     except SlurmError:
         return []  # accounting is off, or its daemon is away: as good as none
-    found = [line.split("|", 3) for line in listed.splitlines() if line.count("|") >= 3]
-    return [Job(id_, name, state.split()[0], reason) for id_, name, state, reason in found]
+    found = [line.split("|", 4) for line in listed.splitlines() if line.count("|") >= 4]
+    return [
+        Job(id_, name, state.split()[0], reason, seconds(took)) for id_, name, state, took, reason in found
+    ]
+
+
+def seconds(text: str) -> int:
+    """Slurm's ``[days-][hours:]minutes:seconds`` in seconds; 0 for what is no time, such as INVALID."""
+    days, dash, clock = text.rpartition("-")
+    parts = clock.split(":")
+    if not all(part.isdigit() for part in [*parts, *([days] if dash else [])]):
+        return 0
+    total = 0
+    for part in parts:
+        total = 60 * total + int(part)
+    return total + 86_400 * int(days or 0)
 
 
 def unfinished(job_ids: Iterable[str]) -> set[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,24 @@ def script(profile: Profile, array: ArrayJob, work: Path, after: str | None, cod
     writer.update_parameters(**parameters(profile, array, after, code))
     command = shlex.join([sys.executable, "-u", "-m", "slurm.member", str(work)])
     return writer.text(command, array.members)
+
+
+def stage_script(
+    profile: Profile, name: str, study: Path, number: int, after: Sequence[str], code: Path, *, alone: bool
+) -> str:
+    """The batch script of a stage of a study, a job of one task: see `stage`. alone: with its node for itself.
+
+    A step of a job that has its node alone asks for no number of CPUs, so that it may use them all.
+    """
+    writer = _Writer(study.parent)
+    found = parameters(profile, ArrayJob(0, 1, 1, name), None, code)
+    if after:
+        found["dependency"] = f"afterany:{':'.join(after)}"
+    if alone:
+        found["additional_parameters"] = {**found["additional_parameters"], "exclusive": True}
+        found["srun_args"] = ["--kill-on-bad-exit=1", "--cpu-bind=none"]
+    writer.update_parameters(**found)
+    return writer.text(shlex.join([sys.executable, "-u", "-m", "slurm.stage", str(study), str(number)]), 1)
 
 
 def parameters(profile: Profile, array: ArrayJob, after: str | None, code: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,6 +16,15 @@ for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 
 # A test writes where it says itself, never into the results of whoever runs it.
 os.environ.pop("BANDWISE_RESULTS", None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What verbs keep on disk to be fast stays with the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BANDWISE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
 
 PROGRAMS = {
     "slurm": ("slurmctld", "slurmd", "munged", "sbatch"),

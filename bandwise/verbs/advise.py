@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     if args.measure:
         from suite.costs.measured import measure
 
-        measured = measure()
+        measured = measure(root / "meetings")
         if measured.rank:
             return 0
         model, rate, delay = replace(model, backend=measured.backend(model.backend)), measured.rate_bps, 0.0

@@ -1,6 +1,8 @@
 """Do what is missing of a sweep, here or on a cluster. Safe to interrupt: the same command goes on where it stopped.
 
-`--tune` searches the learning rates of the sweep instead (on this machine) and rewrites its file of rates.
+`--tune` searches the learning rates of the sweep instead and rewrites its file of rates. On a cluster the search goes on by
+itself, round by round; given again when it has ended, the same command writes the rates. `--then session,report` has
+jobs follow the runs: the timing sessions of the sweep, each alone on a node, and the report.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from slurm.submit import Submission
     from suite.runs.local import Tally
     from suite.runs.plan import Plan
+    from suite.runs.slots import Slot
     from suite.runs.spec import RunSpec
     from suite.runs.store import Store
     from suite.runs.sweep import Sweep
@@ -41,10 +44,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--only", metavar="GLOB", help="only the arms whose label matches")
     parser.add_argument(
-        "--jobs", type=int, help="local: worker processes, one thread each (default: one a core)"
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="local: worker processes, one thread each (default: one a core, or one a GPU of --gpus)",
+    )
+    parser.add_argument(
+        "--gpus", metavar="ID,ID", help="local: deal these GPUs to the workers; each sees one"
+    )
+    parser.add_argument(
+        "--cores", type=int, metavar="N", help="local: bind each worker to N cores of its own"
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="slurm: show the plan and the batch scripts, submit nothing"
+    )
+    parser.add_argument(
+        "--then",
+        metavar="STAGE,STAGE",
+        help="slurm: what follows: runs (after --tune), session[:NAME], report",
     )
     parser.add_argument(
         "--wait", action="store_true", help="slurm: return when the jobs have left the queue, not at once"
@@ -58,24 +75,33 @@ def run(args: argparse.Namespace) -> int:
     from suite.runs.store import Store
     from suite.runs.sweep import load_sweep
 
-    if args.jobs is not None and args.jobs < 1:
-        raise OptionError(f"--jobs {args.jobs}: at least one worker is needed")
     profile = profile_of(args.on)
+    if profile is not None and (args.jobs, args.gpus, args.cores) != (None, None, None):
+        raise OptionError(
+            "--jobs, --gpus, --cores are for this machine; on Slurm the profile says what a job has"
+        )
+    places = _slots(args)
     if args.dry_run and profile is None:
         raise OptionError("--dry-run belongs to --on slurm; `bandwise plan` shows what a sweep would do here")
     if args.wait and (profile is None or args.dry_run):
         raise OptionError("--wait belongs to --on slurm, without --dry-run")
     sweep, root = load_sweep(args.sweep), results_root(args)
+    if args.then and profile is None:
+        raise OptionError("--then belongs to --on slurm; here give one command after the other")
+    if (args.tune or args.then) and (args.only or args.wait):
+        raise OptionError(
+            "--tune and --then are about all arms and return at once: leave --only and --wait out"
+        )
+    if profile is not None and (args.tune or args.then):
+        return _study(args, sweep, profile, root)
     if args.tune:
-        if profile is not None or args.only:
-            raise OptionError("--tune works on this machine and on all arms: leave --on and --only out")
-        return _tune(args, sweep, Store(root))
+        return _tune(args, sweep, Store(root), places)
     if profile is not None:
         return _submit(args, sweep, profile, root)
-    return _locally(args, sweep, Store(root))
+    return _locally(args, sweep, Store(root), places)
 
 
-def _locally(args: argparse.Namespace, sweep: Sweep, store: Store) -> int:
+def _locally(args: argparse.Namespace, sweep: Sweep, store: Store, places: Sequence[Slot]) -> int:
     from suite.runs.plan import make_plan, open_specs, statuses
     from suite.runs.status import counts
 
@@ -85,7 +111,7 @@ def _locally(args: argparse.Namespace, sweep: Sweep, store: Store) -> int:
         f"{sweep.name}: {len(plan.specs)} runs, {len(missing)} to do, results in {store.root}",
         file=sys.stderr,
     )
-    tally = _carry_out(args, sweep.name, missing, store)
+    tally = _carry_out(sweep.name, missing, store, places)
     states = counts(statuses(plan, store).values())
     if args.json:
         print_json(
@@ -110,7 +136,7 @@ def _locally(args: argparse.Namespace, sweep: Sweep, store: Store) -> int:
     return 0 if all(state in SETTLED_WELL for state in states) else 3
 
 
-def _carry_out(args: argparse.Namespace, label: str, specs: Sequence[RunSpec], store: Store) -> Tally:
+def _carry_out(label: str, specs: Sequence[RunSpec], store: Store, places: Sequence[Slot]) -> Tally:
     from suite.runs.local import run_local
 
     line = ProgressLine(label)
@@ -120,12 +146,25 @@ def _carry_out(args: argparse.Namespace, label: str, specs: Sequence[RunSpec], s
         line.runs(tally.runs, tally.runs_total, share, tally.states, tally.note)
 
     try:
-        return run_local(specs, store, args.jobs, show)
+        return run_local(specs, store, places, show)
     finally:
         line.close()
 
 
-def _tune(args: argparse.Namespace, sweep: Sweep, store: Store) -> int:
+def _slots(args: argparse.Namespace) -> tuple[Slot, ...]:
+    """The slots that were asked for."""
+    from suite.runs.slots import slots
+
+    for name in ("jobs", "cores"):
+        if (given := getattr(args, name)) is not None and given < 1:
+            raise OptionError(f"--{name} {given}: give at least 1")
+    gpus = [word for word in (args.gpus or "").split(",") if word]
+    if args.gpus is not None and not gpus:
+        raise OptionError("--gpus: name at least one, such as 0,1")
+    return slots(args.jobs, gpus, args.cores or 0)
+
+
+def _tune(args: argparse.Namespace, sweep: Sweep, store: Store, places: Sequence[Slot]) -> int:
     from suite.runs.plan import open_specs
     from suite.runs.rates import write_rates
     from suite.runs.tuning import tune
@@ -133,7 +172,7 @@ def _tune(args: argparse.Namespace, sweep: Sweep, store: Store) -> int:
     def carry_out(specs: Sequence[Any]) -> None:
         missing = open_specs(specs, store)
         print(f"{sweep.name} --tune: {len(specs)} trials, {len(missing)} to do", file=sys.stderr)
-        if _carry_out(args, f"{sweep.name} --tune", missing, store).interrupted:
+        if _carry_out(f"{sweep.name} --tune", missing, store, places).interrupted:
             raise KeyboardInterrupt
 
     found = tune(sweep, store, carry_out, lambda text: print(text, file=sys.stderr))
@@ -155,6 +194,19 @@ def _tune(args: argparse.Namespace, sweep: Sweep, store: Store) -> int:
         edges = [f"{row['arm']} ({row['sharding']}, {row['edge']})" for row in rows if row["edge"] != "none"]
         print(f"{len(rows)} learning rates written to {sweep.rates_path}")
         print("on an edge of the grid: " + (", ".join(edges) or "none"))
+    return 0
+
+
+def _study(args: argparse.Namespace, sweep: Sweep, profile: Profile, root: Path) -> int:
+    from bandwise.study import described as said
+    from bandwise.study import stages_of, submit_study
+
+    stages = stages_of(sweep, args.tune, args.then)
+    answer = submit_study(sweep, profile, root, stages, dry_run=args.dry_run)
+    if args.json:
+        print_json(answer)
+    else:
+        print("\n".join(said(answer, args.sweep)))
     return 0
 
 

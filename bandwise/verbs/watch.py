@@ -16,6 +16,7 @@ from bandwise.options import OptionError
 from bandwise.output import counted, duration, print_json
 
 if TYPE_CHECKING:
+    from slurm.efficiency import Efficiency
     from slurm.jobs import Standing
     from suite.runs.plan import Plan
     from suite.runs.store import Store
@@ -49,8 +50,11 @@ def run(args: argparse.Namespace) -> int:
     watcher = _Watcher(make_plan(load_sweep(args.sweep)), Store(results_root(args)), quiet=args.json)
     while watcher.look() and not args.once:
         time.sleep(args.every)
+    spent = watcher.efficiency()
     if args.json:
-        print_json(watcher.answer())
+        print_json({**watcher.answer(), "slot_efficiency": spent.as_dict() if spent else None})
+    elif spent and spent.jobs:
+        print(spent)
     return 0 if all(state in WELL for state in watcher.states) else 3
 
 
@@ -88,6 +92,18 @@ class _Watcher:
             )
             return False
         return any(state in UNDER_WAY for state in self.states)
+
+    def efficiency(self) -> Efficiency | None:
+        """Which share of its jobs' seconds went into training; None while they go on, and where Slurm does not tell."""
+        from slurm.efficiency import slot_efficiency
+        from slurm.scheduler import SlurmError
+
+        if self._jobs or self._unanswered:
+            return None
+        try:
+            return slot_efficiency(self._plan.sweep.name, self._store)
+        except SlurmError:
+            return None
 
     def answer(self) -> dict[str, Any]:
         """The last look as plain data."""

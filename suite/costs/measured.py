@@ -1,7 +1,6 @@
 """The network of the processes that run this, for advice: probed by them all, fitted to one message size small and one large.
 
-Processes find each other as torch's do: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which torchrun sets; on Slurm SLURM_PROCID
-and SLURM_NTASKS stand in for the first two.
+Processes find each other as the ranks of a run do (`suite.runs.meeting`): by what torchrun sets, or under srun by a file.
 """
 
 from __future__ import annotations
@@ -10,10 +9,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Final
 
 from suite.costs.network import FORMS, OF_PROBE, Backend, Price
 from suite.links.probe import COLLECTIVES, MOST_BYTES, Measurement, bandwidth, size_for
+from suite.runs.meeting import MeetingError, Place, meet
 
 TIMEOUT: Final = timedelta(seconds=60)
 SMALL: Final = 4096
@@ -73,35 +74,33 @@ def place(environment: Mapping[str, str]) -> tuple[int, int]:
             return found
     raise MeasureError(
         "--measure needs every worker: start this command with torchrun (say `torchrun --nnodes 4 --nproc-per-node 1 "
-        "--rdzv-endpoint HOST:29400 -m bandwise.cli advise --measure ...`) or with srun and MASTER_ADDR, MASTER_PORT set"
+        "--rdzv-endpoint HOST:29400 -m bandwise.cli advise --measure ...`) or with srun"
     )
 
 
-def measure(environment: Mapping[str, str] | None = None) -> Measured:
-    """Probe: all processes call it. Raises `MeasureError`."""
+def measure(folder: Path, environment: Mapping[str, str] | None = None) -> Measured:
+    """Probe: all processes call it. folder: that all of them see, where they meet under srun. Raises `MeasureError`."""
     import torch.distributed as dist
 
     environment = os.environ if environment is None else environment
     rank, size = place(environment)
-    lacking = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in environment]
-    if lacking:
-        raise MeasureError(
-            f"{', '.join(lacking)} is not set: give the address and a free port of the first worker"
-        )
     try:
-        dist.init_process_group(
-            "gloo", rank=rank, world_size=size, timeout=TIMEOUT,
-            init_method=f"tcp://{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}",
-        )  # fmt: skip
+        meeting = meet(Place(rank, size), folder, environment, TIMEOUT.total_seconds())
+    except MeetingError as error:
+        raise MeasureError(f"rank {rank} of {size} did not meet the others: {error}") from error
+    try:
+        dist.init_process_group("gloo", store=meeting.store, rank=rank, world_size=size, timeout=TIMEOUT)
         try:
             found = _exchanges(list(COLLECTIVES))
         finally:
             dist.destroy_process_group()
     except (RuntimeError, ValueError, OSError) as error:
         raise MeasureError(
-            f"the probe failed on rank {rank} of {size}: {str(error).splitlines()[0]}; are all workers up, and can they reach "
-            f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}?"
+            f"the probe failed on rank {rank} of {size}: {str(error).splitlines()[0]}; are all workers up, and does "
+            "GLOO_SOCKET_IFNAME name the interface by which they reach each other?"
         ) from error
+    finally:
+        meeting.part()
     return Measured(rank, size, found)
 
 

@@ -160,6 +160,10 @@ class Custody:
                     self._store.interrupt(run_id, reason)
                     self._under_way.discard(run_id)
 
+    def leave(self, run_id: str) -> None:
+        """Give a run back as if this process had been killed: whoever knows why says how it ended."""
+        self._give_back(run_id)
+
     def end(self, outcome: Outcome) -> bool:
         """Keep how a run ended and give it back; False when it is no longer ours to say. Raises `StoreError`."""
         held = self._leases[outcome.run_id].held()

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from suite.runs.member import task_of
+from suite.runs.grouping import elements, group_key
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
-from suite.runs.train import group_key
 
 RUN_S: Final = 0.02
 """Of a run, however short: its files, each of which has to reach the disk."""
@@ -34,7 +33,7 @@ class Estimate:
 
 
 class Estimator:
-    """Knows what finished runs took, by kind of run (see `train.group_key`)."""
+    """Knows what finished runs took, by kind of run (see `grouping.group_key`)."""
 
     def __init__(self, done: Iterable[tuple[RunSpec, Mapping[str, Any]]] = ()) -> None:
         """done: finished runs with their results."""
@@ -60,9 +59,8 @@ class Estimator:
         if key in self._seconds:
             return RUN_S + math.fsum(self._seconds[key]) / len(self._seconds[key])
         if key not in self._rough:
-            elements = sum(value.numel() for value in task_of(spec).initial().values())
             workers = spec.world_size if spec.backend == "simulated" else 1
-            self._rough[key] = RUN_S + spec.steps * (STEP_S + ELEMENT_S * elements * workers)
+            self._rough[key] = RUN_S + spec.steps * (STEP_S + ELEMENT_S * elements(spec) * workers)
         return self._rough[key]
 
     def of(self, specs: Sequence[RunSpec]) -> Estimate:

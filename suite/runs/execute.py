@@ -37,8 +37,9 @@ def execute(
     max_attempts: int = MAX_ATTEMPTS,
     stale_after_s: float = STALE_AFTER_S,
     again: bool = False,
+    scheduled: bool = False,
 ) -> Iterator[Outcome]:
-    """Train a group of runs (see `train.groups`), save each outcome, then yield it. `progress`: completed steps.
+    """Train a group of runs (see `grouping.groups`), save each outcome, then yield it. `progress`: completed steps.
 
     Runs on real processes start their ranks here, meeting at `port` (0: any free one); under torchrun or srun this
     process is one rank, whose own outcome is yielded, and only rank 0 saves. Results are defined on one thread: the
@@ -46,9 +47,10 @@ def execute(
 
     owner: who leases the runs, this process unless given. checkpoint_s: seconds between checkpoints. max_attempts: how
     often in a row a run may begin at the same step and die without a word before it ends as `error`. again: repeat what
-    has settled.
+    has settled. scheduled: a scheduler has started the ranks and will say why one of them was killed.
 
-    Raises `StoreError` when results cannot be kept, `Interrupted` once `interruption` has been heeded.
+    Raises `StoreError` when results cannot be kept, `Interrupted` once `interruption` has been heeded, `PeersLostError` where
+    `scheduled` and a rank was killed: the run is left as its last sign of life has it.
     """
     hooks = Hooks(progress, interruption=interruption or Interruption(), checkpoint_s=checkpoint_s)
     place = place_in_launch(os.environ) if specs[0].backend == "gloo" else None
@@ -56,7 +58,7 @@ def execute(
         store, owner or Owner.here(), max_attempts=max_attempts, stale_after_s=stale_after_s, again=again
     ) as custody:
         if place is not None:
-            yield from join(specs, store, custody, hooks, place)
+            yield from join(specs, store, custody, hooks, place, scheduled=scheduled)
             return
         waiting = list(dict.fromkeys(specs))
         while taken := custody.take(waiting):  # once more at the end: others may have given some back

@@ -8,16 +8,12 @@ real process group.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from suite.workloads import Task
-
-COPIES: Final = 8
-"""Floats held per parameter of a worker while it trains: parameters, gradients twice, optimizer and method state."""
 
 Shapes = Mapping[str, Sequence[int]]
 

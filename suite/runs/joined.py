@@ -1,30 +1,39 @@
 """This process is one rank of a launch made by torchrun or srun, and trains run after run with the others.
 
-Rank 0 decides which runs are trained, keeps what becomes of them, and tells the others, who only take part.
+Rank 0 decides which runs are trained, keeps what becomes of them, and tells the others, who only take part. Where a rank
+was killed and a scheduler will say why, rank 0 waits for that and leaves the run as if it had been killed too.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from suite.runs.checkpoint import Start
 from suite.runs.custody import Custody
 from suite.runs.interruption import Interrupted
 from suite.runs.meeting import Meeting, MeetingError, Place, check_size, meet
+from suite.runs.peers import FAULTS, HOLD_S, PeersLostError, cause, tell
 from suite.runs.rank import Hooks, as_rank
 from suite.runs.record import EXPECTED_FAULTS, Outcome, failed, fault_status
 from suite.runs.spec import RunSpec
 from suite.runs.status import Status
 from suite.runs.store import Store
 
+HOLD_POLL_S: Final = 0.5
+
 
 def join(
-    specs: Sequence[RunSpec], store: Store, custody: Custody, hooks: Hooks, place: Place
+    specs: Sequence[RunSpec], store: Store, custody: Custody, hooks: Hooks, place: Place, *, scheduled: bool
 ) -> Iterator[Outcome]:
-    """Train the runs with the other ranks; yields this rank's outcomes. Raises `SpecError`, `Interrupted`."""
+    """Train the runs with the other ranks; yields this rank's outcomes. scheduled: as in `execute`.
+
+    Raises `SpecError`, `Interrupted`, and where a scheduler will say more, `PeersLostError`.
+    """
     for spec in specs:
         check_size(spec, place)
     try:
@@ -32,7 +41,7 @@ def join(
     except MeetingError as error:
         yield from _not_met(specs, custody, place, str(error))
         return
-    joined = _Joined(store, custody, hooks, place, meeting)
+    joined = _Joined(store, custody, hooks, place, meeting, scheduled)
     try:
         for number, spec in enumerate(specs):
             yield from (joined.lead if place.rank == 0 else joined.follow)(f"run/{number}", spec)
@@ -47,6 +56,7 @@ class _Joined:
     hooks: Hooks
     place: Place
     meeting: Meeting
+    scheduled: bool
 
     def lead(self, key: str, spec: RunSpec) -> Iterator[Outcome]:
         """Rank 0's part in a run."""
@@ -60,6 +70,8 @@ class _Joined:
             except Interrupted as interrupted:
                 self.custody.interrupt(interrupted.run_ids, interrupted.reason)
                 raise
+            if begun.status.state in FAULTS:
+                begun = self._explained(key, spec, begun)
         else:
             self.meeting.tell(key, {"go": False})
         if begun is not None and self.custody.end(begun):
@@ -75,15 +87,34 @@ class _Joined:
         if word["go"]:
             yield self._train(key, spec, Start(word["attempt"], step=word["step"]), self.hooks)
 
+    def _explained(self, key: str, spec: RunSpec, own: Outcome) -> Outcome:
+        """Rank 0's outcome, or that of the rank whose fault came first."""
+        try:
+            status = cause(self.meeting, key, self.place, own.status)
+        except PeersLostError as lost:
+            if not self.scheduled:
+                return failed(spec, Status("error", str(lost)))
+            sys.stderr.write(f"{lost}; waiting for the scheduler's word\n")
+            deadline = time.monotonic() + HOLD_S
+            while self.hooks.interruption.requested is None and time.monotonic() < deadline:
+                self.custody.alive()
+                time.sleep(HOLD_POLL_S)
+            self.custody.leave(spec.run_id)
+            raise
+        return own if status is own.status else failed(spec, status)
+
     def _train(self, key: str, spec: RunSpec, start: Start, hooks: Hooks) -> Outcome:
         import torch.distributed as dist
 
         store: Any = dist.PrefixStore(key, self.meeting.store)  # type: ignore[attr-defined]
         folder = self.store.folder(spec.run_id)
         try:
-            return as_rank(spec, self.place.rank, store, start, folder, hooks)
+            outcome = as_rank(spec, self.place.rank, store, start, folder, hooks)
         except EXPECTED_FAULTS as error:
-            return failed(spec, fault_status(error))
+            outcome = failed(spec, fault_status(error))
+        if self.place.rank > 0:
+            tell(self.meeting, key, self.place, outcome)
+        return outcome
 
 
 def _not_met(specs: Sequence[RunSpec], custody: Custody, place: Place, reason: str) -> Iterator[Outcome]:

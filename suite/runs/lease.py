@@ -111,7 +111,7 @@ def _free(path: Path, owner: Owner, stale_after_s: float) -> bool:
 
 
 def _create(path: Path, owner: Owner) -> bool:
-    """Make the file; False when another was quicker."""
+    """Make the file; False when another was quicker. Raises `StoreError`, and leaves no empty file where the disk is full."""
     me = Process.of(os.getpid())
     content = {
         "owner": owner.name,
@@ -121,11 +121,16 @@ def _create(path: Path, owner: Owner) -> bool:
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("x", encoding="utf-8") as file:
-            file.write(dump(content) + "\n")
+        file = path.open("x", encoding="utf-8")
     except FileExistsError:
         return False
     except OSError as error:
+        raise cannot_write(path, error) from error
+    try:
+        with file:
+            file.write(dump(content) + "\n")
+    except OSError as error:
+        path.unlink(missing_ok=True)
         raise cannot_write(path, error) from error
     return True
 

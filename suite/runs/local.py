@@ -1,4 +1,4 @@
-"""Many runs on this machine: a pool of worker processes, one thread each, that take groups of runs.
+"""Many runs on this machine: a pool of worker processes, one thread and one slot each, that take groups of runs.
 
 Safe to interrupt: what has ended is kept, the rest is done by the next call. One interrupt lets the groups under way
 finish, a second one (or a SIGTERM) stops them between two steps, with checkpoints, a third one at once. A worker that
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-import os
 import signal
 import time
 from collections import deque
@@ -19,9 +18,11 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any, Final
 
+from suite.runs.grouping import groups
 from suite.runs.launch import exit_text
 from suite.runs.lease import Owner, forget, holder
 from suite.runs.record import failed
+from suite.runs.slots import Slot, slots
 from suite.runs.spec import RunSpec
 from suite.runs.status import Status
 from suite.runs.store import Store, StoreError
@@ -46,15 +47,10 @@ class Tally:
     note: str = ""
 
 
-def default_jobs() -> int:
-    """A worker for each core that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def run_local(
     specs: Sequence[RunSpec],
     store: Store,
-    jobs: int | None = None,
+    jobs: int | Sequence[Slot] | None = None,
     report: Callable[[Tally], None] = lambda tally: None,
     *,
     checkpoint_s: float = CHECKPOINT_S,
@@ -62,25 +58,23 @@ def run_local(
     """Carry the runs out; `report` is called whenever something has moved. Returns the final tally.
 
     Runs that another process has in hand are passed over, and counted as how they stand. checkpoint_s: seconds between
-    the checkpoints of a run.
+    the checkpoints of a run. jobs: how many workers, or a slot for each; by default as `slots` has it.
 
     Raises `StoreError` when results cannot be kept; what was finished is kept.
     """
-    from suite.runs.train import groups
-
-    jobs = min(jobs or default_jobs(), max(1, len(specs)))
-    waiting = deque(groups(specs, jobs))
+    places = (slots(jobs) if jobs is None or isinstance(jobs, int) else tuple(jobs))[: max(1, len(specs))]
+    waiting = deque(groups(specs, len(places)))
     tally = Tally(len(specs), sum(spec.steps for spec in specs))
     deadline = math.inf
     with _interrupts(tally, report) as received:
-        pool = [_Worker(store, checkpoint_s) for _ in range(min(jobs, len(waiting)))]
+        pool = [_Worker(store, checkpoint_s, place) for place in places[: len(waiting)]]
         try:
             while any(worker.alive for worker in pool):
                 _assign(pool, waiting, tally)
                 for worker in _ready(pool):
                     worker.hear(tally)
                     if worker.dead and waiting and not tally.interrupted:
-                        pool[pool.index(worker)] = _Worker(store, checkpoint_s)
+                        pool[pool.index(worker)] = _Worker(store, checkpoint_s, worker.slot)
                 report(tally)
                 reason = _reason_to_stop(received)
                 if reason and deadline == math.inf:
@@ -101,11 +95,12 @@ def run_local(
 class _Worker:
     """A worker process, what it has in hand, and what it said."""
 
-    def __init__(self, store: Store, checkpoint_s: float) -> None:
+    def __init__(self, store: Store, checkpoint_s: float, slot: Slot) -> None:
+        self.slot = slot
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
-            target=serve, args=(theirs, str(store.root), checkpoint_s), daemon=False
+            target=serve, args=(theirs, str(store.root), checkpoint_s, slot), daemon=False
         )
         self._process.start()
         theirs.close()

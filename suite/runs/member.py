@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from reference_impls import SimulatedCluster, info
+from reference_impls import SimulatedCluster
 from reference_impls.compilation import paths
 from reference_impls.schedules import LearningRate
 from suite.runs.checkpoint import Checkpoint, Start
@@ -18,6 +18,7 @@ from suite.runs.gradients import first_difference, flatten, shapes_of, split
 from suite.runs.ledger_sums import LedgerSums
 from suite.runs.probes import AtProbes
 from suite.runs.record import EXPECTED_FAULTS, Outcome, Recorder
+from suite.runs.resolve import source_hash
 from suite.runs.spec import RunSpec
 from suite.workloads import Task, get
 
@@ -136,7 +137,7 @@ def learning_rate(spec: RunSpec) -> LearningRate:
 
 def sources(spec: RunSpec) -> dict[str, Any]:
     """Hash of the method's source, by which a result is found to be older than its code."""
-    return {"algorithm": info(spec.algorithm.name).source_hash}
+    return {"algorithm": source_hash(spec.algorithm.name)}
 
 
 def taken(

@@ -13,7 +13,7 @@ from typing import Any, Final
 from reference_impls.errors import UnknownAlgorithmError
 from suite.runs.estimate import Estimator
 from suite.runs.rates import Rates, load_rates
-from suite.runs.resolve import make_spec, resolve_algorithm, resolve_workload
+from suite.runs.resolve import make_spec, resolve_algorithm, resolve_workload, source_hash
 from suite.runs.spec import Part, Rate, RunSpec
 from suite.runs.status import SETTLED, Status, counts
 from suite.runs.store import Store
@@ -230,9 +230,7 @@ def _skipped(plan: Plan, found: Mapping[str, Status]) -> list[dict[str, Any]]:
 
 def _older_than_code(plan: Plan, results: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Ids of results whose method has changed since without a new version."""
-    from reference_impls import info
-
-    now = {name: info(name).source_hash for name in {run.spec.algorithm.name for run in plan.runs}}
+    now = {name: source_hash(name) for name in {run.spec.algorithm.name for run in plan.runs}}
     return [
         spec.run_id
         for spec in plan.specs

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from suite.runs.checkpoint import Start
 from suite.runs.formats import LONGEST_REASON, RESULT_VERSION
@@ -18,7 +18,9 @@ from suite.runs.provenance import provenance
 from suite.runs.spec import RunSpec
 from suite.runs.status import Status
 from suite.runs.store import Store, finite
-from suite.workloads import Workload
+
+if TYPE_CHECKING:
+    from suite.workloads import Workload
 
 EVALUATIONS: Final = 8
 EXPLOSION: Final = 100.0

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from reference_impls import create, info
-from reference_impls.collectives import Group
+from reference_impls.catalogue import BUILT_IN
 from reference_impls.errors import UnknownOptionError, nearest
 from reference_impls.registry import registry
 from reference_impls.schedules import LearningRate
+from suite.runs.answers import answered
 from suite.runs.spec import Part, Rate, RunSpec, SpecError
-from suite.workloads import get
 
 _TYPES: Final[Mapping[str, type]] = {
     "int": int, "float": float, "str": str, "bool": bool, "None": type(None), "tuple": list,
@@ -34,6 +34,30 @@ def resolve_algorithm(
 
     Raises ValueError (unknown names, impossible values) with what to do.
     """
+
+    def work_out() -> dict[str, Any]:
+        return _resolve_algorithm(name, options, world_size, steps, lr_warmup).as_dict()
+
+    if name not in BUILT_IN:
+        return Part(**work_out())
+    question = ["algorithm", name, dict(options), world_size, steps, lr_warmup]
+    return Part(**answered(question, work_out))
+
+
+def source_hash(name: str) -> str:
+    """The hash of a method's source, see `reference_impls.info`."""
+
+    def work_out() -> str:
+        return info(name).source_hash
+
+    return str(answered(["source", name], work_out)) if name in BUILT_IN else work_out()
+
+
+def _resolve_algorithm(
+    name: str, options: Mapping[str, Any], world_size: int, steps: int, lr_warmup: int
+) -> Part:
+    from reference_impls.collectives import Group  # here, since it needs torch
+
     about = info(name)
     if "lr" in options:
         raise UnknownOptionError(
@@ -61,6 +85,16 @@ def resolve_algorithm(
 
 def resolve_workload(name: str, options: Mapping[str, Any], sharding: str) -> Part:
     """The workload with all its options. Raises ValueError for unknown names, and a sharding that it does not have."""
+
+    def work_out() -> dict[str, Any]:
+        return _resolve_workload(name, options, sharding).as_dict()
+
+    return Part(**answered(["workload", name, dict(options), sharding], work_out))
+
+
+def _resolve_workload(name: str, options: Mapping[str, Any], sharding: str) -> Part:
+    from suite.workloads import get  # here, since it needs torch
+
     workload = get(name, **options)
     if sharding not in workload.shardings:
         raise SpecError(

@@ -28,6 +28,7 @@ checked without knowing any method; `plan` does the rest.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -240,7 +241,7 @@ def _read(path: Path, value: Value) -> Sweep:
         name=_name(path, sweeps_folder()),
         title=top.get("title", str, path.stem),
         path=path,
-        rates_path=path.parent / top.get("rates", str, f"{path.stem}-lr.yaml"),
+        rates_path=_rates_path(path, top.get("rates", str, f"{path.stem}-lr.yaml")),
         workloads=_workloads(top),
         shardings=tuple(top.words("shardings", ["iid"])),
         world_sizes=tuple(top.integers("world_size")),
@@ -257,6 +258,13 @@ def _read(path: Path, value: Value) -> Sweep:
     )
     top.finish()
     return sweep
+
+
+def _rates_path(path: Path, name: str) -> Path:
+    """The file of rates beside the sweep, or the one of that name in ``$BANDWISE_RATES``: jobs that go on after a tuning
+    find its rates there, since the sweep's own file is in a copy of the checkout."""
+    tuned = Path(os.environ.get("BANDWISE_RATES", ""), Path(name).name)
+    return tuned if "BANDWISE_RATES" in os.environ and tuned.exists() else path.parent / name
 
 
 def _workloads(top: Section) -> tuple[WorkloadChoice, ...]:

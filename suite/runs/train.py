@@ -9,44 +9,19 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from suite.runs.canonical import canonical_json
 from suite.runs.checkpoint import Checkpoint, Start
-from suite.runs.gradients import COPIES, BatchedGradients, flatten, shapes_of, split
+from suite.runs.gradients import BatchedGradients, flatten, shapes_of, split
+from suite.runs.grouping import group_key
 from suite.runs.interruption import Interrupted
 from suite.runs.member import Member, task_of
 from suite.runs.probes import at_probes
 from suite.runs.record import Outcome, evaluation_steps
 from suite.runs.spec import RunSpec
 from suite.runs.watch import Order, Watch
-
-GROUP_BYTES: Final = 256 << 20
-"""Memory a group may take; beyond it the rows fall out of the processor's caches and nothing is gained."""
-
-
-def group_key(spec: RunSpec) -> str:
-    """Equal for runs that can be trained in one group."""
-    workload = canonical_json(spec.workload.as_dict())
-    return f"{spec.backend} {workload} {spec.sharding} n={spec.world_size} T={spec.steps} B={spec.batch_size}"
-
-
-def groups(specs: Iterable[RunSpec], slots: int = 1, group_bytes: int = GROUP_BYTES) -> list[list[RunSpec]]:
-    """Cut runs into groups: within memory, at least three a slot where there is enough work, order kept.
-
-    Runs on real process groups stand alone.
-    """
-    by_key: dict[str, list[RunSpec]] = {}
-    for spec in specs:
-        by_key.setdefault(group_key(spec), []).append(spec)
-    found: list[list[RunSpec]] = []
-    for members in by_key.values():
-        size = min(_most_runs(members[0], group_bytes), -(-len(members) // (3 * slots)))
-        found.extend(members[i : i + size] for i in range(0, len(members), size))
-    return found
 
 
 def train_group(
@@ -62,7 +37,7 @@ def train_group(
     starts: where runs begin that are not new, all at the same step; they are taken out of the mapping. keep: given a
     checkpoint of each run that is under way when `watch` says so. Raises ValueError when the runs cannot share a
     group, `Interrupted` when the watch says stop, after the outcomes of runs that had ended alone and the checkpoints
-    of the others. Needs about `COPIES` floats a parameter, worker and run.
+    of the others. Needs about `grouping.COPIES` floats a parameter, worker and run.
     """
     starts = {} if starts is None else starts
     begun = {starts[spec.run_id].step if spec.run_id in starts else 0 for spec in specs}
@@ -131,10 +106,3 @@ def _save(members: Sequence[Member], train_s: float, keep: Callable[[Checkpoint]
         checkpoint = member.checkpoint(train_s)
         if checkpoint is not None:
             keep(checkpoint)
-
-
-def _most_runs(spec: RunSpec, group_bytes: int) -> int:
-    if spec.backend != "simulated":
-        return 1
-    elements = flatten(task_of(spec).initial()).numel()
-    return max(1, group_bytes // (elements * 4 * COPIES * spec.world_size))

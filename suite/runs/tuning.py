@@ -44,26 +44,34 @@ def tune(
 
     Raises `YamlError` or `TuningError`.
     """
-    tuned: list[Tuned] = []
-    for panel in sweep.panels():
-        found = list(candidates(sweep, panel))
-        half = sweep.tuning.points // 2
-        low, high = -half, half
-        for round_ in range(sweep.tuning.extensions + 1):
-            run([spec for c in found for specs in _specs(sweep, c, low, high).values() for spec in specs])
-            choices = [choose(sweep, c, store, low, high) for c in found]
-            ends = {choice.edge for choice in choices} - {"none"}
-            on_edge = [f"{choice.arm} ({choice.edge})" for choice in choices if choice.edge != "none"]
-            if not ends or round_ == sweep.tuning.extensions:
-                break
-            note(f"{panel.label}: on an edge: {', '.join(on_edge)}; the grid of all arms grows")
-            low, high = low - ("low" in ends), high + ("high" in ends)
-        if on_edge:
-            note(
-                f"{panel.label}: still on an edge after {sweep.tuning.extensions} extensions: {', '.join(on_edge)}"
-            )
-        tuned.extend(choices)
-    return tuned
+    return [tuned for panel in sweep.panels() for tuned in tune_panel(sweep, panel, store, run, note)]
+
+
+def tune_panel(
+    sweep: Sweep,
+    panel: Panel,
+    store: Store,
+    run: Callable[[Sequence[RunSpec]], None],
+    note: Callable[[str], None] = lambda text: None,
+) -> list[Tuned]:
+    """Tune the arms of one panel, which depends on no other; the rest as for `tune`. What `run` raises passes through."""
+    found = list(candidates(sweep, panel))
+    half = sweep.tuning.points // 2
+    low, high = -half, half
+    for round_ in range(sweep.tuning.extensions + 1):
+        run([spec for c in found for specs in _specs(sweep, c, low, high).values() for spec in specs])
+        choices = [choose(sweep, c, store, low, high) for c in found]
+        ends = {choice.edge for choice in choices} - {"none"}
+        on_edge = [f"{choice.arm} ({choice.edge})" for choice in choices if choice.edge != "none"]
+        if not ends or round_ == sweep.tuning.extensions:
+            break
+        note(f"{panel.label}: on an edge: {', '.join(on_edge)}; the grid of all arms grows")
+        low, high = low - ("low" in ends), high + ("high" in ends)
+    if on_edge:
+        note(
+            f"{panel.label}: still on an edge after {sweep.tuning.extensions} extensions: {', '.join(on_edge)}"
+        )
+    return choices
 
 
 def candidates(sweep: Sweep, panel: Panel) -> Iterator[Candidate]:

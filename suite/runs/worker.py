@@ -14,17 +14,19 @@ from multiprocessing.connection import Connection
 from typing import Final
 
 from suite.runs.interruption import Interrupted, Told
+from suite.runs.slots import Slot
 from suite.runs.store import Store, StoreError
 from suite.runs.threads import THREAD_VARIABLES
 
 OVER: Final = ("over",)
 
 
-def serve(pipe: Connection, root: str, checkpoint_s: float) -> None:
+def serve(pipe: Connection, root: str, checkpoint_s: float, slot: Slot) -> None:
     """Work until the pipe closes or None arrives. Signals to stop are the pool's affair, not ours."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))  # before torch is imported: it reads them once
+    slot.enter()
     import torch
 
     torch.set_num_threads(1)

@@ -199,6 +199,7 @@ def test_a_sweep_from_plan_to_status(
         "runs": 6,
         "states": {"done": 6},
         "not_done": [],
+        "stages": [],
         "slurm": None,
     }
     assert answer(capsys, "status")["states"] == {"done": 6}
@@ -303,8 +304,8 @@ def test_a_run_that_ends_badly_has_exit_code_3(results: Path, capsys: pytest.Cap
         (["sweep", "quick", "--on", "slurm:defualt"], "did you mean 'default'?"),
         (["retry", "quick", "--status", "oom,done"], "--status done: nothing to try again; known: cancelled"),
         (["watch", "quick", "--every", "0"], "give seconds above 0"),
-        (["sweep", "quick", "--jobs", "0"], "at least one worker"),
-        (["sweep", "quick", "--tune", "--only", "x"], "--tune works on this machine and on all arms"),
+        (["sweep", "quick", "--jobs", "0"], "--jobs 0: give at least 1"),
+        (["sweep", "quick", "--tune", "--only", "x"], "--tune and --then are about all arms"),
         (["report", "quik"], "did you mean 'quick'?"),
     ],
 )

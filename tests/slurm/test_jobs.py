@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from slurm import scheduler
-from slurm.jobs import Standing, last_words, settle, standing
+from slurm.jobs import Standing, settle, standing
+from slurm.logs import last_words, meaning
 from slurm.records import ArrayJob, Record, load_record, records
 from slurm.scheduler import Job, SlurmError
 from suite.links.process import Process
@@ -219,3 +220,46 @@ def test_records_are_read_back_in_order_and_older_schemas_left_out(store: Store)
     assert [record.path for record in records(store.root)] == [first.path, second.path]
     assert load_record(first.path) == first
     assert records(store.root, "other") == []
+
+
+KILLED = """
+[W1122 09:35:30.32 socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3
+srun: error: node-1: task 1: Killed
+srun: launch/slurm: _step_signal: Terminating StepId=1.0
+slurmstepd-node-0: error: *** STEP 1.0 ON node-0 CANCELLED AT 2026-11-22T09:35:34 ***
+srun: error: node-0: task 0: Killed
+srun: Force Terminated StepId=1.0
+"""
+GREEDY = """
+slurmstepd-node-0: error: StepId=2.0 exceeded memory limit (960495616 > 838860800), being killed
+slurmstepd-node-0: error: Exceeded job memory limit
+srun: Job step aborted: Waiting up to 4 seconds for job step to finish.
+slurmstepd-node-0: error: *** STEP 2.0 ON node-0 CANCELLED AT 2026-11-22T09:35:48 ***
+srun: error: node-0: task 0: Killed
+"""
+CANCELLED = "slurmstepd-node-0: error: *** STEP 3.0 ON node-0 CANCELLED AT 2026-11-22T09:35:48 ***"
+LIMIT = (
+    "slurmstepd-node-0: error: *** STEP 3.0 ON node-0 CANCELLED AT 2026-11-22T09:35:48 DUE TO TIME LIMIT ***"
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "state", "told"),
+    [
+        (KILLED, "error", "srun: error: node-1: task 1: Killed"),
+        (
+            GREEDY,
+            "oom",
+            "slurmstepd-node-0: error: StepId=2.0 exceeded memory limit (960495616 > 838860800), being killed; "
+            "slurmstepd-node-0: error: Exceeded job memory limit; srun: error: node-0: task 0: Killed",
+        ),
+        (CANCELLED, "cancelled", CANCELLED),
+        (LIMIT, "timeout", LIMIT),
+    ],
+)
+def test_a_log_tells_what_came_first_and_not_what_srun_did_about_it(
+    written: str, state: str, told: str, tmp_path: Path
+) -> None:
+    (tmp_path / "17_0_log.err").write_text(written)
+    words = last_words(tmp_path, "17")
+    assert (meaning(words), words) == (state, told)

@@ -10,8 +10,8 @@ import pytest
 from slurm.pack import MEMBERS_A_SLOT, Member, pack, tasks
 from slurm.profile import Profile, ProfileError
 from suite.runs.estimate import RUN_S, Estimator
+from suite.runs.grouping import group_key
 from suite.runs.spec import RunSpec
-from suite.runs.train import group_key
 from tests.slurm.specs import tiny
 
 PROFILE = Profile("site", timeout_min=20, array_parallelism=4, pack_s=100)

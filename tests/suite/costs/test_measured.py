@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -25,19 +26,19 @@ def test_processes_know_their_place_from_torchrun_or_slurm() -> None:
         ({}, "torchrun"),
         ({"RANK": "0", "WORLD_SIZE": "1"}, "at least 2"),
         ({"RANK": "a", "WORLD_SIZE": "2"}, "whole numbers"),
-        ({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR, MASTER_PORT is not set"),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "set MASTER_ADDR and MASTER_PORT"),
     ],
 )
-def test_what_lacks_is_said(environment: dict[str, str], words: str) -> None:
+def test_what_lacks_is_said(environment: dict[str, str], words: str, tmp_path: Path) -> None:
     with pytest.raises(MeasureError, match=words):
-        measure(environment)
+        measure(tmp_path, environment)
 
 
-def test_an_address_that_nobody_has_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_that_nobody_has_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(measured, "TIMEOUT", timedelta(seconds=2))
     wrong = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "no.such.host.invalid", "MASTER_PORT": "1"}
     with pytest.raises(MeasureError, match=r"no\.such\.host\.invalid:1"):
-        measure(wrong)
+        measure(tmp_path, wrong)
 
 
 def _probe(rank: int, size: int) -> Measured:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from suite.runs.record import failed
 from suite.runs.status import Status
 from suite.runs.store import Store
 from tests.suite.runs.project import kept, one_spec
+from tests.support import eventually
 
 ROOT = Path(__file__).resolve().parents[3]
 SRUN = {"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "GLOO_SOCKET_IFNAME": "lo"}
@@ -161,3 +163,24 @@ def test_a_launch_trains_run_after_run_and_passes_over_what_others_have(tmp_path
     assert kept(store, specs[3].run_id) == kept(whole, specs[3].run_id)
     assert store.status(specs[1].run_id).state == "missing"
     assert not list(store.folder(specs[0].run_id).glob("meeting*"))
+
+
+@pytest.mark.gloo
+def test_a_rank_that_is_killed_is_named_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    spec = one_spec("local-adamw", {"period": 3}, steps=1500, peak=0.01, backend="gloo")
+    store, whole = Store(tmp_path / "joined"), Store(tmp_path / "whole")
+    store.put_spec(spec)
+    ranks = launched(store.root, [spec.run_id])
+    path = store.folder(spec.run_id) / "status.json"
+    assert eventually(path.exists, 60)
+    time.sleep(0.3)
+    ranks[1].kill()
+    assert "error step" in ranks[0].communicate(timeout=30)[0]
+    ranks[1].communicate(timeout=30)
+    status = store.status(spec.run_id)
+    assert status.state == "error"
+    assert "rank 1 ended without a word (killed, or lost with a node)" in status.reason
+    again = launched(store.root, [spec.run_id])
+    assert [rank.communicate(timeout=60)[0] for rank in again] == [f"{spec.run_id} done \n"] * 2
+    list(execute([replace(spec, backend="simulated")], whole))
+    assert store.metrics(spec.run_id) == whole.metrics(replace(spec, backend="simulated").run_id)

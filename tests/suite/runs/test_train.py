@@ -11,10 +11,11 @@ import pytest
 from reference_impls.algorithm import Algorithm, Shard
 from reference_impls.registry import Entry, registry
 from suite.runs.execute import execute
+from suite.runs.grouping import groups
 from suite.runs.record import EVALUATIONS, Outcome, Recorder, bytes_summary, evaluation_steps
 from suite.runs.spec import Part, RunSpec
 from suite.runs.store import Store
-from suite.runs.train import groups, train_group
+from suite.runs.train import train_group
 from suite.workloads import DataError, get
 from tests.suite.runs.project import one_spec
 

@@ -1,0 +1,73 @@
+"""Verbs that only look answer without torch, whose import takes seconds, and within the time that a look may take."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+SWEEP = """
+workloads: [quadratic]
+world_size: 2
+steps: 4
+batch_size: 4
+seeds: {seeds}
+lr: {{schedule: constant}}
+arms:
+"""
+HEAVY = ("torch", "numpy", "pandas", "seaborn", "submitit")
+CODE = f"""
+import json, sys, time
+from bandwise.cli import main
+code = main(sys.argv[1:])
+heavy = [name for name in {HEAVY!r} if name in sys.modules]
+print(json.dumps({{"code": code, "heavy": heavy, "seconds": time.process_time()}}), file=sys.stderr)
+"""
+
+
+def write_sweep(folder: Path, arms: int, seeds: int) -> str:
+    """A sweep of so many arms, with pinned rates."""
+    lines = [
+        f"  a{i}: {{algorithm: local-sgd, options: {{period: {i + 2}}}, lr: 0.01}}\n" for i in range(arms)
+    ]
+    path = folder / "many.yaml"
+    path.write_text(SWEEP.format(seeds=seeds) + "".join(lines), encoding="utf-8")
+    return str(path)
+
+
+def look(results: Path, *arguments: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The answer of a verb in a process of its own, and what that process did for it."""
+    command = [sys.executable, "-c", CODE, *arguments, "--json", "--results", str(results)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    return json.loads(done.stdout), json.loads(done.stderr.splitlines()[-1])
+
+
+VERBS = (("plan",), ("status",), ("watch", "--once"), ("cancel",))
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_a_second_look_needs_no_torch(tmp_path: Path, verb: tuple[str, ...]) -> None:
+    sweep = write_sweep(tmp_path, 2, 2)
+    _, first = look(tmp_path / "r", "plan", sweep)
+    assert first["code"] == 0
+    _, second = look(tmp_path / "r", verb[0], sweep, *verb[1:])
+    assert second["heavy"] == []
+
+
+def test_three_thousand_runs_are_looked_at_in_two_seconds_of_processor_time(tmp_path: Path) -> None:
+    """The whole command, Python's own start included. No plan of it was made before: the plan is the slow look."""
+    sweep = write_sweep(tmp_path, 30, 100)
+    planned, first = look(tmp_path / "r", "plan", sweep)
+    assert planned["runs"] == 3000
+    assert first["code"] == 0
+    for verb in ("plan", "status"):
+        found, spent = look(tmp_path / "r", verb, sweep)
+        assert found["runs"] == 3000
+        assert spent["heavy"] == []
+        assert spent["seconds"] < 2.0, verb

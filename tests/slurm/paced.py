@@ -1,0 +1,53 @@
+"""A method for tests that take runs away in the middle: local AdamW that can be slowed down, and can use memory up.
+
+How slow is said by the environment and so is no part of a run's identity: a run that takes a minute in a job is trained
+again in a moment, to the bit. It is found through an entry point, as any method of another package; `install` makes one.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from reference_impls.algorithm import Clock, option
+from reference_impls.algorithms.local_updates import PeriodicAveraging
+from reference_impls.catalogue import Entry
+from reference_impls.collectives import Exchange
+from reference_impls.registry import registry
+
+NAME: Final = "paced-adamw"
+PACE_S: Final = "TEST_PACE_S"
+"""Variable: seconds that every worker rests before a step. Without it there is neither rest nor greed."""
+_held: list[bytearray] = []
+
+
+@dataclass(frozen=True)
+class PacedAdamW(PeriodicAveraging):
+    """Local AdamW with rounds of three steps."""
+
+    optimizer: str = option("adamw", "what a worker steps with")
+    period: int = option(3, "H: local steps in a round")
+    greed_mib: int = option(0, "memory that is taken at the tenth step, and kept")
+
+    def plan(self, clock: Clock) -> Exchange[str] | str:
+        rest_s = float(os.environ.get(PACE_S, "0"))
+        time.sleep(rest_s)
+        if self.greed_mib and rest_s and clock.step == 10 and not _held:
+            _held.append(bytearray(b"\1") * (self.greed_mib << 20))
+        return super().plan(clock)
+
+
+def install(folder: Path) -> str:
+    """Make the method known here, and to every Python that has `folder` on its path; returns the folder."""
+    told = folder / "paced-1.dist-info"
+    told.mkdir(parents=True)
+    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: paced\nVersion: 1\n", encoding="utf-8")
+    (told / "entry_points.txt").write_text(
+        f"[bandwise.algorithms]\n{NAME} = {__name__}:PacedAdamW\n", encoding="utf-8"
+    )
+    if NAME not in registry.names():
+        registry.add(NAME, Entry(f"{__name__}:PacedAdamW", "plugin", "", ""))
+    return str(folder)
