@@ -159,6 +159,10 @@ def test_every_verb_has_json_and_a_description(capsys: pytest.CaptureFixture[str
         "costs",
         "advise",
         "claims",
+        "collect",
+        "check",
+        "export",
+        "migrate",
         "report",
     ]
     for verb in VERBS:
