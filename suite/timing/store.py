@@ -40,13 +40,15 @@ def records(root: Path | str, name: str) -> list[dict[str, Any]]:
     return [found for found in _found(root, name) if isinstance(found, dict)]
 
 
-def refused(root: Path | str, name: str = "*") -> list[RefusedError]:
+def refused(root: Path | str, name: str | None = None) -> list[RefusedError]:
     """The records of a session, or of all, that are damaged, or of a version that this code does not read."""
     return [found for found in _found(root, name) if isinstance(found, RefusedError)]
 
 
-def _found(root: Path | str, name: str) -> Iterator[dict[str, Any] | RefusedError]:
-    for path in sorted((Path(root) / "sessions").glob(f"{name}/*/{FILE}")):
+def _found(root: Path | str, name: str | None) -> Iterator[dict[str, Any] | RefusedError]:
+    folder = Path(root) / "sessions"
+    paths = folder.glob(f"*/*/{FILE}") if name is None else (folder / name).glob(f"*/{FILE}")
+    for path in sorted(paths):
         try:
             text = read(path, fix=AGAIN)
             if text is not None:

@@ -26,6 +26,7 @@ from suite.timing.load import Load, descendants
 from suite.timing.ranks import Loopback, Place, Ranks
 from suite.timing.session import Session, estimate
 from suite.timing.spec import SessionSpec
+from tests.suite.analysis.made_up_session import record, write_sweep
 from tests.suite.timing.fakes import BUSY, QUIET, FakeMeter, FakePlace, FakeRanks, session_spec
 from tests.support import require_system, skip_or_fail
 
@@ -204,11 +205,12 @@ def test_where_no_cluster_can_be_made(
 
 
 def test_records_by_time(tmp_path: Path) -> None:
+    made_up = record(write_sweep(tmp_path))
     assert store.latest(tmp_path, "tiny") is None
     for number, session_id in enumerate(
         ("20260101T000000Z-ff", "20270101T000000Z-00", "20260601T000000Z-aa")
     ):
-        store.put(tmp_path, {"name": "tiny", "session_id": session_id, "number": number})
+        store.put(tmp_path, {**made_up, "name": "tiny", "session_id": session_id, "number": number})
     assert [r["number"] for r in store.records(tmp_path, "tiny")] == [0, 2, 1]
     found = store.latest(tmp_path, "tiny")
     assert found is not None
