@@ -34,7 +34,7 @@ from tests.support import eventually, require_system
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(150)]
 
 ROOT = Path(__file__).resolve().parents[2]
-PROFILE = Profile("test", timeout_min=5, mem="100M", array_parallelism=2, pack_s=0, max_requeues=1)
+PROFILE = Profile("test", timeout_min=5, mem="800M", array_parallelism=2, pack_s=0, max_requeues=1)
 ENDLESS = 10_000_000
 TOGETHER_S = 90.0
 """Everything here has left the queue by then."""
@@ -74,7 +74,7 @@ def write_files(folder: Path, name: str = "small", steps: int = 4, seeds: int = 
     """Paths of a sweep and of a profile that gives every group a member of its own."""
     sweep, profile = folder / f"{name}.yaml", folder / "site.yaml"
     sweep.write_text(SWEEP.format(steps=steps, seeds=seeds), encoding="utf-8")
-    profile.write_text("{timeout_min: 5, mem: 100M, array_parallelism: 15, pack_s: 0}\n", encoding="utf-8")
+    profile.write_text("{timeout_min: 5, mem: 800M, array_parallelism: 15, pack_s: 0}\n", encoding="utf-8")
     return str(sweep), str(profile)
 
 
@@ -350,7 +350,7 @@ def test_a_job_runs_the_code_of_its_submission(slurm: Cluster, store: Store, tmp
         subprocess.run(["git", *who, *arguments], cwd=clone, check=True)
     sweep, profile = write_files(tmp_path, "code", seeds=1)
     with Path(profile).open("w") as file:
-        file.write("{timeout_min: 5, mem: 100M, additional_parameters: {hold: true}}\n")
+        file.write("{timeout_min: 5, mem: 800M, additional_parameters: {hold: true}}\n")
     command = [
         sys.executable,
         "-m",
