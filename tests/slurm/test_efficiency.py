@@ -17,12 +17,11 @@ from slurm.profile import Profile
 from slurm.records import ArrayJob, Record
 from slurm.scheduler import Job, seconds
 from slurm.submit import submit_members, wait
-from suite.runs.record import failed
 from suite.runs.spec import RunSpec
-from suite.runs.status import Status
 from suite.runs.store import Store
 from suite.runs.train import train_group
 from tests.slurm.specs import tiny
+from tests.suite.runs.project import ended
 from tests.support import require_system
 
 PROFILE = Profile("test", timeout_min=10, mem="500M", array_parallelism=2)
@@ -40,8 +39,8 @@ def ran(store: Store, spec: RunSpec, owner: str, train_s: float, times: int = 1)
     """A run that its owner began so often and finished after training so long."""
     for _ in range(times):
         store.begin(spec, owner)
-    result = {**failed(spec, Status("done", "")).result, "train_s": train_s}
-    store.finish(spec.run_id, Status("done", ""), result, [])
+    outcome = ended(spec)
+    store.finish(spec.run_id, outcome.status, {**outcome.result, "train_s": train_s}, outcome.metrics)
 
 
 def test_its_arithmetic(tmp_path: Path) -> None:
