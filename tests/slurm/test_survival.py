@@ -197,7 +197,7 @@ def test_two_tasks_under_torchrun_without_slurm_and_in_the_local_pool(
             [
                 *(sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"),
                 *(f"--node-rank={node}", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-backend=c10d"),
-                *("--rdzv-id=test", "-m", "bandwise.cli", "run", spec.run_id),
+                *("--rdzv-id=test", f"--log-dir={tmp_path / 'logs'}", "-m", "bandwise.cli", "run", spec.run_id),
                 *("--results", str(study.store.root)),
             ],
             cwd=ROOT,
