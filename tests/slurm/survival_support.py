@@ -6,7 +6,7 @@ import contextlib
 import io
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -229,3 +229,18 @@ def fill(folder: Path) -> Path:
         while file.write(bytes(4096)):
             pass
     return path
+
+
+def taken_and_given_back(folder: Path, above: Mapping[str, object]) -> None:
+    """A job has node-0 whole; one that is above it takes the node; then the first goes on from its checkpoint."""
+    whole = {"cpus_per_task": 4, "additional_parameters": {"nodelist": "node-0"}}
+    low = Study(folder / "l", "low", {"a": {}}, steps=700, pace_s=0.01, profile=whole)
+    high = Study(folder / "h", "high", {"b": {}}, profile={**whole, **above})
+    low.submit()
+    assert eventually(lambda: low.checkpointed() > 0, 40)
+    high.submit()
+    high.finishes(40)
+    low.finishes(60)
+    assert (low.attempts(), high.attempts()) == ([2], [1])
+    for study in (low, high):
+        study.equals_undisturbed()

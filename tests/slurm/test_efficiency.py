@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from bandwise.cli import main
-from slurm.devcluster import Cluster, cluster
+from slurm.devcluster import Cluster
 from slurm.efficiency import of_jobs, slot_efficiency
 from slurm.profile import Profile
 from slurm.records import ArrayJob, Record
@@ -22,7 +21,6 @@ from suite.runs.store import Store
 from suite.runs.train import train_group
 from tests.slurm.specs import tiny
 from tests.suite.runs.project import ended
-from tests.support import require_system
 
 PROFILE = Profile("test", timeout_min=10, mem="500M", array_parallelism=2)
 
@@ -77,15 +75,6 @@ def test_its_arithmetic(tmp_path: Path) -> None:
     assert of_jobs([record], [], store).share is None
 
 
-@pytest.fixture(scope="module")
-def slurm() -> Iterator[Cluster]:
-    require_system("munged", "slurmctld", "slurmd", "sbatch")
-    with cluster(2) as made, pytest.MonkeyPatch.context() as patch:
-        for key, value in made.env.items():
-            patch.setenv(key, value)
-        yield made
-
-
 SWEEP = """
 workloads: [quadratic]
 world_size: 2
@@ -101,7 +90,7 @@ arms:
 @pytest.mark.slurm
 @pytest.mark.timeout(120)
 def test_status_tells_it_of_a_sweep(
-    slurm: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    two_nodes: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep, profile = tmp_path / "small.yaml", tmp_path / "site.yaml"
     sweep.write_text(SWEEP, encoding="utf-8")
@@ -136,7 +125,7 @@ def lasting(wanted_s: float, count: int) -> list[RunSpec]:
     ids=["fresh", "packed"],
 )
 def test_slots_are_used(
-    slurm: Cluster, tmp_path: Path, run_s: float, runs: int, a_member: int, least: float
+    two_nodes: Cluster, tmp_path: Path, run_s: float, runs: int, a_member: int, least: float
 ) -> None:
     """Runs of 30 s in a process each, and of 10 s packed a dozen to a process; two slots."""
     store, specs = Store(tmp_path), lasting(run_s, runs)

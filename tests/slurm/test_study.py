@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,13 @@ import pytest
 from bandwise.cli import main
 from slurm import scheduler
 from slurm.cancel import cancel_sweep
-from slurm.devcluster import Cluster, cluster
+from slurm.devcluster import Cluster
 from slurm.records import records
 from slurm.study import load_study, stage_rows, studies
 from suite.runs.plan import make_plan, statuses
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
-from tests.support import eventually, require_system
+from tests.support import eventually
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(400)]
 
@@ -53,15 +52,6 @@ arms:
 ENDS_S = 200.0
 
 
-@pytest.fixture(scope="module")
-def slurm() -> Iterator[Cluster]:
-    require_system("munged", "slurmctld", "slurmd", "sbatch")
-    with cluster(2) as made, pytest.MonkeyPatch.context() as patch:
-        for key, value in made.env.items():
-            patch.setenv(key, value)
-        yield made
-
-
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
     """A folder with a sweep that has no rates, a session and a profile."""
@@ -94,7 +84,7 @@ def ended(files: Path) -> bool:
 
 
 def test_from_no_rates_to_the_report_without_anybody_waiting(
-    slurm: Cluster, files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    two_nodes: Cluster, files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = f"session:{files / 'short.yaml'}"
     sent = answer(capsys, *command(files, "--tune", "--then", f"runs,{session},report"))
@@ -128,7 +118,7 @@ def test_from_no_rates_to_the_report_without_anybody_waiting(
 
 
 def test_a_report_says_what_it_lacks_and_is_not_sent_twice(
-    slurm: Cluster, files: Path, capsys: pytest.CaptureFixture[str]
+    two_nodes: Cluster, files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = SWEEP.replace("allreduce-sgd}", "allreduce-sgd, lr: 0.01}").replace(
         "{period: 2},", "{period: 2}, lr: 0.01,"
@@ -151,7 +141,7 @@ def test_a_report_says_what_it_lacks_and_is_not_sent_twice(
 
 
 def test_cancel_takes_the_stages_along(
-    slurm: Cluster, files: Path, capsys: pytest.CaptureFixture[str]
+    two_nodes: Cluster, files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (files / "small.yaml").write_text(SWEEP.replace("steps: 4", "steps: 10000000"), encoding="utf-8")
     answer(capsys, *command(files, "--tune", "--then", "runs"))

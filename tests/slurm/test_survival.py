@@ -17,7 +17,15 @@ from slurm.devcluster.clients import without_slurm
 from slurm.devcluster.config import HIGH_PARTITION
 from slurm.devcluster.lifecycle import free_ports
 from suite.links.link import Link
-from tests.slurm.survival_support import Study, fill, found_by_clients, lasting, ranks, small_disk
+from tests.slurm.survival_support import (
+    Study,
+    fill,
+    found_by_clients,
+    lasting,
+    ranks,
+    small_disk,
+    taken_and_given_back,
+)
 from tests.slurm.test_linked_cluster import NODE_LOST_LIMIT_S, require_links
 from tests.support import eventually
 
@@ -69,17 +77,7 @@ def test_a_real_time_limit_is_survived_as_often_as_it_comes(slurm: Cluster, tmp_
 def test_a_job_of_the_high_partition_takes_the_node_and_the_run_goes_on_afterwards(
     slurm: Cluster, tmp_path: Path
 ) -> None:
-    whole = {"cpus_per_task": 4, "additional_parameters": {"nodelist": "node-0"}}
-    low = Study(tmp_path / "l", "low", {"a": {}}, steps=700, pace_s=0.01, profile=whole)
-    high = Study(tmp_path / "h", "high", {"b": {}}, profile={**whole, "partition": HIGH_PARTITION})
-    low.submit()
-    assert eventually(lambda: low.checkpointed() > 0, 40)
-    high.submit()
-    high.finishes(40)
-    low.finishes(60)
-    assert (low.attempts(), high.attempts()) == ([2], [1])
-    for study in (low, high):
-        study.equals_undisturbed()
+    taken_and_given_back(tmp_path, {"partition": HIGH_PARTITION})
 
 
 @pytest.mark.timeout(150)

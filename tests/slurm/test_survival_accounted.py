@@ -12,7 +12,7 @@ from slurm.devcluster import Cluster, cluster
 from slurm.devcluster.config import URGENT_QOS
 from slurm.devcluster.programs import ACCOUNTING, ACCOUNTING_PACKAGES, find_file
 from suite.links.link import Link
-from tests.slurm.survival_support import Study, found_by_clients
+from tests.slurm.survival_support import Study, found_by_clients, taken_and_given_back
 from tests.slurm.test_linked_cluster import require_links
 from tests.support import eventually
 
@@ -47,17 +47,7 @@ def slurm() -> Iterator[Cluster]:
 def test_a_job_of_a_higher_qos_takes_the_node_and_the_run_goes_on_afterwards(
     slurm: Cluster, tmp_path: Path
 ) -> None:
-    whole = {"cpus_per_task": 4, "additional_parameters": {"nodelist": "node-0"}}
-    low = Study(tmp_path / "l", "low", {"a": {}}, steps=700, pace_s=0.01, profile=whole)
-    high = Study(tmp_path / "h", "high", {"b": {}}, profile={**whole, "qos": URGENT_QOS})
-    low.submit()
-    assert eventually(lambda: low.checkpointed() > 0, 40)
-    high.submit()
-    high.finishes(40)
-    low.finishes(60)
-    assert (low.attempts(), high.attempts()) == ([2], [1])
-    for study in (low, high):
-        study.equals_undisturbed()
+    taken_and_given_back(tmp_path, {"qos": URGENT_QOS})
 
 
 def test_a_run_out_of_memory_is_told_when_the_controller_has_forgotten_its_job(
