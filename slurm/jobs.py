@@ -18,10 +18,10 @@ from slurm.logs import last_words, meaning
 from slurm.records import ArrayJob, Record, records
 from slurm.scheduler import Job, SlurmError
 from suite.runs.lease import Owner, forget, holder
-from suite.runs.record import failed
 from suite.runs.spec import RunSpec
 from suite.runs.status import Status
 from suite.runs.store import Store, StoreError
+from suite.training.record import failed
 
 FATES: Final = {
     "BOOT_FAIL": "node_lost",

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from suite.runs.interruption import Interrupted, Interruption
+from suite.training.interruption import Interrupted, Interruption
 
 if TYPE_CHECKING:
     from suite.runs.spec import RunSpec
@@ -103,8 +103,8 @@ def main(arguments: Sequence[str]) -> int:
     listen(interruption)
     work = Work.read(Path(arguments[0]), seat.index)
     sys.stderr.write(f"{BEGUN} {seat.job_id}, turn {seat.restarts + 1}: {len(work.groups)} groups of runs\n")
-    from suite.runs.peers import PeersLostError
     from suite.runs.store import StoreError
+    from suite.training.peers import PeersLostError
 
     try:
         return train(work, seat, interruption)
@@ -154,11 +154,11 @@ def _train_group(
     group: Sequence[RunSpec], work: Work, seat: Seat, interruption: Interruption, store: Store
 ) -> int:
     """Train one group; returns 1 after a fault of the program. Among several tasks a fault is raised, which ends them all."""
-    from suite.runs.execute import execute
     from suite.runs.lease import Owner
-    from suite.runs.peers import PeersLostError
     from suite.runs.status import Status
     from suite.runs.store import StoreError
+    from suite.training.execute import execute
+    from suite.training.peers import PeersLostError
 
     if seat.tasks == 1 and interruption.requested is not None:
         raise Interrupted(interruption.requested, [spec.run_id for spec in group])
@@ -218,7 +218,7 @@ def _worn_out(work: Work, seat: Seat, every: Iterable[RunSpec], store: Store) ->
 
 def _end(specs: Iterable[RunSpec], status: Status, seat: Seat, store: Store) -> None:
     """Note this end of the runs that have none and that nobody else is at."""
-    from suite.runs.record import failed
+    from suite.training.record import failed
 
     for spec in specs if seat.rank == 0 else ():
         note = store.note(spec.run_id)

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from reference_impls.errors import nearest
 from slurm.profile import Profile, ProfileError
-from suite.runs.threads import THREAD_VARIABLES
 from suite.runs.yaml_lines import Section, load
+from suite.training.threads import THREAD_VARIABLES
 
 PROFILES: Final = Path(__file__).resolve().parent / "profiles"
 DEFAULT: Final = "default"

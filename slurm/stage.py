@@ -25,7 +25,7 @@ from suite.runs.rates import write_rates
 from suite.runs.status import counts
 from suite.runs.store import Store
 from suite.runs.sweep import Sweep, load_sweep
-from suite.runs.threads import THREAD_VARIABLES
+from suite.training.threads import THREAD_VARIABLES
 
 FAULT: Final = 1
 

@@ -25,11 +25,12 @@ SUITE_FLOOR = {
     "micro": 0,
     "links": 1,
     "runs": 2,
-    "timing": 3,
-    "analysis": 4,
-    "rates": 5,
-    "costs": 6,
-    "claims": 7,
+    "training": 3,
+    "timing": 4,
+    "analysis": 5,
+    "rates": 6,
+    "costs": 7,
+    "claims": 8,
 }
 # Names under which a distribution is imported, where they differ from its own.
 IMPORTED_AS = {"sklearn": "scikit-learn", "yaml": "PyYAML", "jinja2": "Jinja2"}

@@ -144,7 +144,7 @@ def _clear(store: Store, spec: RunSpec) -> None:
 def _run_here(store: Store, spec: RunSpec) -> None:
     import torch
 
-    from suite.runs.execute import execute
+    from suite.training.execute import execute
 
     torch.set_num_threads(1)
     line = ProgressLine(f"run {spec.run_id}")

@@ -63,10 +63,10 @@ def run(args: argparse.Namespace) -> int:
     require_checkout(NAME)
     import torch
 
-    from suite.runs.execute import execute
-    from suite.runs.interruption import Interrupted, on_signals
     from suite.runs.lease import holder
     from suite.runs.store import Store, load_spec
+    from suite.training.execute import execute
+    from suite.training.interruption import Interrupted, on_signals
 
     if (args.spec is None) == (args.algorithm is None):
         raise OptionError("give either a run id (or spec file) or --algorithm")

@@ -22,12 +22,12 @@ from bandwise.verbs.plan import described
 if TYPE_CHECKING:
     from slurm.profile import Profile
     from slurm.submit import Submission
-    from suite.runs.local import Tally
     from suite.runs.plan import Plan
-    from suite.runs.slots import Slot
     from suite.runs.spec import RunSpec
     from suite.runs.store import Store
     from suite.runs.sweep import Sweep
+    from suite.training.local import Tally
+    from suite.training.slots import Slot
 
 NAME = "sweep"
 HELP = "do what is missing of a sweep"
@@ -137,7 +137,7 @@ def _locally(args: argparse.Namespace, sweep: Sweep, store: Store, places: Seque
 
 
 def _carry_out(label: str, specs: Sequence[RunSpec], store: Store, places: Sequence[Slot]) -> Tally:
-    from suite.runs.local import run_local
+    from suite.training.local import run_local
 
     line = ProgressLine(label)
 
@@ -153,7 +153,7 @@ def _carry_out(label: str, specs: Sequence[RunSpec], store: Store, places: Seque
 
 def _slots(args: argparse.Namespace) -> tuple[Slot, ...]:
     """The slots that were asked for."""
-    from suite.runs.slots import slots
+    from suite.training.slots import slots
 
     for name in ("jobs", "cores"):
         if (given := getattr(args, name)) is not None and given < 1:

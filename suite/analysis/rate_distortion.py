@@ -2,7 +2,7 @@
 
     python -m suite.analysis.rate_distortion          # results/tables/v1/claims/{rate-distortion,equal-levels}.csv
 
-Gradients come from three stages of a training (`suite.runs.capture`), each seed a training of its own; the first n of
+Gradients come from three stages of a training (`suite.training.capture`), each seed a training of its own; the first n of
 them serve n workers. One exchange of each method, without memory: error feedback has nothing to feed back yet, and
 PowerSGD starts from a random matrix, so that both look worse here than in training, where biased codes catch up.
 
@@ -35,7 +35,7 @@ from reference_impls.registry import create
 from suite.analysis.claim_columns import EQUAL_LEVELS, RATE_DISTORTION, interval_cells
 from suite.analysis.exchange import Quantiser, mean_by, wire_bits
 from suite.analysis.tables import Row, table_path, write_table
-from suite.runs.capture import Captured, capture, first_tensors
+from suite.training.capture import Captured, capture, first_tensors
 
 WORKLOADS: Final = ("digits-mlp", "byte-mlm")
 SIZES: Final = (2, 4, 8, 16, 64)

@@ -1,6 +1,6 @@
 """The network of the processes that run this, for advice: probed by them all, fitted to one message size small and one large.
 
-Processes find each other as the ranks of a run do (`suite.runs.meeting`): by what torchrun sets, or under srun by a file.
+Processes find each other as the ranks of a run do (`suite.training.meeting`): by what torchrun sets, or under srun by a file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 from suite.costs.network import FORMS, OF_PROBE, Backend, Price
 from suite.links.probe import COLLECTIVES, MOST_BYTES, Measurement, bandwidth, size_for
-from suite.runs.meeting import MeetingError, Place, meet
+from suite.training.meeting import MeetingError, Place, meet
 
 TIMEOUT: Final = timedelta(seconds=60)
 SMALL: Final = 4096

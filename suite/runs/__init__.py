@@ -1,4 +1,3 @@
-"""Runs, one and many: what a run is (`spec`), where it is kept (`store`; `reading`, `writing`), what its files
-hold (`formats`, `migrations`), how it is trained (`train`, `gloo`) and
-survives (`custody`, `checkpoint`, `lease`), how many of them are planned (`sweep`, `rates`, `plan`), tuned (`tuning`) and
-carried out on this machine (`local`)."""
+"""Runs, one and many: what a run is (`spec`), where it is kept (`store`; `reading`, `writing`), what its files hold (`formats`,
+`migrations`), who has it in hand (`lease`), where it goes on (`checkpoint`), how many are planned (`sweep`, `rates`, `plan`),
+and how their learning rates are tuned (`tuning`). What carries them out is `suite.training`."""

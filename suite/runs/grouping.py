@@ -40,7 +40,7 @@ def elements(spec: RunSpec) -> int:
     """How many parameters the model of a run has."""
 
     def count() -> int:
-        from suite.runs.member import task_of
+        from suite.runs.from_spec import task_of
 
         return sum(value.numel() for value in task_of(spec).initial().values())
 

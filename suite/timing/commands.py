@@ -20,12 +20,12 @@ from reference_impls.compilation import paths
 from reference_impls.registry import Method
 from suite.links.namespaces import CONGESTION_CONTROL
 from suite.links.probe import COLLECTIVES, bandwidth, probe
-from suite.runs.member import taken
 from suite.runs.spec import RunSpec
 from suite.timing import direct
 from suite.timing.case import Case, Mode
 from suite.timing.cases import method_of
 from suite.timing.subject import Batch, Block, MethodSubject, NoSuchStepError, ReferenceSubject, Subject
+from suite.training.member import taken
 from suite.workloads import get
 
 BATCHES: Final = 8

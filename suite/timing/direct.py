@@ -14,7 +14,7 @@ from typing import Any
 import torch.distributed as dist
 
 from reference_impls import DataParallelOptimizer
-from suite.runs.member import learning_rate, task_of
+from suite.runs.from_spec import learning_rate, task_of
 from suite.runs.spec import RunSpec
 from suite.runs.store import finite
 from suite.timing.subject import no_collector

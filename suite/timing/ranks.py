@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import IO, Any, Final, Protocol
 
 from suite.links.link import Link
-from suite.runs.launch import exit_text
-from suite.runs.threads import THREAD_VARIABLES
+from suite.training.launch import exit_text
+from suite.training.threads import THREAD_VARIABLES
 
 THREADS: Final = 1
 GRACE_S: Final = 3.0

@@ -17,12 +17,12 @@ from suite.analysis.from_plan import collect_sweep
 from suite.analysis.recorded import Recorded
 from suite.analysis.reproduction import compare
 from suite.runs import worktree
-from suite.runs.execute import execute
 from suite.runs.plan import make_plan
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store, dump
 from suite.runs.sweep import load_sweep
 from suite.timing.session import Session
+from suite.training.execute import execute
 from tests.suite.analysis import made_up_session
 from tests.suite.runs.project import one_spec, write_sweep
 

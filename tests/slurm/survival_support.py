@@ -19,11 +19,11 @@ from slurm import scheduler
 from slurm.devcluster import Cluster
 from slurm.records import records
 from suite.links.process import Process
-from suite.runs.execute import execute
 from suite.runs.plan import make_plan
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
+from suite.training.execute import execute
 from tests.slurm.paced import NAME, PACE_S, install
 from tests.suite.runs.project import MOVING
 from tests.support import eventually

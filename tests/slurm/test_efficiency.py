@@ -18,7 +18,7 @@ from slurm.scheduler import Job, seconds
 from slurm.submit import submit_members, wait
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
-from suite.runs.train import train_group
+from suite.training.train import train_group
 from tests.slurm.specs import tiny
 from tests.suite.runs.project import ended
 

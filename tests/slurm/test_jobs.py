@@ -16,9 +16,9 @@ from slurm.logs import last_words, meaning
 from slurm.records import ArrayJob, Record, load_record, records
 from slurm.scheduler import Job, SlurmError
 from suite.links.process import Process
-from suite.runs.record import failed
 from suite.runs.status import Status
 from suite.runs.store import Store
+from suite.training.record import failed
 from tests.slurm.specs import tiny
 
 NAME = "bandwise-tiny-0badcafe"

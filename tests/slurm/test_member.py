@@ -15,11 +15,11 @@ import pytest
 import slurm.scheduler
 from slurm.member import FAULT, REASONS, TIME_LIMIT, TOLD_TO_STOP, Seat, Work, listen, train
 from slurm.scheduler import SlurmError
-from suite.runs import execute as executing
-from suite.runs.execute import execute
-from suite.runs.interruption import Interrupted, Interruption
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
+from suite.training import execute as executing
+from suite.training.execute import execute
+from suite.training.interruption import Interrupted, Interruption
 from tests.slurm.specs import broken, tiny
 
 SEAT = Seat("17_3", index=3, rank=0, tasks=1, restarts=0)

@@ -19,10 +19,10 @@ from slurm.profile import Profile, ProfileError
 from slurm.records import records
 from slurm.scheduler import SlurmError, max_array_size, sbatch_options, unfinished
 from slurm.submit import Submission, submit_members, wait
-from suite.runs.execute import execute
 from suite.runs.plan import make_plan, statuses
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
+from suite.training.execute import execute
 from tests.slurm.specs import broken, tiny
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(180)]

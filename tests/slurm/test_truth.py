@@ -364,7 +364,7 @@ def test_a_job_runs_the_code_of_its_submission(slurm: Cluster, store: Store, tmp
     ]
     subprocess.run(command, cwd=clone, check=True, stdout=subprocess.DEVNULL)
     (record,) = records(store.root)
-    for broken in ("suite/runs/execute.py", "slurm/member.py", "suite/__init__.py"):
+    for broken in ("suite/training/execute.py", "slurm/member.py", "suite/__init__.py"):
         (clone / broken).write_text("raise ImportError('the checkout of today')\n")
     subprocess.run(["scontrol", "release", record.arrays[0].job_id], check=True)
     drain(store)

@@ -10,11 +10,11 @@ from suite.analysis.columns import TUNING
 from suite.analysis.from_plan import collect_sweep, study_of, tuning_rows
 from suite.analysis.study import Yardstick
 from suite.analysis.tables import read_table, table_path
-from suite.runs.local import run_local
 from suite.runs.plan import make_plan
 from suite.runs.rates import Trial, Tuned, tuned_for, write_rates
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
+from suite.training.local import run_local
 from suite.workloads import get
 
 SWEEP = """

@@ -12,9 +12,9 @@ import pytest
 from bandwise.cli import main
 from report.build import build_page
 from suite.analysis.collect import collect, write
-from suite.runs.custody import Custody
 from suite.runs.lease import Owner
 from suite.runs.store import Store, StoreError
+from suite.training.custody import Custody
 from tests.suite.analysis import made_up_study as made
 from tests.suite.runs.hostile import DAMAGES, SCRIPT
 from tests.suite.runs.project import ended, one_spec

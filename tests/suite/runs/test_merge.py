@@ -11,11 +11,11 @@ import pytest
 
 from suite.runs.lease import Owner, take
 from suite.runs.merge import merge
-from suite.runs.record import Outcome
 from suite.runs.rewrite import rewrite
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store, StoreError
 from suite.timing.store import put
+from suite.training.record import Outcome
 from tests.suite.runs.hostile import DAMAGES
 from tests.suite.runs.project import ended, one_spec
 

@@ -9,11 +9,11 @@ import pytest
 
 from suite.runs.plan import PlanError, make_plan, open_specs, smallest_p, summary
 from suite.runs.rates import Trial, Tuned, load_rates, tuned_for, write_rates
-from suite.runs.record import failed
 from suite.runs.status import Status
 from suite.runs.store import Store
 from suite.runs.sweep import Arm, load_sweep, sweep_names
 from suite.runs.yaml_lines import YamlError
+from suite.training.record import failed
 from tests.suite.runs.project import SWEEP, write_sweep
 
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs.execute import execute
 from suite.runs.plan import make_plan
 from suite.runs.rates import Trial, write_rates
-from suite.runs.record import failed
 from suite.runs.spec import RunSpec
 from suite.runs.status import Status
 from suite.runs.store import Store
 from suite.runs.sweep import TUNING_SEED, load_sweep
 from suite.runs.tuning import TuningError, best_trial, grid_rate, tune
 from suite.runs.yaml_lines import YamlError
+from suite.training.execute import execute
+from suite.training.record import failed
 from suite.workloads import get
 from tests.suite.runs.project import SWEEP, write_sweep
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from suite.runs.member import task_of
-from suite.runs.train import train_group
+from suite.runs.from_spec import task_of
 from suite.timing.case import Case
+from suite.training.train import train_group
 from tests.suite.runs.project import one_spec
 from tests.suite.timing.rank_processes import ROOT, RankProcesses, ddp, method, rank_processes, start
 

@@ -13,10 +13,10 @@ import signal
 from multiprocessing.connection import Connection
 from typing import Final
 
-from suite.runs.interruption import Interrupted, Told
-from suite.runs.slots import Slot
 from suite.runs.store import Store, StoreError
-from suite.runs.threads import THREAD_VARIABLES
+from suite.training.interruption import Interrupted, Told
+from suite.training.slots import Slot
+from suite.training.threads import THREAD_VARIABLES
 
 OVER: Final = ("over",)
 
@@ -45,7 +45,7 @@ def _train(
     run_ids: list[str], store: Store, pipe: Connection, told: Told, checkpoint_s: float
 ) -> tuple[str, ...]:
     """Train a group; returns the last word about it."""
-    from suite.runs.execute import execute
+    from suite.training.execute import execute
 
     specs = [store.spec(run_id) for run_id in run_ids]
     try:

@@ -21,14 +21,15 @@ from torch import Tensor, nn
 from reference_impls import DataParallelOptimizer
 from reference_impls.compilation import paths
 from suite.runs.checkpoint import Checkpoint, CheckpointError, Start, publish, rank_path, read, write
-from suite.runs.gradients import BatchedGradients, first_difference, flatten, shapes_of
-from suite.runs.interruption import Interrupted
-from suite.runs.ledger_sums import LedgerSums
-from suite.runs.member import learning_rate, sources, taken, task_of
-from suite.runs.record import EXPECTED_FAULTS, Outcome, Recorder, evaluation_steps
+from suite.runs.from_spec import learning_rate, sources, task_of
 from suite.runs.spec import RunSpec
 from suite.runs.store import StoreError
-from suite.runs.watch import Order, Watch
+from suite.training.gradients import BatchedGradients, first_difference, flatten, shapes_of
+from suite.training.interruption import Interrupted
+from suite.training.ledger_sums import LedgerSums
+from suite.training.member import taken
+from suite.training.record import EXPECTED_FAULTS, Outcome, Recorder, evaluation_steps
+from suite.training.watch import Order, Watch
 from suite.workloads import Task
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch.distributed as dist
 
-from suite.runs.meeting import Meeting, Place
-from suite.runs.peers import PeersLostError, cause, tell
-from suite.runs.record import failed
 from suite.runs.status import Status
+from suite.training.meeting import Meeting, Place
+from suite.training.peers import PeersLostError, cause, tell
+from suite.training.record import failed
 from tests.suite.runs.project import one_spec
 
 LOST = Status("error", "step 3: RuntimeError: [gloo/transport/tcp/pair.cc:537] Connection reset by peer")

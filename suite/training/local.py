@@ -19,15 +19,15 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Final
 
 from suite.runs.grouping import groups
-from suite.runs.launch import exit_text
 from suite.runs.lease import Owner, forget, holder
-from suite.runs.record import failed
-from suite.runs.slots import Slot, slots
 from suite.runs.spec import RunSpec
 from suite.runs.status import Status
 from suite.runs.store import Store, StoreError
-from suite.runs.watch import CHECKPOINT_S
-from suite.runs.worker import serve
+from suite.training.launch import exit_text
+from suite.training.record import failed
+from suite.training.slots import Slot, slots
+from suite.training.watch import CHECKPOINT_S
+from suite.training.worker import serve
 
 STOP_S: Final = 25.0
 """How long workers have for their checkpoints; less than Slurm leaves between its SIGTERM and its SIGKILL."""

@@ -1,26 +1,21 @@
-"""One run of a group that is trained together: its cluster in its rows of the shared buffers, its recorder.
-
-Also what every backend asks of a spec: its task, its learning rate, the source of its method.
-"""
+"""One run of a group that is trained together: its cluster in its rows of the shared buffers, its recorder."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from torch import Tensor
 
 from reference_impls import SimulatedCluster
 from reference_impls.compilation import paths
-from reference_impls.schedules import LearningRate
 from suite.runs.checkpoint import Checkpoint, Start
-from suite.runs.gradients import first_difference, flatten, shapes_of, split
-from suite.runs.ledger_sums import LedgerSums
-from suite.runs.probes import AtProbes
-from suite.runs.record import EXPECTED_FAULTS, Outcome, Recorder
-from suite.runs.resolve import source_hash
+from suite.runs.from_spec import learning_rate, sources
 from suite.runs.spec import RunSpec
-from suite.workloads import Task, get
+from suite.training.gradients import first_difference, flatten, shapes_of, split
+from suite.training.ledger_sums import LedgerSums
+from suite.training.probes import AtProbes
+from suite.training.record import EXPECTED_FAULTS, Outcome, Recorder
+from suite.workloads import Task
 
 
 class Member:
@@ -120,24 +115,6 @@ class Member:
     def outcome(self, train_s: float) -> Outcome:
         """Close the run, `train_s` seconds into this attempt."""
         return self.recorder.outcome(self._bytes.rows(), train_s, sources(self.spec))
-
-
-def task_of(spec: RunSpec) -> Task:
-    """The task that a run trains on."""
-    workload = get(spec.workload.name, **spec.workload.options)
-    return workload.task(spec.seed, spec.world_size, spec.sharding, spec.batch_size)
-
-
-def learning_rate(spec: RunSpec) -> LearningRate:
-    """The learning rate of a run as a function of the completed steps."""
-    return LearningRate(
-        schedule=spec.lr.schedule, peak=spec.lr.peak, min=spec.lr.min, warmup=spec.lr.warmup, total=spec.steps
-    )
-
-
-def sources(spec: RunSpec) -> dict[str, Any]:
-    """Hash of the method's source, by which a result is found to be older than its code."""
-    return {"algorithm": source_hash(spec.algorithm.name)}
 
 
 def taken(

@@ -10,7 +10,7 @@ import time
 from enum import IntEnum
 from typing import Final
 
-from suite.runs.interruption import Interruption
+from suite.training.interruption import Interruption
 
 CHECKPOINT_S: Final = 60.0
 """Seconds between two checkpoints unless told otherwise."""

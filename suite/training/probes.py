@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster
-from suite.runs.gradients import BatchedGradients
+from suite.training.gradients import BatchedGradients
 
 AtProbes = dict[str, list[list[Tensor]]]
 """Probe -> [rank][parameter], as `SimulatedCluster.step` takes it."""

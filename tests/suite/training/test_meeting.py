@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs.execute import execute
 from suite.runs.lease import Owner, take
-from suite.runs.meeting import (
+from suite.runs.status import Status
+from suite.runs.store import Store
+from suite.training.execute import execute
+from suite.training.meeting import (
     Meeting,
     MeetingError,
     Place,
@@ -24,9 +26,7 @@ from suite.runs.meeting import (
     own_address,
     place_in_launch,
 )
-from suite.runs.record import failed
-from suite.runs.status import Status
-from suite.runs.store import Store
+from suite.training.record import failed
 from tests.suite.runs.project import kept, one_spec
 from tests.support import eventually
 
@@ -125,7 +125,7 @@ def launched(results: Path, specs: list[str], **more: str) -> list[subprocess.Po
     """Two ranks as srun would start them."""
     code = (
         "import sys, torch\n"
-        "from suite.runs.execute import execute\n"
+        "from suite.training.execute import execute\n"
         "from suite.runs.store import Store\n"
         "torch.set_num_threads(1)\n"
         "store = Store(sys.argv[1])\n"

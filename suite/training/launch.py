@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from suite.runs.checkpoint import Start
-from suite.runs.interruption import Interrupted, Told
-from suite.runs.meeting import port_reason
-from suite.runs.rank import TIMEOUT_S, Hooks, as_rank
-from suite.runs.record import Outcome, failed
 from suite.runs.spec import RunSpec
 from suite.runs.status import Status
-from suite.runs.threads import THREAD_VARIABLES
+from suite.training.interruption import Interrupted, Told
+from suite.training.meeting import port_reason
+from suite.training.rank import TIMEOUT_S, Hooks, as_rank
+from suite.training.record import Outcome, failed
+from suite.training.threads import THREAD_VARIABLES
 
 GRACE_S: Final = 5.0
 HEAR_S: Final = 0.1

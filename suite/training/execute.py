@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from suite.runs.checkpoint import Start
-from suite.runs.custody import MAX_ATTEMPTS, Custody
-from suite.runs.interruption import Interrupted, Interruption
-from suite.runs.joined import join
-from suite.runs.launch import launch
 from suite.runs.lease import Owner
-from suite.runs.meeting import place_in_launch
-from suite.runs.rank import Hooks
-from suite.runs.record import EXPECTED_FAULTS, Outcome, failed, fault_status
 from suite.runs.spec import RunSpec
 from suite.runs.store import STALE_AFTER_S, Store
-from suite.runs.watch import CHECKPOINT_S, Watch
+from suite.training.custody import MAX_ATTEMPTS, Custody
+from suite.training.interruption import Interrupted, Interruption
+from suite.training.joined import join
+from suite.training.launch import launch
+from suite.training.meeting import place_in_launch
+from suite.training.rank import Hooks
+from suite.training.record import EXPECTED_FAULTS, Outcome, failed, fault_status
+from suite.training.watch import CHECKPOINT_S, Watch
 
 
 def execute(
@@ -112,7 +112,7 @@ class _Part:
 
     def _outcomes(self, specs: Sequence[RunSpec]) -> Iterator[Outcome]:
         if specs and specs[0].backend == "simulated":
-            from suite.runs.train import train_group
+            from suite.training.train import train_group
 
             hooks = self.custody.hooks(specs[0], self.hooks)
             watch = Watch(hooks.interruption, hooks.checkpoint_s)

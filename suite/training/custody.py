@@ -16,11 +16,11 @@ from typing import Final
 from suite.runs import checkpoint as files
 from suite.runs.checkpoint import Checkpoint, CheckpointError, Start
 from suite.runs.lease import Lease, Owner, take
-from suite.runs.rank import Hooks
-from suite.runs.record import Outcome, failed
 from suite.runs.spec import RunSpec
 from suite.runs.status import Status
 from suite.runs.store import STALE_AFTER_S, NewerResultError, Store, StoreError
+from suite.training.rank import Hooks
+from suite.training.record import Outcome, failed
 
 MAX_ATTEMPTS: Final = 5
 ALONE_AFTER: Final = 2
@@ -186,7 +186,7 @@ class Custody:
         return not self._again and status.settled
 
     def _start(self, spec: RunSpec) -> Start:
-        from suite.runs.member import sources
+        from suite.runs.from_spec import sources
 
         folder = self._store.folder(spec.run_id)
         whole, index = files.whole_path(folder), folder / "checkpoint.json"

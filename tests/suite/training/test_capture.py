@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.func import grad
 
-from suite.runs import capture as module
-from suite.runs.capture import RECIPES, STAGES, Captured, Recipe, capture, first_tensors
-from suite.runs.gradients import split
+from suite.training import capture as module
+from suite.training.capture import RECIPES, STAGES, Captured, Recipe, capture, first_tensors
+from suite.training.gradients import split
 from suite.workloads import get
 
 

@@ -14,14 +14,15 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from suite.runs.checkpoint import Checkpoint, Start
-from suite.runs.gradients import BatchedGradients, flatten, shapes_of, split
+from suite.runs.from_spec import task_of
 from suite.runs.grouping import group_key
-from suite.runs.interruption import Interrupted
-from suite.runs.member import Member, task_of
-from suite.runs.probes import at_probes
-from suite.runs.record import Outcome, evaluation_steps
 from suite.runs.spec import RunSpec
-from suite.runs.watch import Order, Watch
+from suite.training.gradients import BatchedGradients, flatten, shapes_of, split
+from suite.training.interruption import Interrupted
+from suite.training.member import Member
+from suite.training.probes import at_probes
+from suite.training.record import Outcome, evaluation_steps
+from suite.training.watch import Order, Watch
 
 
 def train_group(

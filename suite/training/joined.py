@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from suite.runs.checkpoint import Start
-from suite.runs.custody import Custody
-from suite.runs.interruption import Interrupted
-from suite.runs.meeting import Meeting, MeetingError, Place, check_size, meet
-from suite.runs.peers import FAULTS, HOLD_S, PeersLostError, cause, tell
-from suite.runs.rank import Hooks, as_rank
-from suite.runs.record import EXPECTED_FAULTS, Outcome, failed, fault_status
 from suite.runs.spec import RunSpec
 from suite.runs.status import Status
 from suite.runs.store import Store
+from suite.training.custody import Custody
+from suite.training.interruption import Interrupted
+from suite.training.meeting import Meeting, MeetingError, Place, check_size, meet
+from suite.training.peers import FAULTS, HOLD_S, PeersLostError, cause, tell
+from suite.training.rank import Hooks, as_rank
+from suite.training.record import EXPECTED_FAULTS, Outcome, failed, fault_status
 
 HOLD_POLL_S: Final = 0.5
 

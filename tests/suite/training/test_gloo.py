@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from suite.runs.checkpoint import Start
-from suite.runs.execute import execute
-from suite.runs.launch import exit_text, launch
-from suite.runs.rank import Hooks
-from suite.runs.record import Outcome
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
-from suite.runs.train import train_group
+from suite.training.execute import execute
+from suite.training.launch import exit_text, launch
+from suite.training.rank import Hooks
+from suite.training.record import Outcome
+from suite.training.train import train_group
 from tests.suite.runs.project import one_spec
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs.execute import execute
 from suite.runs.lease import Owner, take
-from suite.runs.local import Tally, run_local
 from suite.runs.plan import make_plan, open_specs
 from suite.runs.spec import RunSpec
 from suite.runs.status import counts
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
+from suite.training.execute import execute
+from suite.training.local import Tally, run_local
 from tests.suite.runs.project import SWEEP, beats, one_spec, write_sweep
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from suite.runs.meeting import Meeting, MeetingError, Place
-from suite.runs.record import Outcome
 from suite.runs.status import Status
+from suite.training.meeting import Meeting, MeetingError, Place
+from suite.training.record import Outcome
 
 GRACE_S: Final = 5.0
 """How long rank 0 waits for what the others have to say."""

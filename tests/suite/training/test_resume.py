@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from suite.runs.checkpoint import Checkpoint, Start, read, whole_path, write
-from suite.runs.execute import execute
-from suite.runs.interruption import Interrupted
-from suite.runs.record import Outcome
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
-from suite.runs.train import train_group
-from suite.runs.watch import Watch
+from suite.training.execute import execute
+from suite.training.interruption import Interrupted
+from suite.training.record import Outcome
+from suite.training.train import train_group
+from suite.training.watch import Watch
 from tests.reference_impls.table import ROWS, STEPS
 from tests.suite.runs.project import After, kept, lasting, one_spec
 
@@ -137,8 +137,8 @@ import os, signal, sys
 from pathlib import Path
 import torch
 import suite.runs.checkpoint as checkpoint
-import suite.runs.member as member
-from suite.runs.execute import execute
+import suite.training.member as member
+from suite.training.execute import execute
 from suite.runs.store import Store
 torch.set_num_threads(1)
 store, where, count = Store(sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -194,6 +194,6 @@ def test_the_time_of_all_attempts_is_summed(tmp_path: Path) -> None:
 
 
 def _source(store: Store, spec: RunSpec) -> str:
-    from suite.runs.member import sources
+    from suite.runs.from_spec import sources
 
     return str(sources(spec)["algorithm"])

@@ -14,18 +14,18 @@ from pathlib import Path
 import pytest
 
 from suite.runs import checkpoint as files
-from suite.runs.execute import execute
-from suite.runs.interruption import Interrupted, Interruption
 from suite.runs.lease import Owner, take
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
+from suite.training.execute import execute
+from suite.training.interruption import Interrupted, Interruption
 from tests.suite.runs.project import After, beats, kept, one_spec
 
 ROOT = Path(__file__).resolve().parents[3]
 EAGER = {**os.environ, "BANDWISE_COMPILE": "0"}
 SHARE = """
 import sys, torch
-from suite.runs.execute import execute
+from suite.training.execute import execute
 from suite.runs.store import Store
 torch.set_num_threads(1)
 store = Store(sys.argv[1])
@@ -164,7 +164,7 @@ def test_a_checkpoint_of_other_code_is_not_gone_on_from(
     half: tuple[RunSpec, Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, store = half
-    monkeypatch.setattr("suite.runs.member.sources", lambda spec: {"algorithm": "moved"})
+    monkeypatch.setattr("suite.training.member.sources", lambda spec: {"algorithm": "moved"})
     reasons = begun_with(spec, store)
     assert reasons == [
         (0, "begun anew, the checkpoint is of no use: it was begun by other code of the method")
@@ -252,7 +252,7 @@ def test_an_interruption_before_the_first_step_leaves_the_run_missing(tmp_path: 
 def test_a_long_step_apart_the_run_shows_life_by_the_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("suite.runs.watch.SIGN_OF_LIFE_S", 0.0)
+    monkeypatch.setattr("suite.training.watch.SIGN_OF_LIFE_S", 0.0)
     seen: list[int] = []
     list(execute([one_spec(steps=20)], Store(tmp_path), seen.append))
     assert seen == list(range(1, 21))
@@ -289,7 +289,7 @@ def test_runs_need_neither_pandas_nor_plotting(tmp_path: Path) -> None:
     store.put_spec(spec)
     code = (
         "import sys\n"
-        "from suite.runs.execute import execute\n"
+        "from suite.training.execute import execute\n"
         "from suite.runs.store import Store\n"
         "store = Store(sys.argv[1])\n"
         "(outcome,) = execute([store.spec(sys.argv[2])], store)\n"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs.local import run_local
-from suite.runs.slots import Slot, SlotError, slots
 from suite.runs.store import Store
+from suite.training.local import run_local
+from suite.training.slots import Slot, SlotError, slots
 from tests.suite.runs.project import one_spec
 
 

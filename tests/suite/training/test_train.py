@@ -10,12 +10,12 @@ import pytest
 
 from reference_impls.algorithm import Algorithm, Shard
 from reference_impls.registry import Entry, registry
-from suite.runs.execute import execute
 from suite.runs.grouping import groups
-from suite.runs.record import EVALUATIONS, Outcome, Recorder, bytes_summary, evaluation_steps
 from suite.runs.spec import Part, RunSpec
 from suite.runs.store import Store
-from suite.runs.train import train_group
+from suite.training.execute import execute
+from suite.training.record import EVALUATIONS, Outcome, Recorder, bytes_summary, evaluation_steps
+from suite.training.train import train_group
 from suite.workloads import DataError, get
 from tests.suite.runs.project import one_spec
 
@@ -225,7 +225,7 @@ def test_what_stops_a_whole_group_is_the_reason_of_all_its_runs(
     def missing(spec: RunSpec) -> None:
         raise DataError("the data of quadratic is missing: install scikit-learn")
 
-    monkeypatch.setattr("suite.runs.train.task_of", missing)
+    monkeypatch.setattr("suite.training.train.task_of", missing)
     specs, store = [one_spec(seed=seed) for seed in range(2)], Store(tmp_path)
     assert len(list(execute(specs, store))) == 2
     for spec in specs:

@@ -33,7 +33,7 @@ from suite.runs.grouping import groups
 from suite.runs.resolve import make_spec, resolve_algorithm, resolve_workload
 from suite.runs.spec import Rate, RunSpec
 from suite.runs.sweep import DEFAULT_BUCKET_BYTES
-from suite.runs.train import train_group
+from suite.training.train import train_group
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

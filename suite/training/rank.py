@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from suite.runs.checkpoint import Start
-from suite.runs.interruption import Interruption
-from suite.runs.record import Outcome, failed
 from suite.runs.spec import RunSpec
 from suite.runs.status import Status
-from suite.runs.watch import CHECKPOINT_S, Watch
+from suite.training.interruption import Interruption
+from suite.training.record import Outcome, failed
+from suite.training.watch import CHECKPOINT_S, Watch
 
 TIMEOUT_S: Final = 120.0
 """How long a collective may take before its ranks give up."""
@@ -54,7 +54,7 @@ def as_rank(spec: RunSpec, rank: int, store: Any, start: Start, folder: Path, ho
             spec,
             Status("error", f"rank {rank} could not reach the others ({first}): check GLOO_SOCKET_IFNAME"),
         )
-    from suite.runs.gloo import train_rank
+    from suite.training.gloo import train_rank
 
     watch = Watch(hooks.interruption, hooks.checkpoint_s if rank == 0 else math.inf)
     try:
