@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -76,7 +77,7 @@ def update_tables(results_root: Path | str, sweep: str) -> str:
     if set(collected.facts["statuses"]) <= {"missing"}:
         if not has_tables(root, found.name):
             raise ReportError(
-                f"no run of sweep {found.name} under {root}; run `bandwise sweep {found.name}` first"
+                f"no run of sweep {found.name} under {root}; run `bandwise sweep {found.called}` first"
             )
         return found.name
     collecting.write(root, collected)
@@ -232,5 +233,5 @@ def _known(key: str, study: StudyData) -> list[str]:
 def _reproduce(study: StudyData) -> str:
     commits = study.facts["provenance"]["commit"]
     lines = [f"git checkout {commits[0]}"] if len(commits) == 1 else []
-    lines += ["make setup", str(study.facts["command"]), f"bandwise report {study.sweep}"]
+    lines += ["make setup", str(study.facts["command"]), shlex.join(["bandwise", "report", study.called])]
     return "\n".join([*lines, "bandwise reproduce RUN_ID   # one run alone, compared with its record"])

@@ -6,6 +6,7 @@ Reads results/tables/v1 alone. A page built from tables in git equals one built 
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,6 +97,11 @@ class StudyData:
     sessions: tuple[SessionData, ...] = ()
     costs: Costs = field(default_factory=Costs)
     verdicts: Verdicts = field(default_factory=Verdicts)
+
+    @property
+    def called(self) -> str:
+        """How a command names the sweep: its name, or its file's where it is not one that ships."""
+        return shlex.split(str(self.facts["command"]))[-1]
 
     def rows(self, table: Table) -> list[Row]:
         """Rows of one table."""

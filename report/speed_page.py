@@ -60,7 +60,7 @@ def missing(study: StudyData) -> str:
     if not names:
         return f"Speed is not measured: no timing session belongs to the sweep {study.sweep}."
     commands = ", ".join(f"bandwise session {name}" for name in names)
-    return f"Speed has not been measured yet: run {commands}, then bandwise report {study.sweep}."
+    return f"Speed has not been measured yet: run {commands}, then bandwise report {study.called}."
 
 
 def _picture(shown: Picture, every: list[Picture]) -> dict[str, Any]:

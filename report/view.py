@@ -6,6 +6,7 @@ adds its two ends. Every column says in its title what it is and in its hover te
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -260,7 +261,11 @@ def failures_view(study: StudyData) -> View:
             "run": Cell(str(row["run_id"]), str(row["run_id"]), css="code"),
         }
         if again:
-            command = f"bandwise retry {study.sweep} --status {state}" if state in CIRCUMSTANCE else ""
+            command = (
+                shlex.join(["bandwise", "retry", study.called, "--status", state])
+                if state in CIRCUMSTANCE
+                else ""
+            )
             cells["again"] = Cell(command or write.MISSING, command, css="code")
         lines.append(Line(cells))
     return View("failures", "Runs without a result", columns, tuple(lines))

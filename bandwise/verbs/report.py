@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from bandwise.checkout import add_results_option, require_checkout, results_root
@@ -35,10 +36,14 @@ def run(args: argparse.Namespace) -> int:
     require_checkout(NAME)
     from report.build import build_report
     from report.snapshot import freeze
+    from slurm.jobs import note_ends
+    from suite.runs.store import Store
 
     root = results_root(args)
     if args.sweep == CLAIMS:
         return _claims(args, root)
+    if unanswered := note_ends(args.sweep, Store(root)):
+        print(f"Slurm was not asked: {unanswered}", file=sys.stderr)
     built = build_report(root, args.sweep, args.out)
     frozen = freeze(root, args.sweep, args.snapshot or None) if args.snapshot is not None else None
     if args.json:

@@ -7,6 +7,7 @@ everything is plain data (`study`).
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from reference_impls import info
@@ -63,7 +64,7 @@ def study_of(plan: Plan) -> Study:
             for label, found in workloads.items()
         },
         ranks=sweep.ranks,
-        command=f"bandwise sweep {sweep.name}",
+        command=shlex.join(["bandwise", "sweep", sweep.published_as]),
         about=sweep.title,
     )
 

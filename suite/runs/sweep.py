@@ -158,6 +158,11 @@ class Sweep:
         return self.name if shipped else str(self.path.resolve())
 
     @property
+    def published_as(self) -> str:
+        """As `called`, for files that others read: of an own sweep the file's name alone, to be given in its folder."""
+        return self.name if self.called == self.name else self.path.name
+
+    @property
     def rates_owner(self) -> str:
         """The sweep whose tuning writes the file of rates: this one, or the one it is based on."""
         return _name(self.rates_path, sweeps_folder()).removesuffix("-lr")
