@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from reference_impls.registry import registry
 from report.errors import ReportError
 from suite.analysis.document import rows_of
 from suite.analysis.tables import Row, number
@@ -16,16 +15,10 @@ from suite.costs.columns import BREAK_EVEN, BREAK_EVEN_CHECKS, PREDICTED, SCALIN
 from suite.costs.scaling import STRONG, WEAK
 
 COMMAND: Final = "bandwise costs scaling"
+FEW: Final = 3
+"""Settings with no more methods than that are shown last."""
 SETTING: Final = ("workload", "bucket_bytes", "cores", "world_size")
 SERIES: Final = ("workload", "batch_size", "bucket_bytes", "link")
-
-
-def family(row: Row) -> str:
-    """Of a method; torch's own are uncompressed, and one that the registry does not know has none."""
-    name = row["algorithm"]
-    if name is None:
-        return "baseline"
-    return registry.entry(str(name)).family if name in registry.names() else ""
 
 
 @dataclass(frozen=True)
@@ -137,7 +130,7 @@ def load_scaling(results_root: Path) -> ScalingData:
         for own in _grouped(even, _at(SETTING))
     ]
     return ScalingData(
-        tuple(sorted(settings, key=lambda one: (one.held, _order(one.rows[0])))),
+        tuple(sorted(settings, key=lambda one: (one.held, len(one.rows) <= FEW, _order(one.rows[0])))),
         tuple(map(Curve, _grouped(rows, _at(SERIES)))),
         tuple(series_of(held_of(results_root))[1]),
         tuple(rows),

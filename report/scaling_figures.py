@@ -10,16 +10,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from report.methods import family
 from report.numbers import MISSING, bit_rate
 from report.scales import bare, look, name_lines, new_figure
-from report.scaling_data import Curve, Setting, family
+from report.scaling_data import Curve, Setting
 from report.theme import COLOURS, colour, mark
 from suite.analysis.tables import Row, number
 from suite.costs.break_even import AGREES, DISAGREES, UNDECIDED
 from suite.links.link import rate_words
 
 LINE_HEIGHT: Final = 0.25
-LEFT, RIGHT = 1.75, 1.75
+LEFT, RIGHT = 1.6, 1.15
 """Inches for names, and for numbers beside the frame."""
 COLUMNS: Final = 4
 TICKS: Final = (1, 2, 4, 8, 16, 32, 64)
@@ -64,7 +65,7 @@ def break_even_lines(setting: Setting) -> Figure:
         (row for row in setting.rows if row["refused"] is None),
         key=lambda row: (-number(row, "below_mbit"), -number(row, "below_high_mbit"), str(row["method"])),
     )
-    height, width = 0.86 + LINE_HEIGHT * max(len(rows), 2), 7.6
+    height, width = 0.86 + LINE_HEIGHT * max(len(rows), 2), 6.5
     with look():
         figure, (axes,) = new_figure(width, height)
         figure.subplots_adjust(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from report.scaling_data import Curve, ScalingData, Setting, family, load_scaling
+from report.methods import family
+from report.scaling_data import Curve, ScalingData, Setting, load_scaling
 from report.scaling_figures import (
     break_even_lines,
     break_even_text,

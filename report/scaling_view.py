@@ -8,7 +8,8 @@ from types import MappingProxyType
 from typing import Final
 
 from report import numbers as write
-from report.scaling_data import ScalingData, Setting, family
+from report.methods import family
+from report.scaling_data import ScalingData, Setting
 from report.scaling_figures import break_even_text, rate_text, stretches_of
 from report.speed_view import PAIRED
 from report.theme import FAMILIES
@@ -87,7 +88,8 @@ def even_view(data: ScalingData) -> View:
 
 def _even(row: Row, setting: Setting) -> dict[str, Cell]:
     refused = row["refused"] is not None
-    below, ends = None, (None, None)
+    below: float | None = None
+    ends: tuple[float | None, float | None] = (None, None)
     if not refused:
         below = number(row, "below_mbit")
         ends = number(row, "below_low_mbit"), number(row, "below_high_mbit")
