@@ -15,6 +15,7 @@ from report.errors import ReportError
 from suite.analysis.columns import Table
 from suite.analysis.session_tables import load_facts
 from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLES, session_table_path
+from suite.analysis.stages import STAGES
 from suite.analysis.tables import Row, read_table
 from suite.timing.session_files import not_shown
 
@@ -81,6 +82,11 @@ class SessionData:
     facts: Mapping[str, Any]
     links: list[LinkData]
 
+    @property
+    def stages(self) -> list[Row]:
+        """Bytes by stage; empty where the session was held before they were recorded."""
+        return self.rows(STAGES) if STAGES.suffix in self.tables else []
+
     def rows(self, table: Table) -> list[Row]:
         """Rows of one table."""
         return self.tables[table.suffix][1]
@@ -125,7 +131,8 @@ def _session(root: Path, name: str) -> SessionData:
     facts = load_facts(root, name)
     if facts is None:
         raise ReportError(f"the tables of session {name} vanished while the page was built; build it again")
-    tables = {t.suffix: (t, read_table(session_table_path(root, t, name), t)) for t in SPEED_TABLES}
+    known = [*SPEED_TABLES, *([STAGES] if session_table_path(root, STAGES, name).is_file() else [])]
+    tables = {t.suffix: (t, read_table(session_table_path(root, t, name), t)) for t in known}
 
     def of(table: Table, label: str) -> list[Row]:
         return [row for row in tables[table.suffix][1] if row["link"] == label]

@@ -13,6 +13,7 @@ from report.phases import phases
 from report.speed_data import LinkData, SessionData, slug
 from report.speed_headline import ended_sentence, trouble
 from report.speed_points import anchor, bars, hover, not_drawn, pictures, stacks
+from report.speed_traffic import stages_view, traffic_view
 from report.speed_view import arms_view, cases_view, direct_view, probe_view
 from report.speedup import Picture, speedups
 from report.svg import inline, svg_file
@@ -95,6 +96,8 @@ def _session(session: SessionData) -> dict[str, Any]:
         "links": [_link(session, link) for link in session.links],
         "arms": arms_view(session),
         "probe": probe_view(session),
+        "stages": stages_view(session),
+        "again": f"bandwise session {session.name}",
         "direct": direct_view(session),
         "provenance": _provenance(session),
     }
@@ -153,6 +156,7 @@ def _link(session: SessionData, link: LinkData) -> dict[str, Any]:
         if parts
         else "",
         "cases": cases_view(session, link),
+        "traffic": traffic_view(session, link),
     }
 
 

@@ -1,23 +1,24 @@
-"""Build the page of a sweep from its results, or `claims`, that of all claims: one self-contained HTML file."""
+"""Build the page of a sweep from its results, or one of `SHEETS`, which no sweep owns: one self-contained HTML file."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from bandwise.checkout import add_results_option, require_checkout, results_root
 from bandwise.output import print_json
 
 NAME = "report"
-CLAIMS = "claims"
-"""Stands for all claims; sweeps of claims have a further part, as in claims/qsr."""
-HELP = "build the page of a sweep, or of all claims"
+SHEETS = ("claims", "scaling", "rate-distortion")
+"""Pages that no sweep owns; sweeps of claims have a further part, as in claims/qsr."""
+HELP = "build the page of a sweep, of all claims, of scaling, or of rate and distortion"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
-    parser.add_argument("sweep", help="name of a sweep, path of a .yaml file, or claims")
+    parser.add_argument("sweep", help=f"name of a sweep, path of a .yaml file, or {', '.join(SHEETS)}")
     parser.add_argument(
         "--out", metavar="FILE", type=Path, help="the page (default: <results>/reports/<sweep>.html)"
     )
@@ -40,8 +41,8 @@ def run(args: argparse.Namespace) -> int:
     from suite.runs.store import Store
 
     root = results_root(args)
-    if args.sweep == CLAIMS:
-        return _claims(args, root)
+    if args.sweep in SHEETS:
+        return _sheet(args, root)
     if unanswered := note_ends(args.sweep, Store(root)):
         print(f"Slurm was not asked: {unanswered}", file=sys.stderr)
     built = build_report(root, args.sweep, args.out)
@@ -58,15 +59,31 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _claims(args: argparse.Namespace, root: Path) -> int:
-    from report.claims_page import build_claims_page
+def _sheet(args: argparse.Namespace, root: Path) -> int:
     from report.errors import ReportError
 
     if args.snapshot is not None:
-        raise ReportError("claims are frozen with the sweeps that decide them: name a sweep with --snapshot")
-    path, findings = build_claims_page(root, args.out)
+        raise ReportError(
+            f"the page {args.sweep} is frozen with the sweeps and sessions behind it: name a sweep with --snapshot"
+        )
+    path, findings = _builder(args.sweep)(root, args.out)
     if args.json:
-        print_json({"sweep": CLAIMS, "path": str(path), "headline": findings})
+        print_json({"sweep": args.sweep, "path": str(path), "headline": findings})
     else:
         print("\n".join([*findings, f"report: {path}"]))
     return 0
+
+
+def _builder(name: str) -> Callable[[Path, Path | None], tuple[Path, list[str]]]:
+    """What builds one of the sheets."""
+    if name == "claims":
+        from report.claims_page import build_claims_page
+
+        return build_claims_page
+    if name == "scaling":
+        from report.scaling_page import build_scaling_page
+
+        return build_scaling_page
+    from report.distortion_page import build_distortion_page
+
+    return build_distortion_page

@@ -128,7 +128,8 @@
   const fromAddress = () => {
     const params = readAddress();
     const used = tables.filter((table) => table.load(params));
-    if (used.length) used[0].root.closest("section").scrollIntoView();
+    for (const table of used) { const box = table.root.closest("details"); if (box) box.open = true; }
+    if (used.length) (used[0].root.closest("details") || used[0].root.closest("section")).scrollIntoView();
   };
   fromAddress();
   addEventListener("hashchange", () => { if (location.hash.startsWith(PREFIX)) fromAddress(); });

@@ -19,6 +19,7 @@ from suite.analysis.rho import rho
 from suite.analysis.speed import case_rows, probe_rows
 from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, session_facts_path, session_table_path
 from suite.analysis.speed_only import speed_only_rows
+from suite.analysis.stages import STAGES, stage_rows
 from suite.analysis.tables import Row, TableError, write_table
 from suite.runs.plan import Plan, make_plan
 from suite.runs.spec import RunSpec
@@ -57,11 +58,12 @@ def newest(results_root: Path, name: str) -> dict[str, Any] | None:
 def write(
     results_root: Path, name: str, record: Mapping[str, Any], store: Store, sweep: Sweep | None = None
 ) -> list[Path]:
-    """Write the tables and the facts of a record; returns the files."""
+    """Write the tables and the facts of a record; returns the files. One of `stages` only where the record has them."""
     tables, facts = derive(record, store, sweep)
     written = [
         write_table(session_table_path(results_root, table, name), table, tables[table.suffix])
-        for table in (CASES, ARMS, PROBE, DIRECT, BOUNDS)
+        for table in (CASES, ARMS, PROBE, DIRECT, BOUNDS, STAGES)
+        if tables[table.suffix] or table is not STAGES
     ]
     path = session_facts_path(results_root, name)
     write_atomic(path, dump(facts, indent=1) + "\n")
@@ -82,6 +84,7 @@ def derive(
         PROBE.suffix: probe_rows(record),
         DIRECT.suffix: direct,
         BOUNDS.suffix: bound_rows(record),
+        STAGES.suffix: stage_rows(record),
     }
     return tables, _facts(record, fault)
 
