@@ -7,12 +7,13 @@ models are not trained to the end here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from report.errors import ReportError
 from suite.analysis.columns import Table
+from suite.analysis.ladder_columns import ISO_SECONDS
 from suite.analysis.session_tables import load_facts
 from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLES, session_table_path
 from suite.analysis.tables import Row, read_table
@@ -31,6 +32,7 @@ class LinkData:
     arms: list[Row]
     probe: list[Row]
     direct: list[Row]
+    iso: list[Row] = field(default_factory=list)
 
     @property
     def label(self) -> str:
@@ -126,12 +128,18 @@ def _session(root: Path, name: str) -> SessionData:
     if facts is None:
         raise ReportError(f"the tables of session {name} vanished while the page was built; build it again")
     tables = {t.suffix: (t, read_table(session_table_path(root, t, name), t)) for t in SPEED_TABLES}
+    climbed = session_table_path(root, ISO_SECONDS, name)
+    if climbed.is_file():
+        tables[ISO_SECONDS.suffix] = (ISO_SECONDS, read_table(climbed, ISO_SECONDS))
 
     def of(table: Table, label: str) -> list[Row]:
-        return [row for row in tables[table.suffix][1] if row["link"] == label]
+        rows = tables[table.suffix][1] if table.suffix in tables else []
+        return [row for row in rows if row["link"] == label]
 
     links = [
-        LinkData(link, *(of(table, str(link["label"])) for table in (CASES, ARMS, PROBE, DIRECT)))
+        LinkData(
+            link, *(of(table, str(link["label"])) for table in (CASES, ARMS, PROBE, DIRECT, ISO_SECONDS))
+        )
         for link in facts["links"]
     ]
     return SessionData(name, tables, facts, links)

@@ -1,4 +1,7 @@
-"""The picture: how much sooner a fixed budget of steps is done, against what that costs in accuracy.
+"""The picture: how much sooner a method is there, against what it costs in accuracy at the same number of steps.
+
+There is where the uncompressed run of the same optimizer ends (speedup at equal accuracy), where the sweep has a budget
+ladder; else it is the end of a fixed budget of steps.
 
 One panel a link and sharding; panels beside each other share their axes, so that a faster link is seen to move
 the marks. Nothing is drawn that was not measured: an arm whose speedup was refused is named under its panel.
@@ -7,14 +10,15 @@ the marks. Nothing is drawn that was not measured: an arm whose speedup was refu
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from report.data import Panel
+from report.equal import draw_arrows, inside, on_axis
 from report.figures import band, draw_marks, write_names
 from report.front import front, stairs
 from report.labels import Box
@@ -48,6 +52,10 @@ class Picture:
     default: float | None
     others: list[tuple[str, float]]
     rho: float | None = None
+    equal: bool = False
+    """x is the speedup at equal accuracy, not at a fixed budget of steps."""
+    fixed: Mapping[str, float] = field(default_factory=dict)
+    """Fixed-budget speedups by arm, of which the certainty of the front is told."""
 
     @property
     def best(self) -> list[Point]:
@@ -56,7 +64,7 @@ class Picture:
 
 
 def _xs(picture: Picture) -> list[float]:
-    own = [value for p in picture.marks for value in (p.x, p.x_low, p.x_high)]
+    own = on_axis(picture.marks)
     return own if picture.default is None else [*own, picture.default]
 
 
@@ -127,12 +135,13 @@ def _draw(axes: Axes, picture: Picture, xs: Sequence[float], ys: Sequence[float]
     panel = picture.panel
     difference_axis(axes, "y", ys, panel)
     speedup_axis(axes, xs)
+    picture = replace(picture, marks=inside(picture.marks, axes))
     if panel.facts["direction"] == "lower":
         axes.invert_yaxis()  # up is better, whatever the metric
     bare(axes, "y")
     axes.grid(axis="x")
     band(axes, panel)
-    boxes = [*_lines(axes, picture), *_others(axes, picture)]
+    boxes = [*_lines(axes, picture), *_others(axes, picture), *draw_arrows(axes, picture.marks)]
     best = picture.best
     if best:
         left, bottom = axes.get_xlim()[0], axes.get_ylim()[0]
@@ -191,7 +200,11 @@ def speedups(
             _draw(axes, picture, xs, ys)
             unit = f" ({picture.panel.unit})" if picture.panel.unit else ""
             steps = picture.panel.facts["steps"]
-            axes.set_xlabel(f"times faster than the reference at a fixed budget of {steps} steps")
+            axes.set_xlabel(
+                f"times faster to equal accuracy than {steps} steps of the reference"
+                if picture.equal
+                else f"times faster than the reference at a fixed budget of {steps} steps"
+            )
             axes.set_ylabel(f"difference to the uncompressed run{unit}")
         for axes in grid[len(pictures) :]:
             axes.set_visible(False)
