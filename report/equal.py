@@ -11,15 +11,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from matplotlib.axes import Axes
+from matplotlib.ticker import FixedFormatter, FixedLocator
 
-from report.labels import Box
 from report.points import NEVER, Point
-from report.scales import per_point, renderer
-from report.theme import COLOURS, colour
+from report.scales import speedup_axis
+from report.theme import colour
 from suite.analysis.tables import Row
 
 EDGE = 0.035
 """Share of the axis between a censored mark and the edge."""
+APART = 2.6
+"""Factor between the outermost value and the edge where censored marks stand."""
 
 
 def by_arm(rows: Iterable[Row], **cells: object) -> dict[str, Row]:
@@ -54,8 +56,26 @@ def inside(points: Sequence[Point], axes: Axes) -> list[Point]:
     ]
 
 
-def draw_arrows(axes: Axes, points: Sequence[Point]) -> list[Box]:
-    """An arrow out of the frame for each censored mark, and in words what it means; returns the places of the words."""
+def equal_axis(axes: Axes, points: Sequence[Point], values: Sequence[float] = ()) -> None:
+    """Scale the x axis to ratios at equal accuracy, with a place at either end for the censored marks among `points`.
+
+    values: what else has to lie on it.
+    """
+    never = any(p.censored == NEVER for p in points)
+    early = any(p.censored and p.censored != NEVER for p in points)
+    speedup_axis(axes, [*on_axis(points), *values], (APART if never else 1.25, APART if early else 1.5))
+    left, right = (math.log(end) for end in axes.get_xlim())
+    ends = [(EDGE, "never\nreached")] * never + [(1 - EDGE, "before\nrung 1")] * early
+    places = [math.exp(left + share * (right - left)) for share, _ in ends]
+    ticks = [t for t in axes.get_xticks() if all(abs(math.log(t / p)) > 0.1 * (right - left) for p in places)]
+    axes.xaxis.set_major_locator(FixedLocator([*ticks, *places]))
+    axes.xaxis.set_major_formatter(
+        FixedFormatter([*(f"{t:.3g}×" for t in ticks), *(words for _, words in ends)])
+    )
+
+
+def draw_arrows(axes: Axes, points: Sequence[Point]) -> None:
+    """An arrow out of the frame for each censored mark."""
     left, right = axes.get_xlim()
     for p in points:
         if p.censored:
@@ -64,18 +84,3 @@ def draw_arrows(axes: Axes, points: Sequence[Point]) -> list[Box]:
                 "", (edge, p.y), (p.x, p.y), annotation_clip=False, zorder=5,
                 arrowprops={"arrowstyle": "-|>", "color": colour(p.family), "linewidth": 1.1, "shrinkA": 0, "shrinkB": 0},
             )  # fmt: skip
-    notes = []
-    if any(p.censored == NEVER for p in points):
-        notes.append(_note(axes, "◂ not reached on the ladder", 0.0, "left"))
-    if any(p.censored and p.censored != NEVER for p in points):
-        notes.append(_note(axes, "reached before its first rung ▸", 1.0, "right"))
-    return notes
-
-
-def _note(axes: Axes, words: str, x: float, side: str) -> Box:
-    text = axes.annotate(
-        words, (x, 0), xycoords="axes fraction", xytext=(3 if side == "left" else -3, 4), textcoords="offset points",
-        ha=side, va="bottom", fontsize=6.8, style="italic", color=COLOURS["muted"],
-    )  # fmt: skip
-    extent, scale = text.get_window_extent(renderer(axes)), per_point(axes)
-    return Box(*(float(v / scale) for v in (extent.x0, extent.y0, extent.x1, extent.y1)))

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from report.data import Panel
-from report.equal import draw_arrows, inside, on_axis
+from report.equal import draw_arrows, equal_axis, inside
 from report.labels import Box, Label, place, side_by_side
 from report.points import Point, gid, points
 from report.scales import (
@@ -25,7 +25,6 @@ from report.scales import (
     per_point,
     ratio_axis,
     renderer,
-    speedup_axis,
 )
 from report.theme import COLOURS, colour, mark
 
@@ -45,7 +44,7 @@ def _draw(axes: Axes, panel: Panel) -> None:
     marks, _ = points(panel)
     difference_axis(axes, "y", [v for p in marks for v in (p.y, p.low, p.high) if v is not None], panel)
     if panel.iso:
-        speedup_axis(axes, on_axis(marks))
+        equal_axis(axes, marks)
         marks, nothing = inside(marks, axes), 1.0
     else:
         nothing = ratio_axis(axes, marks)
@@ -60,10 +59,10 @@ def _draw(axes: Axes, panel: Panel) -> None:
     axes.set_ylabel(f"difference to the uncompressed run{unit}")
     if panel.facts["direction"] == "lower":
         axes.invert_yaxis()  # up is better, whatever the metric
-    arrows = draw_arrows(axes, marks)
+    draw_arrows(axes, marks)
     xs = [mark.x for mark in marks] if panel.iso else stand_apart(axes, marks, nothing)
     draw_marks(axes, marks, xs)
-    write_names(axes, panel, marks, xs, lines=arrows)
+    write_names(axes, panel, marks, xs, lines=across(axes, marks, xs) if panel.iso else ())
 
 
 def draw_marks(axes: Axes, marks: Sequence[Point], xs: Sequence[float], faint: float = 1.0) -> None:
@@ -83,6 +82,19 @@ def draw_marks(axes: Axes, marks: Sequence[Point], xs: Sequence[float], faint: f
             [x], [point.y], mark(point.family), markersize=6, color=shade, gid=gid(index), zorder=4,
             markerfacecolor=shade if solid else COLOURS["paper"], markeredgewidth=0.0 if solid else 0.9,
         )  # fmt: skip
+
+
+def across(axes: Axes, marks: Sequence[Point], xs: Sequence[float]) -> list[Box]:
+    """The places of the intervals in x, which names keep away from."""
+    scale, boxes = per_point(axes), []
+    for x, point in zip(xs, marks, strict=True):
+        ends = [
+            axes.transData.transform((v * x / point.x, point.y)) / scale for v in (point.x_low, point.x_high)
+        ]
+        boxes.append(
+            Box(float(ends[0][0]), float(ends[0][1]) - 1.5, float(ends[1][0]), float(ends[0][1]) + 1.5)
+        )
+    return boxes
 
 
 def stand_apart(axes: Axes, marks: Sequence[Point], nothing: float = 1.0) -> list[float]:

@@ -49,7 +49,11 @@ def with_certainty(view: View, panel: Panel, sessions: Sequence[SessionData]) ->
         column = Column(f"front-{link.slug}", f"on the front, {link.label}", about, True, hidden=True)
         added.append((column, _shares(shares_by_speed(panel, speedups_of(panel, link)))))
     at = 1 + [column.key for column in view.columns].index("ratio")
-    columns = (*view.columns[:at], *(column for column, _ in added), *view.columns[at:])
+    fixed = {
+        f"speed-{link.slug}" for link in links if any(row["sharding"] == panel.sharding for row in link.iso)
+    }
+    before = tuple(replace(c, hidden=True) if c.key in fixed else c for c in view.columns[:at])
+    columns = (*before, *(column for column, _ in added), *view.columns[at:])
     return replace(view, columns=columns, lines=tuple(_wider(line, added) for line in view.lines))
 
 

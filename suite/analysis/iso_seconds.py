@@ -28,7 +28,6 @@ from suite.analysis.tables import Row, read_table, table_path
 from suite.runs.ladder import WHOLE
 from suite.runs.plan import Plan
 from suite.runs.spec import RunSpec
-from suite.runs.sweep import Panel
 
 LEVEL: Final = 0.975
 
@@ -54,9 +53,9 @@ def climbs(results_root: Path, plan: Plan, wanted: Sequence[Wanted]) -> list[Cli
         for ladder in ladders(study_of(plan), rows)
         for row in ladder.rungs[WHOLE].values()
     }
-    rungs: dict[tuple[Panel, str, int], dict[float, RunSpec]] = {}
+    rungs: dict[tuple[str, str, int], dict[float, RunSpec]] = {}
     for run in plan.runs:
-        rungs.setdefault((run.panel, run.arm.label, run.spec.seed), {})[run.budget] = run.spec
+        rungs.setdefault((run.panel.label, run.arm.label, run.spec.seed), {})[run.budget] = run.spec
     by_id = {specs[WHOLE].run_id: specs for specs in rungs.values()}
     return [
         Climb(ladder_of[run_id], by_id[run_id])
