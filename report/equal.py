@@ -77,10 +77,12 @@ def equal_axis(axes: Axes, points: Sequence[Point], values: Sequence[float] = ()
 def draw_arrows(axes: Axes, points: Sequence[Point]) -> None:
     """An arrow out of the frame for each censored mark."""
     left, right = axes.get_xlim()
-    for p in points:
+    for index, p in enumerate(points):
         if p.censored:
             edge = left if p.censored == NEVER else right
-            axes.annotate(
+            arrow = axes.annotate(
                 "", (edge, p.y), (p.x, p.y), annotation_clip=False, zorder=5,
                 arrowprops={"arrowstyle": "-|>", "color": colour(p.family), "linewidth": 1.1, "shrinkA": 0, "shrinkB": 0},
             )  # fmt: skip
+            if arrow.arrow_patch is not None:
+                arrow.arrow_patch.set_gid(f"arrow{index}")
