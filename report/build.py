@@ -21,6 +21,8 @@ from report.costs_page import costs_parts
 from report.data import Panel, ReportError, StudyData, has_tables, load
 from report.figures import tradeoff
 from report.headline import headline
+from report.iso_view import ladder_view, with_certainty
+from report.ladder_figure import climb
 from report.points import families, hover, points
 from report.rendering import asset, template
 from report.seeds import seeds
@@ -134,7 +136,19 @@ def _panel(panel: Panel, study: StudyData) -> dict[str, Any]:
         ),
         "absent": points(panel)[1],
         "explanation": _explanation(panel),
-        "methods": with_speed(methods_view(panel, bool(study.facts["ranks"])), panel, study.sessions),
+        "methods": with_certainty(
+            with_speed(methods_view(panel, bool(study.facts["ranks"])), panel, study.sessions),
+            panel,
+            study.sessions,
+        ),
+        "ladder": ladder_view(panel) if panel.ladder else None,
+        "climb": inline(
+            svg_file(climb(panel)),
+            f"l-{panel.slug}",
+            f"{heading}: difference to the target over the steps of the training, by method; the numbers are in the table below",
+        )
+        if panel.ladder
+        else "",
         "controls": controls_view(panel),
         "sensitive": panel.sensitive,
         "reason": str(panel.verdict["reason"])[0].upper() + str(panel.verdict["reason"])[1:] + ".",

@@ -18,6 +18,7 @@ from report.errors import ReportError
 from report.speed_data import SessionData, load_sessions
 from suite.analysis.collect import FACTS_SCHEMA, facts_path
 from suite.analysis.columns import MICRO, RUNS, SENSITIVITY, SUMMARY, TUNING, Table
+from suite.analysis.ladder_columns import LADDER_TABLES
 from suite.analysis.tables import Row, read_table, table_path
 
 SHARDINGS = {"iid": "shards i.i.d.", "by-class": "shards by class"}
@@ -25,8 +26,9 @@ SHARDINGS = {"iid": "shards i.i.d.", "by-class": "shards by class"}
 
 @dataclass(frozen=True)
 class Panel:
-    """What is compared with each other: one workload, sharding and world size, with its rows and its
-    yardstick.
+    """What is compared with each other: one workload, sharding and world size, with its rows and its yardstick.
+
+    ladder, iso: rows of the tables of a budget ladder; empty where the sweep has none.
     """
 
     workload: str
@@ -36,6 +38,8 @@ class Panel:
     runs: list[Row]
     verdict: Row
     facts: Mapping[str, Any]
+    ladder: list[Row] = field(default_factory=list)
+    iso: list[Row] = field(default_factory=list)
 
     @property
     def slug(self) -> str:
@@ -137,6 +141,8 @@ def load(results_root: Path | str, sweep: str) -> StudyData:
         for table in (RUNS, SUMMARY, SENSITIVITY, TUNING)
     }
     micro = table_path(root, MICRO)
+    if "budgets" in facts:
+        tables |= {t.suffix: (t, read_table(table_path(root, t, sweep), t)) for t in LADDER_TABLES}
     tables[MICRO.suffix] = (MICRO, read_table(micro, MICRO) if micro.is_file() else [])
     sessions = load_sessions(root, sweep)
     decided = load_verdicts(root).of({sweep, *(session.name for session in sessions)})
@@ -145,7 +151,8 @@ def load(results_root: Path | str, sweep: str) -> StudyData:
 
 def _panels(tables: Mapping[str, tuple[Table, list[Row]]], facts: Mapping[str, Any]) -> list[Panel]:
     def of(suffix: str, key: tuple[Any, ...]) -> list[Row]:
-        return [r for r in tables[suffix][1] if (r["workload"], r["sharding"], r["world_size"]) == key]
+        rows = tables[suffix][1] if suffix in tables else []
+        return [r for r in rows if (r["workload"], r["sharding"], r["world_size"]) == key]
 
     panels = []
     for cell in facts["workloads"]:
@@ -153,7 +160,11 @@ def _panels(tables: Mapping[str, tuple[Table, list[Row]]], facts: Mapping[str, A
         verdict = of("sensitivity", key)
         if len(verdict) != 1:
             raise ReportError(f"the tables disagree about {key}; run `bandwise report` on the sweep again")
-        panels.append(Panel(*key, of("summary", key), of("runs", key), verdict[0], cell))
+        panels.append(
+            Panel(
+                *key, of("summary", key), of("runs", key), verdict[0], cell, of("ladder", key), of("iso", key)
+            )
+        )
     order = list(SHARDINGS)
     return sorted(
         panels,

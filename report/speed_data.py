@@ -7,17 +7,21 @@ models are not trained to the end here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from report.errors import ReportError
 from suite.analysis.columns import Table
+from suite.analysis.ladder_columns import ISO_SECONDS
 from suite.analysis.session_tables import load_facts
 from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLES, session_table_path
 from suite.analysis.stages import STAGES
 from suite.analysis.tables import Row, read_table
 from suite.timing.session_files import not_shown
+
+OPTIONAL = (STAGES, ISO_SECONDS)
+"""Tables that only some sessions have: bytes by stage of newer records, seconds at equal accuracy of sweeps with a ladder."""
 
 UNCONFIRMED = ("not confirmed", "contradicted")
 """Checks by direct runs that keep an arm out of the picture."""
@@ -32,6 +36,7 @@ class LinkData:
     arms: list[Row]
     probe: list[Row]
     direct: list[Row]
+    iso: list[Row] = field(default_factory=list)
 
     @property
     def label(self) -> str:
@@ -131,14 +136,17 @@ def _session(root: Path, name: str) -> SessionData:
     facts = load_facts(root, name)
     if facts is None:
         raise ReportError(f"the tables of session {name} vanished while the page was built; build it again")
-    known = [*SPEED_TABLES, *([STAGES] if session_table_path(root, STAGES, name).is_file() else [])]
+    known = [*SPEED_TABLES, *(table for table in OPTIONAL if session_table_path(root, table, name).is_file())]
     tables = {t.suffix: (t, read_table(session_table_path(root, t, name), t)) for t in known}
 
     def of(table: Table, label: str) -> list[Row]:
-        return [row for row in tables[table.suffix][1] if row["link"] == label]
+        rows = tables[table.suffix][1] if table.suffix in tables else []
+        return [row for row in rows if row["link"] == label]
 
     links = [
-        LinkData(link, *(of(table, str(link["label"])) for table in (CASES, ARMS, PROBE, DIRECT)))
+        LinkData(
+            link, *(of(table, str(link["label"])) for table in (CASES, ARMS, PROBE, DIRECT, ISO_SECONDS))
+        )
         for link in facts["links"]
     ]
     return SessionData(name, tables, facts, links)

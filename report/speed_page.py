@@ -27,6 +27,7 @@ def speed_parts(study: StudyData) -> dict[str, Any]:
         "pictures": [_picture(one, shown) for one in shown],
         "anchors": sorted({str(row["arm"]) for p in shown if (row := anchor(p.panel))}),
         "sessions": [_session(session) for session in study.sessions],
+        "equal": any(one.equal for one in shown),
         "missing": missing(study),
     }
 
@@ -73,13 +74,17 @@ def _picture(shown: Picture, every: list[Picture]) -> dict[str, Any]:
         "figure": inline(
             svg_file(speedups([shown], 1, every)),
             f"v-{slug(shown.link)}-{shown.panel.slug}",
-            f"{place}: difference to the uncompressed run over speedup at a fixed budget; the numbers are in the tables below",
+            f"{place}: difference to the uncompressed run over speedup {_at(shown)}; the numbers are in the tables below",
             hover(shown),
         )
         if shown.marks
         else "",
         "absent": shown.absent,
     }
+
+
+def _at(shown: Picture) -> str:
+    return "at equal accuracy" if shown.equal else "at a fixed budget"
 
 
 def _session(session: SessionData) -> dict[str, Any]:
@@ -89,6 +94,7 @@ def _session(session: SessionData) -> dict[str, Any]:
         "name": session.name,
         "title": facts["title"],
         "alone": session.sweep is None,
+        "lender": facts.get("lender", ""),
         "ended": ended_sentence(session) or "",
         "about": _about(session),
         "machine": machine(session),

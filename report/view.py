@@ -15,6 +15,7 @@ from report.data import Panel, StudyData
 from report.points import number
 from report.theme import FAMILIES
 from suite.analysis.columns import MICRO, RUNS, TUNING
+from suite.analysis.ladder_columns import RUNGS
 from suite.analysis.tables import Row
 from suite.runs.status import CIRCUMSTANCE
 
@@ -240,11 +241,14 @@ def tuning_view(study: StudyData) -> View:
 
 def failures_view(study: StudyData) -> View:
     """Every run without a result, with its reason, and what tries it again where that can change anything."""
-    failed = [row for row in study.rows(RUNS) if row["status"] != "done"]
+    climbed = RUNGS.suffix in study.tables
+    every = [*study.rows(RUNS), *(study.rows(RUNGS) if climbed else [])]
+    failed = [row for row in every if row["status"] != "done"]
     again = any(row["status"] in CIRCUMSTANCE for row in failed)
     columns = (
         Column("status", "status"),
         *_PLACE,
+        Column("steps", "steps", "Of its training: a rung of the budget ladder.", True, hidden=not climbed),
         Column("seed", "seed", numeric=True),
         Column("reason", "reason", "As the run gave it, or whoever found that its job had gone."),
         Column("run", "run", "Again, held against this record: `bandwise reproduce` and the id."),
@@ -256,6 +260,7 @@ def failures_view(study: StudyData) -> View:
         cells = {
             "status": Cell(state.replace("_", " "), state, css="no"),
             **_place(row),
+            "steps": Cell(str(row["steps"]), row["steps"]),
             "seed": Cell(str(row["seed"]), row["seed"]),
             "reason": Cell(str(row["reason"] or write.MISSING), row["reason"], css="reason"),
             "run": Cell(str(row["run_id"]), str(row["run_id"]), css="code"),

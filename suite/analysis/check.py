@@ -60,8 +60,8 @@ class Ran:
 
     @property
     def rows(self) -> list[Row]:
-        """One row a planned run."""
-        return self.collected.runs
+        """One row a planned run, those of the other rungs of a ladder after the rest."""
+        return [*self.collected.runs, *self.collected.rungs]
 
     def panels(self) -> Iterator[tuple[str, list[Entry]]]:
         """The planned runs that have a result, by panel."""
@@ -129,7 +129,7 @@ def _replicas(ran: Ran) -> Iterator[Finding]:
 def _seeds(ran: Ran) -> Iterator[Finding]:
     seeds: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for entry in ran.study.entries:
-        seeds[_panel(entry)][entry.arm].append(entry.spec.seed)
+        seeds[f"{_panel(entry)}, {entry.spec.steps} steps"][entry.arm].append(entry.spec.seed)
     for panel, by_arm in seeds.items():
         wanted = sorted({seed for own in by_arm.values() for seed in own})
         for arm, own in by_arm.items():

@@ -11,15 +11,18 @@ from __future__ import annotations
 import datetime
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from suite.analysis.columns import RUNS, SENSITIVITY, SUMMARY, TUNING
+from suite.analysis.ladder import iso_rows, ladder_rows, ladders
+from suite.analysis.ladder_columns import ISO, LADDER, RUNGS
 from suite.analysis.study import Arm, Entry, Study
 from suite.analysis.summary import sensitivity_rows, summary_rows
 from suite.analysis.tables import Row, table_path, to_csv
 from suite.runs.canonical import canonical_json
+from suite.runs.ladder import WHOLE
 from suite.runs.status import LIVE, Status
 from suite.runs.store import Store, dump, write_atomic
 
@@ -31,7 +34,10 @@ Standing = tuple[Status, dict[str, Any] | None]
 
 @dataclass(frozen=True)
 class Collected:
-    """The tables of one study as rows, and its facts: what a reader asks first, as plain JSON values."""
+    """The tables of one study as rows, and its facts: what a reader asks first, as plain JSON values.
+
+    runs: those of budget 1, of which summary and sensitivity speak; rungs, ladder, iso: empty without a budget ladder.
+    """
 
     sweep: str
     runs: list[Row]
@@ -39,6 +45,9 @@ class Collected:
     sensitivity: list[Row]
     tuning: list[Row]
     facts: dict[str, Any]
+    rungs: list[Row] = field(default_factory=list)
+    ladder: list[Row] = field(default_factory=list)
+    iso: list[Row] = field(default_factory=list)
 
 
 def facts_path(results_root: Path, sweep: str) -> Path:
@@ -127,7 +136,8 @@ def _facts(store: Store, study: Study, runs: list[Row], standings: Mapping[str, 
     results = [standings[entry.spec.run_id][1] for entry in study.entries]
     provenances = [result.get("provenance") or {} for result in results if result]
     moments = sorted(m for e in study.entries if (m := _finished_at(store, e.spec.run_id)) is not None)
-    budgets = {(e.workload, e.spec.sharding, e.spec.world_size): e.spec for e in study.entries}
+    panels = {(e.workload, e.spec.sharding, e.spec.world_size): e.spec for e in study.whole}
+    budgets = sorted({entry.budget for entry in study.entries})
     return {
         "schema_version": FACTS_SCHEMA,
         "sweep": study.name,
@@ -137,6 +147,7 @@ def _facts(store: Store, study: Study, runs: list[Row], standings: Mapping[str, 
         "first_finished": _day(moments[0] if moments else None),
         "last_finished": _day(moments[-1] if moments else None),
         "statuses": dict(sorted(Counter(str(row["status"]) for row in runs).items())),
+        **({"budgets": budgets} if len(budgets) > 1 else {}),
         "workloads": [
             {
                 "workload": label,
@@ -152,7 +163,7 @@ def _facts(store: Store, study: Study, runs: list[Row], standings: Mapping[str, 
                 "direction": study.yardsticks[label].direction,
                 "margin": study.yardsticks[label].margin,
             }
-            for (label, sharding, world_size), spec in sorted(budgets.items(), key=lambda item: item[0])
+            for (label, sharding, world_size), spec in sorted(panels.items(), key=lambda item: item[0])
         ],
         "provenance": {
             key: _distinct(provenances, key)
@@ -180,7 +191,13 @@ def collect(results_root: Path | str, study: Study, tuning: Iterable[Row] = ()) 
     """
     store = Store(results_root)
     standings = {entry.spec.run_id: store.standing(entry.spec.run_id) for entry in study.entries}
-    runs = [_run_row(standings[entry.spec.run_id], study, entry) for entry in study.entries]
+    runs = [_run_row(standings[entry.spec.run_id], study, entry) for entry in study.whole]
+    others = [
+        {**_run_row(standings[entry.spec.run_id], study, entry), "budget": entry.budget}
+        for entry in study.entries
+        if entry.budget != WHOLE
+    ]
+    climbed = ladders(study, [*({**row, "budget": WHOLE} for row in runs), *others]) if others else []
     judged = sensitivity_rows(study, runs)
     return Collected(
         sweep=study.name,
@@ -188,7 +205,10 @@ def collect(results_root: Path | str, study: Study, tuning: Iterable[Row] = ()) 
         summary=summary_rows(study, runs, judged),
         sensitivity=judged,
         tuning=list(tuning),
-        facts=_facts(store, study, runs, standings),
+        facts=_facts(store, study, [*runs, *others], standings),
+        rungs=[{name: row[name] for name in RUNGS.names} for row in others],
+        ladder=ladder_rows(study, climbed),
+        iso=iso_rows(climbed),
     )
 
 
@@ -200,6 +220,11 @@ def documents(results_root: Path | str, collected: Collected) -> dict[Path, str]
         (SUMMARY, collected.summary),
         (SENSITIVITY, collected.sensitivity),
         (TUNING, collected.tuning),
+        *(
+            ((RUNGS, collected.rungs), (LADDER, collected.ladder), (ISO, collected.iso))
+            if collected.rungs
+            else ()
+        ),
     )
     found = {table_path(root, table, collected.sweep): to_csv(table, rows) for table, rows in tables}
     return {**found, facts_path(root, collected.sweep): dump(collected.facts, indent=1) + "\n"}

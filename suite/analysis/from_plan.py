@@ -58,7 +58,9 @@ def study_of(plan: Plan) -> Study:
     return Study(
         name=sweep.name,
         arms=tuple(arms),
-        entries=tuple(Entry(run.arm.label, run.panel.workload.label, run.spec) for run in plan.runs),
+        entries=tuple(
+            Entry(run.arm.label, run.panel.workload.label, run.spec, run.budget) for run in plan.runs
+        ),
         yardsticks={
             label: Yardstick(found.metric, found.unit, found.direction, found.margin, found.no_verdict)
             for label, found in workloads.items()

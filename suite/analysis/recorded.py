@@ -22,7 +22,7 @@ from suite.runs.sweep import load_sweep
 RUN_ID: Final = re.compile(r"[0-9a-f]{16}")
 COMPARABLE: Final = frozenset({"torch", "python", "system", "cpu"})
 """Facts of a study that are texts, as in a run's provenance."""
-TABLES: Final = ("tables/v1/**/*runs.csv", "snapshots/*/tables/runs.csv")
+TABLES: Final = ("tables/v1/**/*runs.csv", "tables/v1/**/*rungs.csv", "snapshots/*/tables/ru*.csv")
 
 
 class RecordError(ValueError):
@@ -110,8 +110,8 @@ def _from_row(path: Path, row: Mapping[str, str]) -> Recorded:
 
 def _of_the_study(path: Path) -> dict[str, str]:
     """What all runs of a table have in common, by the facts beside it; nothing where they differ or there are none."""
-    facts = path.with_name(path.name.replace("runs.csv", "study.json"))
-    if path.name == "runs.csv":
+    facts = path.with_name(re.sub(r"(runs|rungs)\.csv$", "study.json", path.name))
+    if path.parent.name == "tables":
         facts = path.parents[1] / "study.json"
     text = read(facts)
     found = parsed(text, facts)["provenance"] if text else {}

@@ -3,6 +3,7 @@
     title: what it is for
     shown: true                    # on the pages of reports; false: for a document or the cost model alone
     base: quick                    # optional: start from that session; keys given here replace its keys
+    borrows: costs-digits          # optional: until it is held, tables are made of the record of that session
     minutes: 4                     # stated budget
     sweep: quick                   # arms, workload, world size, batch and bucket are those of the sweep; or else:
     # workload: code-gpt; workload_options, world_size, batch_size, bucket_bytes, arms: {label: {algorithm, options}}
@@ -80,6 +81,13 @@ def not_shown() -> frozenset[str]:
     )
 
 
+def lender_of(name: str) -> str:
+    """The session whose record a shipped one borrows until it is held itself; empty where it borrows none."""
+    if name not in session_names():
+        return ""
+    return Section(_merged(sessions_folder() / f"{name}.yaml", ())).get("borrows", str, "")
+
+
 def load_session(name: str) -> SessionSpec:
     """Read a session by its name in `suite/sessions` or by the path of a ``.yaml`` file.
 
@@ -113,6 +121,9 @@ def _read(path: Path, value: Value) -> SessionSpec:
     top = Section(value)
     top.raw("base")
     top.get("shown", bool, True)
+    lender = top.get("borrows", str, "")
+    if lender and lender not in session_names():
+        raise top.error("borrows", f"no session '{lender}'{nearest(lender, session_names())}")
     sweep = _sweep(path, top)
     what = _of_sweep(top, sweep) if sweep else _of_its_own(top)
     links, rates = _links(top, what["world_size"])

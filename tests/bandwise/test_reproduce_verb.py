@@ -24,7 +24,7 @@ from suite.runs.sweep import load_sweep
 from suite.timing.session import Session
 from suite.training.execute import execute
 from tests.suite.analysis import made_up_session
-from tests.suite.runs.project import one_spec, write_sweep
+from tests.suite.runs.project import SWEEP, one_spec, write_sweep
 
 FAMILIES = {
     "quantiser": ("qsgd", {"bits": 4}),
@@ -129,15 +129,24 @@ def test_bytes_that_differ_are_named(store: Store) -> None:
     assert [(gap.what, gap.by) for gap in found.gaps] == [("bytes.by[0].wire_bytes", 2.0)]
 
 
+@pytest.mark.parametrize(
+    ("budgets", "name"), [("", "small-runs.csv"), ("budgets: [0.5, 1]", "small-rungs.csv")]
+)
 def test_a_row_of_a_table_is_enough(
-    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    budgets: str,
+    name: str,
+    store: Store,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from suite.analysis.collect import write
 
-    sweep = load_sweep(write_sweep(tmp_path))
+    sweep = load_sweep(write_sweep(tmp_path, f"{SWEEP}{budgets}\n"))
     specs = make_plan(sweep).specs
     torch.set_num_threads(1)
-    list(execute([spec for spec in specs if spec.algorithm == specs[0].algorithm], store))
+    first = specs[0]
+    list(execute([s for s in specs if (s.algorithm, s.steps) == (first.algorithm, first.steps)], store))
     write(store.root, collect_sweep(store.root, sweep))
     shutil.rmtree(store.root / "runs")
     monkeypatch.setattr("suite.analysis.recorded.load_sweep", lambda name: sweep)
@@ -145,7 +154,7 @@ def test_a_row_of_a_table_is_enough(
     found = reproduced(capsys, run_id)
     assert found["verdict"] == "equal"
     assert found["compared"].startswith("to the nine digits")
-    table = store.root / "tables" / "v1" / "small-runs.csv"
+    table = store.root / "tables" / "v1" / name
     value = Store(store.root / "reproduced").result(run_id)["final"]["excess_loss"]
     assert f"{value:.9g}" in table.read_text()
     table.write_text(table.read_text().replace(f"{value:.9g}", f"{value * 1.00001:.9g}"))
