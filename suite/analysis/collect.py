@@ -11,14 +11,17 @@ from __future__ import annotations
 import datetime
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from suite.analysis.columns import RUNS, SENSITIVITY, SUMMARY, TUNING
+from suite.analysis.columns import CURVES, PROFILES, RUNS, SENSITIVITY, SUMMARY, TO_TARGET, TUNING
+from suite.analysis.curves import curve_rows
+from suite.analysis.profile_rows import profile_rows
 from suite.analysis.study import Arm, Entry, Study
 from suite.analysis.summary import sensitivity_rows, summary_rows
 from suite.analysis.tables import Row, table_path, to_csv
+from suite.analysis.to_target import races, to_target_rows
 from suite.runs.canonical import canonical_json
 from suite.runs.status import LIVE, Status
 from suite.runs.store import Store, dump, write_atomic
@@ -39,6 +42,9 @@ class Collected:
     sensitivity: list[Row]
     tuning: list[Row]
     facts: dict[str, Any]
+    curves: list[Row] = field(default_factory=list)
+    to_target: list[Row] = field(default_factory=list)
+    profiles: list[Row] = field(default_factory=list)
 
 
 def facts_path(results_root: Path, sweep: str) -> Path:
@@ -182,6 +188,8 @@ def collect(results_root: Path | str, study: Study, tuning: Iterable[Row] = ()) 
     standings = {entry.spec.run_id: store.standing(entry.spec.run_id) for entry in study.entries}
     runs = [_run_row(standings[entry.spec.run_id], study, entry) for entry in study.entries]
     judged = sensitivity_rows(study, runs)
+    curves = curve_rows(store, study, {run_id: result for run_id, (_, result) in standings.items()})
+    raced = races(study, runs, curves)
     return Collected(
         sweep=study.name,
         runs=runs,
@@ -189,6 +197,9 @@ def collect(results_root: Path | str, study: Study, tuning: Iterable[Row] = ()) 
         sensitivity=judged,
         tuning=list(tuning),
         facts=_facts(store, study, runs, standings),
+        curves=curves,
+        to_target=to_target_rows(raced),
+        profiles=profile_rows(raced),
     )
 
 
@@ -200,6 +211,9 @@ def documents(results_root: Path | str, collected: Collected) -> dict[Path, str]
         (SUMMARY, collected.summary),
         (SENSITIVITY, collected.sensitivity),
         (TUNING, collected.tuning),
+        (CURVES, collected.curves),
+        (TO_TARGET, collected.to_target),
+        (PROFILES, collected.profiles),
     )
     found = {table_path(root, table, collected.sweep): to_csv(table, rows) for table, rows in tables}
     return {**found, facts_path(root, collected.sweep): dump(collected.facts, indent=1) + "\n"}

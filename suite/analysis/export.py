@@ -13,11 +13,21 @@ from pathlib import Path
 from typing import Final
 
 from suite.analysis.bounds import BOUNDS
-from suite.analysis.columns import RUNS, SENSITIVITY, SUMMARY, TUNING, Column, Table
+from suite.analysis.columns import (
+    CURVES,
+    PROFILES,
+    RUNS,
+    SENSITIVITY,
+    SUMMARY,
+    TO_TARGET,
+    TUNING,
+    Column,
+    Table,
+)
 from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, session_table_path
 from suite.analysis.tables import Row, Value, csv_text, read_table, table_path
 
-OF_SWEEP: Final = (SUMMARY, RUNS, SENSITIVITY, TUNING)
+OF_SWEEP: Final = (SUMMARY, RUNS, SENSITIVITY, TUNING, CURVES, TO_TARGET, PROFILES)
 OF_SESSION: Final = (ARMS, CASES, PROBE, DIRECT, BOUNDS)
 DIGITS: Final = 4
 """Significant digits of floats in LaTeX; CSV and Parquet have all that the table has."""
