@@ -63,7 +63,7 @@ def profiles_parts(study: StudyData) -> dict[str, Any]:
         label = f"Profiles of bytes and of steps to the target, {words}; the table has the shares"
         pictures.append(
             {
-                "title": f"{words[0].upper()}{words[1:]}",
+                "title": f"{words[0].upper()}{words[1:]}: share of the cells by bytes and by steps",
                 "svg": inline(svg, f"p-{family}", label, _hover(shown, found)),
             }
         )

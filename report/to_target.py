@@ -12,6 +12,7 @@ from report.curves_data import Curve, curves
 from report.data import Panel, StudyData
 from report.points import number
 from report.svg import inline, svg_file
+from report.target_seconds import seconds_views
 from report.theme import FAMILIES
 from report.view import METRICS, Cell, Column, Line, View
 from suite.analysis.columns import CURVES, TO_TARGET
@@ -42,6 +43,7 @@ def _part(panel: Panel, study: StudyData, rows: Sequence[Row]) -> dict[str, Any]
         "pictures": _pictures(panel, own, found),
         "absent": [str(row["arm"]) for row in own if str(row["arm"]) not in drawn],
         "view": to_target_view(panel, own),
+        "seconds": seconds_views(panel, own, study),
     }
 
 
@@ -68,6 +70,7 @@ def _sentence(panel: Panel, rows: Sequence[Row]) -> str:
 def _pictures(panel: Panel, rows: Sequence[Row], found: dict[str, Curve]) -> list[dict[str, str]]:
     """One picture a family that has something to draw, controls last."""
     target, baseline = number(rows[0]["target"]) or 0.0, {str(row["arm"]): row["baseline"] for row in rows}
+    metric = str(panel.facts["metric"]).replace("_", " ")
     families = list(dict.fromkeys(curve.family for curve in found.values() if curve.family != "baseline"))
     pictures = []
     for family in sorted(
@@ -83,12 +86,10 @@ def _pictures(panel: Panel, rows: Sequence[Row], found: dict[str, Curve]) -> lis
         figure = family_curves(panel, own, [found[arm] for arm in wanted], list(found.values()), target)
         words = FAMILIES.get(family, family)
         place = f"{words}, {panel.workload}, {panel.title}"
-        label = (
-            f"{place}: the metric less the target against bytes and against steps; the table has the times"
-        )
+        label = f"{place}: {metric} less the target against bytes and against steps; the table has the times"
         pictures.append(
             {
-                "title": f"{words[0].upper()}{words[1:]}",
+                "title": f"{words[0].upper()}{words[1:]}: {metric} against bytes and against steps",
                 "counts": _counts(own),
                 "svg": inline(
                     svg_file(figure), f"c-{panel.slug}-{family}", label, hover(panel, lines, target)

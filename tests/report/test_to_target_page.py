@@ -15,17 +15,20 @@ from report.curves_data import MOST_POINTS, Place, curves, drawn
 from report.data import load
 from report.line_ends import spread
 from report.profiles import profiles_parts
+from report.target_seconds import unit_steps
 from report.to_target import to_target_parts
 from suite.analysis.collect import collect, write
 from suite.analysis.columns import CURVES, PROFILES, TO_TARGET
+from suite.analysis.speed_columns import ARMS
 from suite.analysis.tables import table_path, write_table
+from tests.report import made_up_speed
 from tests.report.conftest import build
 from tests.report.test_browser import open_in_browser
 from tests.report.test_page import Page
 from tests.suite.analysis import made_up_curves
 from tests.suite.analysis import made_up_study as made
 
-ARMS = ("allreduce-sgd", "allreduce-lion", "lion-cub-1bit never", "global-qsgd standard")
+FOUR = ("allreduce-sgd", "allreduce-lion", "lion-cub-1bit never", "global-qsgd standard")
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +126,7 @@ def test_the_same_tables_give_the_same_bytes(raced, tmp_path):
 def profiled(tmp_path_factory):
     """The study's tables with a profile of four cells."""
     root = tmp_path_factory.mktemp("profiled")
-    chosen = tuple(m for m in made.MADE if m.arm.name in ARMS)
+    chosen = tuple(m for m in made.MADE if m.arm.name in FOUR)
     study = made.study_of(made=chosen)
     store = made.run_all(root, study, chosen)
     made_up_curves.keep_all(store, study)
@@ -155,7 +158,7 @@ def test_profiles_write_out_what_was_never_reached(profiled):
     assert "lion-cub-1bit never 2 of 4 50 % [25, 100 %]" in text
     assert "global-qsgd standard 0 of 4" in text
     found = profiles_parts(load(profiled.root, "made-up"))
-    assert [picture["title"] for picture in found["pictures"]] == ["Sign", "Quantiser"]
+    assert [picture["title"].partition(":")[0] for picture in found["pictures"]] == ["Sign", "Quantiser"]
     assert "50 % of the cells at the fewest bytes, 50 % never" in found["pictures"][0]["svg"]
 
 
@@ -163,6 +166,47 @@ def test_a_study_that_is_too_small_for_a_profile_says_so(page):
     assert "takes 4 cells that share their arms, with 6 seeds each; 2 of this study have curves" in words(
         page, "profiles"
     )
+
+
+@pytest.mark.parametrize(
+    ("units", "steps"),
+    [
+        ('{"step":100}', 1),
+        ('{"round-4":1,"round-8":12}', 8),
+        ('{"round-100":1}', 100),
+        ('{"step":90,"sync":10}', None),
+        ('{"round-4":8,"round-29":1}', None),
+        ('{"round-8":10,"step":20}', None),
+        (None, None),
+    ],
+)
+def test_only_trainings_whose_steps_all_cost_the_same_have_seconds(units, steps):
+    assert unit_steps({"steps_by_kind": units}) == steps
+
+
+def test_seconds_on_every_link_that_was_timed(raced, tmp_path):
+    """Steps to the target times seconds a step, a link each; where the session has no number, why."""
+    shutil.copytree(raced.root / "tables", tmp_path / "tables")
+    made_up_speed.save_both(tmp_path)
+    study = load(tmp_path, "made-up")
+    part = next(p for p in to_target_parts(study)["panels"] if p["slug"].endswith("iid-n4"))
+    (view,) = part["seconds"]
+    (session,) = [one for one in study.sessions if one.sweep]
+    timed = {(r["arm"], r["link"]): r for r in session.rows(ARMS) if r["sharding"] == "iid"}
+    steps = {r["arm"]: r for r in study.rows(TO_TARGET) if r["sharding"] == "iid"}
+    assert {(line.cells["method"].raw, line.cells["link"].raw) for line in view.lines} == timed.keys()
+    for line in view.lines:
+        arm, link = line.cells["method"].raw, line.cells["link"].raw
+        cell, row = line.cells["seconds"], timed[arm, link]
+        if row["refused"]:
+            assert cell.raw is None
+            assert line.cells["why"].text == row["reason"]
+        elif steps[arm]["n_reached"] == 0:
+            assert cell.text == "never"
+        else:
+            assert cell.raw == pytest.approx(steps[arm]["steps"] * row["step_s"])
+            assert cell.ends[0] == pytest.approx(steps[arm]["steps_low"] * row["step_s"])
+    assert part["seconds"][0].caption in build(tmp_path).html
 
 
 @pytest.mark.chromium
