@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -17,7 +18,7 @@ from typing import Any
 
 from report.claims_page import claims_parts
 from report.costs_page import costs_parts
-from report.curves_data import MEAN_CURVES, mean_curves
+from report.curves_data import MEAN_CURVES, Curve, mean_curves, panel_curves
 from report.data import Panel, ReportError, StudyData, has_tables, load
 from report.figures import tradeoff
 from report.headline import headline
@@ -161,7 +162,7 @@ def _explanation(panel: Panel) -> str:
     return " ".join(filter(None, sentences))
 
 
-def _data(study: StudyData) -> str:
+def _data(study: StudyData, curves: Mapping[str, Mapping[str, Curve]]) -> str:
     """The tables as JSON for a script element: cells as they stand in the CSV files.
 
     Of the curves the means that are drawn; every evaluation of every seed would make the page many times as large.
@@ -170,7 +171,7 @@ def _data(study: StudyData) -> str:
     for name, (table, rows) in all_tables(study).items():
         if table is not CURVES:
             tables[name] = {"columns": list(table.names), "rows": _cells(to_csv(table, rows))}
-    if drawn := mean_curves(study):
+    if drawn := mean_curves(study, curves):
         names = [column.name for column in MEAN_CURVES]
         tables["mean-curves"] = {"columns": names, "rows": _cells(csv_text(MEAN_CURVES, drawn))}
     found: dict[str, Any] = {"facts": study.facts, "tables": tables}
@@ -205,7 +206,8 @@ def _cells(text: str) -> list[list[str]]:
 
 def render(study: StudyData, sentences: list[str]) -> str:
     """The page's HTML."""
-    statuses, files, data = study.facts["statuses"], _files(study), _data(study)
+    statuses, files, curves = study.facts["statuses"], _files(study), panel_curves(study)
+    data = _data(study, curves)
     shown = families(study.panels)
     return template("page.html.j2").render(
         facts=study.facts,
@@ -225,7 +227,7 @@ def render(study: StudyData, sentences: list[str]) -> str:
         speed=speed_parts(study),
         costs=costs_parts(study.costs),
         data=data,
-        to_target=to_target_parts(study),
+        to_target=to_target_parts(study, curves),
         profiles=profiles_parts(study),
         headings={panel.slug: _heading(panel, study.panels) for panel in study.panels},
         claims=claims_parts(study.verdicts),

@@ -7,6 +7,7 @@ beside them; the uncompressed runs that they are compared with are dashed. All p
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -89,7 +90,7 @@ def gid(number: int, axis: str) -> str:
 
 def hover(panel: Panel, lines: Sequence[Curve], target: float) -> dict[str, str]:
     """Hover text by group id."""
-    titles = {}
+    titles: dict[str, str] = {}
     for number, curve in enumerate(lines, start=1):
         if not curve.places:
             continue
@@ -109,7 +110,7 @@ def name(curve: Curve) -> str:
 def _draw(by_bytes: Axes, by_steps: Axes, number: int, curve: Curve, target: float, opacity: float) -> None:
     """A curve in both axes, its intervals in that opacity; dashed where they are not drawn."""
     shade, dashed = colour(curve.family), not opacity
-    style = {
+    style: dict[str, Any] = {
         "color": shade, "linewidth": 1.1 if dashed else 1.3, "linestyle": (0, (4, 2)) if dashed else "-",
         "marker": "o", "markersize": 2.4,
     }  # fmt: skip

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 from report.data import Panel, StudyData
 from report.points import number
@@ -47,20 +48,29 @@ class Curve:
     places: tuple[Place, ...]
 
 
+def panel_curves(study: StudyData) -> dict[str, dict[str, Curve]]:
+    """Slug of each panel -> its curves by arm."""
+    by_panel: dict[tuple[Any, ...], list[Row]] = {}
+    for row in study.rows(CURVES):
+        by_panel.setdefault((row["workload"], row["sharding"], row["world_size"]), []).append(row)
+    return {p.slug: curves(p, by_panel.get((p.workload, p.sharding, p.world_size), [])) for p in study.panels}
+
+
 def curves(panel: Panel, rows: Sequence[Row]) -> dict[str, Curve]:
-    """The curve of every arm of a panel with a finished seed that kept one. rows: the study's table `curves`."""
-    of_panel = (panel.workload, panel.sharding, panel.world_size)
+    """The curve of every arm with a finished seed that kept one. rows: of the table `curves`, those of the panel."""
     done = {(row["arm"], row["seed"]) for row in panel.runs if row["status"] == "done"}
     by_run: dict[tuple[str, int], dict[int, Row]] = {}
     for row in rows:
         key = (str(row["arm"]), int(number(row["seed"]) or 0))
-        if (row["workload"], row["sharding"], row["world_size"]) == of_panel and key in done:
+        if key in done:
             by_run.setdefault(key, {})[int(number(row["step"]) or 0)] = row
     found = {}
+    by_arm: dict[str, list[dict[int, Row]]] = {}
+    for (arm, _), run in sorted(by_run.items()):
+        by_arm.setdefault(arm, []).append(run)
     for row in panel.summary:
         name = str(row["arm"])
-        own = [run for (arm, _), run in sorted(by_run.items()) if arm == name]
-        if own:
+        if own := by_arm.get(name):
             family = "control" if row["control"] else str(row["family"])
             found[name] = Curve(name, family, len(own), int(number(row["n"]) or 0), _places(own))
     return found
@@ -95,9 +105,8 @@ def drawn(places: Sequence[Place]) -> list[Place]:
     return list(places[::-1][::every])[::-1]
 
 
-def mean_curves(study: StudyData) -> list[Row]:
-    """The rows behind all pictures of the study, by the columns `MEAN_CURVES`."""
-    rows = study.rows(CURVES)
+def mean_curves(study: StudyData, found: Mapping[str, Mapping[str, Curve]]) -> list[Row]:
+    """The rows behind all pictures of the study, by the columns `MEAN_CURVES`. found: as of `panel_curves`."""
     return [
         {
             "workload": panel.workload,
@@ -112,6 +121,6 @@ def mean_curves(study: StudyData) -> list[Row]:
             "wire_bytes": place.wire_bytes,
         }
         for panel in study.panels
-        for arm, curve in sorted(curves(panel, rows).items())
+        for arm, curve in sorted(found[panel.slug].items())
         for place in curve.places
     ]

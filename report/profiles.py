@@ -102,8 +102,11 @@ def _of(rows: Sequence[Row], quantity: str) -> dict[str, Steps]:
         arm: Steps(
             arm,
             str(own[0]["family"]),
-            *(column(own, name) for name in ("tau", "share", "low", "high")),
-            number(own[0]["never"]) or 0.0,
+            taus=column(own, "tau"),
+            share=column(own, "share"),
+            low=column(own, "low"),
+            high=column(own, "high"),
+            never=number(own[0]["never"]) or 0.0,
         )
         for arm, own in by_arm.items()
     }

@@ -3,38 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from report import numbers as write
 from report.curves import family_curves, hover
-from report.curves_data import Curve, curves
+from report.curves_data import Curve
 from report.data import Panel, StudyData
 from report.points import number
 from report.svg import inline, svg_file
 from report.target_seconds import seconds_views
 from report.theme import FAMILIES
 from report.view import METRICS, Cell, Column, Line, View
-from suite.analysis.columns import CURVES, TO_TARGET
+from suite.analysis.columns import TO_TARGET
 from suite.analysis.tables import Row
 
 ORDER = "95 % order-statistic interval over seeds; a seed that never got there counts as infinite."
 PAIRED = f"Of the uncompressed run of the same optimizer over those of the method, paired by seed. {ORDER}"
 
 
-def to_target_parts(study: StudyData) -> dict[str, Any]:
-    """What the template needs: a part a panel, or why there is none in words."""
+def to_target_parts(study: StudyData, found: Mapping[str, dict[str, Curve]]) -> dict[str, Any]:
+    """What the template needs: a part a panel, or why there is none in words. found: curves by slug of panel and arm."""
     rows = study.rows(TO_TARGET)
-    parts = [part for panel in study.panels if (part := _part(panel, study, rows)) is not None]
+    parts = [part for p in study.panels if (part := _part(p, study, rows, found[p.slug])) is not None]
     return {"panels": parts, "command": study.facts["command"], "schedules": _schedules(parts)}
 
 
-def _part(panel: Panel, study: StudyData, rows: Sequence[Row]) -> dict[str, Any] | None:
+def _part(
+    panel: Panel, study: StudyData, rows: Sequence[Row], found: dict[str, Curve]
+) -> dict[str, Any] | None:
     key = (panel.workload, panel.sharding, panel.world_size)
     own = [row for row in rows if (row["workload"], row["sharding"], row["world_size"]) == key]
     if not own:
         return None
-    found = curves(panel, study.rows(CURVES))
     drawn = [str(row["arm"]) for row in own if str(row["arm"]) in found]
     return {
         "panel": panel,

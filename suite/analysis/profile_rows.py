@@ -1,6 +1,7 @@
 """Performance profiles of a study: steps and bytes to the target, over all its cells that share their arms.
 
 Compared are the arms that every cell has, negative controls left out; seeds are those that all of them ended with a curve.
+An arm that had a target before it sent anything, or whose runs did not note their bytes, is in the profile of steps alone.
 A study of fewer than four such cells of six seeds gives no profile.
 """
 
@@ -31,13 +32,9 @@ def profile_rows(races: Sequence[Race]) -> list[Row]:
             arm: [[_amount(race.arrivals[arm][s], quantity) for s in own] for race, own in chosen]
             for arm in arms
         }
-        usable = {
-            arm: cells
-            for arm, cells in times.items()
-            if all(value is not None and value > 0 for cell in cells for value in cell)
-        }
+        usable = {arm: own for arm, own in times.items() if all(value > 0 for cell in own for value in cell)}
         if usable:
-            rows += _rows(quantity, usable, chosen)  # type: ignore[arg-type]
+            rows += _rows(quantity, usable, chosen)
     return rows
 
 
@@ -55,8 +52,9 @@ def _seeds(race: Race, arms: Sequence[str]) -> list[int]:
     return sorted(set.intersection(*(set(race.arrivals[arm]) for arm in arms))) if arms else []
 
 
-def _amount(one: Arrival, quantity: str) -> float | None:
-    return one.steps if quantity == "steps" else one.wire_bytes
+def _amount(one: Arrival, quantity: str) -> float:
+    """0, which no profile takes, where bytes were not recorded or none were sent."""
+    return one.steps if quantity == "steps" else one.wire_bytes or 0.0
 
 
 def _rows(
@@ -64,9 +62,8 @@ def _rows(
 ) -> list[Row]:
     study = chosen[0][0].cell.study
     profiles = performance_profiles(times, TAUS)
-    full = [max(i for i, share in enumerate(one.share) if share == one.share[-1] and (i == 0 or one.share[i - 1] < share))
-            for one in profiles.values()]  # fmt: skip
-    last = min(max(full) + 3, len(TAUS) - 1)
+    risen = max(one.share.index(one.share[-1]) for one in profiles.values())
+    last = min(risen + 3, len(TAUS) - 1)
     return [
         {
             "quantity": quantity,

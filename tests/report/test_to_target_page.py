@@ -7,20 +7,23 @@ import io
 import json
 import re
 import shutil
+import time
 
 import pytest
 
 from report.build import build_page
-from report.curves_data import MOST_POINTS, Place, curves, drawn
+from report.curves_data import MOST_POINTS, Place, drawn, panel_curves
 from report.data import load
 from report.line_ends import spread
 from report.profiles import profiles_parts
 from report.target_seconds import unit_steps
 from report.to_target import to_target_parts
-from suite.analysis.collect import collect, write
-from suite.analysis.columns import CURVES, PROFILES, TO_TARGET
+from suite.analysis.collect import Collected, collect, write
+from suite.analysis.columns import CURVES, PROFILES, RUNS, TO_TARGET
 from suite.analysis.speed_columns import ARMS
+from suite.analysis.summary import sensitivity_rows, summary_rows
 from suite.analysis.tables import table_path, write_table
+from suite.analysis.to_target import races, to_target_rows
 from tests.report import made_up_speed
 from tests.report.conftest import build
 from tests.report.test_browser import open_in_browser
@@ -74,9 +77,9 @@ def test_censored_rows_stand_in_the_table_with_their_interval(raced, page):
 
 
 def test_every_arm_with_a_curve_is_drawn_and_named(raced):
-    for part in to_target_parts(raced.study)["panels"]:
+    for part in to_target_parts(raced.study, panel_curves(raced.study))["panels"]:
         svg = " ".join(picture["svg"] for picture in part["pictures"])
-        found = curves(part["panel"], raced.study.rows(CURVES))
+        found = panel_curves(raced.study)[part["slug"]]
         for curve in found.values():
             short = curve.arm.removeprefix("control-")
             assert short in svg
@@ -189,7 +192,9 @@ def test_seconds_on_every_link_that_was_timed(raced, tmp_path):
     shutil.copytree(raced.root / "tables", tmp_path / "tables")
     made_up_speed.save_both(tmp_path)
     study = load(tmp_path, "made-up")
-    part = next(p for p in to_target_parts(study)["panels"] if p["slug"].endswith("iid-n4"))
+    part = next(
+        p for p in to_target_parts(study, panel_curves(study))["panels"] if p["slug"].endswith("iid-n4")
+    )
     (view,) = part["seconds"]
     (session,) = [one for one in study.sessions if one.sweep]
     timed = {(r["arm"], r["link"]): r for r in session.rows(ARMS) if r["sharding"] == "iid"}
@@ -221,6 +226,34 @@ def test_both_sections_in_a_browser(raced, profiled, tmp_path):
     document, console = open_in_browser(profiled.path, tmp_path / "b", "#view&profiles.sort=steps1")
     assert console == []
     assert 'id="table-profiles"' in document
+
+
+def many_times(raced, root, copies):
+    """The tables of the study with so many times the seeds."""
+    study = made.study_of()
+
+    def copied(table):
+        return [
+            {**row, "seed": row["seed"] + 6 * i} for row in raced.study.rows(table) for i in range(copies)
+        ]
+
+    runs, curves = copied(RUNS), copied(CURVES)
+    for number, row in enumerate(runs):
+        row["run_id"] = f"{number:016x}"
+    judged = sensitivity_rows(study, runs)
+    rows = to_target_rows(races(study, runs, curves))
+    summary = summary_rows(study, runs, judged)
+    write(root, Collected("made-up", runs, summary, judged, [], raced.study.facts, curves, rows))
+    return len(runs)
+
+
+def test_curves_of_two_thousand_runs_build_in_bounded_time_and_size(raced, tmp_path):
+    assert many_times(raced, tmp_path, 10) == 2160
+    assert len(table_path(tmp_path, CURVES, "made-up").read_text().splitlines()) > 16_000
+    start = time.process_time()
+    path = build_page(tmp_path, "made-up").path
+    assert time.process_time() - start < 25
+    assert path.stat().st_size < 5e6
 
 
 def test_names_that_touch_are_moved_apart_and_stay_in_order():
