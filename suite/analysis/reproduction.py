@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from suite.analysis.recorded import Recorded
+from suite.analysis.tables import NOISE
 
 HARMLESS: Final = frozenset({"host_hash", "cores"})
 """Attributes that are told but cannot change a number."""
@@ -99,14 +100,20 @@ def compare(then: Recorded, now: Recorded) -> Reproduction:
     gaps = [*curve_gap(then, now), *outcome_gaps(then, now)]
     return Reproduction(
         then.spec.run_id,
-        "to the bit: every evaluation, the final numbers, the bytes"
-        if then.exact
-        else "to the nine digits of the table: final numbers and bytes (the curve lies in no table)",
+        _compared(then),
         tuple(one for one in differing if one.what not in HARMLESS),
         tuple(one for one in differing if one.what in HARMLESS),
         tuple(gaps),
         tuple(_doubts(then, now)),
     )
+
+
+def _compared(then: Recorded) -> str:
+    if then.exact:
+        return "to the bit: every evaluation, the final numbers, the bytes"
+    if then.metrics:
+        return "to the nine digits of the tables: every evaluation, the final numbers, the bytes"
+    return "to the nine digits of the table: final numbers and bytes (the curve lies in no table)"
 
 
 def attribute_differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
@@ -128,7 +135,7 @@ def curve_gap(then: Recorded, now: Recorded) -> list[Difference]:
     for number, old in enumerate(then.metrics, start=1):
         new = again.get(old["step"], old)
         for name in sorted(old, key=lambda key: (key != "train_loss", key)):
-            if old[name] != new.get(name):
+            if not _same(old[name], new.get(name), then.exact):
                 where = f"evaluation {number} (step {old['step']}), {name}"
                 return [Difference(where, old[name], new.get(name))]
     return []
@@ -184,7 +191,7 @@ def _as_row(now: Recorded) -> dict[str, Any]:
 def _same(old: Any, new: Any, exact: bool) -> bool:
     if exact or not isinstance(old, float) or not isinstance(new, int | float):
         return bool(old == new)
-    return format(old, ".9g") == format(float(new), ".9g")
+    return format(old, ".9g") == format(0.0 if abs(new) < NOISE else float(new), ".9g")
 
 
 def _evaluated(record: Recorded) -> list[int]:
@@ -193,7 +200,7 @@ def _evaluated(record: Recorded) -> list[int]:
 
 
 def _doubts(then: Recorded, now: Recorded) -> Iterator[str]:
-    if then.exact and _evaluated(then) != _evaluated(now):
+    if then.metrics and _evaluated(then) != _evaluated(now):
         both = len(set(_evaluated(then)) & set(_evaluated(now)))
         yield f"{len(then.metrics)} evaluations then, {len(now.metrics)} now: the {both} that both have were compared"
     if not then.exact:

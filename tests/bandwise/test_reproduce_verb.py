@@ -163,12 +163,21 @@ def test_a_row_of_a_table_is_enough(
     run_id = specs[0].run_id
     found = reproduced(capsys, run_id)
     assert found["verdict"] == "equal"
-    assert found["compared"].startswith("to the nine digits")
+    assert found["compared"].startswith("to the nine digits of the tables: every evaluation")
     table = store.root / "tables" / "v1" / "small-runs.csv"
-    value = Store(store.root / "reproduced").result(run_id)["final"]["excess_loss"]
+    again = Store(store.root / "reproduced")
+    value = again.result(run_id)["final"]["excess_loss"]
     assert f"{value:.9g}" in table.read_text()
     table.write_text(table.read_text().replace(f"{value:.9g}", f"{value * 1.00001:.9g}"))
     assert [gap["what"] for gap in reproduced(capsys, run_id, code=3)["gaps"]] == ["value"]
+    curves = table.with_name("small-curves.csv")
+    first = min(again.metrics(run_id), key=lambda line: line["step"])["excess_loss"]
+    assert f"{first:.9g}" in curves.read_text()
+    curves.write_text(curves.read_text().replace(f"{first:.9g}", f"{first * 1.00001:.9g}"))
+    gaps = [gap["what"] for gap in reproduced(capsys, run_id, code=3)["gaps"]]
+    assert gaps == ["evaluation 1 (step 1), excess_loss", "value"]
+    curves.unlink()  # tables of an earlier version
+    assert "the curve lies in no table" in reproduced(capsys, run_id, code=3)["compared"]
     missing = specs[-1].run_id  # has a row, but was never run
     assert main(["reproduce", missing]) == 2
     assert f"nothing is on record of run {missing}" in capsys.readouterr().err
