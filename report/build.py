@@ -11,6 +11,7 @@ import csv
 import io
 import json
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -18,12 +19,14 @@ from typing import Any
 
 from report.claims_page import claims_parts
 from report.costs_page import costs_parts
+from report.curves_data import MEAN_CURVES, Curve, mean_curves, panel_curves
 from report.data import Panel, ReportError, StudyData, has_tables, load
 from report.figures import tradeoff
 from report.headline import headline
 from report.iso_view import ladder_view, with_certainty
 from report.ladder_figure import climb
 from report.points import families, hover, points
+from report.profiles import profiles_parts
 from report.rendering import asset, template
 from report.seeds import seeds
 from report.speed_data import slug
@@ -31,13 +34,14 @@ from report.speed_page import speed_parts
 from report.speed_view import with_speed
 from report.svg import inline, svg_file
 from report.theme import FAMILIES, SHAPES
+from report.to_target import to_target_parts
 from report.view import controls_view, failures_view, methods_view, micro_view, tuning_view
 from suite.analysis import collect as collecting
-from suite.analysis.columns import MICRO, Table
+from suite.analysis.columns import CURVES, MICRO, Table
 from suite.analysis.from_plan import collect_sweep
 from suite.analysis.micro import micro_rows
 from suite.analysis.session_tables import collect_session
-from suite.analysis.tables import Row, table_path, to_csv, write_table
+from suite.analysis.tables import Row, csv_text, table_path, to_csv, write_table
 from suite.runs.store import write_atomic
 from suite.runs.sweep import load_sweep
 from suite.timing.session_files import sessions_of
@@ -173,12 +177,18 @@ def _explanation(panel: Panel) -> str:
     return " ".join(filter(None, sentences))
 
 
-def _data(study: StudyData) -> str:
-    """The tables as JSON for a script element: cells as they stand in the CSV files."""
+def _data(study: StudyData, curves: Mapping[str, Mapping[str, Curve]]) -> str:
+    """The tables as JSON for a script element: cells as they stand in the CSV files.
+
+    Of the curves the means that are drawn; every evaluation of every seed would make the page many times as large.
+    """
     tables = {}
     for name, (table, rows) in all_tables(study).items():
-        text = to_csv(table, rows)
-        tables[name] = {"columns": list(table.names), "rows": _cells(text)}
+        if table is not CURVES:
+            tables[name] = {"columns": list(table.names), "rows": _cells(to_csv(table, rows))}
+    if drawn := mean_curves(study, curves):
+        names = [column.name for column in MEAN_CURVES]
+        tables["mean-curves"] = {"columns": names, "rows": _cells(csv_text(MEAN_CURVES, drawn))}
     found: dict[str, Any] = {"facts": study.facts, "tables": tables}
     if study.sessions:
         found["sessions"] = {session.name: session.facts for session in study.sessions}
@@ -198,11 +208,10 @@ def all_tables(study: StudyData) -> dict[str, tuple[Table, list[Row]]]:
 
 def _files(study: StudyData) -> dict[str, str]:
     """Name of a table -> the name of its file."""
+    own = {"mean-curves", *study.tables} - {MICRO.suffix}
     return {
-        name: f"{slug(study.sweep)}-{name}.csv"
-        if name in study.tables and name != MICRO.suffix
-        else f"{name}.csv"
-        for name in all_tables(study)
+        name: f"{slug(study.sweep)}-{name}.csv" if name in own else f"{name}.csv"
+        for name in (*all_tables(study), "mean-curves")
     }
 
 
@@ -212,7 +221,8 @@ def _cells(text: str) -> list[list[str]]:
 
 def render(study: StudyData, sentences: list[str]) -> str:
     """The page's HTML."""
-    statuses, files = study.facts["statuses"], _files(study)
+    statuses, files, curves = study.facts["statuses"], _files(study), panel_curves(study)
+    data = _data(study, curves)
     shown = families(study.panels)
     return template("page.html.j2").render(
         facts=study.facts,
@@ -227,11 +237,14 @@ def render(study: StudyData, sentences: list[str]) -> str:
         planned=sum(statuses.values()),
         provenance=[(term, _known(key, study)) for key, term in PROVENANCE.items()],
         reproduce=_reproduce(study),
-        tables=list(files),
+        tables=list(json.loads(data)["tables"]),
         files=files,
         speed=speed_parts(study),
         costs=costs_parts(study.costs),
-        data=_data(study),
+        data=data,
+        to_target=to_target_parts(study, curves),
+        profiles=profiles_parts(study),
+        headings={panel.slug: _heading(panel, study.panels) for panel in study.panels},
         claims=claims_parts(study.verdicts),
         css=asset("style.css"),
         js=asset("table.js"),

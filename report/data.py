@@ -17,7 +17,7 @@ from report.costs_data import Costs, load_costs
 from report.errors import ReportError
 from report.speed_data import SessionData, load_sessions
 from suite.analysis.collect import FACTS_SCHEMA, facts_path
-from suite.analysis.columns import MICRO, RUNS, SENSITIVITY, SUMMARY, TUNING, Table
+from suite.analysis.columns import MICRO, OF_STUDY, SINCE_CURVES, Table
 from suite.analysis.ladder_columns import LADDER_TABLES
 from suite.analysis.tables import Row, read_table, table_path
 
@@ -108,8 +108,8 @@ class StudyData:
         return shlex.split(str(self.facts["command"]))[-1]
 
     def rows(self, table: Table) -> list[Row]:
-        """Rows of one table."""
-        return self.tables[table.suffix][1]
+        """Rows of one table; none where tables of an earlier version lack it."""
+        return self.tables.get(table.suffix, (table, []))[1]
 
 
 def has_tables(results_root: Path | str, sweep: str) -> bool:
@@ -136,9 +136,11 @@ def load(results_root: Path | str, sweep: str) -> StudyData:
     """Read the tables of a sweep. Raises ReportError or TableError where one is missing or of another shape."""
     root = Path(results_root)
     facts = _facts(facts_path(root, sweep))
+    paths = {table: table_path(root, table, sweep) for table in OF_STUDY}
     tables = {
-        table.suffix: (table, read_table(table_path(root, table, sweep), table))
-        for table in (RUNS, SUMMARY, SENSITIVITY, TUNING)
+        table.suffix: (table, read_table(path, table))
+        for table, path in paths.items()
+        if path.is_file() or table not in SINCE_CURVES
     }
     micro = table_path(root, MICRO)
     if "budgets" in facts:

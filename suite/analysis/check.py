@@ -3,7 +3,7 @@
 Every rule is a function from what is on disk to findings. An *error* makes a table say something that is not so or that
 cannot be made again; a *warning* is what a reader must know and a strict check does not accept.
 
-    readable      every result and spec can be read
+    readable      every result, curve and spec can be read
     complete      every planned run has ended as the method's own outcome
     replicas      the ranks of no run ended with different models (status invalid)
     seeds         every arm of a panel was run with the same seeds, each once
@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from suite.analysis.collect import Collected, collect, documents
+from suite.analysis.curves import read_curve
 from suite.analysis.study import Entry, Study
 from suite.analysis.tables import Row
 from suite.runs.status import CIRCUMSTANCE, LIVE
-from suite.runs.store import Store
+from suite.runs.store import RefusedError, Store
 from suite.timing import store as sessions
 
 ERROR: Final = "error"
@@ -96,8 +97,19 @@ def check_store(root: Path) -> list[Finding]:
 def _readable(ran: Ran) -> Iterator[Finding]:
     store = Store(ran.root)
     for entry in ran.study.entries:
-        if error := store.refusal(entry.spec.run_id):
+        error = store.refusal(entry.spec.run_id) or _refused_curve(ran, store, entry.spec.run_id)
+        if error:
             yield Finding("readable", ERROR, _name(entry), error.reason, error.fix)
+
+
+def _refused_curve(ran: Ran, store: Store, run_id: str) -> RefusedError | None:
+    result = ran.results.get(run_id, {})
+    try:
+        if "metric" in result:
+            read_curve(store, result)
+    except RefusedError as error:
+        return error
+    return None
 
 
 def _complete(ran: Ran) -> Iterator[Finding]:

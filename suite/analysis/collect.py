@@ -15,12 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from suite.analysis.columns import RUNS, SENSITIVITY, SUMMARY, TUNING
+from suite.analysis.columns import CURVES, PROFILES, RUNS, SENSITIVITY, SUMMARY, TO_TARGET, TUNING
+from suite.analysis.curves import curve_rows
 from suite.analysis.ladder import iso_rows, ladder_rows, ladders
 from suite.analysis.ladder_columns import ISO, LADDER, RUNGS
+from suite.analysis.profile_rows import profile_rows
 from suite.analysis.study import Arm, Entry, Study
 from suite.analysis.summary import sensitivity_rows, summary_rows
 from suite.analysis.tables import Row, table_path, to_csv
+from suite.analysis.to_target import races, to_target_rows
 from suite.runs.canonical import canonical_json
 from suite.runs.ladder import WHOLE
 from suite.runs.status import LIVE, Status
@@ -48,6 +51,9 @@ class Collected:
     rungs: list[Row] = field(default_factory=list)
     ladder: list[Row] = field(default_factory=list)
     iso: list[Row] = field(default_factory=list)
+    curves: list[Row] = field(default_factory=list)
+    to_target: list[Row] = field(default_factory=list)
+    profiles: list[Row] = field(default_factory=list)
 
 
 def facts_path(results_root: Path, sweep: str) -> Path:
@@ -199,6 +205,8 @@ def collect(results_root: Path | str, study: Study, tuning: Iterable[Row] = ()) 
     ]
     climbed = ladders(study, [*({**row, "budget": WHOLE} for row in runs), *others]) if others else []
     judged = sensitivity_rows(study, runs)
+    curves = curve_rows(store, study, {run_id: result for run_id, (_, result) in standings.items()})
+    raced = races(study, runs, curves)
     return Collected(
         sweep=study.name,
         runs=runs,
@@ -209,6 +217,9 @@ def collect(results_root: Path | str, study: Study, tuning: Iterable[Row] = ()) 
         rungs=[{name: row[name] for name in RUNGS.names} for row in others],
         ladder=ladder_rows(study, climbed),
         iso=iso_rows(climbed),
+        curves=curves,
+        to_target=to_target_rows(raced),
+        profiles=profile_rows(raced),
     )
 
 
@@ -220,6 +231,9 @@ def documents(results_root: Path | str, collected: Collected) -> dict[Path, str]
         (SUMMARY, collected.summary),
         (SENSITIVITY, collected.sensitivity),
         (TUNING, collected.tuning),
+        (CURVES, collected.curves),
+        (TO_TARGET, collected.to_target),
+        (PROFILES, collected.profiles),
         *(
             ((RUNGS, collected.rungs), (LADDER, collected.ladder), (ISO, collected.iso))
             if collected.rungs

@@ -23,6 +23,7 @@ from suite.runs.store import Store, dump
 from suite.runs.sweep import load_sweep
 from suite.timing.session import Session
 from suite.training.execute import execute
+from suite.training.record import EVALUATIONS
 from tests.suite.analysis import made_up_session
 from tests.suite.runs.project import SWEEP, one_spec, write_sweep
 
@@ -77,7 +78,7 @@ def test_a_run_of_each_family_comes_out_to_the_bit(
     assert (found["verdict"], found["gaps"], found["environment"]) == ("equal", [], [])
     assert found["compared"].startswith("to the bit")
     again = Store(store.root / "reproduced")
-    assert len(again.metrics(run_id)) == 8
+    assert len(again.metrics(run_id)) == EVALUATIONS == 16
     assert again.metrics(run_id) == store.metrics(run_id)
     assert {path: path.read_bytes() for path in store.folder(run_id).rglob("*") if path.is_file()} == before
 
@@ -92,7 +93,7 @@ def test_a_changed_record_is_found_at_its_first_evaluation(
     assert found["verdict"] == "not equal"
     true = Store(store.root / "reproduced").metrics(run_id)[2]["train_loss"]
     (gap,) = found["gaps"]
-    assert gap["what"] == "evaluation 3 (step 6), train_loss"
+    assert gap["what"] == "evaluation 3 (step 3), train_loss"
     assert gap["by"] == pytest.approx(-true / 2)
     assert main(["reproduce", run_id]) == 3
     assert "the record was changed after it was written" in capsys.readouterr().out
@@ -100,9 +101,27 @@ def test_a_changed_record_is_found_at_its_first_evaluation(
 
 def test_the_last_bit_of_the_last_number_counts(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     run_id = ran(store, one_spec(steps=16))
-    change(store, run_id, 7, "excess_loss", 1 + 2**-52)
+    change(store, run_id, 15, "excess_loss", 1 + 2**-52)
     (gap,) = reproduced(capsys, run_id, code=3)["gaps"]
-    assert gap["what"] == "evaluation 8 (step 16), excess_loss"
+    assert gap["what"] == "evaluation 16 (step 16), excess_loss"
+
+
+def test_a_record_with_fewer_evaluations_and_no_bytes_is_compared_where_it_has_some(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As earlier versions wrote it."""
+    run_id = ran(store, one_spec(steps=16))
+    path = store.folder(run_id) / "metrics.jsonl"
+    lines = [json.loads(text) for text in path.read_text().splitlines()][1::2]
+    for line in lines:
+        del line["wire_bytes"]
+    path.write_text("".join(dump(line) + "\n" for line in lines))
+    found = reproduced(capsys, run_id)
+    assert (found["verdict"], found["gaps"]) == ("equal", [])
+    assert found["doubts"][0] == "8 evaluations then, 16 now: the 8 that both have were compared"
+    change(store, run_id, 3, "excess_loss", 1 + 2**-52)
+    (gap,) = reproduced(capsys, run_id, code=3)["gaps"]
+    assert gap["what"] == "evaluation 4 (step 8), excess_loss"
 
 
 def test_what_differs_in_the_environment_is_said(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,12 +172,23 @@ def test_a_row_of_a_table_is_enough(
     run_id = specs[0].run_id
     found = reproduced(capsys, run_id)
     assert found["verdict"] == "equal"
-    assert found["compared"].startswith("to the nine digits")
+    assert found["compared"].startswith("to the nine digits of the tables")
+    assert ("every evaluation" in found["compared"]) == (not budgets), "rungs leave no curve"
     table = store.root / "tables" / "v1" / name
-    value = Store(store.root / "reproduced").result(run_id)["final"]["excess_loss"]
+    again = Store(store.root / "reproduced")
+    value = again.result(run_id)["final"]["excess_loss"]
     assert f"{value:.9g}" in table.read_text()
     table.write_text(table.read_text().replace(f"{value:.9g}", f"{value * 1.00001:.9g}"))
     assert [gap["what"] for gap in reproduced(capsys, run_id, code=3)["gaps"]] == ["value"]
+    if not budgets:
+        curves = table.with_name("small-curves.csv")
+        first = min(again.metrics(run_id), key=lambda line: line["step"])["excess_loss"]
+        assert f"{first:.9g}" in curves.read_text()
+        curves.write_text(curves.read_text().replace(f"{first:.9g}", f"{first * 1.00001:.9g}"))
+        gaps = [gap["what"] for gap in reproduced(capsys, run_id, code=3)["gaps"]]
+        assert gaps == ["evaluation 1 (step 1), excess_loss", "value"]
+        curves.unlink()  # tables of an earlier version
+        assert "the curve lies in no table" in reproduced(capsys, run_id, code=3)["compared"]
     missing = specs[-1].run_id  # has a row, but was never run
     assert main(["reproduce", missing]) == 2
     assert f"nothing is on record of run {missing}" in capsys.readouterr().err

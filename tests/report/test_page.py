@@ -101,7 +101,15 @@ def test_the_json_inside_equals_the_tables(built):
     text = re.search(r'<script type="application/json" id="data">(.*?)</script>', built.html, re.S).group(1)
     inside = json.loads(text)
     assert inside["facts"] == json.loads(facts_path(built.root, "made-up").read_text())
-    assert set(inside["tables"]) == {"runs", "summary", "sensitivity", "tuning", "micro"}
+    assert set(inside["tables"]) == {
+        "runs",
+        "summary",
+        "sensitivity",
+        "tuning",
+        "to-target",
+        "profiles",
+        "micro",
+    }
     for name, table in inside["tables"].items():
         path = built.root / "tables" / "v1" / (f"made-up-{name}.csv" if name != "micro" else "micro.csv")
         lines = list(csv.reader(io.StringIO(path.read_text())))

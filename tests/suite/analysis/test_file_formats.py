@@ -17,7 +17,7 @@ from suite.analysis.stages import STAGES
 from suite.claims.columns import VERDICT_TABLES
 from suite.costs.columns import COST_TABLES
 from suite.runs.described import Listed, Record
-from suite.runs.formats import RESULT, STATUS
+from suite.runs.formats import EVALUATION, RESULT, STATUS
 from suite.runs.status import CIRCUMSTANCE, LIVE, SETTLED
 from suite.runs.store import Store
 from tests.suite.analysis import made_up_session
@@ -53,7 +53,10 @@ def test_states():
     assert set(re.findall(r"`(\w+)`", section)) == SETTLED | CIRCUMSTANCE | LIVE
 
 
-@pytest.mark.parametrize(("heading", "record"), [("result.json", RESULT), ("status.json", STATUS)])
+@pytest.mark.parametrize(
+    ("heading", "record"),
+    [("result.json", RESULT), ("status.json", STATUS), ("metrics.jsonl", EVALUATION)],
+)
 def test_keys_of_a_run(heading, record):
     section = RUNS.partition(f"Fields of `{heading}`")[2].partition("\n\nFields of")[0]
     listed = re.findall(r"^\| `([\w.]+)` \| (\w+) \| (.*) \|$", section, re.M)
