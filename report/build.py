@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -20,8 +19,11 @@ from report.costs_page import costs_parts
 from report.data import Panel, ReportError, StudyData, has_tables, load
 from report.figures import tradeoff
 from report.headline import headline
+from report.links import ALONE, Links
+from report.origins import drift, origins_view
 from report.points import families, hover, points
-from report.rendering import asset, template
+from report.rendering import asset, embedded, template
+from report.runs_view import runs_view
 from report.seeds import seeds
 from report.speed_data import slug
 from report.speed_page import speed_parts
@@ -97,10 +99,14 @@ def build_report(results_root: Path | str, sweep: str, out: Path | str | None = 
 
 def build_page(results_root: Path | str, name: str, out: Path | str | None = None) -> BuiltReport:
     """Build the page from the tables alone. Raises ReportError or TableError where one is missing."""
-    study = load(results_root, name)
     path = Path(out) if out is not None else Path(results_root) / "reports" / f"{name}.html"
+    return write_page(load(results_root, name), path)
+
+
+def write_page(study: StudyData, path: Path, links: Links = ALONE) -> BuiltReport:
+    """Write the page of a study that was read; `links`: where it leads as part of a site."""
     sentences = headline(study)
-    write_atomic(path, render(study, sentences))
+    write_atomic(path, render(study, sentences, links))
     return BuiltReport(path, sentences)
 
 
@@ -167,8 +173,7 @@ def _data(study: StudyData) -> str:
     found: dict[str, Any] = {"facts": study.facts, "tables": tables}
     if study.sessions:
         found["sessions"] = {session.name: session.facts for session in study.sessions}
-    text = json.dumps(found, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return embedded(found)
 
 
 def all_tables(study: StudyData) -> dict[str, tuple[Table, list[Row]]]:
@@ -195,7 +200,7 @@ def _cells(text: str) -> list[list[str]]:
     return list(csv.reader(io.StringIO(text, newline="")))[1:]
 
 
-def render(study: StudyData, sentences: list[str]) -> str:
+def render(study: StudyData, sentences: list[str], links: Links = ALONE) -> str:
     """The page's HTML."""
     statuses, files = study.facts["statuses"], _files(study)
     shown = families(study.panels)
@@ -206,7 +211,11 @@ def render(study: StudyData, sentences: list[str]) -> str:
         families=[(name, FAMILIES.get(name, name)) for name in shown],
         shapes={name: SHAPES.get(name, SHAPES["sign"]) for name in shown},
         tuning=tuning_view(study),
-        failures=failures_view(study),
+        failures=failures_view(study, links.runs),
+        runs=runs_view(study, links.runs),
+        origins=origins_view(study),
+        drift=drift(study),
+        links=links,
         micro=micro_view(study),
         done=statuses.get("done", 0),
         planned=sum(statuses.values()),

@@ -122,8 +122,11 @@ def _facts(path: Path) -> dict[str, Any]:
     return dict(found)
 
 
-def load(results_root: Path | str, sweep: str) -> StudyData:
-    """Read the tables of a sweep. Raises ReportError or TableError where one is missing or of another shape."""
+def load(results_root: Path | str, sweep: str, alone: bool = True) -> StudyData:
+    """Read the tables of a sweep, and with `alone` those of sessions of no sweep.
+
+    Raises ReportError or TableError where one is missing or of another shape.
+    """
     root = Path(results_root)
     facts = _facts(facts_path(root, sweep))
     tables = {
@@ -132,7 +135,7 @@ def load(results_root: Path | str, sweep: str) -> StudyData:
     }
     micro = table_path(root, MICRO)
     tables[MICRO.suffix] = (MICRO, read_table(micro, MICRO) if micro.is_file() else [])
-    sessions = load_sessions(root, sweep)
+    sessions = load_sessions(root, sweep) + (load_sessions(root, None) if alone else ())
     decided = load_verdicts(root).of({sweep, *(session.name for session in sessions)})
     return StudyData(sweep, tables, facts, _panels(tables, facts), sessions, load_costs(root), decided)
 

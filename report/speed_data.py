@@ -108,8 +108,8 @@ def slug(text: str) -> str:
     return "-".join("".join(c if c.isalnum() else " " for c in text.lower()).split())
 
 
-def load_sessions(results_root: Path, sweep: str) -> tuple[SessionData, ...]:
-    """The sessions of a sweep, then those of none, each by name, but for shipped ones that pages leave out.
+def load_sessions(results_root: Path, sweep: str | None) -> tuple[SessionData, ...]:
+    """The sessions of a sweep, or of none, by name, but for shipped ones that pages leave out.
 
     Raises TableError for a damaged or foreign file.
     """
@@ -117,14 +117,17 @@ def load_sessions(results_root: Path, sweep: str) -> tuple[SessionData, ...]:
     ends = ("session-", "-facts.json")
     names = sorted(p.name.removeprefix(ends[0]).removesuffix(ends[1]) for p in folder.glob("*".join(ends)))
     hidden = not_shown()
-    found = [_session(results_root, name) for name in names if name not in hidden]
-    return tuple(s for wanted in (sweep, None) for s in found if s.sweep == wanted)
+    found = (_session(results_root, name, sweep) for name in names if name not in hidden)
+    return tuple(session for session in found if session is not None)
 
 
-def _session(root: Path, name: str) -> SessionData:
+def _session(root: Path, name: str, sweep: str | None) -> SessionData | None:
+    """A session, if it is of that sweep."""
     facts = load_facts(root, name)
     if facts is None:
         raise ReportError(f"the tables of session {name} vanished while the page was built; build it again")
+    if facts["sweep"] != sweep:
+        return None
     tables = {t.suffix: (t, read_table(session_table_path(root, t, name), t)) for t in SPEED_TABLES}
 
     def of(table: Table, label: str) -> list[Row]:

@@ -23,9 +23,9 @@ def speed_parts(study: StudyData) -> dict[str, Any]:
     """What the template shows: the pictures against accuracy, the sessions, and why there is no speed, if so."""
     shown = pictures(study)
     return {
-        "pictures": [_picture(one, shown) for one in shown],
+        "pictures": [picture_parts(one, shown) for one in shown],
         "anchors": sorted({str(row["arm"]) for p in shown if (row := anchor(p.panel))}),
-        "sessions": [_session(session) for session in study.sessions],
+        "sessions": [session_parts(session) for session in study.sessions],
         "missing": missing(study),
     }
 
@@ -63,7 +63,8 @@ def missing(study: StudyData) -> str:
     return f"Speed has not been measured yet: run {commands}, then bandwise report {study.sweep}."
 
 
-def _picture(shown: Picture, every: list[Picture]) -> dict[str, Any]:
+def picture_parts(shown: Picture, every: list[Picture]) -> dict[str, Any]:
+    """One picture of speed against accuracy; its axes hold those of `every` one."""
     place = f"{shown.link}, {shown.panel.title}"
     return {
         "heading": place,
@@ -81,7 +82,8 @@ def _picture(shown: Picture, every: list[Picture]) -> dict[str, Any]:
     }
 
 
-def _session(session: SessionData) -> dict[str, Any]:
+def session_parts(session: SessionData) -> dict[str, Any]:
+    """The section of one session."""
     facts = session.facts
     return {
         "slug": f"session-{slug(session.name)}",

@@ -42,7 +42,7 @@ class Column:
 @dataclass(frozen=True)
 class Cell:
     """Text for people, `raw` for sorting and CSV, `ends` of an interval, a small `note` beside the text, a `link` to an id of
-    the page.
+    the page, the relative address of another `page`; `items` are several short cells in place of the text.
     """
 
     text: str
@@ -51,6 +51,13 @@ class Cell:
     ends: tuple[float | None, float | None] | None = None
     css: str = ""
     link: str = ""
+    page: str = ""
+    items: tuple[Cell, ...] = ()
+
+    @property
+    def address(self) -> str:
+        """Where its text leads; empty: nowhere."""
+        return f"#{self.link}" if self.link else self.page
 
 
 @dataclass(frozen=True)
@@ -237,8 +244,16 @@ def tuning_view(study: StudyData) -> View:
     return View("tuning", "Learning rates tried", columns, tuple(lines))
 
 
-def failures_view(study: StudyData) -> View:
-    """Every run without a result, with its reason, and what tries it again where that can change anything."""
+def run_address(runs: str, row: Row) -> str:
+    """Address of a run's page in the folder `runs`; empty where nothing is on record of it, or no page was made."""
+    return f"{runs}{row['run_id']}.html" if runs and row["status"] != "missing" else ""
+
+
+def failures_view(study: StudyData, runs: str = "") -> View:
+    """Every run without a result, with its reason, and what tries it again where that can change anything.
+
+    runs: relative address of the folder with the pages of runs; empty where there are none.
+    """
     failed = [row for row in study.rows(RUNS) if row["status"] != "done"]
     again = any(row["status"] in CIRCUMSTANCE for row in failed)
     columns = (
@@ -257,7 +272,9 @@ def failures_view(study: StudyData) -> View:
             **_place(row),
             "seed": Cell(str(row["seed"]), row["seed"]),
             "reason": Cell(str(row["reason"] or write.MISSING), row["reason"], css="reason"),
-            "run": Cell(str(row["run_id"]), str(row["run_id"]), css="code"),
+            "run": Cell(
+                str(row["run_id"]), str(row["run_id"]), css="code", page=run_address(runs, row)
+            ),
         }
         if again:
             command = f"bandwise retry {study.sweep} --status {state}" if state in CIRCUMSTANCE else ""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from suite.analysis.columns import RUNS, SENSITIVITY, SUMMARY, TUNING
+from suite.analysis.origins import ATTRIBUTES, counted
 from suite.analysis.study import Arm, Entry, Study
 from suite.analysis.summary import sensitivity_rows, summary_rows
 from suite.analysis.tables import Row, table_path, to_csv
@@ -154,19 +155,14 @@ def _facts(store: Store, study: Study, runs: list[Row], standings: Mapping[str, 
             }
             for (label, sharding, world_size), spec in sorted(budgets.items(), key=lambda item: item[0])
         ],
+        "origins": counted(
+            ((e.workload, e.spec.sharding, e.spec.world_size), result.get("provenance") or {})
+            for e, result in zip(study.entries, results, strict=True)
+            if result
+        ),
         "provenance": {
             key: _distinct(provenances, key)
-            for key in (
-                "commit",
-                "dirty",
-                "environment_hash",
-                "torch",
-                "python",
-                "system",
-                "cpu",
-                "cores",
-                "threads",
-            )
+            for key in ATTRIBUTES
         },
     }
 

@@ -194,4 +194,19 @@ MICRO = Table(
     keys=6,
 )
 
-TABLES = (RUNS, SUMMARY, SENSITIVITY, TUNING, MICRO)
+REFUSED = Table(
+    "refused",
+    (
+        *described(
+            "text",
+            kind="session, or run: what lies among the runs and is none that can be read",
+            name="of the session; of a run its folder",
+            record="the session's id; empty for a run",
+            reason="why it is not read",
+            fix="what to do",
+        ),
+    ),
+    keys=3,
+)
+
+TABLES = (RUNS, SUMMARY, SENSITIVITY, TUNING, MICRO, REFUSED)
