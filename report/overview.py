@@ -27,7 +27,7 @@ STUDIES: Final = (
     Column("sensitive", "sensitive", "Panels in which a bad method would have been seen; elsewhere nobody is called equal.", True),
     Column("equal", "equal", "Methods called equal, of those compared, over all panels.", True),
     Column("speed", "speed", "Links over which its own sessions were timed."),
-    Column("commit", "commit", "Of the code that ran."),
+    Column("commit", "commit", "Of the code that ran.", hidden=True),
     Column("workloads", "workloads", hidden=True),
 )  # fmt: skip
 REFUSED: Final = (

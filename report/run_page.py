@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -147,20 +148,32 @@ def _work(result: Mapping[str, Any]) -> Terms:
     return _known([("steps by kind", kinds), ("compiled or eager", paths), ("source of the code", sources)])
 
 
-def _options(part: Mapping[str, Any]) -> str:
-    told = ", ".join(f"{name} {value}" for name, value in sorted(part["options"].items()))
+def _part(part: Mapping[str, Any]) -> str:
+    told = _options(part["options"])
     return f"{part['name']}, version {part['version']}" + (f": {told}" if told else "")
+
+
+def _options(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in sorted(options.items()))
 
 
 def _spec(record: RunRecord) -> Terms:
     spec, row = record.spec, record.row
     if not spec:
-        names = ("algorithm", "options", "backend", "steps", "batch_size", "lr_peak", "seed")
-        return _known((name.replace("_", " "), row[name]) for name in names)
+        told = _options(json.loads(str(row["options"])))
+        return [
+            ("method", f"{row['algorithm']}: {told}" if told else str(row["algorithm"])),
+            ("workload", row["workload"]),
+            ("shards", row["sharding"]),
+            ("workers", f"{row['world_size']}, {row['backend']}"),
+            ("steps", f"{row['steps']} of {row['batch_size']} examples a worker"),
+            ("learning rate", f"peak {write.rate(number(row['lr_peak']))}"),
+            ("seed", row["seed"]),
+        ]
     rate = spec["lr"]
     return [
-        ("method", _options(spec["algorithm"])),
-        ("workload", _options(spec["workload"])),
+        ("method", _part(spec["algorithm"])),
+        ("workload", _part(spec["workload"])),
         ("shards", spec["sharding"]),
         ("workers", f"{spec['world_size']}, {spec['backend']}"),
         ("steps", f"{spec['steps']} of {spec['batch_size']} examples a worker"),

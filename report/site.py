@@ -140,7 +140,7 @@ def _study(
     rows = [(panel, row) for panel in study.panels for row in panel.runs if row["status"] != "missing"]
     for panel, row in rows:
         text = render_run(run_record(store, row, panel), study.sweep, links)
-        write_atomic(folder / name / "runs" / f"{row['run_id']}.html", text)
+        write_atomic(folder / name / "runs" / f"{row['run_id']}.html", text, flushed=False)
     return 1 + len({row["run_id"] for _, row in rows})
 
 
@@ -229,9 +229,11 @@ def _leader(ranked: list[Standing], methods: int) -> str:
     if not ranked or ranked[0].arm is None:
         return f"none of {methods} methods is equal and has a speedup."
     first = ranked[0]
+    others = f"leads the {len(ranked)} of" if len(ranked) > 1 else "is the only one of"
+    are = "are" if len(ranked) > 1 else "is"
     ends = interval(number(first.arm["speedup_low"]), number(first.arm["speedup_high"])) if first.arm else ""
     return (
-        f"{first.row['arm']} leads the {len(ranked)} of {methods} methods that are equal, {ratio(first.speedup)} {ends} as fast "
+        f"{first.row['arm']} {others} {methods} methods that {are} equal, {ratio(first.speedup)} {ends} as fast "
         f"as {first.link.reference['case'] if first.link.reference else 'DDP'} (median over "
         f"{first.arm['n_pairs'] if first.arm else 0} rounds, 95 %)."
     )
