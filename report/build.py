@@ -22,7 +22,7 @@ from report.headline import headline
 from report.links import ALONE, Links
 from report.origins import drift, origins_view
 from report.points import families, hover, points
-from report.rendering import asset, embedded, template
+from report.rendering import asset, embedded, table_data, template
 from report.runs_view import runs_view
 from report.seeds import seeds
 from report.speed_data import slug
@@ -169,7 +169,7 @@ def _data(study: StudyData) -> str:
     tables = {}
     for name, (table, rows) in all_tables(study).items():
         text = to_csv(table, rows)
-        tables[name] = {"columns": list(table.names), "rows": _cells(text)}
+        tables[name] = table_data(table.names, _cells(text))
     found: dict[str, Any] = {"facts": study.facts, "tables": tables}
     if study.sessions:
         found["sessions"] = {session.name: session.facts for session in study.sessions}

@@ -47,7 +47,9 @@ class Standing:
     @property
     def place(self) -> str:
         """Where it was measured."""
-        return f"{self.panel.workload}, {self.panel.title}, {self.panel.world_size} workers, {self.link.label}"
+        return (
+            f"{self.panel.workload}, {self.panel.title}, {self.panel.world_size} workers, {self.link.label}"
+        )
 
     @property
     def speedup(self) -> float:
@@ -148,13 +150,23 @@ REASON: Final = Column("reason", "why it is not ranked")
 def ranked_view(found: Sequence[Standing]) -> View:
     """Who is ranked: family by family, place by place, fastest first."""
     own = sorted((one for one in found if one.rank), key=lambda one: (_family(one), one.place, one.rank))
-    return View("leaderboard", "Speedup at equal accuracy", (HEAD[0], RANK, HEAD[1], *MEASURED), _lines(own), _chips(own))
+    return View(
+        "leaderboard",
+        "Speedup at equal accuracy",
+        (HEAD[0], RANK, HEAD[1], *MEASURED),
+        _lines(own),
+        _chips(own),
+    )
 
 
 def unranked_view(found: Sequence[Standing]) -> View:
     """Who is not, with the reason."""
-    own = sorted((one for one in found if not one.rank), key=lambda one: (_family(one), one.place, str(one.row["arm"])))
-    return View("unranked", "Not ranked, and why", (HEAD[0], REASON, HEAD[1], *MEASURED), _lines(own), _chips(own))
+    own = sorted(
+        (one for one in found if not one.rank), key=lambda one: (_family(one), one.place, str(one.row["arm"]))
+    )
+    return View(
+        "unranked", "Not ranked, and why", (HEAD[0], REASON, HEAD[1], *MEASURED), _lines(own), _chips(own)
+    )
 
 
 def _family(one: Standing) -> int:

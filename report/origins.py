@@ -24,7 +24,9 @@ KINDS: Final = MappingProxyType(
     }
 )
 """What is told apart -> by which attributes."""
-WORDS: Final = MappingProxyType({"torch": "torch", "python": "Python", "cores": "cores", "threads": "threads a run"})
+WORDS: Final = MappingProxyType(
+    {"torch": "torch", "python": "Python", "cores": "cores", "threads": "threads a run"}
+)
 COLUMNS: Final = (
     Column("kind", "what"),
     Column("value", "which"),

@@ -123,7 +123,9 @@ def claims_bars(verdicts: Verdicts) -> list[dict[str, Any]]:
         at, pieces = 0.0, []
         for word in (word for word in WORDS if bar["words"][word]):
             width = 100 * bar["words"][word] / most
-            pieces.append({"word": word, "n": bar["words"][word], "x": round(at, 2), "width": round(width, 2)})
+            pieces.append(
+                {"word": word, "n": bar["words"][word], "x": round(at, 2), "width": round(width, 2)}
+            )
             at += width
         bar["pieces"] = pieces
     return sorted(found, key=lambda bar: -int(bar["n"]))

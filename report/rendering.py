@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
@@ -26,8 +26,27 @@ def template(name: str) -> Template:
 
 def embedded(value: Any) -> str:
     """A value as JSON for a script element: nothing in it can end the element. Raises ValueError for NaN and infinity."""
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+PACKED_FROM: Final = 2000
+"""Rows from which on a table inside a page is packed."""
+
+
+def table_data(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """A table for `embedded`: its rows; of a long one, `packed`, by column the distinct cells and each row's place in them."""
+    if len(rows) < PACKED_FROM:
+        return {"columns": list(columns), "rows": [list(row) for row in rows]}
+    packed = []
+    for cells in zip(*rows, strict=True):
+        distinct = list(dict.fromkeys(cells))
+        if len(distinct) > len(cells) // 2:  # hardly one twice: the places would only add to them
+            packed.append([list(cells), None])
+            continue
+        place = {cell: number for number, cell in enumerate(distinct)}
+        packed.append([distinct, [place[cell] for cell in cells]])
+    return {"columns": list(columns), "packed": packed}
 
 
 def asset(name: str) -> str:

@@ -32,8 +32,11 @@ PLACE: Final = (
     ("host_hash", "host, hashed"),
 )
 CLASSES: Final = frozenset(
-    "brand code curve figures grid line maybe meta no note num quiet reason scroll warning yes".split()
-)
+    {
+        "brand", "code", "curve", "figures", "grid", "line", "maybe", "meta", "no", "note", "num", "quiet", "reason",
+        "scroll", "warning", "yes",
+    }
+)  # fmt: skip
 """What its template uses of the styles."""
 CSS: Final = {"done": "yes", "diverged": "no", "running": "", "interrupted": "", "queued": ""}
 
@@ -142,7 +145,9 @@ def _sent(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _work(result: Mapping[str, Any]) -> Terms:
-    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted((result.get("steps_by_kind") or {}).items()))
+    kinds = ", ".join(
+        f"{count} {kind}" for kind, count in sorted((result.get("steps_by_kind") or {}).items())
+    )
     paths = ", ".join(f"{name} {path}" for name, path in sorted((result.get("path") or {}).items()))
     sources = ", ".join(f"{part} {found}" for part, found in sorted((result.get("sources") or {}).items()))
     return _known([("steps by kind", kinds), ("compiled or eager", paths), ("source of the code", sources)])

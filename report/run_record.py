@@ -21,8 +21,8 @@ FILES: Final = ("spec.json", "result.json", "metrics.jsonl", "status.json")
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run with its row and panel. In a folder: spec, result, note and curve as far as they are there and can be read, and
-    name, bytes, SHA-256 of its files. `refused`: what is there and is not read, with the reason.
+    """A run with its row and panel. In a folder: spec, result (else the note of how it stands) and curve as far as they can be
+    read, and name, bytes, SHA-256 of its files. `refused`: what is there and is not read, with the reason.
     """
 
     row: Row
@@ -69,7 +69,7 @@ def run_record(store: Store, row: Row, panel: Panel) -> RunRecord:
         spec,
         result or {},
         _metrics(store, run_id, refused),
-        store.note(run_id),
+        store.note(run_id) if result is None else None,
         [found for name in FILES if (found := _hashed(folder / name))],
         refused,
     )

@@ -237,4 +237,3 @@ def _leader(ranked: list[Standing], methods: int) -> str:
         f"as {first.link.reference['case'] if first.link.reference else 'DDP'} (median over "
         f"{first.arm['n_pairs'] if first.arm else 0} rounds, 95 %)."
     )
-

@@ -272,9 +272,7 @@ def failures_view(study: StudyData, runs: str = "") -> View:
             **_place(row),
             "seed": Cell(str(row["seed"]), row["seed"]),
             "reason": Cell(str(row["reason"] or write.MISSING), row["reason"], css="reason"),
-            "run": Cell(
-                str(row["run_id"]), str(row["run_id"]), css="code", page=run_address(runs, row)
-            ),
+            "run": Cell(str(row["run_id"]), str(row["run_id"]), css="code", page=run_address(runs, row)),
         }
         if again:
             command = f"bandwise retry {study.sweep} --status {state}" if state in CIRCUMSTANCE else ""

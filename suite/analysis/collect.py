@@ -160,10 +160,7 @@ def _facts(store: Store, study: Study, runs: list[Row], standings: Mapping[str, 
             for e, result in zip(study.entries, results, strict=True)
             if result
         ),
-        "provenance": {
-            key: _distinct(provenances, key)
-            for key in ATTRIBUTES
-        },
+        "provenance": {key: _distinct(provenances, key) for key in ATTRIBUTES},
     }
 
 

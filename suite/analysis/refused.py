@@ -12,7 +12,9 @@ from suite.timing import store as sessions
 
 def refused_rows(root: Path) -> list[Row]:
     """Records of sessions, and folders among the runs, that are refused; paths are relative to the results folder."""
-    found = [_row("session", e.path.parent.parent.name, e.path.parent.name, e) for e in sessions.refused(root)]
+    found = [
+        _row("session", e.path.parent.parent.name, e.path.parent.name, e) for e in sessions.refused(root)
+    ]
     for error in Store(root).refused():
         folder = error.path.parent if error.path.name == "spec.json" else error.path
         found.append(_row("run", folder.relative_to(root).as_posix(), "", error))

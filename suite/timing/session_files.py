@@ -84,7 +84,9 @@ def _read_tops(
     folder: Path, stamp: tuple[tuple[str, int], ...]
 ) -> tuple[tuple[str, tuple[str | None, bool]], ...]:
     tops = ((Path(name).stem, Section(_merged(folder / name, ()))) for name, _ in stamp)
-    return tuple((name, (top.get("sweep", str, "") or None, top.get("shown", bool, True))) for name, top in tops)
+    return tuple(
+        (name, (top.get("sweep", str, "") or None, top.get("shown", bool, True))) for name, top in tops
+    )
 
 
 def load_session(name: str) -> SessionSpec:
