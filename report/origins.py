@@ -18,7 +18,7 @@ from suite.analysis.origins import CELL, Origin, of_study
 
 KINDS: Final = MappingProxyType(
     {
-        "commit": ("commit", "dirty"),
+        "commit": ("commit", "dirty", "changes"),
         "environment": ("environment_hash", "torch", "python"),
         "machine": ("cpu", "system", "cores", "threads"),
     }
@@ -49,7 +49,7 @@ def origins_view(*studies: StudyData) -> View:
         where: dict[tuple[Any, ...], set[str]] = defaultdict(set)
         for study in studies:
             for origin in origins_of(study):
-                key = tuple(origin[name] for name in names)
+                key = tuple(origin.get(name) for name in names)
                 runs[key] += int(origin["runs"])
                 where[key].add(study.sweep)
         ordered = sorted(runs, key=lambda key: (-runs[key], str(key)))
@@ -76,6 +76,8 @@ def _line(kind: str, names: tuple[str, ...], key: tuple[Any, ...], runs: int, st
 def _said(name: str, value: object) -> str:
     if value is None:
         return ""
+    if name == "changes":
+        return f"patches/{str(value)[:12]}….diff"
     if name in {"torch", "python"}:
         return f"{WORDS[name]} {value}"
     return f"{value} {WORDS[name]}" if name in WORDS else str(value)

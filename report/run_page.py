@@ -17,6 +17,7 @@ from report.points import number
 from report.rendering import asset, lean, template
 from report.run_record import RunRecord
 from report.view import METRICS
+from suite.runs.changes import LIMIT_BYTES
 from suite.runs.status import CIRCUMSTANCE
 
 Terms = list[tuple[str, Any]]
@@ -198,15 +199,23 @@ def _origin(record: RunRecord) -> Terms:
     }
     variables = ", ".join(f"{name}={value}" for name, value in sorted((found.get("variables") or {}).items()))
     changed = {True: "yes", False: "no", None: None}[found.get("dirty")]
+    patch = found.get("changes")
+    said = patch and (
+        f"patches/{patch['sha256']}.diff, {patch['bytes']} bytes"
+        if patch["bytes"] <= LIMIT_BYTES
+        else f"{patch['bytes']} bytes, too large to be kept; SHA-256 {patch['sha256']}"
+    )
     terms = [(term, found.get(key)) for key, term in PLACE]
-    return _known([terms[0], ("changed files", changed), *terms[1:], ("variables", variables)])
+    return _known(
+        [terms[0], ("changed files", changed), ("changes", said), *terms[1:], ("variables", variables)]
+    )
 
 
 def _commands(record: RunRecord, sweep: str) -> list[str]:
     lines = [f"bandwise reproduce {record.run_id}   # again, held against this record"]
     commit = (record.result.get("provenance") or {}).get("commit") or record.row["commit"]
     if commit:
-        lines.append(f"bandwise reproduce {record.run_id} --at recorded   # by the code of its commit")
+        lines.append(f"bandwise reproduce {record.run_id} --at recorded   # by the code that made it")
     if record.state in CIRCUMSTANCE:
         lines.append(f"bandwise retry {sweep} --status {record.state}   # all that ended so, tried again")
     return [*lines, "bandwise report   # this page"]

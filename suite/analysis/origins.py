@@ -16,17 +16,25 @@ CELL: Final = ("workload", "sharding", "world_size")
 ATTRIBUTES: Final = (
     "commit", "dirty", "environment_hash", "torch", "python", "system", "cpu", "cores", "threads",
 )  # fmt: skip
+CHANGES: Final = "changes"
+"""SHA-256 of how the code differed from its commit."""
 Origin = dict[str, Any]
 """A panel (`CELL`), the `ATTRIBUTES` that are known of some of its runs, and how many: `runs`."""
 
 
 def counted(found: Iterable[tuple[Sequence[Any], Mapping[str, Any]]]) -> list[Origin]:
     """Distinct origins from (cell, provenance) of every run that has one, in order of their content."""
-    counts = Counter((*cell, *(provenance.get(name) for name in ATTRIBUTES)) for cell, provenance in found)
+    names = (*ATTRIBUTES, CHANGES)
+    counts = Counter((*cell, *(_value(provenance, name) for name in names)) for cell, provenance in found)
     return [
-        {**dict(zip((*CELL, *ATTRIBUTES), key, strict=True)), "runs": runs}
+        {**dict(zip((*CELL, *names), key, strict=True)), "runs": runs}
         for key, runs in sorted(counts.items(), key=lambda item: tuple(map(str, item[0])))
     ]
+
+
+def _value(provenance: Mapping[str, Any], name: str) -> Any:
+    found = provenance.get(name)
+    return found["sha256"] if name == CHANGES and found else found
 
 
 def of_study(facts: Mapping[str, Any], runs: Iterable[Row]) -> list[Origin]:

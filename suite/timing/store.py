@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from suite.runs.changes import keep as keep_changes
 from suite.runs.described import problems
 from suite.runs.reading import RefusedError, parsed, read
 from suite.runs.writing import dump, write_atomic
@@ -31,6 +32,7 @@ def path_of(root: Path | str, name: str, session_id: str) -> Path:
 def put(root: Path | str, record: Mapping[str, Any]) -> Path:
     """Write a record as it is now; returns the file. Raises `StoreError`."""
     path = path_of(root, record["name"], record["session_id"])
+    keep_changes(Path(root))
     write_atomic(path, dump(record, indent=1) + "\n")
     return path
 
