@@ -35,6 +35,7 @@ from suite.analysis import collect as collecting
 from suite.analysis.columns import MICRO, Table
 from suite.analysis.from_plan import collect_sweep
 from suite.analysis.micro import micro_rows
+from suite.analysis.refused import write_refused
 from suite.analysis.session_tables import collect_session
 from suite.analysis.tables import Row, table_path, to_csv, write_table
 from suite.runs.store import write_atomic
@@ -64,15 +65,15 @@ class BuiltReport:
     headline: list[str]
 
 
-def update_tables(results_root: Path | str, sweep: str) -> str:
+def update_tables(results_root: Path | str, sweep: str, alone: bool = True) -> str:
     """Collect the sweep's runs into tables, and asv's results; returns the name under which the tables lie.
 
-    The same for the timing sessions of the sweep, and for those of no sweep. Where no run of the sweep has a
+    The same for the timing sessions of the sweep, and with `alone` for those of no sweep. Where no run of the sweep has a
     folder, or a session no record, the tables that are there stay, so that a fresh clone shows what is in git.
     Raises ReportError when there is neither, and the errors of reading a sweep.
     """
     root, found = Path(results_root), load_sweep(sweep)
-    for name in (*sessions_of(found.name), *sessions_of(None)):
+    for name in (*sessions_of(found.name), *(sessions_of(None) if alone else ())):
         collect_session(root, name)
     collected = collect_sweep(root, found)
     if set(collected.facts["statuses"]) <= {"missing"}:
@@ -94,7 +95,9 @@ def build_report(results_root: Path | str, sweep: str, out: Path | str | None = 
     `sweep` is a name or the path of a sweep's file. Raises ReportError, TableError, StoreError, or what
     reading the sweep raises; each message says what to do.
     """
-    return build_page(results_root, update_tables(results_root, sweep), out)
+    name = update_tables(results_root, sweep)
+    write_refused(Path(results_root))
+    return build_page(results_root, name, out)
 
 
 def build_page(results_root: Path | str, name: str, out: Path | str | None = None) -> BuiltReport:

@@ -6,7 +6,7 @@ Reads results/tables/v1 alone. A page built from tables in git equals one built 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from report.claims_data import Verdicts, load_verdicts
 from report.costs_data import Costs, load_costs
 from report.errors import ReportError
-from report.speed_data import SessionData, load_sessions
+from report.speed_data import SessionData, load_sessions, refused_records
 from suite.analysis.collect import FACTS_SCHEMA, facts_path
 from suite.analysis.columns import MICRO, RUNS, SENSITIVITY, SUMMARY, TUNING, Table
 from suite.analysis.tables import Row, read_table, table_path
@@ -86,7 +86,8 @@ class Panel:
 @dataclass(frozen=True)
 class StudyData:
     """All tables of a study, its facts, its panels in order, and what was timed: its own sessions first, then
-    those of no sweep; the tables of the cost model, which are of no study; and the claims that any of this decides.
+    those of no sweep; the tables of the cost model, which are of no study; the claims that any of this decides; and
+    records of sessions that are there and are not read.
     """
 
     sweep: str
@@ -96,6 +97,7 @@ class StudyData:
     sessions: tuple[SessionData, ...] = ()
     costs: Costs = field(default_factory=Costs)
     verdicts: Verdicts = field(default_factory=Verdicts)
+    refused: Sequence[Row] = ()
 
     def rows(self, table: Table) -> list[Row]:
         """Rows of one table."""
@@ -137,7 +139,16 @@ def load(results_root: Path | str, sweep: str, alone: bool = True) -> StudyData:
     tables[MICRO.suffix] = (MICRO, read_table(micro, MICRO) if micro.is_file() else [])
     sessions = load_sessions(root, sweep) + (load_sessions(root, None) if alone else ())
     decided = load_verdicts(root).of({sweep, *(session.name for session in sessions)})
-    return StudyData(sweep, tables, facts, _panels(tables, facts), sessions, load_costs(root), decided)
+    return StudyData(
+        sweep,
+        tables,
+        facts,
+        _panels(tables, facts),
+        sessions,
+        load_costs(root),
+        decided,
+        refused_records(root),
+    )
 
 
 def _panels(tables: Mapping[str, tuple[Table, list[Row]]], facts: Mapping[str, Any]) -> list[Panel]:

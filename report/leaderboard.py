@@ -128,6 +128,7 @@ def state_bytes(algorithm: str, options: str, workers: int) -> float | None:
 
 
 FASTER: Final = "Seconds of as many steps of the fastest uncompressed DDP over its own, median over rounds, 95 % interval."
+AGAINST: Final = "To the uncompressed run of the same optimizer and seed, with its 95 % t interval."
 HEAD: Final = (
     Column("method", "method"),
     Column("speedup", "faster", FASTER, True, True),
@@ -135,7 +136,7 @@ HEAD: Final = (
 MEASURED: Final = (
     Column("ratio", "fewer bytes", "Wire bytes a step of the baseline over those of the method.", True),
     Column("state", "state", "Bytes a parameter that a rank holds besides model and gradient: of method and optimizer.", True),
-    Column("difference", "difference", "To the uncompressed run of the same optimizer and seed, with its 95 % t interval.", True, True),
+    Column("difference", "difference", AGAINST, True, True),
     Column("seeds", "seeds", "Finished of planned.", True),
     Column("rounds", "rounds", "Of the session, with this and the reference undisturbed.", True),
     Column("place", "where", "Workload, shards, workers, link."),

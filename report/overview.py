@@ -24,7 +24,7 @@ STUDIES: Final = (
     Column("finished", "last finished"),
     Column("done", "done", "Runs done, of those planned.", True),
     Column("failures", "not done", "Each with its reason on the study's page.", True),
-    Column("sensitive", "sensitive", "Panels in which a bad method would have been seen; elsewhere nobody is called equal.", True),
+    Column("sensitive", "sensitive", "Panels that would have shown a bad method; elsewhere nobody is called equal.", True),
     Column("equal", "equal", "Methods called equal, of those compared, over all panels.", True),
     Column("speed", "speed", "Links over which its own sessions were timed."),
     Column("commit", "commit", "Of the code that ran.", hidden=True),

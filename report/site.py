@@ -43,10 +43,12 @@ from report.speed_headline import alone_sentence, ended_sentence
 from report.speed_page import session_parts
 from suite.analysis.compare import compare
 from suite.analysis.refused import load_refused, write_refused
+from suite.analysis.session_tables import collect_session
 from suite.analysis.sides import SideError, read_side
 from suite.analysis.tables import TableError
 from suite.runs.store import Store, write_atomic
 from suite.runs.sweep import sweep_names
+from suite.timing.session_files import sessions_of
 
 HOME: Final = "index.html"
 CLAIMS: Final = "claims.html"
@@ -78,12 +80,14 @@ def update_all(root: Path) -> None:
     Sweeps that do not ship have their tables from `bandwise report FILE`, and keep them.
     """
     write_refused(root)
+    for session in sessions_of(None):
+        collect_session(root, session)
     begun = (root / "runs").is_dir()
     known = set(studies_of(root))
     for name in sweep_names():
         if begun or name in known:
             try:
-                update_tables(root, name)
+                update_tables(root, name, alone=False)
             except ReportError:
                 continue  # no run of it is here
 

@@ -6,13 +6,14 @@ models are not trained to the end here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from report.errors import ReportError
 from suite.analysis.columns import Table
+from suite.analysis.refused import load_refused
 from suite.analysis.session_tables import load_facts
 from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLES, session_table_path
 from suite.analysis.tables import Row, read_table
@@ -74,12 +75,15 @@ class LinkData:
 
 @dataclass(frozen=True)
 class SessionData:
-    """One session: the tables by suffix, its facts, and its links in the order in which they were timed."""
+    """One session: the tables by suffix, its facts, and its links in the order in which they were timed; `refused`: records
+    of it that are there and are not read, as rows.
+    """
 
     name: str
     tables: Mapping[str, tuple[Table, list[Row]]]
     facts: Mapping[str, Any]
     links: list[LinkData]
+    refused: Sequence[Row] = ()
 
     def rows(self, table: Table) -> list[Row]:
         """Rows of one table."""
@@ -117,11 +121,22 @@ def load_sessions(results_root: Path, sweep: str | None) -> tuple[SessionData, .
     ends = ("session-", "-facts.json")
     names = sorted(p.name.removeprefix(ends[0]).removesuffix(ends[1]) for p in folder.glob("*".join(ends)))
     hidden = not_shown()
-    found = (_session(results_root, name, sweep) for name in names if name not in hidden)
+    refused = refused_records(results_root)
+    found = (_session(results_root, name, sweep, refused) for name in names if name not in hidden)
     return tuple(session for session in found if session is not None)
 
 
-def _session(root: Path, name: str, sweep: str | None) -> SessionData | None:
+def refused_records(results_root: Path) -> list[Row]:
+    """Records of sessions that are there and are not read, as rows of the table `refused`."""
+    return [row for row in load_refused(results_root) if row["kind"] == "session"]
+
+
+def refused_words(row: Row) -> str:
+    """One of them in a sentence."""
+    return f"Record {row['record']} of session {row['name']} is not read: {row['reason']}. What to do: {row['fix']}."
+
+
+def _session(root: Path, name: str, sweep: str | None, refused: Sequence[Row]) -> SessionData | None:
     """A session, if it is of that sweep."""
     facts = load_facts(root, name)
     if facts is None:
@@ -137,4 +152,4 @@ def _session(root: Path, name: str, sweep: str | None) -> SessionData | None:
         LinkData(link, *(of(table, str(link["label"])) for table in (CASES, ARMS, PROBE, DIRECT)))
         for link in facts["links"]
     ]
-    return SessionData(name, tables, facts, links)
+    return SessionData(name, tables, facts, links, [row for row in refused if row["name"] == name])

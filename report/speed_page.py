@@ -10,7 +10,7 @@ from report.data import StudyData
 from report.forest import extent, forest
 from report.numbers import MISSING, quantity
 from report.phases import phases
-from report.speed_data import LinkData, SessionData, slug
+from report.speed_data import LinkData, SessionData, refused_words, slug
 from report.speed_headline import ended_sentence, trouble
 from report.speed_points import anchor, bars, hover, not_drawn, pictures, stacks
 from report.speed_view import arms_view, cases_view, direct_view, probe_view
@@ -60,7 +60,10 @@ def missing(study: StudyData) -> str:
     if not names:
         return f"Speed is not measured: no timing session belongs to the sweep {study.sweep}."
     commands = ", ".join(f"bandwise session {name}" for name in names)
-    return f"Speed has not been measured yet: run {commands}, then bandwise report {study.sweep}."
+    refused = [refused_words(row) for row in study.refused if row["name"] in names]
+    return " ".join(
+        [f"Speed has not been measured yet: run {commands}, then bandwise report {study.sweep}.", *refused]
+    )
 
 
 def picture_parts(shown: Picture, every: list[Picture]) -> dict[str, Any]:
@@ -91,6 +94,7 @@ def session_parts(session: SessionData) -> dict[str, Any]:
         "title": facts["title"],
         "alone": session.sweep is None,
         "ended": ended_sentence(session) or "",
+        "refused": [refused_words(row) for row in session.refused],
         "about": _about(session),
         "machine": machine(session),
         "join": facts["join"]["reason"] if facts["join"]["refused"] else "",

@@ -105,7 +105,9 @@ def _changes(root: Path, then: Recorded) -> tuple[str, list[str]]:
         return "", []
     changes = kept(root, str(sha256))
     if changes is None:
-        return "", [f"its code had changes that are not kept here (patches/{sha256}.diff): its commit alone was run"]
+        return "", [
+            f"its code had changes that are not kept here (patches/{sha256}.diff): its commit alone was run"
+        ]
     return changes, []
 
 

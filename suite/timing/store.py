@@ -10,11 +10,12 @@ from typing import Any, Final
 
 from suite.runs.changes import keep as keep_changes
 from suite.runs.described import problems
+from suite.runs.migrations import NewerError, VersionError
 from suite.runs.reading import RefusedError, parsed, read
 from suite.runs.writing import dump, write_atomic
 from suite.timing.formats import SESSION
+from suite.timing.migrations import upgraded
 
-SCHEMA: Final = 1
 FILE: Final = "session.json"
 AGAIN: Final = "move its folder away, and hold the session again"
 
@@ -60,9 +61,12 @@ def _found(root: Path | str, name: str | None) -> Iterator[dict[str, Any] | Refu
 
 
 def _checked(record: Any, path: Path) -> dict[str, Any]:
-    version = record.get("schema_version") if isinstance(record, dict) else None
-    if version != SCHEMA:
-        raise RefusedError(path, f"has schema_version {version!r}, this code reads {SCHEMA}", AGAIN)
+    try:
+        record = upgraded(record)
+    except NewerError as error:
+        raise RefusedError(path, str(error), "update this checkout, or name other --results") from None
+    except VersionError as error:
+        raise RefusedError(path, str(error), AGAIN) from None
     if problem := next(problems(record, SESSION), None):
         raise RefusedError(path, f"is refused ({problem})", AGAIN)
     return dict(record)
