@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from report.claims_data import Verdicts, load_verdicts
 from report.costs_data import Costs, load_costs
 from report.errors import ReportError
-from report.speed_data import SessionData, load_sessions
+from report.speed_data import SessionData, load_sessions, refused_records
 from suite.analysis.collect import FACTS_SCHEMA, facts_path
 from suite.analysis.columns import MICRO, OF_STUDY, SINCE_CURVES, Table
 from suite.analysis.ladder_columns import LADDER_TABLES
@@ -91,7 +91,8 @@ class Panel:
 @dataclass(frozen=True)
 class StudyData:
     """All tables of a study, its facts, its panels in order, and what was timed: its own sessions first, then
-    those of no sweep; the tables of the cost model, which are of no study; and the claims that any of this decides.
+    those of no sweep; the tables of the cost model, which are of no study; the claims that any of this decides; and
+    records of sessions that are there and are not read.
     """
 
     sweep: str
@@ -101,6 +102,7 @@ class StudyData:
     sessions: tuple[SessionData, ...] = ()
     costs: Costs = field(default_factory=Costs)
     verdicts: Verdicts = field(default_factory=Verdicts)
+    refused: Sequence[Row] = ()
 
     @property
     def called(self) -> str:
@@ -132,8 +134,11 @@ def _facts(path: Path) -> dict[str, Any]:
     return dict(found)
 
 
-def load(results_root: Path | str, sweep: str) -> StudyData:
-    """Read the tables of a sweep. Raises ReportError or TableError where one is missing or of another shape."""
+def load(results_root: Path | str, sweep: str, alone: bool = True) -> StudyData:
+    """Read the tables of a sweep, and with `alone` those of sessions of no sweep.
+
+    Raises ReportError or TableError where one is missing or of another shape.
+    """
     root = Path(results_root)
     facts = _facts(facts_path(root, sweep))
     paths = {table: table_path(root, table, sweep) for table in OF_STUDY}
@@ -146,9 +151,18 @@ def load(results_root: Path | str, sweep: str) -> StudyData:
     if "budgets" in facts:
         tables |= {t.suffix: (t, read_table(table_path(root, t, sweep), t)) for t in LADDER_TABLES}
     tables[MICRO.suffix] = (MICRO, read_table(micro, MICRO) if micro.is_file() else [])
-    sessions = load_sessions(root, sweep)
+    sessions = load_sessions(root, sweep) + (load_sessions(root, None) if alone else ())
     decided = load_verdicts(root).of({sweep, *(session.name for session in sessions)})
-    return StudyData(sweep, tables, facts, _panels(tables, facts), sessions, load_costs(root), decided)
+    return StudyData(
+        sweep,
+        tables,
+        facts,
+        _panels(tables, facts),
+        sessions,
+        load_costs(root),
+        decided,
+        refused_records(root),
+    )
 
 
 def _panels(tables: Mapping[str, tuple[Table, list[Row]]], facts: Mapping[str, Any]) -> list[Panel]:

@@ -44,7 +44,7 @@ class Column:
 @dataclass(frozen=True)
 class Cell:
     """Text for people, `raw` for sorting and CSV, `ends` of an interval, a small `note` beside the text, a `link` to an id of
-    the page.
+    the page, the relative address of another `page`; `items` are several short cells in place of the text.
     """
 
     text: str
@@ -53,6 +53,13 @@ class Cell:
     ends: tuple[float | None, float | None] | None = None
     css: str = ""
     link: str = ""
+    page: str = ""
+    items: tuple[Cell, ...] = ()
+
+    @property
+    def address(self) -> str:
+        """Where its text leads; empty: nowhere."""
+        return f"#{self.link}" if self.link else self.page
 
 
 @dataclass(frozen=True)
@@ -239,8 +246,16 @@ def tuning_view(study: StudyData) -> View:
     return View("tuning", "Learning rates tried", columns, tuple(lines))
 
 
-def failures_view(study: StudyData) -> View:
-    """Every run without a result, with its reason, and what tries it again where that can change anything."""
+def run_address(runs: str, row: Row) -> str:
+    """Address of a run's page in the folder `runs`; empty where nothing is on record of it, or no page was made."""
+    return f"{runs}{row['run_id']}.html" if runs and row["status"] != "missing" else ""
+
+
+def failures_view(study: StudyData, runs: str = "") -> View:
+    """Every run without a result, with its reason, and what tries it again where that can change anything.
+
+    runs: relative address of the folder with the pages of runs; empty where there are none.
+    """
     climbed = RUNGS.suffix in study.tables
     every = [*study.rows(RUNS), *(study.rows(RUNGS) if climbed else [])]
     failed = [row for row in every if row["status"] != "done"]
@@ -263,7 +278,7 @@ def failures_view(study: StudyData) -> View:
             "steps": Cell(str(row["steps"]), row["steps"]),
             "seed": Cell(str(row["seed"]), row["seed"]),
             "reason": Cell(str(row["reason"] or write.MISSING), row["reason"], css="reason"),
-            "run": Cell(str(row["run_id"]), str(row["run_id"]), css="code"),
+            "run": Cell(str(row["run_id"]), str(row["run_id"]), css="code", page=run_address(runs, row)),
         }
         if again:
             command = (

@@ -107,17 +107,21 @@ def settle(found: Standing, store: Store) -> None:
                 return
 
 
-def note_ends(sweep: str, store: Store) -> str:
-    """Note what became of the sweep's runs whose jobs have gone, before tables are made of them.
+def note_ends(store: Store, sweep: str | None = None) -> str:
+    """Note what became of runs whose jobs have gone, before tables are made of them.
 
-    sweep: a name or the path of a file. Returns why Slurm could not be asked, or "". Nothing is asked where nothing of the
-    sweep was submitted. Raises what reading a sweep raises.
+    sweep: a name or the path of a file; None: all that were submitted. Returns why Slurm could not be asked, or "".
+    Nothing is asked where nothing was submitted. Raises what reading a sweep raises.
     """
-    if not records(store.root):
+    submitted = {record.called for record in records(store.root)}
+    if not submitted:
         return ""
-    found = standing(make_plan(load_sweep(sweep)).specs, store)
-    settle(found, store)
-    return found.unanswered
+    for called in sorted(submitted) if sweep is None else (sweep,):
+        found = standing(make_plan(load_sweep(called)).specs, store)
+        settle(found, store)
+        if found.unanswered:
+            return found.unanswered
+    return ""
 
 
 class _Slurm:

@@ -72,7 +72,7 @@ def _tables(root: Path, name: str) -> dict[str, Any]:
 
     written, states, why = list(collect_session(root, name) or []), {}, ""
     try:
-        if unanswered := note_ends(name, Store(root)):
+        if unanswered := note_ends(Store(root), name):
             print(f"Slurm was not asked: {unanswered}", file=sys.stderr)
         collected = collect_sweep(root, name)
     except UnknownSweepError as unknown:

@@ -1,4 +1,12 @@
-"""Build the page of a sweep from its results, or one of `SHEETS`, which no sweep owns: one self-contained HTML file."""
+"""Build pages from results: of everything, of one sweep, or one that no sweep owns. Each is one HTML file that loads nothing.
+
+bandwise report                 a site: a first page with the leaderboard, every study, every run, claims, comparisons
+bandwise report --no-runs       the same without the pages of single runs
+bandwise report quick           the page of one sweep, whole by itself
+bandwise report claims          the claims on record; also: scaling, rate-distortion
+
+Tables are brought up to date from the run folders first. Exit code 3 where a study's tables could not be read.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +21,27 @@ from bandwise.output import print_json
 NAME = "report"
 SHEETS = ("claims", "scaling", "rate-distortion")
 """Pages that no sweep owns; sweeps of claims have a further part, as in claims/qsr."""
-HELP = "build the page of a sweep, of all claims, of scaling, or of rate and distortion"
+EVERYTHING = "all"
+"""Stands for the site, as no name does."""
+HELP = "build the pages of everything, of a sweep, of all claims, of scaling, or of rate and distortion"
+UNREAD = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
-    parser.add_argument("sweep", help=f"name of a sweep, path of a .yaml file, or {', '.join(SHEETS)}")
     parser.add_argument(
-        "--out", metavar="FILE", type=Path, help="the page (default: <results>/reports/<sweep>.html)"
+        "sweep",
+        nargs="?",
+        default=EVERYTHING,
+        help=f"name of a sweep, path of a .yaml file, or {', '.join(SHEETS)} (default: everything)",
     )
+    parser.add_argument(
+        "--out",
+        metavar="PATH",
+        type=Path,
+        help="the page (default: <results>/reports/<sweep>.html), of everything the folder (<results>/reports)",
+    )
+    parser.add_argument("--no-runs", action="store_true", help="of everything: no page of every run")
     parser.add_argument(
         "--snapshot",
         metavar="DIR",
@@ -43,8 +63,11 @@ def run(args: argparse.Namespace) -> int:
     root = results_root(args)
     if args.sweep in SHEETS:
         return _sheet(args, root)
-    if unanswered := note_ends(args.sweep, Store(root)):
+    everything = args.sweep == EVERYTHING
+    if unanswered := note_ends(Store(root), None if everything else args.sweep):
         print(f"Slurm was not asked: {unanswered}", file=sys.stderr)
+    if everything:
+        return _site(args, root)
     built = build_report(root, args.sweep, args.out)
     frozen = freeze(root, args.sweep, args.snapshot or None) if args.snapshot is not None else None
     if args.json:
@@ -57,6 +80,24 @@ def run(args: argparse.Namespace) -> int:
     if frozen:
         print(f"snapshot: {frozen}")
     return 0
+
+
+def _site(args: argparse.Namespace, root: Path) -> int:
+    from report.errors import ReportError
+    from report.site import build_site, update_all
+
+    if args.snapshot is not None:
+        raise ReportError("a sweep is frozen by itself: name one with --snapshot")
+    update_all(root)
+    built = build_site(root, args.out, runs=not args.no_runs)
+    unread = [{"study": name, "reason": reason} for name, reason in built.unread]
+    if args.json:
+        told = {"path": str(built.path), "pages": built.pages, "headline": built.headline, "unread": unread}
+        print_json({"sweep": EVERYTHING, **told})
+    else:
+        lines = [*built.headline, *(f"not read: {name}: {reason}" for name, reason in built.unread)]
+        print("\n".join([*lines, f"report: {built.path} ({built.pages} pages)"]))
+    return UNREAD if unread else 0
 
 
 def _sheet(args: argparse.Namespace, root: Path) -> int:

@@ -19,6 +19,7 @@ from suite.analysis.columns import CURVES, PROFILES, RUNS, SENSITIVITY, SUMMARY,
 from suite.analysis.curves import curve_rows
 from suite.analysis.ladder import iso_rows, ladder_rows, ladders
 from suite.analysis.ladder_columns import ISO, LADDER, RUNGS
+from suite.analysis.origins import ATTRIBUTES, counted
 from suite.analysis.profile_rows import profile_rows
 from suite.analysis.study import Arm, Entry, Study
 from suite.analysis.summary import sensitivity_rows, summary_rows
@@ -171,20 +172,12 @@ def _facts(store: Store, study: Study, runs: list[Row], standings: Mapping[str, 
             }
             for (label, sharding, world_size), spec in sorted(panels.items(), key=lambda item: item[0])
         ],
-        "provenance": {
-            key: _distinct(provenances, key)
-            for key in (
-                "commit",
-                "dirty",
-                "environment_hash",
-                "torch",
-                "python",
-                "system",
-                "cpu",
-                "cores",
-                "threads",
-            )
-        },
+        "origins": counted(
+            ((e.workload, e.spec.sharding, e.spec.world_size), result.get("provenance") or {})
+            for e, result in zip(study.entries, results, strict=True)
+            if result
+        ),
+        "provenance": {key: _distinct(provenances, key) for key in ATTRIBUTES},
     }
 
 

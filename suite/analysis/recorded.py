@@ -51,6 +51,8 @@ def from_folder(store: Store, run_id: str) -> Recorded | None:
     if result is None:
         return None
     attributes = {**(result.get("provenance") or {}), "path": result.get("path") or {}}
+    if changes := attributes.get("changes"):
+        attributes["changes"] = changes["sha256"]
     attributes |= {f"source of the {part}": hashed for part, hashed in (result.get("sources") or {}).items()}
     return Recorded(
         store.spec(run_id), str(store.folder(run_id)), True, result, store.metrics(run_id), attributes

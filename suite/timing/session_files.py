@@ -30,6 +30,7 @@ This module reads the file and checks what can be checked without starting anyth
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -64,20 +65,28 @@ def session_names(folder: Path | None = None) -> list[str]:
 
 def sessions_of(sweep: str | None) -> list[str]:
     """Names of the shipped sessions of a sweep that pages show; of None: those that belong to no sweep."""
-    found, hidden = [], not_shown()
-    for name in session_names():
-        top = Section(_merged(sessions_folder() / f"{name}.yaml", ()))
-        if name not in hidden and (top.get("sweep", str, "") or None) == sweep:
-            found.append(name)
-    return found
+    return [name for name, (own, shown) in _listed().items() if shown and own == sweep]
 
 
 def not_shown() -> frozenset[str]:
     """Names of the shipped sessions that pages leave out."""
-    return frozenset(
-        name
-        for name in session_names()
-        if not Section(_merged(sessions_folder() / f"{name}.yaml", ())).get("shown", bool, True)
+    return frozenset(name for name, (_, shown) in _listed().items() if not shown)
+
+
+def _listed() -> dict[str, tuple[str | None, bool]]:
+    """Of every shipped session its sweep, and whether pages show it; read again when a file has changed."""
+    folder = sessions_folder()
+    stamp = tuple((path.name, path.stat().st_mtime_ns) for path in sorted(folder.glob("*.yaml")))
+    return dict(_read_tops(folder, stamp))
+
+
+@lru_cache(maxsize=8)
+def _read_tops(
+    folder: Path, stamp: tuple[tuple[str, int], ...]
+) -> tuple[tuple[str, tuple[str | None, bool]], ...]:
+    tops = ((Path(name).stem, Section(_merged(folder / name, ()))) for name, _ in stamp)
+    return tuple(
+        (name, (top.get("sweep", str, "") or None, top.get("shown", bool, True))) for name, top in tops
     )
 
 
