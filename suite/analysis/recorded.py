@@ -110,9 +110,11 @@ def _from_row(path: Path, row: Mapping[str, str]) -> Recorded:
 
 
 def _curve(path: Path, row: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """The run's evaluations in the table beside its row's; none where tables of an earlier version lack it."""
+    """The run's evaluations in the table beside its row's; none of a rung, nor where tables of an earlier version lack it."""
+    if not path.name.endswith("runs.csv"):
+        return
     key = ("workload", "sharding", "world_size", "arm", "seed")
-    text = read(path.with_name(path.name.replace("runs.csv", "curves.csv"))) or ""
+    text = read(path.with_name(path.name.removesuffix("runs.csv") + "curves.csv")) or ""
     for line in csv.DictReader(io.StringIO(text, newline="")):
         if all(line.get(name) == row[name] for name in key):
             named = {**line, row["metric"]: line["value"]}

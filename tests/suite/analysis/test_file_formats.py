@@ -33,10 +33,10 @@ SESSIONS = (DOCS / "session-formats.md").read_text(encoding="utf-8")
 @pytest.mark.parametrize(
     ("table", "text"),
     [
-        *((table, TEXT) for table in (*TABLES, *LADDER_TABLES, *CLAIM_TABLES)),
+        *((table, TEXT) for table in (*TABLES, *LADDER_TABLES)),
         *((table, SESSIONS) for table in (*SPEED_TABLES, BOUNDS, STAGES, ISO_SECONDS)),
         *((table, COSTS) for table in COST_TABLES),
-        *((table, CLAIMS) for table in VERDICT_TABLES),
+        *((table, CLAIMS) for table in (*VERDICT_TABLES, *CLAIM_TABLES)),
     ],
     ids=lambda value: getattr(value, "suffix", ""),
 )
