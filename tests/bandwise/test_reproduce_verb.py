@@ -172,7 +172,7 @@ def test_a_row_of_a_table_is_enough(
     run_id = specs[0].run_id
     found = reproduced(capsys, run_id)
     assert found["verdict"] == "equal"
-    assert found["compared"].startswith("to the nine digits of the tables")
+    assert found["compared"].startswith("to the nine digits of the table")
     assert ("every evaluation" in found["compared"]) == (not budgets), "rungs leave no curve"
     table = store.root / "tables" / "v1" / name
     again = Store(store.root / "reproduced")
