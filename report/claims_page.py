@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from report.claims_data import Verdicts, load_verdicts
 from report.errors import ReportError
-from report.rendering import asset, template
+from report.links import ALONE, Links
+from report.rendering import asset, embedded, template
 from report.view import Cell, Column, Line, View
 from suite.analysis.tables import Row, number, to_csv
 from suite.claims.claim import WORDS
@@ -55,29 +55,32 @@ def claims_parts(verdicts: Verdicts) -> dict[str, Any] | None:
     }
 
 
-def build_claims_page(results_root: Path, out: Path | None = None) -> tuple[Path, list[str]]:
+def build_claims_page(
+    results_root: Path, out: Path | None = None, links: Links = ALONE
+) -> tuple[Path, list[str]]:
     """The page of all claims on record, by default <root>/reports/claims.html, and its findings in sentences."""
     verdicts = load_verdicts(results_root)
     parts = claims_parts(verdicts)
     if parts is None:
         raise ReportError("no verdict is on record; run `bandwise claims --write` first")
     path = out if out is not None else results_root / "reports" / "claims.html"
-    found = _findings(verdicts)
+    said = findings(verdicts)
     write_atomic(
         path,
         template("claims_page.html.j2").render(
+            links=links,
             claims=parts,
-            headline=found,
+            headline=said,
             data=_data(verdicts),
             tables=[f"{table.suffix}.csv" for table in VERDICT_TABLES],
             css=asset("style.css"),
             js=asset("table.js"),
         ),
     )
-    return path, found
+    return path, said
 
 
-def _findings(verdicts: Verdicts) -> list[str]:
+def findings(verdicts: Verdicts) -> list[str]:
     """What a reader should know first: the count, and what the authors say themselves that was contradicted."""
     own = [row for row in verdicts.claims if row["own"]]
     words = [str(row["verdict"]) for row in own]
@@ -171,5 +174,4 @@ def _data(verdicts: Verdicts) -> str:
     for table, rows in ((CLAIMS, verdicts.claims), (PARTS, verdicts.parts)):
         cells = list(csv.reader(io.StringIO(to_csv(table, rows), newline="")))[1:]
         tables[f"{table.suffix}.csv"] = {"columns": list(table.names), "rows": cells}
-    text = json.dumps({"tables": tables}, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return embedded({"tables": tables})

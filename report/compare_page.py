@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from report import numbers as write
+from report.links import ALONE, Links
 from report.rendering import asset, template
 from report.view import Cell, Column, Line, View
 from suite.analysis.compare import ArmChange, Comparison, SpeedChange
@@ -59,19 +60,20 @@ SPEED_COLUMNS: Final = (
 )
 
 
-def build_compare_page(found: Comparison, out: Path) -> Path:
+def build_compare_page(found: Comparison, out: Path, links: Links = ALONE) -> Path:
     """Write the page; the same comparison gives the same bytes."""
-    write_atomic(out, render(found))
+    write_atomic(out, render(found, links))
     return out
 
 
-def render(found: Comparison) -> str:
+def render(found: Comparison, links: Links = ALONE) -> str:
     """The page's HTML."""
     order = list(CSS)
     arms, speeds = (
         sorted(changes, key=lambda change: order.index(change.word)) for changes in (found.arms, found.speeds)
     )
     return template("compare_page.html.j2").render(
+        links=links,
         found=found,
         headline=headline(found),
         arms=View(

@@ -3,6 +3,7 @@
   bandwise costs probe              what collectives cost on emulated links here: results/tables/v1/collectives.csv
   bandwise costs predict SESSION    seconds of a session that has not been held, with a hash: results/predictions
   bandwise costs score              all sessions predicted with one rate, delay, size, model or method left out
+  bandwise costs scaling            efficiency over workers, break-even bandwidths: results/tables/v1; measures nothing
   bandwise costs omega              how much slower codes are added than floats here, for Global-QSGD's model
   bandwise costs docs               tables and pictures into docs/cost-model.md; measures nothing
 
@@ -31,6 +32,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     predict = _action(actions, "predict", _predict, "predict a session before it is held")
     predict.add_argument("session", help="name of a session, or path of a .yaml file")
     _action(actions, "score", _score, "predict what was measured with one thing left out at a time")
+    _action(
+        actions, "scaling", _scaling, "efficiency over workers and break-even bandwidths; measures nothing"
+    )
     _action(actions, "omega", _omega, "how much slower codes are added than floats, for Global-QSGD's model")
     _action(actions, "docs", _docs, "tables and pictures into docs/cost-model.md")
 
@@ -137,6 +141,22 @@ def _score(args: argparse.Namespace) -> int:
         print(f"of other machines, left aside: {', '.join(found.left_aside)}")
     print("\n".join(paths))
     return 0
+
+
+def _scaling(args: argparse.Namespace) -> int:
+    from suite.analysis.tables import table_path, write_table
+    from suite.costs.break_even import break_even_rows
+    from suite.costs.columns import BREAK_EVEN, BREAK_EVEN_CHECKS, SCALING
+    from suite.costs.known import known
+    from suite.costs.scaling import scaling_rows
+
+    root = results_root(args)
+    found = known(root)
+    model = found.model()
+    rates, checks = break_even_rows(found, model)
+    tables = {SCALING: list(scaling_rows(found, model)), BREAK_EVEN: rates, BREAK_EVEN_CHECKS: checks}
+    paths = [str(write_table(table_path(root, one), one, rows)) for one, rows in tables.items()]
+    return _said(args, {"tables": paths}, "\n".join(paths))
 
 
 def _omega(args: argparse.Namespace) -> int:

@@ -128,7 +128,8 @@
   const fromAddress = () => {
     const params = readAddress();
     const used = tables.filter((table) => table.load(params));
-    if (used.length) used[0].root.closest("section").scrollIntoView();
+    for (const table of used) { const box = table.root.closest("details"); if (box) box.open = true; }
+    if (used.length) (used[0].root.closest("details") || used[0].root.closest("section")).scrollIntoView();
   };
   fromAddress();
   addEventListener("hashchange", () => { if (location.hash.startsWith(PREFIX)) fromAddress(); });
@@ -139,10 +140,14 @@
     if (event.key === "Escape") document.querySelectorAll(".menu[open]").forEach((menu) => { menu.open = false; menu.firstElementChild.focus(); });
   });
 
+  const unpacked = (columns) => {
+    const cells = columns.map(([values, places]) => (places ? places.map((place) => values[place]) : values));
+    return cells[0].map((_, row) => cells.map((column) => column[row]));
+  };
   const data = JSON.parse(document.getElementById("data").textContent);
   document.getElementById("downloads").hidden = false;
   document.querySelectorAll(".download").forEach((button) => button.addEventListener("click", () => {
     const table = data.tables[button.dataset.table];
-    download(button.textContent, toCsv([table.columns, ...table.rows]));
+    download(button.textContent, toCsv([table.columns, ...(table.rows ?? unpacked(table.packed))]));
   }));
 })();

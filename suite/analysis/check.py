@@ -16,7 +16,7 @@ cannot be made again; a *warning* is what a reader must know and a strict check 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +33,8 @@ ERROR: Final = "error"
 WARNING: Final = "warning"
 HARDWARE: Final = ("system", "cpu", "cores", "threads")
 CODE: Final = ("commit", "environment_hash")
+Counted = tuple[Mapping[str, Any], int]
+"""A provenance, and how many runs have it."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,8 @@ class Ran:
 
     @property
     def rows(self) -> list[Row]:
-        """One row a planned run."""
-        return self.collected.runs
+        """One row a planned run, those of the other rungs of a ladder after the rest."""
+        return [*self.collected.runs, *self.collected.rungs]
 
     def panels(self) -> Iterator[tuple[str, list[Entry]]]:
         """The planned runs that have a result, by panel."""
@@ -141,7 +143,7 @@ def _replicas(ran: Ran) -> Iterator[Finding]:
 def _seeds(ran: Ran) -> Iterator[Finding]:
     seeds: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for entry in ran.study.entries:
-        seeds[_panel(entry)][entry.arm].append(entry.spec.seed)
+        seeds[f"{_panel(entry)}, {entry.spec.steps} steps"][entry.arm].append(entry.spec.seed)
     for panel, by_arm in seeds.items():
         wanted = sorted({seed for own in by_arm.values() for seed in own})
         for arm, own in by_arm.items():
@@ -166,36 +168,45 @@ def _stale(ran: Ran) -> Iterator[Finding]:
 
 def _drift(ran: Ran) -> Iterator[Finding]:
     for panel, entries in ran.panels():
-        for key in CODE:
-            yield from _mixed(
-                "drift", WARNING, ran, panel, entries, key, "run the panel again from one checkout"
-            )
-        dirty = [_name(e) for e in entries if ran.results[e.spec.run_id]["provenance"]["dirty"]]
-        if dirty:
-            yield Finding(
-                "drift", WARNING, panel, f"{len(dirty)} runs come from a checkout with changes that no commit holds",
-                "commit, and run the sweep again before its numbers are published",
-            )  # fmt: skip
+        yield from drift(panel, _provenances(ran, entries))
 
 
 def _hardware(ran: Ran) -> Iterator[Finding]:
     for panel, entries in ran.panels():
-        for key in HARDWARE:
-            yield from _mixed(
-                "hardware", WARNING, ran, panel, entries, key,
-                "bits may differ between kinds of machine: run what is compared on one of them",
-            )  # fmt: skip
+        yield from hardware(panel, _provenances(ran, entries))
 
 
-def _mixed(
-    rule: str, level: str, ran: Ran, panel: str, entries: Iterable[Entry], key: str, fix: str
-) -> Iterator[Finding]:
+def _provenances(ran: Ran, entries: Iterable[Entry]) -> list[Counted]:
+    return [(ran.results[entry.spec.run_id]["provenance"], 1) for entry in entries]
+
+
+def drift(panel: str, found: Sequence[Counted]) -> Iterator[Finding]:
+    """What of the code differs between the runs of a panel; `found`: provenances, each with how many runs it is of."""
+    for key in CODE:
+        yield from _mixed("drift", panel, found, key, "run the panel again from one checkout")
+    if dirty := sum(runs for provenance, runs in found if provenance["dirty"]):
+        yield Finding(
+            "drift", WARNING, panel, f"{dirty} runs come from a checkout with changes that no commit holds",
+            "commit, and run the sweep again before its numbers are published",
+        )  # fmt: skip
+
+
+def hardware(panel: str, found: Sequence[Counted]) -> Iterator[Finding]:
+    """What of the machine differs between the runs of a panel; `found` as in `drift`."""
+    for key in HARDWARE:
+        yield from _mixed(
+            "hardware", panel, found, key,
+            "bits may differ between kinds of machine: run what is compared on one of them",
+        )  # fmt: skip
+
+
+def _mixed(rule: str, panel: str, found: Sequence[Counted], key: str, fix: str) -> Iterator[Finding]:
     counted: dict[str, int] = defaultdict(int)
-    for entry in entries:
-        counted[str(ran.results[entry.spec.run_id]["provenance"][key])] += 1
+    for provenance, runs in found:
+        counted[str(provenance[key])] += runs
     if len(counted) > 1:
         values = ", ".join(f"{value} ({count} runs)" for value, count in sorted(counted.items()))
-        yield Finding(rule, level, panel, f"its runs differ in {key}: {values}", fix)
+        yield Finding(rule, WARNING, panel, f"its runs differ in {key}: {values}", fix)
 
 
 def _tables(ran: Ran) -> Iterator[Finding]:

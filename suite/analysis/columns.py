@@ -267,8 +267,23 @@ MICRO = Table(
     keys=6,
 )
 
+REFUSED = Table(
+    "refused",
+    (
+        *described(
+            "text",
+            kind="session, or run: what lies among the runs and is none that can be read",
+            name="of the session; of a run its folder",
+            record="the session's id; empty for a run",
+            reason="why it is not read",
+            fix="what to do",
+        ),
+    ),
+    keys=3,
+)
+
 OF_STUDY = (RUNS, SUMMARY, SENSITIVITY, TUNING, CURVES, TO_TARGET, PROFILES)
 """What is derived of one sweep."""
 SINCE_CURVES = frozenset({CURVES, TO_TARGET, PROFILES})
 """Those that tables of earlier versions lack."""
-TABLES = (*OF_STUDY, MICRO)
+TABLES = (*OF_STUDY, MICRO, REFUSED)

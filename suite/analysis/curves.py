@@ -38,7 +38,7 @@ def read_curve(store: Store, result: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def curve_rows(store: Store, study: Study, results: Mapping[str, Mapping[str, Any] | None]) -> list[Row]:
     """A row an evaluation of every run that is done or has diverged; results: by run id."""
-    return [row for entry in study.entries for row in _rows(store, entry, results[entry.spec.run_id])]
+    return [row for entry in study.whole for row in _rows(store, entry, results[entry.spec.run_id])]
 
 
 def _rows(store: Store, entry: Entry, result: Mapping[str, Any] | None) -> Iterable[Row]:

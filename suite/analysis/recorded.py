@@ -22,7 +22,7 @@ from suite.runs.sweep import load_sweep
 RUN_ID: Final = re.compile(r"[0-9a-f]{16}")
 COMPARABLE: Final = frozenset({"torch", "python", "system", "cpu"})
 """Facts of a study that are texts, as in a run's provenance."""
-TABLES: Final = ("tables/v1/**/*runs.csv", "snapshots/*/tables/runs.csv")
+TABLES: Final = ("tables/v1/**/*runs.csv", "tables/v1/**/*rungs.csv", "snapshots/*/tables/ru*.csv")
 
 
 class RecordError(ValueError):
@@ -51,6 +51,8 @@ def from_folder(store: Store, run_id: str) -> Recorded | None:
     if result is None:
         return None
     attributes = {**(result.get("provenance") or {}), "path": result.get("path") or {}}
+    if changes := attributes.get("changes"):
+        attributes["changes"] = changes["sha256"]
     attributes |= {f"source of the {part}": hashed for part, hashed in (result.get("sources") or {}).items()}
     return Recorded(
         store.spec(run_id), str(store.folder(run_id)), True, result, store.metrics(run_id), attributes
@@ -122,8 +124,8 @@ def _curve(path: Path, row: Mapping[str, str]) -> Iterator[dict[str, Any]]:
 
 def _of_the_study(path: Path) -> dict[str, str]:
     """What all runs of a table have in common, by the facts beside it; nothing where they differ or there are none."""
-    facts = path.with_name(path.name.replace("runs.csv", "study.json"))
-    if path.name == "runs.csv":
+    facts = path.with_name(re.sub(r"(runs|rungs)\.csv$", "study.json", path.name))
+    if path.parent.name == "tables":
         facts = path.parents[1] / "study.json"
     text = read(facts)
     found = parsed(text, facts)["provenance"] if text else {}

@@ -206,7 +206,7 @@ def _doubts(then: Recorded, now: Recorded) -> Iterator[str]:
     if not then.exact:
         yield "only commit and environment are on record, so what else differs is not known"
     for when, record in (("then", then), ("now", now)):
-        if record.attributes.get("dirty"):
+        if record.attributes.get("dirty") and not record.attributes.get("changes"):
             yield f"files of the checkout were changed {when}, so its commit does not say all of the code"
 
 

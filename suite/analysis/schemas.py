@@ -18,13 +18,12 @@ from suite.runs.formats import (
     STATUS_VERSION,
 )
 from suite.runs.writing import dump, write_atomic
-from suite.timing.formats import SESSION
-from suite.timing.store import SCHEMA
+from suite.timing.formats import SESSION, SESSION_VERSION
 
 FILES: Final = (
     ("evaluation", EVALUATION, EVALUATION_VERSION, "A line of a run's curve: metrics.jsonl."),
     ("result", RESULT, RESULT_VERSION, "How a run ended, written last: result.json."),
-    ("session", SESSION, SCHEMA, "The record of a timing session: session.json."),
+    ("session", SESSION, SESSION_VERSION, "The record of a timing session: session.json."),
     ("status", STATUS, STATUS_VERSION, "How a run stands: status.json."),
 )
 

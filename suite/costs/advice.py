@@ -107,6 +107,45 @@ def reference_recipes(precision: str, question: Question) -> list[Recipe]:
     return found
 
 
+@dataclass(frozen=True)
+class Ways:
+    """A method's steps in the setting of a question, by the size of its buckets, of which the fastest counts: (share of the
+    steps, what is sent, seconds without messages) of every kind of step."""
+
+    parts: Mapping[int, Sequence[tuple[float, Recipe, Local]]]
+    overlap: Overlap
+
+    def cut(self, at: Network, size: int) -> float:
+        """Seconds a step with buckets of `size` bytes."""
+        return sum(
+            share * unit_seconds(recipe, local, at, self.overlap) / len(recipe.steps)
+            for share, recipe, local in self.parts[size]
+        )
+
+    def best(self, at: Network) -> int:
+        """The size with which it is fastest."""
+        return min(self.parts, key=lambda size: self.cut(at, size))
+
+    def seconds(self, at: Network) -> float:
+        """Seconds a step with the fastest of its sizes."""
+        return min(self.cut(at, size) for size in self.parts)
+
+
+def ways_of(candidate: Candidate, question: Question, overlap: Overlap) -> Ways:
+    """How a candidate steps. Raises `RecipeError` or `UnsupportedError` where it cannot with so many workers."""
+    return Ways({size: _parts(candidate, question, size) for size in question.bucket_sizes}, overlap)
+
+
+def reference_steps(question: Question, overlap: Overlap) -> dict[str, Callable[[Network], float]]:
+    """Precision -> seconds a step of torch's DDP on a network, with the fastest of its bucket sizes."""
+    plain = Local(question.compute_s)
+
+    def of(recipes: Sequence[Recipe]) -> Callable[[Network], float]:
+        return lambda at: min(unit_seconds(recipe, plain, at, overlap) for recipe in recipes)
+
+    return {name: of(reference_recipes(name, question)) for name in REFERENCES}
+
+
 def advise(
     question: Question, known: Sequence[Candidate], model: Model, *, break_even: bool = True
 ) -> list[Predicted]:
@@ -115,17 +154,11 @@ def advise(
     break_even: whether to look for the rates below which each pays, which takes a hundred predictions.
     """
     network = network_of(question, model.backend)
-    plain = Local(question.compute_s)
-    recipes = {name: reference_recipes(name, question) for name in REFERENCES}
-
-    def of_reference(name: str) -> Callable[[Network], float]:
-        return lambda at: min(unit_seconds(recipe, plain, at, model.overlap) for recipe in recipes[name])
-
-    steps = {name: of_reference(name) for name in REFERENCES}
+    steps = reference_steps(question, model.overlap)
     compared = steps if break_even else {}
     found = [
         Predicted(
-            f"all-reduce {name}", "", step(network), _sent(recipes[name][0]), question.compute_s,
+            f"all-reduce {name}", "", step(network), _sent(reference_recipes(name, question)[0]), question.compute_s,
             {other: _break_even(step, compared[other], network) for other in compared if other != name},
         )
         for name, step in steps.items()
@@ -151,7 +184,7 @@ def _answer(
     overlap: Overlap,
 ) -> Predicted:
     try:
-        ways = {size: _parts(candidate, question, size) for size in question.bucket_sizes}
+        ways = ways_of(candidate, question, overlap)
     except (RecipeError, UnsupportedError) as error:
         return Predicted(
             candidate.label,
@@ -163,24 +196,14 @@ def _answer(
             str(error),
             candidate.configuration,
         )
-
-    def cut(at: Network, size: int) -> float:
-        return sum(
-            share * unit_seconds(recipe, local, at, overlap) / len(recipe.steps)
-            for share, recipe, local in ways[size]
-        )
-
-    def step(at: Network) -> float:
-        return min(cut(at, size) for size in ways)
-
-    best = min(ways, key=lambda size: cut(network, size))
+    best = ways.best(network)
     return Predicted(
         candidate.label,
         candidate.algorithm,
-        cut(network, best),
-        sum(share * _sent(recipe) / len(recipe.steps) for share, recipe, _ in ways[best]),
-        sum(share * local.total_s for share, _, local in ways[best]),
-        {name: _break_even(step, reference, network) for name, reference in references.items()},
+        ways.cut(network, best),
+        sum(share * _sent(recipe) / len(recipe.steps) for share, recipe, _ in ways.parts[best]),
+        sum(share * local.total_s for share, _, local in ways.parts[best]),
+        {name: _break_even(ways.seconds, reference, network) for name, reference in references.items()},
         configuration=candidate.configuration,
         bucket_bytes=best,
     )

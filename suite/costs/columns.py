@@ -191,4 +191,122 @@ OMEGA: Final = Table(
     keys=1,
 )
 
-COST_TABLES: Final = (COLLECTIVES, PRICES, PREDICTIONS, SCORE, ADVISED, SPEEDUPS, BEST, WARM_UP, OMEGA)
+SCALING: Final = Table(
+    "costs-scaling",
+    (
+        *described("text", workload="with its options"),
+        *described(
+            "int",
+            batch_size="examples a worker; in strong scaling at the most workers",
+            bucket_bytes="of gradients",
+        ),
+        *described(
+            "text",
+            link="of each worker: rate, delay",
+            scaling="weak: as much for every further worker; strong: as much for all together, predicted alone",
+        ),
+        *described("int", cores="that the workers share; empty: each has a machine of its own"),
+        *described("text", method="as advice names it; all-reduce: torch's DDP"),
+        *described("int", world_size="workers"),
+        *described("text", source="predicted, or the session that measured it"),
+        *described("text", algorithm="its registry name; empty: an uncompressed all-reduce"),
+        *described("float", rate_mbit="of each worker's link", delay_ms="one way"),
+        *described("int", n="rounds; empty where predicted"),
+        *described(
+            "float",
+            step_s="seconds a step",
+            step_low="95 % order-statistic interval of it; empty where predicted",
+            step_high="its upper end",
+            single_s="seconds of one worker's uncompressed step that sends nothing, with as many to a core",
+        ),
+        *described("int", n_single="cases and links whose median that is; empty where predicted"),
+        *described(
+            "float",
+            efficiency="single_s over step_s; in strong scaling of a step of all the work over workers times step_s",
+            efficiency_low="from step_high and the least of the n_single; empty where predicted",
+            efficiency_high="from step_low and the largest of them",
+        ),
+    ),
+    keys=9,
+)
+
+BREAK_EVEN: Final = Table(
+    "costs-break-even",
+    (
+        *described(
+            "text", workload="of the sessions that held the setting; empty: the example, which none did"
+        ),
+        *described(
+            "int",
+            bucket_bytes="of gradients; empty: the fastest of several",
+            cores="that the workers share; empty: each has a machine of its own",
+            world_size="workers",
+        ),
+        *described("text", method="as advice names it", algorithm="its registry name"),
+        *described("int", parameters="of the model"),
+        *described("float", compute_s="of a worker's step while the others compute too"),
+        *described(
+            "int", stretches="ranges of rates over which it is faster than the fastest uncompressed DDP"
+        ),
+        *described(
+            "text",
+            wins="those ranges, Mbit/s; 0 and inf: to the end of what was searched, 1 Mbit/s to 10 Tbit/s",
+        ),
+        *described(
+            "float",
+            below_mbit="break-even: the end of the range that begins with the slowest link; 0: none does, inf: it does not end",
+            below_low_mbit="the same where the speedup has to exceed 1 by the error",
+            below_high_mbit="the same where it may fall short of 1 by the error",
+        ),
+        *described("text", left_out="what the model had not seen when it erred so: a rate, a model"),
+        *described("float", error="median absolute relative error of a step then, as in costs-score"),
+        *described(
+            "int",
+            n_decided="measured speedups of this setting whose interval lies on one side of 1",
+            n_agree="those of them that are predicted on the same side",
+            n_undecided="measured speedups whose interval holds 1",
+        ),
+        *described(
+            "text", against="those that disagree", refused="why the method cannot serve so many workers"
+        ),
+    ),
+    keys=5,
+)
+
+BREAK_EVEN_CHECKS: Final = Table(
+    "costs-break-even-checks",
+    (
+        *described("text", workload="as in costs-break-even"),
+        *described("int", bucket_bytes="as there", cores="as there", world_size="workers"),
+        *described(
+            "text", method="as advice names it", session="that measured it", link="its label: rate, delay"
+        ),
+        *described("float", rate_mbit="of each worker's link; inf: unshaped"),
+        *described("int", n="rounds in which it and the reference were undisturbed"),
+        *described(
+            "float",
+            speedup="measured, over the fastest uncompressed DDP, kinds of steps in the shares that advice takes",
+            speedup_low="95 % order-statistic interval of it",
+            speedup_high="its upper end",
+            predicted="the speedup that the break-even was found with, at this rate",
+        ),
+        *described(
+            "text", verdict="agrees, disagrees: the interval lies on one side of 1; undecided: it holds 1"
+        ),
+    ),
+    keys=7,
+)
+
+COST_TABLES: Final = (
+    COLLECTIVES,
+    PRICES,
+    PREDICTIONS,
+    SCORE,
+    ADVISED,
+    SPEEDUPS,
+    BEST,
+    WARM_UP,
+    OMEGA,
+    SCALING,
+    BREAK_EVEN,
+)

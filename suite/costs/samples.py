@@ -87,7 +87,7 @@ def samples_of(results_root: Path, session: str) -> list[Sample]:
             int(facts["parameters"]),
             int(facts["world_size"]),
             int(facts["bucket_bytes"]),
-            _link(links[row["link"]]["link"]),
+            link_of(links[row["link"]]["link"]),
         )
         numbers = {name: number(row, name) for name in ("step_s", "step_low", "step_high", "null_s")}
         found.append(
@@ -111,7 +111,8 @@ def workload_name(part: Mapping[str, Any]) -> str:
     return f"{part['name']}[{options}]" if options else str(part["name"])
 
 
-def _link(data: Mapping[str, Any]) -> Link:
+def link_of(data: Mapping[str, Any]) -> Link:
+    """A link as facts hold it."""
     rate, down = data["rate_bps"], data["down_bps"]
     return Link(
         int(data["workers"]),
@@ -198,7 +199,9 @@ def ddp_recipe(precision: str, cap_mb: int, shapes: Sequence[Sequence[int]], n: 
     width, dtype = DDP_BYTES[precision]
     cap = cap_mb << 20
     tensors = [torch.empty(tuple(shape), device="meta") for shape in reversed(shapes)]
-    cut, _ = dist._compute_bucket_assignment_by_size(tensors, [min(FIRST_BUCKET, cap), cap])
+    cut, _ = dist._compute_bucket_assignment_by_size(  # type: ignore[attr-defined]
+        tensors, [min(FIRST_BUCKET, cap), cap]
+    )
     total = sum(t.numel() for t in tensors)
     sizes = [sum(tensors[i].numel() for i in members) for members in cut]
     buckets = tuple(

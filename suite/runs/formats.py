@@ -70,6 +70,16 @@ PROVENANCE: Final = Record(
     (
         Key("commit", TEXT, "Commit of the code that ran.", null="it ran outside of git"),
         Key("dirty", FLAG, "Whether tracked files differed from it.", null="it ran outside of git"),
+        *_keys(
+            Record(
+                (
+                    *_keys(Scalar("text", pattern="[0-9a-f]{64}"), sha256="Its SHA-256, and the name of patches/<sha256>.diff."),
+                    *_keys(COUNT, bytes="Its size; above 262144 the hash alone is kept."),
+                )
+            ),
+            "sometimes",
+            changes="The document of how the code differed from its commit; only where it did, new files included.",
+        ),
         *_keys(TEXT, environment_hash="First 16 hex digits of the SHA-256 of the installed packages, name==version a line."),
         *_keys(TEXT, python="Version.", torch="Version.", system="Operating system and architecture.",
                cpu="The processor's own name for itself."),

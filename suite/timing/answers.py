@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
-from typing import Any
+from typing import Any, Final
+
+PLACES: Final = ("stage", "collective", "group")
+SENT: Final = ("calls", "payload_bytes", "wire_bytes", "received_bytes")
+"""Keys of a block's `stages`: where bytes belong, and what is counted a unit."""
 
 
 def block_entry(answers: Sequence[Mapping[str, Any]], lead: int, unit_steps: int) -> dict[str, Any]:
@@ -37,7 +41,7 @@ def mean_phases(phases: Sequence[Mapping[str, float] | None]) -> dict[str, float
 
 
 def traffic_entry(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Bytes a unit, mean over ranks, and the path that each codec took on any rank."""
+    """Bytes a unit, mean over ranks, also by stage, and the path that each codec took on any rank."""
     paths: dict[str, set[str]] = {}
     for answer in answers:
         for name, way in answer["path"].items():
@@ -45,8 +49,20 @@ def traffic_entry(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "wire_bytes": fmean(answer["wire_bytes"] for answer in answers),
         "received_bytes": fmean(answer["received_bytes"] for answer in answers),
+        "stages": mean_stages([answer["stages"] for answer in answers]),
         "path": {name: "/".join(sorted(ways)) for name, ways in sorted(paths.items())},
     }
+
+
+def mean_stages(ranks: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """A unit's bytes by stage, collective and group, mean over ranks; a rank that sends nothing there counts as 0."""
+    found: dict[tuple[str, ...], dict[str, float]] = {}
+    for stages in ranks:
+        for one in stages:
+            sums = found.setdefault(tuple(one[name] for name in PLACES), dict.fromkeys(SENT, 0.0))
+            for name in SENT:
+                sums[name] += one[name] / len(ranks)
+    return [{**dict(zip(PLACES, place, strict=True)), **sums} for place, sums in sorted(found.items())]
 
 
 def direct_entry(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from reference_impls import DataParallelOptimizer
 from reference_impls.drivers.trace import Trace
 from reference_impls.registry import Method
+from suite.timing.answers import PLACES, SENT
 from suite.timing.case import ROUND, Case, Mode
 from suite.timing.references import Reference
 
@@ -43,6 +44,7 @@ class Block:
     unit_seconds: of each unit. step_seconds: of each step in the units. phases: mean seconds a step in the units by
     phase, which add up to the step; None outside of serial blocks. wire_bytes, received_bytes: a unit, as the ledger
     counts them. cpu_s: CPU seconds of the whole process in the block. kinds: all steps taken, passed-by ones included.
+    stages: the same bytes, calls and payload by stage, collective and group; none of DDP, whose ledger nobody keeps.
     """
 
     unit_seconds: tuple[float, ...]
@@ -52,6 +54,7 @@ class Block:
     received_bytes: float
     cpu_s: float
     kinds: Mapping[str, int]
+    stages: tuple[Mapping[str, Any], ...] = ()
 
 
 class Stepping(Protocol):
@@ -81,6 +84,10 @@ class Subject(ABC):
     @abstractmethod
     def traffic(self, mode: Mode, kinds: Mapping[str, int]) -> tuple[float, float]:
         """Bytes sent and received a unit in the block that was last stepped."""
+
+    def stages(self, kinds: Mapping[str, int]) -> tuple[Mapping[str, Any], ...]:
+        """The same by stage, collective and group, where they are told apart."""
+        return ()
 
     @abstractmethod
     def release(self) -> None:
@@ -135,6 +142,7 @@ class Subject(ABC):
             received_bytes=received,
             cpu_s=cpu,
             kinds=dict(sorted(counts.items())),
+            stages=self.stages(counts),
         )
 
 
@@ -167,17 +175,24 @@ class MethodSubject(Subject):
                 yield _TracedSteps(self.module, self.optimizer, trace)
 
     def traffic(self, mode: Mode, kinds: Mapping[str, int]) -> tuple[float, float]:
+        told = self.stages(kinds)
+        return sum(one["wire_bytes"] for one in told), sum(one["received_bytes"] for one in told)
+
+    def stages(self, kinds: Mapping[str, int]) -> tuple[Mapping[str, Any], ...]:
         """From the ledger. What `plan` sends is spread over all steps; a round has its steps of both kinds."""
         is_round, taken = self.case.kind.startswith(ROUND), sum(kinds.values())
-        sent = received = 0.0
+        found: dict[tuple[str, ...], Counter[str]] = {}
         for row in self.optimizer.ledger.totals():
             if is_round or row["kind"] == "plan":
                 share = self.case.unit_steps / taken
             else:
                 share = 1 / kinds[row["kind"]] if row["kind"] == self.case.kind else 0.0
-            sent += share * row["wire_bytes"]
-            received += share * row["received_bytes"]
-        return sent, received
+            if share:
+                sums = found.setdefault(tuple(row[name] for name in PLACES), Counter())
+                sums.update({name: share * row[name] for name in SENT})
+        return tuple(
+            {**dict(zip(PLACES, place, strict=True)), **sums} for place, sums in sorted(found.items())
+        )
 
     def release(self) -> None:
         self.optimizer.release()
@@ -203,7 +218,7 @@ class _MethodSteps:
     def _backward(self, batch: Batch) -> None:
         self._module(*batch).backward()
 
-    def phases(self) -> None:
+    def phases(self) -> Mapping[str, float] | None:
         return None
 
 
@@ -307,10 +322,11 @@ def _phases(
     """Mean seconds of these steps by phase; `other` is what belongs to none."""
     if cuts[0] is None:
         return None
-    sums: Counter[str] = Counter()
+    sums: defaultdict[str, float] = defaultdict(float)
     for step in steps:
         before, after = cuts[step] or {}, cuts[step + 1] or {}
         told = {name: seconds - before.get(name, 0.0) for name, seconds in after.items()}
-        sums.update(told)
+        for name, seconds in told.items():
+            sums[name] += seconds
         sums["other"] += marks[step + 1] - marks[step] - sum(told.values())
     return {name: seconds / len(steps) for name, seconds in sums.items()}

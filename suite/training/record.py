@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from suite.runs.changes import keep as keep_changes
 from suite.runs.checkpoint import Start
 from suite.runs.formats import EVALUATION, LONGEST_REASON, RESULT_VERSION
 from suite.runs.provenance import provenance
@@ -43,7 +44,8 @@ class Outcome:
     metrics: Sequence[Mapping[str, Any]]
 
     def save(self, store: Store) -> None:
-        """Write it into the store."""
+        """Write it into the store, after how the code that ran differs from its commit."""
+        keep_changes(store.root)
         store.finish(self.run_id, self.status, self.result, self.metrics)
 
 
@@ -56,6 +58,7 @@ class Recorder:
     """Follows one run step by step; `outcome` closes it. `status` is None while all is well."""
 
     def __init__(self, spec: RunSpec, workload: Workload, start: Start = _NEW) -> None:
+        provenance()  # looked up now: at the end the checkout may hold other code
         self.spec = spec
         self.status: Status | None = None
         self._workload = workload

@@ -25,7 +25,7 @@ from suite.timing.session import Session
 from suite.training.execute import execute
 from suite.training.record import EVALUATIONS
 from tests.suite.analysis import made_up_session
-from tests.suite.runs.project import one_spec, write_sweep
+from tests.suite.runs.project import SWEEP, one_spec, write_sweep
 
 FAMILIES = {
     "quantiser": ("qsgd", {"bits": 4}),
@@ -148,36 +148,47 @@ def test_bytes_that_differ_are_named(store: Store) -> None:
     assert [(gap.what, gap.by) for gap in found.gaps] == [("bytes.by[0].wire_bytes", 2.0)]
 
 
+@pytest.mark.parametrize(
+    ("budgets", "name"), [("", "small-runs.csv"), ("budgets: [0.5, 1]", "small-rungs.csv")]
+)
 def test_a_row_of_a_table_is_enough(
-    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    budgets: str,
+    name: str,
+    store: Store,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from suite.analysis.collect import write
 
-    sweep = load_sweep(write_sweep(tmp_path))
+    sweep = load_sweep(write_sweep(tmp_path, f"{SWEEP}{budgets}\n"))
     specs = make_plan(sweep).specs
     torch.set_num_threads(1)
-    list(execute([spec for spec in specs if spec.algorithm == specs[0].algorithm], store))
+    first = specs[0]
+    list(execute([s for s in specs if (s.algorithm, s.steps) == (first.algorithm, first.steps)], store))
     write(store.root, collect_sweep(store.root, sweep))
     shutil.rmtree(store.root / "runs")
     monkeypatch.setattr("suite.analysis.recorded.load_sweep", lambda name: sweep)
     run_id = specs[0].run_id
     found = reproduced(capsys, run_id)
     assert found["verdict"] == "equal"
-    assert found["compared"].startswith("to the nine digits of the tables: every evaluation")
-    table = store.root / "tables" / "v1" / "small-runs.csv"
+    assert found["compared"].startswith("to the nine digits of the tables")
+    assert ("every evaluation" in found["compared"]) == (not budgets), "rungs leave no curve"
+    table = store.root / "tables" / "v1" / name
     again = Store(store.root / "reproduced")
     value = again.result(run_id)["final"]["excess_loss"]
     assert f"{value:.9g}" in table.read_text()
     table.write_text(table.read_text().replace(f"{value:.9g}", f"{value * 1.00001:.9g}"))
     assert [gap["what"] for gap in reproduced(capsys, run_id, code=3)["gaps"]] == ["value"]
-    curves = table.with_name("small-curves.csv")
-    first = min(again.metrics(run_id), key=lambda line: line["step"])["excess_loss"]
-    assert f"{first:.9g}" in curves.read_text()
-    curves.write_text(curves.read_text().replace(f"{first:.9g}", f"{first * 1.00001:.9g}"))
-    gaps = [gap["what"] for gap in reproduced(capsys, run_id, code=3)["gaps"]]
-    assert gaps == ["evaluation 1 (step 1), excess_loss", "value"]
-    curves.unlink()  # tables of an earlier version
-    assert "the curve lies in no table" in reproduced(capsys, run_id, code=3)["compared"]
+    if not budgets:
+        curves = table.with_name("small-curves.csv")
+        first = min(again.metrics(run_id), key=lambda line: line["step"])["excess_loss"]
+        assert f"{first:.9g}" in curves.read_text()
+        curves.write_text(curves.read_text().replace(f"{first:.9g}", f"{first * 1.00001:.9g}"))
+        gaps = [gap["what"] for gap in reproduced(capsys, run_id, code=3)["gaps"]]
+        assert gaps == ["evaluation 1 (step 1), excess_loss", "value"]
+        curves.unlink()  # tables of an earlier version
+        assert "the curve lies in no table" in reproduced(capsys, run_id, code=3)["compared"]
     missing = specs[-1].run_id  # has a row, but was never run
     assert main(["reproduce", missing]) == 2
     assert f"nothing is on record of run {missing}" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from suite.analysis.collect import collect, write
 from suite.analysis.columns import MICRO
 from suite.analysis.tables import Row, table_path, write_table
 from suite.runs.status import Status
-from tests.report import made_up_speed
+from tests.report import made_up_climb, made_up_speed
 from tests.suite.analysis import made_up_curves
 from tests.suite.analysis import made_up_study as made
 
@@ -119,3 +119,11 @@ def timed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Built:
     shutil.copytree(built.root / "tables", root / "tables")
     made_up_speed.save_both(root)
     return build(root)
+
+
+@pytest.fixture(scope="session")
+def climbed(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """A study with a budget ladder, and a timing session of it."""
+    root = tmp_path_factory.mktemp("climbed")
+    made_up_climb.save(root)
+    return build(root, "climbed")

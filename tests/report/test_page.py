@@ -275,7 +275,9 @@ arms:
 def test_a_sweep_without_runs_asks_for_them_or_shows_the_tables_in_git(tmp_path):
     file = tmp_path / "never.yaml"
     file.write_text(SWEEP)
-    with pytest.raises(ReportError, match=r"no run of sweep never .* run `bandwise sweep never` first"):
+    with pytest.raises(
+        ReportError, match=r"no run of sweep never .* run `bandwise sweep /.*never.yaml` first"
+    ):
         build_report(tmp_path / "results", str(file))
     study = replace(made.study_of(seeds=1, made=made.FEW), name="never")
     made.run_all(tmp_path / "elsewhere", study)

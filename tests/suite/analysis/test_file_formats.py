@@ -10,8 +10,10 @@ import pytest
 from suite.analysis.bounds import BOUNDS
 from suite.analysis.claim_columns import CLAIM_TABLES
 from suite.analysis.columns import TABLES
+from suite.analysis.ladder_columns import ISO_SECONDS, LADDER_TABLES
 from suite.analysis.session_tables import derive
 from suite.analysis.speed_columns import SPEED_TABLES
+from suite.analysis.stages import STAGES
 from suite.claims.columns import VERDICT_TABLES
 from suite.costs.columns import COST_TABLES
 from suite.runs.described import Listed, Record
@@ -31,8 +33,8 @@ SESSIONS = (DOCS / "session-formats.md").read_text(encoding="utf-8")
 @pytest.mark.parametrize(
     ("table", "text"),
     [
-        *((table, TEXT) for table in (*TABLES, *CLAIM_TABLES)),
-        *((table, SESSIONS) for table in (*SPEED_TABLES, BOUNDS)),
+        *((table, TEXT) for table in (*TABLES, *LADDER_TABLES, *CLAIM_TABLES)),
+        *((table, SESSIONS) for table in (*SPEED_TABLES, BOUNDS, STAGES, ISO_SECONDS)),
         *((table, COSTS) for table in COST_TABLES),
         *((table, CLAIMS) for table in VERDICT_TABLES),
     ],

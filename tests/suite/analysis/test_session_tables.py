@@ -16,6 +16,7 @@ from suite.analysis.check import check_store
 from suite.analysis.session_tables import collect_session, derive, load_facts
 from suite.analysis.speed import LinkSamples, case_rows, interval, speedup
 from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLES, session_table_path
+from suite.analysis.stages import STAGES
 from suite.analysis.tables import read_table, to_csv
 from suite.timing import store as sessions
 from tests.suite.analysis import made_up_session as made
@@ -166,6 +167,25 @@ def test_the_files_read_back(sweep, tmp_path):
     assert load_facts(tmp_path, "made-up")["links"][0]["reference"]["label"] == "DDP bf16, 8 MB buckets"
 
 
+def test_bytes_by_stage_where_the_record_has_them(sweep, tmp_path):
+    record = made.record(sweep)
+    case = next(case for case in record["cases"] if case["unit_steps"] > 1)
+    one = {"stage": "parameters", "collective": "all-reduce", "group": "world", "calls": 2.0}
+    numbers = {"payload_bytes": 60.0, "wire_bytes": 90.0, "received_bytes": 80.0}
+    case["stages"] = [{**one, **numbers}]
+    made.saved(tmp_path, record)
+    written = collect_session(tmp_path, "made-up")
+    path = session_table_path(tmp_path, STAGES, "made-up")
+    assert path in written
+    (row,) = read_table(path, STAGES)
+    steps = case["unit_steps"]
+    assert (row["case_id"], row["stage"]) == (case["case_id"], "parameters")
+    assert row["calls"] == pytest.approx(2 / steps)
+    assert row["payload_bytes_per_call"] == 30.0
+    assert row["wire_bytes_per_step"] == pytest.approx(90 / steps)
+    assert row["received_bytes_per_step"] == pytest.approx(80 / steps)
+
+
 def test_rho(sweep, tmp_path):
     made.saved(tmp_path, made.record(sweep))
     collect_session(tmp_path, "made-up")
@@ -287,7 +307,7 @@ def test_the_newest_session_held_to_the_end_counts(sweep, tmp_path):
     [
         (lambda text: text.replace('"schema_version": 1', '"schema_version": 99'), "has schema_version 99"),
         (lambda text: text[:500], "is damaged"),
-        (lambda text: "[]", "has schema_version None"),
+        (lambda text: "[]", "is not a mapping"),
         (lambda text: text.replace('"links": [', '"links": [5, '), "links[0] is 5, not a mapping"),
         (lambda text: text.replace('"status": "done"', '"status": "<script>"', 1), "status is '<script>'"),
         (lambda text: text.replace('"unit_s": ', '"unit_s": NaN, "x": ', 1), "holds NaN"),

@@ -80,10 +80,17 @@ class FakeRanks:
             "phases": {"encode": unit / 2} if command["mode"] == "serial" else None,
             "wire_bytes": 100.0 * slow,
             "received_bytes": 50.0,
+            "stages": [sent(100.0 * slow)],
             "cpu_s": slow,
             "kinds": {"step": k},
             "path": {"signs": "compiled"},
         }
+
+
+def sent(wire_bytes: float, stage: str = "gradient") -> dict[str, Any]:
+    """What a rank says of one stage."""
+    place = {"stage": stage, "collective": "all-reduce", "group": "world"}
+    return {**place, "calls": 2, "payload_bytes": 80, "wire_bytes": wire_bytes, "received_bytes": 50.0}
 
 
 class FakeMeter:

@@ -71,6 +71,9 @@ def test_blocks_of_every_mode(ranks: RankProcesses, name: str) -> None:
             assert min(answer["step_seconds"]) > 0
             assert answer["cpu_s"] > 0
             assert sum(answer["kinds"].values()) == 3 * case.unit_steps
+            for key in ("wire_bytes", "received_bytes"):
+                told = sum(one[key] for one in answer["stages"])
+                assert told == pytest.approx(answer[key] if case.role == "method" else 0)
             if mode == "null":
                 assert answer["wire_bytes"] == answer["received_bytes"] == 0
             if mode == "run" and name in SENT:
@@ -99,6 +102,10 @@ def test_a_one_bit_method_sends_one_bit_each_way_and_says_which_path_it_took(ran
 def test_steps_that_synchronise_send_the_momentum_on_top(ranks: RankProcesses) -> None:
     (plain, _), (sync, _) = block(ranks, "lion", "run", 2), block(ranks, "lion-sync", "run", 2)
     assert sync["wire_bytes"] - plain["wire_bytes"] == pytest.approx(RING * 4 * PARAMETERS)
+    before, after = ({one["stage"]: one for one in answer["stages"]} for answer in (plain, sync))
+    (stage,) = after.keys() - before.keys()
+    assert after[stage]["wire_bytes"] == pytest.approx(RING * 4 * PARAMETERS)
+    assert after[stage]["collective"] == "all-reduce"
 
 
 def test_the_probe_names_what_it_measured(ranks: RankProcesses) -> None:

@@ -17,7 +17,7 @@ from suite.timing.direct_specs import direct_specs
 from suite.timing.load import Load
 from suite.timing.rounds import LinkRounds, among
 from suite.timing.spec import SessionSpec
-from tests.suite.timing.fakes import BUSY, QUIET, FakeMeter, FakeRanks, session_spec
+from tests.suite.timing.fakes import BUSY, QUIET, FakeMeter, FakeRanks, sent, session_spec
 
 
 def measured(
@@ -251,7 +251,8 @@ def test_bytes_and_paths_are_kept_by_case(spec: SessionSpec) -> None:
     rounds = measured(spec, FakeRanks(n=2))
     assert rounds.traffic.keys() == {*rounds.timed, *rounds.cases.candidates}
     assert rounds.traffic[rounds.timed[0]] == {
-        "wire_bytes": pytest.approx(105.0), "received_bytes": 50.0, "path": {"signs": "compiled"}
+        "wire_bytes": pytest.approx(105.0), "received_bytes": 50.0, "path": {"signs": "compiled"},
+        "stages": [{**sent(105.0), "wire_bytes": pytest.approx(105.0)}],
     }  # fmt: skip
 
 
