@@ -20,7 +20,7 @@ from report.numbers import byte_count, signed
 from report.scales import bare, difference_axis, look, new_figure, per_point
 from report.theme import COLOURS, colour
 
-WIDTH, NAMES, LEFT = 5.5, 1.86, 0.5
+WIDTH, NAMES, LEFT = 5.5, 1.95, 0.6
 """Inches: of the picture, of the room for names, of that for the axis."""
 
 NUMBER_GAP = 7.0

@@ -23,8 +23,10 @@ from suite.analysis.profiles import LEAST_WORKLOADS
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL
 from suite.analysis.tables import Row
 
-SHOWN = (1.0, 2.0, 4.0, 16.0)
+COLUMNS = {"steps": (1.0, 2.0, 4.0, 16.0), "bytes": (1.0, 2.0, 4.0, 16.0)}
 """The tau of the table's columns; the pictures have all."""
+HIDDEN = {("steps", 4.0), ("steps", 16.0), ("bytes", 2.0)}
+"""Columns that the page does not show at first."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,17 @@ class Steps:
     low: tuple[float, ...]
     high: tuple[float, ...]
     never: float
+    cells: int
+
+    @property
+    def missed(self) -> int:
+        """Cells that it never got to."""
+        return round(self.never * self.cells)
+
+    @property
+    def name(self) -> str:
+        """As it stands beside a picture, with the cells that it never got to, if any."""
+        return f"{self.arm}, never {self.missed}/{self.cells}" if self.missed else self.arm
 
     def at(self, tau: float) -> int:
         """Index of the last tau that is no greater."""
@@ -107,6 +120,7 @@ def _of(rows: Sequence[Row], quantity: str) -> dict[str, Steps]:
             low=column(own, "low"),
             high=column(own, "high"),
             never=number(own[0]["never"]) or 0.0,
+            cells=int(number(own[0]["cells"]) or 0),
         )
         for arm, own in by_arm.items()
     }
@@ -126,7 +140,7 @@ def profile_figure(
         left.set_ylabel("share of the cells")
         right.tick_params(labelleft=False)
         ends = [(place, by_steps[arm]) for place, arm in enumerate(shown, start=1) if arm in by_steps]
-        name_ends(right, [(f"{place} {one.arm}", one.share[-1], one.family) for place, one in ends])
+        name_ends(right, [(f"{place} {one.name}", one.share[-1], one.family) for place, one in ends])
         return figure
 
 
@@ -140,7 +154,7 @@ def _axes(axes: Axes, found: Mapping[str, Steps], what: str) -> None:
     axes.xaxis.set_major_locator(FixedLocator([2.0**k for k in range(0, 13, every) if 2.0**k <= last]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel(f"τ: times the fewest {what} (log)")
+    axes.set_xlabel(f"τ × fewest {what} (log)")
 
 
 def _draw(axes: Axes, one: Steps, place: int, group: str, dashed: bool) -> None:
@@ -180,19 +194,27 @@ def profiles_view(found: Mapping[str, Mapping[str, Steps]], cells: int) -> View:
         Column("method", "method", "The sweep's label of a method with its options."),
         Column("never", "never reached", f"Cells of {cells} in which the median of its seeds never had the target.", True),
     ]  # fmt: skip
-    for quantity in ("steps", "bytes"):
-        for tau in SHOWN:
+    for quantity, taus in COLUMNS.items():
+        for tau in taus:
             about = f"Share of the cells in which it took at most {tau:g} times the fewest {quantity}, with its 95 % band."
-            columns.append(Column(f"{quantity}{tau:g}", f"{quantity}, {tau:g}×", about, True, True))
+            columns.append(
+                Column(
+                    f"{quantity}{tau:g}",
+                    f"{quantity}, {tau:g}×",
+                    about,
+                    True,
+                    True,
+                    (quantity, tau) in HIDDEN,
+                )
+            )
     lines = []
     for arm, one in sorted(found["steps"].items(), key=lambda item: (-sum(item[1].share), item[0])):
-        missed = round(one.never * cells)
         cells_ = {
             "method": Cell(arm, arm, css="arm"),
-            "never": Cell(f"{missed} of {cells}", missed, css="no" if missed else ""),
+            "never": Cell(f"{one.missed} of {cells}", one.missed, css="no" if one.missed else ""),
         }
-        for quantity in ("steps", "bytes"):
-            for tau in SHOWN:
+        for quantity, taus in COLUMNS.items():
+            for tau in taus:
                 cells_[f"{quantity}{tau:g}"] = _share(found[quantity].get(arm), tau)
         lines.append(Line(cells_, one.family))
     seen = {line.family for line in lines}

@@ -284,6 +284,6 @@ REFUSED = Table(
 
 OF_STUDY = (RUNS, SUMMARY, SENSITIVITY, TUNING, CURVES, TO_TARGET, PROFILES)
 """What is derived of one sweep."""
-SINCE_CURVES = frozenset({CURVES, TO_TARGET, PROFILES})
+SINCE_CURVES = (CURVES, TO_TARGET, PROFILES)
 """Those that tables of earlier versions lack."""
 TABLES = (*OF_STUDY, MICRO, REFUSED)

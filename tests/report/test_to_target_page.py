@@ -243,7 +243,8 @@ def many_times(raced, root, copies):
     judged = sensitivity_rows(study, runs)
     rows = to_target_rows(races(study, runs, curves))
     summary = summary_rows(study, runs, judged)
-    write(root, Collected("made-up", runs, summary, judged, [], raced.study.facts, curves, rows))
+    tables = {"curves": curves, "to_target": rows}
+    write(root, Collected("made-up", runs, summary, judged, [], raced.study.facts, **tables))
     return len(runs)
 
 

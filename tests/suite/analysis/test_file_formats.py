@@ -9,7 +9,7 @@ import pytest
 
 from suite.analysis.bounds import BOUNDS
 from suite.analysis.claim_columns import CLAIM_TABLES
-from suite.analysis.columns import TABLES
+from suite.analysis.columns import SINCE_CURVES, TABLES
 from suite.analysis.ladder_columns import ISO_SECONDS, LADDER_TABLES
 from suite.analysis.session_tables import derive
 from suite.analysis.speed_columns import SPEED_TABLES
@@ -27,13 +27,15 @@ TEXT = (DOCS / "file-formats.md").read_text(encoding="utf-8")
 COSTS = (DOCS / "cost-formats.md").read_text(encoding="utf-8")
 CLAIMS = (DOCS / "claim-formats.md").read_text(encoding="utf-8")
 RUNS = (DOCS / "run-formats.md").read_text(encoding="utf-8")
+TARGETS = (DOCS / "target-formats.md").read_text(encoding="utf-8")
 SESSIONS = (DOCS / "session-formats.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
     ("table", "text"),
     [
-        *((table, TEXT) for table in (*TABLES, *LADDER_TABLES)),
+        *((table, TEXT) for table in (*TABLES, *LADDER_TABLES) if table not in SINCE_CURVES),
+        *((table, TARGETS) for table in SINCE_CURVES),
         *((table, SESSIONS) for table in (*SPEED_TABLES, BOUNDS, STAGES, ISO_SECONDS)),
         *((table, COSTS) for table in COST_TABLES),
         *((table, CLAIMS) for table in (*VERDICT_TABLES, *CLAIM_TABLES)),
