@@ -35,7 +35,8 @@ addEventListener("load", () => {
   seen.unnamed = stops.filter((e) => !(e.textContent.trim() || e.getAttribute("aria-label") || e.labels?.length)).length;
   seen.width = document.body.scrollWidth;
   const room = document.body.clientWidth + 1;
-  seen.wide = [...document.querySelectorAll("main *")].filter((e) => e.getBoundingClientRect().right > room && !e.parentElement.closest(".scroll, figure, pre")).map(told);
+  const beyond = (e) => e.getBoundingClientRect().right > room && !e.parentElement.closest(".scroll, figure, pre");
+  seen.wide = [...document.querySelectorAll("main *")].filter(beyond).map(told);
   seen.loaded = performance.getEntriesByType("resource").map((entry) => entry.name);
   seen.paper = getComputedStyle(document.querySelector("section")).backgroundColor;
   seen.ink = getComputedStyle(document.body).color;
