@@ -6,9 +6,8 @@ Its colours are the page's variables, so it needs no copy for dark mode. Values 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 from typing import Final
-
-from markupsafe import Markup, escape
 
 WIDTH: Final = 460
 HEIGHT: Final = 190
@@ -71,7 +70,7 @@ def curve(points: Sequence[tuple[float, float | None]], label: str, unit: str) -
         for x, anchor in ((first, "start"), ((first + last) / 2, "middle"), (last, "end"))
     )
     name = f"{LEFT - 50} {(TOP + base) / 2:.0f}"
-    return Markup(
+    return (
         f'<svg class="curve" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">{lines}'
         f'<path class="line" d="{"".join(commands)}"/>{dots if len(shown) <= DOTTED else ""}{steps}'
         f'<text x="{(LEFT + right) / 2:.0f}" y="{HEIGHT - 3}" text-anchor="middle">steps</text>'

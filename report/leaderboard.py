@@ -52,6 +52,11 @@ class Standing:
         )
 
     @property
+    def key(self) -> tuple[str, str]:
+        """What tells places apart, those of two studies too."""
+        return self.study, self.place
+
+    @property
     def speedup(self) -> float:
         """Over the fastest uncompressed DDP; 0 without one."""
         return (number(self.arm["speedup"]) if self.arm else None) or 0.0
@@ -139,35 +144,32 @@ MEASURED: Final = (
     Column("difference", "difference", AGAINST, True, True),
     Column("seeds", "seeds", "Finished of planned.", True),
     Column("rounds", "rounds", "Of the session, with this and the reference undisturbed.", True),
-    Column("place", "where", "Workload, shards, workers, link."),
+    Column("place", "where", "Workload, shards, workers, link; leads to the study."),
     Column("reference", "over", "The fastest uncompressed DDP on this link.", hidden=True),
     Column("budget", "steps", "Budget of the trainings.", True, hidden=True),
-    Column("study", "study"),
+    Column("study", "study", hidden=True),
 )  # fmt: skip
 RANK: Final = Column("rank", "rank", "Within its family at this place, by the estimates.", True)
 REASON: Final = Column("reason", "why it is not ranked")
 
 
 def ranked_view(found: Sequence[Standing]) -> View:
-    """Who is ranked: family by family, place by place, fastest first."""
-    own = sorted((one for one in found if one.rank), key=lambda one: (_family(one), one.place, one.rank))
-    return View(
-        "leaderboard",
-        "Speedup at equal accuracy",
-        (HEAD[0], RANK, HEAD[1], *MEASURED),
-        _lines(own),
-        _chips(own),
-    )
+    """Who is ranked: family by family, place by place in the order of `found`, fastest first."""
+    own = _ordered([one for one in found if one.rank])
+    columns = (HEAD[0], RANK, HEAD[1], *MEASURED)
+    return View("leaderboard", "Speedup at equal accuracy", columns, _lines(own), _chips(own))
 
 
 def unranked_view(found: Sequence[Standing]) -> View:
     """Who is not, with the reason."""
-    own = sorted(
-        (one for one in found if not one.rank), key=lambda one: (_family(one), one.place, str(one.row["arm"]))
-    )
-    return View(
-        "unranked", "Not ranked, and why", (HEAD[0], REASON, HEAD[1], *MEASURED), _lines(own), _chips(own)
-    )
+    own = _ordered([one for one in found if not one.rank])
+    columns = (HEAD[0], REASON, HEAD[1], *MEASURED)
+    return View("unranked", "Not ranked, and why", columns, _lines(own), _chips(own))
+
+
+def _ordered(found: Sequence[Standing]) -> list[Standing]:
+    places = list(dict.fromkeys(one.key for one in found))
+    return sorted(found, key=lambda one: (_family(one), places.index(one.key), one.rank, str(one.row["arm"])))
 
 
 def _family(one: Standing) -> int:
@@ -206,8 +208,8 @@ def _cells(one: Standing) -> dict[str, Cell]:
         ),
         "seeds": Cell(write.share(int(number(row["n_done"]) or 0), int(number(row["n"]) or 0)), number(row["n_done"])),
         "rounds": Cell(write.MISSING if pairs is None else f"{pairs:g}", pairs),
-        "place": Cell(one.place, one.place),
+        "place": Cell(one.place, one.place, page=f"{one.address}#{one.panel.slug}"),
         "reference": Cell(reference, reference),
         "budget": Cell(str(panel.facts["steps"]), panel.facts["steps"]),
-        "study": Cell(one.study, one.study, page=f"{one.address}#{panel.slug}"),
+        "study": Cell(one.study, one.study),
     }  # fmt: skip

@@ -114,7 +114,7 @@ def newest_picture(studies: Mapping[str, StudyData]) -> dict[str, Any] | None:
 
 def claims_bars(verdicts: Verdicts) -> list[dict[str, Any]]:
     """How many claims of each kind have which verdict: a bar each, as pieces with offset and width in percent."""
-    found = []
+    found: list[dict[str, Any]] = []
     for kind in dict.fromkeys(str(row["kind"]) for row in verdicts.claims):
         words = Counter(str(row["verdict"]) for row in verdicts.claims if str(row["kind"]) == kind)
         found.append({"kind": kind.replace("-", " "), "n": sum(words.values()), "words": words})

@@ -216,8 +216,8 @@ def _headline(
 ) -> list[str]:
     """Who leads at each place, what of claims was decided, and what is missing."""
     found = []
-    for place in dict.fromkeys((one.study, one.place) for one in board):
-        own = [one for one in board if (one.study, one.place) == place]
+    for place in dict.fromkeys(one.key for one in board):
+        own = [one for one in board if one.key == place]
         ranked = sorted((one for one in own if one.rank), key=lambda one: -one.speedup)
         found.append(f"{place[1]}: {_leader(ranked, len(own))}")
     verdicts = load_verdicts(root)
@@ -230,14 +230,19 @@ def _headline(
 
 
 def _leader(ranked: list[Standing], methods: int) -> str:
-    if not ranked or ranked[0].arm is None:
-        return f"none of {methods} methods is equal and has a speedup."
-    first = ranked[0]
-    others = f"leads the {len(ranked)} of" if len(ranked) > 1 else "is the only one of"
-    are = "are" if len(ranked) > 1 else "is"
-    ends = interval(number(first.arm["speedup_low"]), number(first.arm["speedup_high"])) if first.arm else ""
-    return (
-        f"{first.row['arm']} {others} {methods} methods that {are} equal, {ratio(first.speedup)} {ends} as fast "
-        f"as {first.link.reference['case'] if first.link.reference else 'DDP'} (median over "
-        f"{first.arm['n_pairs'] if first.arm else 0} rounds, 95 %)."
+    """Who is fastest of those that are ranked, and whether it is shown to be faster than the reference."""
+    first = ranked[0].arm if ranked else None
+    if first is None:
+        return f"none of {methods} methods is equal and has a speedup that holds."
+    low, high = number(first["speedup_low"]), number(first["speedup_high"])
+    reference = ranked[0].link.reference
+    told = (
+        f"{ratio(ranked[0].speedup)} {interval(low, high)} as fast as {reference['case'] if reference else 'DDP'} "
+        f"(median over {first['n_pairs']} rounds, 95 %)."
     )
+    name, count = ranked[0].row["arm"], len(ranked)
+    if low is None or low <= 1:
+        return f"none of {methods} methods is shown to be equal and faster; of {count} equal {name} comes nearest, {told}"
+    if count == 1:
+        return f"{name} alone of {methods} methods is equal and has a speedup that holds, {told}"
+    return f"{name} leads {count} of {methods} methods that are equal, {told}"

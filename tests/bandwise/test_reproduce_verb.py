@@ -17,6 +17,7 @@ from suite.analysis.from_plan import collect_sweep
 from suite.analysis.recorded import Recorded
 from suite.analysis.reproduction import compare
 from suite.runs import worktree
+from suite.runs.changes import document
 from suite.runs.plan import make_plan
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store, dump
@@ -269,3 +270,50 @@ def test_a_session_held_again_is_judged_by_its_intervals(
     assert arms.is_file()
     assert main(["reproduce", "--session", "x", "--at", "HEAD"]) == 2
     assert main(["reproduce"]) == 2
+
+
+def test_by_the_code_of_a_commit_with_changes(store: Store, tmp_path: Path) -> None:
+    """The changes on record are made in the lent code, and said; what no longer applies ends it."""
+    repository = tmp_path / "repository"
+    program = repository / "bandwise" / "__main__.py"
+    program.parent.mkdir(parents=True)
+    program.with_name("__init__.py").touch()
+    program.write_text("raise SystemExit('as committed')\n")
+    git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", "init", "-q", str(repository)], check=True)
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-qm", "first"], check=True)
+    program.write_text("import pathlib, sys; pathlib.Path(sys.argv[4], 'changed').touch(); sys.exit(3)\n")
+    changes = document(repository).decode()
+    subprocess.run([*git, "checkout", "-q", "."], check=True)
+    store.root.mkdir(exist_ok=True)
+    said = worktree.run_at("HEAD", one_spec(), store.root, repository, changes)
+    assert said == ["the changes on record were made in the code: 1 file"]
+    assert (store.root / "changed").exists()
+    assert program.read_text() == "raise SystemExit('as committed')\n", "the checkout is left alone"
+    with pytest.raises(worktree.WorktreeError, match="the changes on record do not apply to HEAD"):
+        worktree.run_at("HEAD", one_spec(), store.root, repository, changes.replace("as committed", "other"))
+
+
+def test_changes_that_were_not_kept_are_named(
+    store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = ran(store, one_spec(steps=8))
+    path = store.folder(run_id) / "result.json"
+    result = json.loads(path.read_text())
+    result["provenance"] |= {"commit": "0" * 40, "dirty": True, "changes": {"sha256": "ab" * 32, "bytes": 9}}
+    path.write_text(dump(result))
+    given: list[tuple[str, str]] = []
+
+    def lent(commit: str, spec: RunSpec, root: Path, changes: str = "") -> list[str]:
+        given.append((commit, changes))
+        list(execute([spec], Store(root)))
+        return []
+
+    monkeypatch.setattr(worktree, "run_at", lent)
+    found = reproduced(capsys, run_id, "--at", "recorded")
+    assert given == [("0" * 40, "")]
+    assert found["verdict"] == "equal"
+    (line,) = found["code"]
+    assert line.startswith(f"its code had changes that are not kept here (patches/{'ab' * 32}.diff)")
+    assert "changes" in {one["what"] for one in found["environment"]}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
 from suite.analysis.collect import collect, write
+from suite.analysis.refused import write_refused
 from suite.analysis.study import Study
 from suite.runs.status import Status
 from suite.runs.store import Store, dump
@@ -35,8 +37,10 @@ def study_of(count: int, seeds: int) -> tuple[Study, tuple[made.Made, ...]]:
     return made.study_of(seeds, made=many, name="large"), many
 
 
-def with_folders(root: Path, count: int, seeds: int) -> Study:
-    """Run folders with curves and ledgers, some failed, and the tables made from them."""
+def with_folders(root: Path, count: int, seeds: int) -> float:
+    """Run folders with curves and ledgers, some failed, and the tables made from them; returns the processor seconds of the
+    latter.
+    """
     study, many = study_of(count, seeds)
     store = Store(root)
     by_name = {m.arm.name: m for m in many}
@@ -53,8 +57,10 @@ def with_folders(root: Path, count: int, seeds: int) -> Study:
         ]
         path = store.folder(entry.spec.run_id) / "metrics.jsonl"
         path.write_text("".join(dump(line) + "\n" for line in lines), encoding="utf-8")
+    start = time.process_time()
     write(root, collect(root, study))
-    return study
+    write_refused(root)
+    return time.process_time() - start
 
 
 def _ledger(rank: int, kind: str) -> dict[str, object]:
