@@ -72,7 +72,7 @@ def _axes(by_bytes: Axes, by_steps: Axes, panel: Panel, every: Sequence[Curve], 
     if sent:
         by_bytes.set_xscale("log")
         by_bytes.set_xlim(min(sent) / 1.3, max(sent) * 2.2)
-        by_bytes.xaxis.set_major_locator(LogLocator(10, numticks=5))
+        by_bytes.xaxis.set_major_locator(LogLocator(10, numticks=4))
         by_bytes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: byte_count(value)))
         by_bytes.xaxis.set_minor_locator(NullLocator())
     else:

@@ -90,7 +90,7 @@ def _pictures(panel: Panel, rows: Sequence[Row], found: dict[str, Curve]) -> lis
         label = f"{place}: {metric} less the target against bytes and against steps; the table has the times"
         pictures.append(
             {
-                "title": f"{words[0].upper()}{words[1:]}: {metric} against bytes and against steps",
+                "title": f"{words[0].upper()}{words[1:]}: {metric} by bytes and by steps",
                 "counts": _counts(own),
                 "svg": inline(
                     svg_file(figure), f"c-{panel.slug}-{family}", label, hover(panel, lines, target)

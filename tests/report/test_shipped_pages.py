@@ -21,7 +21,7 @@ def test_a_shipped_page_is_built_from_the_tables_in_git(sweep: str, tmp_path: Pa
     assert path.stat().st_size < MOST_BYTES
 
 
-@pytest.mark.parametrize("sweep", ["quick", "profiles"])
+@pytest.mark.parametrize("sweep", ["quick", "digits", "profiles"])
 def test_curves_ship_with_these_studies(sweep: str, tmp_path: Path) -> None:
     text = build_page(RESULTS, sweep, tmp_path / "page.html").path.read_text(encoding="utf-8")
     assert "are not in the tables here" not in text
