@@ -42,7 +42,7 @@ class Column:
 @dataclass(frozen=True)
 class Cell:
     """Text for people, `raw` for sorting and CSV, `ends` of an interval, a small `note` beside the text, a `link` to an id of
-    the page.
+    the page, a `picture`: an <svg> of our own making that stands before the text and says in words what it shows.
     """
 
     text: str
@@ -51,6 +51,7 @@ class Cell:
     ends: tuple[float | None, float | None] | None = None
     css: str = ""
     link: str = ""
+    picture: str = ""
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from bandwise.checkout import add_results_option, require_checkout, results_root
 from bandwise.output import print_json
 
 NAME = "report"
-SHEETS = ("claims", "scaling", "rate-distortion")
+SHEETS = ("claims", "scaling", "rate-distortion", "micro")
 """Pages that no sweep owns; sweeps of claims have a further part, as in claims/qsr."""
-HELP = "build the page of a sweep, of all claims, of scaling, or of rate and distortion"
+HELP = "build the page of a sweep, of all claims, of scaling, rate and distortion, or asv"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -79,6 +79,10 @@ def _builder(name: str) -> Callable[[Path, Path | None], tuple[Path, list[str]]]
         from report.scaling_page import build_scaling_page
 
         return build_scaling_page
+    if name == "micro":
+        from report.micro_page import build_micro_page
+
+        return build_micro_page
     from report.distortion_page import build_distortion_page
 
     return build_distortion_page
