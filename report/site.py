@@ -28,16 +28,20 @@ from report.compare_page import build_compare_page
 from report.costs_data import Costs, load_costs
 from report.costs_page import costs_parts
 from report.data import StudyData, load
+from report.distortion_page import build_distortion_page
 from report.errors import ReportError
 from report.headline import failure_sentence
 from report.leaderboard import Standing, ranked_view, standings, unranked_view
 from report.links import Links
+from report.micro_page import build_micro_page
 from report.numbers import interval, ratio
 from report.origins import drift, origins_view
 from report.points import number
 from report.rendering import asset, embedded, template
 from report.run_page import render_run
 from report.run_record import run_record
+from report.scaling_page import build_scaling_page
+from report.sheet import render_sheet
 from report.speed_data import SessionData, load_sessions
 from report.speed_headline import alone_sentence, ended_sentence
 from report.speed_page import session_parts
@@ -51,10 +55,16 @@ from suite.runs.sweep import sweep_names
 from suite.timing.session_files import sessions_of
 
 HOME: Final = "index.html"
-CLAIMS: Final = "claims.html"
 SPEED: Final = "speed.html"
 FACTS: Final = "-study.json"
-RESERVED: Final = frozenset({"index", "claims", "speed"})
+SHEETS: Final = (
+    ("claims", "Claims", build_claims_page),
+    ("scaling", "Scaling", build_scaling_page),
+    ("rate-distortion", "Rate and distortion", build_distortion_page),
+    ("micro", "Building blocks", build_micro_page),
+)
+"""Pages that no study owns: name of the file, words of its link, what builds it or says why it cannot."""
+RESERVED: Final = frozenset({"index", "speed", *(name for name, _, _ in SHEETS)})
 """Names of pages that no study can have."""
 
 
@@ -96,23 +106,31 @@ def build_site(root: Path, out: Path | None = None, runs: bool = True) -> BuiltS
     """Build all pages from the tables, in `out` (by default <root>/reports); `runs`: also a page of every run."""
     folder = out if out is not None else root / "reports"
     studies, unread = _studies(root)
-    alone, costs, verdicts = load_sessions(root, None), load_costs(root), load_verdicts(root)
-    pages = [(CLAIMS, "Claims")] if verdicts.claims else []
-    pages += [(SPEED, "Speed alone")] if alone or costs.tables else []
-    built = 1
+    alone, costs = load_sessions(root, None), load_costs(root)
+    pages = _sheets(root, folder)
+    if alone or costs.tables:
+        write_atomic(folder / SPEED, _speed(alone, costs))
+        pages.append((SPEED, "Speed alone"))
+    built = 1 + len(pages)
     store = Store(root)
     for name, study in studies.items():
         built += _study(folder, name, study, pages, store if runs else None)
-    if verdicts.claims:
-        build_claims_page(root, folder / CLAIMS, Links(HOME))
-        built += 1
-    if (SPEED, "Speed alone") in pages:
-        write_atomic(folder / SPEED, _speed(alone, costs))
-        built += 1
     compared = list(_compared(root, folder, studies))
     said, text = _index(root, studies, pages, compared, unread, costs)
     write_atomic(folder / HOME, text)
     return BuiltSite(folder / HOME, said, built + len(compared), unread)
+
+
+def _sheets(root: Path, folder: Path) -> list[tuple[str, str]]:
+    """Build what can be built of the pages that no study owns; address and words of each."""
+    found = []
+    for name, words, build in SHEETS:
+        try:
+            build(root, folder / f"{name}.html", Links(HOME))
+        except ReportError:
+            continue  # nothing of it was measured here; `bandwise report NAME` says what to do
+        found.append((f"{name}.html", words))
+    return found
 
 
 def _studies(root: Path) -> tuple[dict[str, StudyData], list[tuple[str, str]]]:
@@ -151,14 +169,9 @@ def _study(
 def _speed(alone: tuple[SessionData, ...], costs: Costs) -> str:
     sentences = [ended_sentence(session) for session in alone]
     sentences += [alone_sentence(s, link) for s in alone for link in s.links if link.usable]
-    return template("speed_page.html.j2").render(
-        links=Links(HOME),
-        sessions=[session_parts(session) for session in alone],
-        costs=costs_parts(costs),
-        headline=[sentence for sentence in sentences if sentence],
-        css=asset("style.css"),
-        js=asset("table.js"),
-    )
+    said = [sentence for sentence in sentences if sentence] or ["No session without a study was held here."]
+    parts = {"sessions": [session_parts(session) for session in alone], "costs": costs_parts(costs)}
+    return render_sheet("speed_page.html.j2", said, (), parts, Links(HOME))
 
 
 def _compared(root: Path, folder: Path, studies: dict[str, StudyData]) -> Iterator[tuple[str, str]]:
