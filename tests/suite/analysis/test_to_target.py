@@ -162,6 +162,19 @@ def test_the_table_of_curves_holds_every_evaluation_and_reads_back(store: Store,
     assert {row["arm"] for row in again} == set(ARMS)
 
 
+def test_rungs_of_a_ladder_are_in_no_curve(store: Store, study: Study) -> None:
+    """They are evaluated at steps of the whole runs, so that one table could not hold both."""
+    alone = collect(store.root, study)
+    rungs = [replace(e, spec=replace(e.spec, steps=made.STEPS // 2), budget=0.5) for e in study.entries]
+    by_name = {m.arm.name: m for m in CHOSEN}
+    for entry in rungs:
+        made.finish(store, entry.spec, Status("done"), made.result_of(by_name[entry.arm], entry.spec))
+        keep(store, entry.spec, PATH)
+    climbed = collect(store.root, replace(study, entries=(*study.entries, *rungs)))
+    assert (climbed.curves, climbed.to_target) == (alone.curves, alone.to_target)
+    assert documents(store.root, climbed)
+
+
 def test_without_curves_there_is_no_row(tmp_path: Path, study: Study) -> None:
     made.run_all(tmp_path, study, CHOSEN)
     collected = collect(tmp_path, study)
