@@ -15,6 +15,7 @@ and keeps none of the others from being built. The same tables and run folders g
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,19 +78,29 @@ def studies_of(root: Path) -> list[str]:
 def update_all(root: Path) -> None:
     """Bring the tables of every shipped sweep with runs here up to date, and say what is refused.
 
-    Sweeps that do not ship have their tables from `bandwise report FILE`, and keep them.
+    Sweeps that do not ship have their tables from `bandwise report FILE`, and keep them. Sweeps without tables are looked at
+    where there are runs that are in no table.
     """
     write_refused(root)
     for session in sessions_of(None):
         collect_session(root, session)
-    begun = (root / "runs").is_dir()
     known = set(studies_of(root))
+    there = {folder.name for folder in root.glob("runs/*/*")}
+    new = there - _in_tables(root)
     for name in sweep_names():
-        if begun or name in known:
+        if name in known or new:
             try:
                 update_tables(root, name, alone=False)
             except ReportError:
                 continue  # no run of it is here
+
+
+def _in_tables(root: Path) -> set[str]:
+    """Ids of the runs in tables, read or not: whatever has the form of one."""
+    found: set[str] = set()
+    for path in (root / "tables" / "v1").glob("**/*-runs.csv"):
+        found |= set(re.findall(r"\b[0-9a-f]{16}\b", path.read_text(encoding="utf-8", errors="replace")))
+    return found
 
 
 def build_site(root: Path, out: Path | None = None, runs: bool = True) -> BuiltSite:
