@@ -20,7 +20,7 @@ from report.data import Panel, ReportError, StudyData, has_tables, load
 from report.figures import tradeoff
 from report.headline import headline
 from report.links import ALONE, Links
-from report.origins import drift, origins_view
+from report.origins import drift, origins_of, origins_view
 from report.points import families, hover, points
 from report.rendering import asset, embedded, table_data, template
 from report.runs_view import runs_view
@@ -35,6 +35,7 @@ from suite.analysis import collect as collecting
 from suite.analysis.columns import MICRO, Table
 from suite.analysis.from_plan import collect_sweep
 from suite.analysis.micro import micro_rows
+from suite.analysis.origins import CHANGES
 from suite.analysis.refused import write_refused
 from suite.analysis.session_tables import collect_session
 from suite.analysis.tables import Row, table_path, to_csv, write_table
@@ -244,5 +245,8 @@ def _known(key: str, study: StudyData) -> list[str]:
 def _reproduce(study: StudyData) -> str:
     commits = study.facts["provenance"]["commit"]
     lines = [f"git checkout {commits[0]}"] if len(commits) == 1 else []
+    changes = {origin.get(CHANGES) for origin in origins_of(study)} if lines else {None}
+    if len(changes) == 1 and (patch := changes.pop()):
+        lines.append(f"git apply results/patches/{patch}.diff   # what files of the checkout differed in")
     lines += ["make setup", str(study.facts["command"]), f"bandwise report {study.sweep}"]
     return "\n".join([*lines, "bandwise reproduce RUN_ID   # one run alone, compared with its record"])

@@ -226,7 +226,7 @@ def _headline(
     root: Path, studies: dict[str, StudyData], board: list[Standing], unread: list[tuple[str, str]]
 ) -> list[str]:
     """Who leads at each place, what of claims was decided, and what is missing."""
-    found = []
+    found = [_totals(list(studies.values()))] if studies else []
     for place in dict.fromkeys(one.key for one in board):
         own = [one for one in board if one.key == place]
         ranked = sorted((one for one in own if one.rank), key=lambda one: -one.speedup)
@@ -238,6 +238,22 @@ def _headline(
             found.append(f"{study.sweep}: {sentence.replace(' They are listed below and in no mean.', '')}")
     rest = len(load_refused(root)) + len(unread)
     return found + ([f"{rest} of what lies here is refused, and listed below."] if rest else [])
+
+
+def _totals(studies: list[StudyData]) -> str:
+    """How much was run, and in how much of it equality can be told."""
+    done, planned = (sum(column) for column in zip(*map(overview.counts, studies), strict=True))
+    panels = [panel for study in studies for panel in study.panels]
+    can_tell = [panel for panel in panels if panel.sensitive]
+    methods = [row for panel in can_tell for row in panel.methods]
+    equal = sum(row["equal"] == "yes" for row in methods)
+    ran = (
+        f"{done} of {planned} runs of {len(studies)} {'study' if len(studies) == 1 else 'studies'} are done."
+    )
+    told = (
+        f"{len(can_tell)} of {len(panels)} panels can tell whether a method is equal to its uncompressed run"
+    )
+    return f"{ran} {told}" + (f"; in them {equal} of {len(methods)} are." if methods else ".")
 
 
 def _leader(ranked: list[Standing], methods: int) -> str:
