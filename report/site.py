@@ -15,6 +15,7 @@ and keeps none of the others from being built. The same tables and run folders g
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -87,19 +88,29 @@ def studies_of(root: Path) -> list[str]:
 def update_all(root: Path) -> None:
     """Bring the tables of every shipped sweep with runs here up to date, and say what is refused.
 
-    Sweeps that do not ship have their tables from `bandwise report FILE`, and keep them.
+    Sweeps that do not ship have their tables from `bandwise report FILE`, and keep them. Sweeps without tables are looked at
+    where there are runs that are in no table.
     """
     write_refused(root)
     for session in sessions_of(None):
         collect_session(root, session)
-    begun = (root / "runs").is_dir()
     known = set(studies_of(root))
+    there = {folder.name for folder in root.glob("runs/*/*")}
+    new = there - _in_tables(root)
     for name in sweep_names():
-        if begun or name in known:
+        if name in known or new:
             try:
                 update_tables(root, name, alone=False)
             except ReportError:
                 continue  # no run of it is here
+
+
+def _in_tables(root: Path) -> set[str]:
+    """Ids of the runs in tables, read or not: whatever has the form of one."""
+    found: set[str] = set()
+    for path in (root / "tables" / "v1").glob("**/*-ru*s.csv"):  # runs, and rungs of ladders
+        found |= set(re.findall(r"\b[0-9a-f]{16}\b", path.read_text(encoding="utf-8", errors="replace")))
+    return found
 
 
 def build_site(root: Path, out: Path | None = None, runs: bool = True) -> BuiltSite:
@@ -228,7 +239,7 @@ def _headline(
     root: Path, studies: dict[str, StudyData], board: list[Standing], unread: list[tuple[str, str]]
 ) -> list[str]:
     """Who leads at each place, what of claims was decided, and what is missing."""
-    found = []
+    found = [_totals(list(studies.values()))] if studies else []
     for place in dict.fromkeys(one.key for one in board):
         own = [one for one in board if one.key == place]
         ranked = sorted((one for one in own if one.rank), key=lambda one: -one.speedup)
@@ -240,6 +251,22 @@ def _headline(
             found.append(f"{study.sweep}: {sentence.replace(' They are listed below and in no mean.', '')}")
     rest = len(load_refused(root)) + len(unread)
     return found + ([f"{rest} of what lies here is refused, and listed below."] if rest else [])
+
+
+def _totals(studies: list[StudyData]) -> str:
+    """How much was run, and in how much of it equality can be told."""
+    done, planned = (sum(column) for column in zip(*map(overview.counts, studies), strict=True))
+    panels = [panel for study in studies for panel in study.panels]
+    can_tell = [panel for panel in panels if panel.sensitive]
+    methods = [row for panel in can_tell for row in panel.methods]
+    equal = sum(row["equal"] == "yes" for row in methods)
+    ran = (
+        f"{done} of {planned} runs of {len(studies)} {'study' if len(studies) == 1 else 'studies'} are done."
+    )
+    told = (
+        f"{len(can_tell)} of {len(panels)} panels can tell whether a method is equal to its uncompressed run"
+    )
+    return f"{ran} {told}" + (f"; in them {equal} of {len(methods)} are." if methods else ".")
 
 
 def _leader(ranked: list[Standing], methods: int) -> str:
