@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from report import numbers as write
+from report import points
 from report.methods import family
 from report.scaling_data import ScalingData, Setting
 from report.scaling_figures import break_even_text, rate_text, stretches_of
@@ -42,6 +43,8 @@ CHECK_COLUMNS: Final = (
     Column("speedup", "measured speedup", "Over the fastest uncompressed DDP. " + PAIRED, True, True),
     Column("n", "rounds", "The n of the speedup.", True),
     Column("predicted", "predicted", "By the curve that the break-even was found with.", True),
+    Column("foretold", "rate unseen", "Predicted with nothing that was measured at this rate.", True),
+    Column("foretold_verdict", "its sign", "Whether the interval lies on that side of 1."),
     Column("verdict", "sign", "Whether the interval lies on the predicted side of 1."),
 )  # fmt: skip
 WEAK_COLUMNS: Final = (
@@ -140,6 +143,10 @@ def check_view(data: ScalingData) -> View:
                 "speedup": _ratio(row, "speedup", "speedup_low", "speedup_high"),
                 "n": _number(row, "n"),
                 "predicted": Cell(write.ratio(number(row, "predicted")), number(row, "predicted")),
+                "foretold": Cell(write.ratio(points.number(row["foretold"])), points.number(row["foretold"])),
+                "foretold_verdict": _text(
+                    row["foretold_verdict"], VERDICTS.get(str(row["foretold_verdict"]), "quiet")
+                ),
                 "verdict": _text(row["verdict"], VERDICTS[str(row["verdict"])]),
             },
             families.get(str(row["method"]), ""),
