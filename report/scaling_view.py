@@ -32,6 +32,7 @@ EVEN_COLUMNS: Final = (
     Column("agree", "measured alike", "Measured speedups clear of 1 on the predicted side, of all that are clear.", True),
     Column("undecided", "not clear", "Measured speedups whose 95 % interval holds 1.", True),
     Column("stretches", "all ranges", "Every range of rates in which it is faster.", hidden=True),
+    Column("about", "what decides it", "Besides the link.", hidden=True),
     Column("compute", "computing", "Of a worker's step, while the others compute too.", True, hidden=True),
     Column("refused", "why not", hidden=True),
 )  # fmt: skip
@@ -101,11 +102,13 @@ def _even(row: Row, setting: Setting) -> dict[str, Cell]:
     if decided:
         alike, of = int(number(row, "n_agree")), int(number(row, "n_decided"))
         agree = Cell(write.share(alike, of), alike, css="" if alike == of else "maybe")
-    held = row["workload"] is not None
+    name = str(row["workload"] or "example")
+    size = "" if setting.held else f"{number(row, 'parameters') / 1e6:.3g} M parameters"
     return {
         "method": _text(row["method"], "arm"),
-        "setting": Cell(str(row["workload"] or "example"), str(row["workload"] or "example"), "" if held else setting.about),
+        "setting": Cell(name, name, size),
         "workers": _number(row, "world_size"),
+        "about": _text(setting.about),
         "below": Cell(break_even_text(row), below, ends=ends, css="quiet" if refused or not row["wins"] else ""),
         "band": Cell(write.MISSING if refused else band_text(row), None if refused else band_text(row)),
         "error": Cell(f"{100 * number(row, 'error'):.2g} %", number(row, "error"), f"a {row['left_out']} unseen"),
