@@ -6,11 +6,14 @@
 # Variables:
 #   PYTHON=python3.12            the interpreter that .venv is made from (3.11 or newer)
 #   PIP_OPTIONS="--option ..."   passed on to `pip install`, for instance the index of CPU-only builds of torch
-#   TESTS="tests/unit -x"        what pytest gets besides its configuration
+#   TESTS="tests/report -x"      what pytest gets besides its configuration
+#   WORKERS=0                    processes that share the tests; a third of them mostly wait. 0: one after the other
 
 PYTHON ?= python3
 PIP_OPTIONS ?=
 TESTS ?=
+WORKERS ?= 3
+SHARED := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 VENV := .venv
 SYSTEM_PACKAGES := slurm-wlm munge slurmdbd mariadb-server-core iproute2 chromium g++ python3-dev
 
@@ -27,10 +30,10 @@ bench: setup
 	$(VENV)/bin/bandwise report quick
 
 test: setup system-for-ci
-	$(VENV)/bin/python -m pytest -m "not slow" --benchmark-disable $(TESTS)
+	$(VENV)/bin/python -m pytest -m "not slow" --benchmark-disable $(SHARED) $(TESTS)
 
 test-full: setup system-for-ci
-	$(VENV)/bin/python -m pytest --benchmark-disable --ignore=tests/bench $(TESTS)
+	$(VENV)/bin/python -m pytest --benchmark-disable --ignore=tests/bench $(SHARED) $(TESTS)
 	$(VENV)/bin/python -m pytest tests/bench
 
 lint: setup

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import csv
 import io
-import json
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -17,24 +18,33 @@ from typing import Any
 
 from report.claims_page import claims_parts
 from report.costs_page import costs_parts
+from report.curves_data import MEAN_CURVES, Curve, mean_curves, panel_curves
 from report.data import Panel, ReportError, StudyData, has_tables, load
 from report.figures import tradeoff
 from report.headline import headline
+from report.iso_view import ladder_view, with_certainty
+from report.ladder_figure import climb
+from report.links import ALONE, Links
+from report.origins import drift, origins_view
 from report.points import families, hover, points
-from report.rendering import asset, template
+from report.profiles import profiles_parts
+from report.rendering import asset, embedded, table_data, template
+from report.runs_view import runs_view
 from report.seeds import seeds
 from report.speed_data import slug
 from report.speed_page import speed_parts
 from report.speed_view import with_speed
 from report.svg import inline, svg_file
 from report.theme import FAMILIES, SHAPES
+from report.to_target import to_target_parts
 from report.view import controls_view, failures_view, methods_view, micro_view, tuning_view
 from suite.analysis import collect as collecting
-from suite.analysis.columns import MICRO, Table
+from suite.analysis.columns import CURVES, MICRO, Table
 from suite.analysis.from_plan import collect_sweep
 from suite.analysis.micro import micro_rows
+from suite.analysis.refused import write_refused
 from suite.analysis.session_tables import collect_session
-from suite.analysis.tables import Row, table_path, to_csv, write_table
+from suite.analysis.tables import Row, csv_text, table_path, to_csv, write_table
 from suite.runs.store import write_atomic
 from suite.runs.sweep import load_sweep
 from suite.timing.session_files import sessions_of
@@ -62,21 +72,21 @@ class BuiltReport:
     headline: list[str]
 
 
-def update_tables(results_root: Path | str, sweep: str) -> str:
+def update_tables(results_root: Path | str, sweep: str, alone: bool = True) -> str:
     """Collect the sweep's runs into tables, and asv's results; returns the name under which the tables lie.
 
-    The same for the timing sessions of the sweep, and for those of no sweep. Where no run of the sweep has a
+    The same for the timing sessions of the sweep, and with `alone` for those of no sweep. Where no run of the sweep has a
     folder, or a session no record, the tables that are there stay, so that a fresh clone shows what is in git.
     Raises ReportError when there is neither, and the errors of reading a sweep.
     """
     root, found = Path(results_root), load_sweep(sweep)
-    for name in (*sessions_of(found.name), *sessions_of(None)):
+    for name in (*sessions_of(found.name), *(sessions_of(None) if alone else ())):
         collect_session(root, name)
     collected = collect_sweep(root, found)
     if set(collected.facts["statuses"]) <= {"missing"}:
         if not has_tables(root, found.name):
             raise ReportError(
-                f"no run of sweep {found.name} under {root}; run `bandwise sweep {found.name}` first"
+                f"no run of sweep {found.name} under {root}; run `bandwise sweep {found.called}` first"
             )
         return found.name
     collecting.write(root, collected)
@@ -92,15 +102,21 @@ def build_report(results_root: Path | str, sweep: str, out: Path | str | None = 
     `sweep` is a name or the path of a sweep's file. Raises ReportError, TableError, StoreError, or what
     reading the sweep raises; each message says what to do.
     """
-    return build_page(results_root, update_tables(results_root, sweep), out)
+    name = update_tables(results_root, sweep)
+    write_refused(Path(results_root))
+    return build_page(results_root, name, out)
 
 
 def build_page(results_root: Path | str, name: str, out: Path | str | None = None) -> BuiltReport:
     """Build the page from the tables alone. Raises ReportError or TableError where one is missing."""
-    study = load(results_root, name)
     path = Path(out) if out is not None else Path(results_root) / "reports" / f"{name}.html"
+    return write_page(load(results_root, name), path)
+
+
+def write_page(study: StudyData, path: Path, links: Links = ALONE) -> BuiltReport:
+    """Write the page of a study that was read; `links`: where it leads as part of a site."""
     sentences = headline(study)
-    write_atomic(path, render(study, sentences))
+    write_atomic(path, render(study, sentences, links))
     return BuiltReport(path, sentences)
 
 
@@ -133,7 +149,19 @@ def _panel(panel: Panel, study: StudyData) -> dict[str, Any]:
         ),
         "absent": points(panel)[1],
         "explanation": _explanation(panel),
-        "methods": with_speed(methods_view(panel, bool(study.facts["ranks"])), panel, study.sessions),
+        "methods": with_certainty(
+            with_speed(methods_view(panel, bool(study.facts["ranks"])), panel, study.sessions),
+            panel,
+            study.sessions,
+        ),
+        "ladder": ladder_view(panel) if panel.ladder else None,
+        "climb": inline(
+            svg_file(climb(panel)),
+            f"l-{panel.slug}",
+            f"{heading}: difference to the target over the steps of the training, by method; the numbers are in the table below",
+        )
+        if panel.ladder
+        else "",
         "controls": controls_view(panel),
         "sensitive": panel.sensitive,
         "reason": str(panel.verdict["reason"])[0].upper() + str(panel.verdict["reason"])[1:] + ".",
@@ -158,17 +186,22 @@ def _explanation(panel: Panel) -> str:
     return " ".join(filter(None, sentences))
 
 
-def _data(study: StudyData) -> str:
-    """The tables as JSON for a script element: cells as they stand in the CSV files."""
+def _data(study: StudyData, curves: Mapping[str, Mapping[str, Curve]]) -> dict[str, Any]:
+    """What a script finds on the page: facts, and the tables with cells as they stand in the CSV files.
+
+    Of the curves the means that are drawn; every evaluation of every seed would make the page many times as large.
+    """
     tables = {}
     for name, (table, rows) in all_tables(study).items():
-        text = to_csv(table, rows)
-        tables[name] = {"columns": list(table.names), "rows": _cells(text)}
+        if table is not CURVES:
+            tables[name] = table_data(table.names, _cells(to_csv(table, rows)))
+    if drawn := mean_curves(study, curves):
+        names = [column.name for column in MEAN_CURVES]
+        tables["mean-curves"] = table_data(names, _cells(csv_text(MEAN_CURVES, drawn)))
     found: dict[str, Any] = {"facts": study.facts, "tables": tables}
     if study.sessions:
         found["sessions"] = {session.name: session.facts for session in study.sessions}
-    text = json.dumps(found, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return found
 
 
 def all_tables(study: StudyData) -> dict[str, tuple[Table, list[Row]]]:
@@ -183,11 +216,10 @@ def all_tables(study: StudyData) -> dict[str, tuple[Table, list[Row]]]:
 
 def _files(study: StudyData) -> dict[str, str]:
     """Name of a table -> the name of its file."""
+    own = {"mean-curves", *study.tables} - {MICRO.suffix}
     return {
-        name: f"{slug(study.sweep)}-{name}.csv"
-        if name in study.tables and name != MICRO.suffix
-        else f"{name}.csv"
-        for name in all_tables(study)
+        name: f"{slug(study.sweep)}-{name}.csv" if name in own else f"{name}.csv"
+        for name in (*all_tables(study), "mean-curves")
     }
 
 
@@ -195,9 +227,10 @@ def _cells(text: str) -> list[list[str]]:
     return list(csv.reader(io.StringIO(text, newline="")))[1:]
 
 
-def render(study: StudyData, sentences: list[str]) -> str:
+def render(study: StudyData, sentences: list[str], links: Links = ALONE) -> str:
     """The page's HTML."""
-    statuses, files = study.facts["statuses"], _files(study)
+    statuses, files, curves = study.facts["statuses"], _files(study), panel_curves(study)
+    data = _data(study, curves)
     shown = families(study.panels)
     return template("page.html.j2").render(
         facts=study.facts,
@@ -206,17 +239,24 @@ def render(study: StudyData, sentences: list[str]) -> str:
         families=[(name, FAMILIES.get(name, name)) for name in shown],
         shapes={name: SHAPES.get(name, SHAPES["sign"]) for name in shown},
         tuning=tuning_view(study),
-        failures=failures_view(study),
+        failures=failures_view(study, links.runs),
+        runs=runs_view(study, links.runs),
+        origins=origins_view(study),
+        drift=drift(study),
+        links=links,
         micro=micro_view(study),
         done=statuses.get("done", 0),
         planned=sum(statuses.values()),
         provenance=[(term, _known(key, study)) for key, term in PROVENANCE.items()],
         reproduce=_reproduce(study),
-        tables=list(files),
+        tables=list(data["tables"]),
         files=files,
         speed=speed_parts(study),
         costs=costs_parts(study.costs),
-        data=_data(study),
+        data=embedded(data),
+        to_target=to_target_parts(study, curves),
+        profiles=profiles_parts(study),
+        headings={panel.slug: _heading(panel, study.panels) for panel in study.panels},
         claims=claims_parts(study.verdicts),
         css=asset("style.css"),
         js=asset("table.js"),
@@ -232,5 +272,5 @@ def _known(key: str, study: StudyData) -> list[str]:
 def _reproduce(study: StudyData) -> str:
     commits = study.facts["provenance"]["commit"]
     lines = [f"git checkout {commits[0]}"] if len(commits) == 1 else []
-    lines += ["make setup", str(study.facts["command"]), f"bandwise report {study.sweep}"]
+    lines += ["make setup", str(study.facts["command"]), shlex.join(["bandwise", "report", study.called])]
     return "\n".join([*lines, "bandwise reproduce RUN_ID   # one run alone, compared with its record"])

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from report.claims_data import Verdicts, load_verdicts
 from report.errors import ReportError
-from report.rendering import asset, template
+from report.links import ALONE, Links
+from report.sheet import write_sheet
 from report.view import Cell, Column, Line, View
-from suite.analysis.tables import Row, number, to_csv
+from suite.analysis.tables import Row, number
 from suite.claims.claim import WORDS
-from suite.claims.columns import CLAIMS, PARTS, VERDICT_TABLES
+from suite.claims.columns import CLAIMS, PARTS
 from suite.claims.words import deciding, effect
-from suite.runs.store import write_atomic
 
 CSS: Final = MappingProxyType({"reproduced": "yes", "contradicted": "no"})
 """Verdict -> class; the others are `maybe`, and quiet where nobody judged."""
@@ -55,29 +52,20 @@ def claims_parts(verdicts: Verdicts) -> dict[str, Any] | None:
     }
 
 
-def build_claims_page(results_root: Path, out: Path | None = None) -> tuple[Path, list[str]]:
+def build_claims_page(
+    results_root: Path, out: Path | None = None, links: Links = ALONE
+) -> tuple[Path, list[str]]:
     """The page of all claims on record, by default <root>/reports/claims.html, and its findings in sentences."""
     verdicts = load_verdicts(results_root)
     parts = claims_parts(verdicts)
     if parts is None:
         raise ReportError("no verdict is on record; run `bandwise claims --write` first")
     path = out if out is not None else results_root / "reports" / "claims.html"
-    found = _findings(verdicts)
-    write_atomic(
-        path,
-        template("claims_page.html.j2").render(
-            claims=parts,
-            headline=found,
-            data=_data(verdicts),
-            tables=[f"{table.suffix}.csv" for table in VERDICT_TABLES],
-            css=asset("style.css"),
-            js=asset("table.js"),
-        ),
-    )
-    return path, found
+    tables = ((CLAIMS, verdicts.claims), (PARTS, verdicts.parts))
+    return write_sheet(path, "claims_page.html.j2", findings(verdicts), tables, {"claims": parts}, links)
 
 
-def _findings(verdicts: Verdicts) -> list[str]:
+def findings(verdicts: Verdicts) -> list[str]:
     """What a reader should know first: the count, and what the authors say themselves that was contradicted."""
     own = [row for row in verdicts.claims if row["own"]]
     words = [str(row["verdict"]) for row in own]
@@ -163,13 +151,3 @@ def _detail(row: Row, verdicts: Verdicts) -> dict[str, Any]:
             for part in verdicts.parts_of(row)
         ],
     }
-
-
-def _data(verdicts: Verdicts) -> str:
-    """The two tables as JSON for a script element, as they stand in the CSV files."""
-    tables = {}
-    for table, rows in ((CLAIMS, verdicts.claims), (PARTS, verdicts.parts)):
-        cells = list(csv.reader(io.StringIO(to_csv(table, rows), newline="")))[1:]
-        tables[f"{table.suffix}.csv"] = {"columns": list(table.names), "rows": cells}
-    text = json.dumps({"tables": tables}, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

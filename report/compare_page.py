@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from report import numbers as write
+from report.links import ALONE, Links
 from report.sheet import render_sheet
 from report.view import Cell, Column, Line, View
 from suite.analysis.compare import ArmChange, Comparison, SpeedChange, Turned
@@ -66,13 +67,13 @@ NAMED: Final = 3
 """Changes that a finding names."""
 
 
-def build_compare_page(found: Comparison, out: Path) -> Path:
+def build_compare_page(found: Comparison, out: Path, links: Links = ALONE) -> Path:
     """Write the page; the same comparison gives the same bytes."""
-    write_atomic(out, render(found))
+    write_atomic(out, render(found, links))
     return out
 
 
-def render(found: Comparison) -> str:
+def render(found: Comparison, links: Links = ALONE) -> str:
     """The page's HTML."""
     order = list(CSS)
     arms = sorted(found.arms, key=lambda change: order.index(change.word))
@@ -94,7 +95,7 @@ def render(found: Comparison) -> str:
             "turned", "Runs that ended otherwise", TURNED_COLUMNS, tuple(map(_turned, found.turned))
         ),
     }
-    return render_sheet("compare_page.html.j2", headline(found), (), parts)
+    return render_sheet("compare_page.html.j2", headline(found), (), parts, links)
 
 
 def headline(found: Comparison) -> list[str]:

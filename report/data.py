@@ -6,7 +6,8 @@ Reads results/tables/v1 alone. A page built from tables in git equals one built 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from typing import Any
 from report.claims_data import Verdicts, load_verdicts
 from report.costs_data import Costs, load_costs
 from report.errors import ReportError
-from report.speed_data import SessionData, load_sessions
+from report.speed_data import SessionData, load_sessions, refused_records
 from suite.analysis.collect import FACTS_SCHEMA, facts_path
-from suite.analysis.columns import MICRO, RUNS, SENSITIVITY, SUMMARY, TUNING, Table
+from suite.analysis.columns import MICRO, OF_STUDY, SINCE_CURVES, Table
+from suite.analysis.ladder_columns import LADDER_TABLES
 from suite.analysis.tables import Row, read_table, table_path
 
 SHARDINGS = {"iid": "shards i.i.d.", "by-class": "shards by class"}
@@ -24,8 +26,9 @@ SHARDINGS = {"iid": "shards i.i.d.", "by-class": "shards by class"}
 
 @dataclass(frozen=True)
 class Panel:
-    """What is compared with each other: one workload, sharding and world size, with its rows and its
-    yardstick.
+    """What is compared with each other: one workload, sharding and world size, with its rows and its yardstick.
+
+    ladder, iso: rows of the tables of a budget ladder; empty where the sweep has none.
     """
 
     workload: str
@@ -35,6 +38,8 @@ class Panel:
     runs: list[Row]
     verdict: Row
     facts: Mapping[str, Any]
+    ladder: list[Row] = field(default_factory=list)
+    iso: list[Row] = field(default_factory=list)
 
     @property
     def slug(self) -> str:
@@ -86,7 +91,8 @@ class Panel:
 @dataclass(frozen=True)
 class StudyData:
     """All tables of a study, its facts, its panels in order, and what was timed: its own sessions first, then
-    those of no sweep; the tables of the cost model, which are of no study; and the claims that any of this decides.
+    those of no sweep; the tables of the cost model, which are of no study; the claims that any of this decides; and
+    records of sessions that are there and are not read.
     """
 
     sweep: str
@@ -96,10 +102,16 @@ class StudyData:
     sessions: tuple[SessionData, ...] = ()
     costs: Costs = field(default_factory=Costs)
     verdicts: Verdicts = field(default_factory=Verdicts)
+    refused: Sequence[Row] = ()
+
+    @property
+    def called(self) -> str:
+        """How a command names the sweep: its name, or its file's where it is not one that ships."""
+        return shlex.split(str(self.facts["command"]))[-1]
 
     def rows(self, table: Table) -> list[Row]:
-        """Rows of one table."""
-        return self.tables[table.suffix][1]
+        """Rows of one table; none where tables of an earlier version lack it."""
+        return self.tables.get(table.suffix, (table, []))[1]
 
 
 def has_tables(results_root: Path | str, sweep: str) -> bool:
@@ -122,24 +134,41 @@ def _facts(path: Path) -> dict[str, Any]:
     return dict(found)
 
 
-def load(results_root: Path | str, sweep: str) -> StudyData:
-    """Read the tables of a sweep. Raises ReportError or TableError where one is missing or of another shape."""
+def load(results_root: Path | str, sweep: str, alone: bool = True) -> StudyData:
+    """Read the tables of a sweep, and with `alone` those of sessions of no sweep.
+
+    Raises ReportError or TableError where one is missing or of another shape.
+    """
     root = Path(results_root)
     facts = _facts(facts_path(root, sweep))
+    paths = {table: table_path(root, table, sweep) for table in OF_STUDY}
     tables = {
-        table.suffix: (table, read_table(table_path(root, table, sweep), table))
-        for table in (RUNS, SUMMARY, SENSITIVITY, TUNING)
+        table.suffix: (table, read_table(path, table))
+        for table, path in paths.items()
+        if path.is_file() or table not in SINCE_CURVES
     }
     micro = table_path(root, MICRO)
+    if "budgets" in facts:
+        tables |= {t.suffix: (t, read_table(table_path(root, t, sweep), t)) for t in LADDER_TABLES}
     tables[MICRO.suffix] = (MICRO, read_table(micro, MICRO) if micro.is_file() else [])
-    sessions = load_sessions(root, sweep)
+    sessions = load_sessions(root, sweep) + (load_sessions(root, None) if alone else ())
     decided = load_verdicts(root).of({sweep, *(session.name for session in sessions)})
-    return StudyData(sweep, tables, facts, _panels(tables, facts), sessions, load_costs(root), decided)
+    return StudyData(
+        sweep,
+        tables,
+        facts,
+        _panels(tables, facts),
+        sessions,
+        load_costs(root),
+        decided,
+        refused_records(root),
+    )
 
 
 def _panels(tables: Mapping[str, tuple[Table, list[Row]]], facts: Mapping[str, Any]) -> list[Panel]:
     def of(suffix: str, key: tuple[Any, ...]) -> list[Row]:
-        return [r for r in tables[suffix][1] if (r["workload"], r["sharding"], r["world_size"]) == key]
+        rows = tables[suffix][1] if suffix in tables else []
+        return [r for r in rows if (r["workload"], r["sharding"], r["world_size"]) == key]
 
     panels = []
     for cell in facts["workloads"]:
@@ -147,7 +176,11 @@ def _panels(tables: Mapping[str, tuple[Table, list[Row]]], facts: Mapping[str, A
         verdict = of("sensitivity", key)
         if len(verdict) != 1:
             raise ReportError(f"the tables disagree about {key}; run `bandwise report` on the sweep again")
-        panels.append(Panel(*key, of("summary", key), of("runs", key), verdict[0], cell))
+        panels.append(
+            Panel(
+                *key, of("summary", key), of("runs", key), verdict[0], cell, of("ladder", key), of("iso", key)
+            )
+        )
     order = list(SHARDINGS)
     return sorted(
         panels,

@@ -1,4 +1,4 @@
-"""The picture: bytes saved against what they cost in accuracy.
+"""The picture: bytes saved, at equal accuracy where there is a budget ladder, against what they cost in accuracy.
 
 Nothing is drawn that was not measured: bytes are counted, differences are paired with the uncompressed run of
 the same optimizer, and an arm without a finished pair is named under the picture instead of being drawn.
@@ -14,9 +14,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from report.data import Panel
+from report.equal import draw_arrows, equal_axis, inside
 from report.labels import Box, Label, place, side_by_side
 from report.points import Point, gid, points
-from report.scales import bare, difference_axis, look, new_figure, per_point, ratio_axis, renderer
+from report.scales import (
+    bare,
+    difference_axis,
+    look,
+    new_figure,
+    per_point,
+    ratio_axis,
+    renderer,
+)
 from report.theme import COLOURS, colour, mark
 
 
@@ -34,17 +43,26 @@ def band(axes: Axes, panel: Panel) -> None:
 def _draw(axes: Axes, panel: Panel) -> None:
     marks, _ = points(panel)
     difference_axis(axes, "y", [v for p in marks for v in (p.y, p.low, p.high) if v is not None], panel)
-    nothing = ratio_axis(axes, marks)
+    if panel.iso:
+        equal_axis(axes, marks)
+        marks, nothing = inside(marks, axes), 1.0
+    else:
+        nothing = ratio_axis(axes, marks)
     band(axes, panel)
     bare(axes, "y")
     unit = f" ({panel.unit})" if panel.unit else ""
-    axes.set_xlabel("fewer bytes on the wire a step than an fp32 ring all-reduce")
+    axes.set_xlabel(
+        "times fewer bytes to equal accuracy than the uncompressed run"
+        if panel.iso
+        else "fewer bytes on the wire a step than an fp32 ring all-reduce"
+    )
     axes.set_ylabel(f"difference to the uncompressed run{unit}")
     if panel.facts["direction"] == "lower":
         axes.invert_yaxis()  # up is better, whatever the metric
-    xs = stand_apart(axes, marks, nothing)
+    draw_arrows(axes, marks)
+    xs = [mark.x for mark in marks] if panel.iso else stand_apart(axes, marks, nothing)
     draw_marks(axes, marks, xs)
-    write_names(axes, panel, marks, xs)
+    write_names(axes, panel, marks, xs, lines=across(axes, marks, xs) if panel.iso else ())
 
 
 def draw_marks(axes: Axes, marks: Sequence[Point], xs: Sequence[float], faint: float = 1.0) -> None:
@@ -64,6 +82,19 @@ def draw_marks(axes: Axes, marks: Sequence[Point], xs: Sequence[float], faint: f
             [x], [point.y], mark(point.family), markersize=6, color=shade, gid=gid(index), zorder=4,
             markerfacecolor=shade if solid else COLOURS["paper"], markeredgewidth=0.0 if solid else 0.9,
         )  # fmt: skip
+
+
+def across(axes: Axes, marks: Sequence[Point], xs: Sequence[float]) -> list[Box]:
+    """The places of the intervals in x, which names keep away from."""
+    scale, boxes = per_point(axes), []
+    for x, point in zip(xs, marks, strict=True):
+        ends = [
+            axes.transData.transform((v * x / point.x, point.y)) / scale for v in (point.x_low, point.x_high)
+        ]
+        boxes.append(
+            Box(float(ends[0][0]), float(ends[0][1]) - 1.5, float(ends[1][0]), float(ends[0][1]) + 1.5)
+        )
+    return boxes
 
 
 def stand_apart(axes: Axes, marks: Sequence[Point], nothing: float = 1.0) -> list[float]:

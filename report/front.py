@@ -5,17 +5,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from report.points import Point
+from report.points import NEVER, Point
 from suite.analysis import pareto
 
 
 def front(marks: Sequence[Point], higher_is_better: bool = True) -> list[Point]:
-    """The marks that no other one equals or beats both ways, slowest first; negative controls stand aside.
+    """The marks that no other one equals or beats both ways, slowest first; negative controls stand aside, and what never
+    has the accuracy.
 
     Judged by the estimates, whatever their intervals. Of marks at one place the first in the order given stays.
     """
     sign = 1.0 if higher_is_better else -1.0
-    able = [point for point in marks if point.family != "control"]
+    able = [point for point in marks if point.family != "control" and point.censored != NEVER]
     return [able[i] for i in pareto.front([-p.x for p in able], [sign * p.y for p in able])][::-1]
 
 

@@ -7,6 +7,7 @@ did not finish are counted before anything else could hide them.
 from __future__ import annotations
 
 from report.data import Panel, StudyData
+from report.iso_headline import equal_bytes_sentence
 from report.numbers import interval, ratio, signed
 from report.speed_headline import speed_sentences
 from suite.analysis.tables import Row
@@ -97,6 +98,10 @@ def headline(study: StudyData) -> list[str]:
     sentences: list[str | None] = []
     for panel in study.panels:
         place = _where(panel, several)
-        sentences += [equality_sentence(panel, place), option_sentence(panel, place)]
+        sentences += [
+            equality_sentence(panel, place),
+            equal_bytes_sentence(panel, place),
+            option_sentence(panel, place),
+        ]
     sentences = [*speed_sentences(study), *sentences, failure_sentence(study)]
     return [sentence for sentence in sentences if sentence]

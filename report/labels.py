@@ -12,6 +12,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 RINGS = (7.0, 11.0, 17.0, 25.0, 34.0, 45.0, 58.0, 74.0, 92.0, 112.0)
 """Distances from mark to text in points."""
 
@@ -20,6 +23,10 @@ DIRECTIONS = 24
 
 PASSES = 6
 """How often every label may choose again, knowing where the others stand."""
+
+
+Boxes = npt.NDArray[np.float64]
+"""[n, 4]: a box a row."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,7 @@ class Box:
     def overlap(self, other: Box) -> float:
         """Area shared with another box."""
         if self.x1 <= other.x0 or other.x1 <= self.x0 or self.y1 <= other.y0 or other.y1 <= self.y0:
-            return 0.0  # most pairs, and there are millions of them
+            return 0.0
         width = min(self.x1, other.x1) - max(self.x0, other.x0)
         height = min(self.y1, other.y1) - max(self.y0, other.y0)
         return width * height
@@ -95,6 +102,22 @@ def _astray(label: Label, box: Box, labels: Sequence[Label]) -> float:
     return max(0.0, 1.3 * own - min(others, default=math.inf))
 
 
+def _array(boxes: Sequence[Box]) -> Boxes:
+    """Boxes as rows of [x0, y0, x1, y1]."""
+    return np.array([(b.x0, b.y0, b.x1, b.y1) for b in boxes], dtype=np.float64).reshape(-1, 4)
+
+
+def _covered(boxes: Boxes, others: Boxes) -> list[float]:
+    """For each box the area that it shares with all others, summed in their order: the same bits everywhere."""
+    if not len(others):
+        return [0.0] * len(boxes)
+    own, other = boxes[:, None, :], others[None, :, :]
+    width = np.minimum(own[..., 2], other[..., 2]) - np.maximum(own[..., 0], other[..., 0])
+    height = np.minimum(own[..., 3], other[..., 3]) - np.maximum(own[..., 1], other[..., 1])
+    shared = np.where((width > 0) & (height > 0), width * height, 0.0)
+    return [float(total) for total in np.cumsum(shared, axis=1)[:, -1]]
+
+
 def place(labels: Sequence[Label], marks: Sequence[Box], lines: Sequence[Box], frame: Box) -> list[Box]:
     """A box for each label, in the order given.
 
@@ -103,12 +126,13 @@ def place(labels: Sequence[Label], marks: Sequence[Box], lines: Sequence[Box], f
     """
     crowd = [sum(math.hypot(a.x - b.x, (a.y - b.y) * 2) < 90 for b in labels) for a in labels]
     order = sorted(range(len(labels)), key=lambda i: (-crowd[i], labels[i].x, -labels[i].y, i))
+    fixed = _array([*marks, *lines])
     placed: dict[int, Box] = {}
     for _ in range(PASSES):
         before = dict(placed)
         for index in order:
             placed.pop(index, None)
-            placed[index] = _best(index, labels, marks, lines, frame, list(placed.values()))
+            placed[index] = _best(index, labels, marks, fixed, frame, list(placed.values()))
         if placed == before:
             break
     return [placed[i] for i in range(len(labels))]
@@ -118,20 +142,23 @@ def _best(
     index: int,
     labels: Sequence[Label],
     marks: Sequence[Box],
-    lines: Sequence[Box],
+    fixed: Boxes,
     frame: Box,
     texts: Sequence[Box],
 ) -> Box:
-    """The cheapest place for one label beside the texts that stand already."""
+    """The cheapest place for one label beside the texts that stand already; `fixed`: marks and lines."""
     label = labels[index]
     texts = [box.grown(1.5) for box in texts]
     others = [box for i, box in enumerate(marks) if i != index]
     best: tuple[float, Box] | None = None
-    for cost, box in _candidates(label):
+    candidates = _candidates(label)
+    boxes = _array([box for _, box in candidates])
+    on_fixed, on_texts = _covered(boxes, fixed), _covered(boxes, _array(texts))
+    for (cost, box), under, over in zip(candidates, on_fixed, on_texts, strict=True):
         if best is not None and cost >= best[0]:
             break
-        covered = sum(box.overlap(other) for other in (*marks, *lines))
-        covered += 3 * sum(box.overlap(other) for other in texts) + 6 * box.outside(frame)
+        covered = under
+        covered += 3 * over + 6 * box.outside(frame)
         if best is not None and cost + 2.0 * covered >= best[0]:
             continue
         total = cost + 2.0 * covered + 80.0 * _crossed(label, box, [*texts, *others])

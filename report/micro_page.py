@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from report import numbers as write
+from report.links import ALONE, Links
 from report.micro_data import BETTER, COMMITS, ONLY, STEADY, WORDS, WORSE, Series, load_series
 from report.points import number
 from report.sheet import write_sheet
@@ -37,7 +38,9 @@ COLUMNS: Final = (
 )  # fmt: skip
 
 
-def build_micro_page(results_root: Path, out: Path | None = None) -> tuple[Path, list[str]]:
+def build_micro_page(
+    results_root: Path, out: Path | None = None, links: Links = ALONE
+) -> tuple[Path, list[str]]:
     """The page, by default <root>/reports/micro.html, and its findings in sentences.
 
     Raises ReportError where asv has left nothing, TableError for a damaged table.
@@ -51,6 +54,7 @@ def build_micro_page(results_root: Path, out: Path | None = None) -> tuple[Path,
         findings(series),
         [(MICRO, [row for one in series for row in one.rows])],
         {"groups": groups, "site": asv_site(results_root, path), "commits": COMMITS},
+        links,
     )
 
 

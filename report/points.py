@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from report.data import Panel
 from report.numbers import interval, ratio, signed
@@ -26,6 +26,12 @@ class Point:
     text: str
     doubtful: bool = False
     """Its x is not confirmed: drawn hollow."""
+    censored: str = ""
+    """On which side of the budget ladder its x lies, which is 0 or infinite then; empty: on it."""
+
+
+NEVER = "never reached"
+"""`censored` of a mark whose x is 0."""
 
 
 def number(value: object) -> float | None:
@@ -33,9 +39,19 @@ def number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
+def placed(point: Point, row: Row, column: str) -> Point:
+    """The mark at its ratio at equal accuracy, a row of a table `iso` that has one."""
+    x, low, high = (number(row[name]) for name in (column, "low", "high"))
+    if x is None or low is None or high is None:
+        raise ValueError(f"{point.arm} has no ratio at equal accuracy")
+    return replace(point, x=x, x_low=low, x_high=high, censored=str(row["censored"] or ""))
+
+
 def points(panel: Panel) -> tuple[list[Point], list[str]]:
-    """The marks of a panel, and the names of the arms that have none, with the reason."""
+    """The marks of a panel, and the names of the arms that have none, with the reason; x is bytes saved, at equal accuracy
+    where the sweep has a budget ladder."""
     found, absent = [], []
+    climbed = {str(row["arm"]): row for row in panel.iso if row["cost"] == "bytes"}
     for row in [*panel.methods, *panel.controls]:
         y, x = number(row["diff_mean"]), number(row["bytes_ratio"])
         name, seeds = str(row["arm"]), f"{row['n_pairs']} of {row['n']}"
@@ -43,12 +59,16 @@ def points(panel: Panel) -> tuple[list[Point], list[str]]:
             lost = f"{row['n_diverged']} diverged" if row["n_diverged"] else "none finished"
             absent.append(f"{name} ({lost})")
             continue
+        if climbed and climbed[name]["ratio"] is None:
+            absent.append(f"{name} ({climbed[name]['reason']})")
+            continue
         name = name.removeprefix("control-")
         text = name if row["n_pairs"] == row["n"] else f"{name} ({seeds})"
         family = "control" if row["control"] else str(row["family"])
         low, high = number(row["diff_low"]), number(row["diff_high"])
         x_low, x_high = number(row["bytes_ratio_low"]) or x, number(row["bytes_ratio_high"]) or x
-        found.append(Point(name, family, x, x_low, x_high, y, low, high, text))
+        point = Point(name, family, x, x_low, x_high, y, low, high, text)
+        found.append(placed(point, climbed[str(row["arm"])], "ratio") if climbed else point)
     if panel.baselines:
         found.append(Point("", "baseline", 1.0, 1.0, 1.0, 0.0, None, None, "uncompressed"))
     return found, absent
@@ -61,12 +81,17 @@ def gid(index: int) -> str:
 
 def hover(panel: Panel) -> dict[str, str]:
     """Hover text by group id."""
-    titles = {}
+    titles, equal = {}, " to equal accuracy" if panel.iso else ""
     for index, point in enumerate(points(panel)[0]):
         if point.arm:
             ends = interval(point.low, point.high, panel.digits, sign=True)
             difference = f"{signed(point.y, panel.digits)} {ends}".strip()
-            titles[gid(index)] = f"{point.text}: {difference} {panel.unit}, {ratio(point.x)} fewer bytes"
+            saved = (
+                f"equal accuracy {point.censored}"
+                if point.censored
+                else f"{ratio(point.x)} fewer bytes{equal}"
+            )
+            titles[gid(index)] = f"{point.text}: {difference} {panel.unit}, {saved}"
     return titles
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
@@ -20,6 +24,48 @@ def template(name: str) -> Template:
     return environment.get_template(name)
 
 
+def embedded(value: Any) -> str:
+    """A value as JSON for a script element: nothing in it can end the element. Raises ValueError for NaN and infinity."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+PACKED_FROM: Final = 2000
+"""Rows from which on a table inside a page is packed."""
+
+
+def table_data(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """A table for `embedded`: its rows; of a long one, `packed`, by column the distinct cells and each row's place in them."""
+    if len(rows) < PACKED_FROM:
+        return {"columns": list(columns), "rows": [list(row) for row in rows]}
+    packed = []
+    for cells in zip(*rows, strict=True):
+        distinct = list(dict.fromkeys(cells))
+        if len(distinct) > len(cells) // 2:  # hardly one twice: the places would only add to them
+            packed.append([list(cells), None])
+            continue
+        place = {cell: number for number, cell in enumerate(distinct)}
+        packed.append([distinct, [place[cell] for cell in cells]])
+    return {"columns": list(columns), "packed": packed}
+
+
 def asset(name: str) -> str:
     """A file of the folder `static`."""
     return (HERE / "static" / name).read_text(encoding="utf-8").strip()
+
+
+def lean(css: str, classes: Collection[str]) -> str:
+    """The styles without the rules about other classes than these, for pages of which there are thousands.
+
+    What stands inside of @media is kept whole.
+    """
+
+    def kept(rule: re.Match[str]) -> str:
+        about = re.findall(r"\.([a-z][\w-]*)", rule.group(1))
+        return rule.group(0) if set(about) <= set(classes) else ""
+
+    parts = re.split(r"(^@media.*?^\}$|^@media[^\n]*\}$)", css, flags=re.M | re.S)
+    plain = [re.sub(r"([^{}]+)\{[^{}]*\}", kept, part) for part in parts[::2]]
+    media = [*parts[1::2], ""]
+    text = "".join(before + block for before, block in zip(plain, media, strict=True))
+    return re.sub(r"\n\s*\n+", "\n", text)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from report.links import ALONE, Links
 from report.methods import family
 from report.scaling_data import Curve, ScalingData, Setting, load_scaling
 from report.scaling_figures import (
@@ -26,7 +27,9 @@ NAMED: Final = 3
 """Methods that a finding names."""
 
 
-def build_scaling_page(results_root: Path, out: Path | None = None) -> tuple[Path, list[str]]:
+def build_scaling_page(
+    results_root: Path, out: Path | None = None, links: Links = ALONE
+) -> tuple[Path, list[str]]:
     """The page, by default <root>/reports/scaling.html, and its findings in sentences.
 
     Raises ReportError where the tables were not made, TableError for a damaged one.
@@ -46,6 +49,7 @@ def build_scaling_page(results_root: Path, out: Path | None = None) -> tuple[Pat
         findings(data),
         [(SCALING, data.rows), (BREAK_EVEN, data.break_even), (BREAK_EVEN_CHECKS, data.checks)],
         parts,
+        links,
     )
 
 

@@ -6,18 +6,23 @@ models are not trained to the end here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from report.errors import ReportError
 from suite.analysis.columns import Table
+from suite.analysis.ladder_columns import ISO_SECONDS
+from suite.analysis.refused import load_refused
 from suite.analysis.session_tables import load_facts
 from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLES, session_table_path
 from suite.analysis.stages import STAGES
 from suite.analysis.tables import Row, read_table
 from suite.timing.session_files import not_shown
+
+OPTIONAL = (STAGES, ISO_SECONDS)
+"""Tables that only some sessions have: bytes by stage of newer records, seconds at equal accuracy of sweeps with a ladder."""
 
 UNCONFIRMED = ("not confirmed", "contradicted")
 """Checks by direct runs that keep an arm out of the picture."""
@@ -32,6 +37,7 @@ class LinkData:
     arms: list[Row]
     probe: list[Row]
     direct: list[Row]
+    iso: list[Row] = field(default_factory=list)
 
     @property
     def label(self) -> str:
@@ -75,12 +81,15 @@ class LinkData:
 
 @dataclass(frozen=True)
 class SessionData:
-    """One session: the tables by suffix, its facts, and its links in the order in which they were timed."""
+    """One session: the tables by suffix, its facts, and its links in the order in which they were timed; `refused`: records
+    of it that are there and are not read, as rows.
+    """
 
     name: str
     tables: Mapping[str, tuple[Table, list[Row]]]
     facts: Mapping[str, Any]
     links: list[LinkData]
+    refused: Sequence[Row] = ()
 
     @property
     def stages(self) -> list[Row]:
@@ -114,8 +123,8 @@ def slug(text: str) -> str:
     return "-".join("".join(c if c.isalnum() else " " for c in text.lower()).split())
 
 
-def load_sessions(results_root: Path, sweep: str) -> tuple[SessionData, ...]:
-    """The sessions of a sweep, then those of none, each by name, but for shipped ones that pages leave out.
+def load_sessions(results_root: Path, sweep: str | None) -> tuple[SessionData, ...]:
+    """The sessions of a sweep, or of none, by name, but for shipped ones that pages leave out.
 
     Raises TableError for a damaged or foreign file.
     """
@@ -123,22 +132,39 @@ def load_sessions(results_root: Path, sweep: str) -> tuple[SessionData, ...]:
     ends = ("session-", "-facts.json")
     names = sorted(p.name.removeprefix(ends[0]).removesuffix(ends[1]) for p in folder.glob("*".join(ends)))
     hidden = not_shown()
-    found = [_session(results_root, name) for name in names if name not in hidden]
-    return tuple(s for wanted in (sweep, None) for s in found if s.sweep == wanted)
+    refused = refused_records(results_root)
+    found = (_session(results_root, name, sweep, refused) for name in names if name not in hidden)
+    return tuple(session for session in found if session is not None)
 
 
-def _session(root: Path, name: str) -> SessionData:
+def refused_records(results_root: Path) -> list[Row]:
+    """Records of sessions that are there and are not read, as rows of the table `refused`."""
+    return [row for row in load_refused(results_root) if row["kind"] == "session"]
+
+
+def refused_words(row: Row) -> str:
+    """One of them in a sentence."""
+    return f"Record {row['record']} of session {row['name']} is not read: {row['reason']}. What to do: {row['fix']}."
+
+
+def _session(root: Path, name: str, sweep: str | None, refused: Sequence[Row]) -> SessionData | None:
+    """A session, if it is of that sweep."""
     facts = load_facts(root, name)
     if facts is None:
         raise ReportError(f"the tables of session {name} vanished while the page was built; build it again")
-    known = [*SPEED_TABLES, *([STAGES] if session_table_path(root, STAGES, name).is_file() else [])]
+    if facts["sweep"] != sweep:
+        return None
+    known = [*SPEED_TABLES, *(table for table in OPTIONAL if session_table_path(root, table, name).is_file())]
     tables = {t.suffix: (t, read_table(session_table_path(root, t, name), t)) for t in known}
 
     def of(table: Table, label: str) -> list[Row]:
-        return [row for row in tables[table.suffix][1] if row["link"] == label]
+        rows = tables[table.suffix][1] if table.suffix in tables else []
+        return [row for row in rows if row["link"] == label]
 
     links = [
-        LinkData(link, *(of(table, str(link["label"])) for table in (CASES, ARMS, PROBE, DIRECT)))
+        LinkData(
+            link, *(of(table, str(link["label"])) for table in (CASES, ARMS, PROBE, DIRECT, ISO_SECONDS))
+        )
         for link in facts["links"]
     ]
-    return SessionData(name, tables, facts, links)
+    return SessionData(name, tables, facts, links, [row for row in refused if row["name"] == name])

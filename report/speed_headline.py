@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from report.data import Panel, StudyData
+from report.iso_headline import equal_seconds_sentence
 from report.numbers import factor, interval, ratio, signed
 from report.points import Point, number
 from report.speed_data import LinkData, SessionData
@@ -58,6 +59,8 @@ def joined_sentence(link: LinkData, panels: Sequence[Panel]) -> str | None:
     shown = [picture(panel, link) for panel in panels]
     if not shown:
         return None
+    if any(one.equal for one in shown):
+        return equal_seconds_sentence(link.label, [one for one in shown if one.equal])
     parts = [f"{p.panel.title}: {_fastest(p, link)}" for p in shown]
     steps = " or ".join(dict.fromkeys(str(p.panel.facts["steps"]) for p in shown))
     return (

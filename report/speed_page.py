@@ -10,7 +10,7 @@ from report.data import StudyData
 from report.forest import extent, forest
 from report.numbers import MISSING, quantity
 from report.phases import phases
-from report.speed_data import LinkData, SessionData, slug
+from report.speed_data import LinkData, SessionData, refused_words, slug
 from report.speed_headline import ended_sentence, trouble
 from report.speed_points import anchor, bars, hover, not_drawn, pictures, stacks
 from report.speed_traffic import stages_view, traffic_view
@@ -24,9 +24,10 @@ def speed_parts(study: StudyData) -> dict[str, Any]:
     """What the template shows: the pictures against accuracy, the sessions, and why there is no speed, if so."""
     shown = pictures(study)
     return {
-        "pictures": [_picture(one, shown) for one in shown],
+        "pictures": [picture_parts(one, shown) for one in shown],
         "anchors": sorted({str(row["arm"]) for p in shown if (row := anchor(p.panel))}),
-        "sessions": [_session(session) for session in study.sessions],
+        "sessions": [session_parts(session) for session in study.sessions],
+        "equal": any(one.equal for one in shown),
         "missing": missing(study),
     }
 
@@ -61,10 +62,14 @@ def missing(study: StudyData) -> str:
     if not names:
         return f"Speed is not measured: no timing session belongs to the sweep {study.sweep}."
     commands = ", ".join(f"bandwise session {name}" for name in names)
-    return f"Speed has not been measured yet: run {commands}, then bandwise report {study.sweep}."
+    refused = [refused_words(row) for row in study.refused if row["name"] in names]
+    return " ".join(
+        [f"Speed has not been measured yet: run {commands}, then bandwise report {study.called}.", *refused]
+    )
 
 
-def _picture(shown: Picture, every: list[Picture]) -> dict[str, Any]:
+def picture_parts(shown: Picture, every: list[Picture]) -> dict[str, Any]:
+    """One picture of speed against accuracy; its axes hold those of `every` one."""
     place = f"{shown.link}, {shown.panel.title}"
     return {
         "heading": place,
@@ -73,7 +78,7 @@ def _picture(shown: Picture, every: list[Picture]) -> dict[str, Any]:
         "figure": inline(
             svg_file(speedups([shown], 1, every)),
             f"v-{slug(shown.link)}-{shown.panel.slug}",
-            f"{place}: difference to the uncompressed run over speedup at a fixed budget; the numbers are in the tables below",
+            f"{place}: difference to the uncompressed run over speedup {_at(shown)}; the numbers are in the tables below",
             hover(shown),
         )
         if shown.marks
@@ -82,14 +87,21 @@ def _picture(shown: Picture, every: list[Picture]) -> dict[str, Any]:
     }
 
 
-def _session(session: SessionData) -> dict[str, Any]:
+def _at(shown: Picture) -> str:
+    return "at equal accuracy" if shown.equal else "at a fixed budget"
+
+
+def session_parts(session: SessionData) -> dict[str, Any]:
+    """The section of one session."""
     facts = session.facts
     return {
         "slug": f"session-{slug(session.name)}",
         "name": session.name,
         "title": facts["title"],
         "alone": session.sweep is None,
+        "lender": facts.get("lender", ""),
         "ended": ended_sentence(session) or "",
+        "refused": [refused_words(row) for row in session.refused],
         "about": _about(session),
         "machine": machine(session),
         "join": facts["join"]["reason"] if facts["join"]["refused"] else "",

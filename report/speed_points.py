@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from report.certainty import shares_by_speed
 from report.data import Panel, StudyData
+from report.equal import by_arm
 from report.forest import Bar, Ratio
 from report.numbers import interval, ratio, signed
 from report.phases import Stack
-from report.points import Point, gid, number
+from report.points import Point, gid, number, placed
 from report.speed_data import UNCONFIRMED, LinkData
 from report.speedup import Picture
 from suite.analysis.tables import Row
@@ -40,18 +42,35 @@ def picture(panel: Panel, link: LinkData) -> Picture:
     rows = {str(row["arm"]): row for row in [*panel.baselines, *panel.methods, *panel.controls]}
     marks: list[Point] = []
     missing: dict[str, list[str]] = {}
+    climbed = by_arm(link.iso, sharding=panel.sharding)
     for arm in link.arms:
         row = rows.get(str(arm["arm"]))
         if arm["sharding"] != panel.sharding or row is None:
             continue
         found = _point(arm, row)
+        if isinstance(found, Point) and climbed:
+            iso = climbed[str(arm["arm"])]
+            found = str(iso["reason"]) if iso["speedup"] is None else placed(found, iso, "speedup")
         if isinstance(found, Point):
             marks.append(found)
         else:
             missing.setdefault(found, []).append(str(arm["arm"]))
     reference = str(link.reference["case"]) if link.reference else ""
     rho = (link.facts["rho"] or {}).get("value")
-    return Picture(panel, link.label, marks, grouped(missing), reference, _default(link), _others(panel), rho)
+    return Picture(
+        panel, link.label, marks, grouped(missing), reference, _default(link), _others(panel), rho, bool(climbed),
+        speedups_of(panel, link),
+    )  # fmt: skip
+
+
+def speedups_of(panel: Panel, link: LinkData) -> dict[str, float]:
+    """The fixed-budget speedups on a link of what may be on its front, by arm."""
+    able = {str(row["arm"]) for row in (*panel.baselines, *panel.methods)}
+    return {
+        str(arm["arm"]): number(arm["speedup"]) or 0.0
+        for arm in link.arms
+        if arm["sharding"] == panel.sharding and arm["arm"] in able and drawn(arm)
+    }
 
 
 def _point(arm: Row, row: Row) -> Point | str:
@@ -108,6 +127,7 @@ def _others(panel: Panel) -> list[tuple[str, float]]:
 def hover(shown: Picture) -> dict[str, str]:
     """Hover text by group id."""
     panel, titles = shown.panel, {}
+    shares = shares_by_speed(panel, shown.fixed)
     for index, point in enumerate(shown.marks):
         faster = f"{ratio(point.x)} {_ends(point)}".strip()
         if point.family == "baseline":
@@ -116,14 +136,22 @@ def hover(shown: Picture) -> dict[str, str]:
         difference = (
             f"{signed(point.y, panel.digits)} {interval(point.low, point.high, panel.digits, sign=True)}"
         )
-        titles[gid(index)] = (
-            f"{point.text}: {faster} the speed of {shown.reference}, {difference.strip()} {panel.unit}"
+        speed = f"{faster} the speed of {shown.reference}" + (" to equal accuracy" if shown.equal else "")
+        if point.censored:
+            speed = f"equal accuracy {point.censored}"
+        sure = (
+            f", on the front at the fixed budget in {100 * shares[point.arm]:.0f} % of draws"
+            if point.arm in shares
+            else ""
         )
+        titles[gid(index)] = f"{point.text}: {speed}, {difference.strip()} {panel.unit}{sure}"
     return titles
 
 
 def _ends(point: Point) -> str:
-    return interval(point.x_low, point.x_high) if point.x_high > point.x_low else ""
+    if not point.x_high > point.x_low:
+        return ""
+    return interval(point.x_low, point.x_high).replace("inf", "∞")
 
 
 def stacks(link: LinkData) -> list[Stack]:

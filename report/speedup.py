@@ -1,4 +1,7 @@
-"""The picture: how much sooner a fixed budget of steps is done, against what that costs in accuracy.
+"""The picture: how much sooner a method is there, against what it costs in accuracy at the same number of steps.
+
+There is where the uncompressed run of the same optimizer ends (speedup at equal accuracy), where the sweep has a budget
+ladder; else it is the end of a fixed budget of steps.
 
 One panel a link and sharding; panels beside each other share their axes, so that a faster link is seen to move
 the marks. Nothing is drawn that was not measured: an arm whose speedup was refused is named under its panel.
@@ -7,19 +10,20 @@ the marks. Nothing is drawn that was not measured: an arm whose speedup was refu
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from report.data import Panel
-from report.figures import band, draw_marks, write_names
+from report.equal import draw_arrows, equal_axis, inside
+from report.figures import across, band, draw_marks, write_names
 from report.front import front, stairs
 from report.labels import Box
 from report.points import Point
-from report.scales import bare, difference_axis, look, new_figure, per_point, renderer, speedup_axis
+from report.scales import bare, difference_axis, look, new_figure, per_point, renderer
 from report.theme import COLOURS
 
 RIGHT_MARGIN = 0.62
@@ -48,16 +52,15 @@ class Picture:
     default: float | None
     others: list[tuple[str, float]]
     rho: float | None = None
+    equal: bool = False
+    """x is the speedup at equal accuracy, not at a fixed budget of steps."""
+    fixed: Mapping[str, float] = field(default_factory=dict)
+    """Fixed-budget speedups by arm, of which the certainty of the front is told."""
 
     @property
     def best(self) -> list[Point]:
         """Its Pareto front."""
         return front(self.marks, self.panel.facts["direction"] == "higher")
-
-
-def _xs(picture: Picture) -> list[float]:
-    own = [value for p in picture.marks for value in (p.x, p.x_low, p.x_high)]
-    return own if picture.default is None else [*own, picture.default]
 
 
 def _ys(picture: Picture) -> list[float]:
@@ -123,15 +126,18 @@ def _height(axes: Axes, y: float) -> float:
     return float(axes.transData.transform((1, y))[1])
 
 
-def _draw(axes: Axes, picture: Picture, xs: Sequence[float], ys: Sequence[float]) -> None:
+def _draw(axes: Axes, picture: Picture, every: Sequence[Picture], ys: Sequence[float]) -> None:
     panel = picture.panel
     difference_axis(axes, "y", ys, panel)
-    speedup_axis(axes, xs)
+    marks = list(itertools.chain.from_iterable(p.marks for p in every))
+    equal_axis(axes, marks, [p.default for p in every if p.default is not None])
+    picture = replace(picture, marks=inside(picture.marks, axes))
     if panel.facts["direction"] == "lower":
         axes.invert_yaxis()  # up is better, whatever the metric
     bare(axes, "y")
     axes.grid(axis="x")
     band(axes, panel)
+    draw_arrows(axes, picture.marks)
     boxes = [*_lines(axes, picture), *_others(axes, picture)]
     best = picture.best
     if best:
@@ -145,20 +151,7 @@ def _draw(axes: Axes, picture: Picture, xs: Sequence[float], ys: Sequence[float]
         )
     stands = [mark.x for mark in picture.marks]  # where they are: a mark moved aside would show another speed
     draw_marks(axes, picture.marks, stands, faint=0.55)
-    write_names(axes, panel, picture.marks, stands, best, boxes + _across(axes, picture, stands), True)
-
-
-def _across(axes: Axes, picture: Picture, stands: Sequence[float]) -> list[Box]:
-    """The intervals in x, which names keep away from."""
-    scale, boxes = per_point(axes), []
-    for x, point in zip(stands, picture.marks, strict=True):
-        ends = [
-            axes.transData.transform((v * x / point.x, point.y)) / scale for v in (point.x_low, point.x_high)
-        ]
-        boxes.append(
-            Box(float(ends[0][0]), float(ends[0][1]) - 1.5, float(ends[1][0]), float(ends[0][1]) + 1.5)
-        )
-    return boxes
+    write_names(axes, panel, picture.marks, stands, best, boxes + across(axes, picture.marks, stands), True)
 
 
 def speedups(
@@ -181,17 +174,20 @@ def speedups(
             top=1 - above / (height * rows), wspace=(0.62 + RIGHT_MARGIN) / (width - 0.62 - RIGHT_MARGIN),
             hspace=(0.5 + above) / (height - 0.5 - above),
         )  # fmt: skip
-        xs = list(itertools.chain.from_iterable(_xs(p) for p in every))
         for axes, picture in zip(grid, pictures, strict=False):
             if len(pictures) > 1:
                 weight = "" if picture.rho is None else f" (rho = {picture.rho:.2g})"
                 title = f"{picture.link}{weight}, {picture.panel.title}"
                 axes.set_title(title, loc="left", fontsize=10, weight="bold", pad=28)
             ys = [v for p in every if p.panel.slug == picture.panel.slug for v in _ys(p)]
-            _draw(axes, picture, xs, ys)
+            _draw(axes, picture, every, ys)
             unit = f" ({picture.panel.unit})" if picture.panel.unit else ""
             steps = picture.panel.facts["steps"]
-            axes.set_xlabel(f"times faster than the reference at a fixed budget of {steps} steps")
+            axes.set_xlabel(
+                f"times faster to equal accuracy than {steps} steps of the reference"
+                if picture.equal
+                else f"times faster than the reference at a fixed budget of {steps} steps"
+            )
             axes.set_ylabel(f"difference to the uncompressed run{unit}")
         for axes in grid[len(pictures) :]:
             axes.set_visible(False)

@@ -6,6 +6,7 @@ adds its two ends. Every column says in its title what it is and in its hover te
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ from report.data import Panel, StudyData
 from report.points import number
 from report.theme import FAMILIES
 from suite.analysis.columns import MICRO, RUNS, TUNING
+from suite.analysis.ladder_columns import RUNGS
 from suite.analysis.tables import Row
 from suite.runs.status import CIRCUMSTANCE
 
@@ -42,7 +44,8 @@ class Column:
 @dataclass(frozen=True)
 class Cell:
     """Text for people, `raw` for sorting and CSV, `ends` of an interval, a small `note` beside the text, a `link` to an id of
-    the page, a `picture`: an <svg> of our own making that stands before the text and says in words what it shows.
+    the page, the relative address of another `page`; `items` are several short cells in place of the text, a `picture` an
+    <svg> of our own making that stands before the text and says in words what it shows.
     """
 
     text: str
@@ -51,7 +54,14 @@ class Cell:
     ends: tuple[float | None, float | None] | None = None
     css: str = ""
     link: str = ""
+    page: str = ""
+    items: tuple[Cell, ...] = ()
     picture: str = ""
+
+    @property
+    def address(self) -> str:
+        """Where its text leads; empty: nowhere."""
+        return f"#{self.link}" if self.link else self.page
 
 
 @dataclass(frozen=True)
@@ -238,13 +248,24 @@ def tuning_view(study: StudyData) -> View:
     return View("tuning", "Learning rates tried", columns, tuple(lines))
 
 
-def failures_view(study: StudyData) -> View:
-    """Every run without a result, with its reason, and what tries it again where that can change anything."""
-    failed = [row for row in study.rows(RUNS) if row["status"] != "done"]
+def run_address(runs: str, row: Row) -> str:
+    """Address of a run's page in the folder `runs`; empty where nothing is on record of it, or no page was made."""
+    return f"{runs}{row['run_id']}.html" if runs and row["status"] != "missing" else ""
+
+
+def failures_view(study: StudyData, runs: str = "") -> View:
+    """Every run without a result, with its reason, and what tries it again where that can change anything.
+
+    runs: relative address of the folder with the pages of runs; empty where there are none.
+    """
+    climbed = RUNGS.suffix in study.tables
+    every = [*study.rows(RUNS), *(study.rows(RUNGS) if climbed else [])]
+    failed = [row for row in every if row["status"] != "done"]
     again = any(row["status"] in CIRCUMSTANCE for row in failed)
     columns = (
         Column("status", "status"),
         *_PLACE,
+        Column("steps", "steps", "Of its training: a rung of the budget ladder.", True, hidden=not climbed),
         Column("seed", "seed", numeric=True),
         Column("reason", "reason", "As the run gave it, or whoever found that its job had gone."),
         Column("run", "run", "Again, held against this record: `bandwise reproduce` and the id."),
@@ -256,12 +277,17 @@ def failures_view(study: StudyData) -> View:
         cells = {
             "status": Cell(state.replace("_", " "), state, css="no"),
             **_place(row),
+            "steps": Cell(str(row["steps"]), row["steps"]),
             "seed": Cell(str(row["seed"]), row["seed"]),
             "reason": Cell(str(row["reason"] or write.MISSING), row["reason"], css="reason"),
-            "run": Cell(str(row["run_id"]), str(row["run_id"]), css="code"),
+            "run": Cell(str(row["run_id"]), str(row["run_id"]), css="code", page=run_address(runs, row)),
         }
         if again:
-            command = f"bandwise retry {study.sweep} --status {state}" if state in CIRCUMSTANCE else ""
+            command = (
+                shlex.join(["bandwise", "retry", study.called, "--status", state])
+                if state in CIRCUMSTANCE
+                else ""
+            )
             cells["again"] = Cell(command or write.MISSING, command, css="code")
         lines.append(Line(cells))
     return View("failures", "Runs without a result", columns, tuple(lines))

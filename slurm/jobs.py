@@ -18,9 +18,11 @@ from slurm.logs import last_words, meaning
 from slurm.records import ArrayJob, Record, records
 from slurm.scheduler import Job, SlurmError
 from suite.runs.lease import Owner, forget, holder
+from suite.runs.plan import make_plan
 from suite.runs.spec import RunSpec
 from suite.runs.status import Status
 from suite.runs.store import Store, StoreError
+from suite.runs.sweep import load_sweep
 from suite.training.record import failed
 
 FATES: Final = {
@@ -103,6 +105,23 @@ def settle(found: Standing, store: Store) -> None:
                 failed(spec, found.statuses[spec.run_id]).save(store)
             except StoreError:
                 return
+
+
+def note_ends(store: Store, sweep: str | None = None) -> str:
+    """Note what became of runs whose jobs have gone, before tables are made of them.
+
+    sweep: a name or the path of a file; None: all that were submitted. Returns why Slurm could not be asked, or "".
+    Nothing is asked where nothing was submitted. Raises what reading a sweep raises.
+    """
+    submitted = {record.called for record in records(store.root)}
+    if not submitted:
+        return ""
+    for called in sorted(submitted) if sweep is None else (sweep,):
+        found = standing(make_plan(load_sweep(called)).specs, store)
+        settle(found, store)
+        if found.unanswered:
+            return found.unanswered
+    return ""
 
 
 class _Slurm:

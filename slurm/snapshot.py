@@ -1,7 +1,7 @@
 """The code of a submission, kept so that jobs run what was submitted and not what the checkout holds by then.
 
 ``<results>/code/<commit>`` is the commit's tree without results; where the checkout differs from it,
-``<commit>-<hash of the changes>`` holds the files as they are, and ``changes.patch`` says how they differ.
+``<commit>-<hash of the changes>`` holds the files as they are, and ``changes.patch`` says how they differ (`suite.runs.changes`).
 Beside them ``environment-<hash>.txt`` lists the installed packages. All are made once, under another
 name, and appear by rename. ``snapshot.json`` in a snapshot is what provenance reads there instead of git.
 """
@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from suite.runs.canonical import ID_DIGITS
+from suite.runs.changes import KEPT_FILE, PACKAGES, document
 from suite.runs.provenance import SNAPSHOT_FILE, environment_hash, installed
 from suite.runs.store import StoreError, dump, write_atomic
 
 CHECKOUT: Final = Path(__file__).resolve().parents[1]
-PACKAGES: Final = ("bandwise", "reference_impls", "report", "slurm", "suite")
 GIT_TIMEOUT_S: Final = 60
 
 
@@ -52,7 +52,7 @@ def take(results_root: Path, checkout: Path = CHECKOUT) -> Snapshot:
 
     Raises `SnapshotError`, or `StoreError` where it cannot be written.
     """
-    snapshot, files, patch = _content(results_root, checkout)
+    snapshot, files = _content(results_root, checkout)
     if snapshot.path.exists():
         return snapshot
     temporary = snapshot.path.with_name(f".{snapshot.path.name}.{os.getpid()}.tmp")
@@ -61,8 +61,8 @@ def take(results_root: Path, checkout: Path = CHECKOUT) -> Snapshot:
             target = temporary / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(checkout / name, target, follow_symlinks=False)
-        if patch:
-            (temporary / "changes.patch").write_bytes(patch)
+        if snapshot.commit and (changed := document(checkout)):
+            (temporary / KEPT_FILE).write_bytes(changed)
         facts = {"commit": snapshot.commit, "dirty": bool(snapshot.changes)}
         (temporary / SNAPSHOT_FILE).write_text(dump(facts) + "\n", encoding="utf-8")
         temporary.rename(snapshot.path)
@@ -84,8 +84,8 @@ def keep_environment(results_root: Path) -> Path:
     return path
 
 
-def _content(results_root: Path, checkout: Path) -> tuple[Snapshot, list[str], bytes]:
-    """The snapshot, the files it holds (relative), and how they differ from the commit."""
+def _content(results_root: Path, checkout: Path) -> tuple[Snapshot, list[str]]:
+    """The snapshot and the files it holds (relative)."""
     folder = results_root.resolve() / "code"
     if not (checkout / ".git").exists():
         files = [
@@ -95,7 +95,7 @@ def _content(results_root: Path, checkout: Path) -> tuple[Snapshot, list[str], b
             if path.is_file() and "__pycache__" not in path.parts
         ]
         told = _hash(b"", [checkout / name for name in files])
-        return Snapshot(folder / f"copy-{told}", None, told), files, b""
+        return Snapshot(folder / f"copy-{told}", None, told), files
     here = ["--", ".", ":!results"]
     if folder.is_relative_to(checkout.resolve()):  # a results folder of another name inside of the checkout
         here.append(f":!{folder.parent.relative_to(checkout.resolve())}")
@@ -108,7 +108,7 @@ def _content(results_root: Path, checkout: Path) -> tuple[Snapshot, list[str], b
     names = [name for name in listed.decode().split("\0") if name]
     files = [name for name in dict.fromkeys([*names, *new]) if os.path.lexists(checkout / name)]
     path = folder / (f"{commit}-{changes}" if changes else commit)
-    return Snapshot(path, commit, changes), files, patch
+    return Snapshot(path, commit, changes), files
 
 
 def _hash(patch: bytes, files: list[Path]) -> str:

@@ -38,3 +38,22 @@ def _programs_of_markers(request: pytest.FixtureRequest) -> None:
     for marker, programs in PROGRAMS.items():
         if request.node.get_closest_marker(marker) is not None:
             require_system(*programs)
+
+
+WAITS = ("tests/slurm", "tests/suite/links", "tests/suite/timing")
+"""Tests that mostly wait for others: daemons, links, deadlines."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where workers share the tests (`pytest -n`) a folder of `WAITS` is one worker's and begins first; of the rest a file is."""
+    if not hasattr(config, "workerinput"):
+        return
+    groups = {item: _group(item.nodeid.partition("::")[0]) for item in items}
+    for item, group in groups.items():
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: WAITS.index(groups[item]) if groups[item] in WAITS else len(WAITS))
+
+
+def _group(file: str) -> str:
+    return next((folder for folder in WAITS if file.startswith(f"{folder}/")), file)

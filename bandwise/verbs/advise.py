@@ -147,13 +147,13 @@ def _shapes(path: Path) -> tuple[tuple[int, ...], ...]:
 
 
 def _show(args: argparse.Namespace, root: Any, question: Any, answers: Any, found: Any) -> None:
-    from suite.analysis.tables import TableError, read_table, table_path
+    from suite.analysis.tables import TableError, number, read_table, table_path
     from suite.costs.columns import SCORE
     from suite.costs.evidence import of_configuration, studies, verdict
 
     cells = studies(root)
     reference = min(one.step_s for one in answers if not one.algorithm)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for one in answers:
         own = of_configuration(one.configuration, cells) if one.configuration else []
         rows.append({
@@ -193,20 +193,21 @@ def _show(args: argparse.Namespace, root: Any, question: Any, answers: Any, foun
     print(f"speedup: over the faster of fp32 and bf16; rho of fp32: {_rho(question):.2g}")
     for row in score:
         print(
-            f"model error, {row['left_out']} not seen before: median {100 * row['median_error']:.0f} %, "
-            f"worst {100 * row['worst_error']:.0f} % (n = {row['n']})"
+            f"model error, {row['left_out']} not seen before: median {100 * number(row, 'median_error'):.0f} %, "
+            f"worst {100 * number(row, 'worst_error'):.0f} % (n = {row['n']})"
         )
     if not score:
         print("model error: not scored yet; `bandwise costs score`")
     if args.evidence:
-        for row in rows:
-            for line in row["evidence"]:
-                print(f"{row['method']}: {line}")
+        for told in rows:
+            for line in told["evidence"]:
+                print(f"{told['method']}: {line}")
 
 
 def _rho(question: Any) -> float:
     n = question.workers
-    return 2 * (n - 1) / n * 32 * question.parameters / question.rate_bps / max(question.compute_s, 1e-9)
+    seconds = 2 * (n - 1) / n * 32 * question.parameters / question.rate_bps
+    return float(seconds / max(question.compute_s, 1e-9))
 
 
 def _rounded(value: float) -> float | None:

@@ -10,6 +10,7 @@ Nothing that has settled here is replaced. Exit code 3 where two results of one 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +63,17 @@ def run(args: argparse.Namespace) -> int:
 
 def _tables(root: Path, name: str) -> dict[str, Any]:
     """The tables of the sweep and of the session of that name, where there are runs or records to make them from."""
+    from slurm.jobs import note_ends
     from suite.analysis import collect
     from suite.analysis.from_plan import collect_sweep
     from suite.analysis.session_tables import collect_session
+    from suite.runs.store import Store
     from suite.runs.sweep import UnknownSweepError
 
     written, states, why = list(collect_session(root, name) or []), {}, ""
     try:
+        if unanswered := note_ends(Store(root), name):
+            print(f"Slurm was not asked: {unanswered}", file=sys.stderr)
         collected = collect_sweep(root, name)
     except UnknownSweepError as unknown:
         why = f"{unknown}; and no session of that name has a record under {root}: `bandwise session {name}`"

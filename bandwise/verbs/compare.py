@@ -42,13 +42,13 @@ def run(args: argparse.Namespace) -> int:
     from suite.analysis.sides import SideError, read_side
 
     root = results_root(args)
-    sides = [read_side(name, root) for name in (args.a, args.b)]
-    for side in sides:
+    a, b = (read_side(name, root) for name in (args.a, args.b))
+    for side in (a, b):
         if args.sweep and args.sweep not in side.studies:
             raise SideError(
                 f"{side.label} has no sweep {args.sweep}; it has {', '.join(side.studies) or 'none'}"
             )
-    found = compare(*sides, args.sweep)
+    found = compare(a, b, args.sweep)
     if args.html:
         build_compare_page(found, args.html)
     if args.json:
@@ -68,7 +68,7 @@ def _print(found: Comparison) -> None:
     moved = [change for change in found.arms if change.word != "identical" or change.bytes not in (None, 1.0)]
     print(f"{len(found.arms)} arms: {_counted(change.word for change in found.arms)}")
     if moved:
-        names = (
+        names = [
             "sweep",
             "workload",
             "sharding",
@@ -80,13 +80,13 @@ def _print(found: Comparison) -> None:
             "low",
             "high",
             "p_holm",
-        )
+        ]
         print(table([vars(change) for change in moved], [*names, "unit", "bytes", "word"]))
         if (least := found.smallest_p) is not None and least > 0.05:
             print(f"so many arms and so few pairs cannot tell: the least p after Holm is {least:.2g}")
     if found.speeds:
         print(f"\n{len(found.speeds)} speedups: {_counted(change.word for change in found.speeds)}")
-        names = ("session", "link", "sharding", "arm", "a", "b", "ratio", "low", "high", "word")
+        names = ["session", "link", "sharding", "arm", "a", "b", "ratio", "low", "high", "word"]
         differing = [vars(change) for change in found.speeds if change.word != "no change"]
         if differing:
             print(table(differing, names))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bandwise.checkout import add_results_option, require_checkout, results_root
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     print("\n".join(described(found)))
     if args.runs:
-        print(table(found["list"], ["run_id", "panel", "arm", "seed", "state", "reason"]))
+        print(table(found["list"], ["run_id", "panel", "arm", "steps", "seed", "state", "reason"]))
     return 0
 
 
@@ -47,7 +47,7 @@ def described(found: Mapping[str, Any]) -> list[str]:
     """The summary of a plan in lines."""
     lines = [
         f"{found['sweep']}: {found['title']}",
-        f"{found['runs']} runs of {found['steps']} steps ({counted(found['states'])}), {found['to_do']} to do",
+        f"{found['runs']} runs of {_lengths(found['ladder'])} steps ({counted(found['states'])}), {found['to_do']} to do",
     ]
     for panel in found["panels"]:
         p = f"smallest p after Holm {panel['smallest_p']:.2g}" if found["ranks"] else "intervals, no ranks"
@@ -70,3 +70,9 @@ def described(found: Mapping[str, Any]) -> list[str]:
             f"{found['stale_code']} results are older than the code of their method (its version did not move)"
         )
     return lines
+
+
+def _lengths(ladder: Sequence[int]) -> str:
+    """The lengths of the runs: `100`, or with a ladder `50, 71, 100 and 141`."""
+    first = ", ".join(str(steps) for steps in ladder[:-1])
+    return f"{first} and {ladder[-1]}" if first else str(ladder[-1])

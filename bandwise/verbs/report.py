@@ -1,9 +1,17 @@
-"""Build the page of a sweep from its results, or one of `SHEETS`, which no sweep owns: one self-contained HTML file."""
+"""Build pages from results: of everything, of one sweep, or one that no sweep owns. Each is one HTML file that loads nothing.
+
+bandwise report                 a site: a first page with the leaderboard, every study, every run, claims, comparisons
+bandwise report --no-runs       the same without the pages of single runs
+bandwise report quick           the page of one sweep, whole by itself
+bandwise report claims          the claims on record; also: scaling, rate-distortion
+
+Tables are brought up to date from the run folders first. Exit code 3 where a study's tables could not be read.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import sys
 from pathlib import Path
 
 from bandwise.checkout import add_results_option, require_checkout, results_root
@@ -12,15 +20,27 @@ from bandwise.output import print_json
 NAME = "report"
 SHEETS = ("claims", "scaling", "rate-distortion", "micro")
 """Pages that no sweep owns; sweeps of claims have a further part, as in claims/qsr."""
-HELP = "build the page of a sweep, of all claims, of scaling, rate and distortion, or asv"
+EVERYTHING = "all"
+"""Stands for the site, as no name does."""
+HELP = "build the pages of everything, of a sweep, of all claims, of scaling, rate and distortion, or asv"
+UNREAD = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
-    parser.add_argument("sweep", help=f"name of a sweep, path of a .yaml file, or {', '.join(SHEETS)}")
     parser.add_argument(
-        "--out", metavar="FILE", type=Path, help="the page (default: <results>/reports/<sweep>.html)"
+        "sweep",
+        nargs="?",
+        default=EVERYTHING,
+        help=f"name of a sweep, path of a .yaml file, or {', '.join(SHEETS)} (default: everything)",
     )
+    parser.add_argument(
+        "--out",
+        metavar="PATH",
+        type=Path,
+        help="the page (default: <results>/reports/<sweep>.html), of everything the folder (<results>/reports)",
+    )
+    parser.add_argument("--no-runs", action="store_true", help="of everything: no page of every run")
     parser.add_argument(
         "--snapshot",
         metavar="DIR",
@@ -36,10 +56,17 @@ def run(args: argparse.Namespace) -> int:
     require_checkout(NAME)
     from report.build import build_report
     from report.snapshot import freeze
+    from slurm.jobs import note_ends
+    from suite.runs.store import Store
 
     root = results_root(args)
     if args.sweep in SHEETS:
         return _sheet(args, root)
+    everything = args.sweep == EVERYTHING
+    if unanswered := note_ends(Store(root), None if everything else args.sweep):
+        print(f"Slurm was not asked: {unanswered}", file=sys.stderr)
+    if everything:
+        return _site(args, root)
     built = build_report(root, args.sweep, args.out)
     frozen = freeze(root, args.sweep, args.snapshot or None) if args.snapshot is not None else None
     if args.json:
@@ -54,35 +81,36 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _site(args: argparse.Namespace, root: Path) -> int:
+    from report.errors import ReportError
+    from report.site import build_site, update_all
+
+    if args.snapshot is not None:
+        raise ReportError("a sweep is frozen by itself: name one with --snapshot")
+    update_all(root)
+    built = build_site(root, args.out, runs=not args.no_runs)
+    unread = [{"study": name, "reason": reason} for name, reason in built.unread]
+    if args.json:
+        told = {"path": str(built.path), "pages": built.pages, "headline": built.headline, "unread": unread}
+        print_json({"sweep": EVERYTHING, **told})
+    else:
+        lines = [*built.headline, *(f"not read: {name}: {reason}" for name, reason in built.unread)]
+        print("\n".join([*lines, f"report: {built.path} ({built.pages} pages)"]))
+    return UNREAD if unread else 0
+
+
 def _sheet(args: argparse.Namespace, root: Path) -> int:
+    from report import site
     from report.errors import ReportError
 
     if args.snapshot is not None:
         raise ReportError(
             f"the page {args.sweep} is frozen with the sweeps and sessions behind it: name a sweep with --snapshot"
         )
-    path, findings = _builder(args.sweep)(root, args.out)
+    build = {name: build for name, _, build in site.SHEETS}[args.sweep]
+    path, findings = build(root, args.out)
     if args.json:
         print_json({"sweep": args.sweep, "path": str(path), "headline": findings})
     else:
         print("\n".join([*findings, f"report: {path}"]))
     return 0
-
-
-def _builder(name: str) -> Callable[[Path, Path | None], tuple[Path, list[str]]]:
-    """What builds one of the sheets."""
-    if name == "claims":
-        from report.claims_page import build_claims_page
-
-        return build_claims_page
-    if name == "scaling":
-        from report.scaling_page import build_scaling_page
-
-        return build_scaling_page
-    if name == "micro":
-        from report.micro_page import build_micro_page
-
-        return build_micro_page
-    from report.distortion_page import build_distortion_page
-
-    return build_distortion_page

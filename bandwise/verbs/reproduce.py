@@ -1,7 +1,7 @@
 """Any point of any plot again: a run by its id, or a timing session, held against what is on record of it.
 
     bandwise reproduce 3f2a9c0d11e4b7aa
-    bandwise reproduce 3f2a9c0d11e4b7aa --at recorded     # by the code of the commit that made it
+    bandwise reproduce 3f2a9c0d11e4b7aa --at recorded     # by the code that made it: its commit, and the changes that are kept
     bandwise reproduce --session quick                    # seconds again; speedups by their intervals, not to the bit
 
 The record is the run's folder, or in a fresh clone its row in a table. It says what of the environment is not what it
@@ -22,6 +22,7 @@ from bandwise.options import OptionError
 from bandwise.output import ProgressLine, print_json, table
 
 if TYPE_CHECKING:
+    from suite.analysis.recorded import Recorded
     from suite.runs.spec import RunSpec
     from suite.runs.store import Store
 
@@ -70,8 +71,10 @@ def run(args: argparse.Namespace) -> int:
     if args.at and not commit:
         raise RecordError(f"{then.place} does not tell the commit: name one with --at COMMIT")
     _clear(store, then.spec)
+    said: list[str] = []
     if commit:
-        run_at(commit, then.spec, store.root)
+        changes, said = _changes(root, then) if args.at == RECORDED else ("", [])
+        said += run_at(commit, then.spec, store.root, changes=changes)
     else:
         _run_here(store, then.spec)
     now = from_folder(store, then.spec.run_id)
@@ -79,18 +82,33 @@ def run(args: argparse.Namespace) -> int:
         raise RecordError(f"run {args.run_id} left no result under {store.root}")
     found = compare(then, now)
     if args.json:
-        print_json({**found.as_dict(), "record": then.place, "again": now.place})
+        print_json({**found.as_dict(), "record": then.place, "again": now.place, "code": said})
         return 0 if found.word == "equal" else DIFFERS
     print(f"record: {then.place}")
     print(f"again:  {now.place}")
-    for difference in (*found.environment, *found.harmless):
-        print(f"  {difference}")
+    for line in (*said, *found.environment, *found.harmless):
+        print(f"  {line}")
     if not found.environment:
         print("  nothing on record that decides numbers differs")
     for doubt in found.doubts:
         print(f"  {doubt}")
     print(f"run {args.run_id}: {found.sentence()}")
     return 0 if found.word == "equal" else DIFFERS
+
+
+def _changes(root: Path, then: Recorded) -> tuple[str, list[str]]:
+    """How the code of a record differed from its commit, where that is kept; else what is to be said about it."""
+    from suite.runs.changes import kept
+
+    sha256 = then.attributes.get("changes")
+    if not sha256:
+        return "", []
+    changes = kept(root, str(sha256))
+    if changes is None:
+        return "", [
+            f"its code had changes that are not kept here (patches/{sha256}.diff): its commit alone was run"
+        ]
+    return changes, []
 
 
 def _session(args: argparse.Namespace, root: Path, again: Path) -> int:

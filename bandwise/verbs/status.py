@@ -1,5 +1,5 @@
 """How a sweep stands, or everything in the results folder: runs by state, and each that did not end well with its
-reason.
+reason; what lies among the runs and cannot be read is named.
 
 Where runs were submitted, Slurm is asked once for all of them: which wait and why, and which have lost their job. The latter
 are noted as what became of the job, with the command that tries them again.
@@ -69,10 +69,17 @@ def run(args: argparse.Namespace) -> int:
     )
     states = counts(found.statuses.values())
     bad = [row for row in rows if row["state"] not in QUIET]
+    refused = [] if plan else [str(error) for error in store.refused()]
     waiting = _waiting(bad)
     spent = slot_efficiency(plan.sweep.name, store) if plan and args.efficiency else None
     if args.json:
-        answer = {"sweep": args.sweep, "runs": len(rows), "states": states, "not_done": bad}
+        answer = {
+            "sweep": args.sweep,
+            "runs": len(rows),
+            "states": states,
+            "not_done": bad,
+            "refused": refused,
+        }
         told = {"slot_efficiency": spent.as_dict() if spent else None} if args.efficiency else {}
         print_json({**answer, **told, "stages": stages, "slurm": found.unanswered or None})
         return 0
@@ -82,6 +89,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"  {count} queued: {reason}")
     if ended := [row for row in bad if row["state"] != "queued"]:
         print(table(ended, ["run_id", "panel", "arm", "seed", "state", "reason"]))
+    for line in refused:
+        print(f"not read: {line}")
     if args.efficiency:
         print(spent or f"{args.sweep} was never submitted: there are no jobs")
     if found.unanswered:

@@ -140,10 +140,14 @@
     if (event.key === "Escape") document.querySelectorAll(".menu[open]").forEach((menu) => { menu.open = false; menu.firstElementChild.focus(); });
   });
 
+  const unpacked = (columns) => {
+    const cells = columns.map(([values, places]) => (places ? places.map((place) => values[place]) : values));
+    return cells[0].map((_, row) => cells.map((column) => column[row]));
+  };
   const data = JSON.parse(document.getElementById("data").textContent);
   document.getElementById("downloads").hidden = false;
   document.querySelectorAll(".download").forEach((button) => button.addEventListener("click", () => {
     const table = data.tables[button.dataset.table];
-    download(button.textContent, toCsv([table.columns, ...table.rows]));
+    download(button.textContent, toCsv([table.columns, ...(table.rows ?? unpacked(table.packed))]));
   }));
 })();

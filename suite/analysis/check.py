@@ -3,7 +3,7 @@
 Every rule is a function from what is on disk to findings. An *error* makes a table say something that is not so or that
 cannot be made again; a *warning* is what a reader must know and a strict check does not accept.
 
-    readable      every result and spec can be read
+    readable      every result, curve and spec can be read
     complete      every planned run has ended as the method's own outcome
     replicas      the ranks of no run ended with different models (status invalid)
     seeds         every arm of a panel was run with the same seeds, each once
@@ -16,22 +16,25 @@ cannot be made again; a *warning* is what a reader must know and a strict check 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from suite.analysis.collect import Collected, collect, documents
+from suite.analysis.curves import read_curve
 from suite.analysis.study import Entry, Study
 from suite.analysis.tables import Row
 from suite.runs.status import CIRCUMSTANCE, LIVE
-from suite.runs.store import Store
+from suite.runs.store import RefusedError, Store
 from suite.timing import store as sessions
 
 ERROR: Final = "error"
 WARNING: Final = "warning"
 HARDWARE: Final = ("system", "cpu", "cores", "threads")
 CODE: Final = ("commit", "environment_hash")
+Counted = tuple[Mapping[str, Any], int]
+"""A provenance, and how many runs have it."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,8 @@ class Ran:
 
     @property
     def rows(self) -> list[Row]:
-        """One row a planned run."""
-        return self.collected.runs
+        """One row a planned run, those of the other rungs of a ladder after the rest."""
+        return [*self.collected.runs, *self.collected.rungs]
 
     def panels(self) -> Iterator[tuple[str, list[Entry]]]:
         """The planned runs that have a result, by panel."""
@@ -96,8 +99,19 @@ def check_store(root: Path) -> list[Finding]:
 def _readable(ran: Ran) -> Iterator[Finding]:
     store = Store(ran.root)
     for entry in ran.study.entries:
-        if error := store.refusal(entry.spec.run_id):
+        error = store.refusal(entry.spec.run_id) or _refused_curve(ran, store, entry.spec.run_id)
+        if error:
             yield Finding("readable", ERROR, _name(entry), error.reason, error.fix)
+
+
+def _refused_curve(ran: Ran, store: Store, run_id: str) -> RefusedError | None:
+    result = ran.results.get(run_id, {})
+    try:
+        if "metric" in result:
+            read_curve(store, result)
+    except RefusedError as error:
+        return error
+    return None
 
 
 def _complete(ran: Ran) -> Iterator[Finding]:
@@ -129,7 +143,7 @@ def _replicas(ran: Ran) -> Iterator[Finding]:
 def _seeds(ran: Ran) -> Iterator[Finding]:
     seeds: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for entry in ran.study.entries:
-        seeds[_panel(entry)][entry.arm].append(entry.spec.seed)
+        seeds[f"{_panel(entry)}, {entry.spec.steps} steps"][entry.arm].append(entry.spec.seed)
     for panel, by_arm in seeds.items():
         wanted = sorted({seed for own in by_arm.values() for seed in own})
         for arm, own in by_arm.items():
@@ -154,36 +168,45 @@ def _stale(ran: Ran) -> Iterator[Finding]:
 
 def _drift(ran: Ran) -> Iterator[Finding]:
     for panel, entries in ran.panels():
-        for key in CODE:
-            yield from _mixed(
-                "drift", WARNING, ran, panel, entries, key, "run the panel again from one checkout"
-            )
-        dirty = [_name(e) for e in entries if ran.results[e.spec.run_id]["provenance"]["dirty"]]
-        if dirty:
-            yield Finding(
-                "drift", WARNING, panel, f"{len(dirty)} runs come from a checkout with changes that no commit holds",
-                "commit, and run the sweep again before its numbers are published",
-            )  # fmt: skip
+        yield from drift(panel, _provenances(ran, entries))
 
 
 def _hardware(ran: Ran) -> Iterator[Finding]:
     for panel, entries in ran.panels():
-        for key in HARDWARE:
-            yield from _mixed(
-                "hardware", WARNING, ran, panel, entries, key,
-                "bits may differ between kinds of machine: run what is compared on one of them",
-            )  # fmt: skip
+        yield from hardware(panel, _provenances(ran, entries))
 
 
-def _mixed(
-    rule: str, level: str, ran: Ran, panel: str, entries: Iterable[Entry], key: str, fix: str
-) -> Iterator[Finding]:
+def _provenances(ran: Ran, entries: Iterable[Entry]) -> list[Counted]:
+    return [(ran.results[entry.spec.run_id]["provenance"], 1) for entry in entries]
+
+
+def drift(panel: str, found: Sequence[Counted]) -> Iterator[Finding]:
+    """What of the code differs between the runs of a panel; `found`: provenances, each with how many runs it is of."""
+    for key in CODE:
+        yield from _mixed("drift", panel, found, key, "run the panel again from one checkout")
+    if dirty := sum(runs for provenance, runs in found if provenance["dirty"]):
+        yield Finding(
+            "drift", WARNING, panel, f"{dirty} runs come from a checkout with changes that no commit holds",
+            "commit, and run the sweep again before its numbers are published",
+        )  # fmt: skip
+
+
+def hardware(panel: str, found: Sequence[Counted]) -> Iterator[Finding]:
+    """What of the machine differs between the runs of a panel; `found` as in `drift`."""
+    for key in HARDWARE:
+        yield from _mixed(
+            "hardware", panel, found, key,
+            "bits may differ between kinds of machine: run what is compared on one of them",
+        )  # fmt: skip
+
+
+def _mixed(rule: str, panel: str, found: Sequence[Counted], key: str, fix: str) -> Iterator[Finding]:
     counted: dict[str, int] = defaultdict(int)
-    for entry in entries:
-        counted[str(ran.results[entry.spec.run_id]["provenance"][key])] += 1
+    for provenance, runs in found:
+        counted[str(provenance[key])] += runs
     if len(counted) > 1:
         values = ", ".join(f"{value} ({count} runs)" for value, count in sorted(counted.items()))
-        yield Finding(rule, level, panel, f"its runs differ in {key}: {values}", fix)
+        yield Finding(rule, WARNING, panel, f"its runs differ in {key}: {values}", fix)
 
 
 def _tables(ran: Ran) -> Iterator[Finding]:

@@ -11,15 +11,22 @@ from __future__ import annotations
 import datetime
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from suite.analysis.columns import RUNS, SENSITIVITY, SUMMARY, TUNING
+from suite.analysis.columns import CURVES, PROFILES, RUNS, SENSITIVITY, SUMMARY, TO_TARGET, TUNING
+from suite.analysis.curves import curve_rows
+from suite.analysis.ladder import iso_rows, ladder_rows, ladders
+from suite.analysis.ladder_columns import ISO, LADDER, RUNGS
+from suite.analysis.origins import ATTRIBUTES, counted
+from suite.analysis.profile_rows import profile_rows
 from suite.analysis.study import Arm, Entry, Study
 from suite.analysis.summary import sensitivity_rows, summary_rows
 from suite.analysis.tables import Row, table_path, to_csv
+from suite.analysis.to_target import races, to_target_rows
 from suite.runs.canonical import canonical_json
+from suite.runs.ladder import WHOLE
 from suite.runs.status import LIVE, Status
 from suite.runs.store import Store, dump, write_atomic
 
@@ -31,7 +38,10 @@ Standing = tuple[Status, dict[str, Any] | None]
 
 @dataclass(frozen=True)
 class Collected:
-    """The tables of one study as rows, and its facts: what a reader asks first, as plain JSON values."""
+    """The tables of one study as rows, and its facts: what a reader asks first, as plain JSON values.
+
+    runs: those of budget 1, of which summary and sensitivity speak; rungs, ladder, iso: empty without a budget ladder.
+    """
 
     sweep: str
     runs: list[Row]
@@ -39,6 +49,12 @@ class Collected:
     sensitivity: list[Row]
     tuning: list[Row]
     facts: dict[str, Any]
+    rungs: list[Row] = field(default_factory=list)
+    ladder: list[Row] = field(default_factory=list)
+    iso: list[Row] = field(default_factory=list)
+    curves: list[Row] = field(default_factory=list)
+    to_target: list[Row] = field(default_factory=list)
+    profiles: list[Row] = field(default_factory=list)
 
 
 def facts_path(results_root: Path, sweep: str) -> Path:
@@ -127,7 +143,8 @@ def _facts(store: Store, study: Study, runs: list[Row], standings: Mapping[str, 
     results = [standings[entry.spec.run_id][1] for entry in study.entries]
     provenances = [result.get("provenance") or {} for result in results if result]
     moments = sorted(m for e in study.entries if (m := _finished_at(store, e.spec.run_id)) is not None)
-    budgets = {(e.workload, e.spec.sharding, e.spec.world_size): e.spec for e in study.entries}
+    panels = {(e.workload, e.spec.sharding, e.spec.world_size): e.spec for e in study.whole}
+    budgets = sorted({entry.budget for entry in study.entries})
     return {
         "schema_version": FACTS_SCHEMA,
         "sweep": study.name,
@@ -137,6 +154,7 @@ def _facts(store: Store, study: Study, runs: list[Row], standings: Mapping[str, 
         "first_finished": _day(moments[0] if moments else None),
         "last_finished": _day(moments[-1] if moments else None),
         "statuses": dict(sorted(Counter(str(row["status"]) for row in runs).items())),
+        **({"budgets": budgets} if len(budgets) > 1 else {}),
         "workloads": [
             {
                 "workload": label,
@@ -152,22 +170,14 @@ def _facts(store: Store, study: Study, runs: list[Row], standings: Mapping[str, 
                 "direction": study.yardsticks[label].direction,
                 "margin": study.yardsticks[label].margin,
             }
-            for (label, sharding, world_size), spec in sorted(budgets.items(), key=lambda item: item[0])
+            for (label, sharding, world_size), spec in sorted(panels.items(), key=lambda item: item[0])
         ],
-        "provenance": {
-            key: _distinct(provenances, key)
-            for key in (
-                "commit",
-                "dirty",
-                "environment_hash",
-                "torch",
-                "python",
-                "system",
-                "cpu",
-                "cores",
-                "threads",
-            )
-        },
+        "origins": counted(
+            ((e.workload, e.spec.sharding, e.spec.world_size), result.get("provenance") or {})
+            for e, result in zip(study.entries, results, strict=True)
+            if result
+        ),
+        "provenance": {key: _distinct(provenances, key) for key in ATTRIBUTES},
     }
 
 
@@ -180,15 +190,29 @@ def collect(results_root: Path | str, study: Study, tuning: Iterable[Row] = ()) 
     """
     store = Store(results_root)
     standings = {entry.spec.run_id: store.standing(entry.spec.run_id) for entry in study.entries}
-    runs = [_run_row(standings[entry.spec.run_id], study, entry) for entry in study.entries]
+    runs = [_run_row(standings[entry.spec.run_id], study, entry) for entry in study.whole]
+    others = [
+        {**_run_row(standings[entry.spec.run_id], study, entry), "budget": entry.budget}
+        for entry in study.entries
+        if entry.budget != WHOLE
+    ]
+    climbed = ladders(study, [*({**row, "budget": WHOLE} for row in runs), *others]) if others else []
     judged = sensitivity_rows(study, runs)
+    curves = curve_rows(store, study, {run_id: result for run_id, (_, result) in standings.items()})
+    raced = races(study, runs, curves)
     return Collected(
         sweep=study.name,
         runs=runs,
         summary=summary_rows(study, runs, judged),
         sensitivity=judged,
         tuning=list(tuning),
-        facts=_facts(store, study, runs, standings),
+        facts=_facts(store, study, [*runs, *others], standings),
+        rungs=[{name: row[name] for name in RUNGS.names} for row in others],
+        ladder=ladder_rows(study, climbed),
+        iso=iso_rows(climbed),
+        curves=curves,
+        to_target=to_target_rows(raced),
+        profiles=profile_rows(raced),
     )
 
 
@@ -200,6 +224,14 @@ def documents(results_root: Path | str, collected: Collected) -> dict[Path, str]
         (SUMMARY, collected.summary),
         (SENSITIVITY, collected.sensitivity),
         (TUNING, collected.tuning),
+        (CURVES, collected.curves),
+        (TO_TARGET, collected.to_target),
+        (PROFILES, collected.profiles),
+        *(
+            ((RUNGS, collected.rungs), (LADDER, collected.ladder), (ISO, collected.iso))
+            if collected.rungs
+            else ()
+        ),
     )
     found = {table_path(root, table, collected.sweep): to_csv(table, rows) for table, rows in tables}
     return {**found, facts_path(root, collected.sweep): dump(collected.facts, indent=1) + "\n"}

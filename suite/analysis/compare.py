@@ -149,6 +149,7 @@ def compare(a: Side, b: Side, sweep: str | None = None) -> Comparison:
     if sweep is None:
         only[0] += [f"session {name}" for name in sorted(a.sessions.keys() - b.sessions.keys())]
         only[1] += [f"session {name}" for name in sorted(b.sessions.keys() - a.sessions.keys())]
+    pairs: dict[str, tuple[StudySide, StudySide] | tuple[SessionSide, SessionSide]]
     pairs = {f"sweep {n}": (own[n], other[n]) for n in sorted(own.keys() & other.keys())}
     pairs |= {f"session {n}": (a.sessions[n], b.sessions[n]) for n in timed}
     return Comparison(

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Final
 
 from suite.analysis.bounds import BOUNDS
-from suite.analysis.columns import RUNS, SENSITIVITY, SUMMARY, TUNING, Column, Table
+from suite.analysis.columns import OF_STUDY, SUMMARY, Column, Table
+from suite.analysis.ladder_columns import ISO_SECONDS, LADDER_TABLES
 from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, session_table_path
 from suite.analysis.stages import STAGES
 from suite.analysis.tables import Row, Value, csv_text, read_table, table_path
 
-OF_SWEEP: Final = (SUMMARY, RUNS, SENSITIVITY, TUNING)
-OF_SESSION: Final = (ARMS, CASES, PROBE, DIRECT, BOUNDS, STAGES)
+OF_SWEEP: Final = (SUMMARY, *(table for table in OF_STUDY if table is not SUMMARY), *LADDER_TABLES)
+OF_SESSION: Final = (ARMS, CASES, PROBE, DIRECT, BOUNDS, STAGES, ISO_SECONDS)
 DIGITS: Final = 4
 """Significant digits of floats in LaTeX; CSV and Parquet have all that the table has."""
 _ESCAPES: Final = str.maketrans(

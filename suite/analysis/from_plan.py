@@ -7,6 +7,7 @@ everything is plain data (`study`).
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from reference_impls import info
@@ -57,13 +58,15 @@ def study_of(plan: Plan) -> Study:
     return Study(
         name=sweep.name,
         arms=tuple(arms),
-        entries=tuple(Entry(run.arm.label, run.panel.workload.label, run.spec) for run in plan.runs),
+        entries=tuple(
+            Entry(run.arm.label, run.panel.workload.label, run.spec, run.budget) for run in plan.runs
+        ),
         yardsticks={
             label: Yardstick(found.metric, found.unit, found.direction, found.margin, found.no_verdict)
             for label, found in workloads.items()
         },
         ranks=sweep.ranks,
-        command=f"bandwise sweep {sweep.name}",
+        command=shlex.join(["bandwise", "sweep", sweep.published_as]),
         about=sweep.title,
     )
 

@@ -1,7 +1,7 @@
 """What is on record of one run: its folder in the results, or where that is gone (a fresh clone), its row in a table.
 
 A folder holds everything to the bit. A row of a runs table, or of a snapshot's, holds the final numbers with nine
-digits; the spec is then that run of the sweep's plan which has the id.
+digits, and the table of curves beside it the evaluations; the spec is then that run of the sweep's plan which has the id.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from suite.runs.sweep import load_sweep
 RUN_ID: Final = re.compile(r"[0-9a-f]{16}")
 COMPARABLE: Final = frozenset({"torch", "python", "system", "cpu"})
 """Facts of a study that are texts, as in a run's provenance."""
-TABLES: Final = ("tables/v1/**/*runs.csv", "snapshots/*/tables/runs.csv")
+TABLES: Final = ("tables/v1/**/*runs.csv", "tables/v1/**/*rungs.csv", "snapshots/*/tables/ru*.csv")
 
 
 class RecordError(ValueError):
@@ -33,8 +33,8 @@ class RecordError(ValueError):
 class Recorded:
     """A run as it once ended. `place` is where that stands.
 
-    exact: `outcome` and `metrics` are whole; otherwise `outcome` has the numbers of a table's row, nine digits each,
-    and `metrics` is empty. `attributes`: commit, environment and the like, whatever was recorded.
+    exact: `outcome` and `metrics` are whole; otherwise they have the numbers of tables, nine digits each, and `metrics` is
+    empty where no table has the curve. `attributes`: commit, environment and the like, whatever was recorded.
     """
 
     spec: RunSpec
@@ -51,6 +51,8 @@ def from_folder(store: Store, run_id: str) -> Recorded | None:
     if result is None:
         return None
     attributes = {**(result.get("provenance") or {}), "path": result.get("path") or {}}
+    if changes := attributes.get("changes"):
+        attributes["changes"] = changes["sha256"]
     attributes |= {f"source of the {part}": hashed for part, hashed in (result.get("sources") or {}).items()}
     return Recorded(
         store.spec(run_id), str(store.folder(run_id)), True, result, store.metrics(run_id), attributes
@@ -103,15 +105,29 @@ def _from_row(path: Path, row: Mapping[str, str]) -> Recorded:
         "commit": row.get("commit") or None,
         "environment_hash": row.get("environment") or None,
     }
-    return Recorded(
-        spec, str(path), False, {"status": row["status"], "metric": row["metric"], **numbers}, (), attributes
-    )
+    outcome = {"status": row["status"], "metric": row["metric"], **numbers}
+    return Recorded(spec, str(path), False, outcome, tuple(_curve(path, row)), attributes)
+
+
+def _curve(path: Path, row: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """The run's evaluations in the table beside its row's; none of a rung, nor where tables of an earlier version lack it."""
+    if not path.name.endswith("runs.csv"):
+        return
+    key = ("workload", "sharding", "world_size", "arm", "seed")
+    text = read(path.with_name(path.name.removesuffix("runs.csv") + "curves.csv")) or ""
+    for line in csv.DictReader(io.StringIO(text, newline="")):
+        if all(line.get(name) == row[name] for name in key):
+            named = {**line, row["metric"]: line["value"]}
+            numbers = (row["metric"], "nll", "train_loss", "wire_bytes")
+            yield {"step": int(line["step"])} | {
+                name: float(named[name]) for name in numbers if named.get(name)
+            }
 
 
 def _of_the_study(path: Path) -> dict[str, str]:
     """What all runs of a table have in common, by the facts beside it; nothing where they differ or there are none."""
-    facts = path.with_name(path.name.replace("runs.csv", "study.json"))
-    if path.name == "runs.csv":
+    facts = path.with_name(re.sub(r"(runs|rungs)\.csv$", "study.json", path.name))
+    if path.parent.name == "tables":
         facts = path.parents[1] / "study.json"
     text = read(facts)
     found = parsed(text, facts)["provenance"] if text else {}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from suite.analysis.recorded import Recorded
+from suite.analysis.tables import NOISE
 
 HARMLESS: Final = frozenset({"host_hash", "cores"})
 """Attributes that are told but cannot change a number."""
@@ -99,14 +100,20 @@ def compare(then: Recorded, now: Recorded) -> Reproduction:
     gaps = [*curve_gap(then, now), *outcome_gaps(then, now)]
     return Reproduction(
         then.spec.run_id,
-        "to the bit: every evaluation, the final numbers, the bytes"
-        if then.exact
-        else "to the nine digits of the table: final numbers and bytes (the curve lies in no table)",
+        _compared(then),
         tuple(one for one in differing if one.what not in HARMLESS),
         tuple(one for one in differing if one.what in HARMLESS),
         tuple(gaps),
         tuple(_doubts(then, now)),
     )
+
+
+def _compared(then: Recorded) -> str:
+    if then.exact:
+        return "to the bit: every evaluation, the final numbers, the bytes"
+    if then.metrics:
+        return "to the nine digits of the tables: every evaluation, the final numbers, the bytes"
+    return "to the nine digits of the table: final numbers and bytes (the curve lies in no table)"
 
 
 def attribute_differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
@@ -119,18 +126,18 @@ def attribute_differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> li
 
 
 def curve_gap(then: Recorded, now: Recorded) -> list[Difference]:
-    """The first number of the first evaluation that differs, as a list of one or none."""
-    if not then.exact:
-        return []
-    for number, (old, new) in enumerate(zip(then.metrics, now.metrics, strict=False), start=1):
-        for name in sorted(
-            old.keys() | new.keys(), key=lambda key: (key != "step", key != "train_loss", key)
-        ):
-            if old.get(name) != new.get(name):
-                where = f"evaluation {number} (step {old.get('step')}), {name}"
-                return [Difference(where, old.get(name), new.get(name))]
-    if len(then.metrics) != len(now.metrics):
-        return [Difference("number of evaluations", len(then.metrics), len(now.metrics))]
+    """The first number of the first evaluation that differs, as a list of one or none.
+
+    Evaluations change no bit of a training, so those that only one of the two has are passed over (see `_doubts`), and
+    what was not recorded then cannot differ.
+    """
+    again = {line["step"]: line for line in now.metrics}
+    for number, old in enumerate(then.metrics, start=1):
+        new = again.get(old["step"], old)
+        for name in sorted(old, key=lambda key: (key != "train_loss", key)):
+            if not _same(old[name], new.get(name), then.exact):
+                where = f"evaluation {number} (step {old['step']}), {name}"
+                return [Difference(where, old[name], new.get(name))]
     return []
 
 
@@ -138,9 +145,10 @@ def outcome_gaps(then: Recorded, now: Recorded) -> list[Difference]:
     """Numbers and words of the result that differ; of a table's row those it has, to nine digits."""
     new = lasting(now.outcome) if then.exact else _as_row(now)
     old = lasting(then.outcome) if then.exact else dict(then.outcome)
+    passed = {"best"} if then.exact and _evaluated(then) != _evaluated(now) else set()
     return [
         Difference(name, old.get(name), new.get(name))
-        for name in sorted(old.keys() | new.keys())
+        for name in sorted((old.keys() | new.keys()) - passed)
         if not _same(old.get(name), new.get(name), then.exact) and (then.exact or name in old)
     ]
 
@@ -183,14 +191,22 @@ def _as_row(now: Recorded) -> dict[str, Any]:
 def _same(old: Any, new: Any, exact: bool) -> bool:
     if exact or not isinstance(old, float) or not isinstance(new, int | float):
         return bool(old == new)
-    return format(old, ".9g") == format(float(new), ".9g")
+    return format(old, ".9g") == format(0.0 if abs(new) < NOISE else float(new), ".9g")
+
+
+def _evaluated(record: Recorded) -> list[int]:
+    """Steps after which it was evaluated."""
+    return [line["step"] for line in record.metrics]
 
 
 def _doubts(then: Recorded, now: Recorded) -> Iterator[str]:
+    if then.metrics and _evaluated(then) != _evaluated(now):
+        both = len(set(_evaluated(then)) & set(_evaluated(now)))
+        yield f"{len(then.metrics)} evaluations then, {len(now.metrics)} now: the {both} that both have were compared"
     if not then.exact:
         yield "only commit and environment are on record, so what else differs is not known"
     for when, record in (("then", then), ("now", now)):
-        if record.attributes.get("dirty"):
+        if record.attributes.get("dirty") and not record.attributes.get("changes"):
             yield f"files of the checkout were changed {when}, so its commit does not say all of the code"
 
 

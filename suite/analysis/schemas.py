@@ -9,14 +9,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from suite.runs.described import json_schema
-from suite.runs.formats import RESULT, RESULT_VERSION, STATUS, STATUS_VERSION
+from suite.runs.formats import (
+    EVALUATION,
+    EVALUATION_VERSION,
+    RESULT,
+    RESULT_VERSION,
+    STATUS,
+    STATUS_VERSION,
+)
 from suite.runs.writing import dump, write_atomic
-from suite.timing.formats import SESSION
-from suite.timing.store import SCHEMA
+from suite.timing.formats import SESSION, SESSION_VERSION
 
 FILES: Final = (
+    ("evaluation", EVALUATION, EVALUATION_VERSION, "A line of a run's curve: metrics.jsonl."),
     ("result", RESULT, RESULT_VERSION, "How a run ended, written last: result.json."),
-    ("session", SESSION, SCHEMA, "The record of a timing session: session.json."),
+    ("session", SESSION, SESSION_VERSION, "The record of a timing session: session.json."),
     ("status", STATUS, STATUS_VERSION, "How a run stands: status.json."),
 )
 

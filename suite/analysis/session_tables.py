@@ -14,7 +14,9 @@ from typing import Any, Final
 
 from suite.analysis.bounds import BOUNDS, bound_rows
 from suite.analysis.direct import direct_rows
+from suite.analysis.iso_seconds import climbs, iso_second_rows
 from suite.analysis.join import Wanted, differences, joined_rows
+from suite.analysis.ladder_columns import ISO_SECONDS
 from suite.analysis.rho import rho
 from suite.analysis.speed import case_rows, probe_rows
 from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, session_facts_path, session_table_path
@@ -25,7 +27,8 @@ from suite.runs.plan import Plan, make_plan
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store, dump, read, write_atomic
 from suite.runs.sweep import Sweep, load_sweep
-from suite.timing.cases import CaseError, kinds_of
+from suite.timing.cases import CaseError, Uses, kinds_of, parts_of
+from suite.timing.session_files import lender_of, load_session
 from suite.timing.store import records
 
 FACTS_SCHEMA: Final = 1
@@ -42,7 +45,7 @@ def collect_session(results_root: Path | str, name: str, sweep: Sweep | None = N
     or of another version is passed over; `bandwise check` names it.
     """
     root = Path(results_root)
-    record = newest(root, name)
+    record = newest(root, name) or borrowed(root, name)
     if record is None:
         return None
     return write(root, name, record, Store(root), sweep)
@@ -62,8 +65,8 @@ def write(
     tables, facts = derive(record, store, sweep)
     written = [
         write_table(session_table_path(results_root, table, name), table, tables[table.suffix])
-        for table in (CASES, ARMS, PROBE, DIRECT, BOUNDS, STAGES)
-        if tables[table.suffix] or table is not STAGES
+        for table in (CASES, ARMS, PROBE, DIRECT, BOUNDS, STAGES, ISO_SECONDS)
+        if table.suffix in tables
     ]
     path = session_facts_path(results_root, name)
     write_atomic(path, dump(facts, indent=1) + "\n")
@@ -73,9 +76,10 @@ def write(
 def derive(
     record: Mapping[str, Any], store: Store, sweep: Sweep | None = None
 ) -> tuple[dict[str, list[Row]], dict[str, Any]]:
-    """Rows by table suffix, and the facts."""
+    """Rows by table suffix, and the facts; a table `iso` where the sweep has a budget ladder."""
     direct, checks = direct_rows(record)
-    wanted, fault = _wanted(record, store, sweep)
+    plan, fault = _plan(record, sweep)
+    wanted, fault = _wanted(record, store, plan) if plan else ([], fault)
     of_sweep = record["sweep"] is not None
     arms = joined_rows(record, wanted, checks) if of_sweep else speed_only_rows(record)
     tables = {
@@ -84,20 +88,27 @@ def derive(
         PROBE.suffix: probe_rows(record),
         DIRECT.suffix: direct,
         BOUNDS.suffix: bound_rows(record),
-        STAGES.suffix: stage_rows(record),
     }
+    if stages := stage_rows(record):
+        tables[STAGES.suffix] = stages
+    if plan and len(plan.sweep.budgets) > 1:
+        tables[ISO_SECONDS.suffix] = iso_second_rows(record, climbs(store.root, plan, wanted), arms)
     return tables, _facts(record, fault)
 
 
-def _wanted(record: Mapping[str, Any], store: Store, sweep: Sweep | None) -> tuple[list[Wanted], str]:
-    """The trainings of the record's sweep as it is now, and why none of them can be joined, if so."""
+def _plan(record: Mapping[str, Any], sweep: Sweep | None) -> tuple[Plan | None, str]:
+    """The plan of the record's sweep as it is now; None where it has none, or with why there is none."""
     if record["sweep"] is None:
-        return [], ""
+        return None, ""
     try:
         named = sweep is not None and sweep.name == record["sweep"]
-        plan = make_plan(sweep if sweep and named else load_sweep(str(record["sweep"])))
+        return make_plan(sweep if sweep and named else load_sweep(str(record["sweep"]))), ""
     except ValueError as error:
-        return [], f"the sweep {record['sweep']} cannot be planned: {error}"
+        return None, f"the sweep {record['sweep']} cannot be planned: {error}"
+
+
+def _wanted(record: Mapping[str, Any], store: Store, plan: Plan) -> tuple[list[Wanted], str]:
+    """The trainings of a plan, and why none of them can be joined, if so."""
     found = _trainings(plan)
     alike = {key: run for key, run in found.items() if not differences(record, run)}
     if not alike and found:
@@ -115,7 +126,7 @@ def _wanted(record: Mapping[str, Any], store: Store, sweep: Sweep | None) -> tup
 def _trainings(plan: Plan) -> dict[tuple[Any, ...], RunSpec]:
     """The spec of the first seed of every arm and panel."""
     found: dict[tuple[Any, ...], RunSpec] = {}
-    for run in plan.runs:
+    for run in plan.whole:
         key = (run.arm.label, run.panel.sharding, run.panel.workload.label, run.panel.world_size)
         found.setdefault(key, run.spec)
     return found
@@ -138,6 +149,33 @@ def _ran(store: Store, run_id: str) -> dict[str, int] | None:
     return dict(result["steps_by_kind"])
 
 
+def borrowed(results_root: Path, name: str) -> dict[str, Any] | None:
+    """The record of the session whose one this session borrows until it is held itself, joined to this one's sweep by
+    the cases that its arms need; None where it borrows none.
+    """
+    lender = lender_of(name)
+    record = newest(results_root, lender) if lender else None
+    if record is None:
+        return None
+    session = load_session(name)
+    timed = {case["case_id"] for case in record["cases"]}
+    uses: Uses = {}
+    for arm, sharding, part in parts_of(session):
+        kinds = kinds_of(part, record["spec"]["rounds_h"])
+        there = {kind: case.case_id for kind, case in kinds.items() if case.case_id in timed}
+        if there:
+            uses.setdefault(arm, {})[sharding] = there
+    sweep = None if session.sweep is None else session.sweep.name
+    own = {
+        "name": name,
+        "title": session.title,
+        "sweep": sweep,
+        "shardings": list(session.shardings),
+        "uses": uses,
+    }
+    return {**record, **own, "lender": lender}
+
+
 def _facts(record: Mapping[str, Any], fault: str) -> dict[str, Any]:
     kept = (
         "name", "session_id", "status", "reason", "fix", "title", "sweep", "started", "ended", "workload",
@@ -145,7 +183,7 @@ def _facts(record: Mapping[str, Any], fault: str) -> dict[str, Any]:
     )  # fmt: skip
     return {
         "schema_version": FACTS_SCHEMA,
-        **{key: record[key] for key in kept},
+        **{key: record[key] for key in (*kept, "lender") if key in record},
         "join": {"refused": bool(fault), "reason": fault},
         "links": [_link_facts(record, link) for link in record["links"]],
     }

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from suite.runs.ladder import WHOLE
 from suite.runs.spec import RunSpec
 
 
@@ -50,13 +51,14 @@ class Yardstick:
 
 @dataclass(frozen=True)
 class Entry:
-    """One planned run, the arm it belongs to, and the workload's label: its name, with the options it was
-    given.
+    """One planned run, the arm it belongs to, the workload's label (its name, with the options it was given), and its rung
+    of the sweep's budget ladder.
     """
 
     arm: str
     workload: str
     spec: RunSpec
+    budget: float = WHOLE
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,11 @@ class Study:
                 )
             if entry.workload not in self.yardsticks:
                 raise StudyError(f"sweep {self.name}: nothing says how workload {entry.workload} is judged")
+
+    @property
+    def whole(self) -> list[Entry]:
+        """The planned runs of budget 1: all of them where there is no ladder."""
+        return [entry for entry in self.entries if entry.budget == WHOLE]
 
     @property
     def by_name(self) -> dict[str, Arm]:

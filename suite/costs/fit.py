@@ -84,11 +84,14 @@ class _Problem:
     def backend(self, x: Any) -> Backend:
         """The parameters by name."""
         prices, shared = self._values(x)
+        efficiency, delayed, burst = map(float, shared)
         return Backend(
             self.backend_name,
             {name: Price(*map(float, row)) for name, row in zip(self.names, prices, strict=True)},
-            *(float(value) for value in shared),
-            cores=self.cores,
+            efficiency,
+            delayed,
+            burst,
+            self.cores,
         )
 
     def residuals(self, x: Any) -> Any:

@@ -47,7 +47,7 @@ def _additions(numel: int) -> dict[str, Callable[[], object]]:
 
 def _row(name: str, add: Callable[[], object], numel: int, budget_s: float) -> Row:
     x, y = torch.zeros(numel), torch.zeros(numel)
-    found = in_turns(lambda: x.add_(y), add, budget_s=budget_s, least=PAIRS)  # type: ignore[arg-type, return-value]
+    found = in_turns(lambda: x.add_(y), add, budget_s=budget_s, least=PAIRS)
     ratios = sorted(FLOAT_BYTES / ratio for ratio in found.ratios())
     middle = ratios[len(ratios) // 2]
     gamma = FLOAT_BYTES * numel / found.control_seconds()

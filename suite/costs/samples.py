@@ -199,7 +199,9 @@ def ddp_recipe(precision: str, cap_mb: int, shapes: Sequence[Sequence[int]], n: 
     width, dtype = DDP_BYTES[precision]
     cap = cap_mb << 20
     tensors = [torch.empty(tuple(shape), device="meta") for shape in reversed(shapes)]
-    cut, _ = dist._compute_bucket_assignment_by_size(tensors, [min(FIRST_BUCKET, cap), cap])
+    cut, _ = dist._compute_bucket_assignment_by_size(  # type: ignore[attr-defined]
+        tensors, [min(FIRST_BUCKET, cap), cap]
+    )
     total = sum(t.numel() for t in tensors)
     sizes = [sum(tensors[i].numel() for i in members) for members in cut]
     buckets = tuple(

@@ -45,7 +45,7 @@ def kill_descendants() -> None:
 
 def ended_children() -> list[tuple[int, int]]:
     """Collect children that have ended: pid and exit code (minus the signal's number where one killed it)."""
-    ended = []
+    ended: list[tuple[int, int]] = []
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)

@@ -114,7 +114,7 @@ def port(rank: int, delay: Delay) -> str:
 
 def delay_line_delays(link: Link) -> dict[str, float]:
     """Interface that the delay line reads -> seconds that it holds packets back."""
-    delays = {}
+    delays: dict[str, float] = {}
     for rank in range(link.workers):
         delays |= {f"h{rank}": link.delay_s, f"c{rank}": 0.0}
     return delays

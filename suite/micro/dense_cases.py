@@ -245,7 +245,8 @@ class LionIntegers(Case):
     def restore(self) -> torch.Tensor:
         """What the votes say of x, by the scale that made them (gain 0.5)."""
         self.encode()
-        return self.wire * (self.codec.scale_of(self.x, "l1") / (0.5 * LEVELS))
+        scale: torch.Tensor = self.codec.scale_of(self.x, "l1")
+        return self.wire * (scale / (0.5 * LEVELS))
 
 
 class Lookup(Keyed):
@@ -289,7 +290,8 @@ class Hadamard(Keyed):
     def restore(self) -> torch.Tensor:
         self.encode()
         self.decode()
-        return self.out / self.chunks.spread(self.chunks.sizes(self.out.device))[: self.out.numel()]
+        sizes: torch.Tensor = self.chunks.spread(self.chunks.sizes(self.out.device))
+        return self.out / sizes[: self.out.numel()]
 
     def touched(self, verb: str) -> float:
         return 3 * 4 + 4  # numbers read, numbers written, signs read

@@ -150,9 +150,10 @@ class TrackStep(_Stepping):
         before = self.sent_bytes()
         for _ in range(8):
             self.cluster.step(self.grads)
-        return (self.sent_bytes() - before) / 8 / sum(p.numel() for p in self.cluster.parameters(0))
+        parameters = sum(int(p.numel()) for p in self.cluster.parameters(0))
+        return (self.sent_bytes() - before) / 8 / parameters
 
     def sent_bytes(self) -> int:
-        return sum(row["wire_bytes"] for row in self.cluster.ledger.totals() if row["rank"] == 0)
+        return sum(int(row["wire_bytes"]) for row in self.cluster.ledger.totals() if row["rank"] == 0)
 
     track_wire_bytes_per_parameter.unit = "bytes/parameter"

@@ -1,4 +1,4 @@
-"""What stands in a run's `result.json` and `status.json`, key by key; `suite.analysis.schemas` publishes it.
+"""What stands in a run's `result.json`, `status.json` and `metrics.jsonl`, key by key; `suite.analysis.schemas` publishes it.
 
 Version 2 of a result added `directions`, and `lost_s` for good; `migrations` reads the older one.
 """
@@ -14,6 +14,7 @@ from suite.runs.status import TERMINAL
 
 RESULT_VERSION: Final = 2
 STATUS_VERSION: Final = 1
+EVALUATION_VERSION: Final = 1
 TRAINED: Final = "trained"
 """Group of the keys that a result has when its run got to train."""
 LONGEST_REASON: Final = 8000
@@ -69,6 +70,16 @@ PROVENANCE: Final = Record(
     (
         Key("commit", TEXT, "Commit of the code that ran.", null="it ran outside of git"),
         Key("dirty", FLAG, "Whether tracked files differed from it.", null="it ran outside of git"),
+        *_keys(
+            Record(
+                (
+                    *_keys(Scalar("text", pattern="[0-9a-f]{64}"), sha256="Its SHA-256, and the name of patches/<sha256>.diff."),
+                    *_keys(COUNT, bytes="Its size; above 262144 the hash alone is kept."),
+                )
+            ),
+            "sometimes",
+            changes="The document of how the code differed from its commit; only where it did, new files included.",
+        ),
         *_keys(TEXT, environment_hash="First 16 hex digits of the SHA-256 of the installed packages, name==version a line."),
         *_keys(TEXT, python="Version.", torch="Version.", system="Operating system and architecture.",
                cpu="The processor's own name for itself."),
@@ -98,6 +109,16 @@ BYTES: Final = Record(
         *_keys(Listed(LEDGER_ROW), by="The ledger's rows that these are summed from."),
     )
 )  # fmt: skip
+
+EVALUATION: Final = Record(
+    (
+        *_keys(Scalar("int", minimum=1), step="Completed steps."),
+        *_keys(NUMBER, lr="Learning rate of the last of them."),
+        Key("train_loss", NUMBER, "Training loss of the last of them, mean over workers.", null="it was not finite"),
+        *_keys(AMOUNT, "sometimes", wire_bytes="Bytes sent on the wire so far, mean over ranks; in all but older runs."),
+    )
+)  # fmt: skip
+"""A line of `metrics.jsonl`; beside these keys stand the workload's scores, null where they are not finite."""
 
 RESULT: Final = Record(
     (

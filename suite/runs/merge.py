@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from suite.runs.changes import keep, kept
 from suite.runs.lease import Owner, take
 from suite.runs.reading import RefusedError, StoreError, read
 from suite.runs.store import NewerResultError, Store
@@ -54,7 +55,20 @@ def merge(into: Path, other: Path) -> Merged:
         _merge_run(here, there, run_id, merged)
     for name in _sessions(other):
         _merge_session(into, other, name, merged)
+    for path in sorted((other / "patches").glob("*.diff")):
+        _merge_changes(into, other, path.stem, merged)
     return merged
+
+
+def _merge_changes(into: Path, other: Path, sha256: str, merged: Merged) -> None:
+    """Take over how the code of runs differed from its commit; named by its hash, it is the same wherever it is."""
+    try:
+        changes = kept(other, sha256)
+    except RefusedError as error:
+        merged.refused.append(str(error))
+        return
+    if changes is not None:
+        keep(into, changes.encode())
 
 
 def _merge_run(here: Store, there: Store, run_id: str, merged: Merged) -> None:

@@ -1,8 +1,8 @@
-"""Older results as today's: pure functions from one version of `result.json` to the next.
+"""Older files as today's: how versions are stepped through, and the pure functions from one of `result.json` to the next.
 
-Readers never see an older version: `upgraded` is applied to whatever is read. What an older file did not record stays
-unknown (null), it is not made up. Files on disk are rewritten only by `bandwise migrate`. A file of each version ever
-written is frozen beside the tests.
+Records of sessions have their own steps (`suite.timing.migrations`). Readers never see an older version: `upgraded` is
+applied to whatever is read. What an older file did not record stays unknown (null), it is not made up. Files on disk are
+rewritten only by `bandwise migrate`. A file of each version ever written is frozen beside the tests.
 """
 
 from __future__ import annotations
@@ -25,23 +25,32 @@ class NewerError(VersionError):
     """A file was written by a newer version of this project."""
 
 
-def version_of(result: Any) -> int:
-    """The version of a file's content. Raises `VersionError`."""
-    if not isinstance(result, dict):
+Steps = Mapping[int, Callable[[Mapping[str, Any]], dict[str, Any]]]
+"""Version n -> the function that makes version n + 1 of it."""
+
+
+def version_of(content: Any, newest: int = RESULT_VERSION) -> int:
+    """The version of a file's content, `newest` at most. Raises `VersionError`."""
+    if not isinstance(content, dict):
         raise VersionError("is not a mapping")
-    version = result.get("schema_version")
+    version = content.get("schema_version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise VersionError("says no schema_version that ever was")
-    if version > RESULT_VERSION:
-        raise NewerError(f"has schema_version {version}, this code reads up to {RESULT_VERSION}")
+    if version > newest:
+        raise NewerError(f"has schema_version {version}, this code reads up to {newest}")
     return version
 
 
+def stepped(content: Any, newest: int, steps: Steps) -> dict[str, Any]:
+    """The content as version `newest`; what is damaged stays so. Raises `VersionError`."""
+    for version in range(version_of(content, newest), newest):
+        content = steps[version](content)
+    return dict(content)
+
+
 def upgraded(result: Any) -> dict[str, Any]:
-    """The content as the newest version; what is damaged stays so. Raises `VersionError`."""
-    for version in range(version_of(result), RESULT_VERSION):
-        result = STEPS[version](result)
-    return dict(result)
+    """A result as the newest version. Raises `VersionError`."""
+    return stepped(result, RESULT_VERSION, STEPS)
 
 
 def _second(first: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,5 +67,4 @@ def _second(first: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-STEPS: Final[Mapping[int, Callable[[Mapping[str, Any]], dict[str, Any]]]] = MappingProxyType({1: _second})
-"""Version n -> the function that makes version n + 1 of it."""
+STEPS: Final[Steps] = MappingProxyType({1: _second})

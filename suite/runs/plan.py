@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from reference_impls.errors import UnknownAlgorithmError
 from suite.runs.estimate import Estimator
+from suite.runs.ladder import WHOLE, at_budget
 from suite.runs.rates import Rates, load_rates
 from suite.runs.resolve import make_spec, resolve_algorithm, resolve_workload, source_hash
 from suite.runs.spec import Part, Rate, RunSpec
@@ -30,20 +31,26 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a sweep and where it belongs."""
+    """One run of a sweep and where it belongs; `budget` is its rung of the sweep's ladder."""
 
     panel: Panel
     arm: Arm
     spec: RunSpec
+    budget: float = WHOLE
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All runs of a sweep, seed by seed within a panel, arms in the order of the file. `only`: the filter used."""
+    """All runs of a sweep, rung by rung within a panel, seed by seed, arms as in the file. `only`: the filter used."""
 
     sweep: Sweep
     runs: tuple[PlannedRun, ...]
     only: str | None = None
+
+    @property
+    def whole(self) -> list[PlannedRun]:
+        """The runs of budget 1: all of them where the sweep has no ladder."""
+        return [run for run in self.runs if run.budget == WHOLE]
 
     @property
     def specs(self) -> list[RunSpec]:
@@ -62,11 +69,14 @@ def make_plan(sweep: Sweep, only: str | None = None) -> Plan:
     for panel in sweep.panels():
         arms = [arm for arm in sweep.arms_of(panel) if only is None or fnmatchcase(arm.label, only)]
         workload = workload_of(panel)
-        resolved = {arm.label: _resolve(sweep, panel, arm, rates) for arm in arms}
-        for seed in range(sweep.seeds):
-            for arm in arms:
-                method, lr = resolved[arm.label]
-                runs.append(PlannedRun(panel, arm, spec_of(sweep, panel, method, workload, lr, seed)))
+        tuned = {arm.label: _rate(sweep, panel, arm, rates) for arm in arms}
+        for budget in sweep.budgets:
+            rung = at_budget(sweep, budget)
+            methods = {arm.label: method_of(rung, panel, arm, tuned[arm.label]) for arm in arms}
+            for seed in range(sweep.seeds):
+                for arm in arms:
+                    spec = spec_of(rung, panel, methods[arm.label], workload, tuned[arm.label], seed)
+                    runs.append(PlannedRun(panel, arm, spec, budget))
     if not runs:
         raise PlanError(f"no arm of sweep {sweep.name!r} matches {only!r}; its arms: {', '.join(sweep.arms)}")
     return Plan(sweep, tuple(runs), only)
@@ -167,6 +177,7 @@ def summary(plan: Plan, store: Store, found: Mapping[str, Status] | None = None)
         "arms": len(plan.sweep.arms),
         "seeds": plan.sweep.seeds,
         "steps": plan.sweep.steps,
+        "ladder": [at_budget(plan.sweep, budget).steps for budget in plan.sweep.budgets],
         "ranks": plan.sweep.ranks,
         "runs": len(found),
         "to_do": len(missing),
@@ -182,12 +193,13 @@ def summary(plan: Plan, store: Store, found: Mapping[str, Status] | None = None)
 
 
 def run_rows(plan: Plan, found: Mapping[str, Status]) -> list[dict[str, Any]]:
-    """One row a run: id, panel, arm, seed, state, reason. found: status by run id."""
+    """One row a run: id, panel, arm, steps, seed, state, reason. found: status by run id."""
     return [
         {
             "run_id": run.spec.run_id,
             "panel": run.panel.label,
             "arm": run.arm.label,
+            "steps": run.spec.steps,
             "seed": run.spec.seed,
             "state": found[run.spec.run_id].state,
             "reason": found[run.spec.run_id].reason,
@@ -196,14 +208,14 @@ def run_rows(plan: Plan, found: Mapping[str, Status]) -> list[dict[str, Any]]:
     ]
 
 
-def _resolve(sweep: Sweep, panel: Panel, arm: Arm, rates: Rates) -> tuple[Part, float]:
+def _rate(sweep: Sweep, panel: Panel, arm: Arm, rates: Rates) -> float:
+    """The peak learning rate of an arm, the same on all rungs."""
     if arm.baseline not in {other.label for other in sweep.arms_of(panel)}:
         raise arm.error(
             "baseline",
             f"'{arm.baseline}' is excluded from {panel.label}: exclude this arm too",
         )
-    lr = rates.lr(sweep, panel, arm)
-    return method_of(sweep, panel, arm, lr), lr
+    return rates.lr(sweep, panel, arm)
 
 
 def _results(found: Mapping[str, Status], store: Store) -> dict[str, dict[str, Any]]:
@@ -214,8 +226,9 @@ def _results(found: Mapping[str, Status], store: Store) -> dict[str, dict[str, A
 
 def _skipped(plan: Plan, found: Mapping[str, Status]) -> list[dict[str, Any]]:
     """What a sweep leaves out, and why: arms that it excludes from a panel, runs that said so themselves."""
+    runs = plan.sweep.seeds * len(plan.sweep.budgets)
     excluded = [
-        {"panel": panel.label, "arm": label, "runs": plan.sweep.seeds, "reason": "excluded by the sweep"}
+        {"panel": panel.label, "arm": label, "runs": runs, "reason": "excluded by the sweep"}
         for panel in plan.sweep.panels()
         for label in plan.sweep.arms
         if label not in {arm.label for arm in plan.sweep.arms_of(panel)}

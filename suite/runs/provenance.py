@@ -17,6 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+from suite.runs import changes
 from suite.runs.canonical import ID_DIGITS
 
 VARIABLES: Final = (
@@ -44,9 +45,11 @@ def provenance() -> dict[str, Any]:
 @lru_cache(maxsize=1)
 def _constant() -> dict[str, Any]:
     commit, dirty = git_state()
+    changed = changes.described(changes.current())
     return {
         "commit": commit,
         "dirty": dirty,
+        **({"changes": changed} if changed else {}),
         "environment_hash": environment_hash(),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",

@@ -11,7 +11,6 @@ import json
 import math
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -102,28 +101,23 @@ def _no_constant(name: str) -> float:
 def _plausible(value: Any, escapes: bool) -> None:
     """Raise ValueError for numbers that are infinite, nesting that is too deep, and halves of characters."""
     level = [value]
-    for _ in range(MAX_DEPTH + 1):
-        if escapes:
-            for one in _texts(level):
-                if any("\ud800" <= character <= "\udfff" for character in one):
-                    raise ValueError("a text in it holds half of a character")
-        if any(isinstance(one, float) and not math.isfinite(one) for one in level):
-            raise ValueError("it holds a number that is too large")
-        level = [inner for one in level for inner in _inside(one)]
-        if not level:
+    for _ in range(MAX_DEPTH):
+        deeper: list[Any] = []
+        for one in level:
+            inside = one.values() if type(one) is dict else one if type(one) is list else (one,)
+            if escapes and any(map(_halved, (*inside, *(one if type(one) is dict else ())))):
+                raise ValueError("a text in it holds half of a character")
+            for found in inside:
+                kind = type(found)
+                if kind is dict or kind is list:
+                    deeper.append(found)
+                elif kind is float and not math.isfinite(found):
+                    raise ValueError("it holds a number that is too large")
+        if not deeper:
             return
+        level = deeper
     raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
 
 
-def _inside(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return value if isinstance(value, list) else []
-
-
-def _texts(values: list[Any]) -> Iterator[str]:
-    for value in values:
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, dict):
-            yield from value
+def _halved(value: Any) -> bool:
+    return isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value)

@@ -15,6 +15,7 @@ refused is `invalid`, with the reason. Two trees are united by `merge`.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import time
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from suite.runs.described import problems
-from suite.runs.formats import RUN_ID, SPEC, STATUS, result_problems
+from suite.runs.formats import EVALUATION, RUN_ID, SPEC, STATUS, result_problems
 from suite.runs.migrations import NewerError, VersionError, upgraded
 from suite.runs.reading import RefusedError as RefusedError
 from suite.runs.reading import StoreError as StoreError
@@ -164,9 +165,12 @@ class Store:
     def metrics(self, run_id: str) -> list[dict[str, Any]]:
         """The evaluations of a run in order; empty when there are none. Raises `RefusedError`."""
         path = self.folder(run_id) / "metrics.jsonl"
-        lines = [parsed(line, path) for line in (read(path) or "").splitlines()]
-        if not all(isinstance(line, dict) for line in lines):
-            raise RefusedError(path, "is refused (a line of it is not a mapping)", AGAIN)
+        lines = [parsed(line, path, AGAIN) for line in (read(path, fix=AGAIN) or "").splitlines()]
+        for number, line in enumerate(lines, start=1):
+            if problem := next(problems(line, EVALUATION), None):
+                raise RefusedError(path, f"is refused (line {number}: {problem})", AGAIN)
+        if any(after["step"] <= before["step"] for before, after in itertools.pairwise(lines)):
+            raise RefusedError(path, "is refused (its steps do not rise)", AGAIN)
         return lines
 
     def status(self, run_id: str) -> Status:

@@ -6,6 +6,7 @@
     shardings: [iid, by-class]
     world_size: 4                  # one or several
     steps: 200
+    budgets: [0.5, 0.71, 1, 1.41]  # optional: a ladder, see `ladder`; multiples of `steps`
     batch_size: 32                 # per worker
     seeds: 6                       # seed indices 0 .. 5
     ranks: false                   # true: methods are compared by an exact test, see `plan`
@@ -35,6 +36,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from reference_impls.errors import nearest
+from suite.runs.ladder import read_budgets
 from suite.runs.spec import BACKENDS
 from suite.runs.yaml_lines import Section, Value, YamlError, load
 
@@ -131,7 +133,7 @@ class TuningBudget:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep file as read. `path` is the file, `rates_path` the tuned learning rates beside it."""
+    """A sweep file as read. `path` is the file, `rates_path` the tuned learning rates beside it; budgets: (1.0,), or a ladder."""
 
     name: str
     title: str
@@ -150,12 +152,18 @@ class Sweep:
     tuning: TuningBudget
     arms: Mapping[str, Arm]
     excludes: tuple[Mapping[str, Any], ...]
+    budgets: tuple[float, ...]
 
     @property
     def called(self) -> str:
         """How a command names it: by its name where it ships with the project, else by the path of its file."""
         shipped = self.path.resolve().is_relative_to(sweeps_folder().resolve())
         return self.name if shipped else str(self.path.resolve())
+
+    @property
+    def published_as(self) -> str:
+        """As `called`, for files that others read: of an own sweep the file's name alone, to be given in its folder."""
+        return self.name if self.called == self.name else self.path.name
 
     @property
     def rates_owner(self) -> str:
@@ -255,6 +263,7 @@ def _read(path: Path, value: Value) -> Sweep:
         tuning=_tuning(top.section("tuning"), arms),
         arms=arms,
         excludes=_excludes(top, arms),
+        budgets=read_budgets(top, steps),
     )
     top.finish()
     return sweep

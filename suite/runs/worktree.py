@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from suite.runs.changes import apply
 from suite.runs.spec import RunSpec
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -39,12 +40,17 @@ def worktree(commit: str, checkout: Path = CHECKOUT) -> Iterator[Path]:
             _git(checkout, "worktree", "remove", "--force", str(folder))
 
 
-def run_at(commit: str, spec: RunSpec, root: Path, checkout: Path = CHECKOUT) -> None:
+def run_at(commit: str, spec: RunSpec, root: Path, checkout: Path = CHECKOUT, changes: str = "") -> list[str]:
     """Carry the run out by the code of `commit`, in a process of its own, into the results folder `root`.
 
-    A run that ends badly is an outcome like any other. Raises `WorktreeError` where no result could come of it.
+    changes: a document of `changes` that is made in that code first; what came of it is returned in sentences. A run that
+    ends badly is an outcome like any other. Raises `WorktreeError` where no result could come of it.
     """
     with worktree(commit, checkout) as folder:
+        try:
+            said = apply(changes, folder, checkout) if changes else []
+        except ValueError as error:
+            raise WorktreeError(f"the changes on record do not apply to {commit}: {error}") from None
         file = folder.parent / "spec.json"
         file.write_text(spec.to_json(), encoding="utf-8")
         command = [
@@ -63,6 +69,7 @@ def run_at(commit: str, spec: RunSpec, root: Path, checkout: Path = CHECKOUT) ->
         )
         if done.returncode not in {0, 3}:
             raise WorktreeError(f"the code of {commit} did not carry the run out: {_last(done.stderr)}")
+        return said
 
 
 def _git(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

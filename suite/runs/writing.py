@@ -34,17 +34,18 @@ def finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Replace `path` by `text` in one go. Raises as `replacing` does."""
-    with replacing(path) as file:
+def write_atomic(path: Path, text: str, flushed: bool = True) -> None:
+    """Replace `path` by `text` in one go. `flushed` and what it raises as of `replacing`."""
+    with replacing(path, flushed) as file:
         file.write(text.encode())
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, flushed: bool = True) -> Iterator[BinaryIO]:
     """A file to write that takes the place of `path` in one go: temporary file beside it, fsync, rename.
 
-    Raises `StoreFullError`, `StoreError`.
+    flushed: before the rename it has reached the disk; without, for thousands of files that are made again from others,
+    a power cut may empty it. Raises `StoreFullError`, `StoreError`.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
     try:
@@ -52,7 +53,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         with temporary.open("wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if flushed:
+                os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
         raise cannot_write(path, error) from error

@@ -105,6 +105,10 @@ class Section:
         """A list of whole numbers; one alone counts as a list of one."""
         return [int(item) for item in self._items(key, int, default)]
 
+    def numbers(self, key: str) -> list[float]:
+        """A list of numbers; one alone counts as a list of one."""
+        return [float(item) for item in self._items(key, float, None)]
+
     def error(self, key: str, what: str) -> YamlError:
         """The error that says `what` about `key`, with file and line."""
         found = self.value.content.get(key)

@@ -84,7 +84,9 @@ def parts_of(spec: SessionSpec) -> list[tuple[str, str, Part]]:
                 raise arm.error("options", str(error)) from None
             found.append((arm.label, "-", part))
         return found
-    distinct = {(run.arm.label, run.panel.sharding): run.spec.algorithm for run in make_plan(spec.sweep).runs}
+    distinct = {
+        (run.arm.label, run.panel.sharding): run.spec.algorithm for run in make_plan(spec.sweep).whole
+    }
     return [(arm, sharding, part) for (arm, sharding), part in distinct.items()]
 
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor, nn
 
 from reference_impls import DataParallelOptimizer
 from suite.runs.from_spec import learning_rate, task_of
@@ -45,7 +48,7 @@ def train(spec: RunSpec) -> dict[str, Any]:
             for group in optimizer.param_groups:
                 group["lr"] = rate(step)
             if optimizer.method.algorithm.probes:
-                optimizer.step(lambda own=batch: module(*own).backward())
+                optimizer.step(partial(_backward, module, batch))
             else:
                 module(*batch).backward()
                 optimizer.step()
@@ -64,3 +67,7 @@ def train(spec: RunSpec) -> dict[str, Any]:
         "steps_by_kind": dict(sorted(kinds.items())),
         "final": final,
     }
+
+
+def _backward(module: nn.Module, batch: Sequence[Tensor]) -> None:
+    module(*batch).backward()

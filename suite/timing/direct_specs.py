@@ -18,7 +18,7 @@ def direct_specs(session: SessionSpec) -> dict[str, list[RunSpec]]:
         return {}
     sweep, direct = session.sweep, session.direct
     found: dict[str, list[RunSpec]] = {}
-    for run in make_plan(sweep).runs:
+    for run in make_plan(sweep).whole:
         if run.arm.label not in direct.arms or run.panel.sharding != direct.sharding or run.spec.seed:
             continue
         whole, warmup = run.spec, min(sweep.shape.warmup, direct.steps)

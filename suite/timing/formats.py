@@ -7,6 +7,7 @@ from typing import Final
 from suite.runs.described import Anything, Each, Key, Listed, Record, Scalar
 from suite.runs.formats import PROVENANCE
 
+SESSION_VERSION: Final = 1
 STATES: Final = ("done", "disturbed", "unavailable", "error", "cancelled")
 SESSION_ID: Final = "[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}"
 _TEXT: Final = Scalar("text")

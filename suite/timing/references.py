@@ -40,12 +40,18 @@ _POWERSGD: Final = {
 }
 
 
-def reduce_in_bf16(state: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def reduce_in_bf16(
+    state: dist.ProcessGroup,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]
+) -> torch.futures.Future[torch.Tensor]:
     """DDP hook: the bucket, divided by the number of ranks, summed in bf16."""
     gradient = bucket.buffer()
     half = gradient.to(torch.bfloat16).div_(state.size())
     work = dist.all_reduce(half, group=state, async_op=True)
-    return work.get_future().then(lambda done: gradient.copy_(done.value()[0]))
+    summed: torch.futures.Future[torch.Tensor] = work.get_future().then(
+        lambda done: gradient.copy_(done.value()[0])
+    )
+    return summed
 
 
 class Reference:
@@ -102,9 +108,9 @@ class Reference:
         """Bytes that this rank sends a step in ring all-reduces; received as many. After the first steps only."""
         elements = float(self._elements)
         if self._state is not None:
-            _, before, after = self._state.compression_stats()
+            _, before, after = self._state.compression_stats()  # type: ignore[no-untyped-call]
             elements *= after / before if before else 1.0
-        ranks = self._group.size()
+        ranks = dist.get_world_size(self._group)
         return 2 * (ranks - 1) / ranks * elements * _BYTES[self.algorithm]
 
 

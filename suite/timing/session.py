@@ -24,6 +24,7 @@ from suite.timing import load, store
 from suite.timing.case import Mode
 from suite.timing.cases import Cases, cases_of, source_of
 from suite.timing.direct_specs import direct_specs
+from suite.timing.formats import SESSION_VERSION
 from suite.timing.load import Meter
 from suite.timing.ranks import THREADS, Place, RankLostError, Ranks
 from suite.timing.rounds import LinkRounds, Show
@@ -157,7 +158,7 @@ class Session:
         spec, started = self.spec, _now()
         model = get(spec.workload.name, **spec.workload.options).build()
         return {
-            "schema_version": store.SCHEMA,
+            "schema_version": SESSION_VERSION,
             "name": spec.name,
             "session_id": store.new_id(),
             "status": "error",

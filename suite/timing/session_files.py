@@ -3,6 +3,7 @@
     title: what it is for
     shown: true                    # on the pages of reports; false: for a document or the cost model alone
     base: quick                    # optional: start from that session; keys given here replace its keys
+    borrows: costs-digits          # optional: until it is held, tables are made of the record of that session
     minutes: 4                     # stated budget
     sweep: quick                   # arms, workload, world size, batch and bucket are those of the sweep; or else:
     # workload: code-gpt; workload_options, world_size, batch_size, bucket_bytes, arms: {label: {algorithm, options}}
@@ -29,6 +30,7 @@ This module reads the file and checks what can be checked without starting anyth
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -63,21 +65,36 @@ def session_names(folder: Path | None = None) -> list[str]:
 
 def sessions_of(sweep: str | None) -> list[str]:
     """Names of the shipped sessions of a sweep that pages show; of None: those that belong to no sweep."""
-    found, hidden = [], not_shown()
-    for name in session_names():
-        top = Section(_merged(sessions_folder() / f"{name}.yaml", ()))
-        if name not in hidden and (top.get("sweep", str, "") or None) == sweep:
-            found.append(name)
-    return found
+    return [name for name, (own, shown) in _listed().items() if shown and own == sweep]
 
 
 def not_shown() -> frozenset[str]:
     """Names of the shipped sessions that pages leave out."""
-    return frozenset(
-        name
-        for name in session_names()
-        if not Section(_merged(sessions_folder() / f"{name}.yaml", ())).get("shown", bool, True)
+    return frozenset(name for name, (_, shown) in _listed().items() if not shown)
+
+
+def _listed() -> dict[str, tuple[str | None, bool]]:
+    """Of every shipped session its sweep, and whether pages show it; read again when a file has changed."""
+    folder = sessions_folder()
+    stamp = tuple((path.name, path.stat().st_mtime_ns) for path in sorted(folder.glob("*.yaml")))
+    return dict(_read_tops(folder, stamp))
+
+
+@lru_cache(maxsize=8)
+def _read_tops(
+    folder: Path, stamp: tuple[tuple[str, int], ...]
+) -> tuple[tuple[str, tuple[str | None, bool]], ...]:
+    tops = ((Path(name).stem, Section(_merged(folder / name, ()))) for name, _ in stamp)
+    return tuple(
+        (name, (top.get("sweep", str, "") or None, top.get("shown", bool, True))) for name, top in tops
     )
+
+
+def lender_of(name: str) -> str:
+    """The session whose record a shipped one borrows until it is held itself; empty where it borrows none."""
+    if name not in session_names():
+        return ""
+    return Section(_merged(sessions_folder() / f"{name}.yaml", ())).get("borrows", str, "")
 
 
 def load_session(name: str) -> SessionSpec:
@@ -113,6 +130,9 @@ def _read(path: Path, value: Value) -> SessionSpec:
     top = Section(value)
     top.raw("base")
     top.get("shown", bool, True)
+    lender = top.get("borrows", str, "")
+    if lender and lender not in session_names():
+        raise top.error("borrows", f"no session '{lender}'{nearest(lender, session_names())}")
     sweep = _sweep(path, top)
     what = _of_sweep(top, sweep) if sweep else _of_its_own(top)
     links, rates = _links(top, what["world_size"])

@@ -8,12 +8,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from suite.runs.changes import keep as keep_changes
 from suite.runs.described import problems
+from suite.runs.migrations import NewerError, VersionError
 from suite.runs.reading import RefusedError, parsed, read
 from suite.runs.writing import dump, write_atomic
 from suite.timing.formats import SESSION
+from suite.timing.migrations import upgraded
 
-SCHEMA: Final = 1
 FILE: Final = "session.json"
 AGAIN: Final = "move its folder away, and hold the session again"
 
@@ -31,6 +33,7 @@ def path_of(root: Path | str, name: str, session_id: str) -> Path:
 def put(root: Path | str, record: Mapping[str, Any]) -> Path:
     """Write a record as it is now; returns the file. Raises `StoreError`."""
     path = path_of(root, record["name"], record["session_id"])
+    keep_changes(Path(root))
     write_atomic(path, dump(record, indent=1) + "\n")
     return path
 
@@ -58,9 +61,12 @@ def _found(root: Path | str, name: str | None) -> Iterator[dict[str, Any] | Refu
 
 
 def _checked(record: Any, path: Path) -> dict[str, Any]:
-    version = record.get("schema_version") if isinstance(record, dict) else None
-    if version != SCHEMA:
-        raise RefusedError(path, f"has schema_version {version!r}, this code reads {SCHEMA}", AGAIN)
+    try:
+        record = upgraded(record)
+    except NewerError as error:
+        raise RefusedError(path, str(error), "update this checkout, or name other --results") from None
+    except VersionError as error:
+        raise RefusedError(path, str(error), AGAIN) from None
     if problem := next(problems(record, SESSION), None):
         raise RefusedError(path, f"is refused ({problem})", AGAIN)
     return dict(record)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -218,7 +218,7 @@ class _MethodSteps:
     def _backward(self, batch: Batch) -> None:
         self._module(*batch).backward()
 
-    def phases(self) -> None:
+    def phases(self) -> Mapping[str, float] | None:
         return None
 
 
@@ -322,10 +322,11 @@ def _phases(
     """Mean seconds of these steps by phase; `other` is what belongs to none."""
     if cuts[0] is None:
         return None
-    sums: Counter[str] = Counter()
+    sums: defaultdict[str, float] = defaultdict(float)
     for step in steps:
         before, after = cuts[step] or {}, cuts[step + 1] or {}
         told = {name: seconds - before.get(name, 0.0) for name, seconds in after.items()}
-        sums.update(told)
+        for name, seconds in told.items():
+            sums[name] += seconds
         sums["other"] += marks[step + 1] - marks[step] - sum(told.values())
     return {name: seconds / len(steps) for name, seconds in sums.items()}

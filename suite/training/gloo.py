@@ -8,6 +8,7 @@ boundary between steps travels beside its loss, so that all save, or stop, after
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -143,9 +144,12 @@ class _Rank:
         torch.autograd.backward(list(self.params.values()), [found[name][0] for name in self.params])
 
     def _evaluate(self, step: int) -> None:
+        """Rank 0 evaluates; what every rank has sent so far is gathered for it."""
+        own = torch.tensor([self.bytes.wire_bytes().get(dist.get_rank(), 0.0)], dtype=torch.float64)
+        sent = math.fsum(_gathered(own).flatten().tolist()) / self.spec.world_size
         if dist.get_rank() == 0:
             values = {name: param.detach() for name, param in self.params.items()}
-            self.recorder.evaluation(self.task.evaluate(values), self._rate(step))
+            self.recorder.evaluation(self.task.evaluate(values), self._rate(step), sent)
 
     def _save(self, folder: Path, step: int) -> tuple[int, str]:
         """Write this rank's checkpoint; rank 0 publishes it once all have. Returns the step that stands, what failed."""

@@ -33,6 +33,13 @@ class LedgerSums:
                     total[name] += value
         ledger.clear()
 
+    def wire_bytes(self) -> dict[int, float]:
+        """Bytes that each rank has sent so far, added as `record.bytes_summary` does; a rank that sent nothing is not in it."""
+        sent: dict[int, float] = {}
+        for row in self._rows.values():
+            sent[row["rank"]] = sent.get(row["rank"], 0.0) + row["wire_bytes"]
+        return sent
+
     def rows(self) -> list[dict[str, Any]]:
         """The rows so far, rank by rank, in the order of first use."""
         return sorted((dict(row) for row in self._rows.values()), key=lambda row: int(row["rank"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from torch import Tensor
@@ -82,7 +83,8 @@ class Member:
             scores = self._task.evaluate(
                 {name: rows[0] for name, rows in split(self._params, self._shapes).items()}
             )
-            self.recorder.evaluation(scores, self._rate(step))
+            sent = math.fsum(self._bytes.wire_bytes().values()) / self.spec.world_size
+            self.recorder.evaluation(scores, self._rate(step), sent)
 
     def compare_replicas(self) -> None:
         """At the end all ranks must hold the same bits: what was evaluated would else be one rank's own model."""

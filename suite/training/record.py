@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from suite.runs.changes import keep as keep_changes
 from suite.runs.checkpoint import Start
-from suite.runs.formats import LONGEST_REASON, RESULT_VERSION
+from suite.runs.formats import EVALUATION, LONGEST_REASON, RESULT_VERSION
 from suite.runs.provenance import provenance
 from suite.runs.spec import RunSpec
 from suite.runs.status import Status
@@ -22,7 +23,10 @@ from suite.runs.store import Store, finite
 if TYPE_CHECKING:
     from suite.workloads import Workload
 
-EVALUATIONS: Final = 8
+EVALUATIONS: Final = 16
+"""Evaluations a run, no part of its identity, since they change no bit of it. A multiple of the 8 of earlier runs, whose
+steps are among these, so that curves of both can be compared."""
+NO_SCORES: Final = frozenset(key.name for key in EVALUATION.keys)
 EXPLOSION: Final = 100.0
 EXPECTED_FAULTS: Final = (RuntimeError, ValueError, ArithmeticError, MemoryError)
 """What a method or a collective may raise in a step; anything else is a fault of the program and ends the process."""
@@ -40,7 +44,8 @@ class Outcome:
     metrics: Sequence[Mapping[str, Any]]
 
     def save(self, store: Store) -> None:
-        """Write it into the store."""
+        """Write it into the store, after how the code that ran differs from its commit."""
+        keep_changes(store.root)
         store.finish(self.run_id, self.status, self.result, self.metrics)
 
 
@@ -53,6 +58,7 @@ class Recorder:
     """Follows one run step by step; `outcome` closes it. `status` is None while all is well."""
 
     def __init__(self, spec: RunSpec, workload: Workload, start: Start = _NEW) -> None:
+        provenance()  # looked up now: at the end the checkout may hold other code
         self.spec = spec
         self.status: Status | None = None
         self._workload = workload
@@ -102,13 +108,17 @@ class Recorder:
         for name, taken in paths.items():
             self._paths.setdefault(name, set()).update(taken)
 
-    def evaluation(self, scores: Mapping[str, float], lr: float) -> None:
-        """Note an evaluation after the last completed step; a final one that is not finite means divergence."""
+    def evaluation(self, scores: Mapping[str, float], lr: float, wire_bytes: float) -> None:
+        """Note an evaluation after the last completed step; a final one that is not finite means divergence.
+
+        wire_bytes: sent so far, mean over ranks.
+        """
         self.metrics.append(
             {
                 "step": self._steps,
                 "lr": lr,
                 "train_loss": None if self._last_loss is None else finite(self._last_loss),
+                "wire_bytes": wire_bytes,
                 **{name: finite(value) for name, value in scores.items()},
             }
         )
@@ -136,7 +146,7 @@ class Recorder:
         metric = self._workload.metric
         values = [line[metric] for line in self.metrics if line[metric] is not None]
         last = self.metrics[-1] if self.metrics and status.state == "done" else {}
-        final = {k: v for k, v in last.items() if k not in {"step", "lr", "train_loss"}}
+        final = {k: v for k, v in last.items() if k not in NO_SCORES}
         result = {
             **blank_result(self.spec, status),
             "attempt": self._attempt,

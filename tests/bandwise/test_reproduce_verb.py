@@ -17,14 +17,16 @@ from suite.analysis.from_plan import collect_sweep
 from suite.analysis.recorded import Recorded
 from suite.analysis.reproduction import compare
 from suite.runs import worktree
+from suite.runs.changes import document
 from suite.runs.plan import make_plan
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store, dump
 from suite.runs.sweep import load_sweep
 from suite.timing.session import Session
 from suite.training.execute import execute
+from suite.training.record import EVALUATIONS
 from tests.suite.analysis import made_up_session
-from tests.suite.runs.project import one_spec, write_sweep
+from tests.suite.runs.project import SWEEP, one_spec, write_sweep
 
 FAMILIES = {
     "quantiser": ("qsgd", {"bits": 4}),
@@ -77,7 +79,7 @@ def test_a_run_of_each_family_comes_out_to_the_bit(
     assert (found["verdict"], found["gaps"], found["environment"]) == ("equal", [], [])
     assert found["compared"].startswith("to the bit")
     again = Store(store.root / "reproduced")
-    assert len(again.metrics(run_id)) == 8
+    assert len(again.metrics(run_id)) == EVALUATIONS == 16
     assert again.metrics(run_id) == store.metrics(run_id)
     assert {path: path.read_bytes() for path in store.folder(run_id).rglob("*") if path.is_file()} == before
 
@@ -92,7 +94,7 @@ def test_a_changed_record_is_found_at_its_first_evaluation(
     assert found["verdict"] == "not equal"
     true = Store(store.root / "reproduced").metrics(run_id)[2]["train_loss"]
     (gap,) = found["gaps"]
-    assert gap["what"] == "evaluation 3 (step 6), train_loss"
+    assert gap["what"] == "evaluation 3 (step 3), train_loss"
     assert gap["by"] == pytest.approx(-true / 2)
     assert main(["reproduce", run_id]) == 3
     assert "the record was changed after it was written" in capsys.readouterr().out
@@ -100,9 +102,27 @@ def test_a_changed_record_is_found_at_its_first_evaluation(
 
 def test_the_last_bit_of_the_last_number_counts(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     run_id = ran(store, one_spec(steps=16))
-    change(store, run_id, 7, "excess_loss", 1 + 2**-52)
+    change(store, run_id, 15, "excess_loss", 1 + 2**-52)
     (gap,) = reproduced(capsys, run_id, code=3)["gaps"]
-    assert gap["what"] == "evaluation 8 (step 16), excess_loss"
+    assert gap["what"] == "evaluation 16 (step 16), excess_loss"
+
+
+def test_a_record_with_fewer_evaluations_and_no_bytes_is_compared_where_it_has_some(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As earlier versions wrote it."""
+    run_id = ran(store, one_spec(steps=16))
+    path = store.folder(run_id) / "metrics.jsonl"
+    lines = [json.loads(text) for text in path.read_text().splitlines()][1::2]
+    for line in lines:
+        del line["wire_bytes"]
+    path.write_text("".join(dump(line) + "\n" for line in lines))
+    found = reproduced(capsys, run_id)
+    assert (found["verdict"], found["gaps"]) == ("equal", [])
+    assert found["doubts"][0] == "8 evaluations then, 16 now: the 8 that both have were compared"
+    change(store, run_id, 3, "excess_loss", 1 + 2**-52)
+    (gap,) = reproduced(capsys, run_id, code=3)["gaps"]
+    assert gap["what"] == "evaluation 4 (step 8), excess_loss"
 
 
 def test_what_differs_in_the_environment_is_said(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,27 +149,47 @@ def test_bytes_that_differ_are_named(store: Store) -> None:
     assert [(gap.what, gap.by) for gap in found.gaps] == [("bytes.by[0].wire_bytes", 2.0)]
 
 
+@pytest.mark.parametrize(
+    ("budgets", "name"), [("", "small-runs.csv"), ("budgets: [0.5, 1]", "small-rungs.csv")]
+)
 def test_a_row_of_a_table_is_enough(
-    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    budgets: str,
+    name: str,
+    store: Store,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from suite.analysis.collect import write
 
-    sweep = load_sweep(write_sweep(tmp_path))
+    sweep = load_sweep(write_sweep(tmp_path, f"{SWEEP}{budgets}\n"))
     specs = make_plan(sweep).specs
     torch.set_num_threads(1)
-    list(execute([spec for spec in specs if spec.algorithm == specs[0].algorithm], store))
+    first = specs[0]
+    list(execute([s for s in specs if (s.algorithm, s.steps) == (first.algorithm, first.steps)], store))
     write(store.root, collect_sweep(store.root, sweep))
     shutil.rmtree(store.root / "runs")
     monkeypatch.setattr("suite.analysis.recorded.load_sweep", lambda name: sweep)
     run_id = specs[0].run_id
     found = reproduced(capsys, run_id)
     assert found["verdict"] == "equal"
-    assert found["compared"].startswith("to the nine digits")
-    table = store.root / "tables" / "v1" / "small-runs.csv"
-    value = Store(store.root / "reproduced").result(run_id)["final"]["excess_loss"]
+    assert found["compared"].startswith("to the nine digits of the table")
+    assert ("every evaluation" in found["compared"]) == (not budgets), "rungs leave no curve"
+    table = store.root / "tables" / "v1" / name
+    again = Store(store.root / "reproduced")
+    value = again.result(run_id)["final"]["excess_loss"]
     assert f"{value:.9g}" in table.read_text()
     table.write_text(table.read_text().replace(f"{value:.9g}", f"{value * 1.00001:.9g}"))
     assert [gap["what"] for gap in reproduced(capsys, run_id, code=3)["gaps"]] == ["value"]
+    if not budgets:
+        curves = table.with_name("small-curves.csv")
+        first = min(again.metrics(run_id), key=lambda line: line["step"])["excess_loss"]
+        assert f"{first:.9g}" in curves.read_text()
+        curves.write_text(curves.read_text().replace(f"{first:.9g}", f"{first * 1.00001:.9g}"))
+        gaps = [gap["what"] for gap in reproduced(capsys, run_id, code=3)["gaps"]]
+        assert gaps == ["evaluation 1 (step 1), excess_loss", "value"]
+        curves.unlink()  # tables of an earlier version
+        assert "the curve lies in no table" in reproduced(capsys, run_id, code=3)["compared"]
     missing = specs[-1].run_id  # has a row, but was never run
     assert main(["reproduce", missing]) == 2
     assert f"nothing is on record of run {missing}" in capsys.readouterr().err
@@ -230,3 +270,50 @@ def test_a_session_held_again_is_judged_by_its_intervals(
     assert arms.is_file()
     assert main(["reproduce", "--session", "x", "--at", "HEAD"]) == 2
     assert main(["reproduce"]) == 2
+
+
+def test_by_the_code_of_a_commit_with_changes(store: Store, tmp_path: Path) -> None:
+    """The changes on record are made in the lent code, and said; what no longer applies ends it."""
+    repository = tmp_path / "repository"
+    program = repository / "bandwise" / "__main__.py"
+    program.parent.mkdir(parents=True)
+    program.with_name("__init__.py").touch()
+    program.write_text("raise SystemExit('as committed')\n")
+    git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", "init", "-q", str(repository)], check=True)
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-qm", "first"], check=True)
+    program.write_text("import pathlib, sys; pathlib.Path(sys.argv[4], 'changed').touch(); sys.exit(3)\n")
+    changes = document(repository).decode()
+    subprocess.run([*git, "checkout", "-q", "."], check=True)
+    store.root.mkdir(exist_ok=True)
+    said = worktree.run_at("HEAD", one_spec(), store.root, repository, changes)
+    assert said == ["the changes on record were made in the code: 1 file"]
+    assert (store.root / "changed").exists()
+    assert program.read_text() == "raise SystemExit('as committed')\n", "the checkout is left alone"
+    with pytest.raises(worktree.WorktreeError, match="the changes on record do not apply to HEAD"):
+        worktree.run_at("HEAD", one_spec(), store.root, repository, changes.replace("as committed", "other"))
+
+
+def test_changes_that_were_not_kept_are_named(
+    store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = ran(store, one_spec(steps=8))
+    path = store.folder(run_id) / "result.json"
+    result = json.loads(path.read_text())
+    result["provenance"] |= {"commit": "0" * 40, "dirty": True, "changes": {"sha256": "ab" * 32, "bytes": 9}}
+    path.write_text(dump(result))
+    given: list[tuple[str, str]] = []
+
+    def lent(commit: str, spec: RunSpec, root: Path, changes: str = "") -> list[str]:
+        given.append((commit, changes))
+        list(execute([spec], Store(root)))
+        return []
+
+    monkeypatch.setattr(worktree, "run_at", lent)
+    found = reproduced(capsys, run_id, "--at", "recorded")
+    assert given == [("0" * 40, "")]
+    assert found["verdict"] == "equal"
+    (line,) = found["code"]
+    assert line.startswith(f"its code had changes that are not kept here (patches/{'ab' * 32}.diff)")
+    assert "changes" in {one["what"] for one in found["environment"]}

@@ -14,7 +14,8 @@ from suite.analysis.collect import collect, write
 from suite.analysis.columns import MICRO
 from suite.analysis.tables import Row, table_path, write_table
 from suite.runs.status import Status
-from tests.report import made_up_speed
+from tests.report import made_up_climb, made_up_speed
+from tests.suite.analysis import made_up_curves
 from tests.suite.analysis import made_up_study as made
 
 HOSTILE = 'step 3: </script><script>alert("1")</script> & <img src=x onerror=alert(2)>'
@@ -96,9 +97,33 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 
 @pytest.fixture(scope="session")
+def raced(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """A study whose runs kept their curves: one arm lost a seed, one all of them."""
+    root = tmp_path_factory.mktemp("raced")
+    study = made.study_of()
+    store = made.run_all(root, study)
+    made.fail(store, study, "apmsqueeze", "iid", 2, Status("diverged", "training loss is nan at step 57"))
+    for seed in range(6):
+        made.fail(
+            store, study, "qsr-sgd", "by-class", seed, Status("diverged", "training loss is inf at step 9")
+        )
+    made_up_curves.keep_all(store, study)
+    write(root, collect(root, study))
+    return build(root)
+
+
+@pytest.fixture(scope="session")
 def timed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Built:
     """The same study with two timing sessions: its own over two links, and one of another model."""
     root = tmp_path_factory.mktemp("timed")
     shutil.copytree(built.root / "tables", root / "tables")
     made_up_speed.save_both(root)
     return build(root)
+
+
+@pytest.fixture(scope="session")
+def climbed(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """A study with a budget ladder, and a timing session of it."""
+    root = tmp_path_factory.mktemp("climbed")
+    made_up_climb.save(root)
+    return build(root, "climbed")

@@ -47,14 +47,17 @@ const wait = (ms) => new Promise((done) => setTimeout(done, ms));
 </script>"""
 
 
-def open_in_browser(path, profile, address=""):
-    """(document as the browser holds it, lines of its console)."""
+def open_in_browser(path, profile, address="", virtual=True, size="1280,900", more=()):
+    """(document as the browser holds it, lines of its console).
+
+    virtual: its clock runs ahead, for scripts that wait. size: of its window in pixels. more: further switches.
+    """
     program = find_program("chromium", "chromium-browser", "google-chrome")
     done = subprocess.run(
         [
             program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-            f"--user-data-dir={profile}", "--enable-logging=stderr", "--virtual-time-budget=4000", "--dump-dom",
-            f"{path.as_uri()}{address}",
+            f"--user-data-dir={profile}", "--enable-logging=stderr", f"--window-size={size}", *more,
+            *(["--virtual-time-budget=4000"] if virtual else []), "--dump-dom", f"{path.as_uri()}{address}",
         ],
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip

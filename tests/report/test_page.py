@@ -101,7 +101,15 @@ def test_the_json_inside_equals_the_tables(built):
     text = re.search(r'<script type="application/json" id="data">(.*?)</script>', built.html, re.S).group(1)
     inside = json.loads(text)
     assert inside["facts"] == json.loads(facts_path(built.root, "made-up").read_text())
-    assert set(inside["tables"]) == {"runs", "summary", "sensitivity", "tuning", "micro"}
+    assert set(inside["tables"]) == {
+        "runs",
+        "summary",
+        "sensitivity",
+        "tuning",
+        "to-target",
+        "profiles",
+        "micro",
+    }
     for name, table in inside["tables"].items():
         path = built.root / "tables" / "v1" / (f"made-up-{name}.csv" if name != "micro" else "micro.csv")
         lines = list(csv.reader(io.StringIO(path.read_text())))
@@ -267,7 +275,9 @@ arms:
 def test_a_sweep_without_runs_asks_for_them_or_shows_the_tables_in_git(tmp_path):
     file = tmp_path / "never.yaml"
     file.write_text(SWEEP)
-    with pytest.raises(ReportError, match=r"no run of sweep never .* run `bandwise sweep never` first"):
+    with pytest.raises(
+        ReportError, match=r"no run of sweep never .* run `bandwise sweep /.*never.yaml` first"
+    ):
         build_report(tmp_path / "results", str(file))
     study = replace(made.study_of(seeds=1, made=made.FEW), name="never")
     made.run_all(tmp_path / "elsewhere", study)

@@ -12,10 +12,18 @@ RESULTS = Path(__file__).resolve().parents[2] / "results"
 MOST_BYTES = 6 << 20
 
 
-@pytest.mark.parametrize("sweep", ["quick", "digits"])
+@pytest.mark.parametrize("sweep", ["quick", "digits", "profiles"])
 def test_a_shipped_page_is_built_from_the_tables_in_git(sweep: str, tmp_path: Path) -> None:
     path = build_page(RESULTS, sweep, tmp_path / "page.html").path
     text = path.read_text(encoding="utf-8")
     assert 'id="costs"' in text
     assert "None" not in text.partition('<script type="application/json"')[0].replace("None of", "")
     assert path.stat().st_size < MOST_BYTES
+
+
+@pytest.mark.parametrize("sweep", ["quick", "profiles"])
+def test_curves_ship_with_these_studies(sweep: str, tmp_path: Path) -> None:
+    text = build_page(RESULTS, sweep, tmp_path / "page.html").path.read_text(encoding="utf-8")
+    assert "are not in the tables here" not in text
+    assert f"<code>results/tables/v1/{sweep}-curves.csv</code>" in text
+    assert ('id="table-profiles"' in text) == (sweep == "profiles")

@@ -27,7 +27,19 @@ def test_a_snapshot_holds_tables_figures_and_a_manifest(root):
         "figures/seeds-digits-mlp-iid-n4.svg",
         "figures/tradeoff.svg",
         "study.json",
-        *(f"tables/{name}.csv" for name in ("micro", "runs", "sensitivity", "summary", "tuning")),
+        *(
+            f"tables/{name}.csv"
+            for name in (
+                "curves",
+                "micro",
+                "profiles",
+                "runs",
+                "sensitivity",
+                "summary",
+                "to-target",
+                "tuning",
+            )
+        ),
     ]
     assert manifest["command"] == "bandwise sweep made-up"
     assert manifest["commit"] == ["0123456789abcdef0123456789abcdef01234567"]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -174,9 +176,12 @@ class Study:
         paths = sorted(self.store.root.glob("sweeps/*/slurm-*/*_log.*"))
         return "\n".join(f"{path.name}: {path.read_text()}" for path in paths)
 
-    def page(self) -> str:
-        """The page of the study."""
-        return Path(self.verb("report")["path"]).read_text(encoding="utf-8")
+    def on_page(self, state: str, why: str) -> None:
+        """The study's page tells of a run that ended so, says why, and has the command that tries it again."""
+        page = unescape(Path(self.verb("report")["path"]).read_text(encoding="utf-8"))
+        failures = page[page.index('<section id="failures">') : page.index('<section id="micro">')]
+        assert re.search(why, failures), failures
+        assert f"bandwise retry {self.sweep.name} --status {state}" in failures
 
     def equals_undisturbed(self) -> None:
         """Every result and curve is, to the bit, that of a simulated run here that nobody disturbs."""

@@ -305,25 +305,34 @@ def test_real_ranks_are_tasks_of_a_job_of_their_own(slurm: Cluster, store: Store
     assert "NumNodes=2" in shown
 
 
+def processor_s() -> float:
+    """Of this process and of its children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
 def test_three_thousand_tiny_runs_are_planned_submitted_and_looked_at_in_seconds(
     slurm: Cluster, store: Store, tmp_path: Path
 ) -> None:
-    """Without the seconds that Python takes to import torch. The jobs are held, so that they do not disturb."""
+    """Processor seconds of this process and of what it asks, since others may have the processor meanwhile; without those
+    that Python takes to import torch. The jobs are held, so that they do not disturb.
+    """
     arms = [f"  a{i}: {{algorithm: local-sgd, options: {{period: {i + 2}}}, lr: 0.01}}" for i in range(29)]
     text = SWEEP.format(steps=4, seeds=100) + "\n".join([*arms, ""])
     (tmp_path / "big.yaml").write_text(text, encoding="utf-8")
     held = replace(PROFILE, array_parallelism=16, pack_s=1, additional_parameters={"hold": True})
-    started = time.monotonic()
+    started = processor_s()
     plan = make_plan(load_sweep(str(tmp_path / "big.yaml")))
     assert summary(plan, store)["runs"] == 3000
-    planned = time.monotonic()
+    planned = processor_s()
+    sending = time.monotonic()
     submission = submit_runs(plan.specs, held, store.root, sweep="big")
-    submitted = time.monotonic()
+    assert time.monotonic() - sending < 30, "on the clock, since most of it waits for the disk and for sbatch"
+    submitted = processor_s()
     found = standing(plan.specs, store)
     assert len(run_rows(plan, found.statuses)) == 3000
-    looked = time.monotonic()
+    looked = processor_s()
     assert planned - started < 2
-    assert submitted - planned < 30
     assert looked - submitted < 2
     assert submission.members > 4
     assert found.stuck

@@ -127,7 +127,7 @@ DDP = (ddp("fp32", 25), ddp("bf16", 8), ddp("fp32", 1))
 @cache
 def _trainings(path: Path) -> dict[tuple[str, str], Any]:
     plan = make_plan(load_sweep(str(path)))
-    return {(run.arm.label, run.panel.sharding): run.spec for run in reversed(plan.runs)}
+    return {(run.arm.label, run.panel.sharding): run.spec for run in reversed(plan.whole)}
 
 
 def _method_case(case: Case) -> dict[str, Any]:

@@ -9,14 +9,15 @@ import pytest
 
 from suite.analysis.bounds import BOUNDS
 from suite.analysis.claim_columns import CLAIM_TABLES
-from suite.analysis.columns import TABLES
+from suite.analysis.columns import SINCE_CURVES, TABLES
+from suite.analysis.ladder_columns import ISO_SECONDS, LADDER_TABLES
 from suite.analysis.session_tables import derive
 from suite.analysis.speed_columns import SPEED_TABLES
 from suite.analysis.stages import STAGES
 from suite.claims.columns import VERDICT_TABLES
 from suite.costs.columns import COST_TABLES
 from suite.runs.described import Listed, Record
-from suite.runs.formats import RESULT, STATUS
+from suite.runs.formats import EVALUATION, RESULT, STATUS
 from suite.runs.status import CIRCUMSTANCE, LIVE, SETTLED
 from suite.runs.store import Store
 from tests.suite.analysis import made_up_session
@@ -26,16 +27,18 @@ TEXT = (DOCS / "file-formats.md").read_text(encoding="utf-8")
 COSTS = (DOCS / "cost-formats.md").read_text(encoding="utf-8")
 CLAIMS = (DOCS / "claim-formats.md").read_text(encoding="utf-8")
 RUNS = (DOCS / "run-formats.md").read_text(encoding="utf-8")
+TARGETS = (DOCS / "target-formats.md").read_text(encoding="utf-8")
 SESSIONS = (DOCS / "session-formats.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
     ("table", "text"),
     [
-        *((table, TEXT) for table in (*TABLES, *CLAIM_TABLES)),
-        *((table, SESSIONS) for table in (*SPEED_TABLES, BOUNDS, STAGES)),
+        *((table, TEXT) for table in (*TABLES, *LADDER_TABLES) if table not in SINCE_CURVES),
+        *((table, TARGETS) for table in SINCE_CURVES),
+        *((table, SESSIONS) for table in (*SPEED_TABLES, BOUNDS, STAGES, ISO_SECONDS)),
         *((table, COSTS) for table in COST_TABLES),
-        *((table, CLAIMS) for table in VERDICT_TABLES),
+        *((table, CLAIMS) for table in (*VERDICT_TABLES, *CLAIM_TABLES)),
     ],
     ids=lambda value: getattr(value, "suffix", ""),
 )
@@ -52,7 +55,10 @@ def test_states():
     assert set(re.findall(r"`(\w+)`", section)) == SETTLED | CIRCUMSTANCE | LIVE
 
 
-@pytest.mark.parametrize(("heading", "record"), [("result.json", RESULT), ("status.json", STATUS)])
+@pytest.mark.parametrize(
+    ("heading", "record"),
+    [("result.json", RESULT), ("status.json", STATUS), ("metrics.jsonl", EVALUATION)],
+)
 def test_keys_of_a_run(heading, record):
     section = RUNS.partition(f"Fields of `{heading}`")[2].partition("\n\nFields of")[0]
     listed = re.findall(r"^\| `([\w.]+)` \| (\w+) \| (.*) \|$", section, re.M)

@@ -70,7 +70,7 @@ def test_study(sweep):
     workload = get("digits-mlp")
     assert study.yardsticks == {"digits-mlp": Yardstick("accuracy", "points", "higher", workload.margin)}
     assert len(study.entries) == 18
-    assert (study.command, study.about, study.ranks) == ("bandwise sweep small", "A small study", False)
+    assert (study.command, study.about, study.ranks) == ("bandwise sweep small.yaml", "A small study", False)
 
 
 def test_tuning_rows(sweep):

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from suite.analysis.columns import RUNS, SUMMARY, TABLES, TUNING
+from suite.analysis.columns import MICRO, RUNS, SUMMARY, TABLES, TUNING
 from suite.analysis.tables import TableError, from_csv, read_table, table_path, to_csv, write_table
 
 
@@ -81,7 +81,7 @@ def test_write_and_read(tmp_path):
     assert write_table(path, TUNING, [trial()]) == path
     assert read_table(path, TUNING) == [trial()]
     assert [file.name for file in path.parent.iterdir()] == ["quick-tuning.csv"]
-    assert table_path(tmp_path, TABLES[-1]) == tmp_path / "tables" / "v1" / "micro.csv"
+    assert table_path(tmp_path, MICRO) == tmp_path / "tables" / "v1" / "micro.csv"
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.suffix)

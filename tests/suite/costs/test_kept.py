@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from suite.costs import kept, model
+from suite.costs.known import known
 from suite.links.link import Link
 from tests.suite.costs import made_up
 from tests.suite.costs.test_fit import rows
@@ -48,3 +50,11 @@ def test_other_code_is_fitted(root: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(kept, "_code", lambda: "another")
     with pytest.raises(AssertionError, match="fitted anew"):
         kept.load_or_fit(root, CALIBRATION, SAMPLES, made_up.CORES)
+
+
+def test_the_model_that_ships_is_of_what_ships() -> None:
+    """Else every question fits it anew, for half a minute; `bandwise costs score` writes it."""
+    results = Path(__file__).resolve().parents[3] / "results"
+    found = known(results)
+    said = json.loads((results / "tables" / "v1" / kept.NAME).read_text(encoding="utf-8"))["made_of"]
+    assert said == kept.digest(found.calibration, found.samples, found.cores)

@@ -30,6 +30,7 @@ HASHES = {
     "v1-first-oom.json": "eea795c0df76",
     "v1-lost-diverged.json": "4d66c455e71e",
     "v1-lost-done.json": "01d1385da268",
+    "v2-changed.json": "7fb4f00fded3",
     "v2-diverged.json": "d67cc5b31208",
     "v2-done.json": "a81cc66340a9",
     "v2-oom.json": "3dafe460b6e6",

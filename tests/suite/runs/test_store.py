@@ -31,14 +31,15 @@ def test_the_layout_of_a_run_folder(tmp_path: Path) -> None:
     assert (folder / "spec.json").read_text() == spec.to_json()
     assert store.status(spec.run_id) == Status("running")
     outcome = ended(spec)
-    store.finish(spec.run_id, outcome.status, outcome.result, [{"step": 1}, {"step": 2}])
+    curve = [{"step": step, "lr": 0.1, "train_loss": None} for step in (1, 2)]
+    store.finish(spec.run_id, outcome.status, outcome.result, curve)
     assert sorted(path.name for path in folder.iterdir()) == [
         "metrics.jsonl",
         "result.json",
         "spec.json",
         "status.json",
     ]
-    assert store.metrics(spec.run_id) == [{"step": 1}, {"step": 2}]
+    assert store.metrics(spec.run_id) == curve
     assert store.result(spec.run_id) == outcome.result
     assert store.status(spec.run_id) == Status("done")
     assert store.run_ids() == [spec.run_id]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,10 +133,10 @@ def test_the_rate_follows_its_schedule() -> None:
     spec = RunSpec.from_dict(
         {**spec.as_dict(), "lr": {"schedule": "linear", "peak": 0.8, "min": 0.0, "warmup": 4}}
     )
-    rates = [line["lr"] for line in train([spec])[spec.run_id].metrics]
+    rates = {line["step"]: line["lr"] for line in train([spec])[spec.run_id].metrics}
     expected = {1: 0.2, 3: 0.6, 5: 0.8 * 11 / 12, 15: 0.8 / 12}
     for step, rate in expected.items():
-        assert rates[(step - 1) // 2] == pytest.approx(rate), "the rate of the step just done"
+        assert rates[step + 1] == pytest.approx(rate), "the rate of the step just done"
 
 
 def test_runs_that_differ_in_shape_cannot_share_a_group() -> None:
@@ -156,6 +157,46 @@ def test_evaluations_are_spread_and_end_with_the_run() -> None:
     assert max(evaluation_steps(160)) == 160
     assert evaluation_steps(3) == {1, 2, 3}
     assert evaluation_steps(1) == {1}
+
+
+@pytest.mark.parametrize(
+    ("workload", "method", "options"),
+    [
+        ("digits-cnn", "qsgd", {"bits": 4}),
+        ("digits-mlp", "lion-cub-1bit", {"momentum_sync": "periodic", "sync_every": 3}),
+        ("quadratic", "local-adamw", {"period": 2}),
+    ],
+)
+def test_how_often_a_run_is_evaluated_changes_no_bit_of_it(
+    workload: str, method: str, options: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor its identity: only `best` is over more or fewer of them."""
+    spec = one_spec(method, options, workload, steps=8, peak=0.01)
+    curves = {}
+    for often in (8, 2, 1):
+        monkeypatch.setattr("suite.training.record.EVALUATIONS", often)
+        outcome = train([spec])[spec.run_id]
+        curves[often] = {line["step"]: line for line in outcome.metrics}, facts(outcome) | {"best": None}
+    assert [len(curve) for curve, _ in curves.values()] == [8, 2, 1]
+    every, result = curves[8]
+    for curve, ended in curves.values():
+        assert ended == result
+        assert curve.items() <= every.items()
+
+
+def test_the_evaluations_of_earlier_versions_are_among_these() -> None:
+    for steps in (1, 7, 100, 160, 2000):
+        assert {math.ceil(steps * i / 8) for i in range(1, 9)} <= evaluation_steps(steps)
+
+
+def test_each_evaluation_knows_the_bytes_sent_so_far() -> None:
+    """Ten steps, of which every fifth sends: twice 1.5 times the model; the last is what the result says."""
+    spec = one_spec("local-sgd", {"period": 5}, "quadratic", steps=10, peak=0.01)
+    outcome = train([spec])[spec.run_id]
+    sent = [line["wire_bytes"] for line in outcome.metrics]
+    assert sent[:4] == [0.0] * 4
+    assert sent[4:9] == [sent[4]] * 5
+    assert sent[9] == 2 * sent[4] == outcome.result["bytes"]["wire_per_rank_mean"] > 0
 
 
 @pytest.fixture
@@ -184,7 +225,7 @@ def test_what_counts_as_divergence(recorder: Recorder, losses: list[float], stat
 def test_a_final_metric_that_is_not_finite_is_divergence(recorder: Recorder) -> None:
     recorder.loss(1.0)
     recorder.step("step", {})
-    recorder.evaluation({"excess_loss": float("nan")}, 0.1)
+    recorder.evaluation({"excess_loss": float("nan")}, 0.1, 0.0)
     outcome = recorder.outcome([], 0.0, {})
     assert outcome.status.state == "diverged"
     assert outcome.metrics[0]["excess_loss"] is None

@@ -1,0 +1,67 @@
+"""The curves of runs: each evaluation that a run kept while it trained, as a row.
+
+A run's curve lies beside its result, in `metrics.jsonl`. It is read with the same doubt: one that is damaged, or does not
+end where the result says, is refused by name, the run keeps its result and has no curve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from suite.analysis.study import Entry, Study
+from suite.analysis.tables import Row, Value
+from suite.runs.described import problems
+from suite.runs.formats import NUMBER
+from suite.runs.store import AGAIN, RefusedError, Store
+
+ENDED = ("done", "diverged")
+"""What a run is that has a curve: others say nothing of the method."""
+
+
+def read_curve(store: Store, result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The evaluations of a run with this result, in order; none where it kept none. Raises `RefusedError`."""
+    run_id, metric = result["run_id"], result["metric"]
+    lines = store.metrics(run_id)
+    path = store.folder(run_id) / "metrics.jsonl"
+    for number, line in enumerate(lines, start=1):
+        for name in {metric, "nll"} & line.keys():
+            wrong = () if line[name] is None else problems(line[name], NUMBER, name)
+            if problem := next(iter(wrong), None):
+                raise RefusedError(path, f"is refused (line {number}: {problem})", AGAIN)
+    if lines and result["status"] == "done":
+        last = lines[-1]
+        if (last["step"], last.get(metric)) != (result["steps"], result["final"][metric]):
+            raise RefusedError(path, "is refused (it does not end as result.json does)", AGAIN)
+    return lines
+
+
+def curve_rows(store: Store, study: Study, results: Mapping[str, Mapping[str, Any] | None]) -> list[Row]:
+    """A row an evaluation of every run that is done or has diverged; results: by run id."""
+    return [row for entry in study.whole for row in _rows(store, entry, results[entry.spec.run_id])]
+
+
+def _rows(store: Store, entry: Entry, result: Mapping[str, Any] | None) -> Iterable[Row]:
+    if result is None or result["status"] not in ENDED or "metric" not in result:
+        return
+    try:
+        lines = read_curve(store, result)
+    except RefusedError:
+        return  # `bandwise check` names it
+    for line in lines:
+        yield {
+            "workload": entry.workload,
+            "sharding": entry.spec.sharding,
+            "world_size": entry.spec.world_size,
+            "arm": entry.arm,
+            "seed": entry.spec.seed,
+            "step": line["step"],
+            "value": _float(line.get(result["metric"])),
+            "nll": _float(line.get("nll")),
+            "train_loss": _float(line["train_loss"]),
+            "wire_bytes": _float(line.get("wire_bytes")),
+        }
+
+
+def _float(value: Any) -> Value:
+    return None if value is None else float(value)

@@ -1,0 +1,192 @@
+"""The site: every link leads somewhere, nothing is loaded, the same each time, and one damaged study harms no other."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from bandwise.cli import main
+from report.site import BuiltSite, build_site
+from suite.runs.store import Store
+from tests.report import made_up_site
+from tests.report.test_page import Page
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return made_up_site.results(tmp_path_factory.mktemp("site"))
+
+
+@pytest.fixture(scope="module")
+def site(store: Store) -> BuiltSite:
+    return build_site(store.root)
+
+
+@pytest.fixture(scope="module")
+def pages(site: BuiltSite) -> dict[Path, Page]:
+    return {path: Page(path.read_text(encoding="utf-8")) for path in site.path.parent.rglob("*.html")}
+
+
+def page_of(pages: dict[Path, Page], store: Store, name: str) -> tuple[str, Page]:
+    path = store.root / "reports" / name
+    return path.read_text(encoding="utf-8"), pages[path]
+
+
+def text_of(page: Page) -> str:
+    return " ".join(" ".join(page.sections.values()).split())
+
+
+def a_run(store: Store, arm: str, sharding: str, seed: int) -> str:
+    specs = (store.spec(run_id) for run_id in store.run_ids())
+    found = {(s.algorithm.options["label"], s.sharding, s.seed): s.run_id for s in specs}
+    return found[(arm, sharding, seed)]
+
+
+def test_every_page_is_whole_and_every_link_leads_to_one(pages: dict[Path, Page], site: BuiltSite) -> None:
+    assert len(pages) == site.pages == 216 - 1 + 5, (
+        "all runs but the missing one; index, study, claims, speed, compare"
+    )
+    for path, page in pages.items():
+        assert page.open == []
+        assert len(set(page.ids)) == len(page.ids)
+        policy = next(a["content"] for t, a in page.tags if a.get("http-equiv") == "Content-Security-Policy")
+        assert policy.startswith("default-src 'none'")
+        for reference in page.references:
+            if reference.startswith("data:"):
+                continue
+            assert not re.match(r"[a-z]+:|//", reference), reference
+            file, _, anchor = unquote(reference).partition("#")
+            target = (path.parent / file).resolve() if file else path
+            assert target in pages, f"{path}: {reference}"
+            assert not anchor or anchor in pages[target].ids, f"{path}: {reference}"
+
+
+def test_all_pages_can_be_reached_from_the_first(pages: dict[Path, Page], site: BuiltSite) -> None:
+    reached, left = set(), [site.path]
+    while left:
+        path = left.pop()
+        if path in reached:
+            continue
+        reached.add(path)
+        files = (
+            unquote(r).partition("#")[0] for r in pages[path].references if not r.startswith(("#", "data:"))
+        )
+        left += [(path.parent / file).resolve() for file in files]
+    assert reached == set(pages)
+    for path, page in pages.items():
+        home = os.path.relpath(site.path, path.parent)
+        assert path == site.path or home in page.references, f"{path} has no way home"
+
+
+def test_the_same_tables_and_folders_give_the_same_bytes(
+    site: BuiltSite, store: Store, tmp_path: Path
+) -> None:
+    code = (
+        "from pathlib import Path; from report.site import build_site; "
+        f"build_site(Path({str(store.root)!r}), Path({str(tmp_path)!r}))"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": "77", "TZ": "Asia/Tokyo", "LC_ALL": "C"}
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, check=True)
+    made = {p.relative_to(tmp_path): p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    top = site.path.parent
+    assert made == {p.relative_to(top): p.read_bytes() for p in top.rglob("*") if p.is_file()}
+
+
+def test_the_first_page_says_what_is_there(pages: dict[Path, Page], site: BuiltSite, store: Store) -> None:
+    html, page = page_of(pages, store, "index.html")
+    shown = text_of(page)
+    assert "1 studies, 212 of 216 runs done" not in shown, "one study is no plural"
+    assert "1 study, 212 of 216 runs done" in shown
+    assert "made-up: 4 of 216 runs did not finish: 1 diverged, 1 error, 1 invalid, 1 missing." in shown
+    assert "local-sgd H=4" in page.sections["leaderboard-section"]
+    assert str(store.root) not in html
+    assert not any(t == "img" or "onclick" in a for t, a in page.tags)
+
+
+def test_a_study_that_cannot_be_read_and_a_refused_record_are_named(
+    pages: dict[Path, Page], site: BuiltSite, store: Store
+) -> None:
+    assert [name for name, _ in site.unread] == ["broken"]
+    refused = page_of(pages, store, "index.html")[1].sections["refused-section"]
+    assert "study broken" in refused
+    assert "session timed 20270101T000000Z-00000000" in refused
+    assert str(store.root) not in refused
+    timed = page_of(pages, store, "made-up.html")[1].sections["session-timed"]
+    assert "Record 20270101T000000Z-00000000 of session timed is not read: session.json is refused" in timed
+
+
+def test_a_run_shows_all_that_is_on_record(pages: dict[Path, Page], store: Store) -> None:
+    run_id = a_run(store, *made_up_site.WHOLE)
+    html, page = page_of(pages, store, f"made-up/runs/{run_id}.html")
+    shown = text_of(page)
+    for name in ("spec.json", "result.json", "metrics.jsonl", "status.json"):
+        digest = hashlib.sha256((store.folder(run_id) / name).read_bytes()).hexdigest()
+        assert digest in shown, name
+    assert html.count('<svg class="curve"') == 2
+    assert "Accuracy (%) at each of 8 evaluations" in shown
+    assert re.search(r"step\s*gradient\s*all-gather\s*world\s*400\s*1.2 MB\s*2.4 MB", shown), (
+        "mean over ranks"
+    )
+    assert f"patches/{'ab' * 32}.diff, 1234 bytes" in shown
+    assert "OMP_NUM_THREADS=1" in shown
+    assert f"bandwise reproduce {run_id} --at recorded" in shown
+    assert f"runs/{run_id[:2]}/{run_id}" in shown
+
+
+def test_a_run_that_failed_is_damaged_or_is_gone_says_so(pages: dict[Path, Page], store: Store) -> None:
+    failed = a_run(store, "local-sgd H=4", "iid", 1)
+    page = page_of(pages, store, f"made-up/runs/{failed}.html")[1]
+    assert made_up_site.HOSTILE in page.sections["outcome"]
+    assert "bandwise retry made-up --status error" in page.sections["again"]
+    assert not any(t in {"script", "img"} for t, _ in page.tags)
+    damaged = page_of(pages, store, f"made-up/runs/{a_run(store, 'allreduce-lion', 'iid', 3)}.html")[1]
+    assert "invalid" in damaged.sections["outcome"]
+    assert "result.json is damaged" in damaged.sections["outcome"]
+    missing = a_run(store, "local-sgd H=16", "iid", 4)
+    assert f"{missing}.html" not in page_of(pages, store, "made-up.html")[0]
+
+
+def test_without_folders_the_rows_of_the_tables_stand_in(store: Store, tmp_path: Path) -> None:
+    for source in ("tables", "snapshots"):
+        (tmp_path / source).symlink_to(store.root / source)
+    build_site(tmp_path, tmp_path / "out")
+    run_id = a_run(store, *made_up_site.WHOLE)
+    page = Page((tmp_path / "out" / "made-up" / "runs" / f"{run_id}.html").read_text(encoding="utf-8"))
+    shown = text_of(page)
+    assert "From its row in the tables" in shown
+    value = (store.result(run_id) or {})["final"]["accuracy"]
+    assert f"{value:.2f}" in shown
+    assert f"bandwise reproduce {run_id}" in shown
+
+
+def test_the_verb_builds_everything_or_leaves_the_runs_out(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", "--no-runs", "--results", str(store.root), "--out", str(tmp_path / "out")]) == 3
+    shown = capsys.readouterr().out
+    assert "not read: broken: tables/v1/broken-study.json is damaged" in shown
+    assert f"report: {tmp_path / 'out' / 'index.html'} (5 pages)" in shown
+    study = Page((tmp_path / "out" / "made-up.html").read_text(encoding="utf-8"))
+    assert not any(reference.startswith("made-up/") for reference in study.references)
+
+
+def test_an_empty_folder_says_what_to_run(tmp_path: Path) -> None:
+    built = build_site(tmp_path)
+    shown = text_of(Page(built.path.read_text(encoding="utf-8")))
+    assert built.pages == 1
+    for command in (
+        "bandwise sweep quick",
+        "bandwise session quick",
+        "bandwise claims --write",
+        "bandwise costs score",
+    ):
+        assert command in shown

@@ -1,0 +1,133 @@
+"""Seconds at equal accuracy: rungs composed from a session whose truth is known, and a session that borrows its record."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+
+from suite.analysis.collect import write
+from suite.analysis.compose import planned_kinds
+from suite.analysis.from_plan import collect_sweep
+from suite.analysis.ladder_columns import ISO_SECONDS
+from suite.analysis.session_tables import collect_session, derive, load_facts
+from suite.analysis.speed_columns import session_table_path
+from suite.analysis.tables import read_table
+from suite.runs.plan import make_plan
+from suite.runs.status import Status
+from suite.runs.store import Store
+from suite.runs.sweep import load_sweep
+from tests.suite.analysis import made_up_ladder as ladder
+from tests.suite.analysis import made_up_session as made
+from tests.suite.analysis import made_up_study as study
+
+LOSSES = {"lion-1bit": 0.4, "squeeze": 5.0, "local-16": -3.0}
+"""Points that arms lose to their baseline; two for a doubling of the steps. The others lose nothing."""
+
+
+@pytest.fixture(scope="module")
+def climbed(tmp_path_factory):
+    """A sweep with a ladder, and a results root with its runs and tables."""
+    folder = tmp_path_factory.mktemp("sweep")
+    text = made.SWEEP.replace("seeds: 2", "seeds: 6\nbudgets: [0.5, 0.71, 1, 1.41]").replace(
+        "[iid, by-class]", "[iid]"
+    )
+    path, root = made.write_sweep(folder, text), tmp_path_factory.mktemp("results")
+    store = Store(root)
+    for run in make_plan(load_sweep(str(path))).runs:
+        loss = LOSSES.get(run.arm.label, 0.0)
+        arm = study.Made(study.arm(run.arm.label, "", None), (loss, loss), 0.0, 1.0)
+        result = ladder.result_of(arm, run.spec, noise=0.02) | {
+            "steps_by_kind": Counter(planned_kinds(run.spec))
+        }
+        study.finish(store, run.spec, Status("done"), result)
+    write(root, collect_sweep(root, str(path)))
+    return path, store
+
+
+def rows_of(record, store):
+    return {row["arm"]: row for row in derive(record, store)[0]["iso"]}
+
+
+def test_speedups_at_equal_accuracy_are_those_of_the_crossing(climbed):
+    path, store = climbed
+    rows = rows_of(made.record(path), store)
+    true = made.REFERENCE_S / made.LION_S / 2 ** (0.4 / ladder.POINTS_A_DOUBLING)
+    row = rows["lion-1bit"]
+    assert row["speedup"] == pytest.approx(true, rel=0.02)
+    assert row["low"] < true < row["high"]
+    assert (row["n"], row["n_rounds"], row["target"], row["reason"]) == (6, 6, "lion", None)
+    plain = rows["sgd"]
+    assert (plain["speedup"], plain["low"], plain["high"]) == pytest.approx(
+        [made.REFERENCE_S / made.STEP_S["step"]] * 3
+    )
+
+
+def test_what_lies_beyond_the_ladder_is_told_on_its_side(climbed):
+    path, store = climbed
+    rows = rows_of(made.record(path), store)
+    never, early = rows["squeeze"], rows["local-16"]
+    assert (never["censored"], never["speedup"], never["low"]) == ("never reached", 0.0, 0.0)
+    assert (early["censored"], early["speedup"], early["high"]) == (
+        "reached before the first rung",
+        math.inf,
+        math.inf,
+    )
+    half = 3 * made.round_truth_s(16) + made.round_truth_s(2)  # 50 steps in rounds of 16
+    assert early["low"] == pytest.approx(100 * made.REFERENCE_S / half, rel=0.01)
+
+
+def test_the_interval_holds_that_of_the_rounds_too(climbed):
+    path, store = climbed
+    record = made.record(path)
+    before = rows_of(record, store)["lion-1bit"]
+    case_id = record["uses"]["lion-1bit"]["iid"]["step"]
+    for block in record["links"][0]["blocks"]:
+        if block["case_id"] == case_id and block["mode"] == "run":
+            block["unit_s"] *= 1 + 0.04 * (block["round"] - 2.5)
+    after = rows_of(record, store)["lion-1bit"]
+    assert after["low"] < 0.95 * before["low"]
+    assert after["high"] > 1.05 * before["high"]
+
+
+def test_what_is_refused_stays_refused_with_its_reason(climbed):
+    path, store = climbed
+    record = made.record(path)
+    del record["uses"]["squeeze"]
+    row = rows_of(record, store)["squeeze"]
+    assert row["speedup"] is None
+    assert "has not timed this arm" in row["reason"]
+    record["links"][0]["blocks"] = [b for b in record["links"][0]["blocks"] if b["round"] < 5]
+    assert "takes 6" in rows_of(record, store)["lion-1bit"]["reason"]
+
+
+def test_without_tables_of_the_sweep_there_are_no_rows(climbed, tmp_path):
+    path, _ = climbed
+    assert derive(made.record(path), Store(tmp_path))[0]["iso"] == []
+
+
+def test_a_sweep_without_a_ladder_has_no_such_table(sweep, store):
+    assert "iso" not in derive(made.record(sweep), store)[0]
+
+
+def test_the_shipped_session_borrows_what_was_timed_of_its_methods(tmp_path):
+    arms = {"plain": {"algorithm": "allreduce-sgd", "options": {"momentum": 0.9}}}
+    lent = made.changed(made.record(None, arms), name="costs-digits", bucket_bytes=262144)
+    assert collect_session(tmp_path, "ladder") is None
+    made.saved(tmp_path, lent)
+    written = collect_session(tmp_path, "ladder")
+    facts = load_facts(tmp_path, "ladder")
+    assert (facts["lender"], facts["sweep"], facts["join"]["refused"]) == ("costs-digits", "ladder", False)
+    assert session_table_path(tmp_path, ISO_SECONDS, "ladder") in written
+    assert read_table(session_table_path(tmp_path, ISO_SECONDS, "ladder"), ISO_SECONDS) == []
+    rows = {
+        row["arm"]: row for row in derive({**lent, "sweep": "ladder", "uses": {}}, Store(tmp_path))[0]["arms"]
+    }
+    assert all("has not timed this arm" in row["reason"] for row in rows.values()), (
+        "by its own labels it has none"
+    )
+    own = made.changed(lent, name="ladder", sweep="ladder", uses={})
+    made.saved(tmp_path, own)
+    collect_session(tmp_path, "ladder")
+    assert "lender" not in load_facts(tmp_path, "ladder"), "its own record comes first"
