@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,17 +59,24 @@ def findings(data: ScalingData) -> list[str]:
     for one in data.settings:
         if not one.held:
             found.append(_example(one))
-    words = [row["verdict"] for row in data.checks]
-    clear = len(words) - words.count(UNDECIDED)
+    words = [str(row["verdict"]) for row in data.checks]
     if words:
         found.append(
-            f"{words.count(AGREES)} of {clear} measured speedups that are clear of 1× lie on the side that the model says; "
+            f"{_alike(words)} measured speedups that are clear of 1× lie on the side that the model says; "
             f"{words.count(UNDECIDED)} more are not clear."
         )
+    unseen = [str(row["foretold_verdict"]) for row in data.checks if row["foretold_verdict"] is not None]
+    if unseen:
+        found.append(f"With nothing measured at their rate in the model, {_alike(unseen)} do.")
     if data.curves:
         longest = max(data.curves, key=lambda curve: (len(curve.sizes), len(curve.methods)))
         found.append(_scales(longest))
     return found
+
+
+def _alike(words: Sequence[str]) -> str:
+    """How many agree of those that have a sign."""
+    return f"{words.count(AGREES)} of {len(words) - words.count(UNDECIDED)}"
 
 
 def _example(setting: Setting) -> str:

@@ -129,7 +129,7 @@ def test_the_verb(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 ASK = """<script>
-setTimeout(() => {
+(() => {
   const shown = [...document.querySelectorAll("#table-rates tbody tr")].filter((row) => !row.hidden);
   const out = document.createElement("pre"); out.id = "probe";
   out.textContent = JSON.stringify({
@@ -137,7 +137,7 @@ setTimeout(() => {
     title: document.querySelector("svg g title").textContent,
   });
   document.body.append(out);
-}, 50);
+})();
 </script>"""
 
 
