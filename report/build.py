@@ -25,7 +25,7 @@ from report.headline import headline
 from report.iso_view import ladder_view, with_certainty
 from report.ladder_figure import climb
 from report.links import ALONE, Links
-from report.origins import drift, origins_view
+from report.origins import drift, origins_of, origins_view
 from report.points import families, hover, points
 from report.profiles import profiles_parts
 from report.rendering import asset, embedded, table_data, template
@@ -42,6 +42,7 @@ from suite.analysis import collect as collecting
 from suite.analysis.columns import CURVES, MICRO, Table
 from suite.analysis.from_plan import collect_sweep
 from suite.analysis.micro import micro_rows
+from suite.analysis.origins import CHANGES
 from suite.analysis.refused import write_refused
 from suite.analysis.session_tables import collect_session
 from suite.analysis.tables import Row, csv_text, table_path, to_csv, write_table
@@ -272,5 +273,8 @@ def _known(key: str, study: StudyData) -> list[str]:
 def _reproduce(study: StudyData) -> str:
     commits = study.facts["provenance"]["commit"]
     lines = [f"git checkout {commits[0]}"] if len(commits) == 1 else []
+    changes = {origin.get(CHANGES) for origin in origins_of(study)} if lines else {None}
+    if len(changes) == 1 and (patch := changes.pop()):
+        lines.append(f"git apply results/patches/{patch}.diff   # what files of the checkout differed in")
     lines += ["make setup", str(study.facts["command"]), shlex.join(["bandwise", "report", study.called])]
     return "\n".join([*lines, "bandwise reproduce RUN_ID   # one run alone, compared with its record"])

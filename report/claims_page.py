@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -11,13 +9,12 @@ from typing import Any, Final
 from report.claims_data import Verdicts, load_verdicts
 from report.errors import ReportError
 from report.links import ALONE, Links
-from report.rendering import asset, embedded, template
+from report.sheet import write_sheet
 from report.view import Cell, Column, Line, View
-from suite.analysis.tables import Row, number, to_csv
+from suite.analysis.tables import Row, number
 from suite.claims.claim import WORDS
-from suite.claims.columns import CLAIMS, PARTS, VERDICT_TABLES
+from suite.claims.columns import CLAIMS, PARTS
 from suite.claims.words import deciding, effect
-from suite.runs.store import write_atomic
 
 CSS: Final = MappingProxyType({"reproduced": "yes", "contradicted": "no"})
 """Verdict -> class; the others are `maybe`, and quiet where nobody judged."""
@@ -64,20 +61,8 @@ def build_claims_page(
     if parts is None:
         raise ReportError("no verdict is on record; run `bandwise claims --write` first")
     path = out if out is not None else results_root / "reports" / "claims.html"
-    said = findings(verdicts)
-    write_atomic(
-        path,
-        template("claims_page.html.j2").render(
-            links=links,
-            claims=parts,
-            headline=said,
-            data=_data(verdicts),
-            tables=[f"{table.suffix}.csv" for table in VERDICT_TABLES],
-            css=asset("style.css"),
-            js=asset("table.js"),
-        ),
-    )
-    return path, said
+    tables = ((CLAIMS, verdicts.claims), (PARTS, verdicts.parts))
+    return write_sheet(path, "claims_page.html.j2", findings(verdicts), tables, {"claims": parts}, links)
 
 
 def findings(verdicts: Verdicts) -> list[str]:
@@ -166,12 +151,3 @@ def _detail(row: Row, verdicts: Verdicts) -> dict[str, Any]:
             for part in verdicts.parts_of(row)
         ],
     }
-
-
-def _data(verdicts: Verdicts) -> str:
-    """The two tables as JSON for a script element, as they stand in the CSV files."""
-    tables = {}
-    for table, rows in ((CLAIMS, verdicts.claims), (PARTS, verdicts.parts)):
-        cells = list(csv.reader(io.StringIO(to_csv(table, rows), newline="")))[1:]
-        tables[f"{table.suffix}.csv"] = {"columns": list(table.names), "rows": cells}
-    return embedded({"tables": tables})

@@ -38,6 +38,12 @@ class Source:
         return f"{workload}, {stage} of training, {n} workers"
 
     @property
+    def ring_bits(self) -> float:
+        """Bits a coordinate that a rank sends in an fp32 ring all-reduce, which loses nothing."""
+        n = self.place[2]
+        return 64 * (n - 1) / n
+
+    @property
     def front(self) -> list[Row]:
         """What none of the others beats in bits and error at once, the fewest bits first. An error of 1 costs no bits: it is that
         of sending nothing, so what errs more is not on the front."""

@@ -30,7 +30,7 @@ def panel(source: Source, beside: Sequence[Source]) -> Figure:
         )
         axes.set_xscale("log")
         axes.set_yscale("log")
-        _limits(axes, [row for one in beside for row in one.rows])
+        _limits(axes, [row for one in beside for row in one.rows], source.ring_bits)
         bare(axes, "y")
         axes.grid(axis="x")
         front = source.front
@@ -41,6 +41,11 @@ def panel(source: Source, beside: Sequence[Source]) -> Figure:
         axes.annotate(
             "sending nothing", (0, NOTHING), xycoords=("axes fraction", "data"), xytext=(3, 2),
             textcoords="offset points", fontsize=6.8, style="italic", color=COLOURS["muted"],
+        )  # fmt: skip
+        axes.axvline(source.ring_bits, color=COLOURS["baseline"], linewidth=0.9, zorder=1)
+        axes.annotate(
+            "fp32 ring", (source.ring_bits, 1), xycoords=("data", "axes fraction"), xytext=(-3, -3),
+            textcoords="offset points", fontsize=6.8, ha="right", va="top", color=COLOURS["baseline"],
         )  # fmt: skip
         for row, bound in source.bounds():
             at = number(row, "wire_bits")
@@ -62,8 +67,9 @@ def panel(source: Source, beside: Sequence[Source]) -> Figure:
         return figure
 
 
-def _limits(axes: Axes, rows: Sequence[Row]) -> None:
+def _limits(axes: Axes, rows: Sequence[Row], ring_bits: float) -> None:
     bits, errors = ([number(row, name) for row in rows] for name in ("wire_bits", "error"))
+    bits.append(ring_bits)
     axes.set_xlim(min(bits) / 1.6, max(bits) * 1.6)
     axes.set_ylim(min(errors) / 2.5, max(errors) * 4)
     axes.xaxis.set_major_locator(

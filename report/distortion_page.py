@@ -11,6 +11,7 @@ from typing import Any, Final
 from report import numbers as write
 from report.distortion_data import COMMAND, Source, bound_of, load_sources
 from report.distortion_figures import hover, interval_text, panel
+from report.links import ALONE, Links
 from report.methods import family
 from report.sheet import write_sheet
 from report.speed_data import slug
@@ -38,7 +39,9 @@ COLUMNS: Final = (
 )  # fmt: skip
 
 
-def build_distortion_page(results_root: Path, out: Path | None = None) -> tuple[Path, list[str]]:
+def build_distortion_page(
+    results_root: Path, out: Path | None = None, links: Links = ALONE
+) -> tuple[Path, list[str]]:
     """The page, by default <root>/reports/rate-distortion.html, and its findings in sentences.
 
     Raises ReportError where nothing was measured, TableError for a damaged table.
@@ -59,6 +62,7 @@ def build_distortion_page(results_root: Path, out: Path | None = None) -> tuple[
         findings(sources),
         [(RATE_DISTORTION, rows)],
         parts,
+        links,
     )
 
 
@@ -72,6 +76,9 @@ def findings(sources: Sequence[Source]) -> list[str]:
     found = [
         f"On the front of bits and error (of {len(sources)} panels, {count} seeds each, by the estimates): {named}."
     ]
+    more = sum(number(row, "wire_bits") > source.ring_bits for source in sources for row in source.rows)
+    every = sum(len(source.rows) for source in sources)
+    found.append(f"{more} of {every} send more bits than an fp32 ring, which loses nothing.")
     bounded = [
         (row, bound) for source in sources for row in source.rows if (bound := bound_of(row)) is not None
     ]

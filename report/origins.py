@@ -80,7 +80,12 @@ def _said(name: str, value: object) -> str:
         return f"patches/{str(value)[:12]}….diff"
     if name in {"torch", "python"}:
         return f"{WORDS[name]} {value}"
-    return f"{value} {WORDS[name]}" if name in WORDS else str(value)
+    if name in {"cores", "threads"}:
+        own = WORDS[name]
+        return (
+            f"{value} {own.replace('s ', ' ').removesuffix('s')}" if str(value) == "1" else f"{value} {own}"
+        )
+    return str(value)
 
 
 def drift(*studies: StudyData) -> list[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from report.links import ALONE, Links
 from report.methods import family
 from report.scaling_data import Curve, ScalingData, Setting, load_scaling
 from report.scaling_figures import (
@@ -25,7 +27,9 @@ NAMED: Final = 3
 """Methods that a finding names."""
 
 
-def build_scaling_page(results_root: Path, out: Path | None = None) -> tuple[Path, list[str]]:
+def build_scaling_page(
+    results_root: Path, out: Path | None = None, links: Links = ALONE
+) -> tuple[Path, list[str]]:
     """The page, by default <root>/reports/scaling.html, and its findings in sentences.
 
     Raises ReportError where the tables were not made, TableError for a damaged one.
@@ -45,6 +49,7 @@ def build_scaling_page(results_root: Path, out: Path | None = None) -> tuple[Pat
         findings(data),
         [(SCALING, data.rows), (BREAK_EVEN, data.break_even), (BREAK_EVEN_CHECKS, data.checks)],
         parts,
+        links,
     )
 
 
@@ -54,17 +59,24 @@ def findings(data: ScalingData) -> list[str]:
     for one in data.settings:
         if not one.held:
             found.append(_example(one))
-    words = [row["verdict"] for row in data.checks]
-    clear = len(words) - words.count(UNDECIDED)
+    words = [str(row["verdict"]) for row in data.checks]
     if words:
         found.append(
-            f"{words.count(AGREES)} of {clear} measured speedups that are clear of 1× lie on the side that the model says; "
+            f"{_alike(words)} measured speedups that are clear of 1× lie on the side that the model says; "
             f"{words.count(UNDECIDED)} more are not clear."
         )
+    unseen = [str(row["foretold_verdict"]) for row in data.checks if row["foretold_verdict"] is not None]
+    if unseen:
+        found.append(f"With nothing measured at their rate in the model, {_alike(unseen)} do.")
     if data.curves:
         longest = max(data.curves, key=lambda curve: (len(curve.sizes), len(curve.methods)))
         found.append(_scales(longest))
     return found
+
+
+def _alike(words: Sequence[str]) -> str:
+    """How many agree of those that have a sign."""
+    return f"{words.count(AGREES)} of {len(words) - words.count(UNDECIDED)}"
 
 
 def _example(setting: Setting) -> str:

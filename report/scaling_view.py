@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from report import numbers as write
+from report import points
 from report.methods import family
 from report.scaling_data import ScalingData, Setting
 from report.scaling_figures import break_even_text, rate_text, stretches_of
@@ -31,6 +32,7 @@ EVEN_COLUMNS: Final = (
     Column("agree", "measured alike", "Measured speedups clear of 1 on the predicted side, of all that are clear.", True),
     Column("undecided", "not clear", "Measured speedups whose 95 % interval holds 1.", True),
     Column("stretches", "all ranges", "Every range of rates in which it is faster.", hidden=True),
+    Column("about", "what decides it", "Besides the link.", hidden=True),
     Column("compute", "computing", "Of a worker's step, while the others compute too.", True, hidden=True),
     Column("refused", "why not", hidden=True),
 )  # fmt: skip
@@ -42,6 +44,8 @@ CHECK_COLUMNS: Final = (
     Column("speedup", "measured speedup", "Over the fastest uncompressed DDP. " + PAIRED, True, True),
     Column("n", "rounds", "The n of the speedup.", True),
     Column("predicted", "predicted", "By the curve that the break-even was found with.", True),
+    Column("foretold", "rate unseen", "Predicted with nothing that was measured at this rate.", True),
+    Column("foretold_verdict", "its sign", "Whether the interval lies on that side of 1."),
     Column("verdict", "sign", "Whether the interval lies on the predicted side of 1."),
 )  # fmt: skip
 WEAK_COLUMNS: Final = (
@@ -98,11 +102,13 @@ def _even(row: Row, setting: Setting) -> dict[str, Cell]:
     if decided:
         alike, of = int(number(row, "n_agree")), int(number(row, "n_decided"))
         agree = Cell(write.share(alike, of), alike, css="" if alike == of else "maybe")
-    held = row["workload"] is not None
+    name = str(row["workload"] or "example")
+    size = "" if setting.held else f"{number(row, 'parameters') / 1e6:.3g} M parameters"
     return {
         "method": _text(row["method"], "arm"),
-        "setting": Cell(str(row["workload"] or "example"), str(row["workload"] or "example"), "" if held else setting.about),
+        "setting": Cell(name, name, size),
         "workers": _number(row, "world_size"),
+        "about": _text(setting.about),
         "below": Cell(break_even_text(row), below, ends=ends, css="quiet" if refused or not row["wins"] else ""),
         "band": Cell(write.MISSING if refused else band_text(row), None if refused else band_text(row)),
         "error": Cell(f"{100 * number(row, 'error'):.2g} %", number(row, "error"), f"a {row['left_out']} unseen"),
@@ -140,6 +146,10 @@ def check_view(data: ScalingData) -> View:
                 "speedup": _ratio(row, "speedup", "speedup_low", "speedup_high"),
                 "n": _number(row, "n"),
                 "predicted": Cell(write.ratio(number(row, "predicted")), number(row, "predicted")),
+                "foretold": Cell(write.ratio(points.number(row["foretold"])), points.number(row["foretold"])),
+                "foretold_verdict": _text(
+                    row["foretold_verdict"], VERDICTS.get(str(row["foretold_verdict"]), "quiet")
+                ),
                 "verdict": _text(row["verdict"], VERDICTS[str(row["verdict"])]),
             },
             families.get(str(row["method"]), ""),

@@ -15,6 +15,7 @@ and keeps none of the others from being built. The same tables and run folders g
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,16 +29,20 @@ from report.compare_page import build_compare_page
 from report.costs_data import Costs, load_costs
 from report.costs_page import costs_parts
 from report.data import StudyData, load
+from report.distortion_page import build_distortion_page
 from report.errors import ReportError
 from report.headline import failure_sentence
 from report.leaderboard import Standing, ranked_view, standings, unranked_view
 from report.links import Links
+from report.micro_page import build_micro_page
 from report.numbers import interval, ratio
 from report.origins import drift, origins_view
 from report.points import number
 from report.rendering import asset, embedded, template
 from report.run_page import render_run
 from report.run_record import run_record
+from report.scaling_page import build_scaling_page
+from report.sheet import render_sheet
 from report.speed_data import SessionData, load_sessions
 from report.speed_headline import alone_sentence, ended_sentence
 from report.speed_page import session_parts
@@ -51,10 +56,16 @@ from suite.runs.sweep import sweep_names
 from suite.timing.session_files import sessions_of
 
 HOME: Final = "index.html"
-CLAIMS: Final = "claims.html"
 SPEED: Final = "speed.html"
 FACTS: Final = "-study.json"
-RESERVED: Final = frozenset({"index", "claims", "speed"})
+SHEETS: Final = (
+    ("claims", "Claims", build_claims_page),
+    ("scaling", "Scaling", build_scaling_page),
+    ("rate-distortion", "Rate and distortion", build_distortion_page),
+    ("micro", "Building blocks", build_micro_page),
+)
+"""Pages that no study owns: name of the file, words of its link, what builds it or says why it cannot."""
+RESERVED: Final = frozenset({"index", "speed", *(name for name, _, _ in SHEETS)})
 """Names of pages that no study can have."""
 
 
@@ -77,42 +88,60 @@ def studies_of(root: Path) -> list[str]:
 def update_all(root: Path) -> None:
     """Bring the tables of every shipped sweep with runs here up to date, and say what is refused.
 
-    Sweeps that do not ship have their tables from `bandwise report FILE`, and keep them.
+    Sweeps that do not ship have their tables from `bandwise report FILE`, and keep them. Sweeps without tables are looked at
+    where there are runs that are in no table.
     """
     write_refused(root)
     for session in sessions_of(None):
         collect_session(root, session)
-    begun = (root / "runs").is_dir()
     known = set(studies_of(root))
+    there = {folder.name for folder in root.glob("runs/*/*")}
+    new = there - _in_tables(root)
     for name in sweep_names():
-        if begun or name in known:
+        if name in known or new:
             try:
                 update_tables(root, name, alone=False)
             except ReportError:
                 continue  # no run of it is here
 
 
+def _in_tables(root: Path) -> set[str]:
+    """Ids of the runs in tables, read or not: whatever has the form of one."""
+    found: set[str] = set()
+    for path in (root / "tables" / "v1").glob("**/*-ru*s.csv"):  # runs, and rungs of ladders
+        found |= set(re.findall(r"\b[0-9a-f]{16}\b", path.read_text(encoding="utf-8", errors="replace")))
+    return found
+
+
 def build_site(root: Path, out: Path | None = None, runs: bool = True) -> BuiltSite:
     """Build all pages from the tables, in `out` (by default <root>/reports); `runs`: also a page of every run."""
     folder = out if out is not None else root / "reports"
     studies, unread = _studies(root)
-    alone, costs, verdicts = load_sessions(root, None), load_costs(root), load_verdicts(root)
-    pages = [(CLAIMS, "Claims")] if verdicts.claims else []
-    pages += [(SPEED, "Speed alone")] if alone or costs.tables else []
-    built = 1
+    alone, costs = load_sessions(root, None), load_costs(root)
+    pages = _sheets(root, folder)
+    if alone or costs.tables:
+        write_atomic(folder / SPEED, _speed(alone, costs))
+        pages.append((SPEED, "Speed alone"))
+    built = 1 + len(pages)
     store = Store(root)
     for name, study in studies.items():
         built += _study(folder, name, study, pages, store if runs else None)
-    if verdicts.claims:
-        build_claims_page(root, folder / CLAIMS, Links(HOME))
-        built += 1
-    if (SPEED, "Speed alone") in pages:
-        write_atomic(folder / SPEED, _speed(alone, costs))
-        built += 1
     compared = list(_compared(root, folder, studies))
     said, text = _index(root, studies, pages, compared, unread, costs)
     write_atomic(folder / HOME, text)
     return BuiltSite(folder / HOME, said, built + len(compared), unread)
+
+
+def _sheets(root: Path, folder: Path) -> list[tuple[str, str]]:
+    """Build what can be built of the pages that no study owns; address and words of each."""
+    found = []
+    for name, words, build in SHEETS:
+        try:
+            build(root, folder / f"{name}.html", Links(HOME))
+        except ReportError:
+            continue  # nothing of it was measured here; `bandwise report NAME` says what to do
+        found.append((f"{name}.html", words))
+    return found
 
 
 def _studies(root: Path) -> tuple[dict[str, StudyData], list[tuple[str, str]]]:
@@ -151,14 +180,9 @@ def _study(
 def _speed(alone: tuple[SessionData, ...], costs: Costs) -> str:
     sentences = [ended_sentence(session) for session in alone]
     sentences += [alone_sentence(s, link) for s in alone for link in s.links if link.usable]
-    return template("speed_page.html.j2").render(
-        links=Links(HOME),
-        sessions=[session_parts(session) for session in alone],
-        costs=costs_parts(costs),
-        headline=[sentence for sentence in sentences if sentence],
-        css=asset("style.css"),
-        js=asset("table.js"),
-    )
+    said = [sentence for sentence in sentences if sentence] or ["No session without a study was held here."]
+    parts = {"sessions": [session_parts(session) for session in alone], "costs": costs_parts(costs)}
+    return render_sheet("speed_page.html.j2", said, (), parts, Links(HOME))
 
 
 def _compared(root: Path, folder: Path, studies: dict[str, StudyData]) -> Iterator[tuple[str, str]]:
@@ -215,7 +239,7 @@ def _headline(
     root: Path, studies: dict[str, StudyData], board: list[Standing], unread: list[tuple[str, str]]
 ) -> list[str]:
     """Who leads at each place, what of claims was decided, and what is missing."""
-    found = []
+    found = [_totals(list(studies.values()))] if studies else []
     for place in dict.fromkeys(one.key for one in board):
         own = [one for one in board if one.key == place]
         ranked = sorted((one for one in own if one.rank), key=lambda one: -one.speedup)
@@ -227,6 +251,22 @@ def _headline(
             found.append(f"{study.sweep}: {sentence.replace(' They are listed below and in no mean.', '')}")
     rest = len(load_refused(root)) + len(unread)
     return found + ([f"{rest} of what lies here is refused, and listed below."] if rest else [])
+
+
+def _totals(studies: list[StudyData]) -> str:
+    """How much was run, and in how much of it equality can be told."""
+    done, planned = (sum(column) for column in zip(*map(overview.counts, studies), strict=True))
+    panels = [panel for study in studies for panel in study.panels]
+    can_tell = [panel for panel in panels if panel.sensitive]
+    methods = [row for panel in can_tell for row in panel.methods]
+    equal = sum(row["equal"] == "yes" for row in methods)
+    ran = (
+        f"{done} of {planned} runs of {len(studies)} {'study' if len(studies) == 1 else 'studies'} are done."
+    )
+    told = (
+        f"{len(can_tell)} of {len(panels)} panels can tell whether a method is equal to its uncompressed run"
+    )
+    return f"{ran} {told}" + (f"; in them {equal} of {len(methods)} are." if methods else ".")
 
 
 def _leader(ranked: list[Standing], methods: int) -> str:

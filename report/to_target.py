@@ -110,7 +110,7 @@ def _time(value: float | None, text: str) -> str:
 
 
 def _steps(value: float | None) -> str:
-    return _time(value, f"{value:g}")
+    return _time(value, "" if value is None else f"{value:g}")
 
 
 def _sent(value: float | None) -> str:

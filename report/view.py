@@ -44,7 +44,8 @@ class Column:
 @dataclass(frozen=True)
 class Cell:
     """Text for people, `raw` for sorting and CSV, `ends` of an interval, a small `note` beside the text, a `link` to an id of
-    the page, the relative address of another `page`; `items` are several short cells in place of the text.
+    the page, the relative address of another `page`; `items` are several short cells in place of the text, a `picture` an
+    <svg> of our own making that stands before the text and says in words what it shows.
     """
 
     text: str
@@ -55,6 +56,7 @@ class Cell:
     link: str = ""
     page: str = ""
     items: tuple[Cell, ...] = ()
+    picture: str = ""
 
     @property
     def address(self) -> str:

@@ -12,18 +12,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from bandwise.checkout import add_results_option, require_checkout, results_root
 from bandwise.output import print_json
 
 NAME = "report"
-SHEETS = ("claims", "scaling", "rate-distortion")
+SHEETS = ("claims", "scaling", "rate-distortion", "micro")
 """Pages that no sweep owns; sweeps of claims have a further part, as in claims/qsr."""
 EVERYTHING = "all"
 """Stands for the site, as no name does."""
-HELP = "build the pages of everything, of a sweep, of all claims, of scaling, or of rate and distortion"
+HELP = "build the pages of everything, of a sweep, of all claims, of scaling, rate and distortion, or asv"
 UNREAD = 3
 
 
@@ -101,30 +100,17 @@ def _site(args: argparse.Namespace, root: Path) -> int:
 
 
 def _sheet(args: argparse.Namespace, root: Path) -> int:
+    from report import site
     from report.errors import ReportError
 
     if args.snapshot is not None:
         raise ReportError(
             f"the page {args.sweep} is frozen with the sweeps and sessions behind it: name a sweep with --snapshot"
         )
-    path, findings = _builder(args.sweep)(root, args.out)
+    build = {name: build for name, _, build in site.SHEETS}[args.sweep]
+    path, findings = build(root, args.out)
     if args.json:
         print_json({"sweep": args.sweep, "path": str(path), "headline": findings})
     else:
         print("\n".join([*findings, f"report: {path}"]))
     return 0
-
-
-def _builder(name: str) -> Callable[[Path, Path | None], tuple[Path, list[str]]]:
-    """What builds one of the sheets."""
-    if name == "claims":
-        from report.claims_page import build_claims_page
-
-        return build_claims_page
-    if name == "scaling":
-        from report.scaling_page import build_scaling_page
-
-        return build_scaling_page
-    from report.distortion_page import build_distortion_page
-
-    return build_distortion_page

@@ -72,7 +72,10 @@ class ArmChange:
 
 @dataclass(frozen=True)
 class SpeedChange:
-    """Speedup of one arm of a session on the sides, with 95 % intervals, and B over A with conservative bounds."""
+    """Speedup of one arm of a session on the sides, with 95 % intervals, and B over A with conservative bounds.
+
+    n_a, n_b: rounds.
+    """
 
     session: str
     link: str
@@ -88,6 +91,8 @@ class SpeedChange:
     ratio: float
     low: float
     high: float
+    n_a: int
+    n_b: int
     word: SpeedWord
 
 
@@ -280,13 +285,13 @@ def _only(own: Mapping[str, StudySide], other: Mapping[str, StudySide]) -> Itera
 
 
 def _speeds(session: str, a: SessionSide, b: SessionSide) -> Iterator[SpeedChange]:
-    def by_arm(side: SessionSide) -> dict[tuple[str, ...], tuple[float, float, float]]:
+    def by_arm(side: SessionSide) -> dict[tuple[str, ...], tuple[float, float, float, int]]:
         names, numbers = ("link", "sharding", "arm", "kind"), ("speedup", "speedup_low", "speedup_high")
         found = {}
         for row in side.arms:
             value, low, high = (row[name] for name in numbers)
             if isinstance(value, float) and isinstance(low, float) and isinstance(high, float) and low > 0:
-                found[tuple(str(row[name]) for name in names)] = (value, low, high)
+                found[tuple(str(row[name]) for name in names)] = (value, low, high, int(row["n_pairs"] or 0))
         return found
 
     before, after = by_arm(a), by_arm(b)
@@ -295,7 +300,10 @@ def _speeds(session: str, a: SessionSide, b: SessionSide) -> Iterator[SpeedChang
         low, high = new[1] / old[2], new[2] / old[1]
         word: SpeedWord = "faster" if low > 1 else "slower" if high < 1 else "no change"
         link, sharding, arm, kind = key
-        yield SpeedChange(session, link, sharding, arm, kind, *old, *new, new[0] / old[0], low, high, word)
+        times, rounds = new[0] / old[0], (old[3], new[3])
+        yield SpeedChange(
+            session, link, sharding, arm, kind, *old[:3], *new[:3], times, low, high, *rounds, word
+        )
 
 
 def _told(

@@ -53,7 +53,7 @@ def _rows(result: Any, machine: str, name: str, unit: str) -> list[Row]:
     combinations = [", ".join(combination) for combination in itertools.product(*parameters)]
     values = result.get_result_value(name, parameters) or [None] * len(combinations)
     statistics = result.get_result_stats(name, parameters) or [None] * len(combinations)
-    day = datetime.datetime.fromtimestamp(result.date / 1000, datetime.UTC).date()
+    moment = datetime.datetime.fromtimestamp(result.date / 1000, datetime.UTC)
     rows: list[Row] = []
     for params, value, stats in zip(combinations, values, statistics, strict=True):
         status = _status(value)
@@ -63,7 +63,7 @@ def _rows(result: Any, machine: str, name: str, unit: str) -> list[Row]:
                 "benchmark": name,
                 "params": params or None,
                 "commit": result.commit_hash[:COMMIT_DIGITS],
-                "committed": day.isoformat(),
+                "committed": f"{moment:%Y-%m-%dT%H:%M:%SZ}",
                 "machine": machine,
                 "environment": hashlib.sha256(result.env_name.encode()).hexdigest()[:ENVIRONMENT_DIGITS],
                 "status": status,

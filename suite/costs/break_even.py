@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -31,7 +31,7 @@ from suite.costs.maps import EXAMPLE
 from suite.costs.model import Model
 from suite.costs.recipe import RecipeError
 from suite.costs.score import ALL
-from suite.costs.settings import Spread, alone_s, known_here, question_of, speedups_of
+from suite.costs.settings import Spread, alone_s, foretold_of, known_here, question_of, speedups_of
 
 GRID: Final = tuple(rates_between(*RATES, 106))
 """Bits a second at which the speedup is looked at: fifteen a decade."""
@@ -121,7 +121,7 @@ def break_even_rows(found: Known, model: Model) -> tuple[list[Row], list[Row]]:
             except (RecipeError, UnsupportedError) as reason:
                 rows.append(_row(candidate, asked, place, errors) | {"refused": str(reason)})
                 continue
-            own = [_check(place, speedup, held, one) for held, one in measured]
+            own = [_check(asked, place, speedup, held, one) for held, one in measured]
             checks += own
             rows.append(
                 _row(candidate, asked, place, errors) | _found(speedup, errors[asked.left_out]) | _counts(own)
@@ -131,12 +131,14 @@ def break_even_rows(found: Known, model: Model) -> tuple[list[Row], list[Row]]:
 
 @dataclass(frozen=True)
 class Asked:
-    """A setting. place: cells that name it. left_out: whose error the band is of. methods: what was measured of each there."""
+    """A setting. place: cells that name it. left_out: whose error the band is of. methods: what was measured of each there.
+    foretold: link -> label -> speedup predicted without its rate."""
 
     place: Row
     question: Question
     left_out: str
     methods: Sequence[tuple[Candidate, Sequence[tuple[Held, Spread]]]]
+    foretold: Mapping[Held, Mapping[str, float]] = field(default_factory=dict)
 
 
 def _held_settings(found: Known, known: Sequence[Candidate]) -> Iterator[Asked]:
@@ -164,6 +166,7 @@ def _held_settings(found: Known, known: Sequence[Candidate]) -> Iterator[Asked]:
             shared,
             "rate",
             [(candidate, measured) for candidate, measured in methods if measured],
+            {one: foretold_of(found.results_root, one, known) for one in members},
         )
 
 
@@ -213,11 +216,13 @@ def _found(speedup: Curve, error: float) -> Row:
     }
 
 
-def _check(place: Row, speedup: Curve, held: Held, one: Spread) -> Row:
+def _check(asked: Asked, place: Row, speedup: Curve, held: Held, one: Spread) -> Row:
+    foretold = asked.foretold.get(held, {}).get(str(place["method"]))
     rate = min(held.link.rate_bps, RATES[1])  # unshaped: as fast as it gets
     return place | {
         "session": held.session, "link": held.link.label, "rate_mbit": held.link.rate_bps / 1e6, "n": one.n,
-        "speedup": one.value, "speedup_low": one.low, "speedup_high": one.high, "predicted": speedup(rate),
+        "speedup": one.value, "speedup_low": one.low, "speedup_high": one.high, "predicted": speedup(rate), "foretold": foretold,
+        "foretold_verdict": None if foretold is None else verdict(foretold, one),
         "verdict": verdict(speedup(rate), one),
     }  # fmt: skip
 

@@ -289,9 +289,12 @@ BREAK_EVEN_CHECKS: Final = Table(
             speedup_low="95 % order-statistic interval of it",
             speedup_high="its upper end",
             predicted="the speedup that the break-even was found with, at this rate",
+            foretold="predicted with nothing that was measured at this rate, as in costs-predictions; empty: not predicted",
         ),
         *described(
-            "text", verdict="agrees, disagrees: the interval lies on one side of 1; undecided: it holds 1"
+            "text",
+            foretold_verdict="that against the interval, as verdict",
+            verdict="agrees, disagrees: the interval lies on one side of 1; undecided: it holds 1",
         ),
     ),
     keys=7,

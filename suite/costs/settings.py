@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from suite.analysis.document import rows_of
 from suite.analysis.speed_columns import CASES, session_table_path
 from suite.analysis.tables import Row, number, read_table
 from suite.costs.advice import Question
 from suite.costs.alike import Held, held_of
 from suite.costs.beyond import DDP, crowd
 from suite.costs.candidates import Candidate
+from suite.costs.columns import PREDICTIONS
 from suite.costs.known import Known
 from suite.costs.samples import parameters_of, shapes_of
 
@@ -94,6 +96,25 @@ def speedups_of(root: Path, held: Held, known: Sequence[Candidate]) -> dict[str,
         middle, least, largest = slowdown
         n = min(int(number(row, "n_pairs")) for _, row in parts)
         found[candidate.label] = Spread(1 / middle, 1 / largest, 1 / least, n)
+    return found
+
+
+def foretold_of(root: Path, held: Held, known: Sequence[Candidate]) -> dict[str, float]:
+    """Label -> speedup as the model predicted it without anything measured at this link's rate (table `costs-predictions`),
+    over the faster of DDP's two precisions there; empty where nothing was predicted so."""
+    at = {
+        str(row["case_id"]): row
+        for row in rows_of(root, PREDICTIONS) or ()
+        if (row["left_out"], row["session"], row["link"]) == ("rate", held.session, held.link.label)
+    }
+    names = tuple(f"DDP {precision}," for precision in UNCOMPRESSED)
+    references = [number(row, "predicted_s") for row in at.values() if str(row["case"]).startswith(names)]
+    found = {}
+    for candidate in known:
+        parts = _parts(candidate, at)
+        if parts and references:
+            slowdown = sum(share * number(row, "predicted_s") for share, row in parts) / min(references)
+            found[candidate.label] = 1 / slowdown
     return found
 
 

@@ -34,6 +34,7 @@ def check(method: str, session: str, rate: float, speedup: float, predicted: flo
     return row(
         BREAK_EVEN_CHECKS, **PLACE, method=method, session=session, link=f"{rate:g} Mbit/s", rate_mbit=rate, n=6,
         speedup=speedup, speedup_low=0.9 * speedup, speedup_high=1.1 * speedup, predicted=predicted, verdict=verdict,
+        foretold=None if verdict == "undecided" else 1.1, foretold_verdict=None if verdict == "undecided" else "agrees",
     )  # fmt: skip
 
 

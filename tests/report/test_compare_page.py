@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 from pathlib import Path
@@ -9,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from bandwise.cli import main
-from report.compare_page import render
+from report.compare_page import headline, render
 from suite.analysis.compare import compare
 from suite.analysis.sides import read_side
+from suite.analysis.speed_columns import ARMS
+from suite.analysis.tables import number, read_table, write_table
 from tests.report.conftest import HOSTILE, Built
 from tests.report.test_browser import open_in_browser
 from tests.report.test_page import Page
@@ -50,6 +53,46 @@ def test_what_changed_stands_on_the_page_and_hostile_text_does_nothing(built: Bu
     assert "1 worse" in page.sections["headline"]
     assert "The hardware is another" in page.sections["headline"]
     assert "Only in B: sweep made-up: renamed" in page.sections["unpaired"]
+
+
+def test_findings_name_what_is_worse_and_count_what_did_not_finish(
+    built: Built, changed: Path, tmp_path: Path
+) -> None:
+    path = changed / "tables" / "v1" / "made-up-runs.csv"
+    lines = path.read_text().splitlines()
+    names = lines[0].split(",")
+    rows = list(csv.reader(lines))
+    for row in rows[1:]:
+        if row[names.index("arm")] == "allreduce-sgd" and row[names.index("sharding")] == "iid":
+            row[names.index("status")], row[names.index("reason")] = "oom", HOSTILE
+            row[names.index("value")] = ""
+    with path.open("w", newline="") as out:
+        csv.writer(out, lineterminator="\n").writerows(rows)
+    found = compare(read_side(str(built.root), built.root), read_side(str(changed), built.root))
+    told = headline(found)
+    (worse,) = (line for line in told if line.startswith("Worse: apmsqueeze (made-up, iid) −1"))
+    assert " points [−" in worse
+    assert "6 runs ended otherwise, 6 of which were done in A; they are in no mean." in told
+    page = Page(render(found))
+    assert "done oom" in " ".join(page.sections["unpaired"].split())
+    assert HOSTILE in page.sections["unpaired"]
+    assert "higher is better" in page.sections["accuracy"]
+
+
+def test_speedups_stand_with_the_rounds_of_both_sides(timed: Built, tmp_path: Path) -> None:
+    shutil.copytree(timed.root / "tables", tmp_path / "tables")
+    path = tmp_path / "tables" / "v1" / "session-alone-arms.csv"
+    rows = read_table(path, ARMS)
+    for row in rows:
+        if row["speedup"] is not None:
+            row.update({name: 0.5 * number(row, name) for name in ("speedup", "speedup_low", "speedup_high")})
+    write_table(path, ARMS, rows)
+    found = compare(read_side(str(timed.root), timed.root), read_side(str(tmp_path), timed.root))
+    slower = [change for change in found.speeds if change.word == "slower"]
+    assert {change.session for change in slower} == {"alone"}
+    assert {(change.n_a, change.n_b) for change in slower} == {(6, 6)}
+    assert any(line.startswith("Slower, the largest of") and "0.5× [" in line for line in headline(found))
+    assert "6, 6" in Page(render(found)).sections["speed"]
 
 
 @pytest.mark.chromium

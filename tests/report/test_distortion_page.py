@@ -64,6 +64,10 @@ def test_the_front_is_what_none_beats_nor_sending_nothing(root: Path) -> None:
     assert [row["quantiser"] for row in sources[0].front] == ["sign-1", "qsgd-4", "bf16"]
 
 
+def test_an_fp32_ring_sends_so_many_bits(root: Path) -> None:
+    assert [source.ring_bits for source in load_sources(root)] == [48.0, 48.0, 60.0, 60.0]
+
+
 def test_a_bound_of_theta_is_drawn_as_an_error(root: Path) -> None:
     """QSGD with 4 bits: 7 levels of the 2-norm of blocks of 512, min(512 / 49, sqrt(512) / 7); theta is twice the error."""
     ((row, bound),) = load_sources(root)[0].bounds()
@@ -98,6 +102,7 @@ def test_the_page_has_a_panel_a_source_and_a_line_a_quantiser(root: Path, tmp_pa
     assert all(ref.startswith(("#", "data:,")) for ref in page.references)
     assert found == [
         "On the front of bits and error (of 4 panels, 6 seeds each, by the estimates): bf16 (4), qsgd-4 (4), sign-1 (4).",
+        "0 of 20 send more bits than an fp32 ring, which loses nothing.",
         "Of 4 errors that theory bounds 0 lie above the bound; the nearest reaches 31% of it.",
     ]
     assert text.count('role="img"') == 4
@@ -124,7 +129,7 @@ def test_the_verb(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 ASK = """<script>
-setTimeout(() => {
+(() => {
   const shown = [...document.querySelectorAll("#table-rates tbody tr")].filter((row) => !row.hidden);
   const out = document.createElement("pre"); out.id = "probe";
   out.textContent = JSON.stringify({
@@ -132,7 +137,7 @@ setTimeout(() => {
     title: document.querySelector("svg g title").textContent,
   });
   document.body.append(out);
-}, 50);
+})();
 </script>"""
 
 

@@ -37,8 +37,9 @@ def test_findings_say_what_is_predicted_and_how_signs_agree(root: Path, tmp_path
     assert found[1].startswith(
         "1 of 2 measured speedups that are clear of 1× lie on the side that the model says; 1 more"
     )
+    assert found[2] == "With nothing measured at their rate in the model, 2 of 2 do."
     assert (
-        "with 2 workers 5 % [4.5, 5.5] uncompressed, 20 % [18, 22] lion-cub-1bit; with 4 workers" in found[2]
+        "with 2 workers 5 % [4.5, 5.5] uncompressed, 20 % [18, 22] lion-cub-1bit; with 4 workers" in found[3]
     )
 
 
@@ -111,14 +112,14 @@ ASK = """<script>
 const texts = [];
 URL.createObjectURL = (blob) => { texts.push(blob.text()); return "data:,"; };
 URL.revokeObjectURL = () => {};
-setTimeout(async () => {
+(async () => {
   document.querySelector('#table-checks .csv').click();
   document.querySelector('.download[data-table="costs-break-even.csv"]').click();
   const wide = document.documentElement.scrollWidth <= innerWidth;
   const out = document.createElement("pre"); out.id = "probe";
   out.textContent = JSON.stringify({ csv: await texts[0], table: await texts[1], wide });
   document.body.append(out);
-}, 50);
+})();
 </script>"""
 
 

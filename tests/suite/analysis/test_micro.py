@@ -65,7 +65,7 @@ def test_rows(tmp_path, folder):
         "box",
         "done",
     )
-    assert timed["committed"] == "2027-01-15"
+    assert timed["committed"] == "2027-01-15T08:00:00Z"
     failed = rows["codecs.Encode.time_encode", "'qsgd', 1000"]
     assert (failed["status"], failed["value"]) == ("failed", None)
     tracked = rows["codecs.track_bytes", None]

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from suite.analysis.tables import number, read_table, table_path
 from suite.costs.advice import Question
 from suite.costs.alike import Held
 from suite.costs.beyond import Beyond
 from suite.costs.break_even import break_even, break_even_rows, curve_of, stretches, verdict
 from suite.costs.candidates import Candidate, candidates
+from suite.costs.columns import BREAK_EVEN
 from suite.costs.known import Known, UnknownCostsError
+from suite.costs.known import known as shipped
+from suite.costs.maps import EXAMPLE
 from suite.costs.model import Model
 from suite.costs.network import OF_PROBE, Backend, Price
 from suite.costs.settings import Spread
@@ -21,6 +26,7 @@ from suite.links.link import Link
 from suite.timing.session_files import load_session
 from tests.suite.costs import made_up
 
+RESULTS = Path(__file__).resolve().parents[3] / "results"
 COMPUTE_S, CODEC_S, PLAIN_BITS, SENT_BITS = 0.1, 0.02, 8e6, 1e6
 
 
@@ -110,6 +116,17 @@ def test_without_a_score_there_is_no_band_and_the_command_is_named(tmp_path) -> 
     nothing = Known(tmp_path, [], {"provenance": {"cores": 2}}, [], [])
     with pytest.raises(UnknownCostsError, match="bandwise costs score"):
         break_even_rows(nothing, made_up.MODEL)
+
+
+def test_the_shipped_rates_are_what_the_model_says() -> None:
+    """One row worked out anew; `bandwise costs scaling` makes all of them."""
+    found = shipped(RESULTS)
+    rows = read_table(table_path(RESULTS, BREAK_EVEN), BREAK_EVEN)
+    (row,) = (r for r in rows if (r["workload"], r["method"]) == (None, "lion-cub-1bit"))
+    vote = next(one for one in candidates(found.samples, found.cores) if one.label == "lion-cub-1bit")
+    below = break_even(stretches(curve_of(vote, EXAMPLE, found.model())))
+    assert number(row, "below_mbit") == pytest.approx(below / 1e6, rel=1e-6)
+    assert number(row, "below_low_mbit") < number(row, "below_mbit") < number(row, "below_high_mbit")
 
 
 def test_a_link_is_named_with_its_session() -> None:

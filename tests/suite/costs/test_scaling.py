@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from suite.analysis.speed_columns import CASES, session_facts_path, session_table_path
-from suite.analysis.tables import Row, number, write_table
+from suite.analysis.tables import Row, number, table_path, write_table
 from suite.costs.alike import Held, JoinError, differences, held_of, joined, series_of
+from suite.costs.columns import PREDICTIONS
 from suite.costs.known import Known
 from suite.costs.samples import Sample, Setting, parameters_of
 from suite.costs.scaling import STRONG, WEAK, WORKERS, scaling_rows
-from suite.costs.settings import alone_s, speedups_of, steps_of
+from suite.costs.settings import alone_s, foretold_of, speedups_of, steps_of
 from suite.costs.timeline import Local
 from suite.links.link import Link
 from suite.runs.store import dump
@@ -170,3 +171,22 @@ def test_measured_speedups_need_both_precisions_of_the_reference(found: Known) -
     path = session_table_path(found.results_root, CASES, "four")
     write_table(path, CASES, [case_row(case, 4) for case in (made_up.DDP, VOTE)])
     assert speedups_of(found.results_root, four, known) == {}
+
+
+def test_a_speedup_foretold_is_over_the_faster_reference_without_its_rate(found: Known) -> None:
+    from suite.costs.candidates import candidates
+
+    known = candidates(found.samples, 2)
+    four = next(one for one in held_of(found.results_root) if one.session == "four")
+    assert foretold_of(found.results_root, four, known) == {}
+    predicted = [(made_up.DDP, 0.3), (replace(BF16, label="DDP bf16, 1 MB buckets"), 0.2), (VOTE, 0.05)]
+    rows = [
+        row(
+            PREDICTIONS, left_out=left_out, value="100 Mbit/s", session="four", link=LINK.label, case=case.label,
+            case_id=case.case_id, workload="digits-mlp", world_size=4, predicted_s=seconds * factor,
+        )
+        for left_out, factor in (("rate", 1.0), ("model", 9.0))
+        for case, seconds in predicted
+    ]  # fmt: skip
+    write_table(table_path(found.results_root, PREDICTIONS), PREDICTIONS, rows)
+    assert foretold_of(found.results_root, four, known) == {"lion-cub-1bit": pytest.approx(0.2 / 0.05)}
