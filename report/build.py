@@ -19,7 +19,8 @@ from typing import Any
 from report.claims_page import claims_parts
 from report.costs_page import costs_parts
 from report.curves_data import MEAN_CURVES, Curve, mean_curves, panel_curves
-from report.data import Panel, ReportError, StudyData, has_tables, load
+from report.data import Panel, StudyData, has_tables, load
+from report.errors import ReportError
 from report.figures import tradeoff
 from report.headline import headline
 from report.iso_view import ladder_view, with_certainty

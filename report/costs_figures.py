@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -149,7 +149,10 @@ def _rho(axes: Axes, rows: Sequence[Row]) -> None:
     """A second axis above: seconds of an fp32 ring over those of computing."""
     one = next(row for row in rows if row["source"] == PREDICTED)
     product = number(one, "rho") * number(one, "rate_mbit")
-    turn: Callable[[object], object] = lambda x: product / np.maximum(np.asarray(x, dtype=float), 1e-12)  # noqa: E731
+
+    def turn(x: Any) -> Any:
+        return product / np.maximum(np.asarray(x, dtype=float), 1e-12)
+
     above = axes.secondary_xaxis("top", functions=(turn, turn))
     above.xaxis.set_major_locator(FixedLocator([10.0**k for k in range(-3, 4)]))
     above.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -71,7 +72,12 @@ def draw_marks(axes: Axes, marks: Sequence[Point], xs: Sequence[float], faint: f
     """
     for index, (x, point) in enumerate(zip(xs, marks, strict=True)):
         shade = colour(point.family)
-        thin = {"color": shade, "linewidth": 1.3, "alpha": None if faint == 1.0 else faint, "zorder": 3}
+        thin: dict[str, Any] = {
+            "color": shade,
+            "linewidth": 1.3,
+            "alpha": None if faint == 1.0 else faint,
+            "zorder": 3,
+        }
         if point.low is not None and point.high is not None:
             axes.plot([x, x], [point.low, point.high], solid_capstyle="butt", **thin)
         if point.x_high > point.x_low and math.isfinite(point.x_high):
@@ -147,11 +153,14 @@ def write_names(
     for text, label, box, point in zip(
         texts, labels, place(labels, obstacles, avoided, inner), marks, strict=True
     ):
-        text.set_position(back.transform((box.x0 * scale, (box.y0 + 1.6) * scale)))
+        left, low = back.transform((box.x0 * scale, (box.y0 + 1.6) * scale))
+        text.set_position((float(left), float(low)))
         near = (min(max(label.x, box.x0), box.x1), min(max(label.y, box.y0), box.y1))
         if math.hypot(near[0] - label.x, near[1] - label.y) > 10:
-            ends = back.transform(np.array([[label.x, label.y], near]) * scale)
-            axes.plot(ends[:, 0], ends[:, 1], color=colour(point.family), linewidth=0.5, alpha=0.7, zorder=2)
+            joined = back.transform(np.array([[label.x, label.y], near]) * scale)
+            axes.plot(
+                joined[:, 0], joined[:, 1], color=colour(point.family), linewidth=0.5, alpha=0.7, zorder=2
+            )
 
 
 def _band_note(axes: Axes, panel: Panel) -> Box:

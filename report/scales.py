@@ -55,7 +55,12 @@ def look() -> Iterator[None]:
     says.
     """
     defaults = {k: v for k, v in mpl.rcParamsDefault.items() if not k.startswith(("backend", "interactive"))}
-    with mpl.rc_context({**defaults, **sns.axes_style("white"), **STYLE}):
+    settings: dict[Any, Any] = {
+        **defaults,
+        **sns.axes_style("white"),
+        **STYLE,
+    }  # names are matplotlib's own literals
+    with mpl.rc_context(settings):
         yield
 
 

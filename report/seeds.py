@@ -67,10 +67,11 @@ def seeds(panel: Panel, width: float = 5.5) -> Figure:
                 jitter=False, size=DOT, alpha=0.45, legend=False, ax=axes,
             )  # fmt: skip
         for line, (row, shade) in enumerate(zip(rows, shades, strict=True)):
-            low, high = number(row["diff_low"]), number(row["diff_high"])
+            low, high, mean = (number(row[name]) for name in ("diff_low", "diff_high", "diff_mean"))
             if low is not None and high is not None:
                 axes.plot([low, high], [line, line], color=shade, linewidth=1.6, zorder=3)
-            axes.plot([number(row["diff_mean"])], [line], "|", color=shade, markersize=9, markeredgewidth=1.6)
+            if mean is not None:
+                axes.plot([mean], [line], "|", color=shade, markersize=9, markeredgewidth=1.6)
         axes.set_yticks(range(len(names)), names)
         for tick, shade in zip(axes.get_yticklabels(), shades, strict=True):
             tick.set_color(shade)

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from report.build import all_tables, update_tables
-from report.data import ReportError, StudyData, load
+from report.data import StudyData, load
+from report.errors import ReportError
 from report.figures import tradeoff
 from report.headline import headline
 from report.seeds import seeds

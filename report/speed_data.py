@@ -52,7 +52,7 @@ class LinkData:
     @property
     def usable(self) -> bool:
         """Whether it gives numbers."""
-        return self.facts["status"] == "done"
+        return bool(self.facts["status"] == "done")
 
     @property
     def reference(self) -> Row | None:

@@ -10,6 +10,7 @@ from report.data import StudyData
 from report.forest import extent, forest
 from report.numbers import MISSING, quantity
 from report.phases import phases
+from report.points import number
 from report.speed_data import LinkData, SessionData, refused_words, slug
 from report.speed_headline import ended_sentence, trouble
 from report.speed_points import anchor, bars, hover, not_drawn, pictures, stacks
@@ -180,12 +181,12 @@ def _sentence(link: LinkData) -> str:
     """The reference, rho and disturbance of a link."""
     facts, said = link.facts, []
     if link.reference is not None:
-        step = quantity(link.reference["step_s"], "seconds")
+        step = quantity(number(link.reference["step_s"]), "seconds")
         said.append(
             f"Reference: {_reference(link)}, the fastest uncompressed run of torch's DDP, {step} a step."
         )
     if link.default is not None and not link.default["reference"]:
-        step = quantity(link.default["step_s"], "seconds")
+        step = quantity(number(link.default["step_s"]), "seconds")
         said.append(f"As installed: {link.default['case']}, {step}.")
     said.append(rho_words(link))
     blocks, lost = facts["blocks"], facts["disturbed_blocks"]
