@@ -67,7 +67,8 @@ def _tables(root: Path, name: str) -> dict[str, Any]:
     from suite.analysis.session_tables import collect_session
     from suite.runs.sweep import UnknownSweepError
 
-    written, states, why = list(collect_session(root, name) or []), {}, ""
+    written: list[Path] = []
+    states, why = {}, ""
     try:
         collected = collect_sweep(root, name)
     except UnknownSweepError as unknown:
@@ -81,6 +82,8 @@ def _tables(root: Path, name: str) -> dict[str, Any]:
             )
         else:
             written += collect.write(root, collected)
+    # after the sweep's tables, of which a budget ladder's seconds are made
+    written = [*(collect_session(root, name) or []), *written]
     if not written:
         raise NothingToCollectError(why)
     return {"name": name, "tables": [str(path) for path in written], "states": states}
