@@ -82,16 +82,18 @@ def update_tables(results_root: Path | str, sweep: str, alone: bool = True) -> s
     Raises ReportError when there is neither, and the errors of reading a sweep.
     """
     root, found = Path(results_root), load_sweep(sweep)
-    for name in (*sessions_of(found.name), *(sessions_of(None) if alone else ())):
-        collect_session(root, name)
     collected = collect_sweep(root, found)
-    if set(collected.facts["statuses"]) <= {"missing"}:
+    ran = not set(collected.facts["statuses"]) <= {"missing"}
+    if ran:
+        collecting.write(root, collected)
+    for name in (*sessions_of(found.name), *(sessions_of(None) if alone else ())):
+        collect_session(root, name)  # after the sweep's tables, of which a budget ladder's seconds are made
+    if not ran:
         if not has_tables(root, found.name):
             raise ReportError(
                 f"no run of sweep {found.name} under {root}; run `bandwise sweep {found.called}` first"
             )
         return found.name
-    collecting.write(root, collected)
     measured = micro_rows(root)
     if measured or not table_path(root, MICRO).is_file():
         write_table(table_path(root, MICRO), MICRO, measured)

@@ -41,12 +41,14 @@ def _standing(marks: Sequence[Point], methods: int, shown: str, unit: str) -> st
         return "no method has a ratio"
     ahead = sorted((m for m in marks if m.x_low > 1), key=lambda m: (-m.x, -m.x_low, m.arm))
     best = f", {ahead[0].arm} most ({_said(ahead[0])} {unit})" if ahead else ""
-    counts = {
-        "are shown not to": sum(m.x_high < 1 for m in marks if m.censored != NEVER),
-        "never have it on the ladder": sum(m.censored == NEVER for m in marks),
-        "have no ratio": methods - len(marks),
-    }
-    rest = [f"{count} {words}" for words, count in counts.items() if count]
+    reached = [m for m in marks if m.censored != NEVER]
+    counts = (
+        (sum(m.x_low <= 1 <= m.x_high for m in reached), "is undecided", "are undecided"),
+        (sum(m.x_high < 1 for m in reached), "is shown not to", "are shown not to"),
+        (len(marks) - len(reached), "never has it on the ladder", "never have it on the ladder"),
+        (methods - len(marks), "has no ratio", "have no ratio"),
+    )
+    rest = [f"{count} {one if count == 1 else many}" for count, one, many in counts if count]
     return "; ".join([f"{len(ahead)} of {methods} methods are shown to {shown}{best}", *rest])
 
 

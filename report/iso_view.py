@@ -67,7 +67,7 @@ def ratio_at_equal(row: Row | None, column: str) -> Cell:
     """A ratio at equal accuracy as a cell, with its interval or what is known of it."""
     value = None if row is None else number(row[column])
     if row is None or value is None:
-        return Cell(write.MISSING, None, "" if row is None else str(row["reason"]), css="quiet")
+        return Cell(write.MISSING, None, css="quiet")
     ends = number(row["low"]), number(row["high"])
     word = WORDS[str(row["censored"] or "")]
     return Cell(word or write.ratio(value), value, bounds(row), ends, css="maybe" if word else "")
@@ -106,6 +106,7 @@ def ladder_view(panel: Panel) -> View:
         Column("lost", "diverged", "Runs on all rungs that diverged; an arm with one has no ratio.", True),
         Column("seeds", "seeds", "Finished at every budget and by the target: the n of the ratios.", True),
         Column("target", "target", "The uncompressed run of the same optimizer, at the full budget."),
+        Column("reason", "why no ratio", "Of bytes, and of steps where that is another one."),
     )  # fmt: skip
     families = {str(row["arm"]): "control" if row["control"] else str(row["family"]) for row in panel.summary}
     iso = {cost: by_arm(panel.iso, cost=cost) for cost in ("bytes", "steps")}
@@ -122,11 +123,18 @@ def ladder_view(panel: Panel) -> View:
             "lost": Cell(str(lost), lost, css="no" if lost else ""),
             "seeds": Cell(str(n), n),
             "target": Cell(str(own[0]["target"]), str(own[0]["target"])),
+            "reason": _reasons([iso["bytes"][arm], iso["steps"][arm]]),
         }
         lines.append(Line(cells, families.get(arm, "")))
     return View(
         f"{panel.slug}-ladder", f"Budget ladder, {panel.workload}, {panel.title}", columns, tuple(lines)
     )
+
+
+def _reasons(rows: Sequence[Row]) -> Cell:
+    """Why there is no ratio, each reason once; empty where there are all."""
+    words = "; ".join(dict.fromkeys(str(row["reason"]) for row in rows if row["reason"]))
+    return Cell(words, words or None, css="reason")
 
 
 def _order(panel: Panel, arm: str) -> tuple[bool, bool, str, str]:

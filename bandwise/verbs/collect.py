@@ -70,7 +70,8 @@ def _tables(root: Path, name: str) -> dict[str, Any]:
     from suite.runs.store import Store
     from suite.runs.sweep import UnknownSweepError
 
-    written, states, why = list(collect_session(root, name) or []), {}, ""
+    written: list[Path] = []
+    states, why = {}, ""
     try:
         if unanswered := note_ends(Store(root), name):
             print(f"Slurm was not asked: {unanswered}", file=sys.stderr)
@@ -86,6 +87,8 @@ def _tables(root: Path, name: str) -> dict[str, Any]:
             )
         else:
             written += collect.write(root, collected)
+    # after the sweep's tables, of which a budget ladder's seconds are made
+    written = [*(collect_session(root, name) or []), *written]
     if not written:
         raise NothingToCollectError(why)
     return {"name": name, "tables": [str(path) for path in written], "states": states}
