@@ -123,19 +123,25 @@ def alone_sentence(session: SessionData, link: LinkData) -> str:
     place = f"Speed only, {session.workload}, {session.facts['world_size']} workers at {link.label}"
     if not rows or link.reference is None:
         return f"{place}: no method has a speedup."
-    named = [_named(row, link, first=not index) for index, row in enumerate(rows[:NAMED])]
+    arms = [row["arm"] for row in link.arms]
+    named = [
+        _named(row, link, not index, str(row["kind"]) if arms.count(row["arm"]) > 1 else "")
+        for index, row in enumerate(rows[:NAMED])
+    ]
     return (
         f"{place}: {'; '.join(named)}. (Median over {_rounds(link)} rounds with its order-statistic interval, 95 %; "
         "not trained to the end here.)"
     )
 
 
-def _named(row: Row, link: LinkData, first: bool) -> str:
-    """An arm's speedups over the reference and over fp32 DDP; the first of a sentence says what they are over."""
+def _named(row: Row, link: LinkData, first: bool, kind: str = "") -> str:
+    """An arm's speedups over the reference and over fp32 DDP; the first of a sentence says what they are over. kind: of its
+    steps, where others of its kinds have speedups too."""
+    name = f"{row['arm']} ({kind} steps)" if kind else str(row["arm"])
     over, reference = _ratio(row), str((link.reference or {}).get("case"))
     own = not link.default or link.default["case"] == reference
     default = "" if own else _ratio(row, "default_speedup", "default_low", "default_high")
     if not first:
-        return f"{row['arm']} {over}" + (f" and {default}" if default else "")
+        return f"{name} {over}" + (f" and {default}" if default else "")
     rest = f" and {default} as fast as DDP fp32 as installed" if default else ""
-    return f"{row['arm']} is {over} as fast as {reference}{rest}"
+    return f"{name} is {over} as fast as {reference}{rest}"

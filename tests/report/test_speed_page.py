@@ -146,7 +146,7 @@ def test_findings_come_from_the_tables(timed):
     )
     assert alone.startswith(
         f"Speed only, code-gpt (size 3.3m), 4 workers at 100 Mbit/s: lion-cub-1bit is 4.6× [4.46, 4.74] as fast as "
-        f"{fast.REFERENCE} and 9.2× [8.92, 9.48] as fast as DDP fp32 as installed; apmsqueeze 2.2× [2.13, 2.27] and "
+        f"{fast.REFERENCE} and 9.2× [8.92, 9.48] as fast as DDP fp32 as installed; apmsqueeze (compressed steps) 2.2× "
     )
     assert alone.endswith("not trained to the end here.)")
     assert rest == headline(replace(timed.study, sessions=()))
