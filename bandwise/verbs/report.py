@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "sweep",
         nargs="?",
         default=EVERYTHING,
-        help="name of a sweep, path of a .yaml file, or claims (default: everything)",
+        help="name of a sweep, path of a .yaml file, claims, or all (the default)",
     )
     parser.add_argument(
         "--out",
