@@ -163,10 +163,19 @@ def _options(options: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in sorted(options.items()))
 
 
+def _told(options: str) -> str:
+    """Options of a table's row in words; as they stand there where they are no mapping in JSON."""
+    try:
+        found = json.loads(options)
+    except ValueError:
+        return options
+    return _options(found) if isinstance(found, dict) else options
+
+
 def _spec(record: RunRecord) -> Terms:
     spec, row = record.spec, record.row
     if not spec:
-        told = _options(json.loads(str(row["options"])))
+        told = _told(str(row["options"]))
         return [
             ("method", f"{row['algorithm']}: {told}" if told else str(row["algorithm"])),
             ("workload", row["workload"]),

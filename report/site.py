@@ -46,11 +46,13 @@ from report.sheet import render_sheet
 from report.speed_data import SessionData, load_sessions
 from report.speed_headline import alone_sentence, ended_sentence
 from report.speed_page import session_parts
+from suite.analysis.columns import RUNS
 from suite.analysis.compare import compare
 from suite.analysis.refused import load_refused, write_refused
 from suite.analysis.session_tables import collect_session
 from suite.analysis.sides import SideError, read_side
 from suite.analysis.tables import TableError
+from suite.runs.formats import RUN_ID
 from suite.runs.store import Store, write_atomic
 from suite.runs.sweep import sweep_names
 from suite.timing.session_files import sessions_of
@@ -152,11 +154,21 @@ def _studies(root: Path) -> tuple[dict[str, StudyData], list[tuple[str, str]]]:
             if name in RESERVED:
                 raise ReportError(f"a study cannot be called {name}: another page has that name")
             study = load(root, name, alone=False)
+            _have_ids(study)
         except (ReportError, TableError) as error:
             unread.append((name, str(error).replace(f"{root}{os.sep}", "")))
             continue
         found[name] = replace(study, costs=Costs())
     return dict(sorted(found.items(), key=lambda item: overview.when(item[1]), reverse=True)), unread
+
+
+def _have_ids(study: StudyData) -> None:
+    """Raises ReportError for a table whose ids could name other files than pages of runs."""
+    for row in study.rows(RUNS):
+        if not re.fullmatch(RUN_ID, str(row["run_id"])):
+            raise ReportError(
+                f"its table of runs holds {row['run_id']!r}, which is no run id; make the table again"
+            )
 
 
 def _study(

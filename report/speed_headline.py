@@ -18,15 +18,15 @@ NAMED = 3
 
 
 def speed_sentences(study: StudyData) -> list[str]:
-    """One a link with numbers, and what keeps the others from having any."""
+    """One a link of the study's own sessions with numbers, and what keeps the others from having any."""
     found: list[str | None] = []
     for session in study.sessions:
+        if session.sweep is None:
+            continue  # what it says stands in its own section
         panels = [p for p in study.panels if p.world_size == session.facts["world_size"]]
         for link in session.links:
             if not link.usable:
                 found.append(f"{link.label}: no speedup, since {trouble(link.facts['reason'])}.")
-            elif session.sweep is None:
-                found.append(alone_sentence(session, link))
             else:
                 found.append(joined_sentence(link, panels))
         found.append(ended_sentence(session))

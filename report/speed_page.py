@@ -12,7 +12,7 @@ from report.numbers import MISSING, quantity
 from report.phases import phases
 from report.points import number
 from report.speed_data import LinkData, SessionData, refused_words, slug
-from report.speed_headline import ended_sentence, trouble
+from report.speed_headline import alone_sentence, ended_sentence, trouble
 from report.speed_points import anchor, bars, hover, not_drawn, pictures, stacks
 from report.speed_traffic import stages_view, traffic_view
 from report.speed_view import arms_view, cases_view, direct_view, probe_view
@@ -155,6 +155,7 @@ def _link(session: SessionData, link: LinkData) -> dict[str, Any]:
         "usable": link.usable,
         "reason": trouble(link.facts["reason"]),
         "sentence": _sentence(link),
+        "said": alone_sentence(session, link) if session.sweep is None and link.usable else "",
         "forest": inline(
             svg_file(_forest(session, link)),
             f"f-{prefix}",

@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "sweep",
         nargs="?",
         default=EVERYTHING,
-        help=f"name of a sweep, path of a .yaml file, or {', '.join(SHEETS)} (default: everything)",
+        help=f"name of a sweep, path of a .yaml file, {', '.join(SHEETS)}, or all (the default)",
     )
     parser.add_argument(
         "--out",

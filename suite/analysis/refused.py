@@ -22,7 +22,10 @@ def refused_rows(root: Path) -> list[Row]:
 
 
 def _row(kind: str, name: str, record: str, error: RefusedError) -> Row:
-    reason, fix = (text.encode("utf-8", "replace").decode() for text in (error.reason, error.fix))
+    """A row of valid UTF-8, whatever a folder is called."""
+    name, record, reason, fix = (
+        text.encode("utf-8", "replace").decode() for text in (name, record, error.reason, error.fix)
+    )
     return {"kind": kind, "name": name, "record": record or None, "reason": reason, "fix": fix}
 
 

@@ -18,6 +18,8 @@ LIMIT_BYTES: Final = 64 << 20
 """The largest file that is read; the largest that the suite writes has a hundredth of it."""
 MAX_DEPTH: Final = 24
 """How deep JSON may be nested; ours is nested eight deep."""
+LARGEST: Final = 1 << 63
+"""The largest whole number that can be meant; larger ones are no floats any more."""
 MOVE_AWAY: Final = "move it away, and what made it makes it again"
 
 
@@ -111,7 +113,7 @@ def _plausible(value: Any, escapes: bool) -> None:
                 kind = type(found)
                 if kind is dict or kind is list:
                     deeper.append(found)
-                elif kind is float and not math.isfinite(found):
+                elif (kind is float and not math.isfinite(found)) or (kind is int and abs(found) > LARGEST):
                     raise ValueError("it holds a number that is too large")
         if not deeper:
             return

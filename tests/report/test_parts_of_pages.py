@@ -104,7 +104,7 @@ def test_more_dots_than_can_be_told_apart_become_a_path_a_method(built: Any) -> 
     dots = few.count("<use") - drawn.count("<use")
     assert dots > SEPARATE / 20
     strokes = re.findall(
-        r'<path d="((?:M [\d.-]+ [\d.-]+ \nL [\d.-]+ [\d.-]+ \n)+)"[^>]*stroke-linecap: round', drawn
+        r'<path d="((?:M [\d.-]+ [\d.-]+\s+L [\d.-]+ [\d.-]+\s+)+)"[^>]*stroke-width: 3.4', drawn
     )
     assert sum(stroke.count("M") for stroke in strokes) == 20 * dots
     assert len(drawn) < 20 * len(few) / 4

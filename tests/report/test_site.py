@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -177,6 +179,47 @@ def test_the_verb_builds_everything_or_leaves_the_runs_out(
     assert f"report: {tmp_path / 'out' / 'index.html'} (5 pages)" in shown
     study = Page((tmp_path / "out" / "made-up.html").read_text(encoding="utf-8"))
     assert not any(reference.startswith("made-up/") for reference in study.references)
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda text, run_id: text.replace(run_id, "../../outside"), "'../../outside', which is no run id"),
+        (lambda text, run_id: text.replace(",done,", ",done,,", 1), "cells, not"),
+        (lambda text, run_id: text[: len(text) // 2], "cells, not"),
+    ],
+)
+def test_a_hostile_table_is_named_and_harms_no_other(
+    damage: Any, why: str, store: Store, tmp_path: Path
+) -> None:
+    root, run_id = tmp_path / "results", a_run(store, *made_up_site.WHOLE)
+    shutil.copytree(store.root / "tables", root / "tables")
+    for path in sorted((root / "tables" / "v1").glob("made-up-*")):
+        shutil.copy(path, path.with_name(path.name.replace("made-up", "other")))
+    table = root / "tables" / "v1" / "other-runs.csv"
+    table.write_text(damage(table.read_text(), run_id))
+    built = build_site(root)
+    assert [name for name, _ in built.unread] == ["broken", "other"]
+    assert why in built.unread[1][1]
+    assert str(tmp_path) not in built.path.read_text()
+    made = {p.relative_to(tmp_path).parts[:3] for p in tmp_path.rglob("*.html")}
+    assert made == {
+        ("results", "reports", name)
+        for name in ("index.html", "made-up.html", "made-up", "claims.html", "speed.html")
+    }
+
+
+def test_options_that_are_no_mapping_are_shown_as_they_stand(store: Store, tmp_path: Path) -> None:
+    shutil.copytree(store.root / "tables", tmp_path / "tables")
+    table, run_id = tmp_path / "tables" / "v1" / "made-up-runs.csv", a_run(store, *made_up_site.WHOLE)
+    lines = [
+        re.sub(r'"\{""label.*?\}"', "<b>[1", line) if run_id in line else line
+        for line in table.read_text().splitlines()
+    ]
+    table.write_text("\n".join(lines) + "\n")
+    build_site(tmp_path)
+    page = Page((tmp_path / "reports" / "made-up" / "runs" / f"{run_id}.html").read_text(encoding="utf-8"))
+    assert "global-qsgd: <b>[1" in page.sections["spec"]
 
 
 def test_an_empty_folder_says_what_to_run(tmp_path: Path) -> None:

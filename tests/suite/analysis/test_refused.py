@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,12 @@ def test_there_is_no_table_where_nothing_was_refused_and_it_empties_with_the_cau
     write_refused(clean)
     assert not table_path(clean, REFUSED).exists()
     assert load_refused(clean) == []
+
+
+def test_a_folder_whose_name_is_no_text_is_named_all_the_same(root: Path) -> None:
+    os.makedirs(os.fsencode(root) + b"/runs/zz/caf\xe9")
+    write_refused(root)
+    assert "runs/zz/caf?" in {row["name"] for row in load_refused(root)}
 
 
 def test_status_names_what_it_cannot_read(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

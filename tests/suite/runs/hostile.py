@@ -78,6 +78,7 @@ DAMAGES: dict[str, tuple[Callable[[Path, dict[str, Any]], None], str]] = {
     "null score": (_changed(final={"accuracy": None}), "final.accuracy is None, not a number"),
     "flag as number": (_changed(train_s=True), "train_s is True, not a number"),
     "negative": (_changed(bytes__wire_per_rank_mean=-1.0), "is -1.0, less than 0"),
+    "more than any counter": (_changed(bytes__wire_per_rank_mean=10**400), "a number that is too large"),
     "traversal": (_changed(run_id="../../../../etc/passwd"), "run_id is '../../../../etc/passwd'"),
     "another run's": (_changed(run_id="0123456789abcdef"), "lies in the folder of"),
     "another spec": (_changed(spec__seed=77), "spec is that of another run"),
