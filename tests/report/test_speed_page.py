@@ -20,7 +20,7 @@ from report.build import build_page, update_tables
 from report.data import load
 from report.headline import headline
 from report.snapshot import freeze_tables, verify
-from report.speed_headline import joined_sentence, speed_sentences
+from report.speed_headline import alone_sentence, joined_sentence, speed_sentences
 from suite.analysis.speed_columns import ARMS, CASES, SPEED_TABLES, session_table_path
 from suite.analysis.tables import TableError, read_table
 from tests.report import made_up_speed as fast
@@ -133,7 +133,7 @@ def test_the_same_tables_give_the_same_bytes_in_another_process(timed, tmp_path)
 
 
 def test_findings_come_from_the_tables(timed):
-    slow, quick, alone, *rest = timed.headline
+    slow, quick, *rest = timed.headline
     assert slow.startswith(
         f"100 Mbit/s, against {fast.REFERENCE}, at a fixed budget of 200 steps: shards i.i.d.: lion-cub-1bit never is "
         "the fastest shown to be within ±0.4 points, 4.6× [4.46, 4.74] as fast (9.2× DDP fp32 as installed) at 0.00 "
@@ -144,12 +144,22 @@ def test_findings_come_from_the_tables(timed):
         "shards by class: none of the methods within ±0.4 points is shown to be faster; lion-cub-1bit K=10"
         in quick
     )
+    (session,) = (one for one in timed.study.sessions if one.sweep is None)
+    alone = alone_sentence(session, session.links[0])
     assert alone.startswith(
         f"Speed only, code-gpt (size 3.3m), 4 workers at 100 Mbit/s: lion-cub-1bit is 4.6× [4.46, 4.74] as fast as "
         f"{fast.REFERENCE} and 9.2× [8.92, 9.48] as fast as DDP fp32 as installed; apmsqueeze (compressed steps) 2.2× "
     )
     assert alone.endswith("not trained to the end here.)")
     assert rest == headline(replace(timed.study, sessions=()))
+    page = Page(timed.html)
+    own = next(text for text in page.sections.values() if "Speed alone" in text)
+    assert alone in flat(own), "what is said of speed alone stands with it"
+    assert (
+        timed.html.index('id="speedup"')
+        < timed.html.index('id="headline"')
+        < timed.html.index('id="picture"')
+    )
 
 
 def test_a_study_that_is_not_sensitive_names_the_fastest_and_nobody_equal(timed):
