@@ -11,7 +11,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from report.curves_data import Curve, drawn
 from report.data import Panel
@@ -72,15 +72,22 @@ def _axes(by_bytes: Axes, by_steps: Axes, panel: Panel, every: Sequence[Curve], 
     if sent:
         by_bytes.set_xscale("log")
         by_bytes.set_xlim(min(sent) / 1.3, max(sent) * 2.2)
-        by_bytes.xaxis.set_major_locator(LogLocator(10, numticks=4))
+        by_bytes.xaxis.set_major_locator(FixedLocator(decades(*by_bytes.get_xlim())))
         by_bytes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: byte_count(value)))
         by_bytes.xaxis.set_minor_locator(NullLocator())
     else:
         by_bytes.set_xticks([])
         by_bytes.text(0.5, 0.5, "bytes not recorded", ha="center", transform=by_bytes.transAxes, fontsize=7)
-    by_bytes.set_xlabel("bytes sent on the wire, a rank")
+    by_bytes.set_xlabel("bytes sent, a rank (log)")
     metric = str(panel.facts["metric"]).replace("_", " ")
     by_bytes.set_ylabel(f"{metric} less the target{f' ({panel.unit})' if panel.unit else ''}")
+
+
+def decades(low: float, high: float) -> list[float]:
+    """Powers of ten from low to high: every one, or so few of them, the greatest among these, that their names do not touch."""
+    found = [10.0**k for k in range(-3, 19) if low <= 10.0**k <= high]
+    every = -(-len(found) // 3) or 1
+    return found[::-1][::every][::-1]
 
 
 def gid(number: int, axis: str) -> str:

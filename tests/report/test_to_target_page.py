@@ -12,6 +12,7 @@ import time
 import pytest
 
 from report.build import build_page
+from report.curves import decades
 from report.curves_data import MOST_POINTS, Place, drawn, panel_curves
 from report.data import load
 from report.line_ends import spread
@@ -263,6 +264,12 @@ def test_names_that_touch_are_moved_apart_and_stay_in_order():
     assert spread([49.0, 49.5, 50.0], 8.0, 0.0, 50.0) == [34.0, 42.0, 50.0]
     assert spread([0.0, 0.0], 8.0, 0.0, 50.0) == [0.0, 8.0]
     assert spread([], 8.0, 0.0, 50.0) == []
+
+
+def test_few_powers_of_ten_name_an_axis_of_bytes():
+    assert decades(2e5, 3e8) == [1e6, 1e7, 1e8]
+    assert decades(9e4, 3e8) == [1e6, 1e8]
+    assert decades(2.0, 3.0) == []
 
 
 def test_a_long_curve_is_thinned_and_keeps_its_end():
