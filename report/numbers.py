@@ -37,6 +37,11 @@ def ratio(value: float | None) -> str:
     return f"{value:.3g}×" if value < 1000 else f"{value:,.0f}×"
 
 
+def weight(value: float) -> str:
+    """rho in two digits, whole numbers from 100 on: 2.3, 23, 260."""
+    return f"{value:.2g}" if value < 99.5 else f"{float(f'{value:.2g}'):.0f}"
+
+
 def factor(value: float | None) -> str:
     """A speedup without its sign, for the ends of intervals: 3.04, 0.98."""
     return MISSING if value is None else f"{value:.3g}"

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from report.data import StudyData
 from report.forest import extent, forest
-from report.numbers import MISSING, quantity
+from report.numbers import MISSING, quantity, weight
 from report.phases import phases
 from report.points import number
 from report.speed_data import LinkData, SessionData, refused_words, slug
@@ -75,7 +75,7 @@ def picture_parts(shown: Picture, every: list[Picture]) -> dict[str, Any]:
     return {
         "heading": place,
         "budget": f"{shown.panel.workload}, {shown.panel.world_size} workers, {shown.panel.facts['steps']} steps"
-        + ("" if shown.rho is None else f", rho = {shown.rho:.2g}"),
+        + ("" if shown.rho is None else f", rho = {weight(shown.rho)}"),
         "figure": inline(
             svg_file(speedups([shown], 1, every)),
             f"v-{slug(shown.link)}-{shown.panel.slug}",

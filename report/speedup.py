@@ -22,6 +22,7 @@ from report.equal import draw_arrows, equal_axis, inside
 from report.figures import across, band, draw_marks, write_names
 from report.front import front, stairs
 from report.labels import Box
+from report.numbers import weight
 from report.points import Point
 from report.scales import bare, difference_axis, look, new_figure, per_point, renderer
 from report.theme import COLOURS
@@ -176,8 +177,8 @@ def speedups(
         )  # fmt: skip
         for axes, picture in zip(grid, pictures, strict=False):
             if len(pictures) > 1:
-                weight = "" if picture.rho is None else f" (rho = {picture.rho:.2g})"
-                title = f"{picture.link}{weight}, {picture.panel.title}"
+                rho = "" if picture.rho is None else f" (rho = {weight(picture.rho)})"
+                title = f"{picture.link}{rho}, {picture.panel.title}"
                 axes.set_title(title, loc="left", fontsize=10, weight="bold", pad=28)
             ys = [v for p in every if p.panel.slug == picture.panel.slug for v in _ys(p)]
             _draw(axes, picture, every, ys)

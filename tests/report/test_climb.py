@@ -14,6 +14,7 @@ from report.equal import inside
 from report.front import front
 from report.iso_view import bounds, ladder_view
 from report.ladder_figure import climb, spread
+from report.numbers import weight
 from report.points import NEVER, Point, points
 from report.scales import new_figure
 from report.speed_points import hover, pictures
@@ -164,6 +165,11 @@ def test_the_ladder_stands_on_the_page(climbed, study):
         assert all(name.removeprefix("control-") in unescape(text) for name in BY_NAME)
         assert f'id="{panel.slug}-ladder"' in climbed.html
     assert "<code>bandwise sweep climbed</code>" in climbed.html
+
+
+@pytest.mark.parametrize(("rho", "text"), [(2.34, "2.3"), (23.4, "23"), (99.9, "100"), (260.3, "260")])
+def test_rho_is_written_without_powers_of_ten(rho, text):
+    assert weight(rho) == text
 
 
 def test_names_beside_the_ladder_keep_apart():

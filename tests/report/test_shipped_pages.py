@@ -12,7 +12,7 @@ RESULTS = Path(__file__).resolve().parents[2] / "results"
 MOST_BYTES = 6 << 20
 
 
-@pytest.mark.parametrize("sweep", ["quick", "digits", "profiles"])
+@pytest.mark.parametrize("sweep", ["quick", "digits", "profiles", "ladder"])
 def test_a_shipped_page_is_built_from_the_tables_in_git(sweep: str, tmp_path: Path) -> None:
     path = build_page(RESULTS, sweep, tmp_path / "page.html").path
     text = path.read_text(encoding="utf-8")
