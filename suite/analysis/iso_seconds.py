@@ -65,7 +65,7 @@ def climbs(results_root: Path, plan: Plan, wanted: Sequence[Wanted]) -> list[Cli
 
 
 def iso_second_rows(record: Mapping[str, Any], climbs: Sequence[Climb], arms: Sequence[Row]) -> list[Row]:
-    """The table `iso` of a session. arms: its table `arms`, which says what is refused."""
+    """The table `iso-seconds` of a session. arms: its table `arms`, which says what is refused."""
     refused = {_key(row): str(row["reason"]) for row in arms if row["refused"]}
     links = [LinkSamples(link, record["cases"]) for link in record["links"]]
     return [_row(record, samples, climb, refused) for samples in links for climb in climbs]

@@ -47,7 +47,7 @@ def climbed(tmp_path_factory):
 
 
 def rows_of(record, store):
-    return {row["arm"]: row for row in derive(record, store)[0]["iso"]}
+    return {row["arm"]: row for row in derive(record, store)[0]["iso-seconds"]}
 
 
 def test_speedups_at_equal_accuracy_are_those_of_the_crossing(climbed):
@@ -104,11 +104,11 @@ def test_what_is_refused_stays_refused_with_its_reason(climbed):
 
 def test_without_tables_of_the_sweep_there_are_no_rows(climbed, tmp_path):
     path, _ = climbed
-    assert derive(made.record(path), Store(tmp_path))[0]["iso"] == []
+    assert derive(made.record(path), Store(tmp_path))[0]["iso-seconds"] == []
 
 
 def test_a_sweep_without_a_ladder_has_no_such_table(sweep, store):
-    assert "iso" not in derive(made.record(sweep), store)[0]
+    assert "iso-seconds" not in derive(made.record(sweep), store)[0]
 
 
 def test_the_shipped_session_borrows_what_was_timed_of_its_methods(tmp_path):
