@@ -3,7 +3,8 @@
 In each round of the session the seconds of every rung are composed from that round's blocks, and the speedup at equal
 accuracy follows with the interval that the seeds give. The estimate is the median over the rounds. The interval reaches from
 the lower end for the rounds' lower ends to the upper end for their upper ones. Seeds and rounds each get half of what may go
-wrong (97.5 %, and 96.9 % of six rounds), so together they cover at least 94.4 %; simulated, with 5 % of noise in the rounds, 99 %.
+wrong (97.5 %, and 96.9 % of six rounds), so together they cover at least 94.4 %;
+simulated, with 5 % of noise in the rounds, 99 %.
 """
 
 from __future__ import annotations
