@@ -104,7 +104,7 @@ ISO = Table(
 )
 
 ISO_SECONDS = Table(
-    "iso",
+    "iso-seconds",
     (
         *described("text", link="the link's label: rate, delay", sharding="of the sweep", arm="as in runs"),
         *_ISO,

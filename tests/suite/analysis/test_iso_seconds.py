@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections import Counter
 
+import numpy as np
 import pytest
 
+from report.build import update_tables
 from suite.analysis.collect import write
 from suite.analysis.compose import planned_kinds
 from suite.analysis.from_plan import collect_sweep
+from suite.analysis.iso_accuracy import iso_accuracy_speedup
+from suite.analysis.iso_seconds import LEVEL, united
 from suite.analysis.ladder_columns import ISO_SECONDS
 from suite.analysis.session_tables import collect_session, derive, load_facts
 from suite.analysis.speed_columns import session_table_path
@@ -47,7 +52,7 @@ def climbed(tmp_path_factory):
 
 
 def rows_of(record, store):
-    return {row["arm"]: row for row in derive(record, store)[0]["iso"]}
+    return {row["arm"]: row for row in derive(record, store)[0]["iso-seconds"]}
 
 
 def test_speedups_at_equal_accuracy_are_those_of_the_crossing(climbed):
@@ -104,11 +109,11 @@ def test_what_is_refused_stays_refused_with_its_reason(climbed):
 
 def test_without_tables_of_the_sweep_there_are_no_rows(climbed, tmp_path):
     path, _ = climbed
-    assert derive(made.record(path), Store(tmp_path))[0]["iso"] == []
+    assert derive(made.record(path), Store(tmp_path))[0]["iso-seconds"] == []
 
 
 def test_a_sweep_without_a_ladder_has_no_such_table(sweep, store):
-    assert "iso" not in derive(made.record(sweep), store)[0]
+    assert "iso-seconds" not in derive(made.record(sweep), store)[0]
 
 
 def test_the_shipped_session_borrows_what_was_timed_of_its_methods(tmp_path):
@@ -131,3 +136,34 @@ def test_the_shipped_session_borrows_what_was_timed_of_its_methods(tmp_path):
     made.saved(tmp_path, own)
     collect_session(tmp_path, "ladder")
     assert "lender" not in load_facts(tmp_path, "ladder"), "its own record comes first"
+
+
+def test_a_report_makes_the_seconds_of_the_tables_that_it_has_just_written(climbed, tmp_path, monkeypatch):
+    path, store = climbed
+    shutil.copytree(store.root / "runs", tmp_path / "runs")
+    made.saved(tmp_path, made.record(path))
+    monkeypatch.setattr("report.build.sessions_of", lambda name: ["made-up"] if name else [])
+    update_tables(tmp_path, str(path))
+    rows = read_table(session_table_path(tmp_path, ISO_SECONDS, "made-up"), ISO_SECONDS)
+    assert {row["arm"] for row in rows if row["speedup"] is not None} >= {"sgd", "lion-1bit", "local-16"}
+
+
+@pytest.mark.parametrize(("seeds", "rounds"), [(6, 6), (12, 20)])
+def test_the_united_interval_covers_with_noise_in_seeds_and_rounds(seeds, rounds):
+    """A point a doubling with half a point of noise, steps that vary by 5 %."""
+    rng, steps, draws = np.random.default_rng(5), np.array([50.0, 71.0, 100.0, 141.0]), 300
+    lost = 0.2
+    true = 2.0 / 2**lost
+    covered = 0
+    for _ in range(draws):
+        reference = rng.normal(0, 0.5, seeds)
+        rungs = np.log2(steps / 100)[:, None] - lost + rng.normal(0, 0.5, (4, seeds))
+        unit, over = rng.lognormal(0, 0.05, rounds), rng.lognormal(0, 0.05, rounds)
+        found = united(
+            [
+                iso_accuracy_speedup(200.0 * r, reference, list(steps * u), rungs, level=LEVEL)
+                for u, r in zip(unit, over, strict=True)
+            ]
+        )
+        covered += found.low <= true <= found.high
+    assert covered / draws >= 0.94

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from suite.runs.yaml_lines import YamlError
-from suite.timing.session_files import load_session, not_shown, session_names, sessions_of
+from suite.timing.session_files import (
+    lender_of,
+    load_session,
+    not_shown,
+    session_names,
+    sessions_folder,
+    sessions_of,
+)
 from suite.timing.spec import UnknownSessionError
 from tests.suite.runs.project import write_sweep
 
@@ -142,3 +149,18 @@ def test_the_sessions_that_judge_bars_can_judge_them() -> None:
         assert (spec.world_size, spec.bucket_bytes) == (4, 4 << 20)
         assert spec.minutes <= 8
     assert [link.label for link in load_session("performance-large").links] == ["unshaped", "1 Gbit/s"]
+
+
+def test_a_lender_must_be_a_session(tmp_path: Path) -> None:
+    path = tmp_path / "again.yaml"
+    path.write_text(
+        (sessions_folder() / "ladder.yaml")
+        .read_text()
+        .replace("borrows: costs-digits", "borrows: cost-digits")
+    )
+    (tmp_path / "quick.yaml").write_text((sessions_folder() / "quick.yaml").read_text())
+    with pytest.raises(
+        YamlError, match="key 'borrows': no session 'cost-digits'; did you mean 'costs-digits'"
+    ):
+        load_session(str(path))
+    assert [lender_of(name) for name in ("ladder", "quick", "unknown")] == ["costs-digits", "", ""]
