@@ -13,7 +13,7 @@ PYTHON ?= python3
 PIP_OPTIONS ?=
 TESTS ?=
 WORKERS ?= 3
-SHARED := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+SHARED := -n $(WORKERS) --no-loadscope-reorder
 VENV := .venv
 SYSTEM_PACKAGES := slurm-wlm munge slurmdbd mariadb-server-core iproute2 chromium g++ python3-dev
 

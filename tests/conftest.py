@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.support import require_system
 
@@ -44,16 +46,24 @@ WAITS = ("tests/slurm", "tests/suite/links", "tests/suite/timing")
 """Tests that mostly wait for others: daemons, links, deadlines."""
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where workers share the tests (`pytest -n`) a folder of `WAITS` is one worker's and begins first; of the rest a file is."""
-    if not hasattr(config, "workerinput"):
-        return
-    groups = {item: _group(item.nodeid.partition("::")[0]) for item in items}
-    for item, group in groups.items():
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: WAITS.index(groups[item]) if groups[item] in WAITS else len(WAITS))
-
-
-def _group(file: str) -> str:
+def _together(nodeid: str) -> str:
+    """A folder of `WAITS` is one worker's; of the rest a file is."""
+    file = nodeid.partition("::")[0]
     return next((folder for folder in WAITS if file.startswith(f"{folder}/")), file)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where workers share the tests (`pytest -n`), those that wait begin first."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: WAITS.index(t) if (t := _together(item.nodeid)) in WAITS else len(WAITS))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Who gets which tests: pytest-xdist 3.8 cannot mark groups under this version of pytest."""
+
+    class Together(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _together(nodeid)
+
+    return Together(config, log)

@@ -33,7 +33,7 @@ SUITE_FLOOR = {
     "claims": 8,
 }
 # Names under which a distribution is imported, where they differ from its own.
-IMPORTED_AS = {"sklearn": "scikit-learn", "yaml": "PyYAML", "jinja2": "Jinja2"}
+IMPORTED_AS = {"sklearn": "scikit-learn", "yaml": "PyYAML", "jinja2": "Jinja2", "xdist": "pytest-xdist"}
 MAX_LINES = 400
 RATES = "-lr.yaml"  # what a tuning sweep found, written by it
 WRITTEN_BY_HAND = {".py", ".md", ".yaml", ".yml", ".toml", ".js", ".css", ".j2", ".html", ".sh", ".cff", ""}
