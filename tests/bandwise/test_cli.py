@@ -199,6 +199,7 @@ def test_a_sweep_from_plan_to_status(
         "runs": 6,
         "states": {"done": 6},
         "not_done": [],
+        "refused": [],
         "stages": [],
         "slurm": None,
     }
