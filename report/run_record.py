@@ -6,9 +6,9 @@ The folder's files are read as everywhere, refused ones by name; they are hashed
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from report.data import Panel
@@ -70,7 +70,7 @@ def run_record(store: Store, row: Row, panel: Panel) -> RunRecord:
         result or {},
         _metrics(store, run_id, refused),
         store.note(run_id) if result is None else None,
-        [found for name in FILES if (found := _hashed(folder / name))],
+        [found for name in FILES if (found := _hashed(str(folder), name))],
         refused,
     )
 
@@ -91,9 +91,11 @@ def _metrics(store: Store, run_id: str, refused: list[str]) -> list[dict[str, An
         return []
 
 
-def _hashed(path: Path) -> tuple[str, int, str] | None:
-    """Name, size and hash of a regular file; a link is not followed."""
-    if path.is_symlink() or not path.is_file():
+def _hashed(folder: str, name: str) -> tuple[str, int, str] | None:
+    """Name, size and hash of a regular file of a folder; a link is not followed."""
+    path = os.path.join(folder, name)
+    if os.path.islink(path) or not os.path.isfile(path):
         return None
-    content = path.read_bytes()
-    return path.name, len(content), hashlib.sha256(content).hexdigest()
+    with open(path, "rb") as file:
+        content = file.read()
+    return name, len(content), hashlib.sha256(content).hexdigest()

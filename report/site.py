@@ -297,4 +297,6 @@ def _leader(ranked: list[Standing], methods: int) -> str:
         return f"none of {methods} methods is shown to be equal and faster; of {count} equal {name} comes nearest, {told}"
     if count == 1:
         return f"{name} alone of {methods} methods is equal and has a speedup that holds, {told}"
-    return f"{name} leads {count} of {methods} methods that are equal, {told}"
+    return (
+        f"{name} leads the {count} of {methods} methods that are equal and have a speedup that holds, {told}"
+    )
