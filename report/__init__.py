@@ -1,3 +1,1 @@
-"""What a reader sees: one self-contained page a sweep, its figures, and frozen snapshots. Reads tables, never
-run folders.
-"""
+"""What a reader sees: self-contained pages, their figures, a site of all of them, and frozen snapshots. Reads tables."""

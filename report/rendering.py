@@ -69,3 +69,8 @@ def lean(css: str, classes: Collection[str]) -> str:
     media = [*parts[1::2], ""]
     text = "".join(before + block for before, block in zip(plain, media, strict=True))
     return re.sub(r"\n\s*\n+", "\n", text)
+
+
+def slug(text: str) -> str:
+    """Letters, digits and hyphens."""
+    return "-".join("".join(c if c.isalnum() else " " for c in text.lower()).split())

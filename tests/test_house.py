@@ -20,17 +20,21 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # A package may import what stands on a lower floor, and itself.
 FLOOR = {"reference_impls": 0, "suite": 1, "report": 2, "slurm": 2, "bandwise": 3}
-SUITE_FLOOR = {
-    "workloads": 0,
-    "micro": 0,
-    "links": 1,
-    "runs": 2,
-    "training": 3,
-    "timing": 4,
-    "analysis": 5,
-    "rates": 6,
-    "costs": 7,
-    "claims": 8,
+# The same inside a floor, room by room.
+ROOMS = {
+    "suite": {
+        "workloads": 0,
+        "micro": 0,
+        "links": 1,
+        "runs": 2,
+        "training": 3,
+        "timing": 4,
+        "analysis": 5,
+        "rates": 6,
+        "costs": 7,
+        "claims": 8,
+    },
+    "report": {"drawing": 0, "sheets": 1, "study": 2, "site": 3},
 }
 # Names under which a distribution is imported, where they differ from its own.
 IMPORTED_AS = {"sklearn": "scikit-learn", "yaml": "PyYAML", "jinja2": "Jinja2", "xdist": "pytest-xdist"}
@@ -98,19 +102,21 @@ def test_imports_run_down() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_imports_run_down_inside_the_suite() -> None:
-    wrong = []
+@pytest.mark.parametrize("floor", ["suite", "report"])
+def test_imports_run_down_inside_a_floor(floor: str) -> None:
+    rooms, wrong = ROOMS[floor], []
     for path in sources():
         parts = path.relative_to(ROOT).parts
-        if parts[0] != "suite" or len(parts) < 3:
+        if parts[0] != floor:
             continue
+        own = parts[1] if len(parts) > 2 else ""
         for line, module in imports(path):
             target = module.split(".")
-            if target[0] != "suite" or len(target) < 2 or target[1] == parts[1]:
+            if target[0] != floor or len(target) < 2 or target[1] == own or target[1] not in rooms:
                 continue
             # micro runs where only the wheel is installed, so nothing of the suite exists for it
-            if parts[1] == "micro" or SUITE_FLOOR[target[1]] >= SUITE_FLOOR[parts[1]]:
-                wrong.append(f"{where(path, line)}: suite.{parts[1]} imports {module}")
+            if own in ("", "micro") or rooms[target[1]] >= rooms[own]:
+                wrong.append(f"{where(path, line)}: {floor}.{own} imports {module}")
     assert not wrong, "\n".join(wrong)
 
 

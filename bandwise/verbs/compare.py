@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare."""
     require_checkout(NAME)
-    from report.compare_page import build_compare_page
+    from report.sheets.compare_page import build_compare_page
     from suite.analysis.compare import compare
     from suite.analysis.sides import SideError, read_side
 

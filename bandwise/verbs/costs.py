@@ -171,7 +171,7 @@ def _omega(args: argparse.Namespace) -> int:
 
 
 def _docs(args: argparse.Namespace) -> int:
-    from report.costs_figures import write_document
+    from report.sheets.costs_figures import write_document
 
     written = [str(path) for path in write_document(results_root(args))]
     return _said(args, {"written": written}, "\n".join(written))

@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Publish, or verify."""
     require_checkout(NAME)
-    from report.publication import examine, publish
+    from report.study.publication import examine, publish
 
     if (args.sweep is None) == (args.verify is None):
         raise OptionError("give either a sweep or --verify DIR")

@@ -54,8 +54,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Build."""
     require_checkout(NAME)
-    from report.build import build_report
-    from report.snapshot import freeze
+    from report.study.build import build_report
+    from report.study.snapshot import freeze
     from slurm.jobs import note_ends
     from suite.runs.store import Store
 
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _site(args: argparse.Namespace, root: Path) -> int:
     from report.errors import ReportError
-    from report.site import build_site, update_all
+    from report.site.build import build_site, update_all
 
     if args.snapshot is not None:
         raise ReportError("a sweep is frozen by itself: name one with --snapshot")
@@ -100,8 +100,8 @@ def _site(args: argparse.Namespace, root: Path) -> int:
 
 
 def _sheet(args: argparse.Namespace, root: Path) -> int:
-    from report import site
     from report.errors import ReportError
+    from report.site import build as site
 
     if args.snapshot is not None:
         raise ReportError(

@@ -12,13 +12,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from suite.runs.yaml_lines import Section
-
-if TYPE_CHECKING:
-    from suite.runs.sweep import Sweep
 
 WHOLE: Final = 1.0
 """The budget at which learning rates are tuned and methods are compared."""
@@ -37,7 +33,7 @@ def read_budgets(top: Section, steps: int) -> tuple[float, ...]:
         raise top.error("budgets", "1 must be among them: rates are tuned and methods are compared there")
     if len(budgets) < 2:
         raise top.error("budgets", "a ladder has two rungs or more: add some, or leave the key out")
-    lengths = [_scaled(steps, budget) for budget in budgets]
+    lengths = [scaled(steps, budget) for budget in budgets]
     if not all(a < b for a, b in itertools.pairwise(budgets)) or len({*lengths}) < len(lengths):
         raise top.error(
             "budgets",
@@ -46,13 +42,6 @@ def read_budgets(top: Section, steps: int) -> tuple[float, ...]:
     return budgets
 
 
-def at_budget(sweep: Sweep, budget: float) -> Sweep:
-    """The sweep as one rung of its ladder; itself at budget 1."""
-    if budget == WHOLE:
-        return sweep
-    shape = replace(sweep.shape, warmup=_scaled(sweep.shape.warmup, budget, least=0))
-    return replace(sweep, steps=_scaled(sweep.steps, budget), shape=shape)
-
-
-def _scaled(steps: int, budget: float, least: int = 1) -> int:
+def scaled(steps: int, budget: float, least: int = 1) -> int:
+    """So many steps at a budget."""
     return max(least, round(steps * budget))

@@ -6,13 +6,13 @@ All that is wrong with a sweep is found here; errors carry file, line and key.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from reference_impls.errors import UnknownAlgorithmError
 from suite.runs.estimate import Estimator
-from suite.runs.ladder import WHOLE, at_budget
+from suite.runs.ladder import WHOLE, scaled
 from suite.runs.rates import Rates, load_rates
 from suite.runs.resolve import make_spec, resolve_algorithm, resolve_workload, source_hash
 from suite.runs.spec import Part, Rate, RunSpec
@@ -250,3 +250,11 @@ def _older_than_code(plan: Plan, results: Mapping[str, Mapping[str, Any]]) -> li
         if "sources" in (result := results.get(spec.run_id, {}))
         and result["sources"]["algorithm"] != now[spec.algorithm.name]
     ]
+
+
+def at_budget(sweep: Sweep, budget: float) -> Sweep:
+    """The sweep as one rung of its ladder; itself at budget 1."""
+    if budget == WHOLE:
+        return sweep
+    shape = replace(sweep.shape, warmup=scaled(sweep.shape.warmup, budget, least=0))
+    return replace(sweep, steps=scaled(sweep.steps, budget), shape=shape)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bandwise.cli import main
-from report import rates_figures
+from report.sheets import rates_figures
 from suite.analysis.tables import Row, read_table, table_path
 from suite.rates import against, codecs, first_call, gloo_rows, scaling
 from suite.rates.columns import AGAINST, CODECS, COMPILE, SCALING, SIMULATION

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from report.build import build_page
-from report.data import StudyData, load
+from report.study.build import build_page
+from report.study.data import StudyData, load
 from suite.analysis.collect import collect, write
 from suite.analysis.columns import MICRO
 from suite.analysis.tables import Row, table_path, write_table

@@ -6,7 +6,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from report.snapshot import freeze_tables
+from report.study.snapshot import freeze_tables
 from suite.analysis.collect import collect, facts_path, write
 from suite.analysis.refused import write_refused
 from suite.runs.status import Status

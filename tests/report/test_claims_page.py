@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from bandwise.cli import main
-from report.claims_data import Verdicts
-from report.claims_page import build_claims_page, claims_parts
 from report.errors import ReportError
+from report.sheets.claims_data import Verdicts
+from report.sheets.claims_page import build_claims_page, claims_parts
 from suite.claims.reader import load_claims
 from suite.claims.record import judge_all, write_record
 from tests.report.conftest import HOSTILE, Built, build

@@ -7,18 +7,18 @@ from html import unescape
 
 import pytest
 
-from report.build import build_page
-from report.certainty import shares_by_bytes, shares_by_speed
-from report.data import load
-from report.equal import inside
-from report.front import front
-from report.iso_view import bounds, ladder_view
-from report.ladder_figure import climb, spread
-from report.numbers import weight
-from report.points import NEVER, Point, points
-from report.scales import new_figure
-from report.speed_points import hover, pictures
-from report.svg import svg_file
+from report.drawing.numbers import weight
+from report.drawing.scales import new_figure
+from report.drawing.svg import svg_file
+from report.study.build import build_page
+from report.study.certainty import shares_by_bytes, shares_by_speed
+from report.study.data import load
+from report.study.equal import inside
+from report.study.front import front
+from report.study.iso_view import bounds, ladder_view
+from report.study.ladder_figure import climb, spread
+from report.study.points import NEVER, Point, points
+from report.study.speed_points import hover, pictures
 from suite.analysis.pareto import front as pareto_front
 from tests.report import made_up_climb
 from tests.report import made_up_speed as fast

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from report.costs_data import Costs, load_costs
-from report.costs_figures import best_map, speedup_lines, warm_up_map
-from report.costs_page import costs_parts
+from report.sheets.costs_data import Costs, load_costs
+from report.sheets.costs_figures import best_map, speedup_lines, warm_up_map
+from report.sheets.costs_page import costs_parts
 from suite.analysis.tables import Row
 from suite.costs.maps import warm_up_rows
 

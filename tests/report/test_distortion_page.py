@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from bandwise.cli import main
-from report.distortion_data import bound_of, load_sources, rate_distortion_path
-from report.distortion_page import build_distortion_page
 from report.errors import ReportError
+from report.sheets.distortion_data import bound_of, load_sources, rate_distortion_path
+from report.sheets.distortion_page import build_distortion_page
 from suite.analysis.claim_columns import RATE_DISTORTION
 from suite.analysis.tables import Row, number, read_table, write_table
 from suite.analysis.variance_bounds import geometric_omega, theta_bound, uniform_omega

@@ -7,18 +7,17 @@ import random
 import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
-from pathlib import Path
 
 import matplotlib as mpl
 import pytest
 
-from report import build
-from report.figures import tradeoff
-from report.labels import Box, Label, place, side_by_side
-from report.points import families, points
-from report.seeds import seeds
-from report.svg import inline, svg_file
-from report.theme import COLOURS, FAMILIES, MARKS, SHAPES
+from report.drawing.labels import Box, Label, place, side_by_side
+from report.drawing.svg import inline, svg_file
+from report.drawing.theme import COLOURS, FAMILIES, MARKS, SHAPES
+from report.rendering import asset
+from report.study.figures import tradeoff
+from report.study.points import families, points
+from report.study.seeds import seeds
 from tests.suite.analysis.made_up_study import MADE
 
 
@@ -140,7 +139,7 @@ def test_every_family_has_a_look(built):
 
 
 def test_the_style_sheet_has_the_colours_of_the_figures():
-    css = (Path(build.__file__).parent / "static" / "style.css").read_text()
+    css = asset("style.css")
     light, dark = css.partition("prefers-color-scheme: dark")[::2]
     for role, value in COLOURS.items():
         assert f"--{role}: {value};" in light, role

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from report import numbers
-from report.headline import equality_sentence, headline, option_sentence
+from report.drawing import numbers
+from report.study.headline import equality_sentence, headline, option_sentence
 
 
 def of(built, sharding):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from report.site import build_site
+from report.site.build import build_site
 from suite.analysis.columns import RUNS
 from suite.analysis.tables import table_path
 from tests.report import large

@@ -10,8 +10,8 @@ import pytest
 
 from reference_impls import create
 from reference_impls.facts import facts
-from report.data import Panel, StudyData
-from report.leaderboard import Standing, ranked_view, standings, state_bytes, unranked_view
+from report.site.leaderboard import Standing, ranked_view, standings, state_bytes, unranked_view
+from report.study.data import Panel, StudyData
 
 METHOD = "global-qsgd standard"
 

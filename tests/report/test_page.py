@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from report.build import build_page, build_report
-from report.data import ReportError
+from report.study.build import build_page, build_report
+from report.study.data import ReportError
 from suite.analysis.collect import Collected, collect, facts_path, write
 from suite.analysis.columns import RUNS, SUMMARY
 from suite.analysis.summary import sensitivity_rows, summary_rows
@@ -128,7 +128,10 @@ def test_the_numbers_shown_are_those_of_the_table(built, page):
 
 
 def test_the_same_tables_give_the_same_bytes_in_another_process(built, tmp_path):
-    code = f"from report.build import build_page; build_page({str(built.root)!r}, 'made-up', {str(tmp_path / 'again.html')!r})"
+    target = str(tmp_path / "again.html")
+    code = (
+        f"from report.study.build import build_page; build_page({str(built.root)!r}, 'made-up', {target!r})"
+    )
     environment = {**os.environ, "PYTHONHASHSEED": "77", "TZ": "Asia/Tokyo", "LC_ALL": "C"}
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, check=True)
     assert (tmp_path / "again.html").read_bytes() == built.path.read_bytes()

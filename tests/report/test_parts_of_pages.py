@@ -10,13 +10,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from report.build import _reproduce
-from report.curve import MOST_POINTS, curve, thinned
-from report.labels import Box, _array, _covered
+from report.drawing.curve import MOST_POINTS, curve, thinned
+from report.drawing.labels import Box, _array, _covered
+from report.drawing.svg import svg_file
 from report.rendering import PACKED_FROM, asset, lean, table_data
-from report.run_page import CLASSES
-from report.seeds import SEPARATE, seeds
-from report.svg import svg_file
+from report.site.run_page import CLASSES
+from report.study.build import _reproduce
+from report.study.seeds import SEPARATE, seeds
 from tests.report.test_theme import dark
 
 HOSTILE = '"><script>alert(1)</script>'

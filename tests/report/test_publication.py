@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from bandwise.cli import main
-from report.publication import PAGE, SUMS, Publication, examine, publish_tables
-from report.snapshot import SnapshotError, freeze_tables, sha256
+from report.study.publication import PAGE, SUMS, Publication, examine, publish_tables
+from report.study.snapshot import SnapshotError, freeze_tables, sha256
 from suite.runs.store import StoreError
 from tests.report.conftest import Built
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from report.build import build_page
+from report.study.build import build_page
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 MOST_BYTES = 6 << 20

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import pytest
 
 from bandwise.cli import main
-from report.site import BuiltSite, build_site
+from report.site.build import BuiltSite, build_site
 from suite.runs.store import Store
 from tests.report import made_up_site
 from tests.report.test_page import Page
@@ -93,7 +93,7 @@ def test_the_same_tables_and_folders_give_the_same_bytes(
     site: BuiltSite, store: Store, tmp_path: Path
 ) -> None:
     code = (
-        "from pathlib import Path; from report.site import build_site; "
+        "from pathlib import Path; from report.site.build import build_site; "
         f"build_site(Path({str(store.root)!r}), Path({str(tmp_path)!r}))"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "77", "TZ": "Asia/Tokyo", "LC_ALL": "C"}

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
-from report.site import build_site
+from report.site.build import build_site
 from suite.runs.store import Store
 from tests.report import made_up_site
 from tests.report.test_browser import open_in_browser

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from report.snapshot import SnapshotError, freeze_tables, verify
+from report.study.snapshot import SnapshotError, freeze_tables, verify
 from suite.analysis.columns import SUMMARY
 from suite.analysis.tables import read_table, table_path
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from report.data import load
-from report.forest import Bar, Ratio, forest
-from report.front import front, stairs
-from report.phases import Stack, phases
-from report.points import Point
-from report.speed_points import bars, hover, pictures, stacks
-from report.speedup import speedups
-from report.svg import svg_file
+from report.drawing.svg import svg_file
+from report.study.data import load
+from report.study.forest import Bar, Ratio, forest
+from report.study.front import front, stairs
+from report.study.phases import Stack, phases
+from report.study.points import Point
+from report.study.speed_points import bars, hover, pictures, stacks
+from report.study.speedup import speedups
 from tests.report import made_up_speed as fast
 
 

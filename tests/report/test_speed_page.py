@@ -14,13 +14,13 @@ from dataclasses import replace
 
 import pytest
 
-from report import build as building
-from report import speed_page
-from report.build import build_page, update_tables
-from report.data import load
-from report.headline import headline
-from report.snapshot import freeze_tables, verify
-from report.speed_headline import alone_sentence, joined_sentence, speed_sentences
+from report.study import build as building
+from report.study import speed_page
+from report.study.build import build_page, update_tables
+from report.study.data import load
+from report.study.headline import headline
+from report.study.snapshot import freeze_tables, verify
+from report.study.speed_headline import alone_sentence, joined_sentence, speed_sentences
 from suite.analysis.speed_columns import ARMS, CASES, SPEED_TABLES, session_table_path
 from suite.analysis.tables import TableError, read_table
 from tests.report import made_up_speed as fast
@@ -126,7 +126,9 @@ def test_the_json_inside_holds_the_sessions(timed):
 
 def test_the_same_tables_give_the_same_bytes_in_another_process(timed, tmp_path):
     target = str(tmp_path / "again.html")
-    code = f"from report.build import build_page; build_page({str(timed.root)!r}, 'made-up', {target!r})"
+    code = (
+        f"from report.study.build import build_page; build_page({str(timed.root)!r}, 'made-up', {target!r})"
+    )
     environment = {**os.environ, "PYTHONHASHSEED": "7", "TZ": "Asia/Tokyo", "LC_ALL": "C"}
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, check=True)
     assert (tmp_path / "again.html").read_bytes() == timed.path.read_bytes()

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from pathlib import Path
 from typing import get_args
 
 import numpy as np
 import pytest
 
 from reference_impls.catalogue.entry import Family
-from report import build
-from report.theme import COLOURS, FAMILIES, MARKS
+from report.drawing.theme import COLOURS, FAMILIES, MARKS
+from report.rendering import asset
 
 # How eyes see linear RGB: normal, and without red, green or blue cones (Machado, Oliveira and Fernandes 2009).
 EYES = {
@@ -55,7 +54,7 @@ def contrast(a: str, b: str) -> float:
 
 def dark() -> dict[str, str]:
     """Role -> colour in dark mode, from the style sheet."""
-    css = (Path(build.__file__).parent / "static" / "style.css").read_text()
+    css = asset("style.css")
     block = css.partition("prefers-color-scheme: dark")[2].partition("}")[0]
     return dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", block))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bandwise.cli import main
-from report.build import build_page
+from report.study.build import build_page
 from suite.analysis.collect import collect, write
 from suite.runs.lease import Owner
 from suite.runs.store import Store, StoreError

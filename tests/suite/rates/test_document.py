@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from report import rates_figures
-from report.rates_figures import DOCUMENT, IMAGES, pictures, write_document
+from report.sheets import rates_figures
+from report.sheets.rates_figures import DOCUMENT, IMAGES, pictures, write_document
 from suite.analysis.tables import read_table, table_path, write_table
 from suite.rates import document
 from suite.rates.columns import AGAINST, CODECS, COMPILE, RATE_TABLES, SCALING

@@ -1,0 +1,153 @@
+"""The part of a page that is about claims, and a page of all of them: one line a claim, and all that decided it below."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from report.drawing.table import Cell, Column, Line, View
+from report.errors import ReportError
+from report.links import ALONE, Links
+from report.sheets.claims_data import Verdicts, load_verdicts
+from report.sheets.sheet import write_sheet
+from suite.analysis.tables import Row, number
+from suite.claims.claim import WORDS
+from suite.claims.columns import CLAIMS, PARTS
+from suite.claims.words import deciding, effect
+
+CSS: Final = MappingProxyType({"reproduced": "yes", "contradicted": "no"})
+"""Verdict -> class; the others are `maybe`, and quiet where nobody judged."""
+COLUMNS: Final = (
+    Column("claim", "claim", "Its id; what decided it stands below the table."),
+    Column("statement", "what is claimed", "In our words."),
+    Column("verdict", "verdict", "Of trainings and speeds: at our scale."),
+    Column("effect", "effect", "Of the part that decides, with its interval.", True),
+    Column("bar", "bar", "What that number has to reach."),
+    Column("parts", "of", "Numbers that must hold: the effect is one of so many.", True),
+    Column("n", "n", "Pairs of seeds, or rounds; empty where it is exact.", True),
+    Column("said", "who says it"),
+    Column("paper", "paper", hidden=True),
+    Column("kind", "kind"),
+)
+
+
+def claims_parts(verdicts: Verdicts) -> dict[str, Any] | None:
+    """The table and what decided each claim; None without claims."""
+    if not verdicts.claims:
+        return None
+    words = [str(row["verdict"]) for row in verdicts.claims]
+    shown = [word for word in WORDS if word in words]
+    return {
+        "sentence": ", ".join(f"{words.count(word)} {word}" for word in shown),
+        "table": View(
+            "claims",
+            "Claims",
+            COLUMNS,
+            tuple(_line(row, verdicts) for row in verdicts.claims),
+            tuple((_key(word), word) for word in shown),
+            "Verdicts shown",
+        ),
+        "details": [_detail(row, verdicts) for row in verdicts.claims],
+    }
+
+
+def build_claims_page(
+    results_root: Path, out: Path | None = None, links: Links = ALONE
+) -> tuple[Path, list[str]]:
+    """The page of all claims on record, by default <root>/reports/claims.html, and its findings in sentences."""
+    verdicts = load_verdicts(results_root)
+    parts = claims_parts(verdicts)
+    if parts is None:
+        raise ReportError("no verdict is on record; run `bandwise claims --write` first")
+    path = out if out is not None else results_root / "reports" / "claims.html"
+    tables = ((CLAIMS, verdicts.claims), (PARTS, verdicts.parts))
+    return write_sheet(path, "claims_page.html.j2", findings(verdicts), tables, {"claims": parts}, links)
+
+
+def findings(verdicts: Verdicts) -> list[str]:
+    """What a reader should know first: the count, and what the authors say themselves that was contradicted."""
+    own = [row for row in verdicts.claims if row["own"]]
+    words = [str(row["verdict"]) for row in own]
+    counts = ", ".join(f"{words.count(word)} {word}" for word in WORDS if word in words)
+    found = [f"Of {len(own)} claims that authors make themselves: {counts}."]
+    wrong = [row for row in own if row["verdict"] == "contradicted"]
+    return found + [f"Contradicted{_scale(row)}, {row['paper']}: {row['statement']}" for row in wrong]
+
+
+def _scale(row: Row) -> str:
+    return " at our scale" if row["kind"] in ("training", "speed") else ""
+
+
+def _key(word: str) -> str:
+    return word.replace(" ", "-")
+
+
+def _anchor(row: Row) -> str:
+    return f"claim-{row['claim']}"
+
+
+def _css(word: object) -> str:
+    return CSS.get(str(word), "quiet" if str(word).startswith("not ") else "maybe")
+
+
+def _line(row: Row, verdicts: Verdicts) -> Line:
+    parts = verdicts.parts_of(row)
+    part = deciding(row, parts)
+    value, ends = None, None
+    if part is not None and part["effect"] is not None:
+        value = number(part, "effect")
+        ends = None if part["low"] is None else (number(part, "low"), number(part, "high"))
+    count = sum(one["role"] == "part" for one in parts)
+    cells = {
+        "claim": Cell(str(row["claim"]), str(row["claim"]), css="arm", link=_anchor(row)),
+        "statement": Cell(str(row["statement"]), str(row["statement"]), css="reason"),
+        "verdict": Cell(str(row["verdict"]), str(row["verdict"]), css=_css(row["verdict"])),
+        "effect": Cell("" if part is None else effect(part), value, "", ends),
+        "bar": Cell("" if part is None else str(part["bar"]), None if part is None else str(part["bar"])),
+        "n": Cell(
+            "" if part is None or part["n"] is None else str(part["n"]),
+            None if part is None or part["n"] is None else number(part, "n"),
+        ),
+        "said": Cell(
+            str(row["said_by"]), str(row["said_by"]), css="reason" if row["own"] else "reason quiet"
+        ),
+        "paper": Cell(f"{row['paper']}, {row['arxiv']}", str(row["paper"])),
+        "kind": Cell(str(row["kind"]), str(row["kind"])),
+        "parts": Cell(str(count), count),
+    }
+    return Line(cells, _key(str(row["verdict"])))
+
+
+def _detail(row: Row, verdicts: Verdicts) -> dict[str, Any]:
+    known = {
+        "paper": f"{row['paper']}, arXiv {row['arxiv']}",
+        "who says it": f"{row['said_by']}{'' if row['own'] else ' (not the authors)'}",
+        "decided by": f"{row['kind']}{': ' if row['sources'] else ''}{row['sources'] or ''}",
+        "decision": row["decision"],
+        "scale": row["scale"],
+        "written down": row["written"],
+        "why": row["why"],
+        "note": row["note"],
+        "again by": row["command"],
+    }
+    return {
+        "id": _anchor(row),
+        "claim": row["claim"],
+        "statement": row["statement"],
+        "verdict": row["verdict"],
+        "css": _css(row["verdict"]),
+        "facts": [(name, value) for name, value in known.items() if value],
+        "parts": [
+            {
+                "what": f"{'Premise: ' if part['role'] == 'premise' else ''}{part['what']}",
+                "bar": part["bar"],
+                "effect": effect(part),
+                "n": "" if part["n"] is None else part["n"],
+                "verdict": part["verdict"],
+                "css": _css(part["verdict"]),
+                "reason": part["reason"] or "",
+            }
+            for part in verdicts.parts_of(row)
+        ],
+    }

@@ -1,0 +1,301 @@
+"""All pages of a results folder as a site that opens from disk: a first page, and every page that its tables allow.
+
+    <results>/reports/
+        index.html                      studies, pictures, leaderboard, provenance
+        <sweep>.html                    a study, as `bandwise report <sweep>` makes it, without what belongs to no study
+        <sweep>/runs/<run id>.html      a run
+        claims.html                     the claims on record
+        speed.html                      sessions of no study, and the cost model
+        compare/<snapshot>.html         what changed since a snapshot of a study that has tables
+
+Links are relative and lead only to pages that were built. A study whose tables cannot be read is named on the first page
+and keeps none of the others from being built. The same tables and run folders give the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from report.drawing.numbers import interval, number, ratio
+from report.errors import ReportError
+from report.links import Links
+from report.rendering import asset, embedded, template
+from report.sheets.claims_data import load_verdicts
+from report.sheets.claims_page import build_claims_page, findings
+from report.sheets.compare_page import build_compare_page
+from report.sheets.costs_data import Costs, load_costs
+from report.sheets.costs_page import costs_parts
+from report.sheets.distortion_page import build_distortion_page
+from report.sheets.micro_page import build_micro_page
+from report.sheets.scaling_page import build_scaling_page
+from report.sheets.sheet import render_sheet
+from report.site import overview
+from report.site.leaderboard import Standing, ranked_view, standings, unranked_view
+from report.site.run_page import render_run
+from report.site.run_record import run_record
+from report.study.build import update_tables, write_page
+from report.study.data import StudyData, load
+from report.study.headline import failure_sentence
+from report.study.origins import drift, origins_view
+from report.study.speed_data import SessionData, load_sessions
+from report.study.speed_headline import alone_sentence, ended_sentence
+from report.study.speed_page import session_parts
+from suite.analysis.columns import RUNS
+from suite.analysis.compare import compare
+from suite.analysis.refused import load_refused, write_refused
+from suite.analysis.session_tables import collect_session
+from suite.analysis.sides import SideError, read_side
+from suite.analysis.tables import TableError
+from suite.runs.formats import RUN_ID
+from suite.runs.store import Store, write_atomic
+from suite.runs.sweep import sweep_names
+from suite.timing.session_files import sessions_of
+
+HOME: Final = "index.html"
+SPEED: Final = "speed.html"
+FACTS: Final = "-study.json"
+SHEETS: Final = (
+    ("claims", "Claims", build_claims_page),
+    ("scaling", "Scaling", build_scaling_page),
+    ("rate-distortion", "Rate and distortion", build_distortion_page),
+    ("micro", "Building blocks", build_micro_page),
+)
+"""Pages that no study owns: name of the file, words of its link, what builds it or says why it cannot."""
+RESERVED: Final = frozenset({"index", "speed", *(name for name, _, _ in SHEETS)})
+"""Names of pages that no study can have."""
+
+
+@dataclass(frozen=True)
+class BuiltSite:
+    """The first page, its findings in sentences, how many pages there are in all, and what could not be built."""
+
+    path: Path
+    headline: list[str]
+    pages: int
+    unread: list[tuple[str, str]]
+
+
+def studies_of(root: Path) -> list[str]:
+    """Names of the studies that have tables, in order."""
+    top = root / "tables" / "v1"
+    return sorted(p.relative_to(top).as_posix().removesuffix(FACTS) for p in top.glob(f"**/*{FACTS}"))
+
+
+def update_all(root: Path) -> None:
+    """Bring the tables of every shipped sweep with runs here up to date, and say what is refused.
+
+    Sweeps that do not ship have their tables from `bandwise report FILE`, and keep them. Sweeps without tables are looked at
+    where there are runs that are in no table.
+    """
+    write_refused(root)
+    for session in sessions_of(None):
+        collect_session(root, session)
+    known = set(studies_of(root))
+    there = {folder.name for folder in root.glob("runs/*/*")}
+    new = there - _in_tables(root)
+    for name in sweep_names():
+        if name in known or new:
+            try:
+                update_tables(root, name, alone=False)
+            except ReportError:
+                continue  # no run of it is here
+
+
+def _in_tables(root: Path) -> set[str]:
+    """Ids of the runs in tables, read or not: whatever has the form of one."""
+    found: set[str] = set()
+    for path in (root / "tables" / "v1").glob("**/*-ru*s.csv"):  # runs, and rungs of ladders
+        found |= set(re.findall(r"\b[0-9a-f]{16}\b", path.read_text(encoding="utf-8", errors="replace")))
+    return found
+
+
+def build_site(root: Path, out: Path | None = None, runs: bool = True) -> BuiltSite:
+    """Build all pages from the tables, in `out` (by default <root>/reports); `runs`: also a page of every run."""
+    folder = out if out is not None else root / "reports"
+    studies, unread = _studies(root)
+    alone, costs = load_sessions(root, None), load_costs(root)
+    pages = _sheets(root, folder)
+    if alone or costs.tables:
+        write_atomic(folder / SPEED, _speed(alone, costs))
+        pages.append((SPEED, "Speed alone"))
+    built = 1 + len(pages)
+    store = Store(root)
+    for name, study in studies.items():
+        built += _study(folder, name, study, pages, store if runs else None)
+    compared = list(_compared(root, folder, studies))
+    said, text = _index(root, studies, pages, compared, unread, costs)
+    write_atomic(folder / HOME, text)
+    return BuiltSite(folder / HOME, said, built + len(compared), unread)
+
+
+def _sheets(root: Path, folder: Path) -> list[tuple[str, str]]:
+    """Build what can be built of the pages that no study owns; address and words of each."""
+    found = []
+    for name, words, build in SHEETS:
+        try:
+            build(root, folder / f"{name}.html", Links(HOME))
+        except ReportError:
+            continue  # nothing of it was measured here; `bandwise report NAME` says what to do
+        found.append((f"{name}.html", words))
+    return found
+
+
+def _studies(root: Path) -> tuple[dict[str, StudyData], list[tuple[str, str]]]:
+    """The studies that can be read, the newest first, and the others with the reason."""
+    found, unread = {}, []
+    for name in studies_of(root):
+        try:
+            if name in RESERVED:
+                raise ReportError(f"a study cannot be called {name}: another page has that name")
+            study = load(root, name, alone=False)
+            _have_ids(study)
+        except (ReportError, TableError) as error:
+            unread.append((name, str(error).replace(f"{root}{os.sep}", "")))
+            continue
+        found[name] = replace(study, costs=Costs())
+    return dict(sorted(found.items(), key=lambda item: overview.when(item[1]), reverse=True)), unread
+
+
+def _have_ids(study: StudyData) -> None:
+    """Raises ReportError for a table whose ids could name other files than pages of runs."""
+    for row in study.rows(RUNS):
+        if not re.fullmatch(RUN_ID, str(row["run_id"])):
+            raise ReportError(
+                f"its table of runs holds {row['run_id']!r}, which is no run id; make the table again"
+            )
+
+
+def _study(
+    folder: Path, name: str, study: StudyData, pages: list[tuple[str, str]], store: Store | None
+) -> int:
+    """Write the page of a study, and those of its runs where there is a store; returns how many."""
+    up = "../" * name.count("/")
+    others = tuple((up + address, words) for address, words in pages)
+    own = name.rpartition("/")[2]
+    write_page(study, folder / f"{name}.html", Links(up + HOME, others, f"{own}/runs/" if store else ""))
+    if store is None:
+        return 1
+    links = Links(f"../../{up}{HOME}", ((f"../../{own}.html", study.sweep),))
+    rows = [(panel, row) for panel in study.panels for row in panel.runs if row["status"] != "missing"]
+    for panel, row in rows:
+        text = render_run(run_record(store, row, panel), study.sweep, links)
+        write_atomic(folder / name / "runs" / f"{row['run_id']}.html", text, flushed=False)
+    return 1 + len({row["run_id"] for _, row in rows})
+
+
+def _speed(alone: tuple[SessionData, ...], costs: Costs) -> str:
+    sentences = [ended_sentence(session) for session in alone]
+    sentences += [alone_sentence(s, link) for s in alone for link in s.links if link.usable]
+    said = [sentence for sentence in sentences if sentence] or ["No session without a study was held here."]
+    parts = {"sessions": [session_parts(session) for session in alone], "costs": costs_parts(costs)}
+    return render_sheet("speed_page.html.j2", said, (), parts, Links(HOME))
+
+
+def _compared(root: Path, folder: Path, studies: dict[str, StudyData]) -> Iterator[tuple[str, str]]:
+    """Address and name of a comparison with every snapshot of a study that has tables, once written."""
+    for manifest in sorted((root / "snapshots").glob("*/manifest.json"), reverse=True):
+        snapshot = manifest.parent.name
+        try:
+            before, after = read_side(str(manifest.parent), root), read_side(str(root), root)
+            for sweep in before.studies.keys() & studies.keys():
+                found = compare(before, replace(after, label="the tables as they are"), sweep)
+                address = f"compare/{snapshot}.html"
+                build_compare_page(found, folder / address, Links(f"../{HOME}"))
+                yield address, f"{sweep}: snapshot {snapshot} against the tables as they are"
+        except (SideError, ValueError, KeyError):
+            continue  # of another age: `bandwise compare` says why
+
+
+def _index(
+    root: Path, studies: dict[str, StudyData], pages: list[tuple[str, str]], compared: list[tuple[str, str]],
+    unread: list[tuple[str, str]], costs: Costs,
+) -> tuple[list[str], str]:  # fmt: skip
+    by_address = {f"{name}.html": study for name, study in studies.items()}
+    board = [one for address, study in by_address.items() for one in standings(study, address)]
+    said = _headline(root, studies, board, unread)
+    verdicts = load_verdicts(root)
+    totals = [overview.counts(study) for study in studies.values()]
+    commits = {str(c) for study in studies.values() for c in study.facts["provenance"]["commit"]}
+    text = template("index.html.j2").render(
+        done=sum(done for done, _ in totals),
+        planned=sum(planned for _, planned in totals),
+        newest=max((overview.when(study) for study in studies.values()), default=""),
+        commits=sorted(commits),
+        headline=said,
+        pages=pages,
+        picture=overview.newest_picture(by_address),
+        bars=overview.claims_bars(verdicts),
+        cost=overview.cost_picture(costs),
+        ranked=ranked_view(board),
+        unranked=unranked_view(board),
+        absent=overview.not_on_the_board(list(studies.values()), board),
+        studies=overview.studies_view(by_address),
+        compared=compared,
+        refused=overview.refused_view(load_refused(root), unread),
+        origins=origins_view(*studies.values()),
+        drift=drift(*studies.values()),
+        data=embedded({"tables": {}}),
+        css=asset("style.css"),
+        js=asset("table.js"),
+    )
+    return said, text
+
+
+def _headline(
+    root: Path, studies: dict[str, StudyData], board: list[Standing], unread: list[tuple[str, str]]
+) -> list[str]:
+    """Who leads at each place, what of claims was decided, and what is missing."""
+    found = [_totals(list(studies.values()))] if studies else []
+    for place in dict.fromkeys(one.key for one in board):
+        own = [one for one in board if one.key == place]
+        ranked = sorted((one for one in own if one.rank), key=lambda one: -one.speedup)
+        found.append(f"{place[1]}: {_leader(ranked, len(own))}")
+    verdicts = load_verdicts(root)
+    found += findings(verdicts)[:1] if verdicts.claims else []
+    for study in studies.values():
+        if sentence := failure_sentence(study):
+            found.append(f"{study.sweep}: {sentence.replace(' They are listed below and in no mean.', '')}")
+    rest = len(load_refused(root)) + len(unread)
+    return found + ([f"{rest} of what lies here is refused, and listed below."] if rest else [])
+
+
+def _totals(studies: list[StudyData]) -> str:
+    """How much was run, and in how much of it equality can be told."""
+    done, planned = (sum(column) for column in zip(*map(overview.counts, studies), strict=True))
+    panels = [panel for study in studies for panel in study.panels]
+    can_tell = [panel for panel in panels if panel.sensitive]
+    methods = [row for panel in can_tell for row in panel.methods]
+    equal = sum(row["equal"] == "yes" for row in methods)
+    ran = (
+        f"{done} of {planned} runs of {len(studies)} {'study' if len(studies) == 1 else 'studies'} are done."
+    )
+    told = (
+        f"{len(can_tell)} of {len(panels)} panels can tell whether a method is equal to its uncompressed run"
+    )
+    return f"{ran} {told}" + (f"; in them {equal} of {len(methods)} are." if methods else ".")
+
+
+def _leader(ranked: list[Standing], methods: int) -> str:
+    """Who is fastest of those that are ranked, and whether it is shown to be faster than the reference."""
+    first = ranked[0].arm if ranked else None
+    if first is None:
+        return f"none of {methods} methods is equal and has a speedup that holds."
+    low, high = number(first["speedup_low"]), number(first["speedup_high"])
+    reference = ranked[0].link.reference
+    told = (
+        f"{ratio(ranked[0].speedup)} {interval(low, high)} as fast as {reference['case'] if reference else 'DDP'} "
+        f"(median over {first['n_pairs']} rounds, 95 %)."
+    )
+    name, count = ranked[0].row["arm"], len(ranked)
+    if low is None or low <= 1:
+        return f"none of {methods} methods is shown to be equal and faster; of {count} equal {name} comes nearest, {told}"
+    if count == 1:
+        return f"{name} alone of {methods} methods is equal and has a speedup that holds, {told}"
+    return (
+        f"{name} leads the {count} of {methods} methods that are equal and have a speedup that holds, {told}"
+    )

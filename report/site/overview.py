@@ -1,0 +1,152 @@
+"""The parts of a site's first page: the studies, three pictures, the leaderboard, what was refused, where all comes from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from report.drawing.numbers import MISSING, share
+from report.drawing.table import Cell, Column, Line, View
+from report.sheets.claims_data import Verdicts
+from report.sheets.costs_data import Costs
+from report.sheets.costs_page import costs_parts
+from report.site.leaderboard import Standing
+from report.study.data import StudyData
+from report.study.speed_page import missing, picture_parts
+from report.study.speed_points import pictures
+from suite.analysis.tables import Row
+from suite.claims.claim import WORDS
+
+STUDIES: Final = (
+    Column("study", "study"),
+    Column("about", "what"),
+    Column("finished", "last finished"),
+    Column("done", "done", "Runs done, of those planned.", True),
+    Column("failures", "not done", "Each with its reason on the study's page.", True),
+    Column("sensitive", "sensitive", "Panels that would have shown a bad method; elsewhere nobody is called equal.", True),
+    Column("equal", "equal", "Methods called equal, of those compared, over all panels.", True),
+    Column("speed", "speed", "Links over which its own sessions were timed."),
+    Column("commit", "commit", "Of the code that ran.", hidden=True),
+    Column("workloads", "workloads", hidden=True),
+)  # fmt: skip
+REFUSED: Final = (
+    Column("what", "what"),
+    Column("reason", "why it is not read"),
+    Column("fix", "what to do"),
+)
+
+
+def when(study: StudyData) -> str:
+    """When the last run of a study finished; empty where none did."""
+    return str(study.facts["last_finished"] or "")
+
+
+def studies_view(studies: Mapping[str, StudyData]) -> View:
+    """A line a study, by the address of its page."""
+    return View("studies", "Studies", STUDIES, tuple(_study(study, at) for at, study in studies.items()))
+
+
+def counts(study: StudyData) -> tuple[int, int]:
+    """Runs done, and planned."""
+    statuses = study.facts["statuses"]
+    return int(statuses.get("done", 0)), sum(statuses.values())
+
+
+def _study(study: StudyData, address: str) -> Line:
+    done, planned = counts(study)
+    panels = study.panels
+    methods = [row for panel in panels for row in panel.methods]
+    sensitive, equal = sum(p.sensitive for p in panels), sum(row["equal"] == "yes" for row in methods)
+    labels = [link.label for s in study.sessions if s.sweep == study.sweep for link in s.links if link.usable]
+    speed = ", ".join(dict.fromkeys(labels)) or MISSING
+    commits = ", ".join(str(commit)[:8] for commit in study.facts["provenance"]["commit"])
+    changed = "changed files" if "True" in study.facts["provenance"]["dirty"] else ""
+    workloads = ", ".join(dict.fromkeys(panel.workload for panel in panels))
+    cells = {
+        "study": Cell(study.sweep, study.sweep, css="arm", page=address),
+        "about": Cell(str(study.facts["about"]), str(study.facts["about"]), css="reason"),
+        "finished": Cell(when(study) or MISSING, when(study) or None),
+        "done": Cell(share(done, planned), done, css="" if done == planned else "maybe"),
+        "failures": Cell(
+            str(planned - done), planned - done, page=f"{address}#failures" if done < planned else "",
+        ),
+        "sensitive": Cell(share(sensitive, len(panels)), sensitive, css="" if sensitive else "maybe"),
+        "equal": Cell(share(equal, len(methods)), equal),
+        "speed": Cell(speed, speed, css="" if labels else "quiet"),
+        "commit": Cell(commits or MISSING, commits, changed, css="code"),
+        "workloads": Cell(workloads, workloads),
+    }  # fmt: skip
+    return Line(cells)
+
+
+def refused_view(rows: Sequence[Row], unread: Sequence[tuple[str, str]]) -> View:
+    """What is not read: `rows` of the table `refused`, and studies whose tables cannot be read, each with the reason."""
+    lines = [
+        (" ".join(filter(None, [str(row["kind"]), str(row["name"]), str(row["record"] or "")])), row["reason"], row["fix"])
+        for row in rows
+    ]  # fmt: skip
+    lines += [(f"study {name}", why, "") for name, why in unread]
+    return View("refused", "Refused", REFUSED, tuple(_refused(*line) for line in lines))
+
+
+def _refused(what: str, reason: object, fix: object) -> Line:
+    cells = {
+        "what": Cell(what, what, css="code"),
+        "reason": Cell(str(reason), str(reason), css="reason"),
+        "fix": Cell(str(fix or MISSING), str(fix or ""), css="reason"),
+    }
+    return Line(cells)
+
+
+def newest_picture(studies: Mapping[str, StudyData]) -> dict[str, Any] | None:
+    """The picture of speed against accuracy of the newest study that has one, over its first link."""
+    for address, study in studies.items():
+        if shown := [one for one in pictures(study) if one.marks]:
+            first = [one for one in shown if one.link == shown[0].link]
+            return {
+                "study": study.sweep,
+                "address": f"{address}#speedup",
+                "panels": [picture_parts(one, shown) for one in first],
+            }
+    return None
+
+
+def claims_bars(verdicts: Verdicts) -> list[dict[str, Any]]:
+    """How many claims of each kind have which verdict: a bar each, as pieces with offset and width in percent."""
+    found: list[dict[str, Any]] = []
+    for kind in dict.fromkeys(str(row["kind"]) for row in verdicts.claims):
+        words = Counter(str(row["verdict"]) for row in verdicts.claims if str(row["kind"]) == kind)
+        found.append({"kind": kind.replace("-", " "), "n": sum(words.values()), "words": words})
+    most = max((bar["n"] for bar in found), default=1)
+    for bar in found:
+        at, pieces = 0.0, []
+        for word in (word for word in WORDS if bar["words"][word]):
+            width = 100 * bar["words"][word] / most
+            pieces.append(
+                {"word": word, "n": bar["words"][word], "x": round(at, 2), "width": round(width, 2)}
+            )
+            at += width
+        bar["pieces"] = pieces
+    return sorted(found, key=lambda bar: -int(bar["n"]))
+
+
+def cost_picture(costs: Costs) -> dict[str, Any] | None:
+    """The first picture of the cost model, and how far off it is."""
+    parts = costs_parts(costs)
+    if parts is None or not parts["pictures"]:
+        return None
+    return {**parts["pictures"][0], "score": parts["score"]}
+
+
+def not_on_the_board(studies: Sequence[StudyData], board: Sequence[Standing]) -> list[str]:
+    """Studies without a place on the leaderboard, each with what would give it one."""
+    there = {one.study for one in board}
+    found = []
+    for study in studies:
+        if study.sweep in there:
+            continue
+        methods = sum(len(panel.methods) for panel in study.panels)
+        why = missing(study) or "Its sessions gave no speedup."
+        found.append(f"{study.sweep}: {methods} methods compared over {len(study.panels)} panels. {why}")
+    return found

@@ -1,0 +1,230 @@
+"""A small page for one run: what it was, how it ended, its curve, what it sent, where it ran, and how to do it again."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from jinja2 import Template
+
+from report.drawing import numbers as write
+from report.drawing.curve import curve
+from report.drawing.numbers import number
+from report.links import Links
+from report.rendering import asset, lean, template
+from report.site.run_record import RunRecord
+from report.study.view import METRICS
+from suite.runs.changes import LIMIT_BYTES
+from suite.runs.status import CIRCUMSTANCE
+
+Terms = list[tuple[str, Any]]
+PLACE: Final = (
+    ("commit", "commit"),
+    ("environment_hash", "environment hash"),
+    ("torch", "torch"),
+    ("python", "Python"),
+    ("system", "system"),
+    ("cpu", "processor"),
+    ("cores", "cores"),
+    ("threads", "threads"),
+    ("host_hash", "host, hashed"),
+)
+CLASSES: Final = frozenset(
+    {
+        "brand", "code", "curve", "figures", "grid", "line", "maybe", "meta", "no", "note", "num", "quiet", "reason",
+        "scroll", "warning", "yes",
+    }
+)  # fmt: skip
+"""What its template uses of the styles."""
+CSS: Final = {"done": "yes", "diverged": "no", "running": "", "interrupted": "", "queued": ""}
+
+
+@lru_cache(maxsize=1)
+def _made() -> tuple[Template, str]:
+    return template("run.html.j2"), lean(asset("style.css"), CLASSES)
+
+
+def render_run(record: RunRecord, sweep: str, links: Links) -> str:
+    """The page's HTML. `links`: home and, as its only page, the study's."""
+    made, css = _made()
+    row, panel = record.row, record.panel
+    return made.render(
+        css=css,
+        links=links,
+        sweep=sweep,
+        arm=row["arm"],
+        seed=row["seed"],
+        run_id=record.run_id,
+        place=f"{panel.workload}, {panel.title}, {panel.world_size} workers, {row['steps']} steps",
+        state=record.state.replace("_", " "),
+        state_css=CSS.get(record.state, "no"),
+        reason=record.reason,
+        refused=record.refused,
+        folder=record.folder,
+        figures=list(_figures(record)),
+        outcome=_outcome(record),
+        sent=_sent(record.result),
+        work=_work(record.result),
+        spec=_spec(record),
+        origin=_origin(record),
+        files=record.files,
+        commands=_commands(record, sweep),
+    )
+
+
+def _known(terms: Iterable[tuple[str, Any]]) -> Terms:
+    return [(term, value) for term, value in terms if value not in (None, "")]
+
+
+def _outcome(record: RunRecord) -> Terms:
+    result, row, digits = record.result, record.row, record.panel.digits
+    metric = str(row["metric"])
+    final, directions = result.get("final") or {}, result.get("directions") or {}
+    scores = [(name, final[name]) for name in sorted(final, key=lambda name: (name != metric, name))]
+    if not result:
+        scores = [(metric, number(row["value"])), ("nll", number(row["nll"]))]
+    note = record.note
+    return _known(
+        [
+            *(
+                (
+                    METRICS.get(name, name.replace("_", " ")),
+                    None
+                    if value is None
+                    else f"{write.plain(value, digits if name == metric else 4)}"
+                    + (f" ({directions[name]} is better)" if name in directions else ""),
+                )
+                for name, value in scores
+            ),
+            ("best of its evaluations", None if result.get("best") is None else write.plain(result["best"], digits)),
+            (
+                "last training loss",
+                None if result.get("train_loss_last") is None else f"{result['train_loss_last']:.4g}",
+            ),
+            ("steps done", result.get("steps")),
+            ("attempts", result.get("attempt") or (note.attempt if note else None)),
+            ("seconds of training", None if "train_s" not in result else f"{result['train_s']:.4g} (shared by grouped runs)"),
+            ("seconds trained in vain", result.get("lost_s") or None),
+            ("bytes a step, sent", write.byte_count(number(row["wire_bytes_per_step"]))),
+            ("synchronisations", row["syncs"]),
+        ]
+    )  # fmt: skip
+
+
+def _figures(record: RunRecord) -> Iterable[dict[str, str]]:
+    """The metric and the training loss over steps, where the run's evaluations are on disk."""
+    metric = str(record.row["metric"])
+    for name, words in ((metric, METRICS.get(metric, metric)), ("train_loss", "training loss")):
+        points = [
+            (float(line["step"]), number(line.get(name)))
+            for line in record.metrics
+            if isinstance(line.get("step"), int)
+        ]
+        title = f"{words[0].upper()}{words[1:]} at each of {len(points)} evaluations"
+        if drawn := curve(points, f"{title}, over steps", words):
+            yield {"title": title, "svg": drawn}
+
+
+def _sent(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Bytes by kind of step, stage and collective, summed over ranks and divided by them: the mean of a rank."""
+    rows = (result.get("bytes") or {}).get("by") or []
+    if not rows:
+        return []
+    ranks = len({row["rank"] for row in rows})
+    summed: dict[tuple[str, ...], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    for row in rows:
+        own = summed[(row["kind"], row["stage"], row["collective"], row["group"])]
+        for place, name in enumerate(("calls", "payload_bytes", "wire_bytes")):
+            own[place] += row[name]
+    return [
+        (*key, f"{calls / ranks:,.4g}", write.byte_count(payload / ranks), write.byte_count(wire / ranks))
+        for key, (calls, payload, wire) in sorted(summed.items())
+    ]
+
+
+def _work(result: Mapping[str, Any]) -> Terms:
+    kinds = ", ".join(
+        f"{count} {kind}" for kind, count in sorted((result.get("steps_by_kind") or {}).items())
+    )
+    paths = ", ".join(f"{name} {path}" for name, path in sorted((result.get("path") or {}).items()))
+    sources = ", ".join(f"{part} {found}" for part, found in sorted((result.get("sources") or {}).items()))
+    return _known([("steps by kind", kinds), ("compiled or eager", paths), ("source of the code", sources)])
+
+
+def _part(part: Mapping[str, Any]) -> str:
+    told = _options(part["options"])
+    return f"{part['name']}, version {part['version']}" + (f": {told}" if told else "")
+
+
+def _options(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in sorted(options.items()))
+
+
+def _told(options: str) -> str:
+    """Options of a table's row in words; as they stand there where they are no mapping in JSON."""
+    try:
+        found = json.loads(options)
+    except ValueError:
+        return options
+    return _options(found) if isinstance(found, dict) else options
+
+
+def _spec(record: RunRecord) -> Terms:
+    spec, row = record.spec, record.row
+    if not spec:
+        told = _told(str(row["options"]))
+        return [
+            ("method", f"{row['algorithm']}: {told}" if told else str(row["algorithm"])),
+            ("workload", row["workload"]),
+            ("shards", row["sharding"]),
+            ("workers", f"{row['world_size']}, {row['backend']}"),
+            ("steps", f"{row['steps']} of {row['batch_size']} examples a worker"),
+            ("learning rate", f"peak {write.rate(number(row['lr_peak']))}"),
+            ("seed", row["seed"]),
+        ]
+    rate = spec["lr"]
+    return [
+        ("method", _part(spec["algorithm"])),
+        ("workload", _part(spec["workload"])),
+        ("shards", spec["sharding"]),
+        ("workers", f"{spec['world_size']}, {spec['backend']}"),
+        ("steps", f"{spec['steps']} of {spec['batch_size']} examples a worker"),
+        (
+            "learning rate",
+            f"{rate['schedule']}, peak {rate['peak']:.4g}, end {rate['min']:.4g}, warm-up {rate['warmup']} steps",
+        ),
+        ("bucket", f"{spec['bucket_bytes'] / 2**20:.3g} MiB"),
+        ("seed", spec["seed"]),
+    ]
+
+
+def _origin(record: RunRecord) -> Terms:
+    found = record.result.get("provenance") or {
+        "commit": record.row["commit"],
+        "environment_hash": record.row["environment"],
+    }
+    variables = ", ".join(f"{name}={value}" for name, value in sorted((found.get("variables") or {}).items()))
+    changed = {True: "yes", False: "no", None: None}[found.get("dirty")]
+    patch = found.get("changes")
+    said = patch and (
+        f"patches/{patch['sha256']}.diff, {patch['bytes']} bytes"
+        if patch["bytes"] <= LIMIT_BYTES
+        else f"{patch['bytes']} bytes, too large to be kept; SHA-256 {patch['sha256']}"
+    )
+    terms = [(term, found.get(key)) for key, term in PLACE]
+    return _known(
+        [terms[0], ("changed files", changed), ("changes", said), *terms[1:], ("variables", variables)]
+    )
+
+
+def _commands(record: RunRecord, sweep: str) -> list[str]:
+    lines = [f"bandwise reproduce {record.run_id}   # again, held against this record"]
+    commit = (record.result.get("provenance") or {}).get("commit") or record.row["commit"]
+    if commit:
+        lines.append(f"bandwise reproduce {record.run_id} --at recorded   # by the code that made it")
+    if record.state in CIRCUMSTANCE:
+        lines.append(f"bandwise retry {sweep} --status {record.state}   # all that ended so, tried again")
+    return [*lines, "bandwise report   # this page"]

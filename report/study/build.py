@@ -1,0 +1,282 @@
+"""One page a sweep: a single HTML file that opens from disk with the network off.
+
+The page is a pure function of the tables, so the same tables give the same bytes. Everything it needs is
+inside: styles, script, figures as SVG, and the tables as JSON. A content security policy in its head forbids
+it to load anything else.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from report.drawing.svg import inline, svg_file
+from report.drawing.theme import FAMILIES, SHAPES
+from report.errors import ReportError
+from report.links import ALONE, Links
+from report.rendering import asset, embedded, slug, table_data, template
+from report.sheets.claims_page import claims_parts
+from report.sheets.costs_page import costs_parts
+from report.study.curves_data import MEAN_CURVES, Curve, mean_curves, panel_curves
+from report.study.data import Panel, StudyData, has_tables, load
+from report.study.figures import tradeoff
+from report.study.headline import headline
+from report.study.iso_view import ladder_view, with_certainty
+from report.study.ladder_figure import climb
+from report.study.origins import drift, origins_of, origins_view
+from report.study.points import families, hover, points
+from report.study.profiles import profiles_parts
+from report.study.runs_view import runs_view
+from report.study.seeds import seeds
+from report.study.speed_page import speed_parts
+from report.study.speed_view import with_speed
+from report.study.to_target import to_target_parts
+from report.study.view import controls_view, failures_view, methods_view, micro_view, tuning_view
+from suite.analysis import collect as collecting
+from suite.analysis.columns import CURVES, MICRO, Table
+from suite.analysis.from_plan import collect_sweep
+from suite.analysis.micro import micro_rows
+from suite.analysis.origins import CHANGES
+from suite.analysis.refused import write_refused
+from suite.analysis.session_tables import collect_session
+from suite.analysis.tables import Row, csv_text, table_path, to_csv, write_table
+from suite.runs.store import write_atomic
+from suite.runs.sweep import load_sweep
+from suite.timing.session_files import sessions_of
+
+PROVENANCE = MappingProxyType(
+    {
+        "commit": "commit",
+        "dirty": "changed files",
+        "environment_hash": "environment hash",
+        "torch": "torch",
+        "python": "Python",
+        "system": "system",
+        "cpu": "processor",
+        "cores": "cores",
+        "threads": "threads a run",
+    }
+)
+
+
+@dataclass(frozen=True)
+class BuiltReport:
+    """Where the page is, and its findings in sentences."""
+
+    path: Path
+    headline: list[str]
+
+
+def update_tables(results_root: Path | str, sweep: str, alone: bool = True) -> str:
+    """Collect the sweep's runs into tables, and asv's results; returns the name under which the tables lie.
+
+    The same for the timing sessions of the sweep, and with `alone` for those of no sweep. Where no run of the sweep has a
+    folder, or a session no record, the tables that are there stay, so that a fresh clone shows what is in git.
+    Raises ReportError when there is neither, and the errors of reading a sweep.
+    """
+    root, found = Path(results_root), load_sweep(sweep)
+    collected = collect_sweep(root, found)
+    ran = not set(collected.facts["statuses"]) <= {"missing"}
+    if ran:
+        collecting.write(root, collected)
+    for name in (*sessions_of(found.name), *(sessions_of(None) if alone else ())):
+        collect_session(root, name)  # after the sweep's tables, of which a budget ladder's seconds are made
+    if not ran:
+        if not has_tables(root, found.name):
+            raise ReportError(
+                f"no run of sweep {found.name} under {root}; run `bandwise sweep {found.called}` first"
+            )
+        return found.name
+    measured = micro_rows(root)
+    if measured or not table_path(root, MICRO).is_file():
+        write_table(table_path(root, MICRO), MICRO, measured)
+    return found.name
+
+
+def build_report(results_root: Path | str, sweep: str, out: Path | str | None = None) -> BuiltReport:
+    """Bring the tables up to date and build the page; by default at <root>/reports/<sweep>.html.
+
+    `sweep` is a name or the path of a sweep's file. Raises ReportError, TableError, StoreError, or what
+    reading the sweep raises; each message says what to do.
+    """
+    name = update_tables(results_root, sweep)
+    write_refused(Path(results_root))
+    return build_page(results_root, name, out)
+
+
+def build_page(results_root: Path | str, name: str, out: Path | str | None = None) -> BuiltReport:
+    """Build the page from the tables alone. Raises ReportError or TableError where one is missing."""
+    path = Path(out) if out is not None else Path(results_root) / "reports" / f"{name}.html"
+    return write_page(load(results_root, name), path)
+
+
+def write_page(study: StudyData, path: Path, links: Links = ALONE) -> BuiltReport:
+    """Write the page of a study that was read; `links`: where it leads as part of a site."""
+    sentences = headline(study)
+    write_atomic(path, render(study, sentences, links))
+    return BuiltReport(path, sentences)
+
+
+def _heading(panel: Panel, panels: list[Panel]) -> str:
+    place = panel.title[0].upper() + panel.title[1:]
+    if len({(p.workload, p.world_size) for p in panels}) == 1:
+        return place
+    return f"{panel.workload}, {place[0].lower()}{place[1:]}, {panel.world_size} workers"
+
+
+def _seed_counts(panel: Panel) -> str:
+    counts = sorted({int(row["n"] or 0) for row in panel.summary})
+    return f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+
+
+def _panel(panel: Panel, study: StudyData) -> dict[str, Any]:
+    facts, heading = panel.facts, _heading(panel, study.panels)
+    return {
+        "slug": panel.slug,
+        "heading": heading,
+        "budget": f"{panel.workload}, {panel.world_size} workers, {facts['steps']} steps, {_seed_counts(panel)} seeds",
+        "tradeoff": inline(
+            svg_file(tradeoff([panel])),
+            f"t-{panel.slug}",
+            f"{heading}: difference to the uncompressed run over times fewer bytes; the same numbers are in the table below",
+            hover(panel),
+        ),
+        "seeds": inline(
+            svg_file(seeds(panel)), f"s-{panel.slug}", f"{heading}: the difference of every seed, by method"
+        ),
+        "absent": points(panel)[1],
+        "explanation": _explanation(panel),
+        "methods": with_certainty(
+            with_speed(methods_view(panel, bool(study.facts["ranks"])), panel, study.sessions),
+            panel,
+            study.sessions,
+        ),
+        "ladder": ladder_view(panel) if panel.ladder else None,
+        "climb": inline(
+            svg_file(climb(panel)),
+            f"l-{panel.slug}",
+            f"{heading}: difference to the target over the steps of the training, by method; the numbers are in the table below",
+        )
+        if panel.ladder
+        else "",
+        "controls": controls_view(panel),
+        "sensitive": panel.sensitive,
+        "reason": str(panel.verdict["reason"])[0].upper() + str(panel.verdict["reason"])[1:] + ".",
+    }
+
+
+def _explanation(panel: Panel) -> str:
+    """What the numbers of a panel's table are."""
+    facts = panel.facts
+    unit = f" {panel.unit}" if panel.unit else ""
+    stale = any(row["n_stale"] for row in panel.summary)
+    sentences = [
+        f"{panel.workload}, {panel.world_size} workers, {facts['steps']} steps of {facts['batch_size']} examples a worker, "
+        f"{facts['schedule']} learning rate.",
+        f"{str(facts['metric']).replace('_', ' ').capitalize()}: {facts['direction']} is better.",
+        "Brackets are 95 % t intervals over the seeds of the row, differences paired by seed.",
+        f"Equal means that the interval lies inside ±{panel.margin:g}{unit}.",
+        "Stale: ran with another source of the method than this checkout's, and is left out of ranks."
+        if stale
+        else "",
+    ]
+    return " ".join(filter(None, sentences))
+
+
+def _data(study: StudyData, curves: Mapping[str, Mapping[str, Curve]]) -> dict[str, Any]:
+    """What a script finds on the page: facts, and the tables with cells as they stand in the CSV files.
+
+    Of the curves the means that are drawn; every evaluation of every seed would make the page many times as large.
+    """
+    tables = {}
+    for name, (table, rows) in all_tables(study).items():
+        if table is not CURVES:
+            tables[name] = table_data(table.names, _cells(to_csv(table, rows)))
+    if drawn := mean_curves(study, curves):
+        names = [column.name for column in MEAN_CURVES]
+        tables["mean-curves"] = table_data(names, _cells(csv_text(MEAN_CURVES, drawn)))
+    found: dict[str, Any] = {"facts": study.facts, "tables": tables}
+    if study.sessions:
+        found["sessions"] = {session.name: session.facts for session in study.sessions}
+    return found
+
+
+def all_tables(study: StudyData) -> dict[str, tuple[Table, list[Row]]]:
+    """The study's tables by suffix and those of its sessions as `session-<name>-<suffix>`."""
+    timed = {
+        f"session-{session.name}-{suffix}": found
+        for session in study.sessions
+        for suffix, found in session.tables.items()
+    }
+    return {**study.tables, **timed}
+
+
+def _files(study: StudyData) -> dict[str, str]:
+    """Name of a table -> the name of its file."""
+    own = {"mean-curves", *study.tables} - {MICRO.suffix}
+    return {
+        name: f"{slug(study.sweep)}-{name}.csv" if name in own else f"{name}.csv"
+        for name in (*all_tables(study), "mean-curves")
+    }
+
+
+def _cells(text: str) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(text, newline="")))[1:]
+
+
+def render(study: StudyData, sentences: list[str], links: Links = ALONE) -> str:
+    """The page's HTML."""
+    statuses, files, curves = study.facts["statuses"], _files(study), panel_curves(study)
+    data = _data(study, curves)
+    shown = families(study.panels)
+    return template("page.html.j2").render(
+        facts=study.facts,
+        headline=sentences,
+        panels=[_panel(panel, study) for panel in study.panels],
+        families=[(name, FAMILIES.get(name, name)) for name in shown],
+        shapes={name: SHAPES.get(name, SHAPES["sign"]) for name in shown},
+        tuning=tuning_view(study),
+        failures=failures_view(study, links.runs),
+        runs=runs_view(study, links.runs),
+        origins=origins_view(study),
+        drift=drift(study),
+        links=links,
+        micro=micro_view(study),
+        done=statuses.get("done", 0),
+        planned=sum(statuses.values()),
+        provenance=[(term, _known(key, study)) for key, term in PROVENANCE.items()],
+        reproduce=_reproduce(study),
+        tables=list(data["tables"]),
+        files=files,
+        speed=speed_parts(study),
+        costs=costs_parts(study.costs),
+        data=embedded(data),
+        to_target=to_target_parts(study, curves),
+        profiles=profiles_parts(study),
+        headings={panel.slug: _heading(panel, study.panels) for panel in study.panels},
+        claims=claims_parts(study.verdicts),
+        css=asset("style.css"),
+        js=asset("table.js"),
+    )
+
+
+def _known(key: str, study: StudyData) -> list[str]:
+    """Provenance values in words."""
+    values = study.facts["provenance"].get(key, [])
+    return [{"True": "yes", "False": "no"}.get(value, value) for value in values]
+
+
+def _reproduce(study: StudyData) -> str:
+    commits = study.facts["provenance"]["commit"]
+    lines = [f"git checkout {commits[0]}"] if len(commits) == 1 else []
+    changes = {origin.get(CHANGES) for origin in origins_of(study)} if lines else {None}
+    if len(changes) == 1 and (patch := changes.pop()):
+        lines.append(f"git apply results/patches/{patch}.diff   # what files of the checkout differed in")
+    lines += ["make setup", str(study.facts["command"]), shlex.join(["bandwise", "report", study.called])]
+    return "\n".join([*lines, "bandwise reproduce RUN_ID   # one run alone, compared with its record"])

@@ -1,0 +1,167 @@
+"""The picture of the way to the target: mean curves of one family against bytes and against steps.
+
+A picture a family keeps a crowd of methods readable: its arms are solid, numbered at the ends of their lines and named
+beside them; the uncompressed runs that they are compared with are dashed. All pictures of a panel have the same axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
+from report.drawing.line_ends import GAP, name_ends, spread
+from report.drawing.numbers import byte_count, signed
+from report.drawing.scales import bare, difference_axis, look, new_figure, per_point
+from report.drawing.theme import COLOURS, colour
+from report.study.curves_data import Curve, drawn
+from report.study.data import Panel
+
+WIDTH, NAMES, LEFT = 5.5, 1.95, 0.6
+"""Inches: of the picture, of the room for names, of that for the axis."""
+
+NUMBER_GAP = 7.0
+"""Least distance of two numbers at the ends of lines, in points."""
+
+
+def twins(lines: int) -> tuple[Figure, Axes, Axes]:
+    """Two axes beside each other with room for the names of so many lines on their right; inside of `look`."""
+    height = max(2.35, 0.62 + (GAP / 72) * (lines + 1))
+    figure, (left, right) = new_figure(WIDTH, height, 2)
+    figure.subplots_adjust(
+        left=LEFT / WIDTH, right=1 - NAMES / WIDTH, bottom=0.44 / height, top=1 - 0.08 / height, wspace=0.1
+    )
+    return figure, left, right
+
+
+def family_curves(
+    panel: Panel, own: Sequence[Curve], baselines: Sequence[Curve], every: Sequence[Curve], target: float
+) -> Figure:
+    """Left against bytes (log), right against steps; up is better. every: all curves of the panel, for the axes."""
+    lines = [*own, *baselines]
+    with look():
+        figure, by_bytes, by_steps = twins(len(lines))
+        _axes(by_bytes, by_steps, panel, every, target)
+        for number, curve in enumerate(lines, start=1):
+            _draw(by_bytes, by_steps, number, curve, target, 0.0 if curve in baselines else 0.16 / len(own))
+        _numbers(by_bytes, lines, target)
+        ends = [(number, curve) for number, curve in enumerate(lines, start=1) if curve.places]
+        name_ends(
+            by_steps,
+            [(f"{n} {name(c)}", c.places[-1].mean - target, c.family) for n, c in ends],
+        )
+        return figure
+
+
+def _axes(by_bytes: Axes, by_steps: Axes, panel: Panel, every: Sequence[Curve], target: float) -> None:
+    values = [place.mean - target for curve in every for place in curve.places]
+    for axes in (by_bytes, by_steps):
+        difference_axis(axes, "y", values, panel.margin)
+        bare(axes, "y")
+        if panel.facts["direction"] == "lower":
+            axes.invert_yaxis()
+        axes.axhline(0, color=COLOURS["muted"], linewidth=0.8, zorder=1)
+    by_steps.tick_params(labelleft=False)
+    by_steps.set_xlim(0, float(panel.facts["steps"]))
+    by_steps.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    by_steps.set_xlabel("steps")
+    sent = [p.wire_bytes for c in every for p in c.places if p.wire_bytes]
+    if sent:
+        by_bytes.set_xscale("log")
+        by_bytes.set_xlim(min(sent) / 1.3, max(sent) * 2.2)
+        by_bytes.xaxis.set_major_locator(FixedLocator(decades(*by_bytes.get_xlim())))
+        by_bytes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: byte_count(value)))
+        by_bytes.xaxis.set_minor_locator(NullLocator())
+    else:
+        by_bytes.set_xticks([])
+        by_bytes.text(0.5, 0.5, "bytes not recorded", ha="center", transform=by_bytes.transAxes, fontsize=7)
+    by_bytes.set_xlabel("bytes sent, a rank (log)")
+    metric = str(panel.facts["metric"]).replace("_", " ")
+    by_bytes.set_ylabel(f"{metric} less the target{f' ({panel.unit})' if panel.unit else ''}")
+
+
+def decades(low: float, high: float) -> list[float]:
+    """Powers of ten from low to high: every one, or so few of them, the greatest among these, that their names do not touch."""
+    found = [10.0**k for k in range(-3, 19) if low <= 10.0**k <= high]
+    every = -(-len(found) // 3) or 1
+    return found[::-1][::every][::-1]
+
+
+def gid(number: int, axis: str) -> str:
+    """Group id of a line in the SVG."""
+    return f"curve{number}-{axis}"
+
+
+def hover(panel: Panel, lines: Sequence[Curve], target: float) -> dict[str, str]:
+    """Hover text by group id."""
+    titles: dict[str, str] = {}
+    for number, curve in enumerate(lines, start=1):
+        if not curve.places:
+            continue
+        last = curve.places[-1]
+        sent = "" if last.wire_bytes is None else f" after {byte_count(last.wire_bytes)}"
+        words = f"{name(curve)}: ends {signed(last.mean - target, panel.digits)} {panel.unit} from the target".strip()
+        titles |= {gid(number, axis): f"{words}{sent}, n = {curve.n}" for axis in ("bytes", "steps")}
+    return titles
+
+
+def name(curve: Curve) -> str:
+    """As it stands beside the picture: with how many seeds finished, where some did not."""
+    short = curve.arm.removeprefix("control-")
+    return short if curve.n == curve.planned else f"{short} ({curve.n} of {curve.planned})"
+
+
+def _draw(by_bytes: Axes, by_steps: Axes, number: int, curve: Curve, target: float, opacity: float) -> None:
+    """A curve in both axes, its intervals in that opacity; dashed where they are not drawn."""
+    shade, dashed = colour(curve.family), not opacity
+    style: dict[str, Any] = {
+        "color": shade, "linewidth": 1.1 if dashed else 1.3, "linestyle": (0, (4, 2)) if dashed else "-",
+        "marker": "o", "markersize": 2.4,
+    }  # fmt: skip
+    for axes, axis in ((by_steps, "steps"), (by_bytes, "bytes")):
+        places = drawn([p for p in curve.places if axis == "steps" or p.wire_bytes])
+        if not places:
+            continue
+        xs = [float(p.step if axis == "steps" else p.wire_bytes or 0.0) for p in places]
+        axes.plot(
+            xs, [p.mean - target for p in places], gid=gid(number, axis), zorder=3, markevery=[-1], **style
+        )
+        known = [
+            (x, p.low, p.high)
+            for x, p in zip(xs, places, strict=True)
+            if p.low is not None and p.high is not None
+        ]
+        if known and not dashed:
+            low, high = [low - target for _, low, _ in known], [high - target for _, _, high in known]
+            axes.fill_between(
+                [x for x, *_ in known], low, high, color=shade, alpha=opacity, linewidth=0, zorder=2
+            )
+
+
+def _numbers(axes: Axes, lines: Sequence[Curve], target: float) -> None:
+    """The number of every line at its end, moved up or down where others end nearby."""
+    scale, frame = per_point(axes), axes.get_window_extent()
+    ends = []
+    for number, curve in enumerate(lines, start=1):
+        if curve.places and (sent := curve.places[-1].wire_bytes):
+            x, y = axes.transData.transform((sent, curve.places[-1].mean - target)) / scale
+            ends.append((float(x), float(y), str(number), colour(curve.family)))
+    ends.sort()
+    while ends:
+        near = [end for end in ends if end[0] - ends[0][0] < NUMBER_GAP]
+        ends = ends[len(near) :]
+        edge = max(x for x, *_ in near) + 2
+        spots = spread([y for _, y, *_ in near], NUMBER_GAP, float(frame.y0) / scale, float(frame.y1) / scale)
+        for (_, _, text, shade), spot in zip(near, spots, strict=True):
+            axes.annotate(
+                text,
+                (edge, spot),
+                xycoords="figure points",
+                va="center",
+                fontsize=6.6,
+                color=shade,
+                annotation_clip=False,
+            )

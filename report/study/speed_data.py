@@ -1,0 +1,166 @@
+"""What was timed, as a page needs it: the tables of sessions, by link.
+
+Reads results/tables/v1 alone, like `data`. A page shows the sessions of its own sweep, and those of no sweep, whose
+models are not trained to the end here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from report.errors import ReportError
+from report.rendering import slug
+from suite.analysis.columns import Table
+from suite.analysis.ladder_columns import ISO_SECONDS
+from suite.analysis.refused import load_refused
+from suite.analysis.session_tables import load_facts
+from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLES, session_table_path
+from suite.analysis.stages import STAGES
+from suite.analysis.tables import Row, read_table
+from suite.timing.session_files import not_shown
+
+OPTIONAL = (STAGES, ISO_SECONDS)
+"""Tables that only some sessions have: bytes by stage of newer records, seconds at equal accuracy of sweeps with a ladder."""
+
+UNCONFIRMED = ("not confirmed", "contradicted")
+"""Checks by direct runs that keep an arm out of the picture."""
+
+
+@dataclass(frozen=True)
+class LinkData:
+    """One link of a session: its facts and the rows of its tables."""
+
+    facts: Mapping[str, Any]
+    cases: list[Row]
+    arms: list[Row]
+    probe: list[Row]
+    direct: list[Row]
+    iso: list[Row] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        """100 Mbit/s."""
+        return str(self.facts["label"])
+
+    @property
+    def slug(self) -> str:
+        """For anchors and files: 100-mbit-s."""
+        return slug(self.label)
+
+    @property
+    def usable(self) -> bool:
+        """Whether it gives numbers."""
+        return bool(self.facts["status"] == "done")
+
+    @property
+    def reference(self) -> Row | None:
+        """The fastest uncompressed DDP, which speedups are over."""
+        return next((row for row in self.cases if row["reference"]), None)
+
+    @property
+    def default(self) -> Row | None:
+        """fp32 DDP at its defaults."""
+        return next((row for row in self.cases if row["default"]), None)
+
+    @property
+    def timed(self) -> list[Row]:
+        """The cases with seconds a step; those that were only screened have none."""
+        return [row for row in self.cases if row["step_s"] is not None]
+
+    @property
+    def families(self) -> dict[str, str]:
+        """Algorithm -> family, of what was timed; torch's own count as uncompressed."""
+        return {str(row["algorithm"]): str(row["family"]) for row in self.arms}
+
+    def family(self, case: Row) -> str:
+        """Of a case."""
+        return "baseline" if case["role"] == "ddp" else self.families.get(str(case["algorithm"]), "")
+
+
+@dataclass(frozen=True)
+class SessionData:
+    """One session: the tables by suffix, its facts, and its links in the order in which they were timed; `refused`: records
+    of it that are there and are not read, as rows.
+    """
+
+    name: str
+    tables: Mapping[str, tuple[Table, list[Row]]]
+    facts: Mapping[str, Any]
+    links: list[LinkData]
+    refused: Sequence[Row] = ()
+
+    @property
+    def stages(self) -> list[Row]:
+        """Bytes by stage; empty where the session was held before they were recorded."""
+        return self.rows(STAGES) if STAGES.suffix in self.tables else []
+
+    def rows(self, table: Table) -> list[Row]:
+        """Rows of one table."""
+        return self.tables[table.suffix][1]
+
+    @property
+    def sweep(self) -> str | None:
+        """The sweep that it belongs to; None: speed alone."""
+        return None if self.facts["sweep"] is None else str(self.facts["sweep"])
+
+    @property
+    def usable(self) -> bool:
+        """Whether any of its links gives numbers."""
+        return any(link.usable for link in self.links)
+
+    @property
+    def workload(self) -> str:
+        """What was timed, with its options: code-gpt (size 3.3m)."""
+        found = self.facts["workload"]
+        options = ", ".join(f"{key} {value}" for key, value in sorted(found["options"].items()))
+        return f"{found['name']} ({options})" if options else str(found["name"])
+
+
+def load_sessions(results_root: Path, sweep: str | None) -> tuple[SessionData, ...]:
+    """The sessions of a sweep, or of none, by name, but for shipped ones that pages leave out.
+
+    Raises TableError for a damaged or foreign file.
+    """
+    folder = results_root / "tables" / "v1"
+    ends = ("session-", "-facts.json")
+    names = sorted(p.name.removeprefix(ends[0]).removesuffix(ends[1]) for p in folder.glob("*".join(ends)))
+    hidden = not_shown()
+    refused = refused_records(results_root)
+    found = (_session(results_root, name, sweep, refused) for name in names if name not in hidden)
+    return tuple(session for session in found if session is not None)
+
+
+def refused_records(results_root: Path) -> list[Row]:
+    """Records of sessions that are there and are not read, as rows of the table `refused`."""
+    return [row for row in load_refused(results_root) if row["kind"] == "session"]
+
+
+def refused_words(row: Row) -> str:
+    """One of them in a sentence."""
+    return f"Record {row['record']} of session {row['name']} is not read: {row['reason']}. What to do: {row['fix']}."
+
+
+def _session(root: Path, name: str, sweep: str | None, refused: Sequence[Row]) -> SessionData | None:
+    """A session, if it is of that sweep."""
+    facts = load_facts(root, name)
+    if facts is None:
+        raise ReportError(f"the tables of session {name} vanished while the page was built; build it again")
+    if facts["sweep"] != sweep:
+        return None
+    known = [*SPEED_TABLES, *(table for table in OPTIONAL if session_table_path(root, table, name).is_file())]
+    tables = {t.suffix: (t, read_table(session_table_path(root, t, name), t)) for t in known}
+
+    def of(table: Table, label: str) -> list[Row]:
+        rows = tables[table.suffix][1] if table.suffix in tables else []
+        return [row for row in rows if row["link"] == label]
+
+    links = [
+        LinkData(
+            link, *(of(table, str(link["label"])) for table in (CASES, ARMS, PROBE, DIRECT, ISO_SECONDS))
+        )
+        for link in facts["links"]
+    ]
+    return SessionData(name, tables, facts, links, [row for row in refused if row["name"] == name])
