@@ -59,8 +59,8 @@ def known(results_root: Path) -> Known:
     aside = []
     for name in session_names():
         held = load_facts(results_root, name)
-        if held is None or held["status"] != "done":
-            continue
+        if held is None or held["status"] != "done" or held.get("lender"):
+            continue  # what a session has borrowed counts once, as the lender's
         if _kind(held["provenance"]) == _kind(facts["provenance"]):
             samples += samples_of(results_root, name)
         else:

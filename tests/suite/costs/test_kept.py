@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from suite.analysis.session_tables import load_facts
 from suite.costs import kept, model
 from suite.costs.known import known
 from suite.links.link import Link
@@ -58,3 +59,11 @@ def test_the_model_that_ships_is_of_what_ships() -> None:
     found = known(results)
     said = json.loads((results / "tables" / "v1" / kept.NAME).read_text(encoding="utf-8"))["made_of"]
     assert said == kept.digest(found.calibration, found.samples, found.cores)
+
+
+def test_what_a_session_has_borrowed_counts_once() -> None:
+    results = Path(__file__).resolve().parents[3] / "results"
+    assert (load_facts(results, "ladder") or {})["lender"] == "costs-digits"
+    sessions = {sample.session for sample in known(results).samples}
+    assert "costs-digits" in sessions
+    assert "ladder" not in sessions
