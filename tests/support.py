@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sysconfig
 import time
 from collections.abc import Callable
@@ -59,3 +60,10 @@ def eventually(condition: Callable[[], bool], timeout_s: float = 20.0) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """What git says in a repository, as somebody with a name."""
+    who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+    command = ["git", *who, "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

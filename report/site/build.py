@@ -16,16 +16,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from report.drawing.numbers import interval, number, ratio
 from report.errors import ReportError
 from report.links import Links
 from report.rendering import asset, embedded, template
-from report.sheets.claims_data import load_verdicts
+from report.sheets.claims_data import Verdicts, load_verdicts
 from report.sheets.claims_page import build_claims_page, findings
 from report.sheets.compare_page import build_compare_page
 from report.sheets.costs_data import Costs, load_costs
@@ -68,6 +68,9 @@ SHEETS: Final = (
 """Pages that no study owns: name of the file, words of its link, what builds it or says why it cannot."""
 RESERVED: Final = frozenset({"index", "speed", *(name for name, _, _ in SHEETS)})
 """Names of pages that no study can have."""
+
+
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True)
@@ -117,9 +120,13 @@ def _in_tables(root: Path) -> set[str]:
 def build_site(root: Path, out: Path | None = None, runs: bool = True) -> BuiltSite:
     """Build all pages from the tables, in `out` (by default <root>/reports); `runs`: also a page of every run."""
     folder = out if out is not None else root / "reports"
-    studies, unread = _studies(root)
-    alone, costs = load_sessions(root, None), load_costs(root)
-    pages = _sheets(root, folder)
+    unread: list[tuple[str, str]] = []
+    none: tuple[SessionData, ...] = ()
+    alone = _readable(unread, root, "sessions of no study", lambda: load_sessions(root, None), none)
+    costs = _readable(unread, root, "the cost model", lambda: load_costs(root), Costs())
+    verdicts = _readable(unread, root, "claims", lambda: load_verdicts(root), Verdicts())
+    studies = _studies(root, verdicts, unread)
+    pages = _sheets(root, folder, unread)
     if alone or costs.tables:
         write_atomic(folder / SPEED, _speed(alone, costs))
         pages.append((SPEED, "Speed alone"))
@@ -127,38 +134,58 @@ def build_site(root: Path, out: Path | None = None, runs: bool = True) -> BuiltS
     store = Store(root)
     for name, study in studies.items():
         built += _study(folder, name, study, pages, store if runs else None)
-    compared = list(_compared(root, folder, studies))
-    said, text = _index(root, studies, pages, compared, unread, costs)
+    compared = list(_compared(root, folder, studies, unread))
+    said, text = _index(root, studies, pages, compared, unread, costs, verdicts)
     write_atomic(folder / HOME, text)
     return BuiltSite(folder / HOME, said, built + len(compared), unread)
 
 
-def _sheets(root: Path, folder: Path) -> list[tuple[str, str]]:
+def _readable(
+    unread: list[tuple[str, str]], root: Path, name: str, read: Callable[[], Read], otherwise: Read
+) -> Read:
+    """What is read, or where its tables are damaged `otherwise`, and a line among the unread."""
+    try:
+        return read()
+    except (ReportError, TableError) as error:
+        unread.append((name, _short(root, error)))
+        return otherwise
+
+
+def _short(root: Path, error: Exception) -> str:
+    """A reason without the place of the results folder."""
+    return str(error).replace(f"{root}{os.sep}", "")
+
+
+def _sheets(root: Path, folder: Path, unread: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Build what can be built of the pages that no study owns; address and words of each."""
-    found = []
+    known, found = {name for name, _ in unread}, []
     for name, words, build in SHEETS:
         try:
             build(root, folder / f"{name}.html", Links(HOME))
         except ReportError:
             continue  # nothing of it was measured here; `bandwise report NAME` says what to do
+        except TableError as error:
+            if name not in known:
+                unread.append((name, _short(root, error)))
+            continue
         found.append((f"{name}.html", words))
     return found
 
 
-def _studies(root: Path) -> tuple[dict[str, StudyData], list[tuple[str, str]]]:
-    """The studies that can be read, the newest first, and the others with the reason."""
-    found, unread = {}, []
+def _studies(root: Path, verdicts: Verdicts, unread: list[tuple[str, str]]) -> dict[str, StudyData]:
+    """The studies that can be read, the newest first; the others become lines of `unread`."""
+    found = {}
     for name in studies_of(root):
         try:
             if name in RESERVED:
                 raise ReportError(f"a study cannot be called {name}: another page has that name")
-            study = load(root, name, alone=False)
+            study = load(root, name, alone=False, costs=Costs(), verdicts=verdicts)
             _have_ids(study)
         except (ReportError, TableError) as error:
-            unread.append((name, str(error).replace(f"{root}{os.sep}", "")))
+            unread.append((name, _short(root, error)))
             continue
-        found[name] = replace(study, costs=Costs())
-    return dict(sorted(found.items(), key=lambda item: overview.when(item[1]), reverse=True)), unread
+        found[name] = study
+    return dict(sorted(found.items(), key=lambda item: overview.when(item[1]), reverse=True))
 
 
 def _have_ids(study: StudyData) -> None:
@@ -196,29 +223,30 @@ def _speed(alone: tuple[SessionData, ...], costs: Costs) -> str:
     return render_sheet("speed_page.html.j2", said, (), parts, Links(HOME))
 
 
-def _compared(root: Path, folder: Path, studies: dict[str, StudyData]) -> Iterator[tuple[str, str]]:
+def _compared(
+    root: Path, folder: Path, studies: dict[str, StudyData], unread: list[tuple[str, str]]
+) -> Iterator[tuple[str, str]]:
     """Address and name of a comparison with every snapshot of a study that has tables, once written."""
     for manifest in sorted((root / "snapshots").glob("*/manifest.json"), reverse=True):
         snapshot = manifest.parent.name
         try:
             before, after = read_side(str(manifest.parent), root), read_side(str(root), root)
-            for sweep in before.studies.keys() & studies.keys():
+            for sweep in sorted(before.studies.keys() & studies.keys()):
                 found = compare(before, replace(after, label="the tables as they are"), sweep)
                 address = f"compare/{snapshot}.html"
                 build_compare_page(found, folder / address, Links(f"../{HOME}"))
                 yield address, f"{sweep}: snapshot {snapshot} against the tables as they are"
-        except (SideError, ValueError, KeyError):
-            continue  # of another age: `bandwise compare` says why
+        except (SideError, TableError) as error:
+            unread.append((f"snapshots/{snapshot}", _short(root, error)))
 
 
 def _index(
     root: Path, studies: dict[str, StudyData], pages: list[tuple[str, str]], compared: list[tuple[str, str]],
-    unread: list[tuple[str, str]], costs: Costs,
+    unread: list[tuple[str, str]], costs: Costs, verdicts: Verdicts,
 ) -> tuple[list[str], str]:  # fmt: skip
     by_address = {f"{name}.html": study for name, study in studies.items()}
     board = [one for address, study in by_address.items() for one in standings(study, address)]
-    said = _headline(root, studies, board, unread)
-    verdicts = load_verdicts(root)
+    said = _headline(root, studies, board, unread, verdicts)
     totals = [overview.counts(study) for study in studies.values()]
     commits = {str(c) for study in studies.values() for c in study.facts["provenance"]["commit"]}
     text = template("index.html.j2").render(
@@ -247,7 +275,11 @@ def _index(
 
 
 def _headline(
-    root: Path, studies: dict[str, StudyData], board: list[Standing], unread: list[tuple[str, str]]
+    root: Path,
+    studies: dict[str, StudyData],
+    board: list[Standing],
+    unread: list[tuple[str, str]],
+    verdicts: Verdicts,
 ) -> list[str]:
     """Who leads at each place, what of claims was decided, and what is missing."""
     found = [_totals(list(studies.values()))] if studies else []
@@ -255,7 +287,6 @@ def _headline(
         own = [one for one in board if one.key == place]
         ranked = sorted((one for one in own if one.rank), key=lambda one: -one.speedup)
         found.append(f"{place[1]}: {_leader(ranked, len(own))}")
-    verdicts = load_verdicts(root)
     found += findings(verdicts)[:1] if verdicts.claims else []
     for study in studies.values():
         if sentence := failure_sentence(study):

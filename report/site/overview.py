@@ -81,12 +81,12 @@ def _study(study: StudyData, address: str) -> Line:
 
 
 def refused_view(rows: Sequence[Row], unread: Sequence[tuple[str, str]]) -> View:
-    """What is not read: `rows` of the table `refused`, and studies whose tables cannot be read, each with the reason."""
+    """What is not read: `rows` of the table `refused`, and studies and pages whose tables cannot be, each with the reason."""
     lines = [
         (" ".join(filter(None, [str(row["kind"]), str(row["name"]), str(row["record"] or "")])), row["reason"], row["fix"])
         for row in rows
     ]  # fmt: skip
-    lines += [(f"study {name}", why, "") for name, why in unread]
+    lines += [(f"tables of {name}", why, "") for name, why in unread]
     return View("refused", "Refused", REFUSED, tuple(_refused(*line) for line in lines))
 
 

@@ -134,9 +134,16 @@ def _facts(path: Path) -> dict[str, Any]:
     return dict(found)
 
 
-def load(results_root: Path | str, sweep: str, alone: bool = True) -> StudyData:
+def load(
+    results_root: Path | str,
+    sweep: str,
+    alone: bool = True,
+    costs: Costs | None = None,
+    verdicts: Verdicts | None = None,
+) -> StudyData:
     """Read the tables of a sweep, and with `alone` those of sessions of no sweep.
 
+    costs, verdicts: tables that all studies share, where they have been read already.
     Raises ReportError or TableError where one is missing or of another shape.
     """
     root = Path(results_root)
@@ -152,14 +159,16 @@ def load(results_root: Path | str, sweep: str, alone: bool = True) -> StudyData:
         tables |= {t.suffix: (t, read_table(table_path(root, t, sweep), t)) for t in LADDER_TABLES}
     tables[MICRO.suffix] = (MICRO, read_table(micro, MICRO) if micro.is_file() else [])
     sessions = load_sessions(root, sweep) + (load_sessions(root, None) if alone else ())
-    decided = load_verdicts(root).of({sweep, *(session.name for session in sessions)})
+    decided = (load_verdicts(root) if verdicts is None else verdicts).of(
+        {sweep, *(session.name for session in sessions)}
+    )
     return StudyData(
         sweep,
         tables,
         facts,
         _panels(tables, facts),
         sessions,
-        load_costs(root),
+        load_costs(root) if costs is None else costs,
         decided,
         refused_records(root),
     )

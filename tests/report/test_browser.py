@@ -47,6 +47,11 @@ const wait = (ms) => new Promise((done) => setTimeout(done, ms));
 </script>"""
 
 
+def left_on_page(document):
+    """What the script of a test left on the page."""
+    return json.loads(unescape(re.search(r'<pre id="probe">(.*?)</pre>', document, re.S).group(1)))
+
+
 def open_in_browser(path, profile, address="", virtual=True, size="1280,900", more=()):
     """(document as the browser holds it, lines of its console).
 
@@ -99,7 +104,7 @@ def test_address_filter_sort_columns_and_download(built, tmp_path):
     )
     document, console = open_in_browser(path, tmp_path / "profile", address)
     assert console == []
-    seen = json.loads(unescape(re.search(r'<pre id="probe">(.*?)</pre>', document, re.S).group(1)))
+    seen = left_on_page(document)
     assert seen["fromAddress"] == [
         "lion-cub-pbit p=8 L1",
         "lion-cub-1bit K=10",

@@ -7,7 +7,6 @@ import io
 import json
 import math
 import re
-from html import unescape
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from suite.analysis.claim_columns import RATE_DISTORTION
 from suite.analysis.tables import Row, number, read_table, write_table
 from suite.analysis.variance_bounds import geometric_omega, theta_bound, uniform_omega
 from tests.report.conftest import HOSTILE
-from tests.report.test_browser import open_in_browser
+from tests.report.test_browser import left_on_page, open_in_browser
 from tests.report.test_page import Page
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
@@ -148,7 +147,7 @@ def test_in_a_browser_it_filters_and_sorts(root: Path, tmp_path: Path) -> None:
     address = "#view&rates.sort=error&rates.find=start&rates.off=quantiser"
     document, console = open_in_browser(path, tmp_path / "profile", address)
     assert console == []
-    seen = json.loads(unescape(re.search(r'<pre id="probe">(.*?)</pre>', document, re.S).group(1)))
+    seen = left_on_page(document)
     assert seen["shown"] == ["bf16", "bf16", "sign-1", "sign-1", HOSTILE, HOSTILE]
     assert seen["fits"]
     assert "6 seeds" in seen["title"]

@@ -11,7 +11,6 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from html import unescape
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from report.site.build import build_site
 from suite.analysis.columns import RUNS
 from suite.analysis.tables import table_path
 from tests.report import large
-from tests.report.test_browser import open_in_browser
+from tests.report.test_browser import left_on_page, open_in_browser
 
 MOST_BYTES = 5 << 20
 BUILD_S = 30.0
@@ -72,7 +71,7 @@ def loaded_s(page: Path, folder: Path) -> tuple[float, int]:
     )
     document, console = open_in_browser(probed, folder / "profile", virtual=False)
     assert console == []
-    found = json.loads(unescape(re.search(r'<pre id="probe">(.*?)</pre>', document, re.S).group(1)))
+    found = left_on_page(document)
     return found["load_ms"] / 1000, found["rows"]
 
 

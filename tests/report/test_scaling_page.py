@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import re
-from html import unescape
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from suite.analysis.tables import read_table, table_path
 from suite.costs.columns import BREAK_EVEN, BREAK_EVEN_CHECKS, SCALING
 from tests.report.conftest import HOSTILE
 from tests.report.made_up_scaling import even, save_scaling
-from tests.report.test_browser import open_in_browser
+from tests.report.test_browser import left_on_page, open_in_browser
 from tests.report.test_page import Page
 
 
@@ -130,7 +129,7 @@ def test_in_a_browser_it_sorts_filters_and_downloads(root: Path, tmp_path: Path)
     address = "#view&checks.find=disagrees&break-even.sort=below&break-even.down=1"
     document, console = open_in_browser(path, tmp_path / "profile", address)
     assert console == []
-    seen = json.loads(unescape(re.search(r'<pre id="probe">(.*?)</pre>', document, re.S).group(1)))
+    seen = left_on_page(document)
     view = list(csv.reader(io.StringIO(seen["csv"])))
     assert view[0][:7] == ["method", "setting", "session", "rate", "speedup", "speedup_low", "speedup_high"]
     assert [line[0] for line in view[1:]] == ["qsgd"]

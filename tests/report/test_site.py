@@ -16,6 +16,7 @@ import pytest
 
 from bandwise.cli import main
 from report.site.build import BuiltSite, build_site
+from suite.analysis.collect import facts_path
 from suite.runs.store import Store
 from tests.report import made_up_site
 from tests.report.test_page import Page
@@ -119,7 +120,7 @@ def test_a_study_that_cannot_be_read_and_a_refused_record_are_named(
 ) -> None:
     assert [name for name, _ in site.unread] == ["broken"]
     refused = page_of(pages, store, "index.html")[1].sections["refused-section"]
-    assert "study broken" in refused
+    assert "tables of broken" in refused
     assert "session timed 20270101T000000Z-00000000" in refused
     assert str(store.root) not in refused
     timed = page_of(pages, store, "made-up.html")[1].sections["session-timed"]
@@ -233,3 +234,22 @@ def test_an_empty_folder_says_what_to_run(tmp_path: Path) -> None:
         "bandwise costs score",
     ):
         assert command in shown
+
+
+@pytest.mark.parametrize(
+    ("table", "name"),
+    [("claims.csv", "claims"), ("costs-score.csv", "the cost model"), ("micro.csv", "micro")],
+)
+def test_a_damaged_table_that_studies_share_takes_no_other_page_away(
+    table: str, name: str, store: Store, tmp_path: Path
+) -> None:
+    root = tmp_path / "results"
+    shutil.copytree(store.root / "tables", root / "tables")
+    facts_path(root, "broken").unlink()
+    (root / "tables" / "v1" / table).write_text("some,other,columns\n1,2,3\n")
+    built = build_site(root, runs=False)
+    assert name in [unread for unread, _ in built.unread]
+    assert (root / "reports" / "index.html").is_file()
+    if table != "micro.csv":
+        assert (root / "reports" / "made-up.html").is_file(), "the study does not depend on it"
+    assert "does not have the columns" in built.path.read_text()

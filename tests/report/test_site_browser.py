@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-from html import unescape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,7 +12,7 @@ import pytest
 from report.site.build import build_site
 from suite.runs.store import Store
 from tests.report import made_up_site
-from tests.report.test_browser import open_in_browser
+from tests.report.test_browser import left_on_page, open_in_browser
 
 pytestmark = pytest.mark.chromium
 
@@ -88,7 +86,7 @@ def probed(
     finally:
         other.unlink()
     assert console == []
-    return dict(json.loads(unescape(re.search(r'<pre id="probe">(.*?)</pre>', document, re.S).group(1))))
+    return dict(left_on_page(document))
 
 
 @pytest.mark.parametrize("width", [1280, 390])

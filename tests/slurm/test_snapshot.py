@@ -12,14 +12,9 @@ import pytest
 from slurm import snapshot
 from slurm.snapshot import keep_environment, planned, take
 from suite.runs.store import StoreError
+from tests.support import git
 
 PROVENANCE = "import json; from suite.runs.provenance import git_state; print(json.dumps(git_state()))"
-
-
-def git(folder: Path, *arguments: str) -> str:
-    who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
-    command = ["git", *who, "-C", str(folder), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 @pytest.fixture

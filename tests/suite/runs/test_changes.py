@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,7 @@ from suite.runs.store import Store
 from suite.runs.worktree import worktree
 from suite.training.execute import execute
 from tests.suite.runs.project import one_spec
-
-
-def git(folder: Path, *arguments: str) -> str:
-    who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
-    command = ["git", *who, "-C", str(folder), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+from tests.support import git
 
 
 @pytest.fixture
