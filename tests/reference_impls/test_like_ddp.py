@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -43,7 +44,8 @@ def _net(seed: int = 0, norm: bool = False) -> nn.Sequential:
 def _loss(model: nn.Module, rank: int, step: int) -> Tensor:
     generator = torch.Generator().manual_seed(100 * step + rank)
     x, y = torch.randn(4, WIDTH, generator=generator), torch.randn(4, 3, generator=generator)
-    return (model(x) - y).square().mean()
+    dtype = next(model.parameters()).dtype
+    return (model(x.to(dtype)) - y.to(dtype)).square().mean()
 
 
 def _values(model: nn.Module) -> dict[str, Tensor]:
@@ -169,7 +171,8 @@ def _misused_scaler(rank: int, size: int) -> dict[str, Any]:
             scaler.unscale_(optimizer)
         if how == "clipped":
             nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
-        error = _message(optimizer.step if how == "step without scaler" else lambda: scaler.step(optimizer))
+        step = optimizer.step if how == "step without scaler" else partial(scaler.step, optimizer)
+        error = _message(step)
         found[how] = (error, all(torch.equal(v, before[k]) for k, v in _values(model).items()))
     return found
 
@@ -374,7 +377,7 @@ def _uneven(rank: int, size: int, name: str, scaled: bool) -> Any:
     """The last rank has most batches. The learning rate falls with every step that a rank takes itself."""
     trained = []
     for ours in (True, False):
-        model, scaler = _net(norm=True), _scaler()
+        model, scaler = _net(norm=True).double(), _scaler()  # AdamW would magnify what float32 rounds
         wrapped: nn.Module = model
         optimizer: torch.optim.Optimizer
         if ours:
@@ -443,8 +446,8 @@ def test_a_model_wrapped_in_ddp_is_refused_by_that_name(ranks: Callable[[int], R
 
 
 def _wrapped(rank: int, size: int) -> dict[str, Any]:
-    model = DistributedDataParallel(_net())
-    found = {"given": _message(lambda: DataParallelOptimizer(model, "allreduce-sgd"))}
+    given = partial(DataParallelOptimizer, DistributedDataParallel(_net()), "allreduce-sgd")
+    found = {"given": _message(given)}
     for view in (False, True):
         bare = _net()
         model = DistributedDataParallel(bare, gradient_as_bucket_view=view)
@@ -457,5 +460,4 @@ def _wrapped(rank: int, size: int) -> dict[str, Any]:
                 optimizer.zero_grad()
 
         found[f"wrapped, {view}"] = _message(train)
-        del model
     return found
