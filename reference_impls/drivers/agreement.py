@@ -73,7 +73,7 @@ class Agreement:
         self._step = 0
         self._communicating = 0
         self._verdict: tuple[Any, Tensor, Settings] | None = None
-        self._left = False
+        self._note: str | None = None
         self._completed = 0
 
     def begin_step(self, step: int, kind: str) -> None:
@@ -155,7 +155,7 @@ class Agreement:
             mine, theirs = json.loads(words[0]), json.loads(word)
             name = next(key for key in {**mine, **theirs} if mine.get(key) != theirs.get(key))
             raise MismatchError(
-                f"{self._label}: rank 0 has {name} = {mine.get(name, 'none')}, but rank {other} has {name} = "
+                f"{mine.get('step', self._label)}: rank 0 has {name} = {mine.get(name, 'none')}, but rank {other} has {name} = "
                 f"{theirs.get(name, 'none')}. All ranks must build the same model, give the same options, step their "
                 "schedulers alike and take the same steps: end this training, make them equal, and go on from a checkpoint"
             )
@@ -199,28 +199,36 @@ class Agreement:
                         f"log of the rank that is silent; if it is merely slow, raise timeout_s. {_UNEVEN}"
                     ) from error
         if said:
-            self._store.delete_key(f"last/{self._rank}")
+            self._take_back(f"last/{self._rank}")
 
     def leave(self, why: str) -> None:
         """Tell the others that this rank takes no further part, and why; the first reason counts."""
-        if self._left or self._size == 1:
+        if self._note is not None or self._size == 1:
             return
-        self._left = True
         try:
-            number = self._store.add("ended", 1)
-            self._store.set(f"ended/{number}", json.dumps([self._rank, self._completed, why]))
+            self._note = f"ended/{self._store.add('ended', 1)}"
+            self._store.set(self._note, json.dumps([self._rank, self._completed, why]))
         except RuntimeError:
             return  # the host of the store is gone, and who waits for this rank has noticed
 
     def completed(self, steps: int) -> None:
-        """This rank has completed so many steps."""
+        """This rank has completed so many steps; if it had stopped, it goes on after all."""
         self._completed = steps
+        if self._note is not None:
+            self._take_back(self._note)
+            self._note = None
+
+    def _take_back(self, key: str) -> None:
+        try:
+            self._store.delete_key(key)
+        except RuntimeError:
+            return  # nobody reads there any more
 
     def _ended(self) -> str:
         """Who has ended without completing the present step, in words; empty if nobody."""
         try:
-            number = self._store.add("ended", 0)
-            notes = [json.loads(self._store.get(f"ended/{i + 1}")) for i in range(number)]
+            keys = [f"ended/{i + 1}" for i in range(self._store.add("ended", 0))]
+            notes = [json.loads(self._store.get(key)) for key in keys if self._store.check([key])]
         except RuntimeError:
             return ""
         return "; ".join(
@@ -237,10 +245,15 @@ class Agreement:
         """The value of `key`. who: the beginning of the sentence that says who left it out."""
         deadline = time.monotonic() + self._timeout_s
         while True:
+            began, patience_s = time.monotonic(), min(_POLL_S, self._timeout_s)
             try:
-                self._store.wait([key], timedelta(seconds=min(_POLL_S, self._timeout_s)))
+                self._store.wait([key], timedelta(seconds=patience_s))
                 return str(self._store.get(key).decode())
             except RuntimeError as error:  # torch raises DistStoreError, a RuntimeError
+                if time.monotonic() - began < patience_s / 2:  # no timeout
+                    raise PeerError(
+                        f"{who} can tell it: the store is gone ({_first_line(error)}). {_ADVICE}"
+                    ) from error
                 if ended := self._ended():
                     raise PeerError(f"{who} has not; {ended}. {_UNEVEN}") from error
                 if time.monotonic() >= deadline:

@@ -73,8 +73,8 @@ def _message(action: Callable[[], Any]) -> tuple[str, str]:
 # ---- GradScaler --------------------------------------------------------------------------------------------------------
 
 
-def _scaler() -> torch.amp.GradScaler:
-    return torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+def _scaler(scale: float = 1000.0) -> torch.amp.GradScaler:
+    return torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=2)
 
 
 def _scaled(rank: int, size: int, name: str, unscale: bool, overflow_at: int, clip: float | None) -> Any:
@@ -130,7 +130,7 @@ def _scaled_lion(rank: int, size: int) -> Any:
     """Lion Cub with and without a scaler: what it encodes is the same."""
     trained = []
     for scaled in (True, False):
-        model, scaler = _net(), _scaler() if scaled else None
+        model, scaler = _net(), _scaler(1024.0) if scaled else None  # powers of two do not round
         optimizer = DataParallelOptimizer(model, "lion-cub-1bit", lr=0.01, scaler=scaler, **BUCKETS)
         for step in range(STEPS):
             loss = _loss(model, rank, step)

@@ -13,7 +13,10 @@ from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.utils.checkpoint import checkpoint
 
 from reference_impls import DataParallelOptimizer
+from reference_impls.collectives import AllReduce
+from reference_impls.drivers.agreement import Agreement
 from reference_impls.drivers.gradients import fingerprint
+from reference_impls.drivers.ledger import Ledger, Ledgers
 from reference_impls.errors import LayoutError, UnknownOptionError, UnsupportedError, UsageError
 from tests.reference_impls.problem import Net, batch
 
@@ -326,3 +329,27 @@ def test_channels_last_weights_keep_their_strides() -> None:
 def test_bad_input_says_what_to_do(error: type[Exception], match: str, build: object) -> None:
     with pytest.raises(error, match=match):
         build(Net())
+
+
+def test_the_ledger_of_a_rank_answers_for_that_rank_and_names_it_otherwise() -> None:
+    ledger = Ledger(1)
+    ledger.record(AllReduce(torch.zeros(4), "gradient"), 2)
+    assert Ledgers([ledger]).frame()["payload_bytes"].tolist() == [16]
+    assert Ledgers([ledger]).frame(rank=None)["rank"].tolist() == [1]
+    with pytest.raises(UsageError, match="bytes of rank 0 are not counted here, only those of 1"):
+        Ledgers([ledger]).frame(0)
+
+
+def test_an_error_that_was_caught_is_not_held_against_a_rank_that_goes_on() -> None:
+    store = dist.HashStore()
+    ranks = [Agreement(store, rank, 2, timeout_s=0.5) for rank in range(2)]
+    ranks[0].begin_step(3, "step")
+    ranks[1].completed(3)
+    ranks[1].leave("has stopped")
+    assert ranks[0]._ended() == "rank 1 has stopped after 3 steps"
+    ranks[1].completed(4)
+    assert ranks[0]._ended() == ""
+    ranks[1].leave("has ended its training")
+    assert ranks[0]._ended() == ""  # it has completed the step that rank 0 is at
+    ranks[0].begin_step(4, "step")
+    assert ranks[0]._ended() == "rank 1 has ended its training after 4 steps"
