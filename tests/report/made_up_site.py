@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from report.study.snapshot import freeze_tables
+
 from suite.analysis.collect import collect, facts_path, write
 from suite.analysis.refused import write_refused
 from suite.runs.status import Status
@@ -54,7 +55,7 @@ def results(root: Path) -> Store:
     made_up_speed.save_both(root)
     freeze_tables(root, "made-up")
     for name in ("claims.csv", "claims-parts.csv"):
-        shutil.copy(RESULTS / "tables" / "v1" / name, root / "tables" / "v1" / name)
+        shutil.copy(RESULTS / "tables" / name, root / "tables" / name)
     facts_path(root, "broken").write_text("{")
     record = root / "sessions" / "timed" / "20270101T000000Z-00000000"
     record.mkdir(parents=True)

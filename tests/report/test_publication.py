@@ -9,10 +9,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from report.study.snapshot import SnapshotError, freeze_tables, sha256
 
 from bandwise.cli import main
 from report.study.publication import PAGE, SUMS, Publication, examine, publish_tables
-from report.study.snapshot import SnapshotError, freeze_tables, sha256
 from suite.runs.store import StoreError
 from tests.report.conftest import Built
 

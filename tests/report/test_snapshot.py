@@ -6,8 +6,8 @@ import json
 import shutil
 
 import pytest
-
 from report.study.snapshot import SnapshotError, freeze_tables, verify
+
 from suite.analysis.columns import SUMMARY
 from suite.analysis.tables import read_table, table_path
 
@@ -79,7 +79,7 @@ def test_changes_are_noticed(root):
 
 
 def test_nothing_finished_is_nothing_to_freeze(root):
-    facts = root / "tables" / "v1" / "made-up-study.json"
+    facts = root / "tables" / "made-up-study.json"
     facts.write_text(
         facts.read_text().replace('"last_finished": "2027-01-15 08:00 UTC"', '"last_finished": null')
     )

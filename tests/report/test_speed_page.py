@@ -13,13 +13,13 @@ import sys
 from dataclasses import replace
 
 import pytest
+from report.study.snapshot import freeze_tables, verify
 
 from report.study import build as building
 from report.study import speed_page
 from report.study.build import build_page, update_tables
 from report.study.data import load
 from report.study.headline import headline
-from report.study.snapshot import freeze_tables, verify
 from report.study.speed_headline import alone_sentence, joined_sentence, speed_sentences
 from suite.analysis.speed_columns import ARMS, CASES, SPEED_TABLES, session_table_path
 from suite.analysis.tables import TableError, read_table

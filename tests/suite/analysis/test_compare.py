@@ -182,7 +182,7 @@ def test_a_folder_against_itself_and_against_an_older_table(tables, tmp_path):
     assert len(found.arms) == 36
     older = tmp_path / "older"
     shutil.copytree(tables / "tables", older / "tables")
-    path = older / "tables" / "v1" / "made-up-runs.csv"
+    path = older / "tables" / "made-up-runs.csv"
     lines = [line.split(",", 1) for line in path.read_text().splitlines()]
     path.write_text("".join(f"{rest},{first}\n" for first, rest in lines))  # columns in another order
     assert compare(read_side(str(older), tables), read_side(str(tables), tables)).arms == found.arms
@@ -204,8 +204,8 @@ def test_a_commit_and_a_snapshot_and_nothing(tables, tmp_path):
     }
     frozen = tables / "snapshots" / "day-one"
     (frozen / "tables").mkdir(parents=True)
-    shutil.copy(tables / "tables/v1/made-up-runs.csv", frozen / "tables/runs.csv")
-    shutil.copy(tables / "tables/v1/made-up-study.json", frozen / "study.json")
+    shutil.copy(tables / "tables/made-up-runs.csv", frozen / "tables/runs.csv")
+    shutil.copy(tables / "tables/made-up-study.json", frozen / "study.json")
     (frozen / "manifest.json").write_text(json.dumps({"sweep": "made-up"}))
     assert len(compare(read_side("day-one", tables), committed).arms) == 36
     with pytest.raises(SideError, match="no folder, no snapshot and no commit; did you mean 'day-one'"):

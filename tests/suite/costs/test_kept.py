@@ -57,7 +57,7 @@ def test_the_model_that_ships_is_of_what_ships() -> None:
     """Else every question fits it anew, for half a minute; `bandwise costs score` writes it."""
     results = Path(__file__).resolve().parents[3] / "results"
     found = known(results)
-    said = json.loads((results / "tables" / "v1" / kept.NAME).read_text(encoding="utf-8"))["made_of"]
+    said = json.loads((results / "tables" / kept.NAME).read_text(encoding="utf-8"))["made_of"]
     assert said == kept.digest(found.calibration, found.samples, found.cores)
 
 
