@@ -125,10 +125,10 @@ def write_page(study: StudyData, path: Path, links: Links = ALONE) -> BuiltRepor
     """Write the page of a study that was read; `links`: where it leads as part of a site."""
     sentences = headline(study)
     write_atomic(path, render(study, sentences, links))
-    return BuiltReport(path, sentences, shown(study))
+    return BuiltReport(path, sentences, whence(study))
 
 
-def shown(study: StudyData) -> list[str]:
+def whence(study: StudyData) -> list[str]:
     """Where the tables of the study and of its sessions come from, and what was made here and is not shown, in sentences."""
     own = [study.origin, *(session.origin for session in study.sessions if session.sweep == study.sweep)]
     said = [f"{one.name}: {one.words}" for one in own]
@@ -261,7 +261,7 @@ def render(study: StudyData, sentences: list[str], links: Links = ALONE) -> str:
         drift=drift(study),
         links=links,
         origin=study.origin,
-        shown=shown(study),
+        whence=whence(study),
         micro=micro_view(study),
         done=statuses.get("done", 0),
         planned=sum(statuses.values()),

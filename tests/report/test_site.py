@@ -159,7 +159,7 @@ def test_a_run_that_failed_is_damaged_or_is_gone_says_so(pages: dict[Path, Page]
 
 
 def test_without_folders_the_rows_of_the_tables_stand_in(store: Store, tmp_path: Path) -> None:
-    for source in ("tables", "snapshots"):
+    for source in ("tables", "published"):
         (tmp_path / source).symlink_to(store.root / source)
     build_site(tmp_path, tmp_path / "out")
     run_id = a_run(store, *made_up_site.WHOLE)
