@@ -20,7 +20,7 @@ from suite.analysis.published import SESSION, source
 from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE
 from suite.analysis.stages import STAGES
 from suite.analysis.tables import Row, Value, csv_text, read_table, table_path
-from suite.runs.sweep import tables_of
+from suite.runs.sweep import UnknownSweepError, load_sweep, tables_of
 
 OF_SWEEP: Final = (SUMMARY, *(table for table in OF_STUDY if table is not SUMMARY), *LADDER_TABLES)
 OF_SESSION: Final = (ARMS, CASES, PROBE, DIRECT, BOUNDS, STAGES, ISO_SECONDS)
@@ -44,14 +44,24 @@ def find(results_root: Path, name: str, suffix: str | None = None) -> tuple[Tabl
     """A table of a sweep or session, by its name or file; by default its summary or arms. Raises `ExportError`, `TableError`."""
     there = [(table, path) for table, path in _paths(results_root, tables_of(name)) if path.is_file()]
     if not there:
-        again = shlex.join(["bandwise", "collect", name])
-        raise ExportError(f"no tables of {name} under {results_root}: `{again}` makes them from what was run")
+        raise ExportError(f"no tables of {name} under {results_root}: {_remedy(name)}")
     for table, path in there:
         if suffix in (None, table.suffix):
             return table, read_table(path, table)
     raise ExportError(
         f"{name} has no table {suffix!r}; it has {', '.join(table.suffix for table, _ in there)}"
     )
+
+
+def _remedy(name: str) -> str:
+    """What makes the tables of a sweep or session."""
+    try:
+        sweep = load_sweep(name)
+    except UnknownSweepError:
+        made, collected = (shlex.join(["bandwise", verb, name]) for verb in ("session", "collect"))
+    else:
+        made, collected = sweep.command("sweep"), sweep.command("collect")
+    return f"`{made}` runs what is missing, then `{collected}` makes them"
 
 
 def choose(table: Table, names: Sequence[str] | None) -> tuple[Column, ...]:
