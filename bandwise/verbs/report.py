@@ -65,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
         raise OptionError("--local is for the page of one sweep: `bandwise report NAME --local`")
     if args.sweep in SHEETS:
         return _sheet(args, root)
+    if not everything:
+        _no_session(args.sweep)
     if unanswered := note_ends(Store(root), None if everything else args.sweep):
         print(f"Slurm was not asked: {unanswered}", file=sys.stderr)
     if everything:
@@ -77,6 +79,25 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join([*built.headline, *built.origin, f"report: {built.path}"]))
     return 0
+
+
+def _no_session(name: str) -> None:
+    """Raises `OptionError` where a name or a file is that of a session alone: it stands on the page of its sweep."""
+    from suite.runs.sweep import UnknownSweepError, load_sweep
+    from suite.timing.session_files import load_session
+    from suite.timing.spec import UnknownSessionError
+
+    try:
+        load_sweep(name)
+    except UnknownSweepError as unknown:
+        try:
+            session = load_session(name)
+        except UnknownSessionError:
+            raise unknown from None
+        page = "bandwise report" if session.sweep is None else session.sweep.command("report")
+        raise OptionError(
+            f"{session.name} is a timing session; it stands on the page that `{page}` makes"
+        ) from None
 
 
 def _site(args: argparse.Namespace, root: Path) -> int:

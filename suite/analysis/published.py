@@ -31,10 +31,11 @@ from suite.analysis.ladder_columns import ISO_SECONDS, LADDER_TABLES
 from suite.analysis.speed_columns import SPEED_TABLES
 from suite.analysis.stages import STAGES
 from suite.analysis.tables import TABLES, table_path
+from suite.runs.changes import PUBLISHED
 from suite.runs.status import SETTLED
 from suite.runs.store import TEMPORARY, dump, write_atomic
 
-FOLDER: Final = "published"
+FOLDER: Final = PUBLISHED
 MANIFEST: Final = "manifest.json"
 MANIFEST_SCHEMA: Final = 1
 SESSION: Final = "session-"

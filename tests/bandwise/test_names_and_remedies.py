@@ -79,6 +79,11 @@ def test_a_session_is_no_sweep_and_a_sweep_no_session(capsys: pytest.CaptureFixt
     folder = Path(__file__).resolve().parents[2] / "suite"
     assert main(["plan", str(folder / "sessions" / "quick.yaml")]) == 2
     assert "is a timing session, not a sweep: `bandwise session quick`" in capsys.readouterr().err
+    assert main(["report", "code-gpt"]) == 2
+    assert (
+        "code-gpt is a timing session; it stands on the page that `bandwise report` makes"
+        in capsys.readouterr().err
+    )
     assert main(["session", str(folder / "sweeps" / "quick.yaml"), "--dry-run"]) == 2
     assert "is a sweep, not a timing session" in capsys.readouterr().err
 
