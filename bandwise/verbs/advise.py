@@ -147,7 +147,8 @@ def _shapes(path: Path) -> tuple[tuple[int, ...], ...]:
 
 
 def _show(args: argparse.Namespace, root: Any, question: Any, answers: Any, found: Any) -> None:
-    from suite.analysis.tables import TableError, number, read_table, table_path
+    from suite.analysis.published import find_table
+    from suite.analysis.tables import TableError, number, read_table
     from suite.costs.columns import SCORE
     from suite.costs.evidence import of_configuration, studies, verdict
 
@@ -176,7 +177,7 @@ def _show(args: argparse.Namespace, root: Any, question: Any, answers: Any, foun
         )
     )
     try:
-        score = [row for row in read_table(table_path(root, SCORE), SCORE) if row["value"] == "all"]
+        score = [row for row in read_table(find_table(root, SCORE), SCORE) if row["value"] == "all"]
     except TableError:
         score = []
     if args.json:

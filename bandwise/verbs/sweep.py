@@ -130,7 +130,7 @@ def _locally(args: argparse.Namespace, sweep: Sweep, store: Store, places: Seque
         for run_id, state, reason in tally.failures[:SHOWN_FAILURES]:
             print(f"  {run_id} {state}: {reason}")
         if len(tally.failures) > SHOWN_FAILURES:
-            print(f"  and {len(tally.failures) - SHOWN_FAILURES} more: bandwise status {sweep.name}")
+            print(f"  and {len(tally.failures) - SHOWN_FAILURES} more: {sweep.command('status')}")
     if tally.interrupted:
         return 130
     return 0 if all(state in SETTLED_WELL for state in states) else 3

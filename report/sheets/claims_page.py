@@ -11,6 +11,7 @@ from report.errors import ReportError
 from report.links import ALONE, Links
 from report.sheets.claims_data import Verdicts, load_verdicts
 from report.sheets.sheet import write_sheet
+from suite.analysis.published import origin_words
 from suite.analysis.tables import Row, number
 from suite.claims.claim import WORDS
 from suite.claims.columns import CLAIMS, PARTS
@@ -62,7 +63,10 @@ def build_claims_page(
         raise ReportError("no verdict is on record; run `bandwise claims --write` first")
     path = out if out is not None else results_root / "reports" / "claims.html"
     tables = ((CLAIMS, verdicts.claims), (PARTS, verdicts.parts))
-    return write_sheet(path, "claims_page.html.j2", findings(verdicts), tables, {"claims": parts}, links)
+    origin = origin_words(results_root, (CLAIMS, PARTS))
+    return write_sheet(
+        path, "claims_page.html.j2", findings(verdicts), tables, {"claims": parts, "origin": origin}, links
+    )
 
 
 def findings(verdicts: Verdicts) -> list[str]:

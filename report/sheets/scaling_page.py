@@ -14,6 +14,7 @@ from report.sheets.scaling_data import Curve, ScalingData, Setting, load_scaling
 from report.sheets.scaling_figures import break_even_lines, break_even_text, strong_lines, weak_panels
 from report.sheets.scaling_view import band_text, check_view, even_view, weak_view
 from report.sheets.sheet import write_sheet
+from suite.analysis.published import origin_words
 from suite.analysis.tables import Row, number
 from suite.costs.break_even import AGREES, UNDECIDED
 from suite.costs.columns import BREAK_EVEN, BREAK_EVEN_CHECKS, SCALING
@@ -37,6 +38,7 @@ def build_scaling_page(
         "curves": [_curve(one) for one in data.curves],
         "weak": weak_view(data),
         "alone": data.alone,
+        "origin": origin_words(results_root, (SCALING, BREAK_EVEN, BREAK_EVEN_CHECKS)),
     }
     return write_sheet(
         out if out is not None else results_root / "reports" / "scaling.html",

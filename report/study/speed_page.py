@@ -100,6 +100,8 @@ def session_parts(session: SessionData) -> dict[str, Any]:
         "name": session.name,
         "title": facts["title"],
         "alone": session.sweep is None,
+        "origin": session.origin.words,
+        "not_shown": session.origin.not_shown,
         "lender": facts.get("lender", ""),
         "ended": ended_sentence(session) or "",
         "refused": [refused_words(row) for row in session.refused],

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from reference_impls.registry import registry
 from suite.analysis.columns import SUMMARY
+from suite.analysis.published import find_table, studies_of
 from suite.analysis.tables import number, read_table
 from suite.runs.canonical import canonical_json
 from suite.runs.resolve import resolve_algorithm
@@ -65,15 +66,13 @@ def configuration(algorithm: str, options: Mapping[str, Any]) -> str:
 @cache
 def studies(results_root: Path) -> tuple[Study, ...]:
     """All cells with an interval of the summaries that are there and whose sweep is."""
-    folder = results_root / "tables" / "v1"
     found = []
-    for path in sorted(folder.rglob(f"*-{SUMMARY.suffix}.csv")):
-        name = str(path.relative_to(folder)).removesuffix(f"-{SUMMARY.suffix}.csv")
+    for name in studies_of(results_root):
         try:
             arms = _configurations(load_sweep(name))
         except UnknownSweepError:
             continue
-        for row in read_table(path, SUMMARY):
+        for row in read_table(find_table(results_root, SUMMARY, name), SUMMARY):
             arm = str(row["arm"])
             if row["diff_low"] is None or row["control"] or not row["equal"] or arm not in arms:
                 continue

@@ -65,6 +65,10 @@ def described(changes: bytes) -> dict[str, Any] | None:
     return {"sha256": _hash(changes), "bytes": len(changes)} if changes else None
 
 
+PUBLISHED: Final = "published"
+"""The folder, within a results folder, of what is published; it is laid out like one."""
+
+
 def path_of(root: Path, sha256: str) -> Path:
     """Where the document of that hash is kept."""
     return Path(root) / "patches" / f"{sha256}.diff"
@@ -89,8 +93,13 @@ def keep(root: Path, changes: bytes | None = None) -> Path | None:
 
 
 def kept(root: Path, sha256: str) -> str | None:
-    """The document of that hash, None where it was not kept. Raises `RefusedError` for one that is not what its name says."""
+    """The document of that hash, here or published, None where it was not kept.
+
+    Raises `RefusedError` for one that is not what its name says.
+    """
     path = path_of(root, sha256)
+    if not path.exists():
+        path = path_of(Path(root) / PUBLISHED, sha256)
     text = read(path, LIMIT_BYTES)
     if text is not None and _hash(text.encode()) != sha256:
         raise RefusedError(path, "is not what its name says", "fetch it again from where the run was made")
