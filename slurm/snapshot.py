@@ -2,7 +2,8 @@
 
 ``<results>/code/<commit>`` is the commit's tree without results; where the checkout differs from it,
 ``<commit>-<hash of the changes>`` holds the files as they are, and ``changes.patch`` says how they differ (`suite.runs.changes`).
-Beside them ``environment-<hash>.txt`` lists the installed packages. All are made once, under another
+Beside them ``environment-<hash>.txt`` lists the installed packages, and ``plugin-<hash>/`` holds a plugin file of methods
+(`reference_impls.load_plugin`). All are made once, under another
 name, and appear by rename. ``snapshot.json`` in a snapshot is what provenance reads there instead of git.
 """
 
@@ -16,6 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from reference_impls import list_algorithms
+from reference_impls.registry import registry
 from suite.runs.canonical import ID_DIGITS
 from suite.runs.changes import KEPT_FILE, PACKAGES, document
 from suite.runs.provenance import SNAPSHOT_FILE, environment_hash, installed
@@ -53,6 +56,9 @@ def take(results_root: Path, checkout: Path = CHECKOUT) -> Snapshot:
     Raises `SnapshotError`, or `StoreError` where it cannot be written.
     """
     snapshot, files = _content(results_root, checkout)
+    for path, copy in plugins(snapshot.path.parent).items():
+        if not copy.exists():
+            write_atomic(copy, path.read_text(encoding="utf-8"))
     if snapshot.path.exists():
         return snapshot
     temporary = snapshot.path.with_name(f".{snapshot.path.name}.{os.getpid()}.tmp")
@@ -74,6 +80,13 @@ def take(results_root: Path, checkout: Path = CHECKOUT) -> Snapshot:
                 "another results folder (--results)"
             ) from error
     return snapshot
+
+
+def plugins(folder: Path) -> dict[Path, Path]:
+    """The plugin files of methods that were loaded here, and where in `folder` the copies for jobs lie."""
+    list_algorithms()  # loads those that the environment names
+    found = sorted(registry.plugins)
+    return {path: folder / f"plugin-{_hash(b'', [path])}" / path.name for path in found}
 
 
 def keep_environment(results_root: Path) -> Path:

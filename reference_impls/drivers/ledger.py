@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from reference_impls.collectives import Collective
-from reference_impls.errors import UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,14 +57,9 @@ class Ledgers:
         """pandas table: step, kind, stage, collective, group, calls, payload_bytes, wire_bytes, received_bytes.
 
         rank: which rank's bytes; None gives all ranks, with a leading column `rank`. Raises KeyError for a rank that
-        is not held here, `UsageError` without pandas.
+        is not held here.
         """
-        try:
-            import pandas as pd
-        except ModuleNotFoundError as error:
-            raise UsageError(
-                "ledger.frame() needs pandas: pip install 'bandwise[tables]', or use totals()"
-            ) from error
+        import pandas as pd  # here, since it takes half a second
 
         columns = ["step", "kind", "stage", "collective", "group", *_NUMBERS]
         if rank is not None:

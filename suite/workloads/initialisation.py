@@ -1,6 +1,6 @@
 """Initial parameters from a seed, without any global generator, and the same on every machine.
 
-Distributions are torch's defaults, layer by layer (`reset_parameters` in torch 2): linear and bilinear layers, convolutions of any
+Distributions are torch's defaults by layer (`reset_parameters` in torch 2): linear and bilinear layers, convolutions of any
 dimension and recurrent layers uniform within 1/sqrt(fan-in) or 1/sqrt(hidden size), weight and bias alike; embeddings normal, the
 padding zero; norms one and zero; attention as Glorot and Bengio have it. A module that holds bare parameters (a table of tokens,
 positions) says in `initial_sd` how wide a normal distribution they come from, which goes before all else. Each parameter draws
@@ -37,7 +37,9 @@ def _draw(module: nn.Module, name: str, shape: tuple[int, ...], rng: np.random.G
     if isinstance(sd := getattr(owner, "initial_sd", None), float):
         return _normal(shape, sd, rng)
     match owner:
-        case NonDynamicallyQuantizableLinear() if leaf == "bias":  # behind attention, where torch sets it to zero
+        case NonDynamicallyQuantizableLinear() if (
+            leaf == "bias"
+        ):  # behind attention, where torch sets it to zero
             return torch.zeros(shape)
         case nn.Linear():
             return _uniform(shape, 1.0 / math.sqrt(owner.in_features), rng)
