@@ -1,4 +1,4 @@
-"""What advice says of accuracy: signed, both shardings, the cell with most seeds, exactly the configuration, and no larger model."""
+"""What advice says of accuracy: signed, both shardings, the cell with most seeds, its very configuration, no larger model."""
 
 from __future__ import annotations
 
