@@ -90,7 +90,7 @@ def _fastest(shown: Picture, link: LinkData) -> str:
     methods = {str(row["arm"]): row for row in panel.methods}
     marks = sorted((m for m in shown.marks if m.arm in methods), key=lambda m: (-m.x, m.arm))
     if not marks:
-        return "no method has a speedup"
+        return "; ".join(["no method has a speedup", *shown.absent])
     judged = {m.arm: panel.judged(methods[m.arm]) for m in marks}
     every = [m for m in marks if judged[m.arm].word == "equal"]
     equal = [
@@ -108,11 +108,11 @@ def _fastest(shown: Picture, link: LinkData) -> str:
             f"{_said(equal[0], shown, link)}" + _doubted(doubted, shown, link)
         )
     if every:
-        return f"none of the {len(every)} methods within {band} has a speedup that holds" + _doubted(
-            doubted, shown, link
-        )
+        none = f"none of the {len(every)} methods within {band} has a speedup that holds"
+        return none + _doubted(doubted, shown, link)
     why = f"no method is shown to be within {band}" if panel.sensitive else "not sensitive"
-    return f"{why}; {marks[0].arm} is the fastest, {_said(marks[0], shown, link)}"
+    doubt = f", but {DOUBT}" if marks[0].doubtful else ""
+    return f"{why}; {marks[0].arm} is the fastest, {_said(marks[0], shown, link)}{doubt}"
 
 
 def _doubted(marks: Sequence[Point], shown: Picture, link: LinkData) -> str:

@@ -85,12 +85,10 @@ def accuracy(row: Row, *, higher: bool, not_sensitive: str = "") -> Accuracy:
         word, reason = "worse by", f"{row['n_diverged']} of {planned} seeds diverged"
     elif mean is None or low is None or high is None:
         word, reason = "not known", _too_few(planned, pairs)
-    elif row["equal"] == "yes":
-        word = "equal"
     elif row["equal"] == "no":
         word = "better by" if (mean > 0) == higher else "worse by"
-    elif row["equal"] == "undecided":
-        word = "undecided"
+    elif row["equal"] in {"yes", "undecided"} and not not_sensitive:
+        word = "equal" if row["equal"] == "yes" else "undecided"
     else:
         word, reason = "not known", f"not sensitive: {not_sensitive}" if not_sensitive else "not sensitive"
     unit = "" if row["unit"] in {None, "1"} else str(row["unit"])
