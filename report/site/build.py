@@ -284,7 +284,7 @@ def _headline(
     found = [_totals(list(studies.values()))] if studies else []
     for place in dict.fromkeys(one.key for one in board):
         one = next(one for one in board if one.key == place)
-        found.append(f"{place[1]}: {place_words(one.panel, one.link)}.")
+        found.append(f"{place[0]}, {place[1]}: {place_words(one.panel, one.link)}.")
     found += findings(verdicts)[:1] if verdicts.claims else []
     for study in studies.values():
         if sentence := failure_sentence(study):

@@ -108,7 +108,8 @@ def _fastest(shown: Picture, link: LinkData) -> str:
             f"{_said(equal[0], shown, link)}" + _doubted(doubted, shown, link)
         )
     if every:
-        none = f"none of the {len(every)} methods within {band} has a speedup that holds"
+        who = "the one method" if len(every) == 1 else f"each of the {len(every)} methods"
+        none = f"{who} within {band} lacks a speedup that holds"
         return none + _doubted(doubted, shown, link)
     why = f"no method is shown to be within {band}" if panel.sensitive else "not sensitive"
     doubt = f", but {DOUBT}" if marks[0].doubtful else ""
