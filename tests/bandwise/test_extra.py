@@ -28,7 +28,7 @@ COMMANDS = {
     "retry": [["retry", "quick", "--status", "oom"]],
     "cancel": [["cancel", "quick"]],
     "session": [["session", "quick"]],
-    "cluster": [["cluster", "status"], ["cluster", "up", "--slurm", "--workers", "2"]],
+    "cluster": [["cluster", "status"]],
     "doctor": [["doctor"]],
     "rates": [["rates", "--only", "no-such-codec"], ["rates", "--write-docs"]],
     "costs": [["costs", "score"], ["costs", "omega"]],
@@ -45,15 +45,23 @@ COMMANDS = {
 }  # fmt: skip
 WORK = {"list": 2, "info": 2, "schedule": 1}
 """How many commands of these verbs work without the extra, at the least."""
-SCRIPT = """
+SCRIPT = '''
 import contextlib, io, json, sys, traceback
 
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {blocked}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+class Hiding:
+    """A finder of modules that does not find these, as where they are not installed."""
 
-sys.meta_path.insert(0, Refuse())
+    def __init__(self, finder):
+        self.finder = finder
+
+    def find_spec(self, name, path=None, target=None):
+        hidden = name.partition(".")[0] in {blocked}
+        return None if hidden else self.finder.find_spec(name, path, target)
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+sys.meta_path[:] = [Hiding(finder) for finder in sys.meta_path]
 from bandwise.cli import main
 
 found = []
@@ -68,7 +76,7 @@ for command in {commands}:
             code = traceback.format_exc()
     found.append([command, code, out.getvalue(), err.getvalue()])
 json.dump(found, sys.__stdout__)
-"""
+'''
 
 
 def without_the_extra(commands: list[list[str]], results: Path) -> list[tuple[list[str], object, str, str]]:
@@ -130,12 +138,11 @@ def test_a_missing_package_of_somebody_else_is_not_ours_to_explain() -> None:
 
 @pytest.mark.parametrize("name", ["bandwise", "reference_impls"])
 def test_the_public_face_needs_no_extra(name: str, tmp_path: Path) -> None:
-    code = (
-        f"import sys; sys.modules.update(dict.fromkeys({set(SUITE_PACKAGES)!r}))\n"
-        f"import torch; from {name} import SimulatedCluster\n"
+    code = SCRIPT.format(blocked=set(SUITE_PACKAGES), commands=[]) + (
+        f"\nimport torch; from {name} import SimulatedCluster\n"
         "cluster = SimulatedCluster('lion-cub-1bit', params=[torch.zeros(1000)], world_size=2, lr=1e-2, seed=0)\n"
         "cluster.step([[torch.ones(1000)], [torch.ones(1000)]])\n"
         "print(len(cluster.ledger.frame(rank=0)) > 0)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.stdout == "True\n", done.stderr
+    assert done.stdout == "[]True\n", done.stderr
