@@ -65,14 +65,9 @@ class Ledgers:
             Table of step, kind, stage, collective, group, calls, payload_bytes, wire_bytes, received_bytes.
 
         Raises:
-            UsageError: The rank's bytes are counted in another process, or pandas is missing.
+            UsageError: The rank's bytes are counted in another process.
         """
-        try:
-            import pandas as pd
-        except ModuleNotFoundError as error:
-            raise UsageError(
-                "ledger.frame() needs pandas: pip install 'bandwise[tables]', or use totals()"
-            ) from error
+        import pandas as pd  # here, since it takes half a second
 
         columns = ["step", "kind", "stage", "collective", "group", *_NUMBERS]
         if rank is not None:

@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
-from report.drawing.numbers import interval, number, ratio
 from report.errors import ReportError
 from report.links import Links
 from report.rendering import asset, embedded, template
@@ -43,7 +42,7 @@ from report.study.data import StudyData, load
 from report.study.headline import failure_sentence
 from report.study.origins import drift, origins_view
 from report.study.speed_data import SessionData, load_sessions
-from report.study.speed_headline import alone_sentence, ended_sentence
+from report.study.speed_headline import alone_sentence, ended_sentence, place_words
 from report.study.speed_page import session_parts
 from suite.analysis.columns import RUNS
 from suite.analysis.compare import compare
@@ -279,9 +278,8 @@ def _headline(
     """Who leads at each place, what of claims was decided, and what is missing."""
     found = [_totals(list(studies.values()))] if studies else []
     for place in dict.fromkeys(one.key for one in board):
-        own = [one for one in board if one.key == place]
-        ranked = sorted((one for one in own if one.rank), key=lambda one: -one.speedup)
-        found.append(f"{place[1]}: {_leader(ranked, len(own))}")
+        one = next(one for one in board if one.key == place)
+        found.append(f"{place[0]}, {place[1]}: {place_words(one.panel, one.link)}.")
     found += findings(verdicts)[:1] if verdicts.claims else []
     for study in studies.values():
         if sentence := failure_sentence(study):
@@ -306,24 +304,3 @@ def _totals(studies: list[StudyData]) -> str:
         f"{len(can_tell)} of {len(panels)} panels can tell whether a method is equal to its uncompressed run"
     )
     return f"{ran} {told}" + (f"; in them {equal} of {len(methods)} are." if methods else ".")
-
-
-def _leader(ranked: list[Standing], methods: int) -> str:
-    """Who is fastest of those that are ranked, and whether it is shown to be faster than the reference."""
-    first = ranked[0].arm if ranked else None
-    if first is None:
-        return f"none of {methods} methods is equal and has a speedup that holds."
-    low, high = number(first["speedup_low"]), number(first["speedup_high"])
-    reference = ranked[0].link.reference
-    told = (
-        f"{ratio(ranked[0].speedup)} {interval(low, high)} as fast as {reference['case'] if reference else 'DDP'} "
-        f"(median over {first['n_pairs']} rounds, 95 %)."
-    )
-    name, count = ranked[0].row["arm"], len(ranked)
-    if low is None or low <= 1:
-        return f"none of {methods} methods is shown to be equal and faster; of {count} equal {name} comes nearest, {told}"
-    if count == 1:
-        return f"{name} alone of {methods} methods is equal and has a speedup that holds, {told}"
-    return (
-        f"{name} leads the {count} of {methods} methods that are equal and have a speedup that holds, {told}"
-    )

@@ -30,7 +30,7 @@ from report.study.headline import headline
 from report.study.iso_view import ladder_view, with_certainty
 from report.study.ladder_figure import climb
 from report.study.origins import drift, origins_of, origins_view
-from report.study.points import families, hover, points
+from report.study.points import families, hollow_words, hover, points
 from report.study.profiles import profiles_parts
 from report.study.runs_view import runs_view
 from report.study.seeds import seeds
@@ -251,6 +251,7 @@ def render(study: StudyData, sentences: list[str], links: Links = ALONE) -> str:
     return template("page.html.j2").render(
         facts=study.facts,
         headline=sentences,
+        hollow=hollow_words(study.panels),
         panels=[_panel(panel, study) for panel in study.panels],
         families=[(name, FAMILIES.get(name, name)) for name in shown],
         shapes={name: SHAPES.get(name, SHAPES["sign"]) for name in shown},

@@ -18,6 +18,7 @@ from report.sheets.costs_data import Costs, load_costs
 from report.study.speed_data import SessionData, load_sessions, refused_records
 from suite.analysis.collect import FACTS_SCHEMA, facts_path
 from suite.analysis.columns import MICRO, OF_STUDY, SINCE_CURVES, Table
+from suite.analysis.evidence import Accuracy, accuracy
 from suite.analysis.ladder_columns import LADDER_TABLES
 from suite.analysis.published import Side, Source, find_table, source
 from suite.analysis.tables import Row, read_table, table_path
@@ -72,6 +73,11 @@ class Panel:
     def sensitive(self) -> bool:
         """Whether the negative controls show that a bad method would have been seen."""
         return bool(self.verdict["sensitive"])
+
+    def judged(self, row: Row) -> Accuracy:
+        """What is said of the accuracy of one of its methods."""
+        why = "" if self.sensitive else str(self.verdict["reason"])
+        return accuracy(row, higher=self.facts["direction"] == "higher", not_sensitive=why)
 
     @property
     def baselines(self) -> list[Row]:

@@ -14,6 +14,7 @@ from typing import Any
 from report.errors import ReportError
 from report.rendering import slug
 from suite.analysis.columns import Table
+from suite.analysis.evidence import Speed, speed
 from suite.analysis.ladder_columns import ISO_SECONDS
 from suite.analysis.published import SESSION, Side, Source, sessions_held, source
 from suite.analysis.refused import load_refused
@@ -25,9 +26,6 @@ from suite.timing.session_files import not_shown
 
 OPTIONAL = (STAGES, ISO_SECONDS)
 """Tables that only some sessions have: bytes by stage of newer records, seconds at equal accuracy of sweeps with a ladder."""
-
-UNCONFIRMED = ("not confirmed", "contradicted")
-"""Checks by direct runs that keep an arm out of the picture."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +53,11 @@ class LinkData:
     def usable(self) -> bool:
         """Whether it gives numbers."""
         return bool(self.facts["status"] == "done")
+
+    def timed_of(self, arm: str, sharding: str) -> Speed:
+        """What is said of the speed of a method."""
+        rows = (row for row in self.arms if (row["arm"], row["sharding"]) == (arm, sharding))
+        return speed(next(rows, None), self.facts)
 
     @property
     def reference(self) -> Row | None:

@@ -227,6 +227,22 @@ def _check(asked: Asked, place: Row, speedup: Curve, held: Held, one: Spread) ->
     }  # fmt: skip
 
 
+def measured_once(checks: Sequence[Row]) -> list[Row]:
+    """The checks without duplicates: a measurement that stands under two names of one method counts once."""
+    names = (
+        "workload",
+        "bucket_bytes",
+        "cores",
+        "world_size",
+        "session",
+        "link",
+        "speedup",
+        "speedup_low",
+        "speedup_high",
+    )
+    return list({tuple(row[name] for name in names): row for row in reversed(checks)}.values())[::-1]
+
+
 def _counts(checks: Sequence[Row]) -> Row:
     words = [row["verdict"] for row in checks]
     return {

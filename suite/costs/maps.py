@@ -18,7 +18,7 @@ from suite.costs.advice import Question, advise, rates_between
 from suite.costs.beyond import DDP as DDP_FP32
 from suite.costs.candidates import Candidate, candidates
 from suite.costs.columns import BEST, PREDICTED, SPEEDUPS, WARM_UP
-from suite.costs.evidence import of_configuration, studies, verdict
+from suite.costs.evidence import of_configuration, shown_worse, studies
 from suite.costs.known import Known, known
 from suite.costs.local import same_place
 from suite.costs.model import Model
@@ -197,7 +197,7 @@ def write_maps(results_root: Path) -> list[Path]:
     kept = [
         one
         for one in candidates(found.samples, found.cores)
-        if verdict(of_configuration(one.configuration, cells)) != "not equal"
+        if not shown_worse(of_configuration(one.configuration, cells))
     ]
     tables = {
         SPEEDUPS: pictured,

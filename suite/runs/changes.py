@@ -13,6 +13,7 @@ than `LIMIT_BYTES`; of a larger one the hash alone is on record. Paths are relat
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -39,11 +40,16 @@ def document(checkout: Path) -> bytes:
         ".", ":!results",
     )  # fmt: skip
     unknown = _git(checkout, "ls-files", "-z", "--others", "--exclude-standard", "--", *PACKAGES)
-    names = sorted(name for name in unknown.split(b"\0") if name)
-    new = [b"new file %s %s\n" % (_hash((checkout / n.decode()).read_bytes()).encode(), n) for n in names]
+    names = sorted(name for name in unknown.split(b"\0") if name and not name.endswith(b"/"))
+    new = [b"new file %s %s\n" % (_hash(_content(checkout / n.decode())).encode(), n) for n in names]
     if not patch and not new:
         return b""
     return b"changes to %s\n%s%s" % (commit.encode(), b"".join(new), patch)
+
+
+def _content(path: Path) -> bytes:
+    """What git would keep of a path: of a link, to a folder too, where it leads."""
+    return os.readlink(os.fsencode(path)) if path.is_symlink() else path.read_bytes()
 
 
 @lru_cache(maxsize=1)

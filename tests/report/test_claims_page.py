@@ -44,7 +44,11 @@ def test_a_line_and_all_that_decided_it(tmp_path: Path) -> None:
         "bandwise sweep claims/made-up",
     ):  # fmt: skip
         assert expected in shown
-    assert findings == ["Of 2 claims that authors make themselves: 2 reproduced."]
+    told = "measured: 1, 1 reproduced; arithmetic: 1, 1 reproduced"
+    assert findings == [
+        f"Of 2 claims, 2 of which authors make themselves: {told}. Of the authors' own: {told}."
+    ]
+    assert told in shown, "the same count, by the same function"
     assert 'href="#claim-made-up-loses"' in text
     assert "claim-made-up-loses" in page.ids
 
@@ -63,7 +67,8 @@ def test_contradicted_claims_of_authors_head_the_page(tmp_path: Path) -> None:
     ours = EXACT.replace("threshold: 1,", "threshold: 2,").replace("label: abstract", "label: derived")
     _, page, findings = page_of(record(tmp_path, wrong, ours))
     assert findings == [
-        "Of 1 claims that authors make themselves: 1 contradicted.",
+        "Of 2 claims, 1 of which authors make themselves: measured: 1, 1 contradicted; arithmetic: 1, 1 contradicted. Of the "
+        "authors' own: measured: 1, 1 contradicted.",
         "Contradicted at our scale, A paper: The method loses a point.",
     ]
     assert "ours, derived from the method, abstract (not the authors)" in page.sections["claims"]

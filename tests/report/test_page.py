@@ -230,6 +230,22 @@ def test_studies_without_seeds_for_intervals_build(tmp_path):
     assert any("not sensitive" in sentence for sentence in built.headline)
 
 
+def test_four_seeds_are_said_to_be_too_few_and_not_lost(tmp_path):
+    study = made.study_of(seeds=4, made=made.FEW)
+    made.run_all(tmp_path, study, made.FEW)
+    write(tmp_path, collect(tmp_path, study))
+    html = build(tmp_path).html
+    assert "lost seeds" not in html
+    assert "4 seeds: an interval needs 6, so these marks have none and are hollow." in html
+    assert "not sensitive, so no method is called equal (4 seeds: an interval needs 6)" in html
+    assert "too few seeds of" not in html
+
+
+def test_marks_without_intervals_of_lost_seeds_are_said_to_have_lost_them(built):
+    assert "Hollow marks have lost seeds and show no interval." in built.html
+    assert "an interval needs 6" not in built.html
+
+
 def test_two_thousand_runs_build_in_bounded_time_and_size(built, tmp_path):
     runs = [
         {**row, "seed": row["seed"] + 6 * copy, "run_id": f"{copy:04x}{row['run_id'][4:]}"}
