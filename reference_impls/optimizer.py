@@ -234,10 +234,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         if not isinstance(state_dict, dict):
             states = list(state_dict)
             same = len(states) == world.size and states[world.rank]["rank"] == world.rank
-            slots = self._worker.algorithm.slots
-            state_dict = (
-                states[world.rank] if same else resized(states, slots, world.rank, world.size, elastic)
-            )
+            state_dict = states[world.rank] if same else resized(states, self._worker, elastic)
         self._worker.load_state_dict(state_dict)
         self._share_groups(self._worker)
         self._agreement.reset()

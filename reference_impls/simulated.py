@@ -159,8 +159,7 @@ class SimulatedCluster:
         """
         saved, n = state["workers"], self.world_size
         if len(saved) != n:
-            slots = self.method.algorithm.slots
-            saved = [resized(saved, slots, rank, n, elastic) for rank in range(n)]
+            saved = [resized(saved, worker, elastic) for worker in self._workers]
         for worker, own in zip(self._workers, saved, strict=True):
             worker.load_state_dict(own)
 

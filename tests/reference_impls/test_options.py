@@ -26,8 +26,6 @@ def own_options(name: str) -> dict[str, Declared]:
     return {key: own for key, own in declared(registry.load(name)).items() if key not in fixed}
 
 
-
-
 def outside(own: Declared) -> Iterator[Any]:
     """Values of a numeric option that must be refused: beyond each bound, of another type, not finite."""
     whole = int in own.alternatives
