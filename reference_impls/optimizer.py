@@ -27,7 +27,7 @@ from reference_impls.drivers.ledger import Ledger, Ledgers
 from reference_impls.drivers.null import NullTransport
 from reference_impls.drivers.process_group import ProcessGroup
 from reference_impls.drivers.serial import Serial
-from reference_impls.drivers.team import Team
+from reference_impls.drivers.team import Team, Unused
 from reference_impls.drivers.timeline import TimedTransport, Timeline
 from reference_impls.drivers.trace import Trace
 from reference_impls.drivers.worker import Worker
@@ -43,8 +43,9 @@ class DataParallelOptimizer(torch.optim.Optimizer):
     group. group: process group (default: the world). node_size: consecutive ranks that share a node, for methods that
     tell groups within and across nodes apart. seed: equal on all ranks. bucket_bytes: size of a bucket. clip_norm:
     clip the reduced gradient by its global norm. lag: see `reference_impls.drivers.engine`. check: compare what ranks
-    ask for (`first`, `each`, `off`). broadcast: start from rank 0's parameters. A parameter without gradient counts as
-    zeros (torch's own optimizers would skip it).
+    ask for (`first`, `each`, `off`). broadcast: start from rank 0's parameters. unused: a
+    parameter for which no rank has ever had a gradient stays as it is (`stay`); with `zeros`, and after its first gradient
+    on any rank, a missing one counts as zeros (torch's own optimizers would skip it).
 
     Raises `UnknownAlgorithmError`, `UnknownOptionError`, `UnsupportedError`, `LayoutError`, `UsageError`; `step` raises
     `MismatchError` and `PeerError`.
@@ -61,6 +62,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         seed: int = 0,
         bucket_bytes: int = 4 << 20,
         clip_norm: float | None = None,
+        unused: Unused = "stay",
         lag: int = 1,
         check: Check = "first",
         timeout_s: float = 60.0,
@@ -96,7 +98,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         self._worker = worker
         self._group = group
         self._transport = transport
-        self._team = Team([worker], Engine(transport, [ledger], lag), clip_norm)
+        self._team = Team([worker], Engine(transport, [ledger], lag), clip_norm, unused)
         self._accumulating = False
         self._silent = False
         self._in_step = False

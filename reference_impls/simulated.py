@@ -15,7 +15,7 @@ from reference_impls.drivers.elastic import Elastic, resized
 from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.ledger import Ledger, Ledgers
 from reference_impls.drivers.lockstep import Lockstep
-from reference_impls.drivers.team import Team
+from reference_impls.drivers.team import Team, Unused
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import LayoutError, UsageError
 from reference_impls.registry import Method, create
@@ -27,9 +27,11 @@ class SimulatedCluster:
     algorithm: a registered name, or a `Method` from `create`. params: the initial parameters, tensors of any shape
     (copied). lr: learning rate; `step(lr=...)` overrides it for one step. options: of the method and of its local
     optimizer (see `info`). node_size: consecutive ranks that share a node, for methods that tell groups within and
-    across nodes apart. storage: optional pair of tensors [world_size, elements] (parameters, gradients) to live
-    in, so that the gradients of all workers can come from one batched call. Raises `UnknownAlgorithmError`,
-    `UnknownOptionError`, `UnsupportedError`, `LayoutError`.
+    across nodes apart. unused: a parameter for which no rank has ever had a gradient stays as it is (`stay`), or has a
+    gradient of zeros (`zeros`), by which weight decay and coins for zeros move it. storage: optional pair of tensors
+    [world_size, elements] (parameters, gradients) to live in, so that the gradients of all workers can come from one
+    batched call; every parameter then counts as used. Raises `UnknownAlgorithmError`, `UnknownOptionError`,
+    `UnsupportedError`, `LayoutError`.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class SimulatedCluster:
         node_size: int = 1,
         bucket_bytes: int = 4 << 20,
         clip_norm: float | None = None,
+        unused: Unused = "stay",
         lag: int = 1,
         storage: tuple[Tensor, Tensor] | None = None,
         **options: Any,
@@ -76,7 +79,7 @@ class SimulatedCluster:
         self.ledger = Ledgers(ledgers)
         self._names = names
         self._workers = workers
-        self._team = Team(workers, Engine(transport, ledgers, lag), clip_norm)
+        self._team = Team(workers, Engine(transport, ledgers, lag), clip_norm, unused)
         empty = {name: p.detach().clone() for name, p in zip(names, params, strict=True) if p.numel() == 0}
         self._by_name = [{**empty, **{v.name: v.param for s in w.shards for v in s.views}} for w in workers]
 

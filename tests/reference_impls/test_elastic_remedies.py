@@ -26,7 +26,9 @@ KEEPING = [row for row in ROWS if keeps_by_rank(row)]
 
 def build(row: Row, size: int) -> SimulatedCluster:
     params = list(Net().parameters())
-    return SimulatedCluster(row.algorithm, params, size, lr=LR, names=names(), bucket_bytes=256, **row.options)
+    return SimulatedCluster(
+        row.algorithm, params, size, lr=LR, names=names(), bucket_bytes=256, **row.options
+    )
 
 
 def gradients(rank: int, step: int) -> list[torch.Tensor]:
@@ -66,9 +68,11 @@ def test_every_remedy_that_is_named_works(row: Row, old: int, new: int) -> None:
         try:
             cluster.load_state_dict(state, elastic=mode)
         except LayoutError as error:
-            assert mode not in promised, f"{mode!r} was named as a way out, and: {error}"
+            assert mode not in promised or "under way" in str(error), (
+                f"{mode!r} was named as a way out, and: {error}"
+            )
             named = set(re.findall(r"elastic='(\w+)'", str(error)))
-            assert named, error
+            assert named or "under way" in str(error), error  # the one case without a remedy, and it says so
             promised |= named
             waiting += sorted(named - seen)
             continue
