@@ -52,7 +52,7 @@ class SimulatedCluster:
         **options: Any,
     ) -> None:
         transport = Lockstep(world_size, node_size)
-        method = create(algorithm, **options)
+        method, clip_norm = create(algorithm, **options).clipped(clip_norm)
         names = [str(i) for i in range(len(params))] if names is None else list(names)
         if len(names) != len(params):
             raise LayoutError(f"{len(names)} names for {len(params)} parameters")
@@ -133,6 +133,11 @@ class SimulatedCluster:
     def parameters(self, rank: int) -> list[Tensor]:
         """The parameters of one worker, in the order given at construction. Views: do not write into them."""
         return [self._by_name[rank][name].detach() for name in self._names]
+
+    def averaged(self) -> list[Tensor]:
+        """The mean over workers of the parameters, in the order given at construction: for evaluation between rounds."""
+        ranks = [self.parameters(rank) for rank in range(self.world_size)]
+        return [torch.stack(own).sum(0).div_(self.world_size) for own in zip(*ranks, strict=True)]
 
     def probe_parameters(self, rank: int, probe: str) -> list[Tensor]:
         """The parameters of one worker at a probe, in the order given at construction. Views: do not write into them."""

@@ -43,6 +43,7 @@ class FrozenVariance(WarmedUp):
     )
 
     unread: ClassVar[tuple[str, ...]] = ("compress", *WarmedUp.unread)
+    clipping: ClassVar[str] = "max_grad_norm"
 
     @property
     def scope(self) -> Literal["bucket", "model"]:  # type: ignore[override]

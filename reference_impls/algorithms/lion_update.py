@@ -50,6 +50,7 @@ class LionUpdate(Algorithm):
 
     defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.0}
     reduces_gradient: ClassVar[bool] = False
+    clipping: ClassVar[str] = "local_clip_norm"
 
     @abstractmethod
     def aggregate(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:

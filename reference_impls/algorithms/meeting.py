@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -37,6 +37,8 @@ _PER_ELEMENT = 1 << 20  # elements over which a message's bits are averaged for 
 @dataclass(frozen=True)
 class Meeting(WithLocalOptimizer):
     """Options and parts of a meeting; subclasses say when there is one."""
+
+    local_steps: ClassVar[bool] = True
 
     carrier: str | Codec = option(
         "fp32",

@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -79,6 +80,8 @@ class ZeroOneAdam(CompressedMomentum):
     lr_warmup_steps: int = option(
         0, "steps of learning-rate warm-up; the variance phase is never shorter", ge=0
     )
+
+    local_steps: ClassVar[bool] = True
 
     @property
     def slots(self) -> Mapping[str, Slot]:

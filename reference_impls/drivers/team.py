@@ -36,11 +36,6 @@ class Team:
             raise UnsupportedError(f"unused must be stay or zeros, got {unused!r}")
         if clip_norm is not None and not clip_norm > 0:
             raise UnsupportedError(f"clip_norm must be positive, got {clip_norm}")
-        if clip_norm is not None and not workers[0].algorithm.reduces_gradient:
-            raise UnsupportedError(
-                f"{type(workers[0].algorithm).__name__} does not reduce a gradient, so there is none to clip by its "
-                "global norm; leave clip_norm out"
-            )
         self.workers = workers
         self.engine = engine
         self.clip_norm = clip_norm

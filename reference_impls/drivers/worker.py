@@ -179,7 +179,9 @@ class Worker:
             raise LayoutError(
                 f"checkpoint has state version {state['version']}, this code reads {STATE_VERSION}"
             )
-        if (state["world_size"], state["rank"]) != (world.size, world.rank):
+        if state["world_size"] == world.size and state["rank"] != world.rank:
+            self._refuse_of_another_rank(state)
+        elif state["world_size"] != world.size:
             raise LayoutError(
                 f"checkpoint is of rank {state['rank']} of {state['world_size']}, this is rank {world.rank} of "
                 f"{world.size}: resume with the same number of workers, or give load_state_dict the states of all "
@@ -222,6 +224,17 @@ class Worker:
         self.clock.observed.update(state.get("observed", {}))
         unused = state.get("unused")
         self.unused, self.given = None if unused is None else tuple(unused), None
+
+    def _refuse_of_another_rank(self, state: Mapping[str, Any]) -> None:
+        """Raise `LayoutError` unless all that the method keeps is the same on all ranks."""
+        own = sorted(f"slot {name!r}" for name, s in self.algorithm.slots.items() if s.kind != "replicated")
+        if self.algorithm.local_steps:
+            own.append("parameters and the local optimizer's state, between rounds")
+        if own:
+            raise LayoutError(
+                f"checkpoint is of rank {state['rank']}, this is rank {self.clock.world.rank}, and every rank has its own "
+                f"{', '.join(own)}: load what this rank saved, or what consolidate() gave"
+            )
 
     def _check_groups(self, saved: Sequence[Mapping[str, Any]]) -> None:
         """Raise `LayoutError` where the parameter groups are of another local optimizer, or are others."""

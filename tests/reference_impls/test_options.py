@@ -135,7 +135,7 @@ def test_every_method_refuses_impossible_learning_rates(name: str) -> None:
         ("allreduce-sgd", {"momentum": -0.5}, "momentum must be a number of at least 0 and below 1; got -0.5"),
         ("allreduce-sgd", {"nesterov": True}, "nesterov=True needs a momentum above 0"),
         ("dgc", {"nesterov": True, "momentum": 0.0}, "nesterov=True needs a momentum above 0"),
-        ("allreduce-sgd", {"nesterov": True, "momentum": 0.9, "dampening": 0.1}, "dampening 0"),
+        ("allreduce-sgd", {"nesterov": True, "momentum": 0.9, "dampening": 0.1}, "nesterov=True .* dampening 0"),
         ("allreduce-adamw", {"betas": (1.5, 0.9)}, "betas must be 2 numbers, each a number of at least 0 and below 1"),
         ("lion-cub-1bit", {"betas": (1.5, 0.9)}, "betas must be 2 numbers"),
         ("lion-cub-1bit", {"betas": (0.9,)}, "betas must be 2 numbers"),
@@ -195,3 +195,43 @@ def test_a_plug_in_s_options_are_checked_alike() -> None:
             create("scaled-in-a-test", factor=0)
     finally:
         registry._entries.pop("scaled-in-a-test")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "own"),
+    [
+        ("lion-cub-1bit", {}, "local_clip_norm"),
+        ("distributed-lion-mavo", {}, "local_clip_norm"),
+        ("dgc", {}, "local_clip"),
+        ("apmsqueeze", {"warmup_steps": 1}, "max_grad_norm"),
+    ],
+)
+def test_one_name_for_clipping_sets_the_option_of_the_method(
+    name: str, options: dict[str, Any], own: str
+) -> None:
+    def trained(**more: Any) -> list[torch.Tensor]:
+        cluster = SimulatedCluster(name, [torch.zeros(20)], 2, **options, **more)
+        generator = torch.Generator().manual_seed(3)
+        for _ in range(3):
+            cluster.step([[torch.randn(20, generator=generator) * 5] for _ in range(2)])
+        return cluster.parameters(0)
+
+    assert torch.equal(trained(clip_norm=0.5)[0], trained(**{own: 0.5})[0])
+    with pytest.raises(UnsupportedError, match=f"{name}: clip_norm=0.5 sets its option {own}, which is 0.25"):
+        trained(clip_norm=0.5, **{own: 0.25})
+    with pytest.raises(UnsupportedError, match=f"{name}: {own} must be"):
+        trained(clip_norm=-1.0)
+
+
+@pytest.mark.parametrize("name", list_algorithms())
+def test_every_method_clips_or_refuses_by_its_own_name(name: str) -> None:
+    made = create(name)
+    if made.algorithm.reduces_gradient:
+        assert made.clipped(1.0) == (made, 1.0)
+    elif made.algorithm.clipping:
+        method, left = made.clipped(1.0)
+        assert left is None
+        assert getattr(method.algorithm, method.algorithm.clipping) == 1.0
+    else:
+        with pytest.raises(UnsupportedError, match=f"^{name} does not reduce a gradient"):
+            made.clipped(1.0)

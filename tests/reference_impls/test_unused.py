@@ -36,7 +36,7 @@ def advance(cluster: SimulatedCluster, first: int, last: int, ranks_with_it: tup
     for step in range(first, last):
         cluster.observe(**told(step))
         own = [gradients(rank, step, ranks_with_it) for rank in range(cluster.world_size)]
-        cluster.step(own, probes={probe: own for probe in cluster.probes})
+        cluster.step(own, probes=dict.fromkeys(cluster.probes, own))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
