@@ -278,8 +278,8 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
     reduces_gradient: True if `reduce` answers a gradient that is equal on all ranks, so that clipping it there means
     clipping the global gradient. probes: slots (one tensor a shard) that hold points at which the method wants a further
     gradient, of the same samples as that of the parameters. clipping: the option by which the method clips by itself, for
-    methods that reduce no gradient; `clip_norm` of the drivers sets it. local_steps: whether parameters and states of the local optimizer
-    differ between ranks for a time.
+    methods that reduce no gradient; `clip_norm` of the drivers sets it. local_steps: whether parameters and states of the
+    local optimizer differ between ranks for a time.
     """
 
     scope: ClassVar[Literal["bucket", "model"]] = "bucket"
