@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from suite.links.keeper import read_json, write_json
 from suite.links.process import Process
-from suite.links.state import read_json, write_json
 
 MARKER = "bandwise-devcluster-1"
 """Stands in ``cluster.json``: a folder without it is never removed."""

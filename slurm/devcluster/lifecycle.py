@@ -34,9 +34,9 @@ from slurm.devcluster.daemons import daemons
 from slurm.devcluster.layout import MARKER, Layout, Record
 from slurm.devcluster.programs import DevClusterError, installed_clients, programs
 from suite.links import cluster as links_cluster
+from suite.links.keeper import write_json
 from suite.links.link import Link
 from suite.links.process import Process
-from suite.links.state import write_json
 from suite.links.topology import SWITCH_ADDRESS
 
 UP_TIMEOUT_S = 60.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from suite.links.finding import Finding
-from suite.links.system import find
+from suite.links.doctor import Finding
+from suite.links.process import find_program
 
 SLURM = ("munged", "slurmctld", "slurmd", "sbatch", "sinfo")
 SLURM_PACKAGES = "slurm-wlm munge"
@@ -24,7 +24,7 @@ CLIENTS = (
 def find_file(name: str) -> str | None:
     """Absolute path of a program, or of one of MariaDB's scripts, or None."""
     scripts = (folder / name for folder in SQL_FOLDERS if name in SYSTEM_TABLES)
-    return next((str(path) for path in scripts if path.is_file()), None) or find(name)
+    return next((str(path) for path in scripts if path.is_file()), None) or find_program(name)
 
 
 class DevClusterError(RuntimeError):
@@ -48,7 +48,7 @@ def programs(accounting: bool) -> dict[str, str]:
 
 def installed_clients() -> dict[str, str]:
     """Name -> absolute path of the clients that are installed."""
-    return {name: path for name in CLIENTS if (path := find(name)) is not None}
+    return {name: path for name in CLIENTS if (path := find_program(name)) is not None}
 
 
 def findings(look_up: Callable[[str], str | None] = find_file) -> list[Finding]:

@@ -27,14 +27,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from suite.links import counters, topology
-from suite.links.counters import Counters
-from suite.links.keeper import CHECKOUT, carry_out, check_delay_line
+from suite.links import topology
+from suite.links.keeper import CHECKOUT, Layout, Plan, State, carry_out, check_delay_line, write_json
 from suite.links.link import Link, LinkError
-from suite.links.namespaces import entry
-from suite.links.process import Process
-from suite.links.state import Layout, Plan, State, write_json
-from suite.links.system import CommandError, environ, find
+from suite.links.process import CommandError, Process, find_program, program_environment
+from suite.links.topology import Counters, entry
 
 UP_TIMEOUT_S = 30.0
 UP_TIMEOUT_PER_WORKER_S = 0.5
@@ -74,7 +71,7 @@ class Cluster:
         return self._state().delay
 
     def enter(self, rank: int, *, as_self: bool = False) -> tuple[str, ...]:
-        """What stands before a command to run it on worker ``rank``; ``as_self``: see `suite.links.namespaces.entry`."""
+        """What stands before a command to run it on worker ``rank``; ``as_self``: see `suite.links.topology.entry`."""
         return entry(self.holder(rank).pid, self._state().user_namespace, as_self)
 
     def enter_switch(self, *, as_self: bool = False) -> tuple[str, ...]:
@@ -130,7 +127,7 @@ class Cluster:
     def counters(self, rank: int) -> Counters:
         """What worker ``rank`` has sent and received since it stands. Raises ClusterError."""
         try:
-            found = counters.read(self.enter(rank))
+            found = topology.read_counters(self.enter(rank))
         except CommandError as error:
             raise ClusterError(str(error)) from error
         if found is None:
@@ -184,7 +181,7 @@ def up(
     Raises ClusterError where a program is missing, the system forbids namespaces, or the folder is in use; LinkError
     where the link cannot be had here.
     """
-    missing = [name for name in PROGRAMS if find(name) is None]
+    missing = [name for name in PROGRAMS if find_program(name) is None]
     if missing:
         raise ClusterError(
             f"{', '.join(missing)} not found: install iproute2 and util-linux "
@@ -199,7 +196,7 @@ def up(
             popen = subprocess.Popen(
                 command + ["--tied"] * tied,
                 cwd=CHECKOUT,
-                env=environ(),
+                env=program_environment(),
                 stdin=subprocess.PIPE if tied else subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,

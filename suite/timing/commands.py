@@ -18,8 +18,8 @@ import torch.distributed as dist
 
 from reference_impls.compilation import paths
 from reference_impls.registry import Method
-from suite.links.namespaces import CONGESTION_CONTROL
 from suite.links.probe import COLLECTIVES, bandwidth, probe
+from suite.links.topology import CONGESTION_CONTROL
 from suite.runs.spec import RunSpec
 from suite.timing import direct
 from suite.timing.case import Case, Mode

@@ -16,9 +16,8 @@ from suite.links import cluster as cluster_module
 from suite.links import delay_line
 from suite.links.cluster import ClusterError, up
 from suite.links.link import Link, LinkError
-from suite.links.namespaces import privileged
-from suite.links.process import children
-from suite.links.system import find
+from suite.links.process import children, find_program
+from suite.links.topology import privileged
 from tests.suite.links.emulated import TWO, fake_programs, recorded, said_by_nobody
 from tests.suite.links.tour import PAYLOAD_BYTES, rates, transfer
 from tests.support import require_system
@@ -131,7 +130,7 @@ def test_with_netem_the_kernel_carries_every_packet(
     false_tc = f"""case "$*" in
 *netem*) echo "$*" >>{asked};;
 "qdisc del dev lo root") ;;
-*) exec {find("tc")} "$@";;
+*) exec {find_program("tc")} "$@";;
 esac"""
     fake_programs(tmp_path, {"tc": false_tc})
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from suite.links.cluster import ClusterError, attach, down, status, up
+from suite.links.keeper import Layout, Plan, State
 from suite.links.link import Link
-from suite.links.namespaces import entry
 from suite.links.process import Process
-from suite.links.state import Layout, Plan, State
+from suite.links.topology import entry
 from tests.suite.links.emulated import TWO, recorded
 from tests.suite.links.tour import held_namespaces, interfaces, namespace
 from tests.support import eventually

@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.links.delay_line import run
-from suite.links.forwarder import Route, checked_delay
-from suite.links.packet_socket import PacketSocketError, open_interface
+from suite.links.delay_line import PacketSocketError, Route, checked_delay, open_interface, run
 from tests.suite.links.hosts import Host, hub_and_hosts, python
 from tests.support import require_system, skip_or_fail
 
@@ -228,6 +226,6 @@ def test_packet_sockets_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     def refuse(*_: int) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr("suite.links.packet_socket.socket.socket", refuse)
+    monkeypatch.setattr("suite.links.delay_line.socket.socket", refuse)
     with pytest.raises(PacketSocketError, match="unshare -Urn"):
         open_interface("lo")

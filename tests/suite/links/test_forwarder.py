@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from suite.links import forwarder as module
-from suite.links.forwarder import Forwarder, Route
+from suite.links import delay_line as module
+from suite.links.delay_line import Forwarder, Route
 
 
 @dataclass

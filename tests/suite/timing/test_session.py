@@ -17,7 +17,7 @@ import pytest
 
 from suite.links import doctor
 from suite.links.cluster import Cluster, ClusterError, up
-from suite.links.finding import Finding
+from suite.links.doctor import Finding
 from suite.links.link import Link
 from suite.links.process import children
 from suite.timing import store
