@@ -1,4 +1,4 @@
-"""Arms -> cases: what of a study has to be timed, each thing once; and back, a case -> the method that is run.
+"""What of a study has to be timed: arms -> cases, each thing once; a case -> the method that is run; and whole runs.
 
 An arm's steps may be of several kinds, and each kind is a case of its own; arms that differ only in *when* they take a
 step of some kind share its case. The name in a case is that of the registered method which such steps alone make up,
@@ -18,8 +18,8 @@ from reference_impls.algorithm import Algorithm
 from reference_impls.registry import Method, registry
 from suite.runs.canonical import CanonicalError
 from suite.runs.plan import make_plan
-from suite.runs.resolve import resolve_algorithm
-from suite.runs.spec import Part
+from suite.runs.resolve import make_spec, resolve_algorithm
+from suite.runs.spec import Part, Rate, RunSpec
 from suite.timing.case import ROUND, Case
 from suite.timing.spec import DEFAULT_BUCKET_MB, SessionSpec
 
@@ -197,3 +197,40 @@ def _target(cls: type) -> str:
 
 def _tupled(value: Any) -> Any:
     return tuple(_tupled(item) for item in value) if isinstance(value, list) else value
+
+
+# Whole runs beside the blocks
+
+
+def direct_specs(session: SessionSpec) -> dict[str, list[RunSpec]]:
+    """Arm -> its runs, one a repeat, each of another seed. Unshortened they are the very runs of the sweep.
+
+    A shortened run has the peak learning rate of the sweep's and a schedule of its own length. Raises ValueError where
+    the sweep cannot be planned.
+    """
+    if session.sweep is None:
+        return {}
+    sweep, direct = session.sweep, session.direct
+    found: dict[str, list[RunSpec]] = {}
+    for run in make_plan(sweep).whole:
+        if run.arm.label not in direct.arms or run.panel.sharding != direct.sharding or run.spec.seed:
+            continue
+        whole, warmup = run.spec, min(sweep.shape.warmup, direct.steps)
+        options = run.arm.options_at(whole.lr.peak)
+        method = resolve_algorithm(run.arm.algorithm, options, whole.world_size, direct.steps, warmup)
+        found[run.arm.label] = [
+            make_spec(
+                algorithm=method,
+                workload=whole.workload,
+                sharding=whole.sharding,
+                world_size=whole.world_size,
+                steps=direct.steps,
+                batch_size=whole.batch_size,
+                lr=Rate(whole.lr.schedule, whole.lr.peak, whole.lr.min, warmup),
+                seed=seed,
+                backend=whole.backend,
+                bucket_bytes=whole.bucket_bytes,
+            )
+            for seed in range(direct.repeats)
+        ]
+    return found

@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from reference_impls import DataParallelOptimizer
 from reference_impls.drivers.trace import Trace
 from reference_impls.registry import Method
-from suite.timing.answers import PLACES, SENT
-from suite.timing.case import ROUND, Case, Mode
+from suite.timing.case import PLACES, ROUND, SENT, Case, Mode
 from suite.timing.references import Reference
 
 LEARNING_RATE: Final = 1e-6

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from suite.timing.answers import mean_stages
+from suite.timing.ranks import mean_stages
 from tests.suite.timing.fakes import sent
 
 
