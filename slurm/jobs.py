@@ -4,17 +4,20 @@ A run's own files say how it ended and whether it shows life. What they cannot s
 job was killed, lost its node, ran out of memory. Here the submissions' records say which job a run belongs
 to, one squeue tells of all jobs at once, and the accounting, where there is one, of those that the controller has forgotten;
 where there is none, the job's log does. With no record of an open run nothing is asked.
+
+Of a log count its last telling lines, and the state that they mean: srun and its helpers say first which task ended and
+how, and then at length that they end the others; only the first is worth telling.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from slurm import scheduler
-from slurm.logs import last_words, meaning
 from slurm.records import ArrayJob, Record, records
 from slurm.scheduler import Job, SlurmError
 from suite.runs.lease import Owner, forget, holder
@@ -24,6 +27,60 @@ from suite.runs.status import Status
 from suite.runs.store import Store, StoreError
 from suite.runs.sweep import load_sweep
 from suite.training.record import failed
+
+# Logs
+
+
+WORDS: Final = (
+    (re.compile(r"oom.?kill|out of memory|exceeded (job )?memory limit", re.IGNORECASE), "oom"),
+    (re.compile(r"DUE TO TIME LIMIT"), "timeout"),
+    (re.compile(r"DUE TO PREEMPTION"), "preempted"),
+    (re.compile(r"DUE TO NODE FAILURE|[Nn]ode failure"), "node_lost"),
+    (re.compile(r"error: \S+: tasks? [\d,-]+: "), "error"),
+    (re.compile(r"CANCELLED AT"), "cancelled"),
+)
+"""What a log says of its job's end, most telling first."""
+LAST_BYTES: Final = 8192
+LAST_LINES: Final = 3
+_TASK: Final = WORDS[-2][0]
+_STOPPED: Final = re.compile(r"\*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ \*\*\*$")
+"""What srun does to the tasks that are left, whatever the cause."""
+_NOISE: Final = re.compile(
+    r"^member of Slurm job |^\[W\d{4} |^srun: (launch/slurm|Force Terminated|Job step aborted|cluster configuration lacks)"
+)
+
+
+def log_tail(logs: Path, job_id: str) -> str:
+    """The last telling lines that any task of a job wrote on standard error, in one line; "" where there are none."""
+    lines: list[str] = []
+    for path in sorted(logs.glob(f"{job_id}_*_log.err"), reverse=True):
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - LAST_BYTES))
+            lines += file.read().decode(errors="replace").splitlines()
+    return "; ".join(_telling([line.strip() for line in lines])[-LAST_LINES:])
+
+
+def state_from_log(words: str) -> str:
+    """The state of a run whose job has gone with these last words."""
+    return next((state for pattern, state in WORDS if pattern.search(words)), "error")
+
+
+def _telling(lines: list[str]) -> list[str]:
+    """Those that say something new: what follows the end of one task is that of the others."""
+    found: list[str] = []
+    for line in lines:
+        another = _TASK.search(line) and found and _TASK.search(found[-1])
+        if line and line not in found and not another and not _NOISE.search(line):
+            if _STOPPED.search(line) and any(
+                pattern.search(each) for pattern, _ in WORDS[:-1] for each in found
+            ):
+                continue
+            found.append(line)
+    return found
+
+
+# Runs and their jobs
+
 
 FATES: Final = {
     "BOOT_FAIL": "node_lost",
@@ -40,7 +97,7 @@ FATES: Final = {
 
 
 @dataclass(frozen=True)
-class Standing:
+class RunStates:
     """How runs stand.
 
     gone: runs that were found here to have ended with their job, which held them; `settle` notes them. jobs: the live
@@ -59,7 +116,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class _Seat:
+class _Membership:
     """The place of a run in a submission: which member of which array."""
 
     record: Record
@@ -67,16 +124,18 @@ class _Seat:
     index: int
 
 
-def standing(specs: Sequence[RunSpec], store: Store) -> Standing:
+def run_states(specs: Sequence[RunSpec], store: Store) -> RunStates:
     """How these runs stand now: one call of squeue for all of them, and of sacct where jobs are unknown to it."""
     own = {spec.run_id: store.status(spec.run_id) for spec in specs}
-    seats = _seats({run_id for run_id, status in own.items() if not status.settled}, records(store.root))
+    seats = _memberships(
+        {run_id for run_id, status in own.items() if not status.settled}, records(store.root)
+    )
     if not seats:
-        return Standing(own)
+        return RunStates(own)
     try:
         asked = _Slurm(seats)
     except SlurmError as error:
-        return Standing(own, unanswered=str(error))
+        return RunStates(own, unanswered=str(error))
     found, gone = dict(own), {}
     for spec in specs:
         places = seats.get(spec.run_id)
@@ -90,10 +149,10 @@ def standing(specs: Sequence[RunSpec], store: Store) -> Standing:
         found[spec.run_id] = end or store.status(spec.run_id)
         if end:
             gone[spec] = asked.owner(places[-1])
-    return Standing(found, gone, tuple(asked.holding.values()))
+    return RunStates(found, gone, tuple(asked.holding.values()))
 
 
-def settle(found: Standing, store: Store) -> None:
+def settle(found: RunStates, store: Store) -> None:
     """Note the end of the runs whose jobs have gone, unless they have ended by themselves meanwhile.
 
     A store that cannot be written is no reason to say nothing: it is left as it is.
@@ -117,7 +176,7 @@ def note_ends(store: Store, sweep: str | None = None) -> str:
     if not submitted:
         return ""
     for called in sorted(submitted) if sweep is None else (sweep,):
-        found = standing(make_plan(load_sweep(called)).specs, store)
+        found = run_states(make_plan(load_sweep(called)).specs, store)
         settle(found, store)
         if found.unanswered:
             return found.unanswered
@@ -127,7 +186,7 @@ def note_ends(store: Store, sweep: str | None = None) -> str:
 class _Slurm:
     """What Slurm says of all jobs that open runs belong to. Raises `SlurmError` where it does not answer."""
 
-    def __init__(self, seats: Mapping[str, Sequence[_Seat]]) -> None:
+    def __init__(self, seats: Mapping[str, Sequence[_Membership]]) -> None:
         self.holding: dict[str, Job] = {}
         self._by_id: dict[str, Job] = {}
         self._by_name: dict[str, str] = {}
@@ -139,16 +198,16 @@ class _Slurm:
             self._take(scheduler.accounted({seat.array.name for seat in unknown}, since))
         self._sending = {path: record.sending() for path, record in _records(unknown).items()}
 
-    def job(self, seat: _Seat) -> Job | None:
+    def job(self, seat: _Membership) -> Job | None:
         """The job of a member, or None where Slurm knows none."""
         number = self.number(seat)
         return self._by_id.get(seat.array.member_id(seat.index, number)) if number else None
 
-    def number(self, seat: _Seat) -> str:
+    def number(self, seat: _Membership) -> str:
         """Id of the array: as its submitter noted it, else as Slurm has it under its name, else ""."""
         return seat.array.job_id or self._by_name.get(seat.array.name, "")
 
-    def live(self, places: Sequence[_Seat]) -> _Seat | None:
+    def live(self, places: Sequence[_Membership]) -> _Membership | None:
         """The seat whose job waits, runs, or is about to be sent."""
         for seat in reversed(places):
             job = self.job(seat)
@@ -159,15 +218,15 @@ class _Slurm:
                 return seat
         return None
 
-    def owner(self, seat: _Seat) -> Owner:
+    def owner(self, seat: _Membership) -> Owner:
         """The name under which the member's job holds runs."""
         return Owner(f"slurm {seat.array.member_id(seat.index, self.number(seat))}")
 
-    def last_words(self, seat: _Seat) -> str:
+    def last_words(self, seat: _Membership) -> str:
         """The end of the log of a member, "" where there is none."""
         id_ = seat.array.member_id(seat.index, self.number(seat))
         if id_ not in self._words:
-            self._words[id_] = last_words(seat.record.logs, id_)
+            self._words[id_] = log_tail(seat.record.logs, id_)
         return self._words[id_]
 
     def _take(self, jobs: Iterable[Job]) -> None:
@@ -175,22 +234,22 @@ class _Slurm:
         self._by_name = {job.name: job.id.partition("_")[0] for job in self._by_id.values()}
 
 
-def _records(seats: Iterable[_Seat]) -> dict[Path, Record]:
+def _records(seats: Iterable[_Membership]) -> dict[Path, Record]:
     return {seat.record.path: seat.record for seat in seats}
 
 
-def _seats(run_ids: set[str], submissions: Sequence[Record]) -> dict[str, list[_Seat]]:
+def _memberships(run_ids: set[str], submissions: Sequence[Record]) -> dict[str, list[_Membership]]:
     """The places of these runs in all submissions, oldest first."""
-    found: dict[str, list[_Seat]] = {}
+    found: dict[str, list[_Membership]] = {}
     for record in submissions if run_ids else ():
         for array in record.arrays:
             for index in range(array.members):
                 for run_id in run_ids.intersection(record.runs(array.first + index)):
-                    found.setdefault(run_id, []).append(_Seat(record, array, index))
+                    found.setdefault(run_id, []).append(_Membership(record, array, index))
     return found
 
 
-def _in_live_job(run_id: str, own: Status, seat: _Seat, job: Job | None, store: Store) -> Status:
+def _in_live_job(run_id: str, own: Status, seat: _Membership, job: Job | None, store: Store) -> Status:
     """A run whose job waits or runs: an outcome of before does not count any more."""
     note = store.note(run_id)
     if own.terminal and (note is None or note.attempt != seat.record.facts["before"].get(run_id)):
@@ -204,7 +263,7 @@ def _in_live_job(run_id: str, own: Status, seat: _Seat, job: Job | None, store: 
     return Status("queued", f"its turn comes in Slurm job {job.id}, which is {job.state.lower()}")
 
 
-def _end(run_id: str, seat: _Seat, asked: _Slurm, store: Store) -> Status | None:
+def _end(run_id: str, seat: _Membership, asked: _Slurm, store: Store) -> Status | None:
     """How a run ended whose job has gone; None where its own files say it, or it is not the job's affair."""
     job, number = asked.job(seat), asked.number(seat)
     own = store.status(run_id)  # once more: it may have ended while Slurm was asked
@@ -214,7 +273,7 @@ def _end(run_id: str, seat: _Seat, asked: _Slurm, store: Store) -> Status | None
     if own.state == "running" and holder(store.folder(run_id)) not in {None, asked.owner(seat).name}:
         return None
     words = asked.last_words(seat)
-    said = meaning(words)
+    said = state_from_log(words)
     state = said if job is None else FATES.get(job.state, "error")
     if state == "error":
         state = said if said == "oom" else state

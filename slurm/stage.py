@@ -1,9 +1,14 @@
-"""What the job of a stage does: go on with the search of learning rates, hold a session, or build the report.
+"""What the job of a stage does: go on with the search of learning rates, run a session, or build the report.
 
     python -m slurm.stage STUDY.json NUMBER
 
 It looks itself whether what it needs is there, says what is missing, and does what can be done. How it went stands in
 the study's own file of the stage.
+
+The search itself is `suite.runs.tuning`, which asks for trials and looks at their results. On Slurm each round of trials is a
+submission, and whoever looks afterwards goes on: a trial that has no result stops the search of its setting; what all
+settings lack is submitted together, and the search is begun again when those jobs have ended. It finds the results of before
+and goes further, until every setting has its rates.
 """
 
 from __future__ import annotations
@@ -13,19 +18,98 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from slurm.jobs import settle, standing
-from slurm.search import Search, search, with_rates_of
+from slurm.jobs import run_states, settle
+from slurm.profile import Profile
 from slurm.study import RUNS, SESSION, TUNE, Sent, Study, load_study, send_stage, send_stages
-from slurm.submit import submit_runs
+from slurm.submit import Submission, submit_runs
 from suite.runs.plan import make_plan
-from suite.runs.rates import write_rates
-from suite.runs.status import counts
+from suite.runs.rates import Tuned, write_rates
+from suite.runs.spec import RunSpec
+from suite.runs.status import CIRCUMSTANCE, counts
 from suite.runs.store import Store
 from suite.runs.sweep import Sweep, load_sweep
+from suite.runs.tuning import tune_panel
 from suite.training.threads import THREAD_VARIABLES
+
+# The search of learning rates
+
+
+OPEN: Final = frozenset({"missing", "stale", "interrupted"})
+
+
+@dataclass(frozen=True)
+class Search:
+    """How far a search is. tuned: the rates, None while trials are missing. jobs: live jobs that hold such trials.
+
+    trials: how many have no result. submission: what was sent for them, or would be. notes: how the grids grew.
+    """
+
+    tuned: tuple[Tuned, ...] | None
+    trials: int
+    jobs: tuple[str, ...] = ()
+    submission: Submission | None = None
+    notes: tuple[str, ...] = ()
+
+
+class _LackingError(Exception):
+    """Trials have no result yet."""
+
+    def __init__(self, specs: list[RunSpec]) -> None:
+        super().__init__(f"{len(specs)} trials")
+        self.specs = specs
+
+
+def search(
+    sweep: Sweep, profile: Profile, root: Path, *, again: bool = False, dry_run: bool = False
+) -> Search:
+    """Look at the trials that have ended and submit those that are lacking.
+
+    again: also trials that ended by circumstance; else those are rates that did not end well. dry_run: submit nothing.
+    Raises `YamlError`, `SlurmError`.
+    """
+    store, tuned, lacking = Store(root), list[Tuned](), list[RunSpec]()
+    notes: list[str] = []
+
+    def run(specs: Sequence[RunSpec]) -> None:
+        open_ = [spec for spec in specs if _open(spec, store, again)]
+        if open_:
+            found = run_states(open_, store)
+            if not dry_run:
+                settle(found, store)
+            if open_ := [spec for spec in open_ if _open(spec, store, again)]:
+                raise _LackingError(open_)
+
+    for panel in sweep.panels():
+        try:
+            tuned.extend(tune_panel(sweep, panel, store, run, notes.append))
+        except _LackingError as error:
+            lacking.extend(error.specs)
+    if not lacking:
+        return Search(tuple(tuned), 0, notes=tuple(notes))
+    only = OPEN | CIRCUMSTANCE if again else OPEN
+    sent = submit_runs(
+        lacking, profile, root, sweep=sweep.name, called=sweep.called, dry_run=dry_run, only=only
+    )
+    jobs = () if dry_run else tuple(sorted({j.id.partition("_")[0] for j in run_states(lacking, store).jobs}))
+    return Search(None, len(lacking), jobs, sent, tuple(notes))
+
+
+def with_rates_of(sweep: Sweep, root: Path) -> Sweep:
+    """The sweep with the file of rates that jobs write: in the results, since they run a copy of the checkout."""
+    return replace(sweep, rates_path=root / "sweeps" / sweep.name / sweep.rates_path.name)
+
+
+def _open(spec: RunSpec, store: Store, again: bool) -> bool:
+    result = store.result(spec.run_id)
+    return result is None or (again and result["status"] in CIRCUMSTANCE)
+
+
+# The job of a stage
+
 
 FAULT: Final = 1
 
@@ -87,7 +171,7 @@ def _send_runs(study: Study, number: int, sweep: Sweep) -> list[str]:
     """Submit the missing runs; the jobs that hold runs of the sweep now."""
     plan, root = make_plan(sweep), study.results_root
     submission = submit_runs(plan.specs, study.profile, root, sweep=study.sweep, called=study.called)
-    found = standing(plan.specs, Store(root))
+    found = run_states(plan.specs, Store(root))
     jobs = sorted({job.id.partition("_")[0] for job in found.jobs}, key=int)
     study.note(
         number, "done", f"{submission.runs} runs submitted; jobs of the sweep: {', '.join(jobs) or 'none'}"
@@ -115,7 +199,7 @@ def _hold(study: Study, number: int, name: str) -> bool:
 def _report(study: Study, number: int) -> bool:
     """Build the page of what there is, and say what it lacks."""
     store = Store(study.results_root)
-    found = standing(make_plan(load_sweep(study.called)).specs, store)
+    found = run_states(make_plan(load_sweep(study.called)).specs, store)
     settle(found, store)  # runs whose jobs have gone belong on the page too
     states = counts(found.statuses.values())
     lacks = [f"{count} runs {state}" for state, count in states.items() if state != "done"]

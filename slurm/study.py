@@ -9,6 +9,7 @@
 time: who sends the stage, then its job. Jobs are known by their name, ``<name>-<k>``, so that a kill at any moment
 loses none. What comes after tuning is sent when the rates are there; the rest is sent at once, by ``afterany``: a later
 stage looks itself whether what it needs is there. A stage of its kind that waits or runs already is not sent again.
+`cancel_sweep` cancels the jobs of all submissions and studies of a sweep, of a submission that was killed half-way too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -25,7 +27,7 @@ from typing import Any, Final
 from slurm import scheduler
 from slurm.profile import Profile
 from slurm.profile_file import check_options
-from slurm.records import next_number
+from slurm.records import next_number, records
 from slurm.scheduler import Job, SlurmError
 from slurm.snapshot import planned, take
 from suite.runs.store import dump, parsed, read, write_atomic
@@ -158,9 +160,9 @@ def send_stages(study: Study, first: int, after: Sequence[str], *, dry_run: bool
 
 def send_stage(study: Study, number: int, after: Sequence[str], *, dry_run: bool = False) -> Sent:
     """Send one stage, unless it is on its way: then its job is named. Raises `SlurmError` with sbatch's own words."""
-    from slurm.script import (
-        stage_script,
-    )  # here, since it needs submitit, which who only looks does not wait for
+    from slurm.submit import (
+        stage_script,  # here, since it needs submitit, which who only looks does not wait for
+    )
 
     stage = study.stages[number]
     alone, profile = stage.startswith(SESSION), study.profile
@@ -229,3 +231,32 @@ def _stands(said: dict[str, Any] | None, job: Job | None) -> dict[str, str]:
             "reason": f"{said['reason']}; Slurm knows no job of it: give the same command again",
         }
     return {"state": "missing", "reason": "its turn has not come, or its job is not known to Slurm any more"}
+
+
+# Cancelling
+
+
+POLL_S: Final = 0.5
+
+
+def cancel_sweep(sweep: str, results_root: Path, end_s: float) -> tuple[list[str], list[str]]:
+    """Cancel all jobs of a sweep that have not ended and wait until they have, at most `end_s` seconds.
+
+    Returns the ids of the jobs (arrays by their first id) that were cancelled, and of those that are still being ended.
+    """
+    names = {array.name for record in records(results_root, sweep) for array in record.arrays}
+    names |= {s.job_name(k) for s in studies(results_root, sweep) for k in range(len(s.stages))}
+    if not names:
+        return [], []
+    cancelled = _live(names)
+    scheduler.cancel(cancelled)
+    deadline = time.monotonic() + end_s
+    while (left := _live(names)) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    return cancelled, left
+
+
+def _live(names: set[str]) -> list[str]:
+    """Jobs of these names that have not ended."""
+    found = (job for job in scheduler.jobs() if job.name in names and not job.ended)
+    return sorted({job.id.partition("_")[0] for job in found}, key=int)

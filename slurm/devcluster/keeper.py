@@ -22,8 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm.devcluster.config import Daemon
-from slurm.devcluster.layout import Layout, Record
+from slurm.devcluster.config import Daemon, Layout, Record
 from suite.links import cluster as links_cluster
 from suite.links.process import Process, Signals, become_subreaper, ended_children, kill_descendants
 

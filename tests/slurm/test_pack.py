@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from slurm.pack import MEMBERS_A_SLOT, Member, pack, tasks
 from slurm.profile import Profile, ProfileError
+from slurm.submit import MEMBERS_A_SLOT, Member, pack, tasks
 from suite.runs.estimate import RUN_S, Estimator
 from suite.runs.grouping import group_key
 from suite.runs.spec import RunSpec

@@ -13,8 +13,7 @@ import slurm.submit
 from slurm.profile import Profile
 from slurm.records import ArrayJob, next_number
 from slurm.scheduler import SlurmError
-from slurm.script import SubmissionError, script
-from slurm.submit import cut_arrays, submit_members
+from slurm.submit import SubmissionError, cut_arrays, script, submit_members
 from tests.slurm.specs import tiny
 
 PROFILE = Profile("site", timeout_min=20, partition="cpu", mem="2G", setup=("module load python",))
