@@ -4,6 +4,7 @@ Both are timed as training runs are carried out: `suite.training.local` with a w
 gradients of all workers of a group from one batched call, against `suite.training.launch` with a process a rank, on the same
 cores. Counted is the time from the first evaluation of a run to its last: neither the start of processes nor the
 first steps, in which codecs are compiled, which would flatter the simulation. Runs of the two come in turns.
+`simulation_rows` are the rows of `rates-simulation`.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+import numpy as np
+
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, median_interval
+from suite.analysis.tables import Row
+from suite.micro.pairs import ENOUGH, quartiles, verdict
 from suite.runs.checkpoint import Start
 from suite.runs.resolve import make_spec, resolve_algorithm, resolve_workload
 from suite.runs.spec import Rate, RunSpec
@@ -26,8 +31,6 @@ from suite.training.launch import launch
 from suite.training.local import run_local
 from suite.training.rank import Hooks
 from suite.workloads import get
-
-__all__ = ["BAR", "LEARNING_RATES", "SimulatedAgainstGloo", "simulated_against_gloo"]
 
 BAR: Final = 10.0
 """Simulated worker-steps a second over those of as many gloo processes."""
@@ -142,3 +145,33 @@ def _spec(method: str, n: int, steps: int, seed: int, backend: str, options: Map
         backend=backend,
         bucket_bytes=4 << 20,
     )
+
+
+METHODS: Final = ("allreduce-sgd", "lion-cub-1bit")
+WORLD_SIZE: Final = 8
+SEEDS: Final = (1, 2)
+"""Runs that are simulated side by side: alone, and as many as a sweep runs on two cores."""
+
+
+def simulation_rows(show: Callable[[str], None] = lambda line: None, repeats: int = ENOUGH) -> list[Row]:
+    """Measure."""
+    rows = []
+    for method in METHODS:
+        for seeds in SEEDS:
+            show(f"{method}, {seeds} at once, against {WORLD_SIZE} processes")
+            rows.append(_row(simulated_against_gloo(method, WORLD_SIZE, repeats=repeats, seeds=seeds)))
+    return rows
+
+
+def _row(found: SimulatedAgainstGloo) -> Row:
+    interval, (q1, q2, q3) = found.interval, quartiles(list(found.ratios))
+    cells: Row = {
+        "ratio": q2, "ratio_q1": q1, "ratio_q3": q3,
+        "ratio_low": interval.low if interval else None, "ratio_high": interval.high if interval else None,
+    }  # fmt: skip
+    n = len(found.ratios)
+    return {
+        "workload": WORKLOAD, "method": found.method, "world_size": found.n, "seeds": found.seeds, "n": n,
+        "simulated": float(np.median(found.simulated)), "gloo": float(np.median(found.gloo)), **cells,
+        "bar": BAR, "met": verdict(cells, "ratio", n, BAR),
+    }  # fmt: skip

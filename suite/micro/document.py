@@ -26,9 +26,8 @@ from suite.analysis.document import (
 )
 from suite.analysis.speed_columns import CASES, session_facts_path, session_table_path
 from suite.analysis.tables import Row, read_table
-from suite.rates.codecs import names
-from suite.rates.columns import AGAINST, CODECS, COMPILE, SCALING, SIMULATION
-from suite.rates.facts import read_facts
+from suite.micro.tables import AGAINST, CODECS, COMPILE, SCALING, SIMULATION, read_facts
+from suite.micro.throughput import cases_in_order
 
 __all__ = ["BLOCKS", "PICTURES", "DocumentError", "filled"]
 
@@ -51,7 +50,7 @@ def codecs(root: Path) -> str:
     by = {(row["case"], row["operation"]): row for row in rows}
     listed = [
         by[case, operation]
-        for case in names(rows)
+        for case in cases_in_order(rows)
         for operation in ("encode", "decode", "accumulate")
         if (case, operation) in by
     ]
@@ -134,7 +133,7 @@ def first_calls(root: Path) -> str:
     if rows is None:
         return missing("bandwise rates --compile")
     by = {(row["cache"], row["case"]): row for row in rows}
-    order = [*names(rows), "imports", "all"]
+    order = [*cases_in_order(rows), "imports", "all"]
     listed = [(case, by["cold", case], by["warm", case]) for case in order if ("cold", case) in by]
     return markdown(
         (

@@ -20,11 +20,10 @@ from reference_impls.codecs import packed_integers
 from reference_impls.codecs.uniform_levels import UniformLevels
 from reference_impls.randomness import Key
 from suite.analysis.tables import Row
-from suite.micro.cases import Case, build, gradient
-from suite.micro.dense_cases import ByProtocol
-from suite.micro.memory import peak_bytes
-from suite.rates.codecs import THREADS
-from suite.rates.pairs import Run, quartiles, reading, repetitions
+from suite.micro.benchmarks.cases import ByProtocol, Case, build, gradient
+from suite.micro.benchmarks.memory import peak_bytes
+from suite.micro.pairs import Run, quartiles, reading, repetitions
+from suite.micro.throughput import THREADS
 
 __all__ = ["ELEMENTS", "GATHERED", "METHODS", "WORKERS", "scaling_rows"]
 
