@@ -67,16 +67,16 @@ def state_from_log(words: str) -> str:
 
 def _telling(lines: list[str]) -> list[str]:
     """Those that say something new: what follows the end of one task is that of the others."""
-    found: list[str] = []
+    telling: list[str] = []
     for line in lines:
-        another = _TASK.search(line) and found and _TASK.search(found[-1])
-        if line and line not in found and not another and not _NOISE.search(line):
+        another = _TASK.search(line) and telling and _TASK.search(telling[-1])
+        if line and line not in telling and not another and not _NOISE.search(line):
             if _STOPPED.search(line) and any(
-                pattern.search(each) for pattern, _ in WORDS[:-1] for each in found
+                pattern.search(each) for pattern, _ in WORDS[:-1] for each in telling
             ):
                 continue
-            found.append(line)
-    return found
+            telling.append(line)
+    return telling
 
 
 # Runs and their jobs
@@ -126,42 +126,44 @@ class _Membership:
 
 def run_states(specs: Sequence[RunSpec], store: Store) -> RunStates:
     """How these runs stand now: one call of squeue for all of them, and of sacct where jobs are unknown to it."""
-    own = {spec.run_id: store.status(spec.run_id) for spec in specs}
+    noted = {spec.run_id: store.status(spec.run_id) for spec in specs}
     seats = _memberships(
-        {run_id for run_id, status in own.items() if not status.settled}, records(store.root)
+        {run_id for run_id, status in noted.items() if not status.settled}, records(store.root)
     )
     if not seats:
-        return RunStates(own)
+        return RunStates(noted)
     try:
         asked = _Slurm(seats)
     except SlurmError as error:
-        return RunStates(own, unanswered=str(error))
-    found, gone = dict(own), {}
+        return RunStates(noted, unanswered=str(error))
+    statuses, gone = dict(noted), {}
     for spec in specs:
         places = seats.get(spec.run_id)
         if not places:
             continue
         live = asked.live(places)
         if live is not None:
-            found[spec.run_id] = _in_live_job(spec.run_id, own[spec.run_id], live, asked.job(live), store)
+            statuses[spec.run_id] = _in_live_job(
+                spec.run_id, noted[spec.run_id], live, asked.job(live), store
+            )
             continue
         end = _end(spec.run_id, places[-1], asked, store)
-        found[spec.run_id] = end or store.status(spec.run_id)
+        statuses[spec.run_id] = end or store.status(spec.run_id)
         if end:
             gone[spec] = asked.owner(places[-1])
-    return RunStates(found, gone, tuple(asked.holding.values()))
+    return RunStates(statuses, gone, tuple(asked.holding.values()))
 
 
-def settle(found: RunStates, store: Store) -> None:
+def settle(states: RunStates, store: Store) -> None:
     """Note the end of the runs whose jobs have gone, unless they have ended by themselves meanwhile.
 
     A store that cannot be written is no reason to say nothing: it is left as it is.
     """
-    for spec, owner in found.gone.items():
+    for spec, owner in states.gone.items():
         forget(store.folder(spec.run_id), owner)  # else nobody could take the run until the lease is stale
         if store.result(spec.run_id) is None:
             try:
-                failed(spec, found.statuses[spec.run_id]).save(store)
+                failed(spec, states.statuses[spec.run_id]).save(store)
             except StoreError:
                 return
 
@@ -176,10 +178,10 @@ def note_ends(store: Store, sweep: str | None = None) -> str:
     if not submitted:
         return ""
     for called in sorted(submitted) if sweep is None else (sweep,):
-        found = run_states(make_plan(load_sweep(called)).specs, store)
-        settle(found, store)
-        if found.unanswered:
-            return found.unanswered
+        states = run_states(make_plan(load_sweep(called)).specs, store)
+        settle(states, store)
+        if states.unanswered:
+            return states.unanswered
     return ""
 
 
@@ -240,43 +242,43 @@ def _records(seats: Iterable[_Membership]) -> dict[Path, Record]:
 
 def _memberships(run_ids: set[str], submissions: Sequence[Record]) -> dict[str, list[_Membership]]:
     """The places of these runs in all submissions, oldest first."""
-    found: dict[str, list[_Membership]] = {}
+    memberships: dict[str, list[_Membership]] = {}
     for record in submissions if run_ids else ():
         for array in record.arrays:
             for index in range(array.members):
                 for run_id in run_ids.intersection(record.runs(array.first + index)):
-                    found.setdefault(run_id, []).append(_Membership(record, array, index))
-    return found
+                    memberships.setdefault(run_id, []).append(_Membership(record, array, index))
+    return memberships
 
 
-def _in_live_job(run_id: str, own: Status, seat: _Membership, job: Job | None, store: Store) -> Status:
+def _in_live_job(run_id: str, noted: Status, seat: _Membership, job: Job | None, store: Store) -> Status:
     """A run whose job waits or runs: an outcome of before does not count any more."""
     note = store.note(run_id)
-    if own.terminal and (note is None or note.attempt != seat.record.facts["before"].get(run_id)):
-        return own
+    if noted.terminal and (note is None or note.attempt != seat.record.facts["before"].get(run_id)):
+        return noted
     if job is None:
         return Status("queued", "its submission is on the way")
     if job.waits:
         return Status("queued", f"Slurm job {job.id} waits: {job.reason}")
-    if own.state in {"running", "stale"}:
-        return own
+    if noted.state in {"running", "stale"}:
+        return noted
     return Status("queued", f"its turn comes in Slurm job {job.id}, which is {job.state.lower()}")
 
 
 def _end(run_id: str, seat: _Membership, asked: _Slurm, store: Store) -> Status | None:
     """How a run ended whose job has gone; None where its own files say it, or it is not the job's affair."""
     job, number = asked.job(seat), asked.number(seat)
-    own = store.status(run_id)  # once more: it may have ended while Slurm was asked
-    if own.terminal or not number or (job is not None and job.state == "COMPLETED"):
+    noted = store.status(run_id)  # once more: it may have ended while Slurm was asked
+    if noted.terminal or not number or (job is not None and job.state == "COMPLETED"):
         return None
     id_ = seat.array.member_id(seat.index, number)
-    if own.state == "running" and holder(store.folder(run_id)) not in {None, asked.owner(seat).name}:
+    if noted.state == "running" and holder(store.folder(run_id)) not in {None, asked.owner(seat).name}:
         return None
     words = asked.last_words(seat)
-    said = state_from_log(words)
-    state = said if job is None else FATES.get(job.state, "error")
+    from_log = state_from_log(words)
+    state = from_log if job is None else FATES.get(job.state, "error")
     if state == "error":
-        state = said if said == "oom" else state
+        state = from_log if from_log == "oom" else state
     how = "has gone and Slurm no longer says how" if job is None else f"ended as {job.state}"
     ending = f": {words}" if words else ""
     again = f"`bandwise retry {seat.record.called} --status {state}`"

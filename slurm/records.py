@@ -111,8 +111,8 @@ def records(results_root: Path, sweep: str | None = None) -> list[Record]:
     """All submissions under a results root, or those of one sweep, oldest first; those of older schemas left out."""
     folder = results_root / "sweeps"
     pattern = f"{sweep}/submission-*.json" if sweep else "**/submission-*.json"
-    found = [load_record(path) for path in folder.glob(pattern)]
-    kept = [record for record in found if record.facts["schema_version"] == SCHEMA]
+    loaded = [load_record(path) for path in folder.glob(pattern)]
+    kept = [record for record in loaded if record.facts["schema_version"] == SCHEMA]
     return sorted(kept, key=lambda record: (record.facts["created"], record.facts["number"]))
 
 

@@ -77,9 +77,9 @@ def search(
     def run(specs: Sequence[RunSpec]) -> None:
         open_ = [spec for spec in specs if _open(spec, store, again)]
         if open_:
-            found = run_states(open_, store)
+            states = run_states(open_, store)
             if not dry_run:
-                settle(found, store)
+                settle(states, store)
             if open_ := [spec for spec in open_ if _open(spec, store, again)]:
                 raise _LackingError(open_)
 
@@ -129,7 +129,7 @@ def main(arguments: Sequence[str]) -> int:
         if kind == TUNE:
             advance(study, number)
             return 0
-        done = _hold(study, number, what) if kind == SESSION else _report(study, number)
+        done = _run_session(study, number, what) if kind == SESSION else _report(study, number)
     except Exception as error:
         study.note(number, "error", f"{type(error).__name__}: {error}")
         raise
@@ -142,20 +142,22 @@ def advance(study: Study, number: int, *, again: bool = False) -> tuple[Search, 
     again: try trials again that ended by circumstance. Returns how far it is, and the stages that were sent.
     """
     sweep = load_sweep(study.called)
-    found = search(sweep, study.profile, study.results_root, again=again)
-    if found.tuned is None:
-        if not found.jobs:
-            reason = f"{found.trials} trials are in hand outside of Slurm; give the same command again when they have ended"
+    progress = search(sweep, study.profile, study.results_root, again=again)
+    if progress.tuned is None:
+        if not progress.jobs:
+            reason = f"{progress.trials} trials are in hand outside of Slurm; give the same command again when they have ended"
             study.note(number, "error", reason)
-            return found, []
-        study.note(number, "queued", f"{found.trials} trials in jobs {', '.join(found.jobs)}")
-        return found, [send_stage(study, number, found.jobs)]
+            return progress, []
+        study.note(number, "queued", f"{progress.trials} trials in jobs {', '.join(progress.jobs)}")
+        return progress, [send_stage(study, number, progress.jobs)]
     tuned = with_rates_of(sweep, study.results_root)
-    write_rates(tuned, found.tuned)
-    edges = [f"{t.arm} ({t.sharding}, {t.edge})" for t in found.tuned if t.edge != "none"]
-    said = f"{len(found.tuned)} rates in {tuned.rates_path}; on an edge of the grid: {', '.join(edges) or 'none'}"
-    study.note(number, "done", f"{said}; `bandwise sweep {study.called} --tune` writes them beside the sweep")
-    return found, send_rest(study, number + 1, tuned)
+    write_rates(tuned, progress.tuned)
+    edges = [f"{t.arm} ({t.sharding}, {t.edge})" for t in progress.tuned if t.edge != "none"]
+    summary = f"{len(progress.tuned)} rates in {tuned.rates_path}; on an edge of the grid: {', '.join(edges) or 'none'}"
+    study.note(
+        number, "done", f"{summary}; `bandwise sweep {study.called} --tune` writes them beside the sweep"
+    )
+    return progress, send_rest(study, number + 1, tuned)
 
 
 def send_rest(study: Study, first: int, sweep: Sweep) -> list[Sent]:
@@ -171,16 +173,16 @@ def _send_runs(study: Study, number: int, sweep: Sweep) -> list[str]:
     """Submit the missing runs; the jobs that hold runs of the sweep now."""
     plan, root = make_plan(sweep), study.results_root
     submission = submit_runs(plan.specs, study.profile, root, sweep=study.sweep, called=study.called)
-    found = run_states(plan.specs, Store(root))
-    jobs = sorted({job.id.partition("_")[0] for job in found.jobs}, key=int)
+    states = run_states(plan.specs, Store(root))
+    jobs = sorted({job.id.partition("_")[0] for job in states.jobs}, key=int)
     study.note(
         number, "done", f"{submission.runs} runs submitted; jobs of the sweep: {', '.join(jobs) or 'none'}"
     )
     return jobs
 
 
-def _hold(study: Study, number: int, name: str) -> bool:
-    """Hold a session on this node; returns whether it has numbers."""
+def _run_session(study: Study, number: int, name: str) -> bool:
+    """Run a session on this node; returns whether it has numbers."""
     from suite.timing.session import Session
     from suite.timing.session_files import load_session
 
@@ -189,7 +191,7 @@ def _hold(study: Study, number: int, name: str) -> bool:
     def show(text: str) -> None:
         sys.stderr.write(f"{name}: {text}\n")
 
-    record = Session(spec, study.results_root, show).hold()
+    record = Session(spec, study.results_root, show).run()
     fix = f"; {record['fix']}" if record["fix"] else ""
     where = "on the emulated cluster of one node"
     study.note(number, record["status"], f"{where}: {record['reason']}{fix}" if record["reason"] else where)
@@ -204,20 +206,20 @@ def _report(study: Study, number: int) -> bool:
     states = counts(found.statuses.values())
     lacks = [f"{count} runs {state}" for state, count in states.items() if state != "done"]
     for k, stage in enumerate(study.stages[:number]):
-        said = study.noted(k) or {"state": "missing"}
-        lacks += [f"{stage} is {said['state']}"] if said["state"] != "done" else []
+        note = study.noted(k) or {"state": "missing"}
+        lacks += [f"{stage} is {note['state']}"] if note["state"] != "done" else []
     command = [sys.executable, "-m", "bandwise", "report", study.called, "--results", str(study.results_root)]
     built = subprocess.run(
         command, stdout=subprocess.PIPE, text=True, check=False
     )  # above this floor: by its verb
-    told = built.stdout.strip().splitlines()
+    output = built.stdout.strip().splitlines()
     without = f"it lacks: {', '.join(lacks)}" if lacks else "of all stages and runs"
     if built.returncode:
         study.note(
             number, "error", f"`bandwise report` ended with {built.returncode}, see its log; {without}"
         )
         return False
-    study.note(number, "done", f"{told[-1] if told else 'built'}; {without}")
+    study.note(number, "done", f"{output[-1] if output else 'built'}; {without}")
     return True
 
 

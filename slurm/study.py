@@ -38,7 +38,6 @@ SCHEMA: Final = 1
 TUNE: Final = "tune"
 RUNS: Final = "runs"
 SESSION: Final = "session"
-REPORT: Final = "report"
 MORE_MIN: Final = 10
 """Minutes that a session's job has beyond those that its file states: it builds its cases and clears up."""
 PLACEHOLDER: Final = "STAGE-BEFORE"
@@ -65,8 +64,8 @@ class Study:
 
     def note(self, number: int, state: str, reason: str) -> None:
         """Say how a stage stands."""
-        said = {"stage": self.stages[number], "state": state, "reason": reason}
-        write_atomic(self._note(number), dump(said) + "\n")
+        facts = {"stage": self.stages[number], "state": state, "reason": reason}
+        write_atomic(self._note(number), dump(facts) + "\n")
 
     def noted(self, number: int) -> dict[str, Any] | None:
         """What a stage has said, None before its turn."""
@@ -144,17 +143,17 @@ def load_study(path: Path) -> Study:
 
 def studies(root: Path, sweep: str) -> list[Study]:
     """All studies of a sweep, oldest first."""
-    found = [load_study(path) for path in (root / "sweeps" / sweep).glob("study-*/study.json")]
-    return sorted(found, key=lambda study: study.created)
+    loaded = [load_study(path) for path in (root / "sweeps" / sweep).glob("study-*/study.json")]
+    return sorted(loaded, key=lambda study: study.created)
 
 
 def send_stages(study: Study, first: int, after: Sequence[str], *, dry_run: bool = False) -> list[Sent]:
     """Send the stages from `first` on that are jobs of their own, each after the one before."""
     sent: list[Sent] = []
     for number in range(first, len(study.stages)):
-        found = send_stage(study, number, after, dry_run=dry_run)
-        sent.append(found)
-        after = [found.job]
+        stage = send_stage(study, number, after, dry_run=dry_run)
+        sent.append(stage)
+        after = [stage.job]
     return sent
 
 
@@ -185,9 +184,9 @@ def send_stage(study: Study, number: int, after: Sequence[str], *, dry_run: bool
 def live_job(known: Sequence[Study], stage: str, jobs: Sequence[Job]) -> Job | None:
     """The job of a stage of this kind that waits, or runs and is not this very process."""
     names = {study.job_name(k) for study in known for k, other in enumerate(study.stages) if other == stage}
-    own = os.environ.get("SLURM_JOB_ID", "")
+    this_job = os.environ.get("SLURM_JOB_ID", "")
     return next((job for job in jobs if job.name in names and job.waits), None) or next(
-        (job for job in jobs if job.name in names and not job.ended and job.id != own), None
+        (job for job in jobs if job.name in names and not job.ended and job.id != this_job), None
     )
 
 
@@ -203,32 +202,32 @@ def stage_rows(root: Path, sweep: str) -> list[dict[str, str]]:
         jobs = []
     rows = []
     for number, stage in enumerate(study.stages):
-        said = study.noted(number)
-        own = [job for job in jobs if job.name == study.job_name(number)]
-        job = live_job(known, stage, jobs) or max(own, key=lambda job: int(job.id), default=None)
-        rows.append({"stage": stage, **_stands(said, job)})
+        note = study.noted(number)
+        stage_jobs = [job for job in jobs if job.name == study.job_name(number)]
+        job = live_job(known, stage, jobs) or max(stage_jobs, key=lambda job: int(job.id), default=None)
+        rows.append({"stage": stage, **_stands(note, job)})
     return rows
 
 
-def _stands(said: dict[str, Any] | None, job: Job | None) -> dict[str, str]:
+def _stands(note: dict[str, Any] | None, job: Job | None) -> dict[str, str]:
     if job is not None and not job.ended:
         why = f": {job.reason}" if job.waits else ""
-        told = f"; {said['reason']}" if said and said["reason"] else ""
+        remark = f"; {note['reason']}" if note and note["reason"] else ""
         return {
             "state": "queued" if job.waits else "running",
-            "reason": f"Slurm job {job.id}{why}{told}",
+            "reason": f"Slurm job {job.id}{why}{remark}",
         }
-    if said is not None and said["state"] not in {"running", "queued"}:
-        return {"state": said["state"], "reason": said["reason"]}
+    if note is not None and note["state"] not in {"running", "queued"}:
+        return {"state": note["state"], "reason": note["reason"]}
     if job is not None:
         return {
             "state": "error",
             "reason": f"Slurm job {job.id} ended as {job.state}; give the same command again",
         }
-    if said is not None:
+    if note is not None:
         return {
             "state": "stale",
-            "reason": f"{said['reason']}; Slurm knows no job of it: give the same command again",
+            "reason": f"{note['reason']}; Slurm knows no job of it: give the same command again",
         }
     return {"state": "missing", "reason": "its turn has not come, or its job is not known to Slurm any more"}
 
@@ -258,5 +257,5 @@ def cancel_sweep(sweep: str, results_root: Path, end_s: float) -> tuple[list[str
 
 def _live(names: set[str]) -> list[str]:
     """Jobs of these names that have not ended."""
-    found = (job for job in scheduler.jobs() if job.name in names and not job.ended)
-    return sorted({job.id.partition("_")[0] for job in found}, key=int)
+    live = (job for job in scheduler.jobs() if job.name in names and not job.ended)
+    return sorted({job.id.partition("_")[0] for job in live}, key=int)

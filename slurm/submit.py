@@ -74,11 +74,11 @@ def pack(specs: Sequence[RunSpec], profile: Profile, estimator: Estimator | None
     by_tasks: dict[int, list[RunSpec]] = {}
     for spec in specs:
         by_tasks.setdefault(tasks(spec), []).append(spec)
-    found: list[list[Group]] = []
+    members: list[list[Group]] = []
     for count, part in sorted(by_tasks.items()):
         profile.shape(count)
-        found.extend(_pack(part, profile, known))
-    return found
+        members.extend(_pack(part, profile, known))
+    return members
 
 
 def _pack(specs: Sequence[RunSpec], profile: Profile, known: Estimator) -> list[list[Group]]:
@@ -97,17 +97,17 @@ def _spread(cut: Sequence[Group], costs: Sequence[float], members: int, most_s: 
     """Neighbouring groups together, in members of about equal seconds, at least so many, none above `most_s`
     unless a single group is."""
     aim = sum(costs) / members
-    found: list[list[Group]] = [[]]
+    packed: list[list[Group]] = [[]]
     held = 0.0
     for i, (group, cost) in enumerate(zip(cut, costs, strict=True)):
-        left, needed = len(cut) - i, members - len(found)
+        left, needed = len(cut) - i, members - len(packed)
         full = held + cost / 2 > aim or held + cost > most_s or left <= needed
-        if found[-1] and full:
-            found.append([])
+        if packed[-1] and full:
+            packed.append([])
             held = 0.0
-        found[-1].append(group)
+        packed[-1].append(group)
         held += cost
-    return found
+    return packed
 
 
 # Batch scripts
@@ -156,13 +156,13 @@ def stage_script(
     A step of a job that has its node alone asks for no number of CPUs, so that it may use them all.
     """
     writer = _Writer(study.parent)
-    found = parameters(profile, ArrayJob(0, 1, 1, name), None, code)
+    options = parameters(profile, ArrayJob(0, 1, 1, name), None, code)
     if after:
-        found["dependency"] = f"afterany:{':'.join(after)}"
+        options["dependency"] = f"afterany:{':'.join(after)}"
     if alone:
-        found["additional_parameters"] = {**found["additional_parameters"], "exclusive": True}
-        found["srun_args"] = ["--kill-on-bad-exit=1", "--cpu-bind=none"]
-    writer.update_parameters(**found)
+        options["additional_parameters"] = {**options["additional_parameters"], "exclusive": True}
+        options["srun_args"] = ["--kill-on-bad-exit=1", "--cpu-bind=none"]
+    writer.update_parameters(**options)
     return writer.text(shlex.join([sys.executable, "-u", "-m", "slurm.stage", str(study), str(number)]), 1)
 
 
@@ -241,10 +241,10 @@ def submit_runs(
     Runs whose jobs have gone are settled on the way. The rest is as for `submit_members`.
     """
     store = Store(results_root)
-    found = _standing(specs, store, sweep, dry_run)
+    states = _standing(specs, store, sweep, dry_run)
     if not dry_run:
-        settle(found, store)
-    open_ = [spec for spec in specs if found.statuses[spec.run_id].state in only]
+        settle(states, store)
+    open_ = [spec for spec in specs if states.statuses[spec.run_id].state in only]
     if not open_:
         return Submission(sweep, called or sweep, None, 0, 0, (), ())
     members = pack(open_, profile, Estimator.of_store(set(specs).difference(open_), store))
@@ -354,23 +354,23 @@ def wait(
 
 def cut_arrays(sizes: Sequence[int], limit: int, sweep: str = "sweep") -> list[ArrayJob]:
     """Arrays of at most ``limit`` members of equal tasks (`sizes`, in order); limit 0: arrays are off, each stands alone."""
-    most, first, found = max(1, limit), 0, []
+    most, first, arrays = max(1, limit), 0, []
     plain = re.sub(r"[^A-Za-z0-9._/-]", "-", sweep)
     for count, same in groupby(sizes):
         end = first + len(list(same))
         for start in range(first, end, most):
             name = f"bandwise-{plain}-{secrets.token_hex(4)}"
-            found.append(ArrayJob(start, min(most, end - start), count, name))
+            arrays.append(ArrayJob(start, min(most, end - start), count, name))
         first = end
-    return found
+    return arrays
 
 
 def _standing(specs: Sequence[RunSpec], store: Store, sweep: str, dry_run: bool) -> RunStates:
     """How the runs stand. Where something was submitted before, Slurm has to answer, or runs might be done twice."""
-    found = run_states(specs, store)
-    if found.unanswered and not dry_run:
-        raise SlurmError(f"cannot tell which runs of {sweep} wait in jobs: {found.unanswered}")
-    return found
+    states = run_states(specs, store)
+    if states.unanswered and not dry_run:
+        raise SlurmError(f"cannot tell which runs of {sweep} wait in jobs: {states.unanswered}")
+    return states
 
 
 def _send(record: Record, array: ArrayJob, path: Path, profile: Profile) -> Record:

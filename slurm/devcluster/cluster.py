@@ -65,11 +65,11 @@ def without_slurm(environ: Mapping[str, str]) -> dict[str, str]:
 
 def variables(layout: Layout) -> dict[str, str]:
     """What a client's environment needs to find the cluster."""
-    found = {"SLURM_CONF": str(layout.slurm_conf)}
+    environment = {"SLURM_CONF": str(layout.slurm_conf)}
     if layout.clients_dir.exists():
         path = os.environ.get("PATH", os.defpath).split(os.pathsep)
-        found["PATH"] = os.pathsep.join(dict.fromkeys([str(layout.clients_dir), *path]))
-    return found
+        environment["PATH"] = os.pathsep.join(dict.fromkeys([str(layout.clients_dir), *path]))
+    return environment
 
 
 def write_clients(layout: Layout, prefix: tuple[str, ...], programs: Mapping[str, str]) -> None:
@@ -179,10 +179,10 @@ class Cluster:
 
     def kill_node(self, node: str) -> None:
         """SIGKILL to all that runs on the node, as when its power fails; its network stays. Needs links."""
-        while found := self.processes(node):
-            for process in found:
+        while running := self.processes(node):
+            for process in running:
                 process.signal(signal.SIGKILL)
-            for process in found:
+            for process in running:
                 process.wait_s(FAULT_TIMEOUT_S)
 
     def start_slurmd(self, node: str) -> None:
@@ -282,18 +282,18 @@ def status(state_dir: Path) -> dict[str, Any]:
     if plan is None:
         return {"state": "down", "state_dir": str(layout.state_dir)}
     up = record is not None and record.keeper.alive()
-    found: dict[str, Any] = {"label": "", "delay": "", "workers": []}
+    links: dict[str, Any] = {"label": "", "delay": "", "workers": []}
     if layout.links_dir.exists():
-        found = links_cluster.status(layout.links_dir)
+        links = links_cluster.status(layout.links_dir)
     reason = "" if up else "its keeper has ended"
     if up and record is not None and record.exited:
         reason = ", ".join(f"{name} ended with code {code}" for name, code in record.exited.items())
     states = node_states(layout) if up else {}
     names = [node["name"] for node in plan["config"]["nodes"]]
-    workers = found["workers"] or [{"rank": rank} for rank in range(len(names))]
-    reason = reason or found.get("reason", "")
+    workers = links["workers"] or [{"rank": rank} for rank in range(len(names))]
+    reason = reason or links.get("reason", "")
     return {
-        **found,
+        **links,
         "state": "broken" if reason else "up",
         "reason": reason,
         "state_dir": str(layout.state_dir),
@@ -321,12 +321,12 @@ def _network(pid: int) -> str:
 
 def _in_network(name: str) -> list[Process]:
     """Processes in the network namespace of that name."""
-    found = []
+    processes = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and _network(int(entry.name)) == name:
             with suppress(ProcessLookupError):
-                found.append(Process.of(int(entry.name)))
-    return found
+                processes.append(Process.of(int(entry.name)))
+    return processes
 
 
 # Bringing one up
@@ -361,7 +361,7 @@ def up(
     Raises DevClusterError where a program is missing, the folder is in use, or the cluster does not come up; ClusterError
     and LinkError (`suite.links`) where the links cannot be had; SettingsError for a folder whose path is too long.
     """
-    found = programs(accounting)
+    paths = programs(accounting)
     if nodes in (0, [], ()):
         raise DevClusterError("a cluster has at least 1 node")
     with ExitStack() as undo:  # when it fails, and when it is interrupted
@@ -382,7 +382,7 @@ def up(
             user=pwd.getpwuid(os.geteuid()).pw_name,
             **{"memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20, **settings},
         )
-        _write(config, layout, found)
+        _write(config, layout, paths)
         popen = _start_keeper(layout, tied, links)
         names = tuple(node.name for node in config.nodes)
         cluster = Cluster(layout.state_dir, variables(layout), names, Process.of(popen.pid), links, popen)
@@ -459,7 +459,7 @@ def _new_folder(state_dir: Path | None, names: list[str]) -> Layout:
     return layout
 
 
-def _write(config: ClusterConfig, layout: Layout, found: dict[str, str]) -> None:
+def _write(config: ClusterConfig, layout: Layout, paths: dict[str, str]) -> None:
     layout.database_dir.mkdir(mode=0o700)
     folders = [layout.munge_dir, layout.log_dir, layout.spool_dir, layout.save_dir, layout.requests_dir]
     for folder in [*folders, *(layout.spool_dir / node.name for node in config.nodes)]:
@@ -475,7 +475,7 @@ def _write(config: ClusterConfig, layout: Layout, found: dict[str, str]) -> None
     plan = {
         "marker": MARKER,
         "config": asdict(config),
-        "daemons": [asdict(daemon) for daemon in daemons(config, layout, found)],
+        "daemons": [asdict(daemon) for daemon in daemons(config, layout, paths)],
     }
     write_json(layout.cluster_json, plan)
 

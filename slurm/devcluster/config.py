@@ -51,17 +51,17 @@ class DevClusterError(RuntimeError):
 
 def programs(accounting: bool) -> dict[str, str]:
     """Name -> absolute path of what a cluster starts. Raises DevClusterError with the packages to install."""
-    found = {name: find_file(name) for name in SLURM + (ACCOUNTING if accounting else ())}
+    paths = {name: find_file(name) for name in SLURM + (ACCOUNTING if accounting else ())}
     for names, what, packages in (
         (SLURM, "Slurm and munge", SLURM_PACKAGES),
         (ACCOUNTING, "Slurm's accounting", ACCOUNTING_PACKAGES),
     ):
-        missing = [name for name in names if name in found and found[name] is None]
+        missing = [name for name in names if name in paths and paths[name] is None]
         if missing:
             raise DevClusterError(
                 f"{', '.join(missing)} not found: install {what} (`sudo make system`, or `apt-get install {packages}`)"
             )
-    return {name: path for name, path in found.items() if path is not None}
+    return {name: path for name, path in paths.items() if path is not None}
 
 
 def installed_clients() -> dict[str, str]:
@@ -441,10 +441,10 @@ def system_tables_script(user: str, programs: Mapping[str, str], database: tuple
 
     What mariadb-install-db does, without its help tables, its changes to files of the system, and the client package.
     """
-    told = ("create database mysql;", "use mysql;", f"set @auth_root_socket='{user}';")
+    statements = ("create database mysql;", "use mysql;", f"set @auth_root_socket='{user}';")
     tables = shlex.join(["cat", *(programs[name] for name in SYSTEM_TABLES)])
     bootstrap = shlex.join([*database, "--bootstrap", "--max-allowed-packet=8M", "--net-buffer-length=16K"])
-    return f"{{ printf '%s\\n' {shlex.join(told)}; {tables}; }} | {bootstrap}"
+    return f"{{ printf '%s\\n' {shlex.join(statements)}; {tables}; }} | {bootstrap}"
 
 
 def accounts_script(config: ClusterConfig, sacctmgr: str) -> str:

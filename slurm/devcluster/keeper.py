@@ -128,7 +128,7 @@ def run(layout: Layout, tied: bool) -> None:
     keeper = Keeper(layout, {daemon.name: daemon for daemon in entries}, Record(Process.of(os.getpid())))
     try:
         keeper.start_all()
-        signals.until_told(keeper.attend, tied)
+        signals.wait_for_stop(keeper.attend, tied)
     finally:
         keeper.stop()
 

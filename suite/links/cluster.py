@@ -127,12 +127,12 @@ class Cluster:
     def counters(self, rank: int) -> Counters:
         """What worker ``rank`` has sent and received since it stands. Raises ClusterError."""
         try:
-            found = topology.read_counters(self.enter(rank))
+            counters = topology.read_counters(self.enter(rank))
         except CommandError as error:
             raise ClusterError(str(error)) from error
-        if found is None:
+        if counters is None:
             raise ClusterError(f"worker {rank} has no {topology.INTERFACE}: the cluster is going down")
-        return found
+        return counters
 
     def down(self) -> None:
         """Stop every process of the cluster and remove its folder. Harmless when it is down already."""

@@ -64,37 +64,37 @@ def open_interface(name: str, receives: bool = True) -> socket.socket:
     """
     try:
         # protocol 0: nothing arrives before the socket is bound to its interface
-        one = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+        packets = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     except OSError as error:
         raise PacketSocketError(
             f"no packet socket ({error.strerror}): run as root of a network namespace, as in `unshare -Urn`"
         ) from error
     try:
-        one.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
-        one.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
-        _enlarge(one, SO_RCVBUFFORCE, socket.SO_RCVBUF)
-        _enlarge(one, SO_SNDBUFFORCE, socket.SO_SNDBUF)
-        one.bind((name, ETH_P_ALL if receives else 0))
-        one.setblocking(False)
+        packets.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
+        packets.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
+        _enlarge(packets, SO_RCVBUFFORCE, socket.SO_RCVBUF)
+        _enlarge(packets, SO_SNDBUFFORCE, socket.SO_SNDBUF)
+        packets.bind((name, ETH_P_ALL if receives else 0))
+        packets.setblocking(False)
     except OSError as error:
-        one.close()
+        packets.close()
         raise PacketSocketError(
             f"interface {name}: {error.strerror}; `ip link` in the same namespace says what there is"
         ) from error
-    return one
+    return packets
 
 
-def _enlarge(one: socket.socket, force: int, polite: int) -> None:
+def _enlarge(packets: socket.socket, force: int, polite: int) -> None:
     """A buffer of `BUFFER_BYTES`, or as much as somebody without the machine's CAP_NET_ADMIN may have."""
     try:
-        one.setsockopt(socket.SOL_SOCKET, force, BUFFER_BYTES)
+        packets.setsockopt(socket.SOL_SOCKET, force, BUFFER_BYTES)
     except PermissionError:
-        one.setsockopt(socket.SOL_SOCKET, polite, BUFFER_BYTES)
+        packets.setsockopt(socket.SOL_SOCKET, polite, BUFFER_BYTES)
 
 
-def kernel_drops(one: socket.socket) -> int:
+def kernel_drops(packets: socket.socket) -> int:
     """Frames the kernel had no room for since the last reading."""
-    return int.from_bytes(one.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8)[4:8], sys.byteorder)
+    return int.from_bytes(packets.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8)[4:8], sys.byteorder)
 
 
 # Shortcuts of the kernel
@@ -441,9 +441,9 @@ def run(routes: Sequence[Route], delays: Path | None, shortcuts: bool = True) ->
             continue
         numbers = woken.recv(4096)
         if signal.SIGTERM in numbers or signal.SIGINT in numbers:
-            found = {**forwarder.statistics(), "scheduling": scheduling}
+            statistics = {**forwarder.statistics(), "scheduling": scheduling}
             forwarder.close()
-            return found
+            return statistics
         reread(forwarder, delays)
 
 
@@ -453,10 +453,10 @@ def reread(forwarder: Forwarder, delays: Path | None) -> None:
         sys.stderr.write("no new delays: started without --delays FILE\n")
         return
     try:
-        found = json.loads(delays.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
+        values = json.loads(delays.read_text(encoding="utf-8"))
+        if not isinstance(values, dict):
             raise ValueError('write {"interface": seconds, ...}')
-        forwarder.set_delays(found)
+        forwarder.set_delays(values)
         forwarder.settle()
     except (OSError, ValueError) as error:
         sys.stderr.write(f"{delays}: the delays stay as they were: {error}\n")
@@ -475,12 +475,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-shortcuts", action="store_true", help="carry also what needs no delay")
     args = parser.parse_args(arguments)
     try:
-        found = run([Route.parse(text) for text in args.routes], args.delays, not args.no_shortcuts)
+        statistics = run([Route.parse(text) for text in args.routes], args.delays, not args.no_shortcuts)
     except (PacketSocketError, ValueError) as error:
         sys.stderr.write(f"delay line: {error}\n")
         return 1 if isinstance(error, PacketSocketError) else 2
     try:
-        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.write(json.dumps(statistics) + "\n")
         sys.stdout.flush()
     except BrokenPipeError:  # nobody listens any more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

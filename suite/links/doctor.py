@@ -80,20 +80,20 @@ def try_all() -> dict[str, str | None]:
         enter_new_network()
     except NamespaceError as error:
         return {NAMESPACES: str(error)}
-    found = {NAMESPACES: complaint("ip", "link", "set", "lo", "up")}  # rights in it, not only the namespace
-    if found[NAMESPACES] is not None:
-        return found
-    own = entry(os.getpid(), user_namespace=False)  # we are in the user namespace, if there is one
-    found[ENTER] = complaint(*own, "ip", "link", "show", "dev", "lo")
+    tried = {NAMESPACES: complaint("ip", "link", "set", "lo", "up")}  # rights in it, not only the namespace
+    if tried[NAMESPACES] is not None:
+        return tried
+    prefix = entry(os.getpid(), user_namespace=False)  # we are in the user namespace, if there is one
+    tried[ENTER] = complaint(*prefix, "ip", "link", "show", "dev", "lo")
     for step, command in TRIAL_COMMANDS.items():
-        found[step] = complaint(*command.split())
-    if found[VETH] is None:
+        tried[step] = complaint(*command.split())
+    if tried[VETH] is None:
         try:
             open_interface("v0").close()
-            found[PACKET] = None
+            tried[PACKET] = None
         except PacketSocketError as error:
-            found[PACKET] = str(error)
-    return found
+            tried[PACKET] = str(error)
+    return tried
 
 
 def complaint(*command: str) -> str | None:
@@ -132,8 +132,8 @@ def run_trial() -> Trial:
         return {NAMESPACES: f"the trial did not end within {TRIAL_TIMEOUT_S:g} s"}
     if done.returncode != 0:
         return {NAMESPACES: f"the trial failed: {(done.stderr.strip() or 'no word').splitlines()[-1]}"}
-    found: Trial = json.loads(done.stdout)
-    return found
+    tried: Trial = json.loads(done.stdout)
+    return tried
 
 
 @dataclass(frozen=True)
@@ -252,12 +252,12 @@ def namespaces(machine: Machine | None = None) -> Finding:
 
 
 def _namespaces(machine: Machine, tried: Trial) -> Finding:
-    said = tried.get(NAMESPACES) or tried.get(ENTER)
-    if said is None:
+    problem = tried.get(NAMESPACES) or tried.get(ENTER)
+    if problem is None:
         how = "in a user namespace, without root" if _lacking(machine) else "as root"
         return Finding("namespaces", True, f"network namespaces work, {how}")
     why, fix = _why_no_namespaces(machine)
-    return Finding("namespaces", False, f"{why} ({said})", fix)
+    return Finding("namespaces", False, f"{why} ({problem})", fix)
 
 
 def _why_no_namespaces(machine: Machine) -> tuple[str, str]:
@@ -312,8 +312,8 @@ def _programs(machine: Machine) -> list[Finding]:
 def _install(machine: Machine, packages: tuple[str, ...]) -> str:
     """The command that installs a package with the machine's own package manager; apt's where none is found."""
     commands = [f"sudo {command} {name}" for command, name in zip(INSTALLERS.values(), packages, strict=True)]
-    found = (command for command, name in zip(commands, INSTALLERS, strict=True) if machine.find(name))
-    return next(found, commands[0])
+    available = (command for command, name in zip(commands, INSTALLERS, strict=True) if machine.find(name))
+    return next(available, commands[0])
 
 
 def _shaping(machine: Machine, tried: Trial) -> list[Finding]:
@@ -322,8 +322,8 @@ def _shaping(machine: Machine, tried: Trial) -> list[Finding]:
     for step, module in MODULES.items():
         if step not in tried:
             findings.append(Finding(step, False, "not tried, for want of a namespace", _see(machine)))
-        elif (said := tried[step]) is not None:
-            findings.append(Finding(step, False, said, f"sudo modprobe {module}"))
+        elif (problem := tried[step]) is not None:
+            findings.append(Finding(step, False, problem, f"sudo modprobe {module}"))
         else:
             findings.append(Finding(step, True, "works"))
     return findings
@@ -342,9 +342,13 @@ def _delay(machine: Machine, tried: Trial) -> Finding:
         return Finding("delay", True, detail, needed=False)
     if VETH not in tried:
         return Finding("delay", False, "not tried, for want of a namespace", _see(machine), needed=False)
-    said = tried.get(PACKET) or "no interface to try it on"
+    problem = tried.get(PACKET) or "no interface to try it on"
     return Finding(
-        "delay", False, f"neither netem nor a packet socket: {said}", "sudo modprobe sch_netem", needed=False
+        "delay",
+        False,
+        f"neither netem nor a packet socket: {problem}",
+        "sudo modprobe sch_netem",
+        needed=False,
     )
 
 
@@ -430,12 +434,12 @@ def _ill(name: str, detail: str, fix: str) -> Finding:
 
 def _others(machine: Machine) -> Finding:
     """Processes that run or wait for a core at this very moment, this one and its threads aside."""
-    own = (machine.read("proc/self/stat") or "").partition(" ")[0]
+    this_process = (machine.read("proc/self/stat") or "").partition(" ")[0]
     busy = []
     for path in sorted((machine.root / "proc").glob("[0-9]*/stat")):
         text = machine.read(str(path.relative_to(machine.root))) or ""
         name, _, rest = text.partition("(")[2].rpartition(")")  # a name may hold brackets
-        if path.parent.name != own and rest.split()[:1] == ["R"]:
+        if path.parent.name != this_process and rest.split()[:1] == ["R"]:
             busy.append(f"{name} ({path.parent.name})")
     if not busy:
         return _well("processes", "no other one computes at this moment")
@@ -497,11 +501,11 @@ def _siblings(machine: Machine) -> Finding:
 
 def _listed(text: str) -> set[int]:
     """The numbers of a list as the kernel writes it: ``0-2,7``."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
-        found |= set(range(int(first), int(last or first) + 1))
-    return found
+        numbers |= set(range(int(first), int(last or first) + 1))
+    return numbers
 
 
 def _quota(machine: Machine) -> Finding:
@@ -525,13 +529,13 @@ def _quota(machine: Machine) -> Finding:
 def _v2_quota(machine: Machine) -> float | None:
     """The least of ``cpu.max`` from this process's control group up to the root, in cores."""
     lines = (machine.read("proc/self/cgroup") or "").splitlines()
-    own = next((line.removeprefix("0::").strip("/") for line in lines if line.startswith("0::")), None)
-    found = []
-    for folder in [] if own is None else [Path(own), *Path(own).parents]:
+    group = next((line.removeprefix("0::").strip("/") for line in lines if line.startswith("0::")), None)
+    quotas = []
+    for folder in [] if group is None else [Path(group), *Path(group).parents]:
         quota, _, period = (machine.read(f"sys/fs/cgroup/{folder}/cpu.max") or "").strip().partition(" ")
         if quota.isdigit() and period.isdigit():
-            found.append(int(quota) / int(period))
-    return min(found, default=None)
+            quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
 
 
 def _v1_quota(machine: Machine) -> float | None:
@@ -599,14 +603,16 @@ def _load(machine: Machine) -> Finding:
 
 def _governor(machine: Machine) -> Finding:
     folder = machine.root / "sys/devices/system/cpu"
-    found = {path.read_text().strip() for path in sorted(folder.glob("cpu[0-9]*/cpufreq/scaling_governor"))}
-    if not found:
+    governors = {
+        path.read_text().strip() for path in sorted(folder.glob("cpu[0-9]*/cpufreq/scaling_governor"))
+    }
+    if not governors:
         return Finding(
             "governor", True, "not told by this machine, as is usual in a virtual one", needed=False
         )
-    if found == {"performance"}:
+    if governors == {"performance"}:
         return Finding("governor", True, "performance", needed=False)
-    detail = f"{', '.join(sorted(found))}: clocks follow the load"
+    detail = f"{', '.join(sorted(governors))}: clocks follow the load"
     return Finding("governor", False, detail, "sudo cpupower frequency-set -g performance", needed=False)
 
 

@@ -278,7 +278,7 @@ def main(state_dir: Path, tied: bool) -> None:
     signals = Signals()
     try:
         keeper.build()
-        signals.until_told(keeper.reap, tied)
+        signals.wait_for_stop(keeper.reap, tied)
     finally:
         keeper.stop()
 

@@ -77,13 +77,13 @@ class Process:
 
 def children(pid: int) -> list[int]:
     """Pids whose parent is ``pid`` now, zombies included."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             stat = _stat(int(entry.name))
             if stat is not None and int(stat[1]) == pid:
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 def _stat(pid: int) -> list[str] | None:
@@ -140,7 +140,7 @@ def ended_children() -> list[tuple[int, int]]:
 
 class Signals:
     """SIGTERM, SIGINT, SIGCHLD and ``further`` signals of this process, from its making on, to be waited for with
-    `until_told`."""
+    `wait_for_stop`."""
 
     def __init__(self, *further: int) -> None:
         self._woken, self._wake = socket.socketpair()
@@ -149,7 +149,7 @@ class Signals:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, *further):
             signal.signal(number, _carried_by_the_wakeup_descriptor)
 
-    def until_told(self, attend: Callable[[], None], tied: bool) -> None:
+    def wait_for_stop(self, attend: Callable[[], None], tied: bool) -> None:
         """Wait for SIGTERM or SIGINT; ``tied``: or for standard input to close. Calls ``attend`` at any other signal."""
         watched = [self._woken, *([sys.stdin] if tied else [])]
         while True:

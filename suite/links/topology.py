@@ -230,12 +230,12 @@ def hold_network() -> int:
     Raises NamespaceError.
     """
     parent = os.getpid()
-    told, tell = os.pipe()
+    read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _as_child(parent, lambda: _hold(tell))
-    os.close(tell)
-    with os.fdopen(told, "rb") as answer:
+        _as_child(parent, lambda: _hold(write_end))
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as answer:
         complaint = answer.read().decode()
     if complaint != "ready":
         raise NamespaceError(complaint or "the process that holds a namespace died")
@@ -271,16 +271,16 @@ def _as_child(parent: int, act: Callable[[], None]) -> None:
         os._exit(127)
 
 
-def _hold(tell: int) -> None:
+def _hold(write_end: int) -> None:
     try:
         _unshare(CLONE_NEWNET)
         _settle()
     except NamespaceError as error:
-        os.write(tell, str(error).encode())
+        os.write(write_end, str(error).encode())
         return
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)  # else what the parent reads could not be seen to close
-    os.write(tell, b"ready")
-    os.close(tell)
+    os.write(write_end, b"ready")
+    os.close(write_end)
     while True:
         signal.pause()
 

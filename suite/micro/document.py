@@ -26,7 +26,7 @@ from suite.analysis.document import (
 )
 from suite.analysis.speed_columns import CASES, session_facts_path, session_table_path
 from suite.analysis.tables import Row, read_table
-from suite.micro.tables import AGAINST, CODECS, COMPILE, SCALING, SIMULATION, read_facts
+from suite.micro.tables import AGAINST, CODECS, COMPILE, SCALING, SIMULATION, THROUGHPUT_TABLES, read_facts
 from suite.micro.throughput import cases_in_order
 
 __all__ = ["BLOCKS", "PICTURES", "DocumentError", "filled"]
@@ -168,10 +168,10 @@ def scaling(root: Path, against: str) -> str:
         if row["against"] == against:
             groups.setdefault((row["subject"], row["operation"]), []).append(row)
     listed = []
-    for (subject, operation), own in groups.items():
-        own = sorted(own, key=lambda row: as_float(row["value"]))
-        over = [as_float(row["seconds"]) / as_float(row["theory"]) for row in own if row["theory"]]
-        first, last = own[0], own[-1]
+    for (subject, operation), group in groups.items():
+        group = sorted(group, key=lambda row: as_float(row["value"]))
+        over = [as_float(row["seconds"]) / as_float(row["theory"]) for row in group if row["theory"]]
+        first, last = group[0], group[-1]
         listed.append(
             (
                 subject,
@@ -200,7 +200,7 @@ def scaling(root: Path, against: str) -> str:
 
 def machine(root: Path, suffix: str) -> str:
     """On what a table was measured, in a sentence."""
-    known = {table.suffix: table for table in (CODECS, AGAINST, COMPILE, SCALING, SIMULATION)}
+    known = {table.suffix: table for table in THROUGHPUT_TABLES}
     if suffix not in known:
         raise DocumentError(f"no table is called {suffix!r}; there are {', '.join(known)}")
     facts = read_facts(root, known[suffix])

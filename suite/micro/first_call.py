@@ -55,19 +55,19 @@ def _another_process(folder: str, threads: int) -> dict[str, dict[str, Any]]:
         raise FirstCallError(
             f"the process of first calls failed: {(done.stderr.strip() or 'no word').splitlines()[-1]}"
         )
-    found: dict[str, dict[str, Any]] = json.loads(done.stdout)
-    return found
+    cases: dict[str, dict[str, Any]] = json.loads(done.stdout)
+    return cases
 
 
-def _rows(cache: str, bar: float, found: dict[str, dict[str, Any]]) -> list[Row]:
+def _rows(cache: str, bar: float, cases: dict[str, dict[str, Any]]) -> list[Row]:
     rows: list[Row] = [
         {"cache": cache, "case": case, "first_s": cells["first_s"], "bar": None, "sizes": cells["sizes"],
          "recompiled": cells["recompiled"], "met": None}
-        for case, cells in found.items()
+        for case, cells in cases.items()
     ]  # fmt: skip
-    total = sum(cells["first_s"] for cells in found.values())
-    again = sum(cells["recompiled"] for cells in found.values())
-    sizes = max(cells["sizes"] for cells in found.values())
+    total = sum(cells["first_s"] for cells in cases.values())
+    again = sum(cells["recompiled"] for cells in cases.values())
+    sizes = max(cells["sizes"] for cells in cases.values())
     met = "yes" if total <= bar and not again else "no"
     whole = {"first_s": total, "bar": bar, "sizes": sizes, "recompiled": again, "met": met}
     return [*rows, {"cache": cache, "case": "all", **whole}]
@@ -80,7 +80,7 @@ def in_this_process(threads: int) -> dict[str, dict[str, Any]]:
     start = time.perf_counter()
     from suite.micro.benchmarks.cases import CODECS, build, gradient  # imports the compiler
 
-    found = {"imports": {"first_s": time.perf_counter() - start, "sizes": 0, "recompiled": 0}}
+    cases = {"imports": {"first_s": time.perf_counter() - start, "sizes": 0, "recompiled": 0}}
     from suite.micro.throughput import operations
 
     torch.set_num_threads(threads)
@@ -99,19 +99,19 @@ def in_this_process(threads: int) -> dict[str, dict[str, Any]]:
         for numel in OTHERS:
             for _, run in operations(build(name, numel, threads)):
                 run()
-        found[name] = {
+        cases[name] = {
             "first_s": max(first - again, 0.0),
             "sizes": len(OTHERS),
             "recompiled": graphs() - before,
         }
-    return found
+    return cases
 
 
 def graphs() -> int:
     """Graphs that this process compiled so far, or loaded: a second one of a kind of arguments is for other lengths."""
     if programs.available():
-        kinds = [one for one in gc.get_objects() if type(one) is programs.Programs]
-        return sum(len(one._programs) for one in kinds)
+        kinds = [kept for kept in gc.get_objects() if type(kept) is programs.Programs]
+        return sum(kept.count for kept in kinds)
     from torch._dynamo.utils import counters
 
     return int(counters["stats"]["unique_graphs"])

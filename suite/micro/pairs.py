@@ -65,7 +65,7 @@ class Pairs:
 
     def ratios(self) -> list[float]:
         """Control over own."""
-        return [control / own for control, own in zip(self.control_s, self.own_s, strict=True)]
+        return [control / ours for control, ours in zip(self.control_s, self.own_s, strict=True)]
 
     def ratio_cells(self, name: str) -> dict[str, Value]:
         """Columns: the median of `ratios`, its quartiles, its interval."""

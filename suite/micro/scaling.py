@@ -88,12 +88,12 @@ def scaling_rows(
     rows += _bit_rows(bits, bits_numel, threads)
     for method in METHODS:
         show(f"workers, {method}")
-        own = [_worker_row(method, n, threads) for n in workers]
+        method_rows = [_worker_row(method, n, threads) for n in workers]
         if method in GATHERED:
-            _curve(own)
+            _curve(method_rows)
         else:
-            _line(own, "workers", _ANCHOR_WORKERS)
-        rows += own
+            _line(method_rows, "workers", _ANCHOR_WORKERS)
+        rows += method_rows
     return rows
 
 

@@ -59,7 +59,7 @@ class SimulatedAgainstGloo:
     @property
     def ratios(self) -> tuple[float, ...]:
         """Simulated over gloo, of neighbouring runs."""
-        return tuple(own / real for own, real in zip(self.simulated, self.gloo, strict=True))
+        return tuple(simulated / real for simulated, real in zip(self.simulated, self.gloo, strict=True))
 
     @property
     def interval(self) -> Interval | None:
@@ -81,12 +81,12 @@ def simulated_against_gloo(
     seeds: runs of a sweep that are simulated together; gloo trains one at a time. options: of the method.
     Raises `UntimedRunError` when a run fails or diverges.
     """
-    own = [_spec(method, n, steps, seed, "simulated", options or {}) for seed in range(seeds)]
+    specs = [_spec(method, n, steps, seed, "simulated", options or {}) for seed in range(seeds)]
     real = _spec(method, n, steps, 0, "gloo", options or {})
     simulated, gloo = [], []
     for _ in range(repeats):
         gloo.append(n * _gloo_steps(real))
-        simulated.append(n * _simulated_steps(own))
+        simulated.append(n * _simulated_steps(specs))
     return SimulatedAgainstGloo(method, n, steps, seeds, tuple(simulated), tuple(gloo))
 
 
@@ -163,15 +163,15 @@ def simulation_rows(show: Callable[[str], None] = lambda line: None, repeats: in
     return rows
 
 
-def _row(found: SimulatedAgainstGloo) -> Row:
-    interval, (q1, q2, q3) = found.interval, quartiles(list(found.ratios))
+def _row(result: SimulatedAgainstGloo) -> Row:
+    interval, (q1, q2, q3) = result.interval, quartiles(list(result.ratios))
     cells: Row = {
         "ratio": q2, "ratio_q1": q1, "ratio_q3": q3,
         "ratio_low": interval.low if interval else None, "ratio_high": interval.high if interval else None,
     }  # fmt: skip
-    n = len(found.ratios)
+    n = len(result.ratios)
     return {
-        "workload": WORKLOAD, "method": found.method, "world_size": found.n, "seeds": found.seeds, "n": n,
-        "simulated": float(np.median(found.simulated)), "gloo": float(np.median(found.gloo)), **cells,
+        "workload": WORKLOAD, "method": result.method, "world_size": result.n, "seeds": result.seeds, "n": n,
+        "simulated": float(np.median(result.simulated)), "gloo": float(np.median(result.gloo)), **cells,
         "bar": BAR, "met": verdict(cells, "ratio", n, BAR),
     }  # fmt: skip

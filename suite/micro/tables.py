@@ -276,8 +276,8 @@ def compiler() -> str | None:
     name = next((name for name in ([chosen] if chosen else _COMPILERS) if shutil.which(name)), None)
     if name is None:
         return None
-    said = subprocess.run([name, "--version"], capture_output=True, text=True, check=False).stdout
-    return re.sub(r"^\S*/", "", said.splitlines()[0]) if said else Path(name).name
+    version = subprocess.run([name, "--version"], capture_output=True, text=True, check=False).stdout
+    return re.sub(r"^\S*/", "", version.splitlines()[0]) if version else Path(name).name
 
 
 def facts_path(results_root: Path, table: Table) -> Path:
@@ -289,10 +289,10 @@ def facts_path(results_root: Path, table: Table) -> Path:
 def read_facts(results_root: Path, table: Table) -> dict[str, Any] | None:
     """The facts of a table, None where it has not been measured."""
     try:
-        found: dict[str, Any] = json.loads(facts_path(results_root, table).read_text(encoding="utf-8"))
+        facts: dict[str, Any] = json.loads(facts_path(results_root, table).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    return found
+    return facts
 
 
 def write_with_facts(results_root: Path, table: Table, rows: list[Row], facts: dict[str, Any]) -> Path:

@@ -53,10 +53,10 @@ class ThroughputError(ValueError):
 
 def chosen_cases(only: str | None) -> list[str]:
     """Cases whose name matches a glob, the control left out. Raises RatesError where none does."""
-    found = [name for name in CODECS if name != "copy" and fnmatch.fnmatchcase(name, only or "*")]
-    if not found:
+    matching = [name for name in CODECS if name != "copy" and fnmatch.fnmatchcase(name, only or "*")]
+    if not matching:
         raise ThroughputError(f"no case matches {only!r}; there are {', '.join(CODECS[1:])}")
-    return found
+    return matching
 
 
 def operations(case: Case) -> list[tuple[str, Callable[[], None]]]:
@@ -147,7 +147,7 @@ _ENDED: Final[list[Any]] = []  # process groups that have ended
 
 def _hash(sketch: count_sketch.CountSketch, row: int, numel: int) -> tuple[Tensor, Tensor]:
     """(columns int64, signs float32) of one row, as the definition has them."""
-    a = count_sketch._coefficients(sketch.seed, row)
+    a = count_sketch.coefficients(sketch.seed, row)
     j = torch.arange(numel)
     value = (((a[3] * j + a[2]) % _PRIME * j + a[1]) % _PRIME * j + a[0]) % _PRIME
     return (value >> 1) * sketch.columns >> 30, (value & 1).mul_(2).sub_(1).to(torch.float32)
@@ -281,8 +281,8 @@ def _power_sgd(numel: int) -> Iterator[Comparison]:
     case = build("low-rank-4", numel, torch.get_num_threads())
     assert isinstance(case, LowRank)
     x, shape = gradient(numel), (case.matrix.shape[0], case.matrix.shape[1])
-    own, other = x.clone(), x.clone()
-    ours = _our_power_sgd(own, shape, case.start.clone())
+    grads, other = x.clone(), x.clone()
+    ours = _our_power_sgd(grads, shape, case.start.clone())
     with process_group_of_one() as group:
         state = PowerSGDState(
             group, matrix_approximation_rank=RANK, start_powerSGD_iter=2, min_compression_rate=1
@@ -294,7 +294,7 @@ def _power_sgd(numel: int) -> Iterator[Comparison]:
         def theirs() -> Tensor:
             return powerSGD_hook(state, bucket).wait()
 
-        prepared = (lambda: own.copy_(x)), (lambda: other.copy_(x))
+        prepared = (lambda: grads.copy_(x)), (lambda: other.copy_(x))
         yield "low-rank-4", "step", "torch's powerSGD_hook", ours, theirs, prepared
 
 

@@ -60,30 +60,30 @@ def cases_of(spec: SessionSpec) -> Cases:
         c for c in references if c.algorithm == "fp32" and c.options["bucket_cap_mb"] == DEFAULT_BUCKET_MB
     )
     powersgd = [powersgd_case(spec)] if spec.powersgd_rank else []
-    found = {case.case_id: case for case in [*references, *powersgd]}
+    cases = {case.case_id: case for case in [*references, *powersgd]}
     uses: Uses = {}
     for arm, sharding, part in parts_of(spec):
         for kind, case in kinds_of(part, spec.rounds_h).items():
-            found.setdefault(case.case_id, case)
+            cases.setdefault(case.case_id, case)
             uses.setdefault(arm, {}).setdefault(sharding, {})[kind] = case.case_id
-    found = _labelled(found, uses)
+    cases = _labelled(cases, uses)
     candidates = tuple(case.case_id for case in references)
-    own = tuple(case_id for case_id, case in found.items() if case.role == "method")
-    timed = (default.case_id, *(case.case_id for case in powersgd), *own)
-    return Cases(found, uses, default.case_id, candidates, timed)
+    methods = tuple(case_id for case_id, case in cases.items() if case.role == "method")
+    timed = (default.case_id, *(case.case_id for case in powersgd), *methods)
+    return Cases(cases, uses, default.case_id, candidates, timed)
 
 
 def parts_of(spec: SessionSpec) -> list[tuple[str, str, Part]]:
     """Arm, sharding and resolved method of everything in a session."""
     if spec.sweep is None:
-        found = []
+        parts = []
         for arm in spec.arms.values():
             try:
                 part = resolve_algorithm(arm.algorithm, arm.options, spec.world_size, NOMINAL_STEPS)
             except ValueError as error:
                 raise arm.error("options", str(error)) from None
-            found.append((arm.label, "-", part))
-        return found
+            parts.append((arm.label, "-", part))
+        return parts
     distinct = {
         (run.arm.label, run.panel.sharding): run.spec.algorithm for run in make_plan(spec.sweep).whole
     }
@@ -93,14 +93,14 @@ def parts_of(spec: SessionSpec) -> list[tuple[str, str, Part]]:
 def kinds_of(part: Part, rounds_h: Sequence[int]) -> dict[str, Case]:
     """Kind of step -> case of a resolved method; rounds of local steps only in the lengths `rounds_h`."""
     method = create(part.name, **part.options)
-    found = {}
+    cases = {}
     for kind, algorithm in method.algorithm.steady().items():
         steps = int(kind.removeprefix(ROUND)) if kind.startswith(ROUND) else 1
         if kind.startswith(ROUND) and steps not in rounds_h:
             continue
         name = own_name(algorithm, part.name)
-        found[kind] = _case(Method(name, algorithm, method.hyperparameters), kind, steps)
-    return found
+        cases[kind] = _case(Method(name, algorithm, method.hyperparameters), kind, steps)
+    return cases
 
 
 def own_name(algorithm: Algorithm, otherwise: str) -> str:
@@ -152,8 +152,8 @@ def source_of(case: Case) -> dict[str, Any]:
 
 
 def _ddp(spec: SessionSpec, label: str, algorithm: str, options: dict[str, Any]) -> Case:
-    own = {**options, "optimizer": spec.reference.optimizer, **spec.reference.options}
-    return Case("ddp", label, "step", 1, algorithm, own)
+    all_options = {**options, "optimizer": spec.reference.optimizer, **spec.reference.options}
+    return Case("ddp", label, "step", 1, algorithm, all_options)
 
 
 def _case(method: Method, kind: str, steps: int) -> Case:
@@ -173,10 +173,10 @@ def _case(method: Method, kind: str, steps: int) -> Case:
     return case
 
 
-def _labelled(found: Mapping[str, Case], uses: Uses) -> dict[str, Case]:
+def _labelled(cases: Mapping[str, Case], uses: Uses) -> dict[str, Case]:
     """The cases with labels that tell them apart: those of one name and kind are told by the first arm that uses them."""
     count: dict[str, int] = {}
-    for case in found.values():
+    for case in cases.values():
         count[case.label] = count.get(case.label, 0) + 1
     first: dict[str, str] = {}
     for arm, shardings in uses.items():
@@ -187,7 +187,7 @@ def _labelled(found: Mapping[str, Case], uses: Uses) -> dict[str, Case]:
         case_id: dataclasses.replace(case, label=f"{first[case_id]}: {case.kind}")
         if count[case.label] > 1
         else case
-        for case_id, case in found.items()
+        for case_id, case in cases.items()
     }
 
 
@@ -211,14 +211,14 @@ def direct_specs(session: SessionSpec) -> dict[str, list[RunSpec]]:
     if session.sweep is None:
         return {}
     sweep, direct = session.sweep, session.direct
-    found: dict[str, list[RunSpec]] = {}
+    specs: dict[str, list[RunSpec]] = {}
     for run in make_plan(sweep).whole:
         if run.arm.label not in direct.arms or run.panel.sharding != direct.sharding or run.spec.seed:
             continue
         whole, warmup = run.spec, min(sweep.shape.warmup, direct.steps)
         options = run.arm.options_at(whole.lr.peak)
         method = resolve_algorithm(run.arm.algorithm, options, whole.world_size, direct.steps, warmup)
-        found[run.arm.label] = [
+        specs[run.arm.label] = [
             make_spec(
                 algorithm=method,
                 workload=whole.workload,
@@ -233,4 +233,4 @@ def direct_specs(session: SessionSpec) -> dict[str, list[RunSpec]]:
             )
             for seed in range(direct.repeats)
         ]
-    return found
+    return specs

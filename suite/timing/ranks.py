@@ -45,7 +45,7 @@ class RankLostError(RuntimeError):
         self.how = how
 
 
-class Place(Protocol):
+class RankHosts(Protocol):
     """Where ranks run: an emulated cluster (`suite.links.cluster.Cluster`), or `Loopback`."""
 
     @property
@@ -94,7 +94,7 @@ class Ranks:
     logs: folder for standard error; by default in the cluster's own folder, which goes with it, else a temporary one.
     """
 
-    def __init__(self, place: Place, logs: Path | None = None, module: str = MODULE) -> None:
+    def __init__(self, place: RankHosts, logs: Path | None = None, module: str = MODULE) -> None:
         state_dir: Path | None = getattr(place, "state_dir", None)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if logs is None and state_dir is not None:
@@ -160,7 +160,7 @@ class Ranks:
         self.stop()
 
     def _start(
-        self, place: Place, rank: int, interface: str, port: int, module: str
+        self, place: RankHosts, rank: int, interface: str, port: int, module: str
     ) -> subprocess.Popen[bytes]:
         environment = {
             **os.environ,
@@ -222,17 +222,17 @@ class Ranks:
 
     def _lost(self, faults: Mapping[int, Mapping[str, Any] | None]) -> RankLostError:
         """The rank to name: one that died by a signal before one that ended, before one that complains of the others."""
-        found = []
+        candidates = []
         for rank, answer in sorted(faults.items()):
             if answer is None:
                 code = self._code(rank)
                 words = f"died: {exit_text(code)}" if code is not None else "has closed its answers"
-                found.append(
+                candidates.append(
                     (0 if code is not None and code < 0 else 1, rank, words + self._last_words(rank))
                 )
             else:
-                found.append((2, rank, f"faulted: {answer['type']}: {answer['error']}"))
-        _, rank, how = min(found)
+                candidates.append((2, rank, f"faulted: {answer['type']}: {answer['error']}"))
+        _, rank, how = min(candidates)
         return RankLostError(rank, how)
 
     def _code(self, rank: int) -> int | None:
@@ -287,10 +287,10 @@ def block_entry(answers: Sequence[Mapping[str, Any]], lead: int, unit_steps: int
 
 def mean_phases(phases: Sequence[Mapping[str, float] | None]) -> dict[str, float] | None:
     """Seconds a step by phase, mean over ranks; None where a rank has none."""
-    told = [found for found in phases if found is not None]
-    if len(told) < len(phases) or not told:
+    known = [seconds for seconds in phases if seconds is not None]
+    if len(known) < len(phases) or not known:
         return None
-    return {name: fmean(found.get(name, 0.0) for found in told) for name in sorted(set().union(*told))}
+    return {name: fmean(seconds.get(name, 0.0) for seconds in known) for name in sorted(set().union(*known))}
 
 
 def traffic_entry(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -309,13 +309,13 @@ def traffic_entry(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def mean_stages(ranks: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
     """A unit's bytes by stage, collective and group, mean over ranks; a rank that sends nothing there counts as 0."""
-    found: dict[tuple[str, ...], dict[str, float]] = {}
+    totals: dict[tuple[str, ...], dict[str, float]] = {}
     for stages in ranks:
-        for one in stages:
-            sums = found.setdefault(tuple(one[name] for name in PLACES), dict.fromkeys(SENT, 0.0))
+        for row in stages:
+            sums = totals.setdefault(tuple(row[name] for name in PLACES), dict.fromkeys(SENT, 0.0))
             for name in SENT:
-                sums[name] += one[name] / len(ranks)
-    return [{**dict(zip(PLACES, place, strict=True)), **sums} for place, sums in sorted(found.items())]
+                sums[name] += row[name] / len(ranks)
+    return [{**dict(zip(PLACES, place, strict=True)), **sums} for place, sums in sorted(totals.items())]
 
 
 def direct_entry(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -34,7 +34,15 @@ from suite.timing.case import Mode
 from suite.timing.cases import Cases, cases_of, direct_specs, source_of
 from suite.timing.formats import SESSION_VERSION
 from suite.timing.load import Load, Meter, Snapshot
-from suite.timing.ranks import THREADS, Place, RankLostError, Ranks, block_entry, direct_entry, traffic_entry
+from suite.timing.ranks import (
+    THREADS,
+    RankHosts,
+    RankLostError,
+    Ranks,
+    block_entry,
+    direct_entry,
+    traffic_entry,
+)
 from suite.timing.spec import FEWEST_BLOCKS, SessionSpec
 from suite.workloads import get
 
@@ -151,7 +159,7 @@ class LinkRounds:
             for case_id in self._shuffled(list(seconds), f"screen {number}"):
                 seconds[case_id] += self._block(case_id, "run", wanted.screen_units)["unit_seconds"]
         self.entry["screen"] = [
-            {"case_id": case_id, "unit_seconds": found} for case_id, found in seconds.items()
+            {"case_id": case_id, "unit_seconds": unit_seconds} for case_id, unit_seconds in seconds.items()
         ]
         best: dict[str, str] = {}
         for case_id in sorted(seconds, key=lambda case_id: median(seconds[case_id])):
@@ -224,13 +232,13 @@ class LinkRounds:
         where = {"round": number, "position": position, "attempt": attempt}
         before = self.meter.snapshot()
         if item.run is None:
-            found = self._block(item.case_id, item.mode, self._units(item.case_id, item.mode))
+            entry = self._block(item.case_id, item.mode, self._units(item.case_id, item.mode))
         else:
             command = {"do": "direct", "spec": item.run.as_dict()}
-            found = direct_entry(self.ranks.ask(command, PATIENCE_S + item.run.steps))
+            entry = direct_entry(self.ranks.ask(command, PATIENCE_S + item.run.steps))
         load = self.meter.since(before)
         reason = load.disturbed(self.spec.limits)
-        told = {
+        disturbance = {
             "foreign_share": load.foreign_share,
             "steal_share": load.steal_share,
             "load": load.load_average,
@@ -239,7 +247,7 @@ class LinkRounds:
         }
         if item.run is None:
             self.entry["blocks"].append(
-                {**where, "case_id": item.case_id, "mode": item.mode, **found, **told}
+                {**where, "case_id": item.case_id, "mode": item.mode, **entry, **disturbance}
             )
         else:
             what = {
@@ -248,7 +256,7 @@ class LinkRounds:
                 "run_id": item.run.run_id,
                 "spec": item.run.as_dict(),
             }
-            self.entry["direct"].append({**where, **what, **found, **told})
+            self.entry["direct"].append({**where, **what, **entry, **disturbance})
         return bool(reason)
 
     def _block(self, case_id: str, mode: Mode, units: int) -> dict[str, Any]:
@@ -258,11 +266,11 @@ class LinkRounds:
         lead = 1 if case.unit_steps == 1 and mode != "serial" and expected < fills_s else 0
         command = {"do": "block", "case": case_id, "mode": mode, "units": units + lead}
         answers = self.ranks.ask(command, PATIENCE_S + 10 * (expected or 10.0) * (units + lead))
-        found = block_entry(answers, lead, case.unit_steps)
-        self._estimates[case_id, mode] = found["unit_s"]
+        entry = block_entry(answers, lead, case.unit_steps)
+        self._estimates[case_id, mode] = entry["unit_s"]
         if mode == "run":
             self.traffic[case_id] = traffic_entry(answers)
-        return found
+        return entry
 
     def _units(self, case_id: str, mode: Mode) -> int:
         """As many as fill the time of a block, at least one, at most the session's number of steps."""
@@ -288,11 +296,11 @@ class LinkRounds:
         }
         self.entry["status"], self.entry["reason"] = "done", ""
         if len(good) < FEWEST_BLOCKS:
-            said = next((b["reason"] for b in reversed(self.entry["blocks"]) if b["reason"]), "")
+            example = next((b["reason"] for b in reversed(self.entry["blocks"]) if b["reason"]), "")
             self.entry["status"] = "disturbed"
             self.entry["reason"] = (
                 f"the reference has {len(good)} undisturbed rounds, and it takes {FEWEST_BLOCKS} "
-                f"({said}): leave the machine alone and hold the session again"
+                f"({example}): leave the machine alone and run the session again"
             )
 
     def _shuffled(self, items: list[Any], what: str) -> list[Any]:
@@ -321,8 +329,8 @@ class Session:
     spec: SessionSpec
     root: Path
     show: Show = lambda text: None
-    place: Callable[[Link], Place] = up
-    start: Callable[[Place], Ranks] = Ranks
+    place: Callable[[Link], RankHosts] = up
+    start: Callable[[RankHosts], Ranks] = Ranks
     meter: Meter = field(default_factory=Meter)
 
     def __post_init__(self) -> None:
@@ -332,7 +340,7 @@ class Session:
         self.record = self._new_record()
         self._began = time.monotonic()
 
-    def hold(self) -> dict[str, Any]:
+    def run(self) -> dict[str, Any]:
         """Measure all links; returns the record, which is also on disk. Raises `StoreError` where it cannot be written."""
         try:
             for delayed, links in groupby(enumerate(self.spec.links), lambda item: item[1].delay_s > 0):
@@ -409,9 +417,9 @@ class Session:
         if self.record["links"]:
             self._end("error", str(error))
             return
-        found = obstacle() if isinstance(error, ClusterError) else None
-        self.record["fix"] = found.fix if found else ""
-        self._end("unavailable", f"{found.name}: {found.detail}" if found else str(error))
+        missing = obstacle() if isinstance(error, ClusterError) else None
+        self.record["fix"] = missing.fix if missing else ""
+        self._end("unavailable", f"{missing.name}: {missing.detail}" if missing else str(error))
 
     def _end(self, status: str, reason: str) -> None:
         self.record["status"], self.record["reason"] = status, reason
@@ -440,7 +448,7 @@ class Session:
             "name": spec.name,
             "session_id": store.new_id(),
             "status": "error",
-            "reason": "not held to the end",
+            "reason": "not run to the end",
             "fix": "",
             "started": started,
             "ended": started,
