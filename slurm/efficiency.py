@@ -48,7 +48,18 @@ class Efficiency:
 
 
 def slot_efficiency(sweep: str, store: Store) -> Efficiency | None:
-    """Of all submissions of a sweep, None where there was none. Raises `SlurmError` where Slurm does not answer."""
+    """The slot efficiency of all submissions of a sweep.
+
+    Args:
+        sweep: The sweep's name.
+        store: Where the runs' files and the submissions' records lie.
+
+    Returns:
+        The efficiency, None where nothing was submitted.
+
+    Raises:
+        SlurmError: Slurm does not answer.
+    """
     submissions = records(store.root, sweep)
     if not submissions:
         return None

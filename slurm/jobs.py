@@ -51,7 +51,15 @@ _NOISE: Final = re.compile(
 
 
 def log_tail(logs: Path, job_id: str) -> str:
-    """The last telling lines that any task of a job wrote on standard error, in one line; "" where there are none."""
+    """The last telling lines that any task of a job wrote on standard error.
+
+    Args:
+        logs: The folder of the submission's logs.
+        job_id: As Slurm's commands show it, ``17_3`` for a member of an array.
+
+    Returns:
+        At most `LAST_LINES` lines in one, separated by semicolons; "" where there are none.
+    """
     lines: list[str] = []
     for path in sorted(logs.glob(f"{job_id}_*_log.err"), reverse=True):
         with path.open("rb") as file:
@@ -125,7 +133,16 @@ class _Membership:
 
 
 def run_states(specs: Sequence[RunSpec], store: Store) -> RunStates:
-    """How these runs stand now: one call of squeue for all of them, and of sacct where jobs are unknown to it."""
+    """How these runs stand now: one call of squeue for all of them, and of sacct where jobs are unknown to it.
+
+    Args:
+        specs: The runs.
+        store: Where their own files lie.
+
+    Returns:
+        A status of every run, the runs whose jobs have gone, and the live jobs; `RunStates.unanswered` says why Slurm
+        could not be asked.
+    """
     noted = {spec.run_id: store.status(spec.run_id) for spec in specs}
     seats = _memberships(
         {run_id for run_id, status in noted.items() if not status.settled}, records(store.root)
@@ -158,6 +175,10 @@ def settle(states: RunStates, store: Store) -> None:
     """Note the end of the runs whose jobs have gone, unless they have ended by themselves meanwhile.
 
     A store that cannot be written is no reason to say nothing: it is left as it is.
+
+    Args:
+        states: What `run_states` answered.
+        store: Where the runs' files lie.
     """
     for spec, owner in states.gone.items():
         forget(store.folder(spec.run_id), owner)  # else nobody could take the run until the lease is stale
@@ -171,8 +192,17 @@ def settle(states: RunStates, store: Store) -> None:
 def note_ends(store: Store, sweep: str | None = None) -> str:
     """Note what became of runs whose jobs have gone, before tables are made of them.
 
-    sweep: a name or the path of a file; None: all that were submitted. Returns why Slurm could not be asked, or "".
-    Nothing is asked where nothing was submitted. Raises what reading a sweep raises.
+    Nothing is asked where nothing was submitted.
+
+    Args:
+        store: Where the runs' files lie.
+        sweep: A name or the path of a file; None: all that were submitted.
+
+    Returns:
+        Why Slurm could not be asked, or "".
+
+    Raises:
+        YamlError: A sweep cannot be read.
     """
     submitted = {record.called for record in records(store.root)}
     if not submitted:

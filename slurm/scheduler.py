@@ -90,7 +90,17 @@ def sbatch_options() -> set[str]:
 
 
 def submit(script: str) -> str:
-    """Send a batch script; returns the job's id. Raises `SlurmError` with sbatch's own words."""
+    """Send a batch script.
+
+    Args:
+        script: Path of the script.
+
+    Returns:
+        The job's id.
+
+    Raises:
+        SlurmError: sbatch refused it; with sbatch's own words.
+    """
     return _ask("sbatch", "--parsable", script).strip().partition(";")[0]
 
 

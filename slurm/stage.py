@@ -139,7 +139,17 @@ def main(arguments: Sequence[str]) -> int:
 def advance(study: Study, number: int, *, again: bool = False) -> tuple[Search, list[Sent]]:
     """Go on with the search: wait for the trials under way, or write the rates and send what comes after.
 
-    again: try trials again that ended by circumstance. Returns how far it is, and the stages that were sent.
+    Args:
+        study: The study.
+        number: Of its stage that searches.
+        again: Try trials again that ended by circumstance.
+
+    Returns:
+        How far the search is, and the stages that were sent.
+
+    Raises:
+        YamlError: The sweep cannot be read.
+        SlurmError: Slurm does not answer, or refuses a job.
     """
     sweep = load_sweep(study.called)
     progress = search(sweep, study.profile, study.results_root, again=again)

@@ -95,7 +95,22 @@ class Sent:
 def new_study(
     sweep: Sweep, profile: Profile, root: Path, stages: Sequence[str], *, dry_run: bool = False
 ) -> Study:
-    """A study with the code as it is now, noted unless it is a dry run. Raises `SlurmError`, `ProfileError`."""
+    """A study with the code as it is now, noted unless it is a dry run.
+
+    Args:
+        sweep: What is studied.
+        profile: What its jobs ask the cluster for.
+        root: The results root.
+        stages: In order: "tune", "runs", "session:<name>", "report".
+        dry_run: Write nothing; needs no Slurm.
+
+    Returns:
+        The study; nothing of it has been sent.
+
+    Raises:
+        SlurmError: Slurm is missing.
+        ProfileError: This Slurm does not know an option of the profile.
+    """
     if not dry_run:
         scheduler.require_slurm()
         check_options(profile, scheduler.sbatch_options())
@@ -158,7 +173,20 @@ def send_stages(study: Study, first: int, after: Sequence[str], *, dry_run: bool
 
 
 def send_stage(study: Study, number: int, after: Sequence[str], *, dry_run: bool = False) -> Sent:
-    """Send one stage, unless it is on its way: then its job is named. Raises `SlurmError` with sbatch's own words."""
+    """Send one stage, unless it is on its way: then its job is named.
+
+    Args:
+        study: The study.
+        number: Of the stage.
+        after: Ids of the jobs that have to end first.
+        dry_run: Send nothing.
+
+    Returns:
+        The stage's job, and its script where it is new.
+
+    Raises:
+        SlurmError: sbatch refused it; with sbatch's own words.
+    """
     from slurm.submit import (
         stage_script,  # here, since it needs submitit, which who only looks does not wait for
     )
@@ -239,9 +267,18 @@ POLL_S: Final = 0.5
 
 
 def cancel_sweep(sweep: str, results_root: Path, end_s: float) -> tuple[list[str], list[str]]:
-    """Cancel all jobs of a sweep that have not ended and wait until they have, at most `end_s` seconds.
+    """Cancel all jobs of a sweep that have not ended and wait until they have.
 
-    Returns the ids of the jobs (arrays by their first id) that were cancelled, and of those that are still being ended.
+    Args:
+        sweep: The sweep's name.
+        results_root: Where its submissions and studies are noted.
+        end_s: Longest wait in seconds.
+
+    Returns:
+        Ids of the jobs (arrays by their first id) that were cancelled, and of those that are still being ended.
+
+    Raises:
+        SlurmError: Slurm does not answer.
     """
     names = {array.name for record in records(results_root, sweep) for array in record.arrays}
     names |= {s.job_name(k) for s in studies(results_root, sweep) for k in range(len(s.stages))}

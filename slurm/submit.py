@@ -68,7 +68,16 @@ def tasks(spec: RunSpec) -> int:
 def pack(specs: Sequence[RunSpec], profile: Profile, estimator: Estimator | None = None) -> list[list[Group]]:
     """Members for all these runs, those of equal resources beside each other, runs in their order.
 
-    Raises `ProfileError` where the profile cannot place a run.
+    Args:
+        specs: The runs.
+        profile: How much work a member should hold, and how long it may take.
+        estimator: Seconds of a run; default: what is known without any measurement.
+
+    Returns:
+        Members: lists of groups of runs.
+
+    Raises:
+        ProfileError: The profile cannot place a run.
     """
     known = estimator or Estimator()
     by_tasks: dict[int, list[RunSpec]] = {}
@@ -132,11 +141,21 @@ class _Writer(SlurmExecutor):
 
 
 def script(profile: Profile, array: ArrayJob, work: Path, after: str | None, code: Path) -> str:
-    """The batch script of an array. work: what its members read; logs lie beside it. after: id of the array that has
-    to end first, or None. code: the snapshot that the members run.
+    """The batch script of an array.
 
-    Raises `SubmissionError` for a folder that Slurm would misread, and submitit's ValueError where it does not
-    know a parameter.
+    Args:
+        profile: What a member asks the cluster for.
+        array: The array.
+        work: The file that its members read; logs lie beside it.
+        after: Id of the array that has to end first, or None.
+        code: The snapshot that the members run.
+
+    Returns:
+        The text.
+
+    Raises:
+        SubmissionError: Slurm would misread the folder.
+        ValueError: submitit does not know a parameter.
     """
     if "%" in str(work):
         raise SubmissionError(
@@ -151,9 +170,24 @@ def script(profile: Profile, array: ArrayJob, work: Path, after: str | None, cod
 def stage_script(
     profile: Profile, name: str, study: Path, number: int, after: Sequence[str], code: Path, *, alone: bool
 ) -> str:
-    """The batch script of a stage of a study, a job of one task: see `stage`. alone: with its node for itself.
+    """The batch script of a stage of a study, a job of one task: see `slurm.stage`.
 
     A step of a job that has its node alone asks for no number of CPUs, so that it may use them all.
+
+    Args:
+        profile: What the job asks the cluster for.
+        name: Of the job.
+        study: The study's file.
+        number: Of the stage.
+        after: Ids of the jobs that have to end first.
+        code: The snapshot that the job runs.
+        alone: With its node for itself.
+
+    Returns:
+        The text.
+
+    Raises:
+        ValueError: submitit does not know a parameter.
     """
     writer = _Writer(study.parent)
     options = parameters(profile, ArrayJob(0, 1, 1, name), None, code)
@@ -238,7 +272,24 @@ def submit_runs(
 ) -> Submission:
     """Submit those of the runs that stand as `only` says and wait in no live job. Nothing is sent where none is left.
 
-    Runs whose jobs have gone are settled on the way. The rest is as for `submit_members`.
+    Runs whose jobs have gone are settled on the way.
+
+    Args:
+        specs: The runs.
+        profile: What a member asks the cluster for.
+        results_root: A folder that the compute nodes see under the same path.
+        sweep: The sweep's name.
+        called: How commands name the sweep, where that is not its name.
+        dry_run: Write and send nothing; needs no Slurm.
+        command: What was typed, for the record; default this process's arguments.
+        only: States in which a run is submitted.
+
+    Returns:
+        What was submitted, or would be.
+
+    Raises:
+        SlurmError: Slurm is missing, does not answer, or refuses an array; arrays that were submitted before stay.
+        ProfileError: The profile cannot place a run, or names an option that sbatch does not know.
     """
     store = Store(results_root)
     states = _standing(specs, store, sweep, dry_run)
@@ -263,15 +314,23 @@ def submit_members(
     dry_run: bool = False,
     command: str | None = None,
 ) -> Submission:
-    """Submit runs of the sweep of that name, cut into members as `pack` does.
+    """Submit runs of a sweep, cut into members as `pack` does.
 
-    results_root: a folder that the compute nodes see under the same path. called: how commands name the sweep, where
-    that is not its name. dry_run: write and send nothing,
-    return the scripts; needs no Slurm. command: what was typed, for the record; default this process's
-    arguments.
+    Args:
+        members: The members.
+        profile: What a member asks the cluster for.
+        results_root: A folder that the compute nodes see under the same path.
+        sweep: The sweep's name.
+        called: How commands name the sweep, where that is not its name.
+        dry_run: Write and send nothing, return the scripts; needs no Slurm.
+        command: What was typed, for the record; default this process's arguments.
 
-    Raises `SlurmError` where Slurm is missing or refuses an array; arrays that were submitted before stay,
-    and the record names them.
+    Returns:
+        What was submitted, or would be.
+
+    Raises:
+        SubmissionError: There is nothing to submit, or a member mixes runs of different resources.
+        SlurmError: Slurm is missing or refuses an array; arrays that were submitted before stay, and the record names them.
     """
     if not members or not all(members) or not all(group for member in members for group in member):
         raise SubmissionError("nothing to submit: give at least one group of runs, and no empty ones")
@@ -333,8 +392,13 @@ def wait(
 ) -> None:
     """Return once none of the jobs is in the queue any more, however they ended.
 
-    progress is called with the number of jobs left after every look. Raises `SlurmError` when the scheduler
-    has not answered several times in a row.
+    Args:
+        job_ids: The jobs, arrays by their first id.
+        progress: Called with the number of jobs left after every look.
+        poll_s: Seconds between two looks.
+
+    Raises:
+        SlurmError: The scheduler has not answered several times in a row.
     """
     unanswered = 0
     while True:
@@ -353,7 +417,16 @@ def wait(
 
 
 def cut_arrays(sizes: Sequence[int], limit: int, sweep: str = "sweep") -> list[ArrayJob]:
-    """Arrays of at most ``limit`` members of equal tasks (`sizes`, in order); limit 0: arrays are off, each stands alone."""
+    """Cut members into arrays of equal tasks.
+
+    Args:
+        sizes: Tasks of every member, in order.
+        limit: Most members of an array; 0: arrays are off, each member stands alone.
+        sweep: Name of the sweep, for the names of the jobs.
+
+    Returns:
+        The arrays, in order.
+    """
     most, first, arrays = max(1, limit), 0, []
     plain = re.sub(r"[^A-Za-z0-9._/-]", "-", sweep)
     for count, same in groupby(sizes):

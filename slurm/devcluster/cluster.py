@@ -93,7 +93,18 @@ def client_script(program: str, prefix: tuple[str, ...], outside: str) -> str:
 
 
 def ask(layout: Layout, *command: str) -> str:
-    """Standard output of one of Slurm's clients. Raises DevClusterError with the client's complaint."""
+    """Ask one of Slurm's clients.
+
+    Args:
+        layout: The cluster's folder.
+        command: The client and its arguments.
+
+    Returns:
+        Its standard output.
+
+    Raises:
+        DevClusterError: The client is missing, failed, or gave no answer in `ANSWER_TIMEOUT_S`; with its complaint.
+    """
     environment = {**without_slurm(os.environ), **variables(layout)}
     try:
         done = subprocess.run(
@@ -246,9 +257,13 @@ def attach(state_dir: Path) -> Cluster:
 
 
 def down(state_dir: Path) -> None:
-    """Stop the cluster of ``state_dir`` and remove the folder; nothing happens where there is no such folder.
+    """Stop the cluster of a folder and remove the folder; nothing happens where there is no such folder.
 
-    Raises DevClusterError where the folder is not a cluster's, or its processes do not end.
+    Args:
+        state_dir: The folder.
+
+    Raises:
+        DevClusterError: The folder is not a cluster's, or its processes do not end.
     """
     layout = Layout(state_dir.resolve())
     if not layout.state_dir.exists():
@@ -351,15 +366,21 @@ def up(
 ) -> Cluster:
     """Start a cluster and return once all its nodes are idle.
 
-    nodes: how many, all on 127.0.0.1 and free ports; or each ``Node`` with its own place; or a ``Link``: every worker
-    is a node.
-    state_dir: a folder that is empty or does not exist; default a new one among the temporary files.
-    tied: the cluster ends with this process, however that ends. Otherwise it stays until ``down(state_dir)``.
-    accounting: with slurmdbd and a MariaDB of our own, so that ``sacct`` answers and there are accounts and QoS.
-    settings: further fields of ``ClusterConfig`` (``cpus_per_node``, ``max_array_size``, ...).
+    Args:
+        nodes: How many, all on 127.0.0.1 and free ports; or each ``Node`` with its own place; or a ``Link``:
+            every worker is a node.
+        state_dir: A folder that is empty or does not exist; default a new one among the temporary files.
+        tied: Whether the cluster ends with this process, however that ends. Otherwise it stays until ``down(state_dir)``.
+        accounting: With slurmdbd and a MariaDB of our own, so that ``sacct`` answers and there are accounts and QoS.
+        settings: Further fields of ``ClusterConfig`` (``cpus_per_node``, ``max_array_size``, ...).
 
-    Raises DevClusterError where a program is missing, the folder is in use, or the cluster does not come up; ClusterError
-    and LinkError (`suite.links`) where the links cannot be had; SettingsError for a folder whose path is too long.
+    Returns:
+        The running cluster.
+
+    Raises:
+        DevClusterError: A program is missing, the folder is in use, or the cluster does not come up.
+        ClusterError, LinkError: The links (`suite.links`) cannot be had.
+        SettingsError: The folder's path is too long, or settings do not go together.
     """
     paths = programs(accounting)
     if nodes in (0, [], ()):

@@ -95,8 +95,14 @@ class Cluster:
     def shape(self, link: Link) -> None:
         """Change rates, stragglers and delay of the running cluster; what is under way on a wire is lost.
 
-        The number of workers stays. A delay can be set where the cluster was brought up with one, or with
-        ``delay_line=True``. Raises LinkError where the link cannot be had here, ClusterError where it fails.
+        The number of workers stays. A delay can be set where the cluster was brought up with one, or with ``delay_line=True``.
+
+        Args:
+            link: The link as it is to be.
+
+        Raises:
+            LinkError: The link cannot be had here.
+            ClusterError: It was not changed, or in part only.
         """
         plan, state = self._plan(), self._state()
         if link.workers != plan.link.workers:
@@ -174,12 +180,18 @@ def up(
 ) -> Cluster:
     """Bring a cluster up and return once packets can pass.
 
-    state_dir: a folder that is empty or does not exist; default a new one among the temporary files.
-    tied: the cluster ends with this process, however that ends. Otherwise it stays until ``down(state_dir)``.
-    delay_line: build what delays need even where ``link`` has none now, for `Cluster.shape`; default: if it has one.
+    Args:
+        link: What to build.
+        state_dir: A folder that is empty or does not exist; default a new one among the temporary files.
+        tied: Whether the cluster ends with this process, however that ends. Otherwise it stays until ``down(state_dir)``.
+        delay_line: Build what delays need even where ``link`` has none now, for `Cluster.shape`; default: if it has one.
 
-    Raises ClusterError where a program is missing, the system forbids namespaces, or the folder is in use; LinkError
-    where the link cannot be had here.
+    Returns:
+        The running cluster.
+
+    Raises:
+        ClusterError: A program is missing, the system forbids namespaces, or the folder is in use.
+        LinkError: The link cannot be had here.
     """
     missing = [name for name in PROGRAMS if find_program(name) is None]
     if missing:
@@ -210,7 +222,17 @@ def up(
 
 
 def attach(state_dir: Path) -> Cluster:
-    """The cluster that is up in ``state_dir``. Raises ClusterError where there is none."""
+    """The cluster that is up in a folder.
+
+    Args:
+        state_dir: The folder.
+
+    Returns:
+        The cluster.
+
+    Raises:
+        ClusterError: None is up there.
+    """
     cluster = Cluster(state_dir.resolve())
     if not cluster.state_dir.exists():
         raise ClusterError(f"no cluster is up in {cluster.state_dir}")
@@ -220,10 +242,15 @@ def attach(state_dir: Path) -> Cluster:
 
 
 def down(state_dir: Path) -> None:
-    """Stop the cluster of ``state_dir`` and remove the folder; nothing happens where there is no such folder.
+    """Stop the cluster of a folder and remove the folder; nothing happens where there is no such folder.
 
     Programs that somebody runs on a worker lose its network and are left alone otherwise.
-    Raises ClusterError where the folder is not a cluster's, or its processes do not end.
+
+    Args:
+        state_dir: The folder.
+
+    Raises:
+        ClusterError: The folder is not a cluster's, or its processes do not end.
     """
     layout = Layout(state_dir.resolve())
     if not layout.state_dir.exists():

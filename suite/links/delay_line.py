@@ -58,9 +58,17 @@ class PacketSocketError(RuntimeError):
 
 
 def open_interface(name: str, receives: bool = True) -> socket.socket:
-    """A packet socket on interface `name`, for frames with offload headers. Raises PacketSocketError.
+    """A packet socket on an interface, for frames with offload headers.
 
-    receives: it is given the frames that arrive at the interface; otherwise it is for sending alone.
+    Args:
+        name: The interface.
+        receives: It is given the frames that arrive at the interface; otherwise it is for sending alone.
+
+    Returns:
+        The socket, bound and not blocking.
+
+    Raises:
+        PacketSocketError: There is no such interface, or packet sockets are refused.
     """
     try:
         # protocol 0: nothing arrives before the socket is bound to its interface
@@ -168,7 +176,17 @@ class Route:
 
 
 def checked_delay(value: Any) -> float:
-    """`value` in seconds, 0 to `MAX_DELAY_S`. Raises ValueError."""
+    """A delay that was read from outside.
+
+    Args:
+        value: A number or a text.
+
+    Returns:
+        Seconds, 0 to `MAX_DELAY_S`.
+
+    Raises:
+        ValueError: It is none.
+    """
     try:
         delay_s = float(value)
     except (TypeError, ValueError):
@@ -423,7 +441,20 @@ def go_first() -> str:
 
 
 def run(routes: Sequence[Route], delays: Path | None, shortcuts: bool = True) -> dict[str, Any]:
-    """Carry frames until SIGTERM or SIGINT; answers the statistics. Says ``ready`` on standard output."""
+    """Carry frames until SIGTERM or SIGINT. Says ``ready`` on standard output.
+
+    Args:
+        routes: Where frames come from, where they leave, and how much later.
+        delays: The file that is read again on SIGUSR1, or None.
+        shortcuts: Whether the kernel may carry what has no delay.
+
+    Returns:
+        `Forwarder.statistics`, and which scheduling was granted.
+
+    Raises:
+        PacketSocketError: There is no such interface, or packet sockets are refused.
+        ValueError: Two routes begin at one interface, or there is none.
+    """
     woken, wake = socket.socketpair()
     woken.setblocking(False)
     wake.setblocking(False)

@@ -222,7 +222,15 @@ RECEIVE_BUFFER_BYTES = 4 << 20  # of the delay line: tens of milliseconds at its
 
 
 def checks(workers: int = 4, machine: Machine | None = None) -> list[Finding]:
-    """Look at everything that a cluster of `workers` needs and that timing needs; takes about half a second."""
+    """Look at everything that a cluster needs and that timing needs; takes about half a second.
+
+    Args:
+        workers: How many workers the cluster is to have.
+        machine: The machine to examine; default this one.
+
+    Returns:
+        A finding for each thing looked at.
+    """
     asked = machine or Machine.here()
     tried = asked.trial()
     return [
@@ -238,7 +246,14 @@ def checks(workers: int = 4, machine: Machine | None = None) -> list[Finding]:
 
 
 def obstacle(machine: Machine | None = None) -> Finding | None:
-    """The first thing without which no cluster can be made here, or None."""
+    """The first thing without which no cluster can be made here.
+
+    Args:
+        machine: The machine to examine; default this one.
+
+    Returns:
+        The finding, None where nothing is in the way.
+    """
     asked = machine or Machine.here()
     tried = asked.trial()
     needed = [*_programs(asked), _namespaces(asked, tried), *_shaping(asked, tried)]

@@ -150,7 +150,19 @@ def round_trip(repeats: int = 10) -> list[Measurement]:
 
 
 def bandwidth(collective: str, nbytes: float, repeats: int = 3) -> Measurement:
-    """What `collective` (a name of `COLLECTIVES`) reaches with buffers of about `nbytes`. Raises ValueError."""
+    """What a collective reaches with buffers of about so many bytes.
+
+    Args:
+        collective: A name of `COLLECTIVES`.
+        nbytes: Bytes of the buffer on each rank, made a whole number of pieces.
+        repeats: Exchanges that count.
+
+    Returns:
+        Seconds and bits a second of the slowest rank, the same on all ranks.
+
+    Raises:
+        ValueError: There is no such collective.
+    """
     if collective not in COLLECTIVES:
         raise ValueError(f"no collective {collective!r}; there are {', '.join(COLLECTIVES)}")
     kind, n = COLLECTIVES[collective], _size()

@@ -66,7 +66,14 @@ class Process:
         return True
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """SIGTERM, then SIGKILL after ``grace_s`` seconds. Raises TimeoutError if it survives both."""
+        """SIGTERM, then SIGKILL.
+
+        Args:
+            grace_s: Seconds that each of the two may take.
+
+        Raises:
+            TimeoutError: The process survives both.
+        """
         self.signal(signal.SIGTERM)
         if self.wait_s(grace_s):
             return
@@ -201,7 +208,17 @@ def find_program(program: str) -> str | None:
 
 
 def run_program(argv: Sequence[str]) -> str:
-    """Standard output of a program that must succeed within `TIMEOUT_S`. Raises CommandError."""
+    """Run a program of the system that must succeed within `PROGRAM_TIMEOUT_S`.
+
+    Args:
+        argv: The program and its arguments.
+
+    Returns:
+        Its standard output.
+
+    Raises:
+        CommandError: It is missing, fails, or does not end; with its complaint.
+    """
     try:
         done = subprocess.run(
             argv,

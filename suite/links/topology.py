@@ -82,7 +82,16 @@ def burst_bytes(rate_bps: float) -> int:
 
 
 def build(link: Link, delay: Delay, holders: Sequence[int]) -> list[Command]:
-    """Make switch and wires, without rates; ``holders`` are pids, one in each worker's namespace, by rank."""
+    """Make switch and wires, without rates.
+
+    Args:
+        link: The link.
+        delay: What is to delay packets.
+        holders: Pids by rank, one in each worker's namespace.
+
+    Returns:
+        The commands, in order.
+    """
     commands = [
         _hub(f"ip link add name {SWITCH} type bridge"),
         _up("lo"),
@@ -102,8 +111,14 @@ def build(link: Link, delay: Delay, holders: Sequence[int]) -> list[Command]:
 def shape(link: Link, delay: Delay, generation: int) -> list[Command]:
     """Set every rate, and netem's delay.
 
-    generation: another number than the last time (1 to 65535), so that the queues are made anew: a changed token
-    bucket that holds a packet longer than its new depth would never let it go.
+    Args:
+        link: The link.
+        delay: What delays packets.
+        generation: Another number than the last time (1 to 65535), so that the queues are made anew: a changed token bucket that
+            holds a packet longer than its new depth would never let it go.
+
+    Returns:
+        The commands, in order.
     """
     commands = []
     for rank in range(link.workers):
@@ -243,10 +258,16 @@ def hold_network() -> int:
 
 
 def entry(holder: int, user_namespace: bool, as_self: bool = False) -> tuple[str, ...]:
-    """What stands before a command to run it in the network namespace of process ``holder``.
+    """What stands before a command to run it in the network namespace of a process.
 
-    as_self: under this user's own name and without further rights; in a user namespace one is called root otherwise,
-    and programs believe that they may do what root may.
+    Args:
+        holder: Pid of the process.
+        user_namespace: Whether its network namespace lies in a user namespace of ours.
+        as_self: Under this user's own name and without further rights; in a user namespace one is called root otherwise, and
+            programs believe that they may do what root may.
+
+    Returns:
+        The words.
     """
     nsenter = find_program("nsenter") or "nsenter"
     network = f"--net=/proc/{holder}/ns/net"
@@ -330,9 +351,17 @@ class Counters:
 
 
 def read_counters(prefix: Sequence[str] = (), interface: str = INTERFACE) -> Counters | None:
-    """Counters of an interface in the namespace to which ``prefix`` leads (default: this process's own).
+    """Counters of an interface.
 
-    None where there is no such interface. Raises CommandError where ``ip`` is missing or fails otherwise.
+    Args:
+        prefix: Leads to the interface's namespace; default: this process's own.
+        interface: Its name.
+
+    Returns:
+        The counters, None where there is no such interface.
+
+    Raises:
+        CommandError: ``ip`` is missing or fails otherwise.
     """
     try:
         answer = run_program([*prefix, "ip", "-s", "-j", "link", "show", "dev", interface])

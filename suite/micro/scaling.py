@@ -77,7 +77,19 @@ def scaling_rows(
     bits_numel: int = BITS_NUMEL,
     workers: tuple[int, ...] = WORKERS,
 ) -> list[Row]:
-    """Measure all three. What would need more than 4 GiB is left out."""
+    """Measure all three. What would need more than 4 GiB is left out.
+
+    Args:
+        threads: Threads that compute.
+        show: Called with what is measured next.
+        elements: Lengths of the vector.
+        bits: Widths of packed integers and of equal levels.
+        bits_numel: Elements of the vector that is packed.
+        workers: Numbers of simulated workers.
+
+    Returns:
+        Rows of `rates-scaling`.
+    """
     torch.set_num_threads(threads)
     rows: list[Row] = []
     for numel in elements:

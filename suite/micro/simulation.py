@@ -76,10 +76,21 @@ def simulated_against_gloo(
     seeds: int = 1,
     options: Mapping[str, Any] | None = None,
 ) -> SimulatedAgainstGloo:
-    """Train `method` on the default workload, simulated and on `n` gloo processes in turns.
+    """Train a method on the default workload, simulated and on gloo processes in turns.
 
-    seeds: runs of a sweep that are simulated together; gloo trains one at a time. options: of the method.
-    Raises `UntimedRunError` when a run fails or diverges.
+    Args:
+        method: A registered name.
+        n: Workers.
+        steps: Of each run.
+        repeats: Pairs of trainings.
+        seeds: Runs of a sweep that are simulated together; gloo trains one at a time.
+        options: Of the method.
+
+    Returns:
+        Worker-steps a second of both.
+
+    Raises:
+        UntimedRunError: A run fails or diverges, or is too short to be timed.
     """
     specs = [_spec(method, n, steps, seed, "simulated", options or {}) for seed in range(seeds)]
     real = _spec(method, n, steps, 0, "gloo", options or {})
@@ -154,7 +165,15 @@ SEEDS: Final = (1, 2)
 
 
 def simulation_rows(show: Callable[[str], None] = lambda line: None, repeats: int = ENOUGH) -> list[Row]:
-    """Measure."""
+    """Measure all methods of `METHODS`.
+
+    Args:
+        show: Called with what is measured next.
+        repeats: Pairs of trainings.
+
+    Returns:
+        Rows of `rates-simulation`.
+    """
     rows = []
     for method in METHODS:
         for seeds in SEEDS:

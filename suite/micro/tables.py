@@ -296,7 +296,17 @@ def read_facts(results_root: Path, table: Table) -> dict[str, Any] | None:
 
 
 def write_with_facts(results_root: Path, table: Table, rows: list[Row], facts: dict[str, Any]) -> Path:
-    """The table and its facts."""
+    """Write a table and its facts.
+
+    Args:
+        results_root: The results root.
+        table: The table.
+        rows: Its rows.
+        facts: On what it was measured (`Watch.facts`).
+
+    Returns:
+        Path of the table.
+    """
     path = write_table(table_path(results_root, table), table, rows)
     write_atomic(facts_path(results_root, table), dump(facts, indent=1) + "\n")
     return path

@@ -52,7 +52,17 @@ class ThroughputError(ValueError):
 
 
 def chosen_cases(only: str | None) -> list[str]:
-    """Cases whose name matches a glob, the control left out. Raises RatesError where none does."""
+    """Cases whose name matches a glob, the control left out.
+
+    Args:
+        only: The glob; None: all.
+
+    Returns:
+        Names, in the order of the table of cases.
+
+    Raises:
+        ThroughputError: No case matches.
+    """
     matching = [name for name in CODECS if name != "copy" and fnmatch.fnmatchcase(name, only or "*")]
     if not matching:
         raise ThroughputError(f"no case matches {only!r}; there are {', '.join(CODECS[1:])}")
@@ -86,7 +96,21 @@ def codec_rows(
     show: Callable[[str], None] = lambda line: None,
     budget_s: float | None = None,
 ) -> list[Row]:
-    """Measure. One case is in memory at a time, beside the control."""
+    """Measure all codecs on one vector. One case is in memory at a time, beside the control.
+
+    Args:
+        numel: float32 elements of the vector.
+        threads: Threads that compute.
+        only: A glob of cases; None: all.
+        show: Called with what is measured next.
+        budget_s: Seconds for the pairs of one operation; default `BUDGET_S`.
+
+    Returns:
+        Rows of `rates-codecs`.
+
+    Raises:
+        ThroughputError: No case matches.
+    """
     copy = build("copy", numel, threads)
     rows: list[Row] = []
     for name in chosen_cases(only):
@@ -207,7 +231,17 @@ def against_rows(
     show: Callable[[str], None] = lambda line: None,
     budget_s: float | None = None,
 ) -> list[Row]:
-    """Measure all comparisons."""
+    """Measure all comparisons.
+
+    Args:
+        numel: float32 elements of the vector.
+        threads: Threads that compute.
+        show: Called with what is compared next.
+        budget_s: Seconds for the pairs of one comparison; default `AGAINST_BUDGET_S`.
+
+    Returns:
+        Rows of `rates-against`.
+    """
     torch.set_num_threads(threads)
     rows: list[Row] = []
     for compare in (_top_k, _sketch, _sketch_kept, _power_sgd):

@@ -54,7 +54,18 @@ class Cases:
 
 
 def cases_of(spec: SessionSpec) -> Cases:
-    """The cases of a session. Raises `YamlError` with the line of an arm, `CaseError` for one that cannot be timed."""
+    """The cases of a session.
+
+    Args:
+        spec: The session.
+
+    Returns:
+        Cases by id, and which arm needs which.
+
+    Raises:
+        YamlError: An arm is wrong; with its line.
+        CaseError: An arm cannot be timed.
+    """
     references = ddp_cases(spec)
     default = next(
         c for c in references if c.algorithm == "fp32" and c.options["bucket_cap_mb"] == DEFAULT_BUCKET_MB
@@ -116,7 +127,17 @@ def own_name(algorithm: Algorithm, otherwise: str) -> str:
 
 
 def method_of(case: Case) -> Method:
-    """The configured method of a case of role ``method``. Raises `CaseError` for another one."""
+    """The configured method of a case.
+
+    Args:
+        case: A case of role ``method``.
+
+    Returns:
+        The method.
+
+    Raises:
+        CaseError: The case is torch's own training.
+    """
     if case.role != "method":
         raise CaseError(f"case {case.label!r} is torch's own training, not a method of ours")
     module, _, name = case.options["class"].partition(":")
@@ -203,10 +224,18 @@ def _tupled(value: Any) -> Any:
 
 
 def direct_specs(session: SessionSpec) -> dict[str, list[RunSpec]]:
-    """Arm -> its runs, one a repeat, each of another seed. Unshortened they are the very runs of the sweep.
+    """The whole runs beside the blocks. Unshortened they are the very runs of the sweep.
 
-    A shortened run has the peak learning rate of the sweep's and a schedule of its own length. Raises ValueError where
-    the sweep cannot be planned.
+    A shortened run has the peak learning rate of the sweep's and a schedule of its own length.
+
+    Args:
+        session: The session.
+
+    Returns:
+        Arm -> its runs, one a repeat, each of another seed.
+
+    Raises:
+        ValueError: The sweep cannot be planned.
     """
     if session.sweep is None:
         return {}

@@ -50,7 +50,11 @@ from suite.workloads import get
 def direct_run(spec: RunSpec) -> dict[str, Any]:
     """Train as one rank of the default group, whose size is the spec's.
 
-    Answers seconds of this rank, steps, steps_by_kind, and on rank 0 the final scores (null where not finite; else None).
+    Args:
+        spec: The run.
+
+    Returns:
+        seconds of this rank; steps; steps_by_kind; final: on rank 0 the final scores (null where not finite), else None.
     """
     rank, task, rate = dist.get_rank(), task_of(spec), learning_rate(spec)
     module = task.workload.module(spec.seed)

@@ -122,7 +122,18 @@ class Ranks:
         return [member.pid for member in self._members]
 
     def ask(self, command: Mapping[str, Any], timeout_s: float) -> list[dict[str, Any]]:
-        """Tell all ranks the same and collect their answers, by rank. Raises `RankLostError`."""
+        """Tell all ranks the same and collect their replies.
+
+        Args:
+            command: What to do, as plain values.
+            timeout_s: Seconds after which a rank counts as silent.
+
+        Returns:
+            The replies, by rank.
+
+        Raises:
+            RankLostError: A rank died, faulted or did not reply.
+        """
         line = json.dumps(command, allow_nan=False).encode() + b"\n"
         for rank, member in enumerate(self._members):
             try:
@@ -308,7 +319,14 @@ def traffic_entry(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def mean_stages(ranks: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """A unit's bytes by stage, collective and group, mean over ranks; a rank that sends nothing there counts as 0."""
+    """A unit's bytes by stage, collective and group, mean over ranks; a rank that sends nothing there counts as 0.
+
+    Args:
+        ranks: What each rank says of its block.
+
+    Returns:
+        A row each stage, collective and group, sorted, with the keys of `PLACES` and `SENT`.
+    """
     totals: dict[tuple[str, ...], dict[str, float]] = {}
     for stages in ranks:
         for row in stages:
@@ -319,7 +337,14 @@ def mean_stages(ranks: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, 
 
 
 def direct_entry(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A whole run: the slowest rank's seconds, the steps, and the scores of the rank that was evaluated."""
+    """A whole run, as an entry of the record.
+
+    Args:
+        answers: The ranks' replies.
+
+    Returns:
+        seconds: the slowest rank's; steps; steps_by_kind; final: the scores of the rank that was evaluated.
+    """
     return {
         "seconds": max(answer["seconds"] for answer in answers),
         "steps": answers[0]["steps"],

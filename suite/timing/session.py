@@ -341,7 +341,14 @@ class Session:
         self._began = time.monotonic()
 
     def run(self) -> dict[str, Any]:
-        """Measure all links; returns the record, which is also on disk. Raises `StoreError` where it cannot be written."""
+        """Measure all links.
+
+        Returns:
+            The record, which is also on disk.
+
+        Raises:
+            StoreError: The record cannot be written.
+        """
         try:
             for delayed, links in groupby(enumerate(self.spec.links), lambda item: item[1].delay_s > 0):
                 self._on_one_cluster(list(links), delayed=delayed)
@@ -476,6 +483,13 @@ def estimate(spec: SessionSpec, cases: Cases) -> dict[str, Any]:
     """Rounds, blocks and about how many seconds a session takes, as far as its file tells.
 
     A block is reckoned at its set time and a unit before it; whole runs and steps longer than a block are not known before.
+
+    Args:
+        spec: The session.
+        cases: Its cases.
+
+    Returns:
+        Plain values; ``block_seconds`` in seconds, ``stated_minutes`` in minutes.
     """
     timed = len(cases.timed)
     run = spec.blocks * timed * spec.block_s

@@ -95,9 +95,19 @@ class Subject(ABC):
     def block(
         self, mode: Mode, units: int, batches: Sequence[Batch], start: Callable[[], Any] = lambda: None
     ) -> Block:
-        """Take steps until `units` units of the case's kind are complete. `start`: called just before, a barrier.
+        """Take steps until so many units of the case's kind are complete.
 
-        Raises `NoSuchStepError` after 8 times as many steps and 8 units more.
+        Args:
+            mode: With communication, without, or serial.
+            units: How many units count.
+            batches: Which the steps go round in.
+            start: Called just before the clock starts; a barrier.
+
+        Returns:
+            What the block took on this rank.
+
+        Raises:
+            NoSuchStepError: The units were not complete after 8 times as many steps and 8 units more.
         """
         size = self.case.unit_steps
         end = AVERAGE if self.case.kind.startswith(ROUND) else self.case.kind
