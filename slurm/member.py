@@ -57,7 +57,7 @@ class Seat:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Seat:
-        """By Slurm's variables."""
+        """The seat that Slurm's variables in an environment name."""
         index = environment.get("SLURM_ARRAY_TASK_ID")
         return cls(
             job_id=environment.get("SLURM_JOB_ID", "unknown")

@@ -59,7 +59,7 @@ class Study:
     stages: tuple[str, ...]
 
     def job_name(self, number: int) -> str:
-        """Of the job of a stage."""
+        """Name of the job of a stage."""
         return f"{self.name}-{number}"
 
     def note(self, number: int, state: str, reason: str) -> None:
@@ -68,7 +68,7 @@ class Study:
         write_atomic(self._note(number), dump(facts) + "\n")
 
     def noted(self, number: int) -> dict[str, Any] | None:
-        """What a stage has said, None before its turn."""
+        """What a stage has noted, None before its turn."""
         text = read(self._note(number))
         return None if text is None else dict(parsed(text, self._note(number)))
 

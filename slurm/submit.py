@@ -292,7 +292,7 @@ def submit_runs(
         ProfileError: The profile cannot place a run, or names an option that sbatch does not know.
     """
     store = Store(results_root)
-    states = _standing(specs, store, sweep, dry_run)
+    states = _answered_states(specs, store, sweep, dry_run)
     if not dry_run:
         settle(states, store)
     open_ = [spec for spec in specs if states.statuses[spec.run_id].state in only]
@@ -438,7 +438,7 @@ def cut_arrays(sizes: Sequence[int], limit: int, sweep: str = "sweep") -> list[A
     return arrays
 
 
-def _standing(specs: Sequence[RunSpec], store: Store, sweep: str, dry_run: bool) -> RunStates:
+def _answered_states(specs: Sequence[RunSpec], store: Store, sweep: str, dry_run: bool) -> RunStates:
     """How the runs stand. Where something was submitted before, Slurm has to answer, or runs might be done twice."""
     states = run_states(specs, store)
     if states.unanswered and not dry_run:

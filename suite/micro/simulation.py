@@ -165,7 +165,7 @@ SEEDS: Final = (1, 2)
 
 
 def simulation_rows(show: Callable[[str], None] = lambda line: None, repeats: int = ENOUGH) -> list[Row]:
-    """Measure all methods of `METHODS`.
+    """Measure every method of `METHODS`, with every number of runs of `SEEDS` side by side.
 
     Args:
         show: Called with what is measured next.

@@ -245,7 +245,7 @@ class Watch:
         self._started = time.monotonic()
 
     def facts(self, threads: int) -> dict[str, Any]:
-        """All that is recorded."""
+        """The facts so far: time, load by others, compiler, allocator, provenance. threads: that the measurement used."""
         self._meter.find()  # compilers have been started since
         load: Load = self._meter.since(self._before)
         return {

@@ -54,7 +54,7 @@ class RankHosts(Protocol):
 
     @property
     def addresses(self) -> Sequence[str]:
-        """Of every rank."""
+        """Address of every rank."""
 
     def enter(self, rank: int) -> tuple[str, ...]:
         """What stands before a command that is to run on the worker of a rank."""
