@@ -88,7 +88,15 @@ def test_a_database_is_reached_by_its_socket_alone() -> None:
     text = slurm_conf(settings, layout)
     assert "PreemptType=preempt/qos" in text
     assert "AccountingStoragePort=6998" in text
-    every = ("munged", "slurmctld", "slurmd", "slurmdbd", "mariadbd", "sacctmgr", *devcluster_config.SYSTEM_TABLES)
+    every = (
+        "munged",
+        "slurmctld",
+        "slurmd",
+        "slurmdbd",
+        "mariadbd",
+        "sacctmgr",
+        *devcluster_config.SYSTEM_TABLES,
+    )
     started = daemons(settings, layout, {name: f"/bin/{name}" for name in every})
     names = [daemon.name for daemon in started]
     assert names == [
