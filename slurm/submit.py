@@ -34,13 +34,14 @@ from typing import Any, Final
 
 from submitit import SlurmExecutor
 
+from reference_impls.registry import PLUGINS
 from slurm import scheduler
 from slurm.jobs import RunStates, run_states, settle
 from slurm.profile import Profile
 from slurm.profile_file import check_options
 from slurm.records import SCHEMA, ArrayJob, Record, next_number
 from slurm.scheduler import DEFAULT_MAX_ARRAY_SIZE, SlurmError, max_array_size, require_slurm, unfinished
-from slurm.snapshot import keep_environment, planned, take
+from slurm.snapshot import keep_environment, planned, plugins, take
 from suite.links.process import Process
 from suite.runs.estimate import Estimator
 from suite.runs.grouping import groups
@@ -206,6 +207,8 @@ def parameters(profile: Profile, array: ArrayJob, after: str | None, code: Path)
     ours = [f"export {name}={shlex.quote(value)}" for name, value in profile.variables().items()]
     ours += [f"export {name}=1" for name in THREAD_VARIABLES]
     ours.append(f"export PYTHONPATH={shlex.quote(str(code))}${{PYTHONPATH:+:$PYTHONPATH}}")
+    copies = os.pathsep.join(str(copy) for copy in plugins(code.parent).values())
+    ours += [f"export {PLUGINS}={shlex.quote(copies)}"] if copies else []
     ours.append("export PYTHONSAFEPATH=1")  # else Python would look into the folder of the submission first
     return {
         **given,

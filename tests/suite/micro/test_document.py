@@ -21,7 +21,7 @@ from suite.micro.tables import (
     write_with_facts,
 )
 
-RESULTS = Path(__file__).resolve().parents[3] / "results"
+RESULTS = Path(__file__).resolve().parents[3] / "results" / "published"
 
 
 def codec_row(**changes) -> dict:
