@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from slurm.stage import search
 
 from slurm.profile_file import load_profile
+from slurm.stage import search
 from suite.runs.plan import make_plan, method_of, spec_of
 from suite.runs.rates import Trial, write_rates
 from suite.runs.spec import RunSpec
