@@ -29,12 +29,12 @@ def changes(run: Callable[[], object]) -> list[int]:
     kineto = profile.profiler
     assert kineto is not None
     assert kineto.kineto_results is not None
-    found = [
+    events = [
         (event.start_ns(), event.nbytes())
         for event in kineto.kineto_results.events()
         if event.name() == _EVENT
     ]
-    return [size for _, size in sorted(found, key=lambda one: one[0])]
+    return [size for _, size in sorted(events, key=lambda one: one[0])]
 
 
 def large_bytes(run: Callable[[], object]) -> int:

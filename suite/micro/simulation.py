@@ -4,6 +4,7 @@ Both are timed as training runs are carried out: `suite.training.local` with a w
 gradients of all workers of a group from one batched call, against `suite.training.launch` with a process a rank, on the same
 cores. Counted is the time from the first evaluation of a run to its last: neither the start of processes nor the
 first steps, in which codecs are compiled, which would flatter the simulation. Runs of the two come in turns.
+`simulation_rows` are the rows of `rates-simulation`.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+import numpy as np
+
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, median_interval
+from suite.analysis.tables import Row
+from suite.micro.pairs import ENOUGH, quartiles, verdict
 from suite.runs.checkpoint import Start
 from suite.runs.resolve import make_spec, resolve_algorithm, resolve_workload
 from suite.runs.spec import Rate, RunSpec
@@ -26,8 +31,6 @@ from suite.training.launch import launch
 from suite.training.local import run_local
 from suite.training.rank import Hooks
 from suite.workloads import get
-
-__all__ = ["BAR", "LEARNING_RATES", "SimulatedAgainstGloo", "simulated_against_gloo"]
 
 BAR: Final = 10.0
 """Simulated worker-steps a second over those of as many gloo processes."""
@@ -56,7 +59,7 @@ class SimulatedAgainstGloo:
     @property
     def ratios(self) -> tuple[float, ...]:
         """Simulated over gloo, of neighbouring runs."""
-        return tuple(own / real for own, real in zip(self.simulated, self.gloo, strict=True))
+        return tuple(simulated / real for simulated, real in zip(self.simulated, self.gloo, strict=True))
 
     @property
     def interval(self) -> Interval | None:
@@ -73,17 +76,28 @@ def simulated_against_gloo(
     seeds: int = 1,
     options: Mapping[str, Any] | None = None,
 ) -> SimulatedAgainstGloo:
-    """Train `method` on the default workload, simulated and on `n` gloo processes in turns.
+    """Train a method on the default workload, simulated and on gloo processes in turns.
 
-    seeds: runs of a sweep that are simulated together; gloo trains one at a time. options: of the method.
-    Raises `UntimedRunError` when a run fails or diverges.
+    Args:
+        method: A registered name.
+        n: Workers.
+        steps: Of each run.
+        repeats: Pairs of trainings.
+        seeds: Runs of a sweep that are simulated together; gloo trains one at a time.
+        options: Of the method.
+
+    Returns:
+        Worker-steps a second of both.
+
+    Raises:
+        UntimedRunError: A run fails or diverges, or is too short to be timed.
     """
-    own = [_spec(method, n, steps, seed, "simulated", options or {}) for seed in range(seeds)]
+    specs = [_spec(method, n, steps, seed, "simulated", options or {}) for seed in range(seeds)]
     real = _spec(method, n, steps, 0, "gloo", options or {})
     simulated, gloo = [], []
     for _ in range(repeats):
         gloo.append(n * _gloo_steps(real))
-        simulated.append(n * _simulated_steps(own))
+        simulated.append(n * _simulated_steps(specs))
     return SimulatedAgainstGloo(method, n, steps, seeds, tuple(simulated), tuple(gloo))
 
 
@@ -142,3 +156,41 @@ def _spec(method: str, n: int, steps: int, seed: int, backend: str, options: Map
         backend=backend,
         bucket_bytes=4 << 20,
     )
+
+
+METHODS: Final = ("allreduce-sgd", "lion-cub-1bit")
+WORLD_SIZE: Final = 8
+SEEDS: Final = (1, 2)
+"""Runs that are simulated side by side: alone, and as many as a sweep runs on two cores."""
+
+
+def simulation_rows(show: Callable[[str], None] = lambda line: None, repeats: int = ENOUGH) -> list[Row]:
+    """Measure every method of `METHODS`, with every number of runs of `SEEDS` side by side.
+
+    Args:
+        show: Called with what is measured next.
+        repeats: Pairs of trainings.
+
+    Returns:
+        Rows of `rates-simulation`.
+    """
+    rows = []
+    for method in METHODS:
+        for seeds in SEEDS:
+            show(f"{method}, {seeds} at once, against {WORLD_SIZE} processes")
+            rows.append(_row(simulated_against_gloo(method, WORLD_SIZE, repeats=repeats, seeds=seeds)))
+    return rows
+
+
+def _row(result: SimulatedAgainstGloo) -> Row:
+    interval, (q1, q2, q3) = result.interval, quartiles(list(result.ratios))
+    cells: Row = {
+        "ratio": q2, "ratio_q1": q1, "ratio_q3": q3,
+        "ratio_low": interval.low if interval else None, "ratio_high": interval.high if interval else None,
+    }  # fmt: skip
+    n = len(result.ratios)
+    return {
+        "workload": WORKLOAD, "method": result.method, "world_size": result.n, "seeds": result.seeds, "n": n,
+        "simulated": float(np.median(result.simulated)), "gloo": float(np.median(result.gloo)), **cells,
+        "bar": BAR, "met": verdict(cells, "ratio", n, BAR),
+    }  # fmt: skip

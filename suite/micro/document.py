@@ -27,9 +27,8 @@ from suite.analysis.published import SESSION, find_table
 from suite.analysis.session_tables import load_facts
 from suite.analysis.speed_columns import CASES
 from suite.analysis.tables import Row, read_table
-from suite.rates.codecs import names
-from suite.rates.columns import AGAINST, CODECS, COMPILE, SCALING, SIMULATION
-from suite.rates.facts import read_facts
+from suite.micro.tables import AGAINST, CODECS, COMPILE, SCALING, SIMULATION, THROUGHPUT_TABLES, read_facts
+from suite.micro.throughput import cases_in_order
 
 __all__ = ["BLOCKS", "PICTURES", "DocumentError", "filled"]
 
@@ -52,7 +51,7 @@ def codecs(root: Path) -> str:
     by = {(row["case"], row["operation"]): row for row in rows}
     listed = [
         by[case, operation]
-        for case in names(rows)
+        for case in cases_in_order(rows)
         for operation in ("encode", "decode", "accumulate")
         if (case, operation) in by
     ]
@@ -135,7 +134,7 @@ def first_calls(root: Path) -> str:
     if rows is None:
         return missing("bandwise rates --compile")
     by = {(row["cache"], row["case"]): row for row in rows}
-    order = [*names(rows), "imports", "all"]
+    order = [*cases_in_order(rows), "imports", "all"]
     listed = [(case, by["cold", case], by["warm", case]) for case in order if ("cold", case) in by]
     return markdown(
         (
@@ -170,10 +169,10 @@ def scaling(root: Path, against: str) -> str:
         if row["against"] == against:
             groups.setdefault((row["subject"], row["operation"]), []).append(row)
     listed = []
-    for (subject, operation), own in groups.items():
-        own = sorted(own, key=lambda row: as_float(row["value"]))
-        over = [as_float(row["seconds"]) / as_float(row["theory"]) for row in own if row["theory"]]
-        first, last = own[0], own[-1]
+    for (subject, operation), group in groups.items():
+        group = sorted(group, key=lambda row: as_float(row["value"]))
+        over = [as_float(row["seconds"]) / as_float(row["theory"]) for row in group if row["theory"]]
+        first, last = group[0], group[-1]
         listed.append(
             (
                 subject,
@@ -202,7 +201,7 @@ def scaling(root: Path, against: str) -> str:
 
 def machine(root: Path, suffix: str) -> str:
     """On what a table was measured, in a sentence."""
-    known = {table.suffix: table for table in (CODECS, AGAINST, COMPILE, SCALING, SIMULATION)}
+    known = {table.suffix: table for table in THROUGHPUT_TABLES}
     if suffix not in known:
         raise DocumentError(f"no table is called {suffix!r}; there are {', '.join(known)}")
     facts = read_facts(root, known[suffix])

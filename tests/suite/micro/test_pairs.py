@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from suite.rates import pairs
-from suite.rates.pairs import Pairs, in_turns, reading, repetitions, verdict
+from suite.micro import pairs
+from suite.micro.pairs import Pairs, in_turns, reading, repetitions, verdict
 
 
 class Clock:

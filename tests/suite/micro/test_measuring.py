@@ -13,13 +13,24 @@ import pytest
 import torch
 
 from suite.analysis.tables import to_csv
-from suite.micro.cases import CODECS, build
-from suite.rates import against, bars, first_call, gloo_rows, scaling
-from suite.rates.codecs import RatesError, chosen, codec_rows, path, relative_error
-from suite.rates.columns import AGAINST, COMPILE, RATE_TABLES, SCALING, SIMULATION
-from suite.rates.columns import CODECS as CODECS_TABLE
-from suite.rates.facts import Watch, compiler, facts_path, family_seconds, read_facts, write_rates
-from suite.rates.simulation import SimulatedAgainstGloo
+from suite.micro import first_call, scaling, simulation, tables, throughput
+from suite.micro.benchmarks.cases import CODECS, build
+from suite.micro.simulation import SimulatedAgainstGloo
+from suite.micro.tables import (
+    AGAINST,
+    COMPILE,
+    SCALING,
+    SIMULATION,
+    THROUGHPUT_TABLES,
+    Watch,
+    compiler,
+    facts_path,
+    family_seconds,
+    read_facts,
+    write_with_facts,
+)
+from suite.micro.tables import CODECS as CODECS_TABLE
+from suite.micro.throughput import ThroughputError, chosen_cases, codec_rows, path_taken, relative_error
 from tests.support import require_compiler
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -52,24 +63,24 @@ def test_the_path_is_the_one_that_ran(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = codec_rows(numel=70_000, threads=1, only="bf16", budget_s=0.0)
     rows += codec_rows(numel=70_000, threads=1, only="signs", budget_s=0.0)
     assert {row["path"] for row in rows if row["case"] == "signs"} == {"eager"}
-    assert path() == "eager"
+    assert path_taken() == "eager"
 
 
 def test_an_unknown_codec_is_refused_with_the_names() -> None:
-    assert chosen("bf*") == ["bf16"]
-    assert chosen(None) == list(CODECS[1:])
-    with pytest.raises(RatesError, match="no case matches 'none'; there are signs"):
-        chosen("none")
+    assert chosen_cases("bf*") == ["bf16"]
+    assert chosen_cases(None) == list(CODECS[1:])
+    with pytest.raises(ThroughputError, match="no case matches 'none'; there are signs"):
+        chosen_cases("none")
 
 
 def test_every_bar_is_of_something_that_is_measured() -> None:
-    for case, operation in bars.CODECS:
+    for case, operation in tables.CODEC_BARS:
         assert operation in build(case, 64).verbs
     compared = {(case, other) for case, _, other in map(_named, COMPARISONS)}
-    assert set(bars.AGAINST) <= compared
+    assert set(tables.AGAINST_BARS) <= compared
 
 
-COMPARISONS = (against._top_k, against._sketch, against._sketch_kept)
+COMPARISONS = (throughput._top_k, throughput._sketch, throughput._sketch_kept)
 
 
 def _named(comparison):
@@ -77,11 +88,11 @@ def _named(comparison):
         return found[:3]
 
 
-COMPARISONS = (*COMPARISONS, against._power_sgd)
+COMPARISONS = (*COMPARISONS, throughput._power_sgd)
 
 
 def test_rows_of_comparisons() -> None:
-    rows = against.against_rows(numel=4096, threads=1, budget_s=0.0)
+    rows = throughput.against_rows(numel=4096, threads=1, budget_s=0.0)
     to_csv(AGAINST, rows)
     assert [(row["case"], row["other"]) for row in rows] == [
         ("top-k-1pct", "torch.topk of abs"),
@@ -95,9 +106,9 @@ def test_rows_of_comparisons() -> None:
 def test_the_obvious_sketch_is_the_same_sketch() -> None:
     case = build("count-sketch", 3001)
     case.encode()
-    torch.testing.assert_close(against.plain_sketch(case.codec, case.x), case.wire)
-    hashes = against.kept_hashes(case.codec, 3001)
-    found = against.sketch_by_kept_hashes(hashes, case.codec.columns, case.x)
+    torch.testing.assert_close(throughput.plain_sketch(case.codec, case.x), case.wire)
+    hashes = throughput.kept_hashes(case.codec, 3001)
+    found = throughput.sketch_by_kept_hashes(hashes, case.codec.columns, case.x)
     torch.testing.assert_close(found.float(), case.wire)
 
 
@@ -106,7 +117,7 @@ def test_both_power_sgds_do_their_work() -> None:
     left, right = torch.randn(64, 4), torch.randn(4, 32)
     exact = left @ right
     grads = exact.clone().view(-1)
-    step = against._our_power_sgd(grads, (64, 32), torch.randn(4, 32))
+    step = throughput._our_power_sgd(grads, (64, 32), torch.randn(4, 32))
     step()
     torch.testing.assert_close(grads.view(64, 32), exact, rtol=1e-3, atol=1e-4)
 
@@ -115,7 +126,7 @@ def test_lengths_are_data_for_the_compiler(tmp_path: Path) -> None:
     """In a process of its own: no graph is compiled for other lengths, and what counts graphs does count."""
     require_compiler()
     code = (
-        "import json, sys, suite.rates.first_call as f, suite.micro.cases as c\n"
+        "import json, sys, suite.micro.first_call as f, suite.micro.benchmarks.cases as c\n"
         "c.CODECS = ('copy', 'signs', 'standard-dithering-8bit', 'exponential-dithering')\n"
         "before = f.graphs(); found = f.in_this_process(1)\n"
         "sys.stdout.write(json.dumps([before, f.graphs(), found]))"
@@ -143,7 +154,7 @@ def test_rows_of_first_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = first_call.compile_rows(2)
     to_csv(COMPILE, rows)
     totals = {row["cache"]: (row["first_s"], row["bar"], row["met"]) for row in rows if row["case"] == "all"}
-    assert totals == {"cold": (4.5, bars.COLD_S, "yes"), "warm": (4.5, bars.WARM_S, "yes")}
+    assert totals == {"cold": (4.5, tables.COLD_S, "yes"), "warm": (4.5, tables.WARM_S, "yes")}
     assert len(set(folders)) == 1  # the second process finds what the first left
     given["signs"]["recompiled"] = 1
     assert {row["met"] for row in first_call.compile_rows(2) if row["case"] == "all"} == {"no"}
@@ -197,8 +208,8 @@ def test_rows_of_the_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append((method, n, repeats, seeds))
         return SimulatedAgainstGloo(method, n, 160, seeds, (300.0,) * repeats, (20.0,) * repeats)
 
-    monkeypatch.setattr(gloo_rows, "simulated_against_gloo", stand_in)
-    rows = gloo_rows.simulation_rows()
+    monkeypatch.setattr(simulation, "simulated_against_gloo", stand_in)
+    rows = simulation.simulation_rows()
     to_csv(SIMULATION, rows)
     assert asked == [(m, 8, 20, s) for m in ("allreduce-sgd", "lion-cub-1bit") for s in (1, 2)]
     assert {(row["ratio"], row["bar"], row["met"]) for row in rows} == {(15.0, 10.0, "yes")}
@@ -211,7 +222,7 @@ def test_the_relative_error() -> None:
 
 def test_facts(tmp_path: Path) -> None:
     facts = Watch().facts(3)
-    written = write_rates(tmp_path, COMPILE, [], facts)
+    written = write_with_facts(tmp_path, COMPILE, [], facts)
     assert written.name == "rates-compile.csv"
     assert read_facts(tmp_path, COMPILE) == json.loads(json.dumps(facts))
     assert read_facts(tmp_path, AGAINST) is None
@@ -239,7 +250,7 @@ def test_without_a_compiler_the_facts_say_so(monkeypatch: pytest.MonkeyPatch) ->
     assert compiler() is None
 
 
-@pytest.mark.parametrize("table", RATE_TABLES, ids=lambda table: table.suffix)
+@pytest.mark.parametrize("table", THROUGHPUT_TABLES, ids=lambda table: table.suffix)
 def test_columns_are_documented(table) -> None:
     text = (ROOT / "docs" / "rates-formats.md").read_text()
     section = text.partition(f"### `{table.suffix}`\n")[2].partition("\n#")[0]

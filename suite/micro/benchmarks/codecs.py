@@ -37,8 +37,8 @@ class _Timed:
                 getattr(self.case, verb)()
         expected = "compiled" if numel >= compilation.THRESHOLD else "eager"
         ran = compilation.paths()
-        own = {name for name in ran if self.case.small_parts and not name.startswith("randomness.")}
-        if any(set(calls) != {expected} for name, calls in ran.items() if name not in own):
+        small = {name for name in ran if self.case.small_parts and not name.startswith("randomness.")}
+        if any(set(calls) != {expected} for name, calls in ran.items() if name not in small):
             raise NotImplementedError(
                 f"{codec} with {numel} elements did not run on the {expected} path: {ran}"
             )

@@ -1,6 +1,7 @@
-"""Ours beside the code that one would write without us, in turns and on the same vector: the rows of `rates-against`.
+"""How fast the codecs are here: in one process, in turns with a memory copy, or with the code one would write without us.
 
-``plain torch`` of the Count-Sketch computes the same table by the hashes as they are defined, in 64-bit integers, and
+`codec_rows` are the rows of `rates-codecs`: all codecs on one vector. `against_rows` are those of `rates-against`, on the same
+vector: ``plain torch`` of the Count-Sketch computes the same table by the hashes as they are defined, in 64-bit integers, and
 `index_add_`; ``hashes kept`` has them ready, 12 bytes a coordinate and row, and uses `bincount`, as the authors' code
 does. torch's PowerSGD hook runs as in a process group of one, whole: error feedback, both products, orthonormalisation,
 two all-reduces of one rank and what is rebuilt; ours is the same reducer that trains, with the same parts.
@@ -9,7 +10,9 @@ two all-reduces of one rank and what is rebuilt; ours is the same reducer that t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import fnmatch
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from reference_impls import compilation
 from reference_impls.algorithm import Clock, Shard, View
 from reference_impls.codecs import count_sketch
 from reference_impls.codecs.selection import kept
@@ -26,22 +30,148 @@ from reference_impls.drivers.ledger import Ledger
 from reference_impls.drivers.lockstep import Lockstep
 from reference_impls.reducers.low_rank import Matrix, low_rank_mean
 from suite.analysis.tables import Row
-from suite.micro.cases import build, gradient
-from suite.micro.sparse_cases import RANK, CountSketch, LowRank
-from suite.rates import bars
-from suite.rates.codecs import FEWEST, NUMEL, THREADS
-from suite.rates.pairs import ENOUGH, Run, in_turns, nothing, verdict
+from suite.micro import tables
+from suite.micro.benchmarks.cases import CODECS, RANK, VERBS, Case, CountSketch, LowRank, build, gradient
+from suite.micro.benchmarks.memory import large_bytes
+from suite.micro.pairs import ENOUGH, Run, in_turns, nothing, verdict
 
-__all__ = ["BucketOfOne", "against_rows", "kept_hashes", "plain_sketch", "sketch_by_kept_hashes"]
+# All codecs beside a memory copy
 
-BUDGET_S: Final = 5.0
+
+FEWEST: Final = 6
+"""Pairs of what has no bar; with no time to spend, of anything."""
+
+NUMEL: Final = 25_000_000
+THREADS: Final = 2
+BUDGET_S: Final = 0.6
+"""Seconds for the pairs of one operation, unless as many as are needed take longer."""
+
+
+class ThroughputError(ValueError):
+    """What was asked for cannot be measured; the message says why."""
+
+
+def chosen_cases(only: str | None) -> list[str]:
+    """Cases whose name matches a glob, the control left out.
+
+    Args:
+        only: The glob; None: all.
+
+    Returns:
+        Names, in the order of the table of cases.
+
+    Raises:
+        ThroughputError: No case matches.
+    """
+    matching = [name for name in CODECS if name != "copy" and fnmatch.fnmatchcase(name, only or "*")]
+    if not matching:
+        raise ThroughputError(f"no case matches {only!r}; there are {', '.join(CODECS[1:])}")
+    return matching
+
+
+def operations(case: Case) -> list[tuple[str, Callable[[], None]]]:
+    """What a case can do, in the order in which it has to be done first."""
+    return [(verb, getattr(case, verb)) for verb in VERBS if verb in case.verbs]
+
+
+def path_taken() -> str:
+    """How the compiled functions ran since `compilation.reset_paths`, in one word."""
+    ran = {way for calls in compilation.paths().values() for way in calls}
+    return "torch" if not ran else ran.pop() if len(ran) == 1 else "mixed"
+
+
+def relative_error(x: torch.Tensor, restored: torch.Tensor) -> float:
+    """||x - restored|| / ||x||; piece by piece, since in float64 all of it would need a lot of memory."""
+    lost = total = 0.0
+    for a, b in zip(torch.split(x, 1 << 20), torch.split(restored, 1 << 20), strict=True):
+        lost += float((a.double() - b.double()).square().sum())
+        total += float(a.double().square().sum())
+    return float((lost / total) ** 0.5)
+
+
+def codec_rows(
+    numel: int = NUMEL,
+    threads: int = THREADS,
+    only: str | None = None,
+    show: Callable[[str], None] = lambda line: None,
+    budget_s: float | None = None,
+) -> list[Row]:
+    """Measure all codecs on one vector. One case is in memory at a time, beside the control.
+
+    Args:
+        numel: float32 elements of the vector.
+        threads: Threads that compute.
+        only: A glob of cases; None: all.
+        show: Called with what is measured next.
+        budget_s: Seconds for the pairs of one operation; default `BUDGET_S`.
+
+    Returns:
+        Rows of `rates-codecs`.
+
+    Raises:
+        ThroughputError: No case matches.
+    """
+    copy = build("copy", numel, threads)
+    rows: list[Row] = []
+    for name in chosen_cases(only):
+        show(name)
+        rows += _case_rows(
+            name, build(name, numel, threads), copy, threads, BUDGET_S if budget_s is None else budget_s
+        )
+    return rows
+
+
+def _case_rows(name: str, case: Case, copy: Case, threads: int, budget_s: float) -> list[Row]:
+    numel = case.x.numel()
+    doing = operations(case)
+    first = {operation: _first_call(run) for operation, run in doing}
+    error = relative_error(case.x, case.restore())
+    rows: list[Row] = []
+    for operation, run in doing:
+        compilation.reset_paths()
+        run()
+        way = path_taken()
+        allocated = large_bytes(run)
+        bar = tables.CODEC_BARS.get((name, operation))
+        least = ENOUGH if bar is not None and budget_s else FEWEST
+        pairs = in_turns(copy.encode, run, budget_s=budget_s, least=least)
+        touched = case.touched(operation)
+        cells = pairs.ratio_cells("rate")
+        rows.append(
+            {
+                "case": name, "operation": operation, "numel": numel, "threads": threads, "n": pairs.n,
+                "seconds": pairs.seconds(), "copy_s": pairs.control_seconds(), **cells,
+                "limit": copy.touched("encode") / touched, "touched": touched, "sent": case.sent_bytes() / numel,
+                "error": error, "path": way, "allocated": allocated, "first_s": first[operation],
+                "bar": bar, "met": verdict(cells, "rate", pairs.n, bar),
+            }
+        )  # fmt: skip
+    return rows
+
+
+def _first_call(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def cases_in_order(rows: Sequence[Row]) -> list[str]:
+    """The cases of rows, in the order of the table of cases."""
+    there = {row["case"] for row in rows}
+    return [name for name in CODECS if name in there]
+
+
+# Ours beside what one would write without us
+
+
+AGAINST_BUDGET_S: Final = 5.0
 _PRIME: Final = (1 << 31) - 1
 _ENDED: Final[list[Any]] = []  # process groups that have ended
 
 
 def _hash(sketch: count_sketch.CountSketch, row: int, numel: int) -> tuple[Tensor, Tensor]:
     """(columns int64, signs float32) of one row, as the definition has them."""
-    a = count_sketch._coefficients(sketch.seed, row)
+    a = count_sketch.coefficients(sketch.seed, row)
     j = torch.arange(numel)
     value = (((a[3] * j + a[2]) % _PRIME * j + a[1]) % _PRIME * j + a[0]) % _PRIME
     return (value >> 1) * sketch.columns >> 30, (value & 1).mul_(2).sub_(1).to(torch.float32)
@@ -101,14 +231,24 @@ def against_rows(
     show: Callable[[str], None] = lambda line: None,
     budget_s: float | None = None,
 ) -> list[Row]:
-    """Measure all comparisons."""
+    """Measure all comparisons.
+
+    Args:
+        numel: float32 elements of the vector.
+        threads: Threads that compute.
+        show: Called with what is compared next.
+        budget_s: Seconds for the pairs of one comparison; default `AGAINST_BUDGET_S`.
+
+    Returns:
+        Rows of `rates-against`.
+    """
     torch.set_num_threads(threads)
     rows: list[Row] = []
     for compare in (_top_k, _sketch, _sketch_kept, _power_sgd):
         with compare(numel) as (case, operation, other, ours, theirs, prepared):
             show(f"{case} against {other}")
-            bar = bars.AGAINST.get((case, other))
-            seconds = BUDGET_S if budget_s is None else budget_s
+            bar = tables.AGAINST_BARS.get((case, other))
+            seconds = AGAINST_BUDGET_S if budget_s is None else budget_s
             pairs = in_turns(
                 theirs, ours, budget_s=seconds, least=ENOUGH if bar is not None and seconds else FEWEST,
                 prepare_control=prepared[1], prepare_own=prepared[0],
@@ -175,8 +315,8 @@ def _power_sgd(numel: int) -> Iterator[Comparison]:
     case = build("low-rank-4", numel, torch.get_num_threads())
     assert isinstance(case, LowRank)
     x, shape = gradient(numel), (case.matrix.shape[0], case.matrix.shape[1])
-    own, other = x.clone(), x.clone()
-    ours = _our_power_sgd(own, shape, case.start.clone())
+    grads, other = x.clone(), x.clone()
+    ours = _our_power_sgd(grads, shape, case.start.clone())
     with process_group_of_one() as group:
         state = PowerSGDState(
             group, matrix_approximation_rank=RANK, start_powerSGD_iter=2, min_compression_rate=1
@@ -188,7 +328,7 @@ def _power_sgd(numel: int) -> Iterator[Comparison]:
         def theirs() -> Tensor:
             return powerSGD_hook(state, bucket).wait()
 
-        prepared = (lambda: own.copy_(x)), (lambda: other.copy_(x))
+        prepared = (lambda: grads.copy_(x)), (lambda: other.copy_(x))
         yield "low-rank-4", "step", "torch's powerSGD_hook", ours, theirs, prepared
 
 

@@ -9,10 +9,17 @@ import pytest
 from report.sheets import rates_figures
 from report.sheets.rates_figures import DOCUMENT, IMAGES, pictures, write_document
 from suite.analysis.tables import read_table, table_path, write_table
-from suite.rates import document
-from suite.rates.columns import AGAINST, CODECS, COMPILE, RATE_TABLES, SCALING
-from suite.rates.document import BLOCKS, PICTURES, DocumentError, filled
-from suite.rates.facts import facts_path, write_rates
+from suite.micro import document
+from suite.micro.document import BLOCKS, PICTURES, DocumentError, filled
+from suite.micro.tables import (
+    AGAINST,
+    CODECS,
+    COMPILE,
+    SCALING,
+    THROUGHPUT_TABLES,
+    facts_path,
+    write_with_facts,
+)
 
 RESULTS = Path(__file__).resolve().parents[3] / "results" / "published"
 
@@ -81,7 +88,7 @@ def test_every_table_has_its_place_and_its_machine() -> None:
         assert f"<!-- table: {name}" in text, name
     for suffix in ("rates-codecs", "rates-against", "rates-compile", "rates-scaling", "rates-simulation"):
         assert f"<!-- table: machine {suffix} -->" in text
-    for table in RATE_TABLES:
+    for table in THROUGHPUT_TABLES:
         command = {CODECS: "", AGAINST: " --against", COMPILE: " --compile", SCALING: " --scaling"}.get(
             table, " --simulation"
         )
@@ -132,7 +139,7 @@ def test_the_machine_in_a_sentence(tmp_path: Path) -> None:
         "provenance": {"cpu": "A CPU", "cores": 2, "system": "Linux x86_64", "python": "3.11", "torch": "2.13.0",
                        "commit": "0123456789abcdef", "dirty": True},
     }  # fmt: skip
-    write_rates(tmp_path, CODECS, [], facts)
+    write_with_facts(tmp_path, CODECS, [], facts)
     assert facts_path(tmp_path, CODECS).name == "rates-codecs-facts.json"
     said = document.machine(tmp_path, "rates-codecs")
     for word in ("A CPU, 2 cores, 2 threads", "compiler: none, so everything ran eagerly", "others used 1.2%",

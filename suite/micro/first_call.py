@@ -1,6 +1,6 @@
 """What newcomers wait for: the first call of every codec, with an empty cache of the compiler on disk, and with a full one.
 
-Each is a process of its own, since a process compiles once: `python -m suite.rates.first_call` runs all cases at one
+Each is a process of its own, since a process compiles once: `python -m suite.micro.first_call` runs all cases at one
 length, then at others, and prints JSON. No graph may be compiled for these: lengths are data.
 """
 
@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from reference_impls import programs
 from suite.analysis.tables import Row
-from suite.rates import bars
+from suite.micro import tables
 
 __all__ = ["FIRST", "OTHERS", "compile_rows", "in_this_process"]
 
@@ -39,7 +39,7 @@ def compile_rows(threads: int, show: Callable[[str], None] = lambda line: None) 
     """Rows of `rates-compile`: a process with an empty cache, then one with what that left."""
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="bandwise-compiler-") as folder:
-        for cache, bar in (("cold", bars.COLD_S), ("warm", bars.WARM_S)):
+        for cache, bar in (("cold", tables.COLD_S), ("warm", tables.WARM_S)):
             show(f"first calls, {cache} cache")
             rows += _rows(cache, bar, _another_process(folder, threads))
     return rows
@@ -48,26 +48,26 @@ def compile_rows(threads: int, show: Callable[[str], None] = lambda line: None) 
 def _another_process(folder: str, threads: int) -> dict[str, dict[str, Any]]:
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder}
     done = subprocess.run(
-        [sys.executable, "-m", "suite.rates.first_call", str(threads)],
+        [sys.executable, "-m", "suite.micro.first_call", str(threads)],
         cwd=_CHECKOUT, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
     )  # fmt: skip
     if done.returncode != 0:
         raise FirstCallError(
             f"the process of first calls failed: {(done.stderr.strip() or 'no word').splitlines()[-1]}"
         )
-    found: dict[str, dict[str, Any]] = json.loads(done.stdout)
-    return found
+    cases: dict[str, dict[str, Any]] = json.loads(done.stdout)
+    return cases
 
 
-def _rows(cache: str, bar: float, found: dict[str, dict[str, Any]]) -> list[Row]:
+def _rows(cache: str, bar: float, cases: dict[str, dict[str, Any]]) -> list[Row]:
     rows: list[Row] = [
         {"cache": cache, "case": case, "first_s": cells["first_s"], "bar": None, "sizes": cells["sizes"],
          "recompiled": cells["recompiled"], "met": None}
-        for case, cells in found.items()
+        for case, cells in cases.items()
     ]  # fmt: skip
-    total = sum(cells["first_s"] for cells in found.values())
-    again = sum(cells["recompiled"] for cells in found.values())
-    sizes = max(cells["sizes"] for cells in found.values())
+    total = sum(cells["first_s"] for cells in cases.values())
+    again = sum(cells["recompiled"] for cells in cases.values())
+    sizes = max(cells["sizes"] for cells in cases.values())
     met = "yes" if total <= bar and not again else "no"
     whole = {"first_s": total, "bar": bar, "sizes": sizes, "recompiled": again, "met": met}
     return [*rows, {"cache": cache, "case": "all", **whole}]
@@ -78,10 +78,10 @@ def in_this_process(threads: int) -> dict[str, dict[str, Any]]:
     import torch
 
     start = time.perf_counter()
-    from suite.micro.cases import CODECS, build, gradient  # imports the compiler
+    from suite.micro.benchmarks.cases import CODECS, build, gradient  # imports the compiler
 
-    found = {"imports": {"first_s": time.perf_counter() - start, "sizes": 0, "recompiled": 0}}
-    from suite.rates.codecs import operations
+    cases = {"imports": {"first_s": time.perf_counter() - start, "sizes": 0, "recompiled": 0}}
+    from suite.micro.throughput import operations
 
     torch.set_num_threads(threads)
     for name in CODECS[1:]:
@@ -99,19 +99,19 @@ def in_this_process(threads: int) -> dict[str, dict[str, Any]]:
         for numel in OTHERS:
             for _, run in operations(build(name, numel, threads)):
                 run()
-        found[name] = {
+        cases[name] = {
             "first_s": max(first - again, 0.0),
             "sizes": len(OTHERS),
             "recompiled": graphs() - before,
         }
-    return found
+    return cases
 
 
 def graphs() -> int:
     """Graphs that this process compiled so far, or loaded: a second one of a kind of arguments is for other lengths."""
     if programs.available():
-        kinds = [one for one in gc.get_objects() if type(one) is programs.Programs]
-        return sum(len(one._programs) for one in kinds)
+        kinds = [kept for kept in gc.get_objects() if type(kept) is programs.Programs]
+        return sum(kept.count for kept in kinds)
     from torch._dynamo.utils import counters
 
     return int(counters["stats"]["unique_graphs"])

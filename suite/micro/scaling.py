@@ -20,11 +20,10 @@ from reference_impls.codecs import packed_integers
 from reference_impls.codecs.uniform_levels import UniformLevels
 from reference_impls.randomness import Key
 from suite.analysis.tables import Row
-from suite.micro.cases import Case, build, gradient
-from suite.micro.dense_cases import ByProtocol
-from suite.micro.memory import peak_bytes
-from suite.rates.codecs import THREADS
-from suite.rates.pairs import Run, quartiles, reading, repetitions
+from suite.micro.benchmarks.cases import ByProtocol, Case, build, gradient
+from suite.micro.benchmarks.memory import peak_bytes
+from suite.micro.pairs import Run, quartiles, reading, repetitions
+from suite.micro.throughput import THREADS
 
 __all__ = ["ELEMENTS", "GATHERED", "METHODS", "WORKERS", "scaling_rows"]
 
@@ -78,7 +77,19 @@ def scaling_rows(
     bits_numel: int = BITS_NUMEL,
     workers: tuple[int, ...] = WORKERS,
 ) -> list[Row]:
-    """Measure all three. What would need more than 4 GiB is left out."""
+    """Measure all three. What would need more than 4 GiB is left out.
+
+    Args:
+        threads: Threads that compute.
+        show: Called with what is measured next.
+        elements: Lengths of the vector.
+        bits: Widths of packed integers and of equal levels.
+        bits_numel: Elements of the vector that is packed.
+        workers: Numbers of simulated workers.
+
+    Returns:
+        Rows of `rates-scaling`.
+    """
     torch.set_num_threads(threads)
     rows: list[Row] = []
     for numel in elements:
@@ -89,12 +100,12 @@ def scaling_rows(
     rows += _bit_rows(bits, bits_numel, threads)
     for method in METHODS:
         show(f"workers, {method}")
-        own = [_worker_row(method, n, threads) for n in workers]
+        method_rows = [_worker_row(method, n, threads) for n in workers]
         if method in GATHERED:
-            _curve(own)
+            _curve(method_rows)
         else:
-            _line(own, "workers", _ANCHOR_WORKERS)
-        rows += own
+            _line(method_rows, "workers", _ANCHOR_WORKERS)
+        rows += method_rows
     return rows
 
 

@@ -65,7 +65,7 @@ class Pairs:
 
     def ratios(self) -> list[float]:
         """Control over own."""
-        return [control / own for control, own in zip(self.control_s, self.own_s, strict=True)]
+        return [control / ours for control, ours in zip(self.control_s, self.own_s, strict=True)]
 
     def ratio_cells(self, name: str) -> dict[str, Value]:
         """Columns: the median of `ratios`, its quartiles, its interval."""
@@ -96,8 +96,20 @@ def in_turns(
 ) -> Pairs:
     """Pairs until `most`, or once `budget_s` is spent and there are `least`.
 
-    A pair is a reading of `own` and the mean of the control's before it and after it; neighbours share one. Both have
+    A pair is a reading of what is timed and the mean of the control's before it and after it; neighbours share one. Both have
     been called before.
+
+    Args:
+        control: What it is compared with.
+        own: What is timed.
+        budget_s: Seconds to spend, unless `least` pairs take longer.
+        least: Fewest pairs.
+        most: Most pairs.
+        prepare_control: Called before each reading of the control, untimed.
+        prepare_own: Called before each reading of what is timed, untimed.
+
+    Returns:
+        Seconds of a call of both, pair by pair.
     """
     counts = repetitions(control, prepare_control), repetitions(own, prepare_own)
     controls: list[float] = []
@@ -113,7 +125,17 @@ def in_turns(
 
 
 def verdict(cells: dict[str, Value], name: str, n: int, bar: float | None) -> str | None:
-    """Whether a ratio of at least `bar` was reached: yes, no, or undecided (too few pairs, or the interval spans it)."""
+    """Whether a ratio of at least `bar` was reached.
+
+    Args:
+        cells: Columns that `Pairs.ratio_cells` made.
+        name: Of the ratio among them.
+        n: Pairs.
+        bar: What is to be reached, or None.
+
+    Returns:
+        yes, no, or undecided (too few pairs, or the interval spans the bar); None without a bar.
+    """
     low, high = cells[f"{name}_low"], cells[f"{name}_high"]
     if bar is None:
         return None
