@@ -512,12 +512,16 @@ def _put_back(sweep: str, root: Path) -> None:
         if lines := curves.get(own) if entry.budget == 1 else None:
             kept = [
                 {
-                    "step": int(line["step"]), "lr": 0.1, "train_loss": _number(line["train_loss"]),
-                    **({"wire_bytes": float(line["wire_bytes"])} if line["wire_bytes"] else {}), workload.metric: _score(line["value"], workload.metric),
+                    "step": int(line["step"]),
+                    "lr": 0.1,
+                    "train_loss": _number(line["train_loss"]),
+                    # older runs do not say what they had sent
+                    **({"wire_bytes": float(line["wire_bytes"])} if line["wire_bytes"] else {}),
+                    workload.metric: _score(line["value"], workload.metric),
                     "nll": _number(line["nll"]),
                 }
                 for line in lines
-            ]  # fmt: skip
+            ]
             (store.folder(spec.run_id) / "metrics.jsonl").write_text(
                 "".join(dump(line) + "\n" for line in kept)
             )

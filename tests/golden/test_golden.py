@@ -29,7 +29,7 @@ def test_what_was_frozen_holds(section: str) -> None:
     _holds(section, [name for name in part.cases() if part.fast(name)])
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     "section", [name for name, part in SECTIONS.items() if not all(map(part.fast, part.cases()))]
@@ -47,7 +47,7 @@ def test_every_case_is_frozen_and_no_other(section: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name in ("quick", "claims") else pytest.mark.slow)
+        pytest.param(name, marks=() if name in ("quick", "claims") else pytest.mark.full)
         for name in freeze.SHIPPED
     ],
 )

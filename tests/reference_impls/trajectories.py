@@ -10,16 +10,20 @@ import torch
 
 from reference_impls import SimulatedCluster
 from tests.reference_impls.problem import LR, Net, at_probes, gradients, learning_rate, names, told
-from tests.reference_impls.table import STEPS, Row
+from tests.reference_impls.table import ROWS, STEPS, Row
+
+SEED = 1
+"""Of torch's own generator, on which nothing may depend."""
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """kinds: of each step. parameters: [step][rank][parameter] after it. ledger: summed over steps."""
+    """kinds: of each step. parameters: [step][rank][parameter] after it. ledger: summed over steps. cluster: at the end."""
 
     kinds: tuple[str, ...]
     parameters: tuple[tuple[tuple[torch.Tensor, ...], ...], ...]
     ledger: tuple[dict[str, Any], ...]
+    cluster: SimulatedCluster
 
 
 def build(row: Row, world_size: int, bucket_bytes: int = 256) -> SimulatedCluster:
@@ -57,12 +61,13 @@ def trajectory(row: Row, world_size: int) -> Trajectory:
 
 @functools.cache
 def _trajectory(row_id: str, world_size: int) -> Trajectory:
-    from tests.reference_impls.table import ROWS
-
-    cluster = build(next(row for row in ROWS if row.id == row_id), world_size)
     kinds, parameters = [], []
-    for step in range(STEPS):
-        advance(cluster, step, step + 1)
-        kinds.append(cluster.kind)
-        parameters.append(parameters_of(cluster))
-    return Trajectory(tuple(kinds), tuple(parameters), tuple(dict(x) for x in cluster.ledger.totals()))
+    with torch.random.fork_rng():
+        torch.manual_seed(SEED)
+        cluster = build(next(row for row in ROWS if row.id == row_id), world_size)
+        for step in range(STEPS):
+            advance(cluster, step, step + 1)
+            kinds.append(cluster.kind)
+            parameters.append(parameters_of(cluster))
+    ledger = tuple(dict(x) for x in cluster.ledger.totals())
+    return Trajectory(tuple(kinds), tuple(parameters), ledger, cluster)

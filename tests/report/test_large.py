@@ -93,7 +93,7 @@ def test_a_tenth_is_loaded_at_once(tenth: Measured, tmp_path: Path) -> None:
     assert rows == 200
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.chromium
 @pytest.mark.timeout(900)
 def test_ten_thousand_runs(tmp_path: Path) -> None:
