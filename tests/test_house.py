@@ -38,7 +38,6 @@ ROOMS = {
 }
 # Names under which a distribution is imported, where they differ from its own.
 IMPORTED_AS = {"sklearn": "scikit-learn", "yaml": "PyYAML", "jinja2": "Jinja2", "xdist": "pytest-xdist"}
-RATES = "-lr.yaml"  # what a tuning sweep found, written by it
 WRITTEN_BY_HAND = {".py", ".md", ".yaml", ".yml", ".toml", ".js", ".css", ".j2", ".html", ".sh", ".cff", ""}
 
 
