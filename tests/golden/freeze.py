@@ -569,6 +569,12 @@ def frozen(section: str) -> dict[str, Any]:
     return found
 
 
+def plain(case: Case) -> Case:
+    """As it comes back from a file."""
+    found: Case = json.loads(json.dumps(case))
+    return found
+
+
 def differences(old: Any, new: Any, place: str = "") -> Iterator[str]:
     """Where two values differ, each with its path; a list of many is told by its first."""
     if isinstance(old, dict) and isinstance(new, dict):
