@@ -204,7 +204,7 @@ def _leave_early(rank: int, size: int, how: str, timeout_s: float) -> Any:
         ("skips", 3.0, 5.0, "No word from rank 1"),
         ("releases", 60.0, 10.0, "rank 1 has ended its training after 4 steps"),
         ("returns", 60.0, 10.0, "rank 1 has ended its training after 4 steps"),
-        ("fails", 60.0, 10.0, "rank 1 has stopped (UsageError: the gradient of 'x' was changed"),
+        ("fails", 60.0, 10.0, "rank 1 has stopped (UsageError: the gradient of"),
     ],
 )
 def test_a_rank_that_takes_no_further_part_is_named_in_time_with_what_to_do(
