@@ -1,6 +1,7 @@
 # Everything a newcomer needs:
 #   make bench      set up .venv, run the quick study and the quick timing session, build the report
 #   make test       set up .venv, run the tests that take minutes;  make test-full: the long ones too
+#   make docs       pages of file formats and JSON Schemas, from the declarations
 #   make lint       formatting, ruff, mypy
 #   make system     as root on Debian or Ubuntu: what some tests need (Slurm, iproute2, Chromium, g++)
 # Variables:
@@ -21,7 +22,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DELETE_ON_ERROR:
-.PHONY: bench test test-full lint system setup system-for-ci
+.PHONY: bench test test-full docs lint system setup system-for-ci
 
 bench: setup
 	$(VENV)/bin/bandwise sweep quick
@@ -35,6 +36,9 @@ test: setup system-for-ci
 test-full: setup system-for-ci
 	$(VENV)/bin/python -m pytest --benchmark-disable --ignore=tests/bench $(SHARED) $(TESTS)
 	$(VENV)/bin/python -m pytest tests/bench
+
+docs: setup
+	$(VENV)/bin/python -m docs.make
 
 lint: setup
 	$(VENV)/bin/ruff format --check .

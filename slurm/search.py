@@ -8,14 +8,14 @@ those jobs have ended. It finds the results of before and goes further, until ev
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from slurm.jobs import settle, standing
 from slurm.profile import Profile
 from slurm.submit import Submission, submit_runs
-from suite.runs.rates import Tuned
+from suite.runs.learning_rates import Tuned
 from suite.runs.spec import RunSpec
 from suite.runs.status import CIRCUMSTANCE
 from suite.runs.store import Store
@@ -84,7 +84,8 @@ def search(
 
 def with_rates_of(sweep: Sweep, root: Path) -> Sweep:
     """The sweep with the file of rates that jobs write: in the results, since they run a copy of the checkout."""
-    return replace(sweep, rates_path=root / "sweeps" / sweep.name / sweep.rates_path.name)
+    written = root / "sweeps" / sweep.name / sweep.rates_path.name
+    return sweep.model_copy(update={"rates": str(written.absolute())})
 
 
 def _open(spec: RunSpec, store: Store, again: bool) -> bool:

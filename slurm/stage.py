@@ -20,8 +20,8 @@ from slurm.jobs import settle, standing
 from slurm.search import Search, search, with_rates_of
 from slurm.study import RUNS, SESSION, TUNE, Sent, Study, load_study, send_stage, send_stages
 from slurm.submit import submit_runs
+from suite.runs.learning_rates import write_rates
 from suite.runs.plan import make_plan
-from suite.runs.rates import write_rates
 from suite.runs.status import counts
 from suite.runs.store import Store
 from suite.runs.sweep import Sweep, load_sweep
@@ -98,7 +98,7 @@ def _send_runs(study: Study, number: int, sweep: Sweep) -> list[str]:
 def _hold(study: Study, number: int, name: str) -> bool:
     """Hold a session on this node; returns whether it has numbers."""
     from suite.timing.session import Session
-    from suite.timing.session_files import load_session
+    from suite.timing.spec import load_session
 
     spec = load_session(name)
 

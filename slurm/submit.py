@@ -25,8 +25,7 @@ from typing import Any, Final
 from slurm import scheduler
 from slurm.jobs import Standing, settle, standing
 from slurm.pack import Member, pack, tasks
-from slurm.profile import Profile
-from slurm.profile_file import check_options
+from slurm.profile import Profile, check_options
 from slurm.records import SCHEMA, ArrayJob, Record, next_number
 from slurm.scheduler import DEFAULT_MAX_ARRAY_SIZE, SlurmError, max_array_size, require_slurm, unfinished
 from slurm.script import SubmissionError, script
@@ -147,7 +146,7 @@ def submit_members(
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "submitter": {"host": socket.gethostname(), **asdict(Process.of(os.getpid()))},
         "command": shlex.join(sys.argv) if command is None else command,
-        "profile": asdict(profile),
+        "profile": profile.as_dict(),
         "code": code.as_dict(),
         "environment": None if dry_run else str(keep_environment(root)),
         "members": [[[spec.run_id for spec in group] for group in member] for member in members],

@@ -117,7 +117,7 @@ def _session(args: argparse.Namespace, root: Path, again: Path) -> int:
     from suite.analysis.recorded import RecordError
     from suite.analysis.session_tables import collect_session
     from suite.timing.session import Session
-    from suite.timing.session_files import load_session
+    from suite.timing.spec import load_session
 
     collect_session(root, args.session)
     spec = load_session(args.session)

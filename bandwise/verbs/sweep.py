@@ -165,8 +165,8 @@ def _slots(args: argparse.Namespace) -> tuple[Slot, ...]:
 
 
 def _tune(args: argparse.Namespace, sweep: Sweep, store: Store, places: Sequence[Slot]) -> int:
+    from suite.runs.learning_rates import write_rates
     from suite.runs.plan import open_specs
-    from suite.runs.rates import write_rates
     from suite.runs.tuning import tune
 
     def carry_out(specs: Sequence[Any]) -> None:

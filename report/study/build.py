@@ -48,7 +48,7 @@ from suite.analysis.session_tables import collect_session
 from suite.analysis.tables import Row, csv_text, table_path, to_csv, write_table
 from suite.runs.store import write_atomic
 from suite.runs.sweep import load_sweep
-from suite.timing.session_files import sessions_of
+from suite.timing.spec import sessions_of
 
 PROVENANCE = MappingProxyType(
     {

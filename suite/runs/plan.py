@@ -6,19 +6,18 @@ All that is wrong with a sweep is found here; errors carry file, line and key.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from reference_impls.errors import UnknownAlgorithmError
 from suite.runs.estimate import Estimator
-from suite.runs.ladder import WHOLE, scaled
-from suite.runs.rates import Rates, load_rates
+from suite.runs.learning_rates import Rates, load_rates
 from suite.runs.resolve import make_spec, resolve_algorithm, resolve_workload, source_hash
 from suite.runs.spec import Part, Rate, RunSpec
 from suite.runs.status import SETTLED, Status, counts
 from suite.runs.store import Store
-from suite.runs.sweep import Arm, Panel, Sweep
+from suite.runs.sweep import WHOLE, Arm, Panel, Sweep
 
 ALPHA: Final = 0.05
 RUN_FOLDER_BYTES: Final = 20_480
@@ -71,7 +70,7 @@ def make_plan(sweep: Sweep, only: str | None = None) -> Plan:
         workload = workload_of(panel)
         tuned = {arm.label: _rate(sweep, panel, arm, rates) for arm in arms}
         for budget in sweep.budgets:
-            rung = at_budget(sweep, budget)
+            rung = sweep.at_budget(budget)
             methods = {arm.label: method_of(rung, panel, arm, tuned[arm.label]) for arm in arms}
             for seed in range(sweep.seeds):
                 for arm in arms:
@@ -87,7 +86,7 @@ def workload_of(panel: Panel) -> Part:
     try:
         return resolve_workload(panel.workload.name, panel.workload.options, panel.sharding)
     except ValueError as error:
-        raise panel.workload.error(str(error)) from None
+        raise panel.workload.error("", str(error)) from None
 
 
 def method_of(sweep: Sweep, panel: Panel, arm: Arm, lr: float) -> Part:
@@ -177,7 +176,7 @@ def summary(plan: Plan, store: Store, found: Mapping[str, Status] | None = None)
         "arms": len(plan.sweep.arms),
         "seeds": plan.sweep.seeds,
         "steps": plan.sweep.steps,
-        "ladder": [at_budget(plan.sweep, budget).steps for budget in plan.sweep.budgets],
+        "ladder": [plan.sweep.at_budget(budget).steps for budget in plan.sweep.budgets],
         "ranks": plan.sweep.ranks,
         "runs": len(found),
         "to_do": len(missing),
@@ -250,11 +249,3 @@ def _older_than_code(plan: Plan, results: Mapping[str, Mapping[str, Any]]) -> li
         if "sources" in (result := results.get(spec.run_id, {}))
         and result["sources"]["algorithm"] != now[spec.algorithm.name]
     ]
-
-
-def at_budget(sweep: Sweep, budget: float) -> Sweep:
-    """The sweep as one rung of its ladder; itself at budget 1."""
-    if budget == WHOLE:
-        return sweep
-    shape = replace(sweep.shape, warmup=scaled(sweep.shape.warmup, budget, least=0))
-    return replace(sweep, steps=scaled(sweep.steps, budget), shape=shape)

@@ -118,7 +118,7 @@ def make_spec(
 ) -> RunSpec:
     """The spec of resolved parts. Raises ValueError for an impossible learning-rate schedule or number."""
     LearningRate(schedule=lr.schedule, peak=lr.peak, min=lr.min, warmup=lr.warmup, total=steps)
-    return RunSpec(
+    return RunSpec.of(
         algorithm=algorithm,
         workload=workload,
         sharding=sharding,

@@ -12,8 +12,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from suite.runs.learning_rates import Trial, Tuned, tuned_for
 from suite.runs.plan import method_of, spec_of, workload_of
-from suite.runs.rates import Trial, Tuned, tuned_for
 from suite.runs.spec import Part, RunSpec
 from suite.runs.store import Store
 from suite.runs.sweep import Arm, Panel, Sweep
@@ -148,7 +148,8 @@ def _trial(specs: Sequence[RunSpec], store: Store, metric: str) -> Trial:
     status = next((result["status"] for result in ended if result["status"] != "done"), "done")
     finals = [result["final"] for result in ended] if status == "done" else []
     runs = tuple(spec.run_id for spec in specs)
-    return Trial(specs[0].lr.peak, _mean(finals, metric), _mean(finals, "nll"), status, runs)
+    value, nll = _mean(finals, metric), _mean(finals, "nll")
+    return Trial(lr=specs[0].lr.peak, value=value, nll=nll, status=status, runs=runs)
 
 
 def _mean(finals: Sequence[Mapping[str, float]], name: str) -> float | None:

@@ -24,7 +24,6 @@ from suite.timing import load, store
 from suite.timing.case import Mode
 from suite.timing.cases import Cases, cases_of, source_of
 from suite.timing.direct_specs import direct_specs
-from suite.timing.formats import SESSION_VERSION
 from suite.timing.load import Meter
 from suite.timing.ranks import THREADS, Place, RankLostError, Ranks
 from suite.timing.rounds import LinkRounds, Show
@@ -121,7 +120,7 @@ class Session:
 
     def _runs_on(self, number: int) -> dict[str, Any]:
         wanted = self.spec.direct.links
-        return self._runs if wanted is None or self.spec.link_rates[number] in wanted else {}
+        return self._runs if "all" in wanted or self.spec.link_rates[number] in wanted else {}
 
     def _late(self) -> bool:
         return time.monotonic() - self._began > 60 * self.spec.minutes
@@ -158,7 +157,7 @@ class Session:
         spec, started = self.spec, _now()
         model = get(spec.workload.name, **spec.workload.options).build()
         return {
-            "schema_version": SESSION_VERSION,
+            "schema_version": store.SESSION_VERSION,
             "name": spec.name,
             "session_id": store.new_id(),
             "status": "error",

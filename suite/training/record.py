@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from suite.runs.changes import keep as keep_changes
 from suite.runs.checkpoint import Start
-from suite.runs.formats import EVALUATION, LONGEST_REASON, RESULT_VERSION
 from suite.runs.provenance import provenance
+from suite.runs.result import LONGEST_REASON, RESULT_VERSION, Evaluation
 from suite.runs.spec import RunSpec
 from suite.runs.status import Status
 from suite.runs.store import Store, finite
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 EVALUATIONS: Final = 16
 """Evaluations a run, no part of its identity, since they change no bit of it. A multiple of the 8 of earlier runs, whose
 steps are among these, so that curves of both can be compared."""
-NO_SCORES: Final = frozenset(key.name for key in EVALUATION.keys)
+NO_SCORES: Final = Evaluation.__required_keys__ | Evaluation.__optional_keys__
 EXPLOSION: Final = 100.0
 EXPECTED_FAULTS: Final = (RuntimeError, ValueError, ArithmeticError, MemoryError)
 """What a method or a collective may raise in a step; anything else is a fault of the program and ends the process."""

@@ -143,7 +143,7 @@ def test_help_is_fast_and_shows_every_verb() -> None:
 def test_every_verb_has_json_and_a_description(capsys: pytest.CaptureFixture[str]) -> None:
     assert " ".join(verb.NAME for verb in VERBS) == (
         "list info schedule plan run sweep status watch retry cancel session doctor cluster rates costs advise claims collect "
-        "check export migrate report publish reproduce compare"
+        "check export report publish reproduce compare"
     )
     for verb in VERBS:
         with pytest.raises(SystemExit):

@@ -251,7 +251,7 @@ def test_a_session_held_again_is_judged_by_its_intervals(
     sweep = load_sweep(str(path))
     monkeypatch.setattr("suite.analysis.session_tables.load_sweep", lambda name: sweep)
     spec = types.SimpleNamespace(name=record["name"])
-    monkeypatch.setattr("suite.timing.session_files.load_session", lambda name: spec)
+    monkeypatch.setattr("suite.timing.spec.load_session", lambda name: spec)
 
     def hold(session: Session) -> dict[str, Any]:
         made_up_session.saved(again, record)

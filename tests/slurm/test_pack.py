@@ -14,7 +14,7 @@ from suite.runs.grouping import group_key
 from suite.runs.spec import RunSpec
 from tests.slurm.specs import tiny
 
-PROFILE = Profile("site", timeout_min=20, array_parallelism=4, pack_s=100)
+PROFILE = Profile(name="site", timeout_min=20, array_parallelism=4, pack_s=100)
 
 
 def finished(spec: RunSpec, train_s: float) -> tuple[RunSpec, dict[str, Any]]:
@@ -48,7 +48,9 @@ def test_members_hold_enough_work_and_not_too_much(each_s: float) -> None:
 
 
 def test_packing_can_be_switched_off() -> None:
-    members = pack([tiny(seed) for seed in range(40)], replace(PROFILE, pack_s=0, array_parallelism=12))
+    members = pack(
+        [tiny(seed) for seed in range(40)], PROFILE.model_copy(update={"pack_s": 0, "array_parallelism": 12})
+    )
     assert len(members) == 10
     assert all(len(member) == 1 for member in members)
 
@@ -57,7 +59,7 @@ def test_runs_on_real_ranks_stand_apart_by_their_number_of_tasks() -> None:
     simulated = tiny(0)
     real = replace(simulated, backend="gloo")
     more = replace(real, world_size=4)
-    members = pack([more, simulated, real], replace(PROFILE, pack_s=10**6))
+    members = pack([more, simulated, real], PROFILE.model_copy(update={"pack_s": 10**6}))
     assert [[tasks(spec) for group in member for spec in group] for member in members] == [[1], [2], [4]]
 
 
@@ -74,14 +76,14 @@ def test_runs_on_real_ranks_stand_apart_by_their_number_of_tasks() -> None:
 def test_ranks_are_spread_as_the_profile_says(
     nodes: int | None, per_node: int | None, ranks: int, shape: tuple[int, int]
 ) -> None:
-    found = replace(PROFILE, nodes=nodes, tasks_per_node=per_node).shape(ranks)
+    found = PROFILE.model_copy(update={"nodes": nodes, "tasks_per_node": per_node}).shape(ranks)
     assert (found.nodes, found.tasks_per_node) == shape
     assert found.tasks == ranks
 
 
 @pytest.mark.parametrize(("nodes", "per_node"), [(None, 3), (3, None), (2, 1)])
 def test_ranks_that_cannot_be_placed_are_refused(nodes: int | None, per_node: int | None) -> None:
-    profile = replace(PROFILE, nodes=nodes, tasks_per_node=per_node)
+    profile = PROFILE.model_copy(update={"nodes": nodes, "tasks_per_node": per_node})
     with pytest.raises(ProfileError, match="give tasks_per_node alone, as a divisor of 4"):
         pack([replace(tiny(0), backend="gloo", world_size=4)], profile)
 

@@ -17,7 +17,7 @@ from slurm.script import SubmissionError, script
 from slurm.submit import cut_arrays, submit_members
 from tests.slurm.specs import tiny
 
-PROFILE = Profile("site", timeout_min=20, partition="cpu", mem="2G", setup=("module load python",))
+PROFILE = Profile(name="site", timeout_min=20, partition="cpu", mem="2G", setup=("module load python",))
 
 
 def directives(text: str) -> dict[str, str]:
@@ -35,7 +35,9 @@ def written(folder: Path, profile: Profile = PROFILE, members: int = 40, tasks: 
 
 
 def test_the_script_says_what_the_profile_says(tmp_path: Path) -> None:
-    profile = replace(PROFILE, cpus_per_task=2, additional_parameters={"exclusive": True, "nice": 100})
+    profile = PROFILE.model_copy(
+        update={"cpus_per_task": 2, "additional_parameters": {"exclusive": True, "nice": 100}}
+    )
     text = written(tmp_path, profile)
     logs = {"output": f"{tmp_path}/%A_%a_0_log.out", "error": f"{tmp_path}/%A_%a_0_log.err"}
     assert directives(text) == {
@@ -131,7 +133,7 @@ def test_arrays_are_chained_only_where_they_would_exceed_what_may_run_at_once(
     members = [[[tiny(seed)]] for seed in range(5)]
 
     def dependencies(parallelism: int) -> list[str | None]:
-        profile = replace(PROFILE, array_parallelism=parallelism)
+        profile = PROFILE.model_copy(update={"array_parallelism": parallelism})
         planned = submit_members(members, profile, tmp_path, sweep="tiny", dry_run=True)
         return [directives(text).get("dependency") for text in planned.scripts]
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from suite.runs.documents import YamlError
+from suite.runs.learning_rates import Trial, Tuned, load_rates, tuned_for, write_rates
 from suite.runs.plan import PlanError, make_plan, open_specs, smallest_p, summary
-from suite.runs.rates import Trial, Tuned, load_rates, tuned_for, write_rates
 from suite.runs.status import Status
 from suite.runs.store import Store
 from suite.runs.sweep import Arm, load_sweep, sweep_names
-from suite.runs.yaml_lines import YamlError
 from suite.training.record import failed
 from tests.suite.runs.project import SWEEP, write_sweep
 
@@ -102,11 +102,20 @@ def test_rates_are_read_back_and_refused_for_other_settings(tmp_path: Path) -> N
     sweep = load_sweep(write_sweep(tmp_path, TUNABLE))
     (panel,) = sweep.panels()
     trials = (
-        Trial(0.1, 1.5, None, "done", ("0" * 16, "2" * 16)),
-        Trial(1.0, None, None, "diverged", ("1" * 16,)),
+        Trial(lr=0.1, value=1.5, status="done", runs=("0" * 16, "2" * 16)),
+        Trial(lr=1.0, status="diverged", runs=("1" * 16,)),
     )
     entries = [
-        Tuned("quadratic", "iid", 2, arm.label, 0.1, "low", tuned_for(sweep, panel, arm), trials)
+        Tuned(
+            workload="quadratic",
+            sharding="iid",
+            world_size=2,
+            arm=arm.label,
+            lr=0.1,
+            edge="low",
+            tuned_for=tuned_for(sweep, panel, arm),
+            trials=trials,
+        )
         for arm in sweep.arms.values()
     ]
     write_rates(sweep, entries)

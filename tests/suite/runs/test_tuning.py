@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from suite.runs.documents import YamlError
+from suite.runs.learning_rates import Trial, write_rates
 from suite.runs.plan import make_plan
-from suite.runs.rates import Trial, write_rates
 from suite.runs.spec import RunSpec
 from suite.runs.status import Status
 from suite.runs.store import Store
 from suite.runs.sweep import TUNING_SEED, load_sweep
 from suite.runs.tuning import TuningError, best_trial, grid_rate, tune
-from suite.runs.yaml_lines import YamlError
 from suite.training.execute import execute
 from suite.training.record import failed
 from suite.workloads import get
@@ -27,7 +27,8 @@ BUDGET = (
 
 
 def trial(lr: float, value: float | None, nll: float | None = None) -> Trial:
-    return Trial(lr, value, nll, "done" if value is not None else "diverged", ("0" * 16,))
+    status = "done" if value is not None else "diverged"
+    return Trial(lr=lr, value=value, nll=nll, status=status, runs=("0" * 16,))
 
 
 @pytest.mark.parametrize(
