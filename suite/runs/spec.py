@@ -42,7 +42,7 @@ class Part:
     version: Annotated[Whole, Field(ge=0)] = Field(
         description="Moved whenever its numbers may; part of the run's identity."
     )
-    options: Annotated[Mapping[str, Any], Strict()] = Field(
+    options: Mapping[str, Any] = Field(
         description="All its options, defaults filled in."
     )
 
