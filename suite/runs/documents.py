@@ -197,7 +197,8 @@ class YamlFile:
 
     def error(self, path: KeyPath, what: str) -> YamlError:
         """The error that says `what` about a key, with file and line."""
-        return YamlError(f"{self.place(path)}: {self._named(path)}{':' if path else ''} {what}")
+        colon = "" if what.startswith("is missing") else ":"
+        return YamlError(f"{self.place(path)}: {self._named(path)}{colon} {what}")
 
     def _where(self, path: KeyPath) -> tuple[str, int]:
         while path not in self.lines:

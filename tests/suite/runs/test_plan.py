@@ -23,8 +23,8 @@ from tests.suite.runs.project import SWEEP, write_sweep
         ("local-sgd,", "loca-sgd,", "small.yaml:11: key 'arms.local.algorithm': .*did you mean 'local-sgd'"),
         ("period: 4", "perid: 4", "small.yaml:11: key 'arms.local.options': .*did you mean 'period'"),
         ("period: 4", "period: 0", "small.yaml:11: key 'arms.local.options': .*at least 1"),
-        ("[quadratic]", "[quadratc]", "small.yaml:2: key 'workloads': .*quadratic"),
-        ("[iid]", "[idd]", "small.yaml:2: key 'workloads': .*did you mean 'iid'"),
+        ("[quadratic]", "[quadratc]", "small.yaml:2: key 'workloads\\[0\\]': .*quadratic"),
+        ("[iid]", "[idd]", "small.yaml:2: key 'workloads\\[0\\]': .*did you mean 'iid'"),
     ],
 )
 def test_mistakes_are_found_with_line_and_key(old: str, new: str, message: str, tmp_path: Path) -> None:

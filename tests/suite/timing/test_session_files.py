@@ -100,7 +100,7 @@ def test_some_of_the_links(tmp_path: Path) -> None:
         (
             OWN.replace("batch_size: 4\n", ""),
             1,
-            "key 'batch_size': is missing: a session without a sweep says what it times",
+            "key 'batch_size' is missing: a session without a sweep says what it times",
         ),
         (
             OWN.replace("{algorithm: allreduce-sgd}", "{}"),
