@@ -30,7 +30,7 @@ def read_curve(store: Store, result: Mapping[str, Any]) -> list[dict[str, Any]]:
         for name in {metric, "nll"} & line.keys():
             if problem(Score, line[name]):
                 raise RefusedError(
-                    path, f"is refused (line {number}: {name} is {line[name]!r}, no number)", AGAIN
+                    path, f"is refused (line {number}: {name} is {line[name]!r}, not a number)", AGAIN
                 )
     if lines and result["status"] == "done":
         last = lines[-1]

@@ -165,9 +165,9 @@ class Store:
         """The evaluations of a run in order; empty when there are none. Raises `RefusedError`."""
         path = self.folder(run_id) / "metrics.jsonl"
         lines = [parsed(line, path, AGAIN) for line in (read(path, fix=AGAIN) or "").splitlines()]
-        for number, line in enumerate(lines, start=1):
-            if wrong := problem(Evaluation, line):
-                raise RefusedError(path, f"is refused (line {number}: {wrong})", AGAIN)
+        if problem(list[Evaluation], lines):
+            wrong = ((number, problem(Evaluation, line)) for number, line in enumerate(lines, start=1))
+            raise RefusedError(path, "is refused (line {}: {})".format(*next(w for w in wrong if w[1])), AGAIN)
         if any(after["step"] <= before["step"] for before, after in itertools.pairwise(lines)):
             raise RefusedError(path, "is refused (its steps do not rise)", AGAIN)
         return lines
