@@ -17,7 +17,7 @@ from slurm import scheduler
 from slurm.logs import last_words, meaning
 from slurm.records import ArrayJob, Record, records
 from slurm.scheduler import Job, SlurmError
-from suite.runs.lease import Owner, forget, holder
+from suite.runs.lease import Owner, holder, release
 from suite.runs.plan import make_plan
 from suite.runs.spec import RunSpec
 from suite.runs.status import Status
@@ -99,7 +99,7 @@ def settle(found: Standing, store: Store) -> None:
     A store that cannot be written is no reason to say nothing: it is left as it is.
     """
     for spec, owner in found.gone.items():
-        forget(store.folder(spec.run_id), owner)  # else nobody could take the run until the lease is stale
+        release(store.folder(spec.run_id), owner)  # else nobody could take the run until the lease is stale
         if store.result(spec.run_id) is None:
             try:
                 failed(spec, found.statuses[spec.run_id]).save(store)

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from slurm.profile import Profile
-from suite.runs.estimate import Estimator
-from suite.runs.grouping import groups
+from suite.runs.grouping import Estimator, groups
 from suite.runs.spec import RunSpec
 
 MEMBERS_A_SLOT: Final = 3

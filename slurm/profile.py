@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from reference_impls.errors import nearest
 from suite.runs.documents import GIVEN, ONE_OR_MORE, Count, Entry, Positive, YamlFile, checked
-from suite.training.threads import THREAD_VARIABLES
+from suite.runs.provenance import THREAD_VARIABLES
 
 WARNING_MAX_S: Final = 60
 SOCKET_VARIABLES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")

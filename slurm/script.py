@@ -17,7 +17,7 @@ from submitit import SlurmExecutor
 
 from slurm.profile import Profile
 from slurm.records import ArrayJob
-from suite.training.threads import THREAD_VARIABLES
+from suite.runs.provenance import THREAD_VARIABLES
 
 
 class SubmissionError(ValueError):

@@ -22,10 +22,10 @@ from slurm.study import RUNS, SESSION, TUNE, Sent, Study, load_study, send_stage
 from slurm.submit import submit_runs
 from suite.runs.learning_rates import write_rates
 from suite.runs.plan import make_plan
+from suite.runs.provenance import THREAD_VARIABLES
 from suite.runs.status import counts
 from suite.runs.store import Store
 from suite.runs.sweep import Sweep, load_sweep
-from suite.training.threads import THREAD_VARIABLES
 
 FAULT: Final = 1
 

@@ -31,7 +31,7 @@ from slurm.scheduler import DEFAULT_MAX_ARRAY_SIZE, SlurmError, max_array_size, 
 from slurm.script import SubmissionError, script
 from slurm.snapshot import keep_environment, planned, take
 from suite.links.process import Process
-from suite.runs.estimate import Estimator
+from suite.runs.grouping import Estimator
 from suite.runs.spec import RunSpec
 from suite.runs.status import CIRCUMSTANCE
 from suite.runs.store import Store, dump, write_atomic

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from reference_impls.errors import UnknownAlgorithmError
-from suite.runs.estimate import Estimator
+from suite.runs.grouping import Estimator
 from suite.runs.learning_rates import Rates, load_rates
 from suite.runs.resolve import make_spec, resolve_algorithm, resolve_workload, source_hash
 from suite.runs.spec import Part, Rate, RunSpec

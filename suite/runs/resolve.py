@@ -16,7 +16,7 @@ from reference_impls.catalogue import BUILT_IN
 from reference_impls.errors import UnknownOptionError, nearest
 from reference_impls.registry import registry
 from reference_impls.schedules import LearningRate
-from suite.runs.answers import answered
+from suite.runs.disk_cache import answered
 from suite.runs.spec import Part, Rate, RunSpec, SpecError
 
 _TYPES: Final[Mapping[str, type]] = {

@@ -42,9 +42,7 @@ class Part:
     version: Annotated[Whole, Field(ge=0)] = Field(
         description="Moved whenever its numbers may; part of the run's identity."
     )
-    options: Mapping[str, Any] = Field(
-        description="All its options, defaults filled in."
-    )
+    options: Mapping[str, Any] = Field(description="All its options, defaults filled in.")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", MappingProxyType(plain(self.options, f"options of {self.name}")))

@@ -25,20 +25,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from suite.runs.documents import checked, problem
-from suite.runs.reading import RefusedError as RefusedError
-from suite.runs.reading import StoreError as StoreError
-from suite.runs.reading import parsed as parsed
-from suite.runs.reading import read as read
+from suite.runs.files import TEMPORARY as TEMPORARY
+from suite.runs.files import RefusedError as RefusedError
+from suite.runs.files import StoreError as StoreError
+from suite.runs.files import StoreFullError as StoreFullError
+from suite.runs.files import cannot_write as cannot_write
+from suite.runs.files import dump as dump
+from suite.runs.files import finite as finite
+from suite.runs.files import parsed as parsed
+from suite.runs.files import read as read
+from suite.runs.files import replacing as replacing
+from suite.runs.files import write_atomic as write_atomic
 from suite.runs.result import RESULT_VERSION, RUN_ID, Evaluation, result_problem
 from suite.runs.spec import RunSpec, SpecError
 from suite.runs.status import Note, Status
-from suite.runs.writing import TEMPORARY as TEMPORARY
-from suite.runs.writing import StoreFullError as StoreFullError
-from suite.runs.writing import cannot_write as cannot_write
-from suite.runs.writing import dump as dump
-from suite.runs.writing import finite as finite
-from suite.runs.writing import replacing as replacing
-from suite.runs.writing import write_atomic as write_atomic
 
 STALE_AFTER_S: Final = 180.0
 """How long a run, or who has it in hand, may show no life; network file systems see changes up to a minute late."""
@@ -111,7 +111,7 @@ class Store:
         if there != spec.to_json():
             write_atomic(path, spec.to_json())
 
-    def beat(self, run_id: str) -> None:
+    def heartbeat(self, run_id: str) -> None:
         """Show that the run is alive: moves the time of its status file."""
         os.utime(self.folder(run_id) / "status.json")
 
@@ -167,7 +167,9 @@ class Store:
         lines = [parsed(line, path, AGAIN) for line in (read(path, fix=AGAIN) or "").splitlines()]
         if problem(list[Evaluation], lines):
             wrong = ((number, problem(Evaluation, line)) for number, line in enumerate(lines, start=1))
-            raise RefusedError(path, "is refused (line {}: {})".format(*next(w for w in wrong if w[1])), AGAIN)
+            raise RefusedError(
+                path, "is refused (line {}: {})".format(*next(w for w in wrong if w[1])), AGAIN
+            )
         if any(after["step"] <= before["step"] for before, after in itertools.pairwise(lines)):
             raise RefusedError(path, "is refused (its steps do not rise)", AGAIN)
         return lines

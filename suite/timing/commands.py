@@ -25,7 +25,7 @@ from suite.timing import direct
 from suite.timing.case import Case, Mode
 from suite.timing.cases import method_of
 from suite.timing.subject import Batch, Block, MethodSubject, NoSuchStepError, ReferenceSubject, Subject
-from suite.training.member import taken
+from suite.training.train import taken
 from suite.workloads import get
 
 BATCHES: Final = 8

@@ -12,12 +12,11 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from suite.runs.changes import keep as keep_changes
+from suite.runs.code_state import keep as keep_changes
 from suite.runs.documents import JSON, Amount, Count, Positive, problem
-from suite.runs.reading import RefusedError, parsed, read
+from suite.runs.files import RefusedError, dump, parsed, read, write_atomic
 from suite.runs.result import Provenance
 from suite.runs.store import of_version
-from suite.runs.writing import dump, write_atomic
 
 SESSION_VERSION: Final = 1
 FILE: Final = "session.json"

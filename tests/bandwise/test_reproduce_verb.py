@@ -16,8 +16,8 @@ from bandwise.cli import main
 from suite.analysis.from_plan import collect_sweep
 from suite.analysis.recorded import Recorded
 from suite.analysis.reproduction import compare
-from suite.runs import worktree
-from suite.runs.changes import document
+from suite.runs import code_state as worktree
+from suite.runs.code_state import document
 from suite.runs.plan import make_plan
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store, dump

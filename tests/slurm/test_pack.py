@@ -9,8 +9,7 @@ import pytest
 
 from slurm.pack import MEMBERS_A_SLOT, Member, pack, tasks
 from slurm.profile import Profile, ProfileError
-from suite.runs.estimate import RUN_S, Estimator
-from suite.runs.grouping import group_key
+from suite.runs.grouping import RUN_S, Estimator, group_key
 from suite.runs.spec import RunSpec
 from tests.slurm.specs import tiny
 

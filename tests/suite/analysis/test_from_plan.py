@@ -14,7 +14,7 @@ from suite.runs.learning_rates import Trial, Tuned, tuned_for, write_rates
 from suite.runs.plan import make_plan
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
-from suite.training.local import run_local
+from suite.training.pool import run_local
 from suite.workloads import get
 
 SWEEP = """
