@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,13 @@ WHOLE: Final = 1.0
 """The budget at which learning rates are tuned and methods are compared."""
 WIDEST: Final = 16.0
 """No budget is larger, nor smaller by more, than this."""
+
+
+OF_SESSIONS: Final = frozenset(
+    {"minutes", "links", "borrows", "blocks", "sweep", "direct", "rounds_h", "reference"}
+)
+"""Keys that the files of timing sessions have and sweeps have not."""
+SUFFIXES: Final = (".yaml", ".yml")
 
 
 class UnknownSweepError(ValueError):
@@ -257,6 +265,10 @@ class Sweep(Entry):
         shipped = self.path.resolve().is_relative_to(sweeps_folder().resolve())
         return self.name if shipped else str(self.path.resolve())
 
+    def command(self, verb: str, *more: str) -> str:
+        """A command on this sweep as people can give it, wherever they are: ``bandwise retry quick --status error``."""
+        return shlex.join(["bandwise", verb, self.called, *more])
+
     @property
     def published_as(self) -> str:
         """As `called`, for files that others read: of an own sweep the file's name alone, to be given in its folder."""
@@ -266,6 +278,15 @@ class Sweep(Entry):
     def rates_owner(self) -> str:
         """The sweep whose tuning writes the file of rates: this one, or the one it is based on."""
         return _name(self.rates_path, sweeps_folder()).removesuffix("-lr")
+
+    @property
+    def tuned_by(self) -> str:
+        """The command that writes the file of rates, as people can give it."""
+        owner = self.rates_path.with_name(f"{self.rates_path.stem.removesuffix('-lr')}.yaml")
+        shipped = owner.resolve().is_relative_to(sweeps_folder().resolve())
+        return shlex.join(
+            ["bandwise", "sweep", self.rates_owner if shipped else str(owner.resolve()), "--tune"]
+        )
 
     def panels(self) -> Iterator[Panel]:
         """All combinations of workload, sharding and world size, in the order of the file."""
@@ -311,15 +332,28 @@ def _name(path: Path, root: Path) -> str:
 
 
 def load_sweep(name: str) -> Sweep:
-    """Read a sweep by its name in `suite/sweeps` or by the path of a ``.yaml`` file.
+    """Read a sweep by its name in `suite/sweeps`, by that of a ``.yaml`` file in the current folder, or by a file's path.
 
     Raises `UnknownSweepError` with the nearest name, or `YamlError` with file, line and key.
     """
-    path = Path(name) if name.endswith((".yaml", ".yml")) else sweeps_folder() / f"{name}.yaml"
-    file = _merged(path, ())
-    sweep = file.read(Sweep)
+    sweep = _merged(file_of(name, sweeps_folder()), ()).read(Sweep)
     _check(sweep)
-    return sweep if sweep.title else sweep.model_copy(update={"title": path.stem})
+    return sweep if sweep.title else sweep.model_copy(update={"title": sweep.path.stem})
+
+
+def file_of(name: str, shipped: Path) -> Path:
+    """The file that a name or a path stands for: a path is taken as it is; else a file that ships, then one of the current
+    folder. Where there is none, where it would ship.
+    """
+    if name.endswith(SUFFIXES):
+        return Path(name)
+    own = Path(f"{name}.yaml")
+    return own if own.is_file() and not (shipped / own).exists() else shipped / own
+
+
+def tables_of(name: str) -> str:
+    """The name under which tables of a sweep or session lie, from a name or the path of its file."""
+    return _name(Path(name), sweeps_folder()) if name.endswith(SUFFIXES) else name
 
 
 def _merged(path: Path, above: tuple[Path, ...]) -> YamlFile:
@@ -327,8 +361,15 @@ def _merged(path: Path, above: tuple[Path, ...]) -> YamlFile:
     if not path.exists():
         name = _name(path, sweeps_folder())
         known = sweep_names() if path.is_relative_to(sweeps_folder()) else sweep_names(path.parent)
-        raise UnknownSweepError(f"no sweep {name!r}{nearest(name, known)}")
+        raise UnknownSweepError(
+            f"no sweep {name!r}{nearest(name, known)}; one that does not ship is named by the path of its file, or in its "
+            "folder by its name"
+        )
     file = YamlFile.load(path)
+    if isinstance(file.data, dict) and OF_SESSIONS & file.data.keys():
+        raise UnknownSweepError(
+            f"{path.name} is a timing session, not a sweep: `bandwise session {path.stem}` holds it"
+        )
     base = file.top("base", str, "")
     if not base:
         return file

@@ -42,7 +42,7 @@ from suite.runs.documents import (
 )
 from suite.runs.resolve import resolve_workload
 from suite.runs.spec import Part
-from suite.runs.sweep import DEFAULT_BUCKET_BYTES, Sweep, UnknownSweepError, load_sweep
+from suite.runs.sweep import DEFAULT_BUCKET_BYTES, OF_SESSIONS, Sweep, UnknownSweepError, file_of, load_sweep
 
 FEWEST_BLOCKS: Final = 6
 """Below six rounds the median has no 95 % interval by order statistics."""
@@ -389,17 +389,20 @@ def lender_of(name: str) -> str:
 
 
 def load_session(name: str) -> SessionSpec:
-    """Read a session by its name in `suite/sessions` or by the path of a ``.yaml`` file.
+    """Read a session by its name in `suite/sessions`, by that of a ``.yaml`` file in the current folder, or by a file's path.
 
     Raises `UnknownSessionError` with the nearest name, or `YamlError` with file, line and key.
     """
-    path = Path(name) if name.endswith((".yaml", ".yml")) else sessions_folder() / f"{name}.yaml"
+    path = file_of(name, sessions_folder())
     if not path.exists():
         known = session_names(path.parent)
         raise UnknownSessionError(
             f"no session {path.stem!r}{nearest(path.stem, known)}; known: {', '.join(known) or 'none'}"
         )
-    spec = _merged(path, ()).read(SessionSpec)
+    file = _merged(path, ())
+    if isinstance(file.data, dict) and not OF_SESSIONS & file.data.keys():
+        raise UnknownSessionError(f"{path.name} is a sweep, not a timing session: it says nothing of links")
+    spec = file.read(SessionSpec)
     _check(spec)
     sweep = _sweep(path, spec)
     subject = _of_sweep(spec, sweep) if sweep else _of_its_own(spec)
