@@ -1,2 +1,4 @@
-"""Runs carried out: many at once from one batched gradient call (`train`), on real processes (`processes`, `gloo`, `rendezvous`),
-owned, kept alive and released whatever happens (`ownership`, `interruption`), in a pool of this machine (`pool`)."""
+"""Runs carried out: many at once from one batched gradient call (`train`), on real processes (`processes`, `gloo`,
+`rendezvous`), owned, kept alive and released whatever happens (`ownership`, `interruption`), in a pool of this
+machine (`pool`).
+"""

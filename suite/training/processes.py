@@ -1,12 +1,12 @@
 """Runs on real processes: one rank each, one thread each, whoever started them.
 
-`launch` starts the ranks of a run here. They find each other at a store that the launcher hosts, so that it outlives them and its
-port is whatever the system gives. A rank that dies ends the run as `error`, with the rank and its exit code. Ranks are told to stop
-through their pipes; signals are the affair of the process at the top.
+`launch` starts the ranks of a run here. They find each other at a store that the launcher hosts, so that it outlives
+them and its port is whatever the system gives. A rank that dies ends the run as `error`, with the rank and its exit
+code. Ranks are told to stop through their pipes; signals are the affair of the process at the top.
 
-`join` is for a process that torchrun or srun has started: it is one rank, and trains run after run with the others. Rank 0 decides
-which runs are trained, keeps what becomes of them, and tells the others, who only take part. Where a rank was killed and a scheduler
-will say why, rank 0 waits for that and leaves the run as if it had been killed too.
+`join` is for a process that torchrun or srun has started: it is one rank, and trains run after run with the others.
+Rank 0 decides which runs are trained, keeps what becomes of them, and tells the others, who only take part. Where a
+rank was killed and a scheduler will say why, rank 0 waits for that and leaves the run as if it had been killed too.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""How the ranks of a launch made by torchrun or srun find each other, agree on what to do, and find out why a run failed.
+"""How the ranks of a launch made by torchrun or srun find each other, agree on what to do, and find out why a run
+failed.
 
 With MASTER_ADDR and MASTER_PORT (torchrun) they meet there. Otherwise rank 0 takes whatever port the system gives it
 and writes where into a file in the run's folder; its name carries the identity of the launch, so that nobody joins
 an earlier one. The others look for it by listing the folder, since network file systems remember that a file was not
 there. All ranks come, or rank 0 says which have not.
 
-A rank that loses a peer faults in turn, in words of the transport that name neither the peer nor its end. So every rank tells how it
-ended, rank 0 asks around before it says how the run ended, and who says nothing was killed.
+A rank that loses a peer faults in turn, in words of the transport that name neither the peer nor its end. So every
+rank tells how it ended, rank 0 asks around before it says how the run ended, and who says nothing was killed.
 """
 
 from __future__ import annotations
