@@ -16,7 +16,7 @@ from pydantic import Field
 from suite.runs.canonical import identity
 from suite.runs.documents import AS_TUPLE, Entry, Integers, Words, YamlFile
 from suite.runs.store import write_atomic
-from suite.runs.sweep import Arm, Panel, Sweep
+from suite.runs.sweep import Arm, Setting, Sweep
 
 
 class Trial(Entry):
@@ -65,12 +65,12 @@ class Rates:
     path: Path
     entries: tuple[Tuned, ...]
 
-    def find(self, panel: Panel, arm: Arm) -> Tuned | None:
+    def find(self, panel: Setting, arm: Arm) -> Tuned | None:
         """The entry of an arm in a panel, or None."""
         key = (panel.workload.label, panel.sharding, panel.world_size, arm.label)
         return next((e for e in self.entries if (e.workload, e.sharding, e.world_size, e.arm) == key), None)
 
-    def lr(self, sweep: Sweep, panel: Panel, arm: Arm) -> float:
+    def lr(self, sweep: Sweep, panel: Setting, arm: Arm) -> float:
         """The peak learning rate of an arm in a panel: pinned in the sweep, or tuned for exactly this.
 
         Raises `YamlError` when there is none, or one that was tuned for other settings.
@@ -86,7 +86,7 @@ class Rates:
         return found.lr
 
 
-def tuned_for(sweep: Sweep, panel: Panel, arm: Arm) -> str:
+def tuned_for(sweep: Sweep, panel: Setting, arm: Arm) -> str:
     """Identity of everything that a tuned learning rate depends on, as the sweep states it."""
     return identity(
         {

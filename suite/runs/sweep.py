@@ -116,7 +116,7 @@ class Arm(Entry):
 
 
 @dataclass(frozen=True)
-class Panel:
+class Setting:
     """What is compared with each other: one workload, one sharding, one world size."""
 
     workload: WorkloadChoice
@@ -170,7 +170,7 @@ class Exclusion(Entry):
     workload: Annotated[str | None, GIVEN] = Field(default=None, description="Registry name of the workload.")
     world_size: Annotated[int | None, GIVEN] = Field(default=None, description="Workers.")
 
-    def takes(self, panel: Panel, arm: Arm) -> bool:
+    def takes(self, panel: Setting, arm: Arm) -> bool:
         """Whether it takes the arm out of the panel."""
         facts = (arm.label, panel.sharding, panel.workload.name, panel.world_size)
         wanted = (self.arm, self.sharding, self.workload, self.world_size)
@@ -288,14 +288,14 @@ class Sweep(Entry):
             ["bandwise", "sweep", self.rates_owner if shipped else str(owner.resolve()), "--tune"]
         )
 
-    def panels(self) -> Iterator[Panel]:
+    def panels(self) -> Iterator[Setting]:
         """All combinations of workload, sharding and world size, in the order of the file."""
         for workload in self.workloads:
             for sharding in self.shardings:
                 for world_size in self.world_sizes:
-                    yield Panel(workload, sharding, world_size)
+                    yield Setting(workload, sharding, world_size)
 
-    def arms_of(self, panel: Panel) -> list[Arm]:
+    def arms_of(self, panel: Setting) -> list[Arm]:
         """The arms of a panel: all that no entry of `exclude` takes out."""
         return [
             arm for arm in self.arms.values() if not any(rule.takes(panel, arm) for rule in self.excludes)
