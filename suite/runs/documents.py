@@ -171,9 +171,10 @@ class YamlFile:
         if key not in self.data:
             return default
         try:
-            return _adapter(kind).validate_python(self.data[key], strict=True)
+            found: T = _adapter(kind).validate_python(self.data[key], strict=True)
         except ValidationError as error:
             raise self._wrong(error, kind, (key,)) from None
+        return found
 
     def read(self, kind: type[T], *at: str | int) -> T:
         """The file, or what stands at a path in it, as a model. Raises `YamlError`."""
@@ -181,7 +182,7 @@ class YamlFile:
         for key in at:
             data = data[key]
         try:
-            found = _adapter(kind).validate_python(data)
+            found: T = _adapter(kind).validate_python(data)
         except ValidationError as error:
             raise self._wrong(error, kind, at) from None
         self._placed(found, at)

@@ -130,10 +130,10 @@ def _found(root: Path | str, name: str | None) -> Iterator[dict[str, Any] | Refu
 
 
 def _checked(record: Any, path: Path) -> dict[str, Any]:
-    record = of_version(record, SESSION_VERSION, path, AGAIN)
-    if wrong := problem(SessionRecord, record):
+    found = of_version(record, SESSION_VERSION, path, AGAIN)
+    if wrong := problem(SessionRecord, found):
         raise RefusedError(path, f"is refused ({wrong})", AGAIN)
-    return record
+    return found
 
 
 def latest(root: Path | str, name: str) -> dict[str, Any] | None:
