@@ -282,8 +282,12 @@ def clause_of(error: ValidationError, kind: Any, value: Any = None) -> str:
     return _first(error, kind, value, ())[1]
 
 
-@cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return _made(kind)
+
+
+@cache
+def _made(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
