@@ -176,7 +176,7 @@ def _tune(args: argparse.Namespace, sweep: Sweep, store: Store, places: Sequence
 
     found = tune(sweep, store, carry_out, lambda text: print(text, file=sys.stderr))
     write_rates(sweep, found)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "workload": t.workload,
             "sharding": t.sharding,
