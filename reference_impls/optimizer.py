@@ -39,7 +39,7 @@ from reference_impls.drivers.ledger import Ledger, Ledgers
 from reference_impls.drivers.null import NullTransport
 from reference_impls.drivers.process_group import ProcessGroup
 from reference_impls.drivers.serial import Serial
-from reference_impls.drivers.team import Team
+from reference_impls.drivers.team import Team, Unused
 from reference_impls.drivers.timeline import TimedTransport, Timeline
 from reference_impls.drivers.trace import Trace
 from reference_impls.drivers.worker import Worker
@@ -61,15 +61,17 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         node_size: Consecutive ranks that share a node, for methods that tell groups within and across nodes apart.
         seed: Equal on all ranks.
         bucket_bytes: Size of a bucket.
-        clip_norm: Clip the reduced gradient by its global norm.
+        clip_norm: Clip the reduced gradient by its global norm, or set the method's own option for it.
+        unused: A parameter for which no rank has ever had a gradient stays as it is (``stay``). With ``zeros``, and after its
+            first gradient on any rank, a missing one counts as zeros (torch's own optimizers would skip it).
         lag: See `reference_impls.drivers.engine`.
         check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.agreement`).
         timeout_s: Seconds to wait for another rank (on gloo; other backends have torch's own watchdog).
         broadcast: Start from rank 0's parameters, the frozen ones among them, and from its buffers.
         broadcast_buffers: Take over rank 0's buffers after every step, which is before the next forward, as
             DistributedDataParallel does. It is a sum of bytes to which the other ranks give zeros, counted in the ledger.
-        allow_unused: Whether a step counts as zeros what no parameter of a bucket got a gradient for on this rank. A
-            single parameter without gradient always counts as zeros (torch's own optimizers would skip it).
+        allow_empty_buckets: Whether a step may be taken in which no parameter of a bucket got a gradient on this rank;
+            where some of a bucket's parameters did, the others need not.
         scaler: The `torch.amp.GradScaler` that the loss is scaled with.
         options: Of the method and its local optimizer, see `info`; those of the optimizer may differ by group.
 
@@ -94,12 +96,13 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         seed: int = 0,
         bucket_bytes: int = 4 << 20,
         clip_norm: float | None = None,
+        unused: Unused = "stay",
         lag: int = 1,
         check: Check = "first",
         timeout_s: float = 600.0,
         broadcast: bool = True,
         broadcast_buffers: bool = True,
-        allow_unused: bool = False,
+        allow_empty_buckets: bool = False,
         scaler: torch.amp.GradScaler | None = None,
         **options: Any,
     ) -> None:
@@ -110,7 +113,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
                 "train the bare model, this optimizer communicates itself"
             )
         transport = ProcessGroup(group, node_size=node_size)
-        method = create(algorithm, **options)
+        method, clip_norm = create(algorithm, **options).clipped(clip_norm)
         if scaler is not None and method.algorithm.probes:
             raise UnsupportedError(
                 f"{method.name} wants gradients at further points from a closure, which GradScaler does not take: train "
@@ -118,7 +121,8 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
             )
         groups, frozen = _named_groups(
             params.named_parameters() if isinstance(params, nn.Module) else params,
-            {"lr": lr, **method.hyperparameters},
+            method,
+            lr,
         )
         rank, size = transport.ranks[0], transport.sizes["world"]
         worker = Worker(
@@ -149,8 +153,8 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         self._worker = worker
         self._group = group
         self._transport = transport
-        self._team = Team([worker], Engine(transport, [ledger], lag), clip_norm)
-        self._gradients = Gradients(worker, frozen, module, allow_unused)
+        self._team = Team([worker], Engine(transport, [ledger], lag), clip_norm, unused)
+        self._gradients = Gradients(worker, frozen, module, allow_empty_buckets)
         self._module = module
         self._syncs_buffers = broadcast_buffers and module is not None
         self._scaler = scaler
@@ -355,7 +359,12 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         return self._scaler is not None and self._scaler.is_enabled()
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's state; every rank must save its own. May communicate (pending exchanges): call it on all ranks."""
+        """This rank's state. May communicate (pending exchanges): call it on all ranks.
+
+        Where a method keeps nothing by rank, rank 0's state resumes every rank; else every rank saves its own, or all
+        together `consolidate`. Between rounds of local steps parameters are this rank's own, in ``model.state_dict()``
+        too: save and evaluate a model inside `averaged`.
+        """
         self._refuse_released()
         return self._team.state_dict()[0]
 
@@ -368,23 +377,53 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         state that single ranks keep: ``refuse``, ``zero`` or ``fold`` (see `reference_impls.drivers.elastic`).
         """
         self._refuse_released()
-        if isinstance(state_dict, dict) and "version" not in state_dict:
+        if isinstance(state_dict, dict) and not state_dict.keys() & {"version", "workers"}:
             raise LayoutError(
                 f"this is no state of a DataParallelOptimizer (it has {', '.join(map(str, list(state_dict)[:4]))}): give "
                 "what state_dict() of one answered; from the state of a torch optimizer nothing can be taken over, so load "
                 "the model's parameters alone"
             )
         world = self._worker.clock.world
-        if not isinstance(state_dict, dict):
-            states = list(state_dict)
+        if not isinstance(state_dict, dict) or "workers" in state_dict:
+            states = list(state_dict["workers"] if isinstance(state_dict, dict) else state_dict)
             same = len(states) == world.size and states[world.rank]["rank"] == world.rank
-            slots = self._worker.algorithm.slots
-            state_dict = (
-                states[world.rank] if same else resized(states, slots, world.rank, world.size, elastic)
-            )
+            state_dict = states[world.rank] if same else resized(states, self._worker, elastic)
         self._worker.load_state_dict(state_dict)
         self._share_groups(self._worker)
         self._agreement.reset()
+
+    def consolidate(self) -> dict[str, Any] | None:
+        """The states of all ranks in one dict, on rank 0; call it on all ranks, between steps.
+
+        Returns:
+            On rank 0 a dict that `load_state_dict` takes on every rank, also with another number of ranks (`elastic`);
+            None on the others.
+        """
+        size, rank = self._worker.clock.world.size, self._worker.clock.world.rank
+        states: list[Any] | None = [None] * size if rank == 0 else None
+        dist.gather_object(self.state_dict(), states, group=self._group, group_dst=0)
+        return None if states is None else {"workers": states}
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Inside, parameters are their mean over ranks: for evaluating or saving a model between rounds of local steps.
+
+        Enter it on all ranks, between steps. Afterwards every rank has its own parameters again, to the bit. Raises
+        `UsageError` within a step.
+        """
+        self._refuse_within_a_step()
+        size = self._worker.clock.world.size
+        with torch.no_grad():
+            held = [shard.params.clone() for shard in self._worker.shards]
+            for shard in self._worker.shards:
+                dist.all_reduce(shard.params, group=self._group)
+                shard.params.div_(size)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for shard, own in zip(self._worker.shards, held, strict=True):
+                    shard.params.copy_(own)
 
     def release(self) -> None:
         """Give the parameters memory of their own again and stop listening to backward; the optimizer is finished."""
@@ -697,9 +736,9 @@ def _plain(value: Any) -> Any:
 
 
 def _named_groups(
-    params: Iterable[Any], hyper: dict[str, Any]
+    params: Iterable[Any], method: Method, lr: float
 ) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
-    """Groups with `params` and `param_names`, each completed by the default hyper-parameters; and what is frozen."""
+    """Groups with `params` and `param_names`, each completed by lr and the method's hyper-parameters; and what is frozen."""
     given = list(params)
     raw = given if given and isinstance(given[0], dict) else [{"params": given}]
     groups: list[dict[str, Any]] = []
@@ -715,8 +754,7 @@ def _named_groups(
         frozen.update({name: p for name, p in pairs if not p.requires_grad})
         groups.append(
             {
-                **hyper,
-                **own,
+                **method.group(**{"lr": lr, **own}),
                 "params": [p for _, p in trainable],
                 "param_names": [name for name, _ in trainable],
             }

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from reference_impls.catalogue import BUILT_IN, Entry, Family
 from reference_impls.errors import UnknownAlgorithmError, UnknownOptionError, UnsupportedError, nearest
+from reference_impls.options import HYPERPARAMETERS, declared, hyperparameters
 
 if TYPE_CHECKING:
     from reference_impls.algorithm import Algorithm
@@ -34,11 +35,12 @@ PLUGINS = "BANDWISE_PLUGINS"
 
 @dataclass(frozen=True)
 class OptionInfo:
-    """An option of an algorithm: its default, its type as written, one line of help."""
+    """An option of an algorithm: its default, its type as written, one line of help, and what it may be in words."""
 
     default: Any
     type: str
     help: str
+    allowed: str
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,55 @@ class Method:
     name: str
     algorithm: Algorithm
     hyperparameters: Mapping[str, Any]
+
+    def group(self, **own: Any) -> dict[str, Any]:
+        """What a parameter group carries.
+
+        Args:
+            own: lr, and what this group says otherwise than the method.
+
+        Returns:
+            All hyper-parameters of the group, in their plain form.
+
+        Raises:
+            UnsupportedError: a value is out of its bounds, or of another type.
+        """
+        return hyperparameters(self.name, {**self.hyperparameters, **own})
+
+    def clipped(self, norm: float | None) -> tuple[Method, float | None]:
+        """The method that clips to `norm`, and what is left for the driver to clip.
+
+        Args:
+            norm: largest 2-norm of the gradient; None for no clipping.
+
+        Returns:
+            The method with its own option set and None, or this method and the norm, by which the driver clips what
+            `reduce` answers.
+
+        Raises:
+            UnsupportedError: the method neither reduces a gradient nor clips by itself, or was told another norm.
+        """
+        own = self.algorithm
+        if norm is None or own.reduces_gradient:
+            return self, norm
+        if not own.clipping:
+            raise UnsupportedError(
+                f"{self.name} does not reduce a gradient and has no clipping of its own: leave clip_norm out, or clip in a "
+                "method that averages gradients"
+            )
+        default = declared_default(own, own.clipping)
+        told = getattr(own, own.clipping)
+        if told not in (default, norm):
+            raise UnsupportedError(
+                f"{self.name}: clip_norm={norm} sets its option {own.clipping}, which is {told} already: give one of them"
+            )
+        value = declared(type(own))[own.clipping].checked(self.name, norm)
+        return dataclasses.replace(self, algorithm=dataclasses.replace(own, **{own.clipping: value})), None
+
+
+def declared_default(algorithm: Algorithm, name: str) -> Any:
+    """The default of an option."""
+    return next(f.default for f in dataclasses.fields(algorithm) if f.name == name)
 
 
 class Registry:
@@ -176,7 +227,11 @@ def create(algorithm: str | Method, **options: Any) -> Method:
     entry = registry.entry(algorithm)
     cls = registry.load(algorithm)
     fields = {f.name for f in dataclasses.fields(cls)} - entry.preset.keys()
-    own = {name: value for name, value in options.items() if name in fields}
+    own = {
+        name: declared(cls)[name].checked(algorithm, value)
+        for name, value in options.items()
+        if name in fields
+    }
     instance = cls(**entry.preset, **own)
     known = dict(instance.hyperparameters())
     hyper = {}
@@ -195,8 +250,9 @@ def create(algorithm: str | Method, **options: Any) -> Method:
             raise UnknownOptionError(
                 f"{algorithm} has no option {name!r}{nearest(name, fields | known.keys() - {'lr'})}"
             )
-        hyper[name] = tuple(value) if isinstance(value, list) else value
-    return Method(algorithm, instance, {**{k: v for k, v in known.items() if k != "lr"}, **hyper})
+        hyper[name] = value
+    known.pop("lr", None)
+    return Method(algorithm, instance, hyperparameters(algorithm, {**known, **hyper}))
 
 
 def info(name: str) -> AlgorithmInfo:
@@ -204,12 +260,17 @@ def info(name: str) -> AlgorithmInfo:
     entry = registry.entry(name)
     cls = registry.load(name)
     options = {
-        f.name: OptionInfo(f.default, str(f.type), f.metadata.get("help", ""))
+        f.name: OptionInfo(f.default, str(f.type), f.metadata.get("help", ""), declared(cls)[f.name].allowed)
         for f in dataclasses.fields(cls)
         if f.name not in entry.preset
     }
     hyper = {
-        key: OptionInfo(value, type(value).__name__, "hyper-parameter of the optimizer")
+        key: OptionInfo(
+            value,
+            type(value).__name__,
+            "hyper-parameter of the optimizer",
+            HYPERPARAMETERS[key].allowed if key in HYPERPARAMETERS else "",
+        )
         for key, value in cls(**entry.preset).hyperparameters().items()
         if key != "lr"
     }

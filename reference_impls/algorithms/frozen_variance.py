@@ -19,7 +19,7 @@ from reference_impls.algorithms.compressed_momentum import TINY, masked
 from reference_impls.algorithms.lion_update import mixed_in
 from reference_impls.algorithms.warm_up import WarmedUp
 from reference_impls.codecs.sums import fixed_sum
-from reference_impls.collectives import Exchange, Group
+from reference_impls.collectives import Exchange
 from reference_impls.errors import UnsupportedError
 
 
@@ -29,7 +29,7 @@ class FrozenVariance(WarmedUp):
 
     compress: Literal["momentum", "gradient"] = option("momentum", "what is sent compressed")
     bias_correction: bool = option(False, "Adam's bias corrections; the variance keeps its last one")
-    initial_variance: float = option(0.0, "v at the start; 1 reproduces the prototype")
+    initial_variance: float = option(0.0, "v at the start; 1 reproduces the prototype", ge=0)
     decay: Literal["decoupled", "l2"] = option(
         "decoupled", "weight decay on the parameters, or in the gradient before the momentum"
     )
@@ -37,10 +37,13 @@ class FrozenVariance(WarmedUp):
         False, "the momentum of coordinates without variance is 0, not only their step"
     )
     max_grad_norm: float | None = option(
-        None, "clip by the global norm; in compressed steps by sqrt(mean |g_i|^2), one scalar on the wire"
+        None,
+        "clip by the global norm; in compressed steps by sqrt(mean |g_i|^2), one scalar on the wire",
+        gt=0,
     )
 
     unread: ClassVar[tuple[str, ...]] = ("compress", *WarmedUp.unread)
+    clipping: ClassVar[str] = "max_grad_norm"
 
     @property
     def scope(self) -> Literal["bucket", "model"]:  # type: ignore[override]
@@ -59,14 +62,6 @@ class FrozenVariance(WarmedUp):
                 "without warm-up and with initial_variance=0 no coordinate ever has a variance, and nothing moves: give "
                 "warmup_steps >= 1, or an initial_variance (1 makes it momentum SGD)"
             )
-
-    def check(self, world: Group) -> None:
-        super().check(world)
-        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
-            raise UnsupportedError(
-                f"max_grad_norm must be positive, got {self.max_grad_norm}; leave it out for none"
-            )
-        self.check_choices({"compress": ("momentum", "gradient"), "decay": ("decoupled", "l2")})
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         clip = 0.0 if self.max_grad_norm is None else wire.all_reduce(4, n)

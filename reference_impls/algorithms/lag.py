@@ -7,7 +7,8 @@ gradients: noise of mini-batches changes a gradient more than a small step does,
 Differences: written from knowledge of the rule; the paper's text could not be read. Its objective is a sum over workers,
 here a mean, by which the number of workers cancels from the condition. In the paper a silent worker saves its upload to a
 server. Here there is no server: a byte a rank says who wants to send, and only if nobody does is the all-reduce left out;
-`uploads` counts what a server would have received. Values that are not finite are always sent.
+`uploads` counts what a server would have received. Values that are not finite are always sent. The
+condition is about the whole model and takes the learning rate of the first parameter group.
 """
 
 from __future__ import annotations
@@ -32,16 +33,17 @@ from reference_impls.algorithm import (
 )
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.sums import fixed_sum
-from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError
+from reference_impls.collectives import Exchange
 
 
 @dataclass(frozen=True)
 class LAG(WithLocalOptimizer):
     """g <- mean of the gradients that workers sent last. The condition is about the whole gradient."""
 
-    xi: float = option(0.1, "weight of each of the last moves in the condition; 0: everybody always sends")
-    depth: int = option(10, "D: how many moves the condition looks back")
+    xi: float = option(
+        0.1, "weight of each of the last moves in the condition; 0: everybody always sends", ge=0
+    )
+    depth: int = option(10, "D: how many moves the condition looks back", ge=1)
 
     scope: ClassVar[Literal["bucket", "model"]] = "model"
 
@@ -53,10 +55,6 @@ class LAG(WithLocalOptimizer):
             "moves": per_tensor("replicated", lambda view, world: (self.depth,)),
             "uploads": per_tensor("replicated", lambda view, world: None if view.start else (1,)),
         }
-
-    def check(self, world: Group) -> None:
-        if not self.xi >= 0 or self.depth < 1:
-            raise UnsupportedError(f"LAG wants xi >= 0 and depth >= 1, got xi {self.xi}, depth {self.depth}")
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         sent, mean, moves = shard.state["sent"], shard.state["mean"], shard.state["moves"]

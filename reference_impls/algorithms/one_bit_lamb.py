@@ -12,7 +12,9 @@ it (``coefficient_correction=False``), so that short warm-ups shrink every step,
 tensor that always has 1 never moves again. A tensor without momentum at the switch gets rho = 1 and is left out of the
 mean (there a division by zero). Coordinates without variance are not moved and their agreed momentum is 0, where
 DeepSpeed wants a mask. The buffer is a bucket, and rho's mean is over its tensors: a factor common to a buffer cancels
-in the compression. There one buffer holds the model, its padding takes part, and the first call trains nothing. T_w is
+in the compression. There one buffer holds the model, its padding takes part, and the first call trains nothing; the
+padding's last output
+is the next step's input, so ``pad_in_scale`` is DeepSpeed's only where 8 n divides d. T_w is
 15 % of the training unless given, and never before the learning rate's warm-up ends. One worker compresses nothing.
 """
 
@@ -52,13 +54,15 @@ class OneBitLAMB(WarmedUp):
     """LAMB in the warm-up, then frozen trust ratios and a factor on each."""
 
     scale: Scale = option("shard", "on the way up one scale a server's chunk, a shard, or a tensor")
-    min_coeff: float = option(0.01, "least trust ratio of the warm-up")
-    max_coeff: float = option(10.0, "largest trust ratio of the warm-up")
-    coeff_beta: float = option(0.9, "memory of the average of trust ratios")
+    min_coeff: float = option(0.01, "least trust ratio of the warm-up", gt=0)
+    max_coeff: float = option(10.0, "largest trust ratio of the warm-up", gt=0)
+    coeff_beta: float = option(0.9, "memory of the average of trust ratios", ge=0, lt=1)
     coefficient_correction: bool = option(True, "correct that average for its start at 0")
-    factor_min: float = option(0.5, "least factor on the frozen trust ratio")
-    factor_max: float = option(4.0, "largest factor on the frozen trust ratio")
-    factor_threshold: float = option(0.1, "largest change of the factor in a step, as a share of it")
+    factor_min: float = option(0.5, "least factor on the frozen trust ratio", gt=0)
+    factor_max: float = option(4.0, "largest factor on the frozen trust ratio", gt=0)
+    factor_threshold: float = option(
+        0.1, "largest change of the factor in a step, as a share of it", ge=0, lt=1
+    )
 
     @property
     def slots(self) -> Mapping[str, Slot]:
@@ -78,12 +82,8 @@ class OneBitLAMB(WarmedUp):
             raise UnsupportedError(
                 "1-bit LAMB needs a warm-up of at least 1 step: without one nothing has a trust ratio"
             )
-        if not (0 < self.min_coeff <= self.max_coeff and 0 < self.factor_min <= self.factor_max):
-            raise UnsupportedError(
-                "1-bit LAMB wants 0 < min_coeff <= max_coeff and 0 < factor_min <= factor_max"
-            )
-        if not (0 <= self.coeff_beta < 1 and 0 <= self.factor_threshold < 1):
-            raise UnsupportedError("1-bit LAMB wants coeff_beta and factor_threshold in [0, 1)")
+        if self.min_coeff > self.max_coeff or self.factor_min > self.factor_max:
+            raise UnsupportedError("1-bit LAMB wants min_coeff <= max_coeff and factor_min <= factor_max")
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         if shard.kind == "warm-up":

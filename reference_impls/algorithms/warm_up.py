@@ -19,11 +19,11 @@ class WarmedUp(CompressedMomentum):
     """Kinds of step: ``warm-up`` (fp32 all-reduce of gradients) and ``compressed`` (1-bit momentum)."""
 
     warmup_steps: int | None = option(
-        None, "T_w: steps in full precision; default warmup_fraction of total_steps"
+        None, "T_w: steps in full precision; default warmup_fraction of total_steps", ge=0
     )
-    warmup_fraction: float = option(0.15, "T_w as a share of total_steps")
-    total_steps: int | None = option(None, "steps of the whole training, from which T_w follows")
-    lr_warmup_steps: int = option(0, "steps of learning-rate warm-up; T_w is never shorter")
+    warmup_fraction: float = option(0.15, "T_w as a share of total_steps", ge=0, le=1)
+    total_steps: int | None = option(None, "steps of the whole training, from which T_w follows", ge=1)
+    lr_warmup_steps: int = option(0, "steps of learning-rate warm-up; T_w is never shorter", ge=0)
 
     when: ClassVar[tuple[str, ...]] = ("warmup_steps", "warmup_fraction", "total_steps", "lr_warmup_steps")
     """The options that decide only when the warm-up ends."""
@@ -49,10 +49,6 @@ class WarmedUp(CompressedMomentum):
         if self.warmup_steps is None and self.total_steps is None:
             raise UnsupportedError(
                 f"{type(self).__name__} needs warmup_steps, or total_steps from which it takes warmup_fraction"
-            )
-        if (self.warmup_steps or 0) < 0 or not 0 <= self.warmup_fraction <= 1:
-            raise UnsupportedError(
-                f"{type(self).__name__} wants warmup_steps >= 0 and 0 <= warmup_fraction <= 1"
             )
 
     def check(self, world: Group) -> None:

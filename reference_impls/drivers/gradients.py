@@ -34,15 +34,19 @@ class Gradients:
         worker: The rank's parameters and flat buffers.
         frozen: Parameters by name that the optimizer was given but does not train.
         module: The model, if the optimizer was given it: then replaced parameters are named.
-        allow_unused: Whether a bucket none of whose parameters got a gradient counts as zeros.
+        allow_empty_buckets: Whether a bucket none of whose parameters got a gradient counts as zeros.
     """
 
     def __init__(
-        self, worker: Worker, frozen: Mapping[str, Tensor], module: nn.Module | None, allow_unused: bool
+        self,
+        worker: Worker,
+        frozen: Mapping[str, Tensor],
+        module: nn.Module | None,
+        allow_empty_buckets: bool,
     ) -> None:
         self._worker = worker
         self._frozen = dict(frozen)
-        self._allow_unused = allow_unused
+        self._allow_empty_buckets = allow_empty_buckets
         self._homes = [] if module is None else list(_homes(module))
         self._used = [False] * len(worker.shards)
         self._versions: dict[Tensor, int] = {}
@@ -125,17 +129,17 @@ class Gradients:
                     "torch.distributed.checkpoint.state_dict.get_state_dict cannot read this optimizer, whose state is "
                     "not kept by parameter alone: save optimizer.state_dict() of every rank, and the model by itself"
                 )
-            if not self._allow_unused:
+            if not self._allow_empty_buckets:
                 raise UsageError(
                     f"no parameter got a gradient since the last step ({_some(views)}): call backward() first; if "
                     "load_state_dict(assign=True) or an assignment has replaced the parameters, build the optimizer "
-                    "anew; if such steps are meant, pass allow_unused=True"
+                    "anew; if such steps are meant, pass allow_empty_buckets=True"
                 )
-        elif not self._allow_unused:
+        elif not self._allow_empty_buckets:
             views = [view for shard in unused for view in shard.views]
             raise UsageError(
                 f"none of the {len(views)} parameters of a bucket got a gradient on this rank: {_some(views)}. If the "
-                "model leaves them out in some steps, pass allow_unused=True (they count as zeros); if they should not "
+                "model leaves them out in some steps, pass allow_empty_buckets=True (they count as zeros); if they should not "
                 "train, call requires_grad_(False) before building the optimizer; if they were replaced, build it anew"
             )
 

@@ -20,7 +20,7 @@ from suite.runs.store import of_version
 
 SESSION_VERSION: Final = 1
 FILE: Final = "session.json"
-AGAIN: Final = "move its folder away, and hold the session again"
+AGAIN: Final = "move its folder away, and run the session again"
 
 
 class Block(TypedDict):
@@ -138,5 +138,5 @@ def _checked(record: Any, path: Path) -> dict[str, Any]:
 
 def latest(root: Path | str, name: str) -> dict[str, Any] | None:
     """The newest record of a session of that name, or None."""
-    found = records(root, name)
-    return found[-1] if found else None
+    known = records(root, name)
+    return known[-1] if known else None

@@ -55,7 +55,7 @@ def _gloo(
         algorithm,
         lr=0.1,
         bucket_bytes=4 * WIDTH * WIDTH,
-        allow_unused=True,
+        allow_empty_buckets=True,
         **options,
     )
     early = []

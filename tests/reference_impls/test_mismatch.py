@@ -107,6 +107,7 @@ def test_gloo_ranks_that_disagree_are_named_by_all() -> None:
 
 
 @pytest.mark.gloo
+@pytest.mark.full
 def test_a_rank_that_falls_silent_on_gloo_is_named_after_the_timeout() -> None:
     results = run_ranks(_disagree, 3, "silent", 2.0)
     for rank in (0, 2):
@@ -127,6 +128,7 @@ def _die(rank: int, size: int) -> Any:
 
 
 @pytest.mark.gloo
+@pytest.mark.full
 def test_a_rank_that_dies_on_gloo_ends_the_others_with_a_clear_error() -> None:
     results = run_ranks(_die, 3, joins=False)
     assert results[ODD] is None
@@ -204,7 +206,7 @@ def _leave_early(rank: int, size: int, how: str, timeout_s: float) -> Any:
         ("skips", 3.0, 5.0, "No word from rank 1"),
         ("releases", 60.0, 10.0, "rank 1 has ended its training after 4 steps"),
         ("returns", 60.0, 10.0, "rank 1 has ended its training after 4 steps"),
-        ("fails", 60.0, 10.0, "rank 1 has stopped (UsageError: the gradient of 'x' was changed"),
+        ("fails", 60.0, 10.0, "rank 1 has stopped (UsageError: the gradient of"),
     ],
 )
 def test_a_rank_that_takes_no_further_part_is_named_in_time_with_what_to_do(

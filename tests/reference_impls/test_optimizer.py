@@ -177,11 +177,15 @@ def test_a_step_without_gradients_is_refused_unless_allowed() -> None:
     with pytest.raises(UsageError, match="no parameter got a gradient since the last step"):
         optimizer.step()
     model[1](torch.ones(1, 3)).sum().backward()
-    with pytest.raises(UsageError, match=r"parameters of a bucket.*'0.weight', '0.bias'.*allow_unused=True"):
+    with pytest.raises(
+        UsageError, match=r"parameters of a bucket.*'0.weight', '0.bias'.*allow_empty_buckets=True"
+    ):
         optimizer.step()
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     optimizer.release()
-    optimizer = DataParallelOptimizer(model, "allreduce-sgd", lr=0.1, bucket_bytes=16, allow_unused=True)
+    optimizer = DataParallelOptimizer(
+        model, "allreduce-sgd", lr=0.1, bucket_bytes=16, allow_empty_buckets=True
+    )
     optimizer.zero_grad()
     model[1](torch.ones(1, 3)).sum().backward()
     optimizer.step()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurm.profile import load_profile
-from slurm.search import search
+from slurm.stage import search
 from suite.runs.documents import YamlError
 from suite.runs.learning_rates import Trial, write_rates
 from suite.runs.plan import make_plan, method_of, spec_of
@@ -29,8 +29,7 @@ BUDGET = (
 
 
 def trial(lr: float, value: float | None, nll: float | None = None) -> Trial:
-    status = "done" if value is not None else "diverged"
-    return Trial(lr=lr, value=value, nll=nll, status=status, runs=("0" * 16,))
+    return Trial(lr, value, nll, "done" if value is not None else "diverged", ("0" * 16,))
 
 
 @pytest.mark.parametrize(
