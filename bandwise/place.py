@@ -22,7 +22,7 @@ def profile_of(where: str) -> Profile | None:
     """The profile that was asked for, None for this machine. Raises `OptionError`, or `YamlError` for a wrong file."""
     if where == "local":
         return None
-    from slurm.profile_file import UnknownProfileError, load_profile
+    from slurm.profile import UnknownProfileError, load_profile
 
     name = where.removeprefix("slurm:") or "slurm"
     try:

@@ -21,7 +21,7 @@ def stages_of(sweep: Sweep, tune: bool, then: str | None) -> tuple[str, ...]:
 
     then: words of `ORDER`, separated by commas; ``session`` alone stands for the sessions of the sweep that reports show.
     """
-    from suite.timing.session_files import load_session, sessions_of
+    from suite.timing.spec import load_session, sessions_of
 
     words = [word for word in (then or "").split(",") if word]
     kinds = [word.partition(":")[0] for word in words]
@@ -49,7 +49,7 @@ def submit_study(
     """Submit the stages, or say what would be submitted. Returns plain data: see `described`."""
     from slurm.stage import advance, send_rest
     from slurm.study import new_study, under_way
-    from suite.runs.rates import write_rates
+    from suite.runs.learning_rates import write_rates
 
     going_on = None if dry_run else under_way(sweep, root, stages)
     study = going_on or new_study(sweep, profile, root, stages, dry_run=dry_run)

@@ -20,7 +20,7 @@ from typing import Final
 from slurm import scheduler
 from slurm.records import ArrayJob, Record, records
 from slurm.scheduler import Job, SlurmError
-from suite.runs.lease import Owner, forget, holder
+from suite.runs.lease import Owner, holder, release
 from suite.runs.plan import make_plan
 from suite.runs.spec import RunSpec
 from suite.runs.status import Status
@@ -181,7 +181,7 @@ def settle(states: RunStates, store: Store) -> None:
         store: Where the runs' files lie.
     """
     for spec, owner in states.gone.items():
-        forget(store.folder(spec.run_id), owner)  # else nobody could take the run until the lease is stale
+        release(store.folder(spec.run_id), owner)  # else nobody could take the run until the lease is stale
         if store.result(spec.run_id) is None:
             try:
                 failed(spec, states.statuses[spec.run_id]).save(store)

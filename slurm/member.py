@@ -104,7 +104,7 @@ def main(arguments: Sequence[str]) -> int:
     work = Work.read(Path(arguments[0]), seat.index)
     sys.stderr.write(f"{BEGUN} {seat.job_id}, turn {seat.restarts + 1}: {len(work.groups)} groups of runs\n")
     from suite.runs.store import StoreError
-    from suite.training.peers import PeersLostError
+    from suite.training.rendezvous import PeersLostError
 
     try:
         return train(work, seat, interruption)
@@ -168,7 +168,7 @@ def _train_group(
     from suite.runs.status import Status
     from suite.runs.store import StoreError
     from suite.training.execute import execute
-    from suite.training.peers import PeersLostError
+    from suite.training.rendezvous import PeersLostError
 
     if seat.tasks == 1 and interruption.requested is not None:
         raise Interrupted(interruption.requested, [spec.run_id for spec in group])

@@ -1,21 +1,68 @@
-"""A profile: what a member of a sweep asks the cluster for. `profile_file` reads one from YAML.
+"""A profile: what a member of a sweep asks the cluster for, read from a YAML file.
 
 A member of simulated runs is one task on one node. Runs on real process groups need a task a rank, spread over
 nodes as ``nodes`` and ``tasks_per_node`` say; one of the two follows from the other and the run's world size.
+
+What Slurm would misread is refused with file, line and key. Times are whole minutes: sbatch accepts a string such as
+``1:00:00``, but submitit fails over it when the job is about to time out. Profiles shipped with the project lie in
+``slurm/profiles``; any other is named by its path.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from reference_impls.errors import nearest
+from suite.runs.documents import GIVEN, ONE_OR_MORE, Count, Entry, Positive, YamlFile, checked
+from suite.runs.provenance import THREAD_VARIABLES
 
 WARNING_MAX_S: Final = 60
 SOCKET_VARIABLES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+PROFILES: Final = Path(__file__).resolve().parent / "profiles"
+DEFAULT: Final = "default"
+
+_MEMORY: Final = re.compile(r"[0-9]+[KMGT]B?\Z")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_OURS: Final = {"PYTHONPATH", "PYTHONSAFEPATH", *THREAD_VARIABLES}
+_OWNED: Final = {
+    "array": "members are numbered by the submission",
+    "chdir": "paths are absolute",
+    "comment": "jobs are found again by their names",
+    "dependency": "the submission chains its arrays itself",
+    "error": "logs lie in the sweep's folder",
+    "job-name": "jobs are found again by their names",
+    "no-requeue": "say `max_requeues: 0`",
+    "ntasks": "it follows from the run's world size",
+    "open-mode": "a requeued member appends to its log",
+    "output": "logs lie in the sweep's folder",
+    "requeue": "members are requeued as often as max_requeues says",
+    "signal": "it follows from timeout_min",
+    "wrap": "the script is written by the submission",
+}
+_FIELD_OF: Final = {
+    "mem": "mem",
+    "time": "timeout_min",
+    "nodes": "nodes",
+    "ntasks-per-node": "tasks_per_node",
+    "cpus-per-task": "cpus_per_task",
+    "gpus-per-task": "gpus_per_task",
+    "export": "environment",
+    **{name: name for name in ("partition", "account", "qos", "constraint", "wckey")},
+}
 
 
 class ProfileError(ValueError):
     """A profile does not fit what is to be run; the message says which key to change."""
+
+
+class UnknownProfileError(ValueError):
+    """There is no profile of that name or path; the message gives the nearest match."""
 
 
 @dataclass(frozen=True)
@@ -31,46 +78,142 @@ class Shape:
         return self.nodes * self.tasks_per_node
 
 
-@dataclass(frozen=True)
-class Profile:
-    """Resources of one array member.
+def _one_line(text: str) -> str:
+    if "\n" in text:
+        raise ValueError("must be one line")
+    return text
 
-    timeout_min: wall time in minutes. nodes, tasks_per_node: for runs on real process groups alone.
-    gpus_per_task, cpus_per_task: of each task. mem: memory a node in Slurm's form, such as ``4G``. interface: the
-    network interface of gloo and NCCL. setup: shell lines that run first on the compute node. container: options
-    of ``srun --container-...``. environment: variables of the runs. array_parallelism: how many members of a
-    submission may run at once. max_requeues: how often a member goes on after its time limit, a preemption or the
-    loss of its node. checkpoint_s: seconds between checkpoints. pack_s: seconds of work that a member should hold at
-    least, so that starting it is a small share; 0 gives every group of runs a process of its own.
-    additional_parameters: further options of sbatch by their long names; True: an option without value.
-    """
 
-    name: str
-    timeout_min: int
-    partition: str | None = None
-    nodes: int | None = None
-    tasks_per_node: int | None = None
-    gpus_per_task: int | None = None
-    cpus_per_task: int = 1
-    mem: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    constraint: str | None = None
-    wckey: str | None = None
-    interface: str | None = None
-    setup: tuple[str, ...] = ()
-    container: Mapping[str, str] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
-    array_parallelism: int = 16
-    max_requeues: int = 10
-    checkpoint_s: int = 60
-    pack_s: int = 200
-    additional_parameters: Mapping[str, Any] = field(default_factory=dict)
+def _memory(text: str) -> str:
+    if text and not _MEMORY.match(text):
+        raise ValueError(f"give a whole number with its unit, such as 4G, not {text}")
+    return text
+
+
+def _lines(texts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(line for text in texts for line in text.splitlines())
+
+
+def _variable(name: str) -> str:
+    if not _VARIABLE.match(name):
+        raise ValueError("is no name of a variable")
+    if name in _OURS:
+        raise ValueError("cannot be set: the submission sets it")
+    return name
+
+
+def _value_of_variable(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or "\n" in str(value):
+        raise ValueError("give a word or a number, in one line")
+    return str(value)
+
+
+def _option(key: str) -> str:
+    """The option of sbatch of that name; what a key of the profile or the submission itself sets is refused."""
+    option = key.replace("_", "-")
+    if key.startswith("-"):
+        raise ValueError("leave out the dashes")
+    if option in _FIELD_OF:
+        raise ValueError(f"use the profile's own key '{_FIELD_OF[option]}'")
+    if option in _OWNED:
+        raise ValueError(f"cannot be set: {_OWNED[option]}")
+    return option
+
+
+def _value_of_option(value: Any) -> Any:
+    if value is not True and (isinstance(value, bool) or not isinstance(value, str | int | float)):
+        raise ValueError("give a word, a number, or true for an option without value")
+    return _one_line(value) if isinstance(value, str) else value
+
+
+def _empty_is_none(value: Any) -> Any:
+    return None if value == "" else value
+
+
+Line = Annotated[
+    str | None, BeforeValidator(_empty_is_none), GIVEN, AfterValidator(lambda text: text and _one_line(text))
+]
+
+
+class Container(Entry):
+    """Options of ``srun --container-...``."""
+
+    image: Annotated[str, AfterValidator(_one_line)] = Field(
+        description="The container's image, as `srun --container-image` takes it."
+    )
+    mounts: Line = Field(default=None, description="What is mounted in it.")
+    workdir: Line = Field(default=None, description="Working folder in it.")
+    name: Line = Field(default=None, description="Its name, under which it is kept.")
+    env: Line = Field(default=None, description="Variables that are kept from the image.")
+
+
+class ProfileFile(Entry):
+    """A profile as its file has it: resources of one array member."""
+
+    timeout_min: Positive = Field(description="Wall time in whole minutes, such as 90.")
+    partition: Line = Field(default=None, description="Partition.")
+    nodes: Annotated[int | None, GIVEN] = Field(
+        default=None, ge=1, description="Nodes of a run on real process groups."
+    )
+    tasks_per_node: Annotated[int | None, GIVEN] = Field(default=None, ge=1, description="Its ranks a node.")
+    gpus_per_task: Annotated[int | None, GIVEN] = Field(default=None, ge=1, description="GPUs of each task.")
+    cpus_per_task: Positive = Field(default=1, description="Cores of each task.")
+    mem: Annotated[Line, AfterValidator(lambda text: text and _memory(text))] = Field(
+        default=None, description="Memory a node in Slurm's form, such as 4G."
+    )
+    account: Line = Field(default=None, description="Account.")
+    qos: Line = Field(default=None, description="Quality of service.")
+    constraint: Line = Field(default=None, description="Features that nodes must have.")
+    wckey: Line = Field(default=None, description="Key of accounting.")
+    interface: Line = Field(default=None, description="Network interface of gloo and NCCL.")
+    setup: Annotated[tuple[str, ...], ONE_OR_MORE, AfterValidator(_lines)] = Field(
+        default=(), description="Shell lines that run first on the compute node."
+    )
+    container: Annotated[Container | None, GIVEN] = Field(
+        default=None, description="Options of `srun --container-...`."
+    )
+    environment: dict[
+        Annotated[str, AfterValidator(_variable)], Annotated[str, BeforeValidator(_value_of_variable)]
+    ] = Field(default={}, description="Variables of the runs.")
+    array_parallelism: Positive = Field(
+        default=16, description="Members of a submission that may run at once."
+    )
+    max_requeues: Count = Field(
+        default=10,
+        description="How often a member goes on after its time limit, a preemption or the loss of its node.",
+    )
+    checkpoint_s: Positive = Field(default=60, description="Seconds between checkpoints.")
+    pack_s: Count = Field(
+        default=200,
+        description="Seconds of work that a member should hold at least, so that starting it is a small share; 0: a process of "
+        "its own for every group of runs.",
+    )
+    additional_parameters: dict[
+        Annotated[str, AfterValidator(_option)], Annotated[Any, BeforeValidator(_value_of_option)]
+    ] = Field(
+        default={},
+        description="Further options of sbatch by their long names; true: an option without value.",
+    )
+
+    def named(self, name: str) -> Profile:
+        """The profile of that name."""
+        return Profile.model_construct(name=name, **self.__dict__)
+
+
+class Profile(ProfileFile):
+    """Resources of one array member."""
+
+    name: str = Field(description="Its file's name.")
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Profile:
-        """Read back what `dataclasses.asdict` made and JSON kept."""
-        return cls(**{**data, "setup": tuple(data["setup"])})
+        """Read back what `as_dict` gave. Raises ValueError."""
+        found: Profile = checked(cls, dict(data))
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, without keys that are left to the site."""
+        return self.model_dump(mode="json", exclude_none=True)
 
     @property
     def warning_s(self) -> int:
@@ -134,4 +277,38 @@ class Profile:
         arguments = [f"--cpus-per-task={self.cpus_per_task}", "--kill-on-bad-exit=1"]
         if tasks > 1:
             arguments.append("--cpu-bind=cores")
-        return arguments + [f"--container-{key}={value}" for key, value in self.container.items()]
+        return arguments + [f"--container-{key}={value}" for key, value in self._container().items()]
+
+    def _container(self) -> dict[str, str]:
+        return self.container.model_dump(exclude_none=True) if self.container else {}
+
+
+def profile_names() -> list[str]:
+    """Names of the profiles shipped with the project, sorted."""
+    return sorted(path.stem for path in PROFILES.glob("*.yaml"))
+
+
+def load_profile(name: str) -> Profile:
+    """Read a profile by its name or by the path of a ``.yaml`` file; ``slurm`` is the default profile.
+
+    Raises `UnknownProfileError` with the nearest name, or `YamlError` with file, line and key.
+    """
+    by_path = name.endswith((".yaml", ".yml"))
+    path = Path(name) if by_path else PROFILES / f"{DEFAULT if name == 'slurm' else name}.yaml"
+    if not path.is_file():
+        hint = "; check the path" if by_path else nearest(name, profile_names())
+        raise UnknownProfileError(
+            f"no profile {name!r}{hint} (a profile of your own is named by its .yaml path)"
+        )
+    return YamlFile.load(path).read(ProfileFile).named(path.stem)
+
+
+def check_options(profile: Profile, known: Iterable[str]) -> None:
+    """Refuse an additional parameter that this Slurm's sbatch has not. Raises `ProfileError` with the nearest one."""
+    names = set(known)
+    for option in profile.additional_parameters:
+        if option not in names:
+            raise ProfileError(
+                f"profile {profile.name!r}: additional_parameters: sbatch has no option '{option}'"
+                f"{nearest(option, names)}"
+            )

@@ -1,7 +1,8 @@
 """The code of a submission, kept so that jobs run what was submitted and not what the checkout holds by then.
 
 ``<results>/code/<commit>`` is the commit's tree without results; where the checkout differs from it,
-``<commit>-<hash of the changes>`` holds the files as they are, and ``changes.patch`` says how they differ (`suite.runs.changes`).
+``<commit>-<hash of the changes>`` holds the files as they are, and ``changes.patch`` says how they differ
+(`suite.runs.code_state`).
 Beside them ``environment-<hash>.txt`` lists the installed packages, and ``plugin-<hash>/`` holds a plugin file of methods
 (`reference_impls.load_plugin`). All are made once, under another
 name, and appear by rename. ``snapshot.json`` in a snapshot is what provenance reads there instead of git.
@@ -20,7 +21,7 @@ from typing import Any, Final
 from reference_impls import list_algorithms
 from reference_impls.registry import registry
 from suite.runs.canonical import ID_DIGITS
-from suite.runs.changes import KEPT_FILE, PACKAGES, document
+from suite.runs.code_state import KEPT_FILE, PACKAGES, document
 from suite.runs.provenance import SNAPSHOT_FILE, environment_hash, installed
 from suite.runs.store import StoreError, dump, write_atomic
 

@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -26,14 +26,14 @@ from slurm.jobs import run_states, settle
 from slurm.profile import Profile
 from slurm.study import RUNS, SESSION, TUNE, Sent, Study, load_study, send_stage, send_stages
 from slurm.submit import Submission, submit_runs
+from suite.runs.learning_rates import Tuned, write_rates
 from suite.runs.plan import make_plan
-from suite.runs.rates import Tuned, write_rates
+from suite.runs.provenance import THREAD_VARIABLES
 from suite.runs.spec import RunSpec
 from suite.runs.status import CIRCUMSTANCE, counts
 from suite.runs.store import Store
 from suite.runs.sweep import Sweep, load_sweep
 from suite.runs.tuning import refuse_failures, tune_panel
-from suite.training.threads import THREAD_VARIABLES
 
 # The search of learning rates
 
@@ -103,7 +103,8 @@ def search(
 
 def with_rates_of(sweep: Sweep, root: Path) -> Sweep:
     """The sweep with the file of rates that jobs write: in the results, since they run a copy of the checkout."""
-    return replace(sweep, rates_path=root / "sweeps" / sweep.name / sweep.rates_path.name)
+    written = root / "sweeps" / sweep.name / sweep.rates_path.name
+    return sweep.model_copy(update={"rates": str(written.absolute())})
 
 
 def _open(spec: RunSpec, store: Store, again: bool) -> bool:
@@ -197,7 +198,7 @@ def _send_runs(study: Study, number: int, sweep: Sweep) -> list[str]:
 def _run_session(study: Study, number: int, name: str) -> bool:
     """Run a session on this node; returns whether it has numbers."""
     from suite.timing.session import Session
-    from suite.timing.session_files import load_session
+    from suite.timing.spec import load_session
 
     spec = load_session(name)
 

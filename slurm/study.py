@@ -19,20 +19,19 @@ import re
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from slurm import scheduler
-from slurm.profile import Profile
-from slurm.profile_file import check_options
+from slurm.profile import Profile, check_options
 from slurm.records import next_number, records
 from slurm.scheduler import Job, SlurmError
 from slurm.snapshot import planned, take
 from suite.runs.store import dump, parsed, read, write_atomic
 from suite.runs.sweep import Sweep
-from suite.timing.session_files import load_session
+from suite.timing.spec import load_session
 
 SCHEMA: Final = 1
 TUNE: Final = "tune"
@@ -74,7 +73,7 @@ class Study:
 
     def save(self) -> None:
         """Write what was asked for."""
-        facts = {**asdict(self), "schema_version": SCHEMA}
+        facts = {**asdict(self), "profile": self.profile.as_dict(), "schema_version": SCHEMA}
         facts.pop("path")
         texts = {key: str(facts[key]) for key in ("code", "results_root")}
         write_atomic(self.path, dump({**facts, **texts}, indent=1) + "\n")
@@ -195,7 +194,7 @@ def send_stage(study: Study, number: int, after: Sequence[str], *, dry_run: bool
     alone, profile = stage.startswith(SESSION), study.profile
     if alone:
         stated = load_session(stage.partition(":")[2]).minutes
-        profile = replace(profile, timeout_min=max(profile.timeout_min, stated + MORE_MIN))
+        profile = profile.model_copy(update={"timeout_min": max(profile.timeout_min, stated + MORE_MIN)})
     text = stage_script(profile, study.job_name(number), study.path, number, after, study.code, alone=alone)
     if dry_run:
         return Sent(stage, PLACEHOLDER, text)

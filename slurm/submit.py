@@ -37,18 +37,16 @@ from submitit import SlurmExecutor
 from reference_impls.registry import PLUGINS
 from slurm import scheduler
 from slurm.jobs import RunStates, run_states, settle
-from slurm.profile import Profile
-from slurm.profile_file import check_options
+from slurm.profile import Profile, check_options
 from slurm.records import SCHEMA, ArrayJob, Record, next_number
 from slurm.scheduler import DEFAULT_MAX_ARRAY_SIZE, SlurmError, max_array_size, require_slurm, unfinished
 from slurm.snapshot import keep_environment, planned, plugins, take
 from suite.links.process import Process
-from suite.runs.estimate import Estimator
-from suite.runs.grouping import groups
+from suite.runs.grouping import Estimator, groups
+from suite.runs.provenance import THREAD_VARIABLES
 from suite.runs.spec import RunSpec
 from suite.runs.status import CIRCUMSTANCE
 from suite.runs.store import Store, dump, write_atomic
-from suite.training.threads import THREAD_VARIABLES
 
 # Runs into members
 
@@ -356,7 +354,7 @@ def submit_members(
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "submitter": {"host": socket.gethostname(), **asdict(Process.of(os.getpid()))},
         "command": shlex.join(sys.argv) if command is None else command,
-        "profile": asdict(profile),
+        "profile": profile.as_dict(),
         "code": code.as_dict(),
         "environment": None if dry_run else str(keep_environment(root)),
         "members": [[[spec.run_id for spec in group] for group in member] for member in members],

@@ -48,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Show, check or write."""
     require_checkout(NAME)
-    from suite.claims.reader import load_claims
+    from suite.claims.claim import load_claims
 
     root = results_root(args)
     if args.write_docs:

@@ -85,7 +85,7 @@ def _probe(args: argparse.Namespace) -> int:
 def _predict(args: argparse.Namespace) -> int:
     from suite.costs import predictions
     from suite.costs.known import known
-    from suite.timing.session_files import load_session
+    from suite.timing.spec import load_session
 
     root = results_root(args)
     found = known(root)
@@ -114,7 +114,7 @@ def _score(args: argparse.Namespace) -> int:
     from suite.costs.known import known
     from suite.costs.model import price_rows
     from suite.costs.score import rows_of, score, summary
-    from suite.timing.session_files import session_names
+    from suite.timing.spec import session_names
 
     root = results_root(args)
     for name in session_names():

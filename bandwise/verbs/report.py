@@ -84,8 +84,7 @@ def run(args: argparse.Namespace) -> int:
 def _no_session(name: str) -> None:
     """Raises `OptionError` where a name or a file is that of a session alone: it stands on the page of its sweep."""
     from suite.runs.sweep import UnknownSweepError, load_sweep
-    from suite.timing.session_files import load_session
-    from suite.timing.spec import UnknownSessionError
+    from suite.timing.spec import UnknownSessionError, load_session
 
     try:
         load_sweep(name)

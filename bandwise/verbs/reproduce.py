@@ -55,8 +55,8 @@ def run(args: argparse.Namespace) -> int:
     require_checkout(NAME)
     from suite.analysis.recorded import RecordError, find, from_folder
     from suite.analysis.reproduction import compare
+    from suite.runs.code_state import run_at
     from suite.runs.store import Store
-    from suite.runs.worktree import run_at
 
     if (args.run_id is None) == (args.session is None) or (args.session and args.at):
         raise OptionError("give either a run id, with or without --at, or --session NAME")
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _changes(root: Path, then: Recorded) -> tuple[str, list[str]]:
     """How the code of a record differed from its commit, where that is kept; else what is to be said about it."""
-    from suite.runs.changes import kept
+    from suite.runs.code_state import kept
 
     sha256 = then.attributes.get("changes")
     if not sha256:
@@ -117,7 +117,7 @@ def _session(args: argparse.Namespace, root: Path, again: Path) -> int:
     from suite.analysis.recorded import RecordError
     from suite.analysis.session_tables import collect_session
     from suite.timing.session import Session
-    from suite.timing.session_files import load_session
+    from suite.timing.spec import load_session
 
     collect_session(root, args.session)
     spec = load_session(args.session)

@@ -85,7 +85,7 @@ def _last_profile(sweep: str, store: Store) -> Profile | None:
 def _here(args: argparse.Namespace, specs: list[RunSpec], chosen: frozenset[str], store: Store) -> int:
     """Try them again in the local pool."""
     from slurm.jobs import run_states, settle
-    from suite.training.local import run_local
+    from suite.training.pool import run_local
 
     found = run_states(specs, store)
     settle(found, store)

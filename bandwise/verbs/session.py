@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the session."""
     require_checkout(NAME)
     from suite.timing.session import Session
-    from suite.timing.session_files import load_session
+    from suite.timing.spec import load_session
     from suite.timing.store import path_of
 
     spec = load_session(args.session)

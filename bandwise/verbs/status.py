@@ -42,11 +42,11 @@ def run(args: argparse.Namespace) -> int:
     from slurm.efficiency import slot_efficiency
     from slurm.jobs import run_states, settle
     from slurm.study import stage_rows
+    from suite.runs.documents import YamlError
     from suite.runs.plan import make_plan, run_rows
     from suite.runs.status import counts
     from suite.runs.store import Store
     from suite.runs.sweep import load_sweep
-    from suite.runs.yaml_lines import YamlError
 
     if args.efficiency and not args.sweep:
         raise OptionError("--efficiency is told of one sweep: name it")

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from suite.runs.spec import RunSpec
     from suite.runs.store import Store
     from suite.runs.sweep import Sweep
-    from suite.training.local import Tally
-    from suite.training.slots import Slot
+    from suite.training.pool import Slot, Tally
 
 NAME = "sweep"
 HELP = "do what is missing of a sweep"
@@ -137,7 +136,7 @@ def _locally(args: argparse.Namespace, sweep: Sweep, store: Store, places: Seque
 
 
 def _carry_out(label: str, specs: Sequence[RunSpec], store: Store, places: Sequence[Slot]) -> Tally:
-    from suite.training.local import run_local
+    from suite.training.pool import run_local
 
     line = ProgressLine(label)
 
@@ -153,7 +152,7 @@ def _carry_out(label: str, specs: Sequence[RunSpec], store: Store, places: Seque
 
 def _slots(args: argparse.Namespace) -> tuple[Slot, ...]:
     """The slots that were asked for."""
-    from suite.training.slots import slots
+    from suite.training.pool import slots
 
     for name in ("jobs", "cores"):
         if (given := getattr(args, name)) is not None and given < 1:
@@ -165,8 +164,8 @@ def _slots(args: argparse.Namespace) -> tuple[Slot, ...]:
 
 
 def _tune(args: argparse.Namespace, sweep: Sweep, store: Store, places: Sequence[Slot]) -> int:
+    from suite.runs.learning_rates import write_rates
     from suite.runs.plan import open_specs
-    from suite.runs.rates import write_rates
     from suite.runs.tuning import tune
 
     def carry_out(specs: Sequence[Any]) -> None:

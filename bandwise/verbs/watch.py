@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Watch."""
+    """CheckpointPolicy."""
     require_checkout(NAME)
     if args.every <= 0:
         raise OptionError(f"--every {args.every:g}: give seconds above 0")
@@ -133,7 +133,7 @@ class _Watcher:
 
     def _time_left(self, found: RunStates) -> float | None:
         """Seconds until the runs under way have ended, by those that have finished and the jobs that run now."""
-        from suite.runs.estimate import Estimator
+        from suite.runs.grouping import Estimator
 
         open_ = [s for s in self._plan.specs if found.statuses[s.run_id].state in UNDER_WAY]
         running = sum(not job.waits for job in found.jobs)

@@ -17,7 +17,7 @@ from report.links import Links
 from report.rendering import asset, lean, template
 from report.site.run_record import RunRecord
 from report.study.view import METRICS
-from suite.runs.changes import LIMIT_BYTES
+from suite.runs.code_state import LIMIT_BYTES
 from suite.runs.status import CIRCUMSTANCE
 
 Terms = list[tuple[str, Any]]

@@ -49,7 +49,7 @@ from suite.analysis.session_tables import collect_session
 from suite.analysis.tables import Row, csv_text, to_csv
 from suite.runs.store import write_atomic
 from suite.runs.sweep import load_sweep
-from suite.timing.session_files import sessions_of
+from suite.timing.spec import sessions_of
 
 PROVENANCE = MappingProxyType(
     {

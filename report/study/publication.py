@@ -44,10 +44,9 @@ from suite.analysis.published import (
 )
 from suite.analysis.session_tables import collect_session
 from suite.analysis.tables import TABLES
-from suite.runs.changes import path_of
+from suite.runs.code_state import path_of
 from suite.runs.sweep import UnknownSweepError, load_sweep
-from suite.timing.session_files import load_session
-from suite.timing.spec import UnknownSessionError
+from suite.timing.spec import UnknownSessionError, load_session
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "costs": ("costs-", "collectives"),

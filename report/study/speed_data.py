@@ -22,7 +22,7 @@ from suite.analysis.session_tables import load_facts
 from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLES, session_table_path
 from suite.analysis.stages import STAGES
 from suite.analysis.tables import Row, read_table
-from suite.timing.session_files import not_shown
+from suite.timing.spec import not_shown
 
 OPTIONAL = (STAGES, ISO_SECONDS)
 """Tables that only some sessions have: bytes by stage of newer records, seconds at equal accuracy of sweeps with a ladder."""

@@ -19,7 +19,7 @@ from report.study.speed_points import anchor, bars, hover, not_drawn, pictures, 
 from report.study.speed_traffic import stages_view, traffic_view
 from report.study.speed_view import arms_view, cases_view, direct_view, probe_view
 from report.study.speedup import Picture, speedups
-from suite.timing.session_files import sessions_of
+from suite.timing.spec import sessions_of
 
 DOUBTED: Final = "have a speed that direct runs do not confirm to within 10 % (see the tables)"
 

@@ -7,14 +7,16 @@ end where the result says, is refused by name, the run keeps its result and has 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Strict
 
 from suite.analysis.study import Entry, Study
 from suite.analysis.tables import Row, Value
-from suite.runs.described import problems
-from suite.runs.formats import NUMBER
+from suite.runs.documents import problem
 from suite.runs.store import AGAIN, RefusedError, Store
 
+Score = Annotated[float, Strict()] | None
 ENDED = ("done", "diverged")
 """What a run is that has a curve: others say nothing of the method."""
 
@@ -26,9 +28,10 @@ def read_curve(store: Store, result: Mapping[str, Any]) -> list[dict[str, Any]]:
     path = store.folder(run_id) / "metrics.jsonl"
     for number, line in enumerate(lines, start=1):
         for name in {metric, "nll"} & line.keys():
-            wrong = () if line[name] is None else problems(line[name], NUMBER, name)
-            if problem := next(iter(wrong), None):
-                raise RefusedError(path, f"is refused (line {number}: {problem})", AGAIN)
+            if problem(Score, line[name]):
+                raise RefusedError(
+                    path, f"is refused (line {number}: {name} is {line[name]!r}, not a number)", AGAIN
+                )
     if lines and result["status"] == "done":
         last = lines[-1]
         if (last["step"], last.get(metric)) != (result["steps"], result["final"][metric]):

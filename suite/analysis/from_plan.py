@@ -14,13 +14,13 @@ from reference_impls import info
 from suite.analysis.collect import Collected, collect
 from suite.analysis.study import Arm, Entry, Study, Yardstick
 from suite.analysis.tables import Row
+from suite.runs.learning_rates import Rates, Tuned, load_rates
 from suite.runs.plan import Plan, make_plan
-from suite.runs.rates import Rates, Tuned, load_rates
-from suite.runs.sweep import Panel, Sweep, load_sweep
+from suite.runs.sweep import Setting, Sweep, load_sweep
 from suite.workloads import get
 
 
-def _cell(panel: Panel) -> tuple[str, str, int]:
+def _cell(panel: Setting) -> tuple[str, str, int]:
     return panel.workload.label, panel.sharding, panel.world_size
 
 

@@ -27,9 +27,9 @@ from suite.analysis.published import find_table
 from suite.analysis.speed import LinkSamples
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, censored_median_interval
 from suite.analysis.tables import Row, read_table
-from suite.runs.ladder import WHOLE
 from suite.runs.plan import Plan
 from suite.runs.spec import RunSpec
+from suite.runs.sweep import WHOLE
 
 LEVEL: Final = 0.975
 

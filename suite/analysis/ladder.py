@@ -17,7 +17,7 @@ from suite.analysis.ladder_columns import COSTS
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, mean_interval, paired_difference
 from suite.analysis.study import Study
 from suite.analysis.tables import Row, Value, number
-from suite.runs.ladder import WHOLE
+from suite.runs.sweep import WHOLE
 
 CellKey = tuple[str, str, int]
 Seeds = Mapping[int, Row]

@@ -31,7 +31,7 @@ from suite.analysis.ladder_columns import ISO_SECONDS, LADDER_TABLES
 from suite.analysis.speed_columns import SPEED_TABLES
 from suite.analysis.stages import STAGES
 from suite.analysis.tables import TABLES, table_path
-from suite.runs.changes import PUBLISHED
+from suite.runs.code_state import PUBLISHED
 from suite.runs.status import SETTLED
 from suite.runs.store import TEMPORARY, dump, write_atomic
 

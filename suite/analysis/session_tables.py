@@ -29,7 +29,7 @@ from suite.runs.spec import RunSpec
 from suite.runs.store import Store, dump, read, write_atomic
 from suite.runs.sweep import Sweep, load_sweep
 from suite.timing.cases import CaseError, Uses, kinds_of, parts_of
-from suite.timing.session_files import lender_of, load_session
+from suite.timing.spec import lender_of, load_session
 from suite.timing.store import records
 
 FACTS_SCHEMA: Final = 1

@@ -12,8 +12,8 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from suite.runs.ladder import WHOLE
 from suite.runs.spec import RunSpec
+from suite.runs.sweep import WHOLE
 
 
 class StudyError(ValueError):

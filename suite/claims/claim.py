@@ -1,16 +1,25 @@
-"""What a claim is: who says what, which number would show it, and how it is decided.
+"""What a claim is: who says what, which number would show it, and how it is decided; and the files that claims stand in.
 
 A claim has *parts*, each one number against one bar. Three kinds of claim are judged: `exact` ones by a check that computes
 the number from the implementations, `training` ones by the tables of a study, `speed` ones by those of a timing session. The
-others say why nobody judged them.
+others say why nobody judged them. Claims stand in `results/claims/<paper>.yaml`, a file a paper; every key is declared below and
+listed in `docs/claim-formats.md`, and every error names file, line and key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, Field, PlainValidator, PrivateAttr, WithJsonSchema
+
+from reference_impls.errors import nearest
+from suite.runs.canonical import identity
+from suite.runs.documents import AS_TUPLE, GIVEN, Entry, YamlFile
 
 Word = Literal["reproduced", "contradicted", "undecided", "partly", "not comparable", "not run"]
 """The six verdicts, as `docs/claims.md` defines them."""
@@ -24,10 +33,10 @@ WORDS: Final[tuple[Word, ...]] = (
 )
 
 Kind = Literal["exact", "training", "speed", "not-run", "not-comparable"]
-KINDS: Final = ("exact", "training", "speed", "not-run", "not-comparable")
 JUDGED: Final = ("exact", "training", "speed")
 
-LABELS: Final[Mapping[str, str]] = MappingProxyType(
+Label = Literal["paper", "abstract", "authors", "derived", "third-party", "memory"]
+LABELS: Final[Mapping[Label, str]] = MappingProxyType(
     {
         "paper": "the paper",
         "abstract": "the paper",
@@ -43,44 +52,115 @@ OWN: Final = frozenset({"paper", "abstract", "authors"})
 
 Side = Literal["above", "below", "within", "equals", "at-least", "at-most"]
 INTERVAL_SIDES: Final = ("above", "below", "within")
-EXACT_SIDES: Final = ("above", "below", "within", "equals", "at-least", "at-most")
 
 AFTER: Final = "after"
 """In place of the commit that a claim was written down in: the runs had been looked at."""
+COMMENTARY: Final = ("note", "written")
+"""Keys that decide nothing: they may change after a run."""
+_ID: Final = re.compile(r"[a-z0-9]+(-[a-z0-9.]+)*\Z")
+_COMMIT: Final = re.compile(r"[0-9a-f]{7,40}\Z")
 
 
-@dataclass(frozen=True)
-class Part:
-    """One number of a claim and its bar.
+class ClaimError(ValueError):
+    """A claim cannot be read or judged; the message says where and what to do."""
 
-    quantity: what the number is; of a check, the name under which it answers. threshold: in `unit`; a list for a whole
-    column of a paper's table. tolerance: for `equals`, in the unit; of a list a factor, beyond `rounding`, by which a printed
-    value may be off for its last digit alone. equality: "no worse than": holds only in a
-    study whose controls show that worse would be seen.
 
-    Of a training: arm less `against`, both of `study` ("": the claim's); workload, sharding and world_size pick the cell ("" and
-    0: the only one); level of the interval. Of a session: link, arm, the kind of step, and `over`: reference or default DDP.
-    """
+def _threshold(value: Any) -> float | tuple[float, ...]:
+    if isinstance(value, list | tuple):
+        if not value or not all(type(item) in (int, float) for item in value):
+            raise ValueError("a list of numbers is wanted")
+        return tuple(float(item) for item in value)
+    if type(value) not in (int, float):
+        raise ValueError(f"give a number or a list of numbers, not {value!r}")
+    return float(value)
 
-    quantity: str
-    side: Side
-    threshold: float | tuple[float, ...]
-    line: int
-    unit: str = ""
-    tolerance: float = 0.0
-    rounding: float = 0.0
-    equality: bool = False
-    study: str = ""
-    arm: str = ""
-    against: str = ""
-    workload: str = ""
-    sharding: str = ""
-    world_size: int = 0
-    level: float = 0.95
-    link: str = ""
-    step: str = ""
-    over: str = ""
-    shares: Mapping[str, float] = field(default_factory=dict)
+
+def _id(text: str) -> str:
+    if not _ID.match(text):
+        raise ValueError("lower-case words, joined by hyphens, are wanted")
+    return text
+
+
+def _written(text: str) -> str:
+    if text and text != AFTER and not _COMMIT.match(text):
+        raise ValueError(f"a commit in quotes, or the word {AFTER}")
+    return text
+
+
+def _of(*kinds: str) -> dict[str, Any]:
+    """Marks a key as one of these kinds of claim alone."""
+    return {"of": list(kinds)}
+
+
+class Part(Entry):
+    """One number of a claim and its bar."""
+
+    quantity: str = Field(
+        description="What the number is. Of a check: the name under which it answers; of a training: the metric or nll; of a "
+        "session: speedup."
+    )
+    side: Side = Field(
+        alias="is",
+        description="Where the number lies of the threshold; within: plus and minus. An interval lies above, below or within.",
+    )
+    threshold: Annotated[
+        Any,
+        PlainValidator(_threshold),
+        WithJsonSchema({"type": "number"}),
+    ] = Field(
+        description="In `unit`. Of an exact claim that equals it also a list: a column of printed values."
+    )
+    unit: str = Field(default="", description="Unit of number and threshold.")
+    tolerance: float = Field(
+        default=0.0,
+        description="For `equals`, in the unit; of a list a factor.",
+        json_schema_extra=_of("exact"),
+    )
+    rounding: float = Field(
+        default=0.0,
+        description="What the last digit of a printed value may hide, beyond `tolerance`.",
+        json_schema_extra=_of("exact"),
+    )
+    equality: bool = Field(
+        default=False,
+        description="No worse than: holds only in a study whose controls show that worse would be seen.",
+        json_schema_extra=_of("training"),
+    )
+    study: str = Field(
+        default="",
+        description="Study of this part, where it is not the claim's.",
+        json_schema_extra=_of("training"),
+    )
+    arm: str = Field(
+        default="", description="Arm whose number it is.", json_schema_extra=_of("training", "speed")
+    )
+    against: str = Field(default="", description="Arm that is subtracted.", json_schema_extra=_of("training"))
+    workload: str = Field(
+        default="", description="Where the study has several.", json_schema_extra=_of("training")
+    )
+    sharding: str = Field(
+        default="",
+        description="Where the study or session has several.",
+        json_schema_extra=_of("training", "speed"),
+    )
+    world_size: int = Field(
+        default=0, description="Where the study has several.", json_schema_extra=_of("training")
+    )
+    level: float = Field(
+        default=0.95, ge=0.5, lt=1, description="Of the interval.", json_schema_extra=_of("training")
+    )
+    link: str = Field(default="", description="Label of the link.", json_schema_extra=_of("speed"))
+    step: str = Field(default="step", description="Kind of the step.", json_schema_extra=_of("speed"))
+    over: Literal["reference", "default"] = Field(
+        default="reference",
+        description="The run of DistributedDataParallel that it is set against.",
+        json_schema_extra=_of("speed"),
+    )
+    shares: dict[str, float] = Field(
+        default={},
+        description="In place of `step`: kinds of steps with their shares.",
+        json_schema_extra=_of("speed"),
+    )
 
     @property
     def what(self) -> str:
@@ -122,38 +202,74 @@ class Paper:
     file: str
 
 
-@dataclass(frozen=True)
-class Claim:
-    """One claim. `text_hash` is that of all that decides it, so that a claim that was changed is told from the one judged.
+class Claim(Entry):
+    """One claim of a paper."""
 
-    source: the check, study or session. options: of the check. quantifier: `all` parts must hold, or `any` ("up to").
-    premises: parts that must be reproduced before the study can tell. controls: another study of the same cell whose
-    negative controls show that it can tell. counts_as: what a verdict is worth here, and `because`. written: the commit in
-    which the claim was written down in the study's file, "" where its own file is what counts, or `AFTER`. planned: seeds or
-    rounds that were planned.
-    """
+    id: Annotated[str, AfterValidator(_id)] = Field(description="Stable name: lower-case words with hyphens.")
+    statement: str = Field(description="What is claimed, in our words.")
+    label: Label = Field(
+        description="Who says it: paper, abstract, authors (code, documents); derived (ours); third-party; memory (recalled)."
+    )
+    place: str = Field(default="", description="Where; needed where the authors say it.")
+    kind: Kind = Field(description="How it is judged.")
+    check: str = Field(
+        default="", description="A function of `suite/claims/exact/`.", json_schema_extra=_of("exact")
+    )
+    options: dict[str, Any] = Field(
+        default={},
+        alias="with",
+        description="Its options, which are the claim's conditions.",
+        json_schema_extra=_of("exact"),
+    )
+    study: str = Field(default="", description="A sweep.", json_schema_extra=_of("training"))
+    session: str = Field(default="", description="A timing session.", json_schema_extra=_of("speed"))
+    planned: int = Field(
+        default=0, alias="n", description="Seeds or rounds that were planned; needed for training and speed."
+    )
+    scale: str = Field(default="", description="What the verdict holds for; needed for training and speed.")
+    parts: Annotated[tuple[Part, ...], AS_TUPLE, GIVEN] = Field(
+        default=(), description="Numbers with bars.", json_schema_extra=_of("exact", "training", "speed")
+    )
+    premises: Annotated[tuple[Part, ...], AS_TUPLE, GIVEN] = Field(
+        default=(),
+        description="Parts that must be reproduced for the study to tell anything.",
+        json_schema_extra=_of("exact", "training", "speed"),
+    )
+    controls: str = Field(
+        default="",
+        description="Another study of the same setting whose negative controls show that worse would be seen.",
+    )
+    quantifier: Literal["all", "any"] = Field(
+        default="all", description='All parts must hold, or any one ("up to").'
+    )
+    counts_as: dict[Word, Word] = Field(
+        default={}, description="What a verdict is worth here, as in {reproduced: partly}."
+    )
+    because: str = Field(default="", description="Why it counts so, or why nobody judges it.")
+    decision: str = Field(default="", description="How it is decided, where the bars do not say it all.")
+    written: Annotated[str, AfterValidator(_written)] = Field(
+        default="",
+        description="The commit in which the sweep's file stated it (before there were claim files), or the word "
+        f"{AFTER}: the runs had been looked at; decides nothing.",
+    )
+    note: str = Field(default="", description="What to know beside it; decides nothing.")
+    _paper: Paper = PrivateAttr()
 
-    id: str
-    paper: Paper
-    statement: str
-    place: str
-    label: str
-    kind: Kind
-    line: int
-    text_hash: str
-    source: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    parts: tuple[Part, ...] = ()
-    premises: tuple[Part, ...] = ()
-    controls: str = ""
-    quantifier: str = "all"
-    counts_as: Mapping[str, str] = field(default_factory=dict)
-    because: str = ""
-    scale: str = ""
-    decision: str = ""
-    written: str = ""
-    planned: int = 0
-    note: str = ""
+    @property
+    def paper(self) -> Paper:
+        """The paper that claims it."""
+        return self._paper
+
+    @property
+    def text_hash(self) -> str:
+        """Hash of all that decides it, so that a claim that was changed is told from the one that was judged."""
+        deciding = {key: value for key, value in self.raw.items() if key not in COMMENTARY}
+        return identity([self._paper.arxiv, deciding])
+
+    @property
+    def source(self) -> str:
+        """The check, study or session that decides."""
+        return self.check or self.study or self.session
 
     @property
     def own(self) -> bool:
@@ -184,5 +300,108 @@ class Claim:
         }.get(self.kind, "")
 
 
-class ClaimError(ValueError):
-    """A claim cannot be read or judged; the message says where and what to do."""
+class ClaimFile(Entry):
+    """The claims of a paper."""
+
+    paper: str = Field(description="Its short name.")
+    title: str = Field(description="Its title.")
+    arxiv: str = Field(description="Its number there, in quotes.")
+    claims: Annotated[tuple[Claim, ...], AS_TUPLE, Field(min_length=1)] = Field(description="Its claims.")
+
+
+def claims_folder(results_root: Path | str) -> Path:
+    """Where claim files lie."""
+    return Path(results_root) / "claims"
+
+
+def load_claims(results_root: Path | str) -> list[Claim]:
+    """All claims, files in order of their names. Raises `ClaimError`, `YamlError`."""
+    folder = claims_folder(results_root)
+    paths = sorted(folder.glob("*.yaml"))
+    if not paths:
+        raise ClaimError(f"no claim file in {folder}: name the results folder of a checkout with --results")
+    found = [claim for path in paths for claim in read_claims(YamlFile.load(path))]
+    _unique(found)
+    return found
+
+
+def read_text(text: str, file: str) -> list[Claim]:
+    """The claims of one file's text, for instance as it stood in an old commit."""
+    return read_claims(YamlFile.loads(text, file))
+
+
+def read_claims(file: YamlFile) -> list[Claim]:
+    """The claims of one file. Raises `ClaimError`, `YamlError`."""
+    found = file.read(ClaimFile)
+    paper = Paper(found.paper, found.title, found.arxiv, file.path.name)
+    for claim in found.claims:
+        claim._paper = paper
+        _check(claim)
+    _unique(found.claims)
+    return list(found.claims)
+
+
+def _unique(claims: Sequence[Claim]) -> None:
+    seen: dict[str, Claim] = {}
+    for claim in claims:
+        if (other := seen.setdefault(claim.id, claim)) is not claim:
+            raise ClaimError(
+                f"claim {claim.id} stands in {other.paper.file}:{other.line} and {claim.paper.file}:{claim.line}: rename one"
+            )
+
+
+def _check(claim: Claim) -> None:
+    """What the keys of a claim say together. Raises `YamlError`."""
+    judged = claim.kind in JUDGED
+    _only_its_own(claim, claim.kind)
+    if judged:
+        _need(claim, {"exact": "check", "training": "study", "speed": "session"}[claim.kind], "parts")
+    if claim.kind == "exact":
+        _check_options(claim)
+    if (claim.counts_as or not judged) and not claim.because:
+        raise claim.error("because", "say why nobody judges it, or why a verdict counts as another")
+    if claim.own and not claim.place:
+        raise claim.error(
+            "place", f"where do the authors say it? A label of {', '.join(sorted(OWN))} needs a place"
+        )
+    if claim.kind in ("training", "speed") and not (claim.scale and claim.planned):
+        raise claim.error("scale", "a training or a speed needs scale and n")
+    for part in (*claim.parts, *claim.premises):
+        _check_part(part, claim.kind)
+
+
+def _check_part(part: Part, kind: Kind) -> None:
+    _only_its_own(part, kind)
+    if kind != "exact" and part.side not in INTERVAL_SIDES:
+        raise part.error("is", f"an interval lies {', '.join(INTERVAL_SIDES)} a threshold")
+    if isinstance(part.threshold, tuple) and (kind != "exact" or part.side != "equals"):
+        raise part.error("threshold", "a list of printed values is for an exact claim that equals them")
+    _need(part, *{"training": ("arm", "against"), "speed": ("arm", "link")}.get(kind, ()))
+
+
+def _only_its_own(entry: Entry, kind: Kind) -> None:
+    """Refuse keys that only claims of another kind have."""
+    for name, about in type(entry).model_fields.items():
+        extra = about.json_schema_extra
+        kinds = extra.get("of") if isinstance(extra, dict) else None
+        if isinstance(kinds, list) and kind not in kinds and entry.given(about.alias or name):
+            raise entry.error(about.alias or name, f"a claim that is {kind} has none")
+
+
+def _need(entry: Entry, *names: str) -> None:
+    for name in names:
+        if not getattr(entry, name):
+            raise entry.error(name, "is missing" if not entry.given(name) else "is empty")
+
+
+def _check_options(claim: Claim) -> None:
+    from suite.claims.exact import CHECKS, parameters_of  # here, since it needs torch
+
+    known = parameters_of(claim.check)
+    if known is None:
+        raise claim.error("check", f"no check is called {claim.check!r}{nearest(claim.check, CHECKS)}")
+    for name in claim.options:
+        if name not in known:
+            raise claim.error("with", f"check {claim.check} takes no such option{nearest(name, known)}")
+    if missing := [name for name, required in known.items() if required and name not in claim.options]:
+        raise claim.error("with", f"check {claim.check} needs {', '.join(missing)}")

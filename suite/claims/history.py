@@ -12,10 +12,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
-from suite.claims.claim import AFTER, Claim
+from suite.claims.claim import AFTER, Claim, claims_folder, read_text
 from suite.claims.measured import commits
-from suite.claims.reader import claims_folder, read_text
-from suite.runs.yaml_lines import YamlError
+from suite.runs.documents import YamlError
 
 
 class History:

@@ -161,7 +161,7 @@ def _speed(claim: Claim, part: Part, rows: Sequence[Row]) -> Found:
 
 
 def _row(claim: Claim, part: Part, rows: Sequence[Row], kind: str) -> Row:
-    wanted = {"link": part.link, "arm": part.arm, "kind": kind, "sharding": part.sharding}
+    wanted = {"link": part.link, "arm": part.arm, "kind": kind, "sharding": part.sharding or "-"}
     for row in rows:
         if all(row[name] == value for name, value in wanted.items()):
             return row

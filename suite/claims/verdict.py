@@ -160,7 +160,7 @@ def of_claim(claim: Claim, parts: Sequence[Judged], premises: Sequence[Judged] =
     why = reasons[0] if len(parts) == 1 and reasons else _tally(parts)
     if counted != word:
         why = f"{word} by the numbers; counts as {counted}: {claim.because}"
-    return Judgement(claim, counted, why, *kept)  # type: ignore[arg-type]  # words were checked when read
+    return Judgement(claim, counted, why, *kept)
 
 
 def _tally(parts: Sequence[Judged]) -> str:

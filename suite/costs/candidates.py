@@ -17,8 +17,7 @@ from suite.costs.samples import Sample
 from suite.runs.resolve import resolve_algorithm
 from suite.timing.case import ROUND, Case
 from suite.timing.cases import NOMINAL_STEPS, kinds_of, method_of
-from suite.timing.session_files import load_session
-from suite.timing.spec import SessionSpec
+from suite.timing.spec import SessionSpec, load_session
 
 WARM_UP: Final = "warm-up"
 WARM_UP_SHARE: Final = 0.15

@@ -25,7 +25,7 @@ from suite.runs.canonical import canonical_json
 from suite.runs.resolve import resolve_algorithm
 from suite.runs.sweep import Sweep, UnknownSweepError, load_sweep
 from suite.timing.cases import NOMINAL_STEPS
-from suite.timing.session_files import sessions_of
+from suite.timing.spec import sessions_of
 from suite.workloads import get
 
 NOMINAL_WORKERS: Final = 4

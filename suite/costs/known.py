@@ -20,7 +20,7 @@ from suite.costs.columns import COLLECTIVES
 from suite.costs.model import Model
 from suite.costs.samples import Sample, samples_of
 from suite.micro.tables import read_facts
-from suite.timing.session_files import session_names
+from suite.timing.spec import session_names
 
 
 class UnknownCostsError(ValueError):

@@ -1,6 +1,6 @@
 """The network of the processes that run this, for advice: probed by them all, fitted to one message size small and one large.
 
-Processes find each other as the ranks of a run do (`suite.training.meeting`): by what torchrun sets, or under srun by a file.
+Processes find each other as the ranks of a run do (`suite.training.rendezvous`): by what torchrun sets, or under srun by a file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 from suite.costs.network import FORMS, OF_PROBE, Backend, Price
 from suite.links.probe import COLLECTIVES, MOST_BYTES, Measurement, bandwidth, size_for
-from suite.training.meeting import MeetingError, Place, meet
+from suite.training.rendezvous import Place, RendezvousError, join_launch
 
 TIMEOUT: Final = timedelta(seconds=60)
 SMALL: Final = 4096
@@ -85,11 +85,11 @@ def measure(folder: Path, environment: Mapping[str, str] | None = None) -> Measu
     environment = os.environ if environment is None else environment
     rank, size = place(environment)
     try:
-        meeting = meet(Place(rank, size), folder, environment, TIMEOUT.total_seconds())
-    except MeetingError as error:
+        rendezvous = join_launch(Place(rank, size), folder, environment, TIMEOUT.total_seconds())
+    except RendezvousError as error:
         raise MeasureError(f"rank {rank} of {size} did not meet the others: {error}") from error
     try:
-        dist.init_process_group("gloo", store=meeting.store, rank=rank, world_size=size, timeout=TIMEOUT)
+        dist.init_process_group("gloo", store=rendezvous.store, rank=rank, world_size=size, timeout=TIMEOUT)
         try:
             found = _exchanges(list(COLLECTIVES))
         finally:
@@ -100,7 +100,7 @@ def measure(folder: Path, environment: Mapping[str, str] | None = None) -> Measu
             "GLOO_SOCKET_IFNAME name the interface by which they reach each other?"
         ) from error
     finally:
-        meeting.part()
+        rendezvous.leave()
     return Measured(rank, size, found)
 
 

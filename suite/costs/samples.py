@@ -25,8 +25,7 @@ from suite.costs.timeline import Local
 from suite.links.link import Link
 from suite.timing.case import Case
 from suite.timing.cases import cases_of, method_of
-from suite.timing.session_files import load_session
-from suite.timing.spec import DEFAULT_BUCKET_MB
+from suite.timing.spec import DEFAULT_BUCKET_MB, load_session
 from suite.workloads import get
 
 MEASURED: Final = "done"

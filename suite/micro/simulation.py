@@ -1,7 +1,7 @@
 """How many worker-steps a second a simulated training makes, against the same training on real gloo processes.
 
-Both are timed as training runs are carried out: `suite.training.local` with a worker process a core and one thread each,
-gradients of all workers of a group from one batched call, against `suite.training.launch` with a process a rank, on the same
+Both are timed as training runs are carried out: `suite.training.pool` with a worker process a core and one thread each,
+gradients of all workers of a group from one batched call, against `suite.training.processes` with a process a rank, on the same
 cores. Counted is the time from the first evaluation of a run to its last: neither the start of processes nor the
 first steps, in which codecs are compiled, which would flatter the simulation. Runs of the two come in turns.
 `simulation_rows` are the rows of `rates-simulation`.
@@ -27,9 +27,9 @@ from suite.runs.checkpoint import Start
 from suite.runs.resolve import make_spec, resolve_algorithm, resolve_workload
 from suite.runs.spec import Rate, RunSpec
 from suite.runs.store import Store
-from suite.training.launch import launch
-from suite.training.local import run_local
-from suite.training.rank import Hooks
+from suite.training.interruption import Hooks
+from suite.training.pool import run_local
+from suite.training.processes import launch
 from suite.workloads import get
 
 BAR: Final = 10.0

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from suite.links.process import Process
-from suite.runs.reading import RefusedError, parsed, read
+from suite.runs.files import RefusedError, parsed, read
 from suite.runs.store import STALE_AFTER_S, cannot_write, dump
 
 ATTEMPTS: Final = 20
@@ -44,7 +44,7 @@ class Lease:
 
     path: Path
 
-    def beat(self) -> bool:
+    def heartbeat(self) -> bool:
         """Show life; False when somebody else has taken the run over."""
         try:
             os.utime(self.path)
@@ -86,7 +86,7 @@ def holder(folder: Path) -> str | None:
     return str(_content(held[-1]).get("owner", "unknown")) if held else None
 
 
-def forget(folder: Path, owner: Owner) -> bool:
+def release(folder: Path, owner: Owner) -> bool:
     """Remove the lease of an owner that is known to be dead (by the scheduler, say); True where it held one."""
     if holder(folder) != owner.name:
         return False

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from suite.runs.changes import keep, kept
+from suite.runs.code_state import keep, kept
+from suite.runs.files import RefusedError, StoreError, read, write_atomic
 from suite.runs.lease import Owner, take
-from suite.runs.reading import RefusedError, StoreError, read
 from suite.runs.store import NewerResultError, Store
-from suite.runs.writing import write_atomic
 
 FILES: Final = ("spec.json", "metrics.jsonl", "status.json", "result.json")
 """In the order in which they are copied."""

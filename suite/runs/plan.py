@@ -6,19 +6,18 @@ All that is wrong with a sweep is found here; errors carry file, line and key.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from reference_impls.errors import UnknownAlgorithmError
-from suite.runs.estimate import Estimator
-from suite.runs.ladder import WHOLE, scaled
-from suite.runs.rates import Rates, load_rates
+from suite.runs.grouping import Estimator
+from suite.runs.learning_rates import Rates, load_rates
 from suite.runs.resolve import make_spec, resolve_algorithm, resolve_workload, source_hash
 from suite.runs.spec import Part, Rate, RunSpec
 from suite.runs.status import SETTLED, Status, counts
 from suite.runs.store import Store
-from suite.runs.sweep import Arm, Panel, Sweep
+from suite.runs.sweep import WHOLE, Arm, Setting, Sweep
 
 ALPHA: Final = 0.05
 MINIMUM_FOR_INTERVAL: Final = 6
@@ -33,9 +32,9 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a sweep and where it belongs; `budget` is its rung of the sweep's ladder."""
+    """One run of a sweep and where it belongs; `budget` is one of the sweep's budgets."""
 
-    panel: Panel
+    panel: Setting
     arm: Arm
     spec: RunSpec
     budget: float = WHOLE
@@ -43,7 +42,7 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Plan:
-    """All runs of a sweep, rung by rung within a panel, seed by seed, arms as in the file. `only`: the filter used."""
+    """All runs of a sweep, budget by budget within a panel, seed by seed, arms as in the file. `only`: the filter used."""
 
     sweep: Sweep
     runs: tuple[PlannedRun, ...]
@@ -73,26 +72,26 @@ def make_plan(sweep: Sweep, only: str | None = None) -> Plan:
         workload = workload_of(panel)
         tuned = {arm.label: _rate(sweep, panel, arm, rates) for arm in arms}
         for budget in sweep.budgets:
-            rung = at_budget(sweep, budget)
-            methods = {arm.label: method_of(rung, panel, arm, tuned[arm.label]) for arm in arms}
+            there = sweep.at_budget(budget)
+            methods = {arm.label: method_of(there, panel, arm, tuned[arm.label]) for arm in arms}
             for seed in range(sweep.seeds):
                 for arm in arms:
-                    spec = spec_of(rung, panel, methods[arm.label], workload, tuned[arm.label], seed)
+                    spec = spec_of(there, panel, methods[arm.label], workload, tuned[arm.label], seed)
                     runs.append(PlannedRun(panel, arm, spec, budget))
     if not runs:
         raise PlanError(f"no arm of sweep {sweep.name!r} matches {only!r}; its arms: {', '.join(sweep.arms)}")
     return Plan(sweep, tuple(runs), only)
 
 
-def workload_of(panel: Panel) -> Part:
+def workload_of(panel: Setting) -> Part:
     """The workload of a panel. Raises `YamlError` with its line."""
     try:
         return resolve_workload(panel.workload.name, panel.workload.options, panel.sharding)
     except ValueError as error:
-        raise panel.workload.error(str(error)) from None
+        raise panel.workload.error("", str(error)) from None
 
 
-def method_of(sweep: Sweep, panel: Panel, arm: Arm, lr: float) -> Part:
+def method_of(sweep: Sweep, panel: Setting, arm: Arm, lr: float) -> Part:
     """The method of an arm at a peak learning rate. Raises `YamlError` with the arm's line."""
     try:
         options = arm.options_at(lr)
@@ -102,7 +101,7 @@ def method_of(sweep: Sweep, panel: Panel, arm: Arm, lr: float) -> Part:
         raise arm.error(key, str(error)) from None
 
 
-def spec_of(sweep: Sweep, panel: Panel, method: Part, workload: Part, lr: float, seed: int) -> RunSpec:
+def spec_of(sweep: Sweep, panel: Setting, method: Part, workload: Part, lr: float, seed: int) -> RunSpec:
     """The spec of one run of a sweep at a peak learning rate."""
     return make_spec(
         algorithm=method,
@@ -133,7 +132,7 @@ def reachable(sweep: Sweep) -> None:
             )
 
 
-def comparisons(sweep: Sweep, panel: Panel) -> int:
+def comparisons(sweep: Sweep, panel: Setting) -> int:
     """Arms of a panel that are compared with another one."""
     return sum(arm.baseline != arm.label for arm in sweep.arms_of(panel))
 
@@ -180,7 +179,7 @@ def summary(plan: Plan, store: Store, found: Mapping[str, Status] | None = None)
         "seeds": plan.sweep.seeds,
         "seeds_for_intervals": MINIMUM_FOR_INTERVAL,
         "steps": plan.sweep.steps,
-        "ladder": [at_budget(plan.sweep, budget).steps for budget in plan.sweep.budgets],
+        "ladder": [plan.sweep.at_budget(budget).steps for budget in plan.sweep.budgets],
         "ranks": plan.sweep.ranks,
         "runs": len(found),
         "to_do": len(missing),
@@ -211,8 +210,8 @@ def run_rows(plan: Plan, found: Mapping[str, Status]) -> list[dict[str, Any]]:
     ]
 
 
-def _rate(sweep: Sweep, panel: Panel, arm: Arm, rates: Rates) -> float:
-    """The peak learning rate of an arm, the same on all rungs."""
+def _rate(sweep: Sweep, panel: Setting, arm: Arm, rates: Rates) -> float:
+    """The peak learning rate of an arm, the same at all budgets."""
     if arm.baseline not in {other.label for other in sweep.arms_of(panel)}:
         raise arm.error(
             "baseline",
@@ -253,11 +252,3 @@ def _older_than_code(plan: Plan, results: Mapping[str, Mapping[str, Any]]) -> li
         if "sources" in (result := results.get(spec.run_id, {}))
         and result["sources"]["algorithm"] != now[spec.algorithm.name]
     ]
-
-
-def at_budget(sweep: Sweep, budget: float) -> Sweep:
-    """The sweep as one rung of its ladder; itself at budget 1."""
-    if budget == WHOLE:
-        return sweep
-    shape = replace(sweep.shape, warmup=scaled(sweep.shape.warmup, budget, least=0))
-    return replace(sweep, steps=scaled(sweep.steps, budget), shape=shape)

@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from suite.runs import changes
+from suite.runs import code_state as changes
 from suite.runs.canonical import ID_DIGITS
 
 VARIABLES: Final = (
@@ -30,6 +30,8 @@ VARIABLES: Final = (
     "CUDA_VISIBLE_DEVICES",
     "TORCHDYNAMO_DISABLE",
 )
+THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""Which set how many threads a process computes with; they are read when torch is imported."""
 OWN_DISTRIBUTION: Final = "bandwise"
 SNAPSHOT_FILE: Final = "snapshot.json"
 """Lies at the top of a copy of the code that was made for a job: ``{"commit": ..., "dirty": ...}``."""

@@ -15,7 +15,7 @@ from reference_impls.catalogue import BUILT_IN
 from reference_impls.errors import UnknownOptionError, nearest
 from reference_impls.registry import registry
 from reference_impls.schedules import LearningRate
-from suite.runs.answers import answered
+from suite.runs.disk_cache import answered
 from suite.runs.spec import Part, Rate, RunSpec, SpecError
 
 
@@ -112,7 +112,7 @@ def make_spec(
 ) -> RunSpec:
     """The spec of resolved parts. Raises ValueError for an impossible learning-rate schedule or number."""
     LearningRate(schedule=lr.schedule, peak=lr.peak, min=lr.min, warmup=lr.warmup, total=steps)
-    return RunSpec(
+    return RunSpec.of(
         algorithm=algorithm,
         workload=workload,
         sharding=sharding,

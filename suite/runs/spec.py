@@ -9,28 +9,40 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import ConfigDict, Field, Strict, ValidationError, WrapValidator, model_validator
+from pydantic.dataclasses import dataclass
 
 from suite.runs.canonical import canonical_json, identity, plain
+from suite.runs.documents import checked, clause_of
 
 SPEC_VERSION: Final = 1
-BACKENDS: Final = ("simulated", "gloo")
+Backend = Literal["simulated", "gloo"]
+BACKENDS: Final[tuple[Backend, ...]] = ("simulated", "gloo")
+Text = Annotated[str, Strict()]
+Whole = Annotated[int, Strict()]
+AS_GIVEN: Final = WrapValidator(lambda value, check: (check(value), value)[1])
+"""Checked and left as it was given: 1 and 1.0 are two texts, and the id is of the text."""
+Number = Annotated[float, Strict(), AS_GIVEN]
+_CONFIG: Final = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class SpecError(ValueError):
     """A spec is incomplete or holds an impossible value; the message names the field."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_CONFIG)
 class Part:
-    """A method or a workload: name, version (part of the id, moved when behaviour changes) and all its options."""
+    """A method or a workload."""
 
-    name: str
-    version: int
-    options: Mapping[str, Any]
+    name: Text = Field(description="Registry name.")
+    version: Annotated[Whole, Field(ge=0)] = Field(
+        description="Moved whenever its numbers may; part of the run's identity."
+    )
+    options: Mapping[str, Any] = Field(description="All its options, defaults filled in.")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", MappingProxyType(plain(self.options, f"options of {self.name}")))
@@ -40,45 +52,50 @@ class Part:
         return {"name": self.name, "version": self.version, "options": dict(self.options)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_CONFIG)
 class Rate:
-    """Learning rate over a run: schedule name, peak and end value, warm-up in steps."""
+    """Learning rate over a run."""
 
-    schedule: str
-    peak: float
-    min: float
-    warmup: int
+    schedule: Text = Field(description="Name of the schedule.")
+    peak: Number = Field(description="Highest learning rate.")
+    min: Number = Field(description="Learning rate at the end.")
+    warmup: Annotated[Whole, Field(ge=0)] = Field(description="Steps of linear warm-up.")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain dict with schedule, peak, min, warmup."""
         return {"schedule": self.schedule, "peak": self.peak, "min": self.min, "warmup": self.warmup}
 
 
-@dataclass(frozen=True, eq=False)
-class RunSpec:
-    """One run. `batch_size` is per worker, `bucket_bytes` the size of a gradient bucket. Equal iff the ids are."""
+def _all_required(schema: dict[str, Any]) -> None:
+    schema["required"] = list(schema["properties"])
 
-    algorithm: Part
-    workload: Part
-    sharding: str
-    world_size: int
-    backend: str
-    steps: int
-    batch_size: int
-    lr: Rate
-    bucket_bytes: int
-    seed: int
+
+@dataclass(frozen=True, eq=False, config=ConfigDict(**_CONFIG, json_schema_extra=_all_required))
+class RunSpec:
+    """One run. Equal iff the ids are."""
+
+    algorithm: Part = Field(description="The method.")
+    workload: Part = Field(description="What is trained.")
+    sharding: Text = Field(description="How the data is spread over workers: iid or by-class.")
+    world_size: Annotated[Whole, Field(ge=1)] = Field(description="Workers.")
+    backend: Backend = Field(description="simulated, or a process group's.")
+    steps: Annotated[Whole, Field(ge=1)] = Field(description="Optimizer steps planned.")
+    batch_size: Annotated[Whole, Field(ge=1)] = Field(description="Examples a worker and step.")
+    lr: Rate = Field(description="Learning rate over the run.")
+    bucket_bytes: Annotated[Whole, Field(ge=1)] = Field(description="Bytes of a gradient bucket.")
+    seed: Annotated[Whole, Field(ge=0)] = Field(description="Draws split, initial model and batches.")
+    spec_version: Literal[1] = Field(default=SPEC_VERSION, description="Version of this mapping, 1.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _says_its_version(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "spec_version" not in given:
+            raise ValueError("spec_version is missing")
+        return given
 
     def __post_init__(self) -> None:
-        for name in ("world_size", "steps", "batch_size", "bucket_bytes"):
-            if getattr(self, name) < 1:
-                raise SpecError(f"{name} is {getattr(self, name)}: it must be at least 1")
-        if self.seed < 0:
-            raise SpecError(f"seed is {self.seed}: it must not be negative")
-        if self.backend not in BACKENDS:
-            raise SpecError(f"unknown backend {self.backend!r}; known: {', '.join(BACKENDS)}")
-        if not 0 <= self.lr.warmup <= self.steps:
-            raise SpecError(f"lr.warmup is {self.lr.warmup}: must lie between 0 and the {self.steps} steps")
+        if self.lr.warmup > self.steps:
+            raise ValueError(f"lr.warmup is {self.lr.warmup}: must lie between 0 and the {self.steps} steps")
 
     def as_dict(self) -> dict[str, Any]:
         """The whole spec as a plain dict, `spec_version` included."""
@@ -120,32 +137,22 @@ class RunSpec:
     @classmethod
     def from_dict(cls, data: Any) -> RunSpec:
         """Build from the plain dict. Raises `SpecError` for missing, unknown or wrongly typed fields."""
-        known = {f.name for f in fields(cls)} | {"spec_version"}
-        _expect_keys(data, known, "the spec")
-        if data["spec_version"] != SPEC_VERSION:
-            raise SpecError(f"spec_version is {data['spec_version']!r}: this version reads {SPEC_VERSION}")
-        for name in ("world_size", "steps", "batch_size", "bucket_bytes", "seed"):
-            if type(data[name]) is not int:
-                raise SpecError(f"{name} is {data[name]!r}: it must be a whole number")
-        _expect_keys(data["lr"], {"schedule", "peak", "min", "warmup"}, "lr")
-        for name in ("algorithm", "workload"):
-            _expect_keys(data[name], {"name", "version", "options"}, name)
-        values = {field.name: data[field.name] for field in fields(cls)}
-        for name in ("algorithm", "workload"):
-            values[name] = Part(**data[name])
-        return cls(**{**values, "lr": Rate(**data["lr"])})
+        try:
+            found: RunSpec = checked(cls, data)
+        except ValueError as error:
+            raise SpecError(str(error)) from None
+        return found
+
+    @classmethod
+    def of(cls, **fields: Any) -> RunSpec:
+        """Build from the fields. Raises `SpecError` for an impossible value."""
+        try:
+            return cls(**fields)
+        except ValidationError as error:
+            raise SpecError(clause_of(error, cls, fields)) from None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RunSpec) and self.run_id == other.run_id
 
     def __hash__(self) -> int:
         return hash(self.run_id)
-
-
-def _expect_keys(data: Any, known: set[str], what: str) -> None:
-    if not isinstance(data, dict):
-        raise SpecError(f"{what} is {data!r}: it must be a mapping")
-    if missing := sorted(known - data.keys()):
-        raise SpecError(f"{what} lacks {', '.join(missing)}")
-    if unknown := sorted(data.keys() - known):
-        raise SpecError(f"{what} has unknown fields: {', '.join(unknown)}")

@@ -8,13 +8,19 @@ go on, `queued` waits in a scheduler.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Final
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Final
+
+from pydantic import ConfigDict, Field, Strict
+from pydantic.dataclasses import dataclass as declared
+
+from suite.runs.spec import AS_GIVEN, Text, Whole
 
 SETTLED: Final = frozenset({"done", "diverged", "skipped"})
 CIRCUMSTANCE: Final = frozenset({"oom", "timeout", "preempted", "node_lost", "error", "cancelled", "invalid"})
 TERMINAL: Final = SETTLED | CIRCUMSTANCE
+Seconds = Annotated[float, Strict(), Field(ge=0), AS_GIVEN]
 LIVE: Final = frozenset({"missing", "queued", "running", "interrupted", "stale"})
 
 
@@ -42,31 +48,31 @@ class Status:
         return self.state in SETTLED
 
 
-@dataclass(frozen=True)
+@declared(frozen=True, config=ConfigDict(extra="ignore", allow_inf_nan=False))
 class Note:
-    """What a run's status.json says: `state` and `reason` as of `updated_s` (Unix time).
+    """What a run's status.json says. A key that is not given has its default."""
 
-    attempt: how often the run has begun, this time included. step: completed steps that its checkpoint holds. owner: who
-    works on it. tries: how many attempts in a row have begun at that step, all before the last ended without a word.
-    lost_s: seconds trained in vain by attempts that ended so, as far as signs of life tell. together: how many runs
-    share its process's time.
-    """
-
-    state: str
-    reason: str = ""
-    attempt: int = 0
-    updated_s: float = 0.0
-    step: int = 0
-    owner: str = ""
-    tries: int = 0
-    lost_s: float = 0.0
-    together: int = 1
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Note:
-        """Read what `as_dict` gave; fields that an older file lacks have their defaults."""
-        known = {field.name for field in fields(cls)}
-        return cls(**{key: value for key, value in content.items() if key in known})
+    state: Text = Field(description="A word of the closed vocabulary.")
+    reason: Text = Field(default="", description="Why, where it is not the hoped-for one.")
+    attempt: Annotated[Whole, Field(ge=0)] = Field(
+        default=0, description="How often the run has begun, this time included."
+    )
+    updated_s: Seconds = Field(default=0.0, description="Time of the last change, seconds since 1970.")
+    step: Annotated[Whole, Field(ge=0)] = Field(
+        default=0, description="Completed steps that its checkpoint holds."
+    )
+    owner: Text = Field(default="", description="Who works on the run.")
+    tries: Annotated[Whole, Field(ge=0)] = Field(
+        default=0,
+        description="Attempts in a row that began at that step, all before the last ended without a word.",
+    )
+    lost_s: Seconds = Field(
+        default=0.0,
+        description="Seconds trained in vain by attempts that ended without a word, as far as signs of life tell.",
+    )
+    together: Annotated[Whole, Field(ge=1)] = Field(
+        default=1, description="Runs that share its process's time."
+    )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, as it is written."""

@@ -9,7 +9,7 @@
         lease-<k>.json while somebody works on it, see `lease`
 
 A file appears by rename after it has reached the disk, so a reader never sees half of one and a kill loses at most
-what was trained since the last checkpoint. Nothing that is read is trusted (`reading`, `formats`): a run whose files are
+what was trained since the last checkpoint. Nothing that is read is trusted (`reading`, `result`): a run whose files are
 refused is `invalid`, with the reason. Two trees are united by `merge`.
 """
 
@@ -24,22 +24,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from suite.runs.described import problems
-from suite.runs.formats import EVALUATION, RUN_ID, SPEC, STATUS, result_problems
-from suite.runs.migrations import NewerError, VersionError, upgraded
-from suite.runs.reading import RefusedError as RefusedError
-from suite.runs.reading import StoreError as StoreError
-from suite.runs.reading import parsed as parsed
-from suite.runs.reading import read as read
+from suite.runs.documents import checked, problem
+from suite.runs.files import TEMPORARY as TEMPORARY
+from suite.runs.files import RefusedError as RefusedError
+from suite.runs.files import StoreError as StoreError
+from suite.runs.files import StoreFullError as StoreFullError
+from suite.runs.files import cannot_write as cannot_write
+from suite.runs.files import dump as dump
+from suite.runs.files import finite as finite
+from suite.runs.files import parsed as parsed
+from suite.runs.files import read as read
+from suite.runs.files import replacing as replacing
+from suite.runs.files import write_atomic as write_atomic
+from suite.runs.result import RESULT_VERSION, RUN_ID, Evaluation, result_problem
 from suite.runs.spec import RunSpec, SpecError
 from suite.runs.status import Note, Status
-from suite.runs.writing import TEMPORARY as TEMPORARY
-from suite.runs.writing import StoreFullError as StoreFullError
-from suite.runs.writing import cannot_write as cannot_write
-from suite.runs.writing import dump as dump
-from suite.runs.writing import finite as finite
-from suite.runs.writing import replacing as replacing
-from suite.runs.writing import write_atomic as write_atomic
 
 STALE_AFTER_S: Final = 180.0
 """How long a run, or who has it in hand, may show no life; network file systems see changes up to a minute late."""
@@ -112,7 +111,7 @@ class Store:
         if there != spec.to_json():
             write_atomic(path, spec.to_json())
 
-    def beat(self, run_id: str) -> None:
+    def heartbeat(self, run_id: str) -> None:
         """Show that the run is alive: moves the time of its status file."""
         os.utime(self.folder(run_id) / "status.json")
 
@@ -150,7 +149,7 @@ class Store:
         return _spec(text, path, run_id)
 
     def result(self, run_id: str) -> dict[str, Any] | None:
-        """The result as of the newest version; None while the run has not ended, and where its file is refused."""
+        """The result; None while the run has not ended, and where its file is refused."""
         return self.standing(run_id)[1]
 
     def refusal(self, run_id: str) -> RefusedError | None:
@@ -166,9 +165,11 @@ class Store:
         """The evaluations of a run in order; empty when there are none. Raises `RefusedError`."""
         path = self.folder(run_id) / "metrics.jsonl"
         lines = [parsed(line, path, AGAIN) for line in (read(path, fix=AGAIN) or "").splitlines()]
-        for number, line in enumerate(lines, start=1):
-            if problem := next(problems(line, EVALUATION), None):
-                raise RefusedError(path, f"is refused (line {number}: {problem})", AGAIN)
+        if problem(list[Evaluation], lines):
+            wrong = ((number, problem(Evaluation, line)) for number, line in enumerate(lines, start=1))
+            raise RefusedError(
+                path, "is refused (line {}: {})".format(*next(w for w in wrong if w[1])), AGAIN
+            )
         if any(after["step"] <= before["step"] for before, after in itertools.pairwise(lines)):
             raise RefusedError(path, "is refused (its steps do not rise)", AGAIN)
         return lines
@@ -225,16 +226,9 @@ class Store:
         text = read(path, fix=AGAIN)
         if text is None:
             return None
-        try:
-            result = upgraded(parsed(text, path, AGAIN))
-        except NewerError as error:
-            raise NewerResultError(
-                path, str(error), "update this checkout, or name other --results"
-            ) from None
-        except VersionError as error:
-            raise RefusedError(path, str(error), AGAIN) from None
-        if problem := next(result_problems(result, run_id), None):
-            raise RefusedError(path, f"is refused ({problem})", AGAIN)
+        result = of_version(parsed(text, path, AGAIN), RESULT_VERSION, path, AGAIN)
+        if wrong := result_problem(result, run_id):
+            raise RefusedError(path, f"is refused ({wrong})", AGAIN)
         return result
 
     def _note(self, run_id: str) -> Note | None:
@@ -243,9 +237,11 @@ class Store:
         if text is None:
             return None
         found = parsed(text, path, AGAIN)
-        if problem := next(problems(found, STATUS), None):
-            raise RefusedError(path, f"is refused ({problem})", AGAIN)
-        return Note.from_dict(found)
+        try:
+            note: Note = checked(Note, found)
+        except ValueError as error:
+            raise RefusedError(path, f"is refused ({error})", AGAIN) from None
+        return note
 
     def _live(self, run_id: str, note: Note | None) -> Status:
         """How a run stands that has no result."""
@@ -271,6 +267,21 @@ class Store:
         write_atomic(self.folder(run_id) / "status.json", dump(note.as_dict()) + "\n")
 
 
+def of_version(value: Any, version: int, path: Path, fix: str) -> dict[str, Any]:
+    """A document of that version. Raises `RefusedError` for any other, `NewerResultError` for a newer one."""
+    if not isinstance(value, dict):
+        raise RefusedError(path, "is not a mapping", fix)
+    said = value.get("schema_version")
+    if type(said) is not int or said < 1:
+        raise RefusedError(path, "says no schema_version that ever was", fix)
+    if said > version:
+        told = f"has schema_version {said}, this code reads {version}"
+        raise NewerResultError(path, told, "update this checkout, or name other --results")
+    if said < version:
+        raise RefusedError(path, f"has schema_version {said}, this code reads {version}", fix)
+    return value
+
+
 def load_spec(text: str, store: Store) -> RunSpec:
     """A spec from a file's path or from a run id of the store. Raises `SpecError` or `StoreError`."""
     path = Path(text)
@@ -285,8 +296,6 @@ def load_spec(text: str, store: Store) -> RunSpec:
 def _spec(text: str, path: Path, run_id: str) -> RunSpec:
     """The spec in a run's folder. Raises `RefusedError`."""
     found = parsed(text, path, AGAIN)
-    if problem := next(problems(found, SPEC), None):
-        raise RefusedError(path, f"is refused ({problem})", AGAIN)
     try:
         spec = RunSpec.from_dict(found)
     except SpecError as error:

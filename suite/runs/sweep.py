@@ -6,12 +6,10 @@
     shardings: [iid, by-class]
     world_size: 4                  # one or several
     steps: 200
-    budgets: [0.5, 0.71, 1, 1.41]  # optional: a ladder, see `ladder`; multiples of `steps`
+    budgets: [0.5, 0.71, 1, 1.41]  # optional: a budget sweep; multiples of `steps`
     batch_size: 32                 # per worker
     seeds: 6                       # seed indices 0 .. 5
-    ranks: false                   # true: methods are compared by an exact test, see `plan`
     lr: {schedule: cosine, warmup: 10, min_ratio: 0.01}
-    rates: quick-lr.yaml           # tuned learning rates beside this file; default: <name>-lr.yaml
     tuning: {points: 5, factor: 3.1623, extensions: 3, seeds: 1, centres: {allreduce-sgd: 0.1}}
     arms:
       allreduce-sgd: {algorithm: allreduce-sgd, options: {momentum: 0.9}}
@@ -21,29 +19,47 @@
     exclude:
       - {arm: half-traffic, sharding: iid}
 
-An *arm* is a label for a method with options; its *baseline* is the arm of the uncompressed run of the same
-optimizer (by default itself). Options under `per_lr` are multiples of the peak learning rate. An arm may pin its
-peak learning rate with `lr`, which takes it out of tuning. This module reads the file and checks what can be
-checked without knowing any method; `plan` does the rest.
+An *arm* is a label for a method with options; its *baseline* is the arm of the uncompressed run of the same optimizer. Every key
+is declared below and listed in `docs/study-formats.md`. This module reads the file and checks what can be checked without
+knowing any method; `plan` does the rest.
+
+*Budgets*: at each, the steps and the warm-up of the learning rate are multiplied, the schedule spans the new length, and a method
+that is told the length of the training is told that one. Peak learning rates are those tuned at budget 1; periods that a method
+states in steps stay. The runs of budget 1 are the very ones of the sweep without `budgets`.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator, Field
 
 from reference_impls.errors import nearest
-from suite.runs.ladder import read_budgets
-from suite.runs.spec import BACKENDS
-from suite.runs.yaml_lines import Section, Value, YamlError, load
+from suite.runs.documents import (
+    GIVEN,
+    ONE_OR_MORE,
+    Entry,
+    Integers,
+    Numbers,
+    Positive,
+    Words,
+    YamlFile,
+)
+from suite.runs.spec import Backend
 
 TUNING_SEED: Final = 10_000
 """First of the seeds on which learning rates are tried."""
 DEFAULT_BUCKET_BYTES: Final = 4 << 20
+WHOLE: Final = 1.0
+"""The budget at which learning rates are tuned and methods are compared."""
+WIDEST: Final = 16.0
+"""No budget is larger, nor smaller by more, than this."""
 
 
 OF_SESSIONS: Final = frozenset(
@@ -57,13 +73,11 @@ class UnknownSweepError(ValueError):
     """No sweep file of that name; the message gives the nearest match."""
 
 
-@dataclass(frozen=True)
-class WorkloadChoice:
-    """A workload and the options that differ from its defaults; `place` is ``file:line``."""
+class WorkloadChoice(Entry):
+    """A workload and the options that differ from its defaults."""
 
-    name: str
-    options: Mapping[str, Any]
-    place: str
+    name: str = Field(description="Registry name.")
+    options: dict[str, Any] = Field(default={}, description="Options that differ from its defaults.")
 
     @property
     def label(self) -> str:
@@ -71,38 +85,38 @@ class WorkloadChoice:
         given = ",".join(f"{key}={value}" for key, value in sorted(self.options.items()))
         return f"{self.name}({given})" if given else self.name
 
-    def error(self, what: str) -> YamlError:
-        """The error that says `what` about this entry, with file and line."""
-        return YamlError(f"{self.place}: key 'workloads': {what}")
 
+class Arm(Entry):
+    """A label for a method with options."""
 
-@dataclass(frozen=True)
-class Arm:
-    """A label for a method with options. `baseline` names an arm, `lr` is a pinned peak learning rate or None.
+    algorithm: str = Field(description="Registry name of the method.")
+    options: dict[str, Any] = Field(default={}, description="Options that differ from its defaults.")
+    per_lr: dict[str, float] = Field(
+        default={}, description="Options that are stated as multiples of the peak learning rate."
+    )
+    baseline: str = Field(
+        default="",
+        description="Arm of the uncompressed run of the same optimizer. Without it: this arm itself.",
+    )
+    control: bool = Field(
+        default=False, description="A negative control: known to be bad, it shows that the study can tell."
+    )
+    lr: Annotated[float | None, GIVEN] = Field(
+        default=None, gt=0, description="A pinned peak learning rate; takes the arm out of tuning."
+    )
 
-    per_lr: options that are stated as multiples of the peak learning rate. place: ``file:line``.
-    """
-
-    label: str
-    algorithm: str
-    options: Mapping[str, Any]
-    per_lr: Mapping[str, float]
-    baseline: str
-    control: bool
-    lr: float | None
-    place: str
+    @property
+    def label(self) -> str:
+        """The key under which it stands."""
+        return self.key
 
     def options_at(self, lr: float) -> dict[str, Any]:
         """The options at a peak learning rate."""
         return {**self.options, **{name: factor * lr for name, factor in self.per_lr.items()}}
 
-    def error(self, key: str, what: str) -> YamlError:
-        """The error that says `what` about `key` of this arm, with file and line."""
-        return YamlError(f"{self.place}: key 'arms.{self.label}.{key}': {what}")
-
 
 @dataclass(frozen=True)
-class Panel:
+class Setting:
     """What is compared with each other: one workload, one sharding, one world size."""
 
     workload: WorkloadChoice
@@ -115,52 +129,135 @@ class Panel:
         return f"{self.workload.label} / {self.sharding} / n={self.world_size}"
 
 
-@dataclass(frozen=True)
-class RateShape:
-    """The course of the learning rate apart from its peak; `min_ratio` is the end value over the peak."""
+class RateShape(Entry):
+    """The course of the learning rate apart from its peak."""
 
-    schedule: str
-    warmup: int
-    min_ratio: float
-
-
-@dataclass(frozen=True)
-class TuningBudget:
-    """The same for every arm: `points` rates on a log grid of step `factor` around the centre of the arm's baseline.
-
-    centres: baseline arm -> rate. extensions: how often a choice on an edge may extend the grid, of all arms. seeds: on
-    which rates are tried; none of them is ever scored.
-    """
-
-    centres: Mapping[str, float]
-    points: int
-    factor: float
-    extensions: int
-    seeds: tuple[int, ...]
+    schedule: str = Field(default="cosine", description="Name of the schedule.")
+    warmup: int = Field(default=0, ge=0, description="Steps of linear warm-up, at most all.")
+    min_ratio: float = Field(default=0.0, ge=0, le=1, description="End value over the peak.")
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """A sweep file as read. `path` is the file, `rates_path` the tuned learning rates beside it; budgets: (1.0,), or a ladder."""
+class TuningBudget(Entry):
+    """How learning rates are looked for, the same for every arm: on a log grid around the rate stated for the arm's baseline."""
 
-    name: str
-    title: str
-    path: Path
-    rates_path: Path
-    workloads: tuple[WorkloadChoice, ...]
-    shardings: tuple[str, ...]
-    world_sizes: tuple[int, ...]
-    backend: str
-    steps: int
-    batch_size: int
-    bucket_bytes: int
-    seeds: int
-    ranks: bool
-    shape: RateShape
-    tuning: TuningBudget
-    arms: Mapping[str, Arm]
-    excludes: tuple[Mapping[str, Any], ...]
-    budgets: tuple[float, ...]
+    centres: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        default={}, description="Baseline arm: the rate in the middle."
+    )
+    points: int = Field(
+        default=5,
+        ge=3,
+        description="Rates that are tried; odd, so that the centre has neighbours on both sides.",
+    )
+    factor: float = Field(default=10**0.5, gt=1, description="Step of the grid.")
+    extensions: int = Field(
+        default=3, description="How often a choice on an edge may extend the grid, of all arms."
+    )
+    n_seeds: Positive = Field(
+        default=1, alias="seeds", description=f"Seeds of a trial, from {TUNING_SEED} on; none is ever scored."
+    )
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds on which rates are tried."""
+        return tuple(range(TUNING_SEED, TUNING_SEED + self.n_seeds))
+
+
+class Exclusion(Entry):
+    """A rule that takes arms out: all that agree with every key that it gives."""
+
+    arm: Annotated[str | None, GIVEN] = Field(default=None, description="Label of the arm.")
+    sharding: Annotated[str | None, GIVEN] = Field(default=None, description="Sharding.")
+    workload: Annotated[str | None, GIVEN] = Field(default=None, description="Registry name of the workload.")
+    world_size: Annotated[int | None, GIVEN] = Field(default=None, description="Workers.")
+
+    def takes(self, panel: Setting, arm: Arm) -> bool:
+        """Whether it takes the arm out of the panel."""
+        facts = (arm.label, panel.sharding, panel.workload.name, panel.world_size)
+        wanted = (self.arm, self.sharding, self.workload, self.world_size)
+        return all(want is None or want == fact for want, fact in zip(wanted, facts, strict=True))
+
+
+def _named(choice: Any) -> Any:
+    return {"name": choice} if isinstance(choice, str) else choice
+
+
+def _with_baselines(arms: Any) -> Any:
+    """An arm without a baseline is its own."""
+    if not isinstance(arms, dict):
+        return arms
+    return {
+        label: {"baseline": label, **arm} if isinstance(arm, dict) else arm for label, arm in arms.items()
+    }
+
+
+class Sweep(Entry):
+    """A sweep file."""
+
+    title: str = Field(default="", description="One line: what it is for.")
+    base: str = Field(
+        default="",
+        description="Start from that sweep beside this one, its tuned rates included; keys given here replace its keys.",
+    )
+    workloads: Annotated[
+        tuple[Annotated[WorkloadChoice, BeforeValidator(_named)], ...], ONE_OR_MORE, Field(min_length=1)
+    ] = Field(description="What is trained: names, or mappings with options.")
+    shardings: Words = Field(
+        default=("iid",), description="How the data is spread over workers: iid, by-class."
+    )
+    world_sizes: Integers = Field(alias="world_size", description="Workers: one number or several.")
+    backend: Backend = Field(default="simulated", description="Where runs are trained.")
+    steps: Positive = Field(description="Optimizer steps of a run.")
+    budgets: Numbers = Field(
+        default=(WHOLE,),
+        description=f"Budgets of a budget sweep: rising multiples of `steps` between 1/{WIDEST:g} and {WIDEST:g}, 1 among them.",
+    )
+    batch_size: Positive = Field(description="Examples a worker and step.")
+    bucket_bytes: Positive = Field(default=DEFAULT_BUCKET_BYTES, description="Bytes of a gradient bucket.")
+    seeds: int = Field(
+        ge=1,
+        le=TUNING_SEED,
+        description="How many seeds are scored: 0 to this less 1. Those above are for tuning.",
+    )
+    ranks: bool = Field(
+        default=False, description="Methods are compared by an exact test, so the seeds must suffice for one."
+    )
+    shape: RateShape = Field(
+        default=RateShape(), alias="lr", description="Course of the learning rate apart from its peak."
+    )
+    rates: str = Field(
+        default="",
+        description="File of the tuned learning rates beside this one. Without it: `<name>-lr.yaml`.",
+    )
+    tuning: TuningBudget = Field(
+        default=TuningBudget(), description="How learning rates are looked for, the same for every arm."
+    )
+    arms: Annotated[dict[str, Arm], BeforeValidator(_with_baselines)] = Field(
+        description="Label: a method with options."
+    )
+    excludes: Annotated[tuple[Exclusion, ...], ONE_OR_MORE] = Field(
+        default=(), alias="exclude", description="Rules that take arms out of settings."
+    )
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._source.path
+
+    @property
+    def name(self) -> str:
+        """Its name: of a shipped sweep as commands take it, of another that of its file."""
+        return _name(self.path, sweeps_folder())
+
+    @property
+    def rates_path(self) -> Path:
+        """The file of tuned learning rates beside the sweep.
+
+        Or the one of that name in ``$BANDWISE_RATES``: jobs that go on after a tuning find its rates there, since the sweep's
+        own file is in a copy of the checkout.
+        """
+        name = self.rates or f"{self.path.stem}-lr.yaml"
+        tuned = Path(os.environ.get("BANDWISE_RATES", ""), Path(name).name)
+        return tuned if "BANDWISE_RATES" in os.environ and tuned.exists() else self.path.parent / name
 
     @property
     def called(self) -> str:
@@ -191,23 +288,30 @@ class Sweep:
             ["bandwise", "sweep", self.rates_owner if shipped else str(owner.resolve()), "--tune"]
         )
 
-    def panels(self) -> Iterator[Panel]:
+    def panels(self) -> Iterator[Setting]:
         """All combinations of workload, sharding and world size, in the order of the file."""
         for workload in self.workloads:
             for sharding in self.shardings:
                 for world_size in self.world_sizes:
-                    yield Panel(workload, sharding, world_size)
+                    yield Setting(workload, sharding, world_size)
 
-    def arms_of(self, panel: Panel) -> list[Arm]:
+    def arms_of(self, panel: Setting) -> list[Arm]:
         """The arms of a panel: all that no entry of `exclude` takes out."""
-        facts = {"workload": panel.workload.name, "sharding": panel.sharding, "world_size": panel.world_size}
         return [
-            arm
-            for arm in self.arms.values()
-            if not any(
-                all({**facts, "arm": arm.label}[k] == v for k, v in rule.items()) for rule in self.excludes
-            )
+            arm for arm in self.arms.values() if not any(rule.takes(panel, arm) for rule in self.excludes)
         ]
+
+    def at_budget(self, budget: float) -> Sweep:
+        """The sweep at one of its budgets; itself at budget 1."""
+        if budget == WHOLE:
+            return self
+        shape = self.shape.model_copy(update={"warmup": scaled(self.shape.warmup, budget, least=0)})
+        return self.model_copy(update={"steps": scaled(self.steps, budget), "shape": shape})
+
+
+def scaled(steps: int, budget: float, least: int = 1) -> int:
+    """So many steps at a budget."""
+    return max(least, round(steps * budget))
 
 
 def sweeps_folder() -> Path:
@@ -232,8 +336,9 @@ def load_sweep(name: str) -> Sweep:
 
     Raises `UnknownSweepError` with the nearest name, or `YamlError` with file, line and key.
     """
-    path = file_of(name, sweeps_folder())
-    return _read(path, _merged(path, ()))
+    sweep = _merged(file_of(name, sweeps_folder()), ()).read(Sweep)
+    _check(sweep)
+    return sweep if sweep.title else sweep.model_copy(update={"title": sweep.path.stem})
 
 
 def file_of(name: str, shipped: Path) -> Path:
@@ -251,7 +356,7 @@ def tables_of(name: str) -> str:
     return _name(Path(name), sweeps_folder()) if name.endswith(SUFFIXES) else name
 
 
-def _merged(path: Path, above: tuple[Path, ...]) -> Value:
+def _merged(path: Path, above: tuple[Path, ...]) -> YamlFile:
     """The file with its bases laid under it."""
     if not path.exists():
         name = _name(path, sweeps_folder())
@@ -260,183 +365,58 @@ def _merged(path: Path, above: tuple[Path, ...]) -> Value:
             f"no sweep {name!r}{nearest(name, known)}; one that does not ship is named by the path of its file, or in its "
             "folder by its name"
         )
-    value = load(path, path.name)
-    section = Section(value)
-    if isinstance(value.content, dict) and OF_SESSIONS & value.content.keys():
+    file = YamlFile.load(path)
+    if isinstance(file.data, dict) and OF_SESSIONS & file.data.keys():
         raise UnknownSweepError(
             f"{path.name} is a timing session, not a sweep: `bandwise session {path.stem}` holds it"
         )
-    base = section.get("base", str, "")
+    base = file.top("base", str, "")
     if not base:
-        return value
+        return file
     if path in above:
-        raise section.error("base", "the sweeps are based on each other in a circle")
+        raise file.error(("base",), "the sweeps are based on each other in a circle")
     below = _merged(path.parent / f"{base}.yaml", (*above, path))
-    content = {**below.content, **value.content}
-    if "rates" not in content:
-        content["rates"] = Value(f"{base}-lr.yaml", content["base"].line, path.name)
-    return Value(content, value.line, value.file)
+    rates = {"rates": f"{base}-lr.yaml"}
+    return file.over(YamlFile(below.path, {**rates, **below.data}, below.lines))
 
 
-def _read(path: Path, value: Value) -> Sweep:
-    top = Section(value)
-    top.raw("base")
-    backend = top.get("backend", str, "simulated")
-    if backend not in BACKENDS:
-        raise top.error("backend", f"unknown backend '{backend}'{nearest(backend, BACKENDS)}")
-    arms = _arms(top.section("arms"))
+def _check(sweep: Sweep) -> None:
+    """What the keys of a sweep say together. Raises `YamlError`."""
+    arms = sweep.arms
     if not arms:
-        raise top.error("arms", "a sweep needs at least one arm")
-    steps = _at_least(1, top, "steps")
-    sweep = Sweep(
-        name=_name(path, sweeps_folder()),
-        title=top.get("title", str, path.stem),
-        path=path,
-        rates_path=_rates_path(path, top.get("rates", str, f"{path.stem}-lr.yaml")),
-        workloads=_workloads(top),
-        shardings=tuple(top.words("shardings", ["iid"])),
-        world_sizes=tuple(top.integers("world_size")),
-        backend=backend,
-        steps=steps,
-        batch_size=_at_least(1, top, "batch_size"),
-        bucket_bytes=_at_least(1, top, "bucket_bytes", DEFAULT_BUCKET_BYTES),
-        seeds=_scored(top),
-        ranks=top.get("ranks", bool, False),
-        shape=_shape(top.section("lr"), steps),
-        tuning=_tuning(top.section("tuning"), arms),
-        arms=arms,
-        excludes=_excludes(top, arms),
-        budgets=read_budgets(top, steps),
-    )
-    top.finish()
-    return sweep
-
-
-def _rates_path(path: Path, name: str) -> Path:
-    """The file of rates beside the sweep, or the one of that name in ``$BANDWISE_RATES``: jobs that go on after a tuning
-    find its rates there, since the sweep's own file is in a copy of the checkout."""
-    tuned = Path(os.environ.get("BANDWISE_RATES", ""), Path(name).name)
-    return tuned if "BANDWISE_RATES" in os.environ and tuned.exists() else path.parent / name
-
-
-def _workloads(top: Section) -> tuple[WorkloadChoice, ...]:
-    raw = top.raw("workloads")
-    if raw is None:
-        raise top.error("workloads", "is missing: give a list of workload names")
-    found = []
-    for item in raw.content if isinstance(raw.content, list) else [raw]:
-        if isinstance(item.content, str):
-            found.append(WorkloadChoice(item.content, {}, item.place))
-            continue
-        entry = Section(item, "workloads")
-        found.append(WorkloadChoice(entry.need("name", str), entry.get("options", dict, {}), item.place))
-        entry.finish()
-    return tuple(found)
-
-
-def _arms(section: Section) -> dict[str, Arm]:
-    arms = {}
-    for label in section.keys():  # noqa: SIM118 - a Section is not a dict
-        entry = section.section(label)
-        pinned = entry.get("lr", float, 0.0)
-        if "lr" in entry and pinned <= 0:
-            raise entry.error("lr", "a learning rate must be above 0")
-        arms[label] = Arm(
-            label=label,
-            algorithm=entry.need("algorithm", str),
-            options=entry.get("options", dict, {}),
-            per_lr=_multiples(entry),
-            baseline=entry.get("baseline", str, label),
-            control=entry.get("control", bool, False),
-            lr=pinned if "lr" in entry else None,
-            place=entry.value.place,
-        )
-        entry.finish()
-    for label in arms:
-        entry, baseline = section.section(label), arms[label].baseline
-        if baseline not in arms:
-            raise entry.error("baseline", f"no arm '{baseline}'{nearest(baseline, arms)}")
-        if arms[baseline].baseline != baseline:
-            raise entry.error(
-                "baseline", f"'{baseline}' has the baseline '{arms[baseline].baseline}': name that"
-            )
-    return arms
-
-
-def _multiples(entry: Section) -> dict[str, float]:
-    section = entry.section("per_lr")
-    return {name: section.need(name, float) for name in section.keys()}  # noqa: SIM118 - a Section is not a dict
-
-
-def _shape(section: Section, steps: int) -> RateShape:
-    shape = RateShape(
-        section.get("schedule", str, "cosine"),
-        section.get("warmup", int, 0),
-        section.get("min_ratio", float, 0.0),
-    )
-    if not 0 <= shape.warmup <= steps:
-        raise section.error("warmup", f"must lie between 0 and the {steps} steps of a run")
-    if not 0 <= shape.min_ratio <= 1:
-        raise section.error("min_ratio", "must lie between 0 and 1")
-    section.finish()
-    return shape
-
-
-def _tuning(section: Section, arms: Mapping[str, Arm]) -> TuningBudget:
-    centres_section = section.section("centres")
-    centres = {label: centres_section.need(label, float) for label in centres_section.keys()}  # noqa: SIM118
-    for label, centre in centres.items():
+        raise sweep.error("arms", "a sweep needs at least one arm")
+    for arm in arms.values():
+        if arm.baseline not in arms:
+            raise arm.error("baseline", f"no arm '{arm.baseline}'{nearest(arm.baseline, arms)}")
+        if (further := arms[arm.baseline].baseline) != arm.baseline:
+            raise arm.error("baseline", f"'{arm.baseline}' has the baseline '{further}': name that")
+    if sweep.shape.warmup > sweep.steps:
+        raise sweep.shape.error("warmup", f"must lie between 0 and the {sweep.steps} steps of a run")
+    for label in sweep.tuning.centres:
         if label not in arms:
-            raise centres_section.error(label, f"no arm '{label}'{nearest(label, arms)}")
-        if centre <= 0:
-            raise centres_section.error(label, "a learning rate must be above 0")
-    budget = TuningBudget(
-        centres=centres,
-        points=section.get("points", int, 5),
-        factor=section.get("factor", float, 10**0.5),
-        extensions=section.get("extensions", int, 3),
-        seeds=tuple(range(TUNING_SEED, TUNING_SEED + _at_least(1, section, "seeds", 1))),
-    )
-    if budget.points < 3 or budget.points % 2 == 0:
-        raise section.error(
-            "points", "must be odd and at least 3, so that the centre has neighbours on both sides"
+            raise sweep.tuning.error(f"centres.{label}", f"no arm '{label}'{nearest(label, arms)}")
+    if sweep.tuning.points % 2 == 0:
+        raise sweep.tuning.error("points", "must be odd, so that the centre has neighbours on both sides")
+    for rule in sweep.excludes:
+        if rule == Exclusion():
+            raise rule.error("", "an empty rule would exclude everything")
+        if rule.arm is not None and rule.arm not in arms:
+            raise rule.error("arm", f"no arm '{rule.arm}'{nearest(rule.arm, arms)}")
+    if sweep.given("budgets"):
+        _check_budgets(sweep)
+
+
+def _check_budgets(sweep: Sweep) -> None:
+    budgets = sweep.budgets
+    if not all(1 / WIDEST <= budget <= WIDEST for budget in budgets):
+        raise sweep.error("budgets", f"each is a multiple of `steps` between 1/{WIDEST:g} and {WIDEST:g}")
+    if WHOLE not in budgets:
+        raise sweep.error("budgets", "1 must be among them: rates are tuned and methods are compared there")
+    if len(budgets) < 2:
+        raise sweep.error("budgets", "a budget sweep has two budgets or more: add some, or leave the key out")
+    lengths = [scaled(sweep.steps, budget) for budget in budgets]
+    if not all(a < b for a, b in itertools.pairwise(budgets)) or len({*lengths}) < len(lengths):
+        raise sweep.error(
+            "budgets",
+            f"must rise, each to more steps than the one before; of {sweep.steps} steps these are {lengths}",
         )
-    if budget.factor <= 1:
-        raise section.error("factor", "must be above 1")
-    section.finish()
-    return budget
-
-
-def _excludes(top: Section, arms: Mapping[str, Arm]) -> tuple[Mapping[str, Any], ...]:
-    raw = top.raw("exclude")
-    if raw is None:
-        return ()
-    rules = []
-    for item in raw.content if isinstance(raw.content, list) else [raw]:
-        entry = Section(item, "exclude")
-        rule: dict[str, Any] = {
-            key: entry.need(key, str) for key in ("arm", "sharding", "workload") if key in entry
-        }
-        if "world_size" in entry:
-            rule["world_size"] = entry.need("world_size", int)
-        entry.finish()
-        if not rule:
-            raise top.error("exclude", "an empty rule would exclude everything")
-        if "arm" in rule and rule["arm"] not in arms:
-            raise entry.error("arm", f"no arm '{rule['arm']}'{nearest(rule['arm'], arms)}")
-        rules.append(rule)
-    return tuple(rules)
-
-
-def _scored(top: Section) -> int:
-    seeds = _at_least(1, top, "seeds")
-    if seeds > TUNING_SEED:
-        raise top.error("seeds", f"must be at most {TUNING_SEED}: the next ones are for tuning")
-    return seeds
-
-
-def _at_least(least: int, section: Section, key: str, default: int | None = None) -> int:
-    number = section.need(key, int) if default is None else section.get(key, int, default)
-    if number < least:
-        raise section.error(key, f"must be at least {least}, not {number}")
-    return number

@@ -13,11 +13,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from suite.runs.learning_rates import Trial, Tuned, tuned_for
 from suite.runs.plan import method_of, spec_of, workload_of
-from suite.runs.rates import Trial, Tuned, tuned_for
 from suite.runs.spec import Part, RunSpec
 from suite.runs.store import Store
-from suite.runs.sweep import Arm, Panel, Sweep
+from suite.runs.sweep import Arm, Setting, Sweep
 from suite.workloads import Workload, get
 
 
@@ -33,7 +33,7 @@ class TuningFailedError(RuntimeError):
 class Candidate:
     """An arm in a panel that is to be tuned, with what its specs are made of."""
 
-    panel: Panel
+    panel: Setting
     arm: Arm
     workload: Part
     centre: float
@@ -83,7 +83,7 @@ def refuse_failures(sweep: Sweep, store: Store, failures: Sequence[str]) -> None
 
 def tune_panel(
     sweep: Sweep,
-    panel: Panel,
+    panel: Setting,
     store: Store,
     run: Callable[[Sequence[RunSpec]], None],
     note: Callable[[str], None] = lambda text: None,
@@ -122,7 +122,7 @@ def tune_panel(
     return choices, [f"{panel.label}: {c.arm.label}: {_failures(trials, store)}" for c, trials in without]
 
 
-def candidates(sweep: Sweep, panel: Panel) -> Iterator[Candidate]:
+def candidates(sweep: Sweep, panel: Setting) -> Iterator[Candidate]:
     """The arms of a panel that have no pinned rate. Raises `YamlError` where a centre is missing."""
     for arm in sweep.arms_of(panel):
         if arm.lr is not None:
@@ -210,7 +210,8 @@ def _trial(specs: Sequence[RunSpec], store: Store, metric: str) -> Trial:
     status = next((result["status"] for result in ended if result["status"] != "done"), "done")
     finals = [result["final"] for result in ended] if status == "done" else []
     runs = tuple(spec.run_id for spec in specs)
-    return Trial(specs[0].lr.peak, _mean(finals, metric), _mean(finals, "nll"), status, runs)
+    value, nll = _mean(finals, metric), _mean(finals, "nll")
+    return Trial(lr=specs[0].lr.peak, value=value, nll=nll, status=status, runs=runs)
 
 
 def _mean(finals: Sequence[Mapping[str, float]], name: str) -> float | None:

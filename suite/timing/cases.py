@@ -70,7 +70,7 @@ def cases_of(spec: SessionSpec) -> Cases:
     default = next(
         c for c in references if c.algorithm == "fp32" and c.options["bucket_cap_mb"] == DEFAULT_BUCKET_MB
     )
-    powersgd = [powersgd_case(spec)] if spec.powersgd_rank else []
+    powersgd = [powersgd_case(spec)] if spec.powersgd.rank else []
     cases = {case.case_id: case for case in [*references, *powersgd]}
     uses: Uses = {}
     for arm, sharding, part in parts_of(spec):
@@ -160,7 +160,7 @@ def ddp_cases(spec: SessionSpec) -> list[Case]:
 
 def powersgd_case(spec: SessionSpec) -> Case:
     """DDP with torch's PowerSGD hook."""
-    rank = spec.powersgd_rank
+    rank = spec.powersgd.rank
     return _ddp(spec, f"DDP PowerSGD, rank {rank}", "powersgd", {"matrix_approximation_rank": rank})
 
 

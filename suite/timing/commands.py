@@ -43,7 +43,7 @@ from suite.timing.subject import (
     Subject,
     no_collector,
 )
-from suite.training.member import taken
+from suite.training.train import taken
 from suite.workloads import get
 
 

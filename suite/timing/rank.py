@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import IO, Any, Final
 
 from suite.links.process import die_with_parent
-from suite.training.threads import THREAD_VARIABLES
+from suite.runs.provenance import THREAD_VARIABLES
 
 TIMEOUT: Final = timedelta(seconds=60)
 """How long a rank waits for the others, in a collective and when the group is made."""

@@ -21,9 +21,9 @@ from statistics import fmean, median
 from typing import IO, Any, Final, Protocol
 
 from suite.links.link import Link
+from suite.runs.provenance import THREAD_VARIABLES
 from suite.timing.case import PLACES, SENT
-from suite.training.launch import exit_text
-from suite.training.threads import THREAD_VARIABLES
+from suite.training.processes import exit_text
 
 THREADS: Final = 1
 GRACE_S: Final = 3.0

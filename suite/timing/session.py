@@ -32,7 +32,6 @@ from suite.runs.spec import RunSpec
 from suite.timing import load, store
 from suite.timing.case import Mode
 from suite.timing.cases import Cases, cases_of, direct_specs, source_of
-from suite.timing.formats import SESSION_VERSION
 from suite.timing.load import Load, Meter, Snapshot
 from suite.timing.ranks import (
     THREADS,
@@ -414,7 +413,7 @@ class Session:
 
     def _runs_on(self, number: int) -> dict[str, Any]:
         wanted = self.spec.direct.links
-        return self._runs if wanted is None or self.spec.link_rates[number] in wanted else {}
+        return self._runs if "all" in wanted or self.spec.link_rates[number] in wanted else {}
 
     def _late(self) -> bool:
         return time.monotonic() - self._began > 60 * self.spec.minutes
@@ -451,7 +450,7 @@ class Session:
         spec, started = self.spec, _now()
         model = get(spec.workload.name, **spec.workload.options).build()
         return {
-            "schema_version": SESSION_VERSION,
+            "schema_version": store.SESSION_VERSION,
             "name": spec.name,
             "session_id": store.new_id(),
             "status": "error",

@@ -1,142 +1,329 @@
-"""What a session is: links, arms, rounds, limits. Read from a YAML file by `session_files`."""
+"""A timing session: one YAML file that says what is timed over which links, in how many rounds, and within how many minutes.
+
+    title: what it is for
+    base: quick                    # optional: start from that session; keys given here replace its keys
+    minutes: 4                     # stated budget
+    sweep: quick                   # arms, workload, world size, batch and bucket are those of the sweep; or else:
+    # workload: code-gpt; workload_options, world_size, batch_size, bucket_bytes, arms: {label: {algorithm, options}}
+    links: [{rate: 100mbit}, {rate: 1gbit, delay: 5ms, down: 500mbit, stragglers: {2: 10mbit}}, {rate: unshaped}]
+    blocks: 6                      # rounds; in each everything is measured once, in an order drawn anew
+    reference: {optimizer: sgd, options: {momentum: 0.9}, buckets_mb: [1, 4, 8, 25], precisions: [fp32, bf16]}
+    powersgd: {rank: 4}            # torch's PowerSGD beside the others; 0: without it
+    direct: {arms: [local-sgd], sharding: iid, repeats: 6, steps: 50, links: all}   # whole runs, to check the join
+    disturbed: {foreign_share: 0.15, steal_share: 0.05, retries: 2}
+    seed: 0
+
+Every key is declared below and listed in `docs/study-formats.md`. This module reads the file and checks what can be checked
+without starting anything.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, get_args
 
-from suite.links.link import Link
+from pydantic import Field, PrivateAttr
+
+from reference_impls.errors import nearest
+from suite.links.link import Link, LinkError
+from suite.runs.documents import (
+    AS_TUPLE,
+    GIVEN,
+    ONE_OR_MORE,
+    Count,
+    Entry,
+    Integers,
+    Positive,
+    Words,
+    YamlFile,
+)
+from suite.runs.resolve import resolve_workload
 from suite.runs.spec import Part
-from suite.runs.sweep import Sweep
-from suite.runs.yaml_lines import YamlError
+from suite.runs.sweep import DEFAULT_BUCKET_BYTES, OF_SESSIONS, Sweep, UnknownSweepError, file_of, load_sweep
 
 FEWEST_BLOCKS: Final = 6
 """Below six rounds the median has no 95 % interval by order statistics."""
-ROUND_LENGTHS: Final = (1, 4, 16, 64)
-PRECISIONS: Final = ("fp32", "bf16")
+RoundLength = Literal[1, 4, 16, 64]
+ROUND_LENGTHS: Final[tuple[RoundLength, ...]] = get_args(RoundLength)
+Precision = Literal["fp32", "bf16"]
 DEFAULT_BUCKET_MB: Final = 25
 """DistributedDataParallel's own."""
+_OF_THE_SWEEP: Final = ("workload", "workload_options", "world_size", "batch_size", "bucket_bytes", "arms")
+"""Keys of a session without a sweep."""
+
+Share = Annotated[float, Field(gt=0, lt=1)]
+Seconds = Annotated[float, Field(gt=0)]
 
 
 class UnknownSessionError(ValueError):
     """No session file of that name; the message gives the nearest match."""
 
 
+class ArmChoice(Entry):
+    """An arm of a session without a sweep."""
+
+    algorithm: str = Field(description="Registry name of the method.")
+    options: dict[str, Any] = Field(default={}, description="Options that differ from its defaults.")
+
+    @property
+    def label(self) -> str:
+        """The key under which it stands."""
+        return self.key
+
+
+class LinkChoice(Entry):
+    """A link between the workers."""
+
+    rate: str = Field(description="What a worker sends at most: 10mbit to 10gbit, or unshaped.")
+    delay: Annotated[str | None, GIVEN] = Field(default=None, description="One-way delay, such as 5ms.")
+    down: Annotated[str | None, GIVEN] = Field(
+        default=None, description="What a worker receives at most, where it differs."
+    )
+    stragglers: dict[str, str] = Field(default={}, description="Rank: its own rate, lower than the others'.")
+
+    @property
+    def label(self) -> str:
+        """Rate and delay as in the file."""
+        return self.rate if self.delay is None else f"{self.rate}+{self.delay}"
+
+    def between(self, workers: int) -> Link:
+        """The link between so many workers. Raises `YamlError`."""
+        try:
+            stragglers = {int(rank): rate for rank, rate in self.stragglers.items()}
+            return Link.parse(workers, self.rate, delay=self.delay, down=self.down, stragglers=stragglers)
+        except (LinkError, ValueError) as error:
+            raise self.error("rate", str(error)) from None
+
+
+class Reference(Entry):
+    """How the reference is looked for: every precision with every bucket size."""
+
+    optimizer: str = Field(default="sgd", description="Optimizer of the uncompressed runs.")
+    options: dict[str, Any] = Field(default={}, description="Its options.")
+    buckets_mb: Integers = Field(
+        default=(1, 4, 8, DEFAULT_BUCKET_MB),
+        description="Bucket sizes of DistributedDataParallel in MB, each at least 1.",
+    )
+    precisions: Annotated[tuple[Precision, ...], ONE_OR_MORE, Field(min_length=1)] = Field(
+        default=get_args(Precision), description="Precisions of the gradients that it sends."
+    )
+    screen_units: Positive = Field(default=4, description="Steps a block of the screening.")
+    screen_blocks: Positive = Field(default=2, description="Rounds of the screening.")
+
+
+class PowerSGD(Entry):
+    """torch's own PowerSGD hook beside the others."""
+
+    rank: Count = Field(default=4, description="Its rank; 0: without it.")
+
+
+class Direct(Entry):
+    """Whole runs beside the blocks, which check the join."""
+
+    arms: Annotated[tuple[str, ...], ONE_OR_MORE] = Field(
+        default=(), description="Arms of the sweep that are trained whole."
+    )
+    sharding: str = Field(default="", description="Sharding of them. Without it: the sweep's first.")
+    repeats: Positive = Field(default=FEWEST_BLOCKS, description="Rounds that hold such runs.")
+    steps: Annotated[int, Field(ge=1)] = Field(
+        default=0, description="Length of such a run. Without it: the sweep's."
+    )
+    links: Words = Field(
+        default=("all",), description="Links on which they are trained, as in `links`, or all."
+    )
+
+
+class Limits(Entry):
+    """When a block counts as disturbed, and how often it is repeated."""
+
+    foreign_share: Share = Field(
+        default=0.15, description="Share of the machine's processor time that others took."
+    )
+    steal_share: Share = Field(
+        default=0.05, description="Share of it that the host of a virtual machine took."
+    )
+    retries: Count = Field(default=2, description="Repetitions of a block in a round.")
+
+
 @dataclass(frozen=True)
-class ArmChoice:
-    """An arm of a session without a sweep; `place` is ``file:line``."""
+class Subject:
+    """What a session times, worked out from its file.
 
-    label: str
-    algorithm: str
-    options: Mapping[str, Any]
-    place: str
+    sweep: that it belongs to, or None. shardings: ``-`` without one. links: as Link, link_rates: as in the file.
+    """
 
-    def error(self, key: str, what: str) -> YamlError:
-        """The error that says `what` about `key` of this arm, with file and line."""
-        return YamlError(f"{self.place}: key 'arms.{self.label}.{key}': {what}")
-
-
-@dataclass(frozen=True)
-class Reference:
-    """How the reference is looked for: every precision with every bucket size (MB), tried in `screen_blocks` rounds."""
-
-    optimizer: str
-    options: Mapping[str, Any]
-    buckets_mb: tuple[int, ...]
-    precisions: tuple[str, ...]
-    screen_units: int
-    screen_blocks: int
-
-
-@dataclass(frozen=True)
-class Direct:
-    """Whole runs beside the blocks. steps: length of such a run. links: rates as in the file, or None for all."""
-
-    arms: tuple[str, ...]
-    sharding: str
-    repeats: int
-    steps: int
-    links: tuple[str, ...] | None
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When a block counts as disturbed: shares of the machine's processor time. retries: a block and round."""
-
-    foreign_share: float
-    steal_share: float
-    retries: int
-
-
-@dataclass(frozen=True)
-class SessionSpec:
-    """A session file as read. `sweep` is the sweep it belongs to, or None; `arms` are those of sessions without one."""
-
-    name: str
-    title: str
-    minutes: int
     sweep: Sweep | None
     workload: Part
     shardings: tuple[str, ...]
     world_size: int
     batch_size: int
     bucket_bytes: int
-    arms: Mapping[str, ArmChoice]
-    links: tuple[Link, ...]
-    link_rates: tuple[str, ...]
-    blocks: int
-    spare_blocks: int
-    units: int
-    block_s: float
-    phase_units: int
-    phase_s: float
-    null_blocks: int
-    serial_blocks: int
-    warmup: int
-    rounds_h: tuple[int, ...]
-    reference: Reference
-    powersgd_rank: int
-    direct: Direct
-    limits: Limits
-    seed: int
+    links: tuple[Link, ...] = ()
+    link_rates: tuple[str, ...] = ()
+
+
+class SessionSpec(Entry):
+    """A session file as read."""
+
+    title: str = Field(default="", description="One line: what it is for.")
+    base: str = Field(
+        default="", description="Start from that session beside this one; keys given here replace its keys."
+    )
+    shown: bool = Field(
+        default=True, description="On the pages of reports; false: for a document or the cost model alone."
+    )
+    borrows: str = Field(
+        default="", description="Until it has a record, tables are made of the record of that session."
+    )
+    minutes: Positive = Field(description="Stated budget.")
+    sweep_name: str = Field(
+        default="",
+        alias="sweep",
+        description="Sweep whose arms, workload, workers, batch and bucket are timed; else those below.",
+    )
+    workload_name: str = Field(default="", alias="workload", description="Registry name of what is timed.")
+    workload_options: dict[str, Any] = Field(default={}, description="Its options.")
+    own_world_size: Annotated[int, Field(ge=2)] = Field(default=0, alias="world_size", description="Ranks.")
+    own_batch_size: Annotated[int, Field(ge=1)] = Field(
+        default=0, alias="batch_size", description="Examples a rank and step."
+    )
+    own_bucket_bytes: Positive = Field(
+        default=DEFAULT_BUCKET_BYTES, alias="bucket_bytes", description="Bytes of a gradient bucket."
+    )
+    arms: dict[str, ArmChoice] = Field(default={}, description="Label: a method with options.")
+    link_choices: Annotated[tuple[LinkChoice, ...], AS_TUPLE, Field(min_length=1)] = Field(
+        alias="links", description="Links, for example [{rate: 100mbit}]."
+    )
+    blocks: Annotated[int, Field(ge=FEWEST_BLOCKS)] = Field(
+        default=6,
+        description="Rounds; in each everything is measured once, in an order drawn anew. Fewer give no interval.",
+    )
+    spare_blocks: Count = Field(
+        default=2, description="Further rounds at most, of what has fewer than six undisturbed ones."
+    )
+    units: Positive = Field(default=20, description="Steps a block at most.")
+    block_s: Seconds = Field(
+        default=0.25, description="Seconds that a block fills at most, but always with one step."
+    )
+    phase_units: Positive = Field(
+        default=5, description="Steps of blocks without communication, and of one collective after another."
+    )
+    phase_s: Seconds = Field(default=0.1, description="Seconds of the same.")
+    null_rounds: Annotated[int | None, GIVEN] = Field(
+        default=None,
+        ge=0,
+        alias="null_blocks",
+        description="Rounds that hold a block without communication. Without it: all.",
+    )
+    serial_rounds: Annotated[int | None, GIVEN] = Field(
+        default=None,
+        ge=0,
+        alias="serial_blocks",
+        description="Rounds that hold a block of one collective after another. Without it: all.",
+    )
+    warmup: Positive = Field(default=3, description="Steps before anything is timed, in every mode.")
+    lengths: Annotated[tuple[RoundLength, ...], ONE_OR_MORE, Field(min_length=1)] = Field(
+        default=ROUND_LENGTHS,
+        alias="rounds_h",
+        description="Lengths of the rounds of local steps that are timed, at least two.",
+    )
+    reference: Reference = Field(
+        default=Reference(), description="How the fastest uncompressed run is looked for."
+    )
+    powersgd: PowerSGD = Field(default=PowerSGD(), description="torch's own PowerSGD hook beside the others.")
+    direct: Direct = Field(
+        default=Direct(), description="Whole runs, which check the join; of a session of a sweep."
+    )
+    limits: Limits = Field(
+        default=Limits(), alias="disturbed", description="When a block counts as disturbed."
+    )
+    seed: Count = Field(default=0, description="Draws the orders.")
+    _subject: Subject = PrivateAttr()
+    _name: str = PrivateAttr()
+
+    @property
+    def name(self) -> str:
+        """Its file's name."""
+        return self._name
+
+    @property
+    def sweep(self) -> Sweep | None:
+        """The sweep that it belongs to."""
+        return self._subject.sweep
+
+    @property
+    def workload(self) -> Part:
+        """What is timed."""
+        return self._subject.workload
+
+    @property
+    def shardings(self) -> tuple[str, ...]:
+        """Those of the sweep; ``-`` without one."""
+        return self._subject.shardings
+
+    @property
+    def world_size(self) -> int:
+        """Ranks."""
+        return self._subject.world_size
+
+    @property
+    def batch_size(self) -> int:
+        """Examples a rank and step."""
+        return self._subject.batch_size
+
+    @property
+    def bucket_bytes(self) -> int:
+        """Bytes of a gradient bucket."""
+        return self._subject.bucket_bytes
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """The links that are measured."""
+        return self._subject.links
+
+    @property
+    def link_rates(self) -> tuple[str, ...]:
+        """The same as the file writes them."""
+        return self._subject.link_rates
+
+    @property
+    def null_blocks(self) -> int:
+        """Rounds that hold a block without communication."""
+        return self.blocks if self.null_rounds is None else self.null_rounds
+
+    @property
+    def serial_blocks(self) -> int:
+        """Rounds that hold a block of one collective after another."""
+        return self.blocks if self.serial_rounds is None else self.serial_rounds
+
+    @property
+    def rounds_h(self) -> tuple[int, ...]:
+        """Lengths of the rounds of local steps, rising."""
+        return tuple(sorted(set(self.lengths)))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as they go into the record."""
-        direct = {
-            "arms": list(self.direct.arms),
-            "sharding": self.direct.sharding,
-            "repeats": self.direct.repeats,
-            "steps": self.direct.steps,
-            "links": "all" if self.direct.links is None else list(self.direct.links),
-        }
-        reference = {
-            **vars(self.reference),
-            "options": dict(self.reference.options),
-            "buckets_mb": list(self.reference.buckets_mb),
-            "precisions": list(self.reference.precisions),
-        }
+        links = list(self.direct.links)
         return {
             "minutes": self.minutes,
             "sweep": self.sweep.name if self.sweep else None,
-            "arms": {
-                a.label: {"algorithm": a.algorithm, "options": dict(a.options)} for a in self.arms.values()
-            },
+            "arms": {label: arm.model_dump() for label, arm in self.arms.items()},
             "links": [link.as_dict() for link in self.links],
-            "blocks": self.blocks,
-            "spare_blocks": self.spare_blocks,
-            "units": self.units,
-            "block_s": self.block_s,
-            "phase_units": self.phase_units,
-            "phase_s": self.phase_s,
+            **{
+                name: getattr(self, name)
+                for name in ("blocks", "spare_blocks", "units", "block_s", "phase_units", "phase_s")
+            },
             "null_blocks": self.null_blocks,
             "serial_blocks": self.serial_blocks,
             "warmup": self.warmup,
             "rounds_h": list(self.rounds_h),
-            "reference": reference,
-            "powersgd": {"rank": self.powersgd_rank},
-            "direct": direct,
-            "disturbed": dict(vars(self.limits)),
+            "reference": self.reference.model_dump(mode="json"),
+            "powersgd": self.powersgd.model_dump(),
+            "direct": self.direct.model_dump(mode="json") | {"links": "all" if links == ["all"] else links},
+            "disturbed": self.limits.model_dump(),
             "seed": self.seed,
         }
 
@@ -148,8 +335,183 @@ class SessionSpec:
                     f"session {self.name} has no link of {rate}; its links: {', '.join(self.link_rates)}"
                 )
         kept = [i for i, rate in enumerate(self.link_rates) if rate in rates]
-        return replace(
-            self,
+        found = self.model_copy()
+        found._subject = replace(
+            self._subject,
             links=tuple(self.links[i] for i in kept),
             link_rates=tuple(self.link_rates[i] for i in kept),
         )
+        return found
+
+
+def sessions_folder() -> Path:
+    """Where the shipped sessions lie: ``suite/sessions``."""
+    return Path(__file__).resolve().parents[1] / "sessions"
+
+
+def session_names(folder: Path | None = None) -> list[str]:
+    """Names of the sessions in a folder, sorted."""
+    return sorted(path.stem for path in (folder or sessions_folder()).glob("*.yaml"))
+
+
+def sessions_of(sweep: str | None) -> list[str]:
+    """Names of the shipped sessions of a sweep that pages show; of None: those that belong to no sweep."""
+    return [name for name, (own, shown) in _listed().items() if shown and own == sweep]
+
+
+def not_shown() -> frozenset[str]:
+    """Names of the shipped sessions that pages leave out."""
+    return frozenset(name for name, (_, shown) in _listed().items() if not shown)
+
+
+def _listed() -> dict[str, tuple[str | None, bool]]:
+    """Of every shipped session its sweep, and whether pages show it; read again when a file has changed."""
+    folder = sessions_folder()
+    stamp = tuple((path.name, path.stat().st_mtime_ns) for path in sorted(folder.glob("*.yaml")))
+    return dict(_read_tops(folder, stamp))
+
+
+@lru_cache(maxsize=8)
+def _read_tops(
+    folder: Path, stamp: tuple[tuple[str, int], ...]
+) -> tuple[tuple[str, tuple[str | None, bool]], ...]:
+    files = ((Path(name).stem, _merged(folder / name, ())) for name, _ in stamp)
+    return tuple(
+        (name, (file.top("sweep", str, "") or None, file.top("shown", bool, True))) for name, file in files
+    )
+
+
+def lender_of(name: str) -> str:
+    """The session whose record a shipped one borrows until it has one itself; empty where it borrows none."""
+    if name not in session_names():
+        return ""
+    return _merged(sessions_folder() / f"{name}.yaml", ()).top("borrows", str, "")
+
+
+def load_session(name: str) -> SessionSpec:
+    """Read a session by its name in `suite/sessions`, by that of a ``.yaml`` file in the current folder, or by a file's path.
+
+    Raises `UnknownSessionError` with the nearest name, or `YamlError` with file, line and key.
+    """
+    path = file_of(name, sessions_folder())
+    if not path.exists():
+        known = session_names(path.parent)
+        raise UnknownSessionError(
+            f"no session {path.stem!r}{nearest(path.stem, known)}; known: {', '.join(known) or 'none'}"
+        )
+    file = _merged(path, ())
+    if isinstance(file.data, dict) and not OF_SESSIONS & file.data.keys():
+        raise UnknownSessionError(f"{path.name} is a sweep, not a timing session: it says nothing of links")
+    spec = file.read(SessionSpec)
+    _check(spec)
+    sweep = _sweep(path, spec)
+    subject = _of_sweep(spec, sweep) if sweep else _of_its_own(spec)
+    links = _links(spec, subject.world_size)
+    subject = replace(subject, links=links, link_rates=tuple(link.label for link in spec.link_choices))
+    given = {"title": spec.title or path.stem, "direct": _direct(spec, subject)}
+    found = spec.model_copy(update=given)
+    found._subject, found._name = subject, path.stem
+    return found
+
+
+def _merged(path: Path, above: tuple[Path, ...]) -> YamlFile:
+    """The file with its bases laid under it."""
+    file = YamlFile.load(path)
+    base = file.top("base", str, "")
+    if not base:
+        return file
+    below = path.with_name(f"{base}.yaml")
+    if not below.exists():
+        raise file.error(("base",), f"no session '{base}'{nearest(base, session_names(path.parent))}")
+    if path in above:
+        raise file.error(("base",), "the sessions are based on each other in a circle")
+    return file.over(_merged(below, (*above, path)))
+
+
+def _check(spec: SessionSpec) -> None:
+    """What the keys of a session say together. Raises `YamlError`."""
+    if spec.borrows and spec.borrows not in session_names():
+        raise spec.error("borrows", f"no session '{spec.borrows}'{nearest(spec.borrows, session_names())}")
+    for key in ("null_blocks", "serial_blocks"):
+        if getattr(spec, key) > spec.blocks:
+            raise spec.error(key, f"must be at most the {spec.blocks} blocks")
+    if len(spec.rounds_h) < 2:
+        raise spec.error(
+            "rounds_h", "give at least two lengths: the time of others is read off the line between"
+        )
+    if min(spec.reference.buckets_mb) < 1:
+        raise spec.reference.error("buckets_mb", "a bucket holds at least 1 MB")
+    if spec.given("direct") and not spec.sweep_name:
+        raise spec.error("direct", "only a session of a sweep has runs to check: leave it out")
+
+
+def _sweep(path: Path, spec: SessionSpec) -> Sweep | None:
+    name = spec.sweep_name
+    if not name:
+        return None
+    try:
+        sweep = load_sweep(str(path.parent / name) if name.endswith((".yaml", ".yml")) else name)
+    except UnknownSweepError as error:
+        raise spec.error("sweep", str(error)) from None
+    if len(sweep.workloads) != 1 or len(sweep.world_sizes) != 1:
+        raise spec.error("sweep", f"'{name}' has several workloads or world sizes: a session times one")
+    return sweep
+
+
+def _of_sweep(spec: SessionSpec, sweep: Sweep) -> Subject:
+    for key in _OF_THE_SWEEP:
+        if spec.given(key):
+            raise spec.error(key, f"is that of sweep '{sweep.name}': leave it out, or leave out `sweep`")
+    choice = sweep.workloads[0]
+    try:
+        workload = resolve_workload(choice.name, choice.options, sweep.shardings[0])
+    except ValueError as error:
+        raise choice.error("", str(error)) from None
+    return Subject(
+        sweep, workload, sweep.shardings, sweep.world_sizes[0], sweep.batch_size, sweep.bucket_bytes
+    )
+
+
+def _of_its_own(spec: SessionSpec) -> Subject:
+    for key in ("workload", "world_size", "batch_size"):
+        if not spec.given(key):
+            raise spec.error(key, "is missing: a session without a sweep says what it times")
+    if not spec.arms:
+        raise spec.error("arms", "a session without a sweep needs at least one arm")
+    try:
+        workload = resolve_workload(spec.workload_name, spec.workload_options, "iid")
+    except ValueError as error:
+        raise spec.error("workload", str(error)) from None
+    return Subject(None, workload, ("-",), spec.own_world_size, spec.own_batch_size, spec.own_bucket_bytes)
+
+
+def _links(spec: SessionSpec, workers: int) -> tuple[Link, ...]:
+    links: list[Link] = []
+    for choice in spec.link_choices:
+        link = choice.between(workers)
+        if link in links:
+            raise choice.error("rate", f"the link '{link.label}' is given twice")
+        links.append(link)
+    return tuple(links)
+
+
+def _direct(spec: SessionSpec, subject: Subject) -> Direct:
+    """The whole runs, with what they take from the sweep."""
+    direct, sweep = spec.direct, subject.sweep
+    if sweep is None:
+        return direct.model_copy(update={"sharding": "-", "steps": 1})
+    _known(direct, "arms", "no arm", direct.arms, list(sweep.arms))
+    if direct.sharding and direct.sharding not in sweep.shardings:
+        raise direct.error(
+            "sharding",
+            f"'{direct.sharding}' is none of the sweep's{nearest(direct.sharding, sweep.shardings)}",
+        )
+    _known(direct, "links", "no link", direct.links, ["all", *subject.link_rates])
+    given = {"sharding": direct.sharding or sweep.shardings[0], "steps": direct.steps or sweep.steps}
+    return direct.model_copy(update=given)
+
+
+def _known(entry: Entry, key: str, no: str, given: Sequence[str], known: Sequence[str]) -> None:
+    for one in given:
+        if one not in known:
+            raise entry.error(key, f"{no} '{one}'{nearest(one, known)}")

@@ -1,23 +1,92 @@
-"""Where records of sessions are kept: ``<root>/sessions/<name>/<session_id>/session.json``, each replaced whole."""
+"""Records of sessions: what stands in them, and where: ``<root>/sessions/<name>/<session_id>/session.json``, replaced whole.
 
-from __future__ import annotations
+Declared is what readers rely on; `docs/session-formats.md` has every key.
+"""
 
 import secrets
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from suite.runs.changes import keep as keep_changes
-from suite.runs.described import problems
-from suite.runs.migrations import NewerError, VersionError
-from suite.runs.reading import RefusedError, parsed, read
-from suite.runs.writing import dump, write_atomic
-from suite.timing.formats import SESSION
-from suite.timing.migrations import upgraded
+from pydantic import Field
+from typing_extensions import TypedDict
 
+from suite.runs.code_state import keep as keep_changes
+from suite.runs.documents import JSON, Amount, Count, Positive, problem
+from suite.runs.files import RefusedError, dump, parsed, read, write_atomic
+from suite.runs.result import Provenance
+from suite.runs.store import of_version
+
+SESSION_VERSION: Final = 1
 FILE: Final = "session.json"
 AGAIN: Final = "move its folder away, and run the session again"
+
+
+class Block(TypedDict):
+    """A case timed once in a round."""
+
+    __pydantic_config__ = JSON  # type: ignore[misc]
+    round: Annotated[Count, Field(description="Number of the round.")]
+    position: Annotated[Count, Field(description="Place in the round's drawn order.")]
+    attempt: Annotated[Count, Field(description="Above 0: a repetition of a block that was disturbed.")]
+    case_id: Annotated[str, Field(description="What was timed.")]
+    mode: Annotated[str, Field(description="run, null or serial.")]
+    unit_s: Annotated[Amount, Field(description="Seconds a unit of the slowest rank over the block.")]
+    disturbed: Annotated[bool, Field(description="Whether other load was seen beside it.")]
+
+
+class LinkRecord(TypedDict):
+    """What was measured on a link."""
+
+    __pydantic_config__ = JSON  # type: ignore[misc]
+    label: Annotated[str, Field(description="For people: rate and delay.")]
+    link: Annotated[
+        dict[str, Any], Field(description="Rates in bits a second, delay in seconds, stragglers.")
+    ]
+    status: Annotated[str, Field(description="How the link ended.")]
+    reason: Annotated[str, Field(description="Why it is not done; empty where it is.")]
+    blocks: Annotated[list[Block], Field(description="What was timed, block by block.")]
+    direct: Annotated[list[dict[str, Any]], Field(description="Whole trainings.")]
+    probe: Annotated[list[dict[str, Any]], Field(description="Rates that were measured before.")]
+
+
+class SessionRecord(TypedDict):
+    """The record of a timing session."""
+
+    __pydantic_config__ = JSON  # type: ignore[misc]
+    schema_version: Annotated[Positive, Field(description="Version of this file, 1.")]
+    name: Annotated[str, Field(description="The session's name.")]
+    session_id: Annotated[str, Field(description="When it was begun, UTC, and eight random hex digits.")]
+    status: Annotated[
+        Literal["done", "disturbed", "unavailable", "error", "cancelled"],
+        Field(
+            description="How it ended. done: a link has numbers; disturbed: none has; unavailable: no cluster can be made."
+        ),
+    ]
+    reason: Annotated[str, Field(description="Why it is not done; empty where it is.")]
+    fix: Annotated[str, Field(description="The command that helps, where there is one.")]
+    started: Annotated[str, Field(description="When it was begun, UTC.")]
+    ended: Annotated[str, Field(description="When it was last written, UTC.")]
+    title: Annotated[str, Field(description="One line from the session file.")]
+    sweep: Annotated[str | None, Field(description="The sweep that it times. Null: it belongs to none.")]
+    spec: Annotated[dict[str, Any], Field(description="The session file with its defaults.")]
+    workload: Annotated[dict[str, Any], Field(description="What is timed.")]
+    parameters: Annotated[Positive, Field(description="Parameters of its model.")]
+    world_size: Annotated[Positive, Field(description="Ranks.")]
+    batch_size: Annotated[Positive, Field(description="Examples a rank and step.")]
+    bucket_bytes: Annotated[Positive, Field(description="Bytes of a gradient bucket.")]
+    shardings: Annotated[list[str], Field(description="How the data is spread; - without a sweep.")]
+    provenance: Annotated[Provenance, Field(description="As in a run's result.")]
+    machine: Annotated[
+        dict[str, Any],
+        Field(
+            description="Cores, ranks, threads, oversubscription, allocator, governor, load, TCP's congestion control."
+        ),
+    ]
+    cases: Annotated[list[dict[str, Any]], Field(description="What was timed, below.")]
+    uses: Annotated[dict[str, Any], Field(description="Arm, sharding, kind of step: the id of the case.")]
+    links: Annotated[list[LinkRecord], Field(description="What was measured on each link.")]
 
 
 def new_id(now: datetime | None = None) -> str:
@@ -61,15 +130,10 @@ def _found(root: Path | str, name: str | None) -> Iterator[dict[str, Any] | Refu
 
 
 def _checked(record: Any, path: Path) -> dict[str, Any]:
-    try:
-        record = upgraded(record)
-    except NewerError as error:
-        raise RefusedError(path, str(error), "update this checkout, or name other --results") from None
-    except VersionError as error:
-        raise RefusedError(path, str(error), AGAIN) from None
-    if problem := next(problems(record, SESSION), None):
-        raise RefusedError(path, f"is refused ({problem})", AGAIN)
-    return dict(record)
+    found = of_version(record, SESSION_VERSION, path, AGAIN)
+    if wrong := problem(SessionRecord, found):
+        raise RefusedError(path, f"is refused ({wrong})", AGAIN)
+    return found
 
 
 def latest(root: Path | str, name: str) -> dict[str, Any] | None:

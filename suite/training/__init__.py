@@ -1,3 +1,4 @@
-"""Runs carried out: many at once from one batched gradient call (`train`), on real processes (`gloo`; `launch`, `joined`,
-`meeting`, `peers`), kept alive and given back whatever happens (`custody`, `watch`, `interruption`), in a pool of this machine
-(`local`)."""
+"""Runs carried out: many at once from one batched gradient call (`train`), on real processes (`processes`, `gloo`,
+`rendezvous`), owned, kept alive and released whatever happens (`ownership`, `interruption`), in a pool of this
+machine (`pool`).
+"""

@@ -15,14 +15,11 @@ from suite.runs.checkpoint import Start
 from suite.runs.lease import Owner
 from suite.runs.spec import RunSpec
 from suite.runs.store import STALE_AFTER_S, Store
-from suite.training.custody import MAX_ATTEMPTS, Custody
-from suite.training.interruption import Interrupted, Interruption
-from suite.training.joined import join
-from suite.training.launch import launch
-from suite.training.meeting import place_in_launch
-from suite.training.rank import Hooks
+from suite.training.interruption import CHECKPOINT_S, CheckpointPolicy, Hooks, Interrupted, Interruption
+from suite.training.ownership import MAX_ATTEMPTS, RunOwnership
+from suite.training.processes import join, launch
 from suite.training.record import EXPECTED_FAULTS, Outcome, failed, fault_status
-from suite.training.watch import CHECKPOINT_S, Watch
+from suite.training.rendezvous import place_in_launch
 
 
 def execute(
@@ -54,19 +51,19 @@ def execute(
     """
     hooks = Hooks(progress, interruption=interruption or Interruption(), checkpoint_s=checkpoint_s)
     place = place_in_launch(os.environ) if specs[0].backend == "gloo" else None
-    with Custody(
+    with RunOwnership(
         store, owner or Owner.here(), max_attempts=max_attempts, stale_after_s=stale_after_s, again=again
-    ) as custody:
+    ) as ownership:
         if place is not None:
-            yield from join(specs, store, custody, hooks, place, scheduled=scheduled)
+            yield from join(specs, store, ownership, hooks, place, scheduled=scheduled)
             return
         waiting = list(dict.fromkeys(specs))
-        while taken := custody.take(waiting):  # once more at the end: others may have given some back
+        while taken := ownership.take(waiting):  # once more at the end: others may have given some back
             waiting = [spec for spec in waiting if spec not in taken]
-            starts = custody.starts(taken)
-            for part in custody.parts(taken, starts):
+            starts = ownership.starts(taken)
+            for part in ownership.parts(taken, starts):
                 own = {spec.run_id: starts.pop(spec.run_id) for spec in part}
-                yield from _Part(part, own, store, custody, hooks, port).carry_out()
+                yield from _Part(part, own, store, ownership, hooks, port).carry_out()
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,7 @@ class _Part:
     specs: Sequence[RunSpec]
     starts: dict[str, Start]
     store: Store
-    custody: Custody
+    ownership: RunOwnership
     hooks: Hooks
     port: int
 
@@ -84,18 +81,18 @@ class _Part:
         """Begin the runs, train them, and keep how they end."""
         specs = []
         for spec in self.specs:
-            begun = self.custody.begin(spec, self.starts.pop(spec.run_id), len(self.specs))
+            begun = self.ownership.begin(spec, self.starts.pop(spec.run_id), len(self.specs))
             if isinstance(begun, Start):
                 self.starts[spec.run_id] = begun
                 specs.append(spec)
-            elif self.custody.end(begun):
+            elif self.ownership.end(begun):
                 yield begun
         try:
             for outcome in self._train(specs):
-                if self.custody.end(outcome):
+                if self.ownership.end(outcome):
                     yield outcome
         except Interrupted as interrupted:
-            self.custody.interrupt(interrupted.run_ids, interrupted.reason)
+            self.ownership.interrupt(interrupted.run_ids, interrupted.reason)
             raise
 
     def _train(self, specs: Sequence[RunSpec]) -> Iterator[Outcome]:
@@ -114,10 +111,12 @@ class _Part:
         if specs and specs[0].backend == "simulated":
             from suite.training.train import train_group
 
-            hooks = self.custody.hooks(specs[0], self.hooks)
-            watch = Watch(hooks.interruption, hooks.checkpoint_s)
-            yield from train_group(specs, self.starts, hooks.progress, watch=watch, keep=self.custody.keep)
+            hooks = self.ownership.hooks(specs[0], self.hooks)
+            policy = CheckpointPolicy(hooks.interruption, hooks.checkpoint_s)
+            yield from train_group(
+                specs, self.starts, hooks.progress, policy=policy, keep=self.ownership.keep
+            )
             return
         for spec in specs:
-            hooks = self.custody.hooks(spec, self.hooks)
+            hooks = self.ownership.hooks(spec, self.hooks)
             yield launch(spec, self.starts[spec.run_id], self.store.folder(spec.run_id), hooks, self.port)

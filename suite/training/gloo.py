@@ -26,11 +26,9 @@ from suite.runs.from_spec import learning_rate, sources, task_of
 from suite.runs.spec import RunSpec
 from suite.runs.store import StoreError
 from suite.training.gradients import BatchedGradients, first_difference, flatten, shapes_of
-from suite.training.interruption import Interrupted
-from suite.training.ledger_sums import LedgerSums
-from suite.training.member import taken
-from suite.training.record import EXPECTED_FAULTS, Outcome, Recorder, evaluation_steps
-from suite.training.watch import Order, Watch
+from suite.training.interruption import Action, CheckpointPolicy, Interrupted
+from suite.training.record import EXPECTED_FAULTS, LedgerSums, Outcome, Recorder, evaluation_steps
+from suite.training.train import taken
 from suite.workloads import Task
 
 
@@ -40,12 +38,12 @@ def train_rank(
     folder: Path,
     progress: Callable[[int], None] = lambda step: None,
     *,
-    watch: Watch,
+    policy: CheckpointPolicy,
     saved: Callable[[int, str], None] = lambda step, problem: None,
 ) -> Outcome:
     """Train as one rank of the initialised default process group. The outcome of rank 0 is the run's.
 
-    folder: of the run, where ranks keep their checkpoints. watch: of rank 0 decides when to save, any may ask for a
+    folder: of the run, where ranks keep their checkpoints. policy: of rank 0 decides when to save, any may ask for a
     stop. saved: told the step of the checkpoint that stands, and why a newer one could not be written. A fault of this
     rank ends up in its outcome; ranks that lose a peer fault in turn. `progress` and `saved` are told by every rank.
     Raises `Interrupted` on all ranks alike.
@@ -58,7 +56,7 @@ def train_rank(
         start = _resumed(spec, start, folder, saved)
         recorder = Recorder(spec, task.workload, start)
         rank = _Rank(task, recorder, start)
-        rank.train(folder, progress, watch, saved)
+        rank.train(folder, progress, policy, saved)
         rows = _all_rows(rank.bytes)
         _compare_replicas(recorder, rank.params)
     except EXPECTED_FAULTS as error:
@@ -94,27 +92,27 @@ class _Rank:
         self,
         folder: Path,
         progress: Callable[[int], None],
-        watch: Watch,
+        policy: CheckpointPolicy,
         saved: Callable[[int, str], None],
     ) -> None:
         """Step by step to the end, or to what ends the run."""
         evaluate_at = evaluation_steps(self.spec.steps)
         for step in range(self._first, self.spec.steps):
-            order = self._step(step, watch.order())
+            order = self._step(step, policy.order())
             if self.recorder.status is not None:
                 break
             if step + 1 in evaluate_at:
                 self._evaluate(step)
                 progress(step + 1)
-            elif watch.silent():
+            elif policy.silent():
                 progress(step + 1)
             if order and step + 1 < self.spec.steps:
                 saved(*self._save(folder, step + 1))
-                watch.saved()
-                if order is Order.STOP:
-                    raise Interrupted(watch.reason, [self.spec.run_id])
+                policy.saved()
+                if order is Action.STOP:
+                    raise Interrupted(policy.reason, [self.spec.run_id])
 
-    def _step(self, step: int, wanted: Order) -> Order:
+    def _step(self, step: int, wanted: Action) -> Action:
         """One step of training; returns what all ranks do after it."""
         own = [part[dist.get_rank() : dist.get_rank() + 1] for part in self.task.batch(step)]
         found, losses = self._gradients(_rows(self.params), own)
@@ -134,7 +132,7 @@ class _Rank:
             self._optimizer.zero_grad()
             self.bytes.take(self._optimizer.ledger)
             self.recorder.step(self._optimizer.kind, taken(before, paths()))
-        return Order(int(told[:, 1].max().item()))
+        return Action(int(told[:, 1].max().item()))
 
     def _backward(self, batch: Sequence[Tensor]) -> None:
         """The gradients of a batch where the parameters stand now, through the optimizer's hooks."""

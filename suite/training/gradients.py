@@ -1,8 +1,9 @@
 """The gradients of many workers from one batched call; with one worker it is the same arithmetic, to the bit.
 
 Row r of every tensor belongs to one worker. Rows may belong to different runs and seeds of one workload. A row's
-result does not depend on how many rows are computed with it, so a run has the same bits alone, in any group, and on a
-real process group.
+result does not depend on how many rows are computed with it, so a run has the same bits alone, in any group, and on
+a real process group. `at_probes` gives the gradients at the points where a method wants them besides its parameters,
+of the same samples.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
+from reference_impls import SimulatedCluster
 from suite.workloads import Task
 
 Shapes = Mapping[str, Sequence[int]]
@@ -66,3 +68,32 @@ def first_difference(rows: Tensor, shapes: Shapes) -> str | None:
                 "the method did not synchronise"
             )
     return None
+
+
+AtProbes = dict[str, list[list[Tensor]]]
+"""Probe -> [rank][parameter], as `SimulatedCluster.step` takes it."""
+
+
+def at_probes(
+    clusters: Sequence[SimulatedCluster | None],
+    gradients: BatchedGradients,
+    names: Sequence[str],
+    batch: Sequence[Tensor],
+) -> list[AtProbes]:
+    """For each cluster what its next step wants; nothing for None.
+
+    names: of the parameters, in the clusters' order. batch: tensors with the rows of all clusters one after the other,
+    as the gradients of their parameters were computed from.
+    """
+    found: list[AtProbes] = [{} for _ in clusters]
+    wanted = [(i, own, probe) for i, own in enumerate(clusters) if own is not None for probe in own.probes]
+    if not wanted:
+        return found
+    n = wanted[0][1].world_size
+    points = [own.probe_parameters(rank, probe) for _, own, probe in wanted for rank in range(n)]
+    rows = {name: torch.stack(values) for name, values in zip(names, zip(*points, strict=True), strict=True)}
+    samples = [torch.cat([part[i * n : (i + 1) * n] for i, _, _ in wanted]) for part in batch]
+    there, _ = gradients(rows, samples)
+    for j, (i, _, probe) in enumerate(wanted):
+        found[i][probe] = [[there[name][j * n + rank] for name in names] for rank in range(n)]
+    return found

@@ -2,31 +2,69 @@
 
 A run has diverged when a training loss or the final metric is not finite, or when the training loss, mean over
 workers, rises above `EXPLOSION` times the greater of 1 and its first value.
+
+The driver's ledger keeps a row a step; `LedgerSums` empties it step by step into sums, which a checkpoint can carry. Numbers are
+added in the order of steps however often a run is interrupted, so that the sums are the same floats.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from suite.runs.changes import keep as keep_changes
 from suite.runs.checkpoint import Start
-from suite.runs.formats import EVALUATION, LONGEST_REASON, RESULT_VERSION
+from suite.runs.code_state import keep as keep_changes
 from suite.runs.provenance import provenance
+from suite.runs.result import LONGEST_REASON, RESULT_VERSION, Evaluation
 from suite.runs.spec import RunSpec
 from suite.runs.status import Status
 from suite.runs.store import Store, finite
 
+_KEYS: Final = ("rank", "kind", "stage", "collective", "group")
+
+
+class LedgerSums:
+    """Rows of `Ledgers.totals`, one a rank, kind, stage, collective and group. rows: those of an earlier attempt."""
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+        self._rows = {tuple(row[key] for key in _KEYS): dict(row) for row in rows}
+
+    def take(self, ledger: Ledgers) -> None:
+        """Add what the ledger holds and empty it; once a step."""
+        for row in ledger.totals():
+            key = tuple(row[key] for key in _KEYS)
+            total = self._rows.get(key)
+            if total is None:
+                self._rows[key] = row
+                continue
+            for name, value in row.items():
+                if name not in _KEYS:
+                    total[name] += value
+        ledger.clear()
+
+    def wire_bytes(self) -> dict[int, float]:
+        """Bytes that each rank has sent so far, added as `record.bytes_summary` does; a rank that sent nothing is not in it."""
+        sent: dict[int, float] = {}
+        for row in self._rows.values():
+            sent[row["rank"]] = sent.get(row["rank"], 0.0) + row["wire_bytes"]
+        return sent
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows so far, rank by rank, in the order of first use."""
+        return sorted((dict(row) for row in self._rows.values()), key=lambda row: int(row["rank"]))
+
+
 if TYPE_CHECKING:
+    from reference_impls.drivers.ledger import Ledgers
     from suite.workloads import Workload
 
 EVALUATIONS: Final = 16
 """Evaluations a run, no part of its identity, since they change no bit of it. A multiple of the 8 of earlier runs, whose
 steps are among these, so that curves of both can be compared."""
-NO_SCORES: Final = frozenset(key.name for key in EVALUATION.keys)
+NO_SCORES: Final = Evaluation.__required_keys__ | Evaluation.__optional_keys__
 EXPLOSION: Final = 100.0
 EXPECTED_FAULTS: Final = (RuntimeError, ValueError, ArithmeticError, MemoryError)
 """What a method or a collective may raise in a step; anything else is a fault of the program and ends the process."""

@@ -1,28 +1,149 @@
 """Trains many runs at once in one process: one gradient call a step for all workers of all runs.
 
 The runs of a group share workload, world size, sharding, steps and batch size; methods, options, learning rates and
-seeds may differ. Each run has its own `SimulatedCluster`, which lives in its rows of two shared buffers. A run that
-diverges or fails ends alone.
+seeds may differ. Each run is a `Member` with its own `SimulatedCluster`, which lives in its rows of two shared
+buffers, and its own recorder. A run that diverges or fails ends alone.
 """
 
 from __future__ import annotations
 
 import gc
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
+from torch import Tensor
 
+from reference_impls import SimulatedCluster
+from reference_impls.compilation import paths
 from suite.runs.checkpoint import Checkpoint, Start
-from suite.runs.from_spec import task_of
+from suite.runs.from_spec import learning_rate, sources, task_of
 from suite.runs.grouping import group_key
 from suite.runs.spec import RunSpec
-from suite.training.gradients import BatchedGradients, flatten, shapes_of, split
-from suite.training.interruption import Interrupted
-from suite.training.member import Member
-from suite.training.probes import at_probes
-from suite.training.record import Outcome, evaluation_steps
-from suite.training.watch import Order, Watch
+from suite.training.gradients import (
+    AtProbes,
+    BatchedGradients,
+    at_probes,
+    first_difference,
+    flatten,
+    shapes_of,
+    split,
+)
+from suite.training.interruption import Action, CheckpointPolicy, Interrupted
+from suite.training.record import EXPECTED_FAULTS, LedgerSums, Outcome, Recorder, evaluation_steps
+from suite.workloads import Task
+
+
+class Member:
+    """One run of the group, from its start or from a checkpoint."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        task: Task,
+        initial: Mapping[str, Tensor],
+        storage: tuple[Tensor, Tensor],
+        start: Start,
+    ) -> None:
+        self.spec = spec
+        self.recorder = Recorder(spec, task.workload, start)
+        self._bytes = LedgerSums(start.checkpoint.ledger if start.checkpoint else ())
+        self._task = task
+        self._rate = learning_rate(spec)
+        self._params = storage[0]
+        self._shapes = shapes_of(initial)
+        self._cluster: SimulatedCluster | None = None
+        storage[0].copy_(flatten(initial))
+        try:
+            self._cluster = SimulatedCluster(
+                spec.algorithm.name,
+                list(initial.values()),
+                world_size=spec.world_size,
+                lr=spec.lr.peak,
+                seed=spec.seed,
+                names=list(initial),
+                bucket_bytes=spec.bucket_bytes,
+                storage=storage,
+                **spec.algorithm.options,
+            )
+            if start.checkpoint is not None:
+                self._cluster.load_state_dict(dict(start.checkpoint.state))
+        except EXPECTED_FAULTS as error:
+            self.recorder.fault(error)
+
+    @property
+    def cluster(self) -> SimulatedCluster | None:
+        """The cluster; None when the run has ended."""
+        return self._cluster if self.recorder.status is None else None
+
+    def step(self, step: int, loss: float, probes: AtProbes) -> None:
+        """Apply the gradients in the rows, and those at the method's probes, unless the run has ended."""
+        if self.recorder.status is None:
+            self.recorder.loss(loss)
+        if self.recorder.status is not None or self._cluster is None:
+            return
+        before = paths()
+        self._cluster.observe(loss=loss)
+        try:
+            self._cluster.step(lr=self._rate(step), probes=probes)
+        except EXPECTED_FAULTS as error:
+            self.recorder.fault(error)
+            return
+        self._bytes.take(self._cluster.ledger)
+        self.recorder.step(self._cluster.kind, taken(before, paths()))
+
+    def evaluate(self, step: int) -> None:
+        """Evaluate rank 0's parameters as they are after this step."""
+        if self.recorder.status is None:
+            scores = self._task.evaluate(
+                {name: rows[0] for name, rows in split(self._params, self._shapes).items()}
+            )
+            sent = math.fsum(self._bytes.wire_bytes().values()) / self.spec.world_size
+            self.recorder.evaluation(scores, self._rate(step), sent)
+
+    def compare_replicas(self) -> None:
+        """At the end all ranks must hold the same bits: what was evaluated would else be one rank's own model."""
+        if self.recorder.status is not None:
+            return
+        difference = first_difference(self._params, self._shapes)
+        if difference:
+            self.recorder.end("invalid", difference)
+
+    def checkpoint(self, train_s: float) -> Checkpoint | None:
+        """All that the run needs to go on, `train_s` seconds into this attempt; None when it has ended, or ends now."""
+        if self.cluster is None:
+            return None
+        try:
+            state = self.cluster.state_dict()
+        except EXPECTED_FAULTS as error:
+            self.recorder.fault(error)
+            return None
+        self._bytes.take(self.cluster.ledger)
+        return Checkpoint(
+            run_id=self.spec.run_id,
+            source=sources(self.spec)["algorithm"],
+            step=self.cluster.steps,
+            train_s=self.recorder.trained_s(train_s),
+            recorder=self.recorder.state(),
+            ledger=self._bytes.rows(),
+            state=state,
+        )
+
+    def outcome(self, train_s: float) -> Outcome:
+        """Close the run, `train_s` seconds into this attempt."""
+        return self.recorder.outcome(self._bytes.rows(), train_s, sources(self.spec))
+
+
+def taken(
+    before: Mapping[str, Mapping[str, int]], after: Mapping[str, Mapping[str, int]]
+) -> dict[str, set[str]]:
+    """Which paths each compiled function took between two counts."""
+    grown = {
+        name: {path for path, calls in counts.items() if calls > before.get(name, {}).get(path, 0)}
+        for name, counts in after.items()
+    }
+    return {name: found for name, found in grown.items() if found}
 
 
 def train_group(
@@ -30,21 +151,21 @@ def train_group(
     starts: dict[str, Start] | None = None,
     progress: Callable[[int], None] = lambda step: None,
     *,
-    watch: Watch | None = None,
+    policy: CheckpointPolicy | None = None,
     keep: Callable[[Checkpoint], None] = lambda checkpoint: None,
 ) -> Iterator[Outcome]:
     """Train the runs to the end and yield their outcomes. `progress` is called with the completed steps.
 
     starts: where runs begin that are not new, all at the same step; they are taken out of the mapping. keep: given a
-    checkpoint of each run that is under way when `watch` says so. Raises ValueError when the runs cannot share a
-    group, `Interrupted` when the watch says stop, after the outcomes of runs that had ended alone and the checkpoints
+    checkpoint of each run that is under way when `policy` says so. Raises ValueError when the runs cannot share a
+    group, `Interrupted` when the policy says stop, after the outcomes of runs that had ended alone and the checkpoints
     of the others. Needs about `grouping.COPIES` floats a parameter, worker and run.
     """
     starts = {} if starts is None else starts
     begun = {starts[spec.run_id].step if spec.run_id in starts else 0 for spec in specs}
     if len({group_key(spec) for spec in specs}) > 1 or len(begun) > 1:
         raise ValueError("these runs cannot be trained together: cut them with groups(), and by their steps")
-    watch = watch or Watch()
+    policy = policy or CheckpointPolicy()
     started = time.perf_counter()
     tasks = {spec.seed: task_of(spec) for spec in specs}
     n = specs[0].world_size
@@ -65,13 +186,13 @@ def train_group(
     gradient_rows, parameter_rows = split(grads, shapes), split(params, shapes)
     gradients = BatchedGradients(tasks[specs[0].seed])
     evaluate_at = evaluation_steps(specs[0].steps)
-    first, order = begun.pop(), Order.GO
+    first, order = begun.pop(), Action.GO
     for step in range(first, specs[0].steps):
-        if order := watch.order():
+        if order := policy.order():
             if step > first:  # else there is nothing new
                 _save(members, (time.perf_counter() - started) / len(specs), keep)
-            watch.saved()
-            if order is Order.STOP:
+            policy.saved()
+            if order is Action.STOP:
                 break
         batches = {seed: task.batch(step) for seed, task in tasks.items()}
         rows = [torch.cat(part) for part in zip(*(batches[spec.seed] for spec in specs), strict=True)]
@@ -86,14 +207,14 @@ def train_group(
             for member in members:
                 member.evaluate(step)
             progress(step + 1)
-        elif watch.silent():
+        elif policy.silent():
             progress(step + 1)
         if all(member.recorder.status for member in members):
             break
     train_s = (time.perf_counter() - started) / len(specs)
-    if order is Order.STOP:
+    if order is Action.STOP:
         yield from (member.outcome(train_s) for member in members if member.recorder.status)
-        raise Interrupted(watch.reason, [m.spec.run_id for m in members if not m.recorder.status])
+        raise Interrupted(policy.reason, [m.spec.run_id for m in members if not m.recorder.status])
     for member in members:
         member.compare_replicas()
     for member in members:

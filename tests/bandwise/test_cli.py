@@ -144,7 +144,7 @@ def test_help_is_fast_and_shows_every_verb() -> None:
 def test_every_verb_has_json_and_a_description(capsys: pytest.CaptureFixture[str]) -> None:
     assert " ".join(verb.NAME for verb in VERBS) == (
         "list info schedule plan run sweep status watch retry cancel session doctor cluster rates costs advise claims collect "
-        "check export migrate report publish reproduce compare"
+        "check export report publish reproduce compare"
     )
     for verb in VERBS:
         with pytest.raises(SystemExit):
@@ -397,7 +397,7 @@ def test_no_rate_is_written_from_failures(
     from bandwise.verbs import sweep as verb
     from suite.runs.status import Status
     from suite.training.execute import execute
-    from suite.training.local import Tally
+    from suite.training.pool import Tally
     from suite.training.record import failed
 
     names = {"plain": "allreduce-sgd", "local": "local-sgd"}
@@ -437,7 +437,7 @@ def test_rates_that_failed_are_told_beside_the_choice(
 ) -> None:
     from bandwise.verbs import sweep as verb
     from suite.training.execute import execute
-    from suite.training.local import Tally
+    from suite.training.pool import Tally
 
     def carry_out(label: str, specs: Any, store: Any, places: Any) -> Tally:
         list(execute(specs, store))

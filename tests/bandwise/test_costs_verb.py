@@ -12,7 +12,7 @@ from bandwise.cli import main
 from suite.costs import known as module
 from suite.costs.known import Known
 from suite.links.link import Link
-from suite.timing import session_files
+from suite.timing import spec as sessions
 from tests.suite.costs import made_up
 from tests.suite.costs.test_fit import rows
 
@@ -28,8 +28,8 @@ def something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     samples = list(made_up.samples([Link(4, 100e6), Link(4, 1e9)]))
     found = Known(tmp_path, rows(made_up.MODEL.backend), facts, samples, [])
     monkeypatch.setattr(module, "known", lambda root: found)
-    real = session_files.load_session
-    for place in ("suite.costs.candidates", "suite.timing.session_files"):
+    real = sessions.load_session
+    for place in ("suite.costs.candidates", "suite.timing.spec"):
         monkeypatch.setattr(
             f"{place}.load_session", lambda name: real(str(path) if name == "made-up" else name)
         )

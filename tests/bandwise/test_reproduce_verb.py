@@ -16,8 +16,8 @@ from bandwise.cli import main
 from suite.analysis.from_plan import collect_sweep
 from suite.analysis.recorded import Recorded
 from suite.analysis.reproduction import compare
-from suite.runs import worktree
-from suite.runs.changes import document
+from suite.runs import code_state as worktree
+from suite.runs.code_state import document
 from suite.runs.plan import make_plan
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store, dump
@@ -251,7 +251,7 @@ def test_a_session_held_again_is_judged_by_its_intervals(
     sweep = load_sweep(str(path))
     monkeypatch.setattr("suite.analysis.session_tables.load_sweep", lambda name: sweep)
     spec = types.SimpleNamespace(name=record["name"])
-    monkeypatch.setattr("suite.timing.session_files.load_session", lambda name: spec)
+    monkeypatch.setattr("suite.timing.spec.load_session", lambda name: spec)
 
     def run(session: Session) -> dict[str, Any]:
         made_up_session.saved(again, record)

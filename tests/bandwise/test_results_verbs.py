@@ -20,8 +20,6 @@ from suite.analysis.tables import read_table, table_path
 from suite.runs.store import Store
 from tests.suite.runs.project import SWEEP, write_sweep
 
-FROZEN = Path(__file__).resolve().parents[1] / "suite" / "runs" / "frozen"
-
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -179,20 +177,3 @@ def test_export_parquet(project: Path, capsys: pytest.CaptureFixture[str]) -> No
     frame = pd.read_parquet(out)
     assert frame["seed"].tolist() == [0, 1, 2] * 2
     assert read_table(table_path(project / "results", SUMMARY, "small"), SUMMARY)
-
-
-def test_migrate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    old = json.loads((FROZEN / "v1-first-done.json").read_text())
-    folder = Store(tmp_path).folder(old["run_id"])
-    folder.mkdir(parents=True)
-    (folder / "spec.json").write_text(json.dumps(old["spec"]))
-    (folder / "result.json").write_text(json.dumps(old))
-    found = answer(capsys, "migrate", "--dry-run", "--results", str(tmp_path))
-    assert (found["changed"], found["dry_run"]) == ([old["run_id"]], True)
-    assert json.loads((folder / "result.json").read_text())["schema_version"] == 1
-    assert main(["migrate", "--results", str(tmp_path)]) == 0
-    assert "1 results rewritten as version 2, 0 had it already" in capsys.readouterr().out
-    assert json.loads((folder / "result.json").read_text())["schema_version"] == 2
-    (folder / "result.json").write_text("[")
-    assert main(["migrate", "--results", str(tmp_path)]) == 3
-    assert "refused: " in capsys.readouterr().out

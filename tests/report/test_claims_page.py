@@ -11,7 +11,7 @@ from bandwise.cli import main
 from report.errors import ReportError
 from report.sheets.claims_data import Verdicts
 from report.sheets.claims_page import build_claims_page, claims_parts
-from suite.claims.reader import load_claims
+from suite.claims.claim import load_claims
 from suite.claims.record import judge_all, write_record
 from tests.report.conftest import HOSTILE, Built, build
 from tests.report.test_browser import open_in_browser

@@ -22,7 +22,7 @@ from suite.training.train import train_group
 from tests.slurm.specs import tiny
 from tests.suite.runs.project import ended
 
-PROFILE = Profile("test", timeout_min=10, mem="500M", array_parallelism=2)
+PROFILE = Profile(name="test", timeout_min=10, mem="500M", array_parallelism=2)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from tests.slurm.specs import broken, tiny
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(180)]
 
-PROFILE = Profile("test", timeout_min=5, mem="1G", array_parallelism=4)
+PROFILE = Profile(name="test", timeout_min=5, mem="1G", array_parallelism=4)
 MEMBERS = [[[tiny(0), broken(1), tiny(2)]], [[tiny(0, "local-sgd")], [tiny(3)]], [[tiny(1, steps=6)]]]
 RUNS = [spec for member in MEMBERS for group in member for spec in group]
 
@@ -158,7 +158,7 @@ def test_the_command_line_submits_what_is_missing(
 
 
 def test_what_slurm_refuses_is_reported_with_its_reason(dev_cluster: Cluster, tmp_path: Path) -> None:
-    profile = Profile("nowhere", timeout_min=5, partition="no-such-partition")
+    profile = Profile(name="nowhere", timeout_min=5, partition="no-such-partition")
     with pytest.raises(SlurmError, match=r"profile 'nowhere'.*(?s:.*)[Ii]nvalid partition"):
         submit_members([[[tiny(0)]]], profile, tmp_path, sweep="tiny")
     (record,) = records(tmp_path)
@@ -169,7 +169,7 @@ def test_what_slurm_refuses_is_reported_with_its_reason(dev_cluster: Cluster, tm
 def test_an_option_that_sbatch_has_not_is_refused_before_anything_is_sent(
     dev_cluster: Cluster, tmp_path: Path
 ) -> None:
-    profile = Profile("site", timeout_min=5, additional_parameters={"exclud": "node-0"})
+    profile = Profile(name="site", timeout_min=5, additional_parameters={"exclud": "node-0"})
     with pytest.raises(ProfileError, match="sbatch has no option 'exclud'; did you mean 'exclude'"):
         submit_members([[[tiny(0)]]], profile, tmp_path, sweep="tiny")
     assert not any(tmp_path.iterdir())

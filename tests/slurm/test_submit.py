@@ -30,12 +30,11 @@ from slurm.submit import (
     submit_members,
     tasks,
 )
-from suite.runs.estimate import RUN_S, Estimator
-from suite.runs.grouping import group_key
+from suite.runs.grouping import RUN_S, Estimator, group_key
 from suite.runs.spec import RunSpec
 from tests.slurm.specs import tiny
 
-PACKED = Profile("site", timeout_min=20, array_parallelism=4, pack_s=100)
+PACKED = Profile(name="site", timeout_min=20, array_parallelism=4, pack_s=100)
 
 
 def finished(spec: RunSpec, train_s: float) -> tuple[RunSpec, dict[str, Any]]:
@@ -116,7 +115,7 @@ def test_an_estimate_without_finished_runs_is_rough_and_says_so() -> None:
     assert (known.wire_bytes, known.measured) == (2 * 2 * 1000.0, True)
 
 
-PROFILE = Profile("site", timeout_min=20, partition="cpu", mem="2G", setup=("module load python",))
+PROFILE = Profile(name="site", timeout_min=20, partition="cpu", mem="2G", setup=("module load python",))
 
 
 def directives(text: str) -> dict[str, str]:
@@ -158,7 +157,9 @@ def test_jobs_know_the_plugins_of_their_submission(tmp_path: Path, monkeypatch: 
 
 
 def test_the_script_says_what_the_profile_says(tmp_path: Path) -> None:
-    profile = replace(PROFILE, cpus_per_task=2, additional_parameters={"exclusive": True, "nice": 100})
+    profile = PROFILE.model_copy(
+        update={"cpus_per_task": 2, "additional_parameters": {"exclusive": True, "nice": 100}}
+    )
     text = written(tmp_path, profile)
     logs = {"output": f"{tmp_path}/%A_%a_0_log.out", "error": f"{tmp_path}/%A_%a_0_log.err"}
     assert directives(text) == {
@@ -254,7 +255,7 @@ def test_arrays_are_chained_only_where_they_would_exceed_what_may_run_at_once(
     members = [[[tiny(seed)]] for seed in range(5)]
 
     def dependencies(parallelism: int) -> list[str | None]:
-        profile = replace(PROFILE, array_parallelism=parallelism)
+        profile = PROFILE.model_copy(update={"array_parallelism": parallelism})
         planned = submit_members(members, profile, tmp_path, sweep="tiny", dry_run=True)
         return [directives(text).get("dependency") for text in planned.scripts]
 

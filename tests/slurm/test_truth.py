@@ -34,7 +34,7 @@ from tests.support import eventually, require_system
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(150)]
 
 ROOT = Path(__file__).resolve().parents[2]
-PROFILE = Profile("test", timeout_min=5, mem="800M", array_parallelism=2, pack_s=0, max_requeues=1)
+PROFILE = Profile(name="test", timeout_min=5, mem="800M", array_parallelism=2, pack_s=0, max_requeues=1)
 ENDLESS = 10_000_000
 TOGETHER_S = 90.0
 """Everything here has left the queue by then."""
@@ -292,7 +292,9 @@ def test_real_ranks_are_tasks_of_a_job_of_their_own(slurm: Cluster, store: Store
     """Two ranks on two nodes, beside a simulated run of the same training, which they equal to the bit."""
     simulated = tiny(0, steps=20)
     real = replace(simulated, backend="gloo")
-    profile = replace(PROFILE, tasks_per_node=1, interface="lo", environment={"NCCL_DEBUG": "WARN"})
+    profile = PROFILE.model_copy(
+        update={"tasks_per_node": 1, "interface": "lo", "environment": {"NCCL_DEBUG": "WARN"}}
+    )
     submission = submit_runs([real, simulated], profile, store.root, sweep="ranks")
     assert sorted(array.tasks for array in submission.jobs) == [1, 2]
     wait(submission.job_ids, poll_s=0.3)
@@ -320,7 +322,9 @@ def test_three_thousand_tiny_runs_are_planned_submitted_and_looked_at_in_seconds
     arms = [f"  a{i}: {{algorithm: local-sgd, options: {{period: {i + 2}}}, lr: 0.01}}" for i in range(29)]
     text = SWEEP.format(steps=4, seeds=100) + "\n".join([*arms, ""])
     (tmp_path / "big.yaml").write_text(text, encoding="utf-8")
-    held = replace(PROFILE, array_parallelism=16, pack_s=1, additional_parameters={"hold": True})
+    held = PROFILE.model_copy(
+        update={"array_parallelism": 16, "pack_s": 1, "additional_parameters": {"hold": True}}
+    )
     started = processor_s()
     plan = make_plan(load_sweep(str(tmp_path / "big.yaml")))
     assert summary(plan, store)["runs"] == 3000

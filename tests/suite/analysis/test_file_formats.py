@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
+import jsonschema
 import pytest
 
+from docs.make import KINDS, SCHEMAS, made
 from suite.analysis.bounds import BOUNDS
 from suite.analysis.claim_columns import CLAIM_TABLES
 from suite.analysis.columns import SINCE_CURVES, TABLES
@@ -16,8 +19,6 @@ from suite.analysis.speed_columns import SPEED_TABLES
 from suite.analysis.stages import STAGES
 from suite.claims.columns import VERDICT_TABLES
 from suite.costs.columns import COST_TABLES
-from suite.runs.described import Listed, Record
-from suite.runs.formats import EVALUATION, RESULT, STATUS
 from suite.runs.status import CIRCUMSTANCE, LIVE, SETTLED
 from suite.runs.store import Store
 from tests.suite.analysis import made_up_session
@@ -26,7 +27,6 @@ DOCS = Path(__file__).resolve().parents[3] / "docs"
 TEXT = (DOCS / "file-formats.md").read_text(encoding="utf-8")
 COSTS = (DOCS / "cost-formats.md").read_text(encoding="utf-8")
 CLAIMS = (DOCS / "claim-formats.md").read_text(encoding="utf-8")
-RUNS = (DOCS / "run-formats.md").read_text(encoding="utf-8")
 TARGETS = (DOCS / "target-formats.md").read_text(encoding="utf-8")
 SESSIONS = (DOCS / "session-formats.md").read_text(encoding="utf-8")
 
@@ -55,24 +55,17 @@ def test_states():
     assert set(re.findall(r"`(\w+)`", section)) == SETTLED | CIRCUMSTANCE | LIVE
 
 
-@pytest.mark.parametrize(
-    ("heading", "record"),
-    [("result.json", RESULT), ("status.json", STATUS), ("metrics.jsonl", EVALUATION)],
-)
-def test_keys_of_a_run(heading, record):
-    section = RUNS.partition(f"Fields of `{heading}`")[2].partition("\n\nFields of")[0]
-    listed = re.findall(r"^\| `([\w.]+)` \| (\w+) \| (.*) \|$", section, re.M)
-    assert listed == list(keys_of(record))
-
-
-def keys_of(record, where=""):
-    """(name with dots, kind, meaning) of every key of a record and of those inside."""
-    for key in record.keys:
-        shape = key.shape.of if isinstance(key.shape, Listed) else key.shape
-        kind = "list" if shape is not key.shape else getattr(shape, "kind", "mapping")
-        yield where + key.name, kind, key.meaning + (f" Null: {key.null}." if key.null else "")
-        if isinstance(shape, Record):
-            yield from keys_of(shape, f"{where}{key.name}.")
+def test_keys_and_schemas_are_those_of_the_declarations():
+    texts = dict(made())
+    assert {path.name for path in texts if path.suffix == ".json"} == {
+        path.name for path in SCHEMAS.iterdir()
+    }
+    for path, text in texts.items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name}: run `make docs`"
+        if path.suffix == ".json":
+            jsonschema.Draft202012Validator.check_schema(json.loads(text))
+    shown = "".join(path.read_text(encoding="utf-8") for path in texts if path.suffix == ".md")
+    assert all(f"<!-- table: keys {kind} -->" in shown for kind in KINDS)
 
 
 def test_fields_of_a_session(tmp_path):

@@ -10,11 +10,11 @@ from suite.analysis.columns import TUNING
 from suite.analysis.from_plan import collect_sweep, study_of, tuning_rows
 from suite.analysis.study import Yardstick
 from suite.analysis.tables import read_table, table_path
+from suite.runs.learning_rates import Trial, Tuned, tuned_for, write_rates
 from suite.runs.plan import make_plan
-from suite.runs.rates import Trial, Tuned, tuned_for, write_rates
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
-from suite.training.local import run_local
+from suite.training.pool import run_local
 from suite.workloads import get
 
 SWEEP = """
@@ -40,18 +40,18 @@ def sweep(tmp_path_factory):
     sweep = load_sweep(str(path))
     panel = next(sweep.panels())
     trials = tuple(
-        Trial(lr, value, nll, "done" if value else "diverged", (f"{i:016x}",))
+        Trial(lr=lr, value=value, nll=nll, status="done" if value else "diverged", runs=(f"{i:016x}",))
         for i, (lr, value, nll) in enumerate(((0.03, 60.0, 1.1), (0.1, 70.0, 0.9), (0.3, None, None)))
     )
     tuned = Tuned(
-        panel.workload.label,
-        "iid",
-        2,
-        "local",
-        0.1,
-        "high",
-        tuned_for(sweep, panel, sweep.arms["local"]),
-        trials,
+        workload=panel.workload.label,
+        sharding="iid",
+        world_size=2,
+        arm="local",
+        lr=0.1,
+        edge="high",
+        tuned_for=tuned_for(sweep, panel, sweep.arms["local"]),
+        trials=trials,
     )
     write_rates(sweep, [tuned])
     return sweep

@@ -14,7 +14,7 @@ from report.study.build import build_page
 from suite.analysis.collect import collect, write
 from suite.runs.lease import Owner
 from suite.runs.store import Store, StoreError
-from suite.training.custody import Custody
+from suite.training.ownership import RunOwnership
 from tests.suite.analysis import made_up_study as made
 from tests.suite.runs.hostile import DAMAGES, SCRIPT
 from tests.suite.runs.project import ended, one_spec
@@ -142,11 +142,11 @@ def test_a_bad_lease_counts_until_it_is_stale(name: str, content: bytes, tmp_pat
     store.put_spec(spec)
     path = store.folder(spec.run_id) / name
     path.write_bytes(content)
-    with Custody(store, Owner.here()) as custody:
-        assert custody.take([spec]) == ([] if name == "lease-1.json" else [spec])
+    with RunOwnership(store, Owner.here()) as ownership:
+        assert ownership.take([spec]) == ([] if name == "lease-1.json" else [spec])
     os.utime(path, (0, 0))
-    with Custody(store, Owner.here()) as custody:
-        assert custody.take([spec]) == [spec]
+    with RunOwnership(store, Owner.here()) as ownership:
+        assert ownership.take([spec]) == [spec]
 
 
 def test_a_result_of_a_newer_version_is_never_replaced(tmp_path: Path) -> None:
@@ -158,12 +158,12 @@ def test_a_result_of_a_newer_version_is_never_replaced(tmp_path: Path) -> None:
     assert "update this checkout" in str(store.refusal(spec.run_id))
     before = path.read_bytes()
     for again in (False, True):
-        with Custody(store, Owner.here(), again=again) as custody:
-            assert custody.take([spec]) == []
+        with RunOwnership(store, Owner.here(), again=again) as ownership:
+            assert ownership.take([spec]) == []
     assert path.read_bytes() == before
     DAMAGES["truncated"][0](path, {"x": 1})
-    with Custody(store, Owner.here()) as custody:
-        assert custody.take([spec]) == [spec], "what is damaged is trained again"
+    with RunOwnership(store, Owner.here()) as ownership:
+        assert ownership.take([spec]) == [spec], "what is damaged is trained again"
 
 
 def test_a_reason_of_any_length_can_be_written(tmp_path: Path) -> None:

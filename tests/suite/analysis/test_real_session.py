@@ -16,7 +16,7 @@ from suite.analysis.tables import read_table
 from suite.runs.sweep import load_sweep
 from suite.timing.ranks import Loopback
 from suite.timing.session import Session
-from suite.timing.session_files import load_session
+from suite.timing.spec import load_session
 
 SWEEP = """
 title: tiny

@@ -308,8 +308,11 @@ def test_the_newest_session_held_to_the_end_counts(sweep, tmp_path):
         (lambda text: text.replace('"schema_version": 1', '"schema_version": 99'), "has schema_version 99"),
         (lambda text: text[:500], "is damaged"),
         (lambda text: "[]", "is not a mapping"),
-        (lambda text: text.replace('"links": [', '"links": [5, '), "links[0] is 5, not a mapping"),
-        (lambda text: text.replace('"status": "done"', '"status": "<script>"', 1), "status is '<script>'"),
+        (lambda text: text.replace('"links": [', '"links": [5, '), "key 'links[0]' must be a mapping, not 5"),
+        (
+            lambda text: text.replace('"status": "done"', '"status": "<script>"', 1),
+            "key 'status': '<script>' is none of",
+        ),
         (lambda text: text.replace('"unit_s": ', '"unit_s": NaN, "x": ', 1), "holds NaN"),
     ],
 )

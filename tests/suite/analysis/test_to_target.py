@@ -189,11 +189,11 @@ def test_without_curves_there_is_no_row(tmp_path: Path, study: Study) -> None:
             "line 1: accuracy is '<script>', not a number",
         ),
         ('{"step": 50, "lr": 0.1, "train_loss": 1.0, "accuracy": 1e999}\n', "refused"),
-        ('{"step": 50, "lr": 0.1}\n', "line 1: train_loss is missing"),
+        ('{"step": 50, "lr": 0.1}\n', "line 1: key 'train_loss' is missing"),
         ('{"step": 50, "lr": 0.1, "train_loss": 1.0, "accuracy": 9', "damaged"),
         ('{"step": 50, "lr": 0.1, "train_loss": 1.0, "accuracy": 9}\n' * 2, "its steps do not rise"),
         ('{"step": 200, "lr": 0.1, "train_loss": 1.0, "accuracy": 9}\n', "does not end as result.json does"),
-        ("[1]\n", "line 1: it is a list, not a mapping"),
+        ("[1]\n", "line 1: the top level must be a mapping, not a list"),
     ],
     ids=["text", "infinite", "lacking", "truncated", "standing", "another-end", "list"],
 )

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from suite.claims.claim import load_claims
 from suite.claims.history import History
-from suite.claims.reader import load_claims
 from tests.suite.claims.claim_files import TRAINING, write_claims, write_study
 
 Commit = Callable[[str], str]

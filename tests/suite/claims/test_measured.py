@@ -10,9 +10,8 @@ import pytest
 from suite.analysis.speed_columns import ARMS, session_table_path
 from suite.analysis.statistics import paired_difference
 from suite.analysis.tables import write_table
-from suite.claims.claim import ClaimError
+from suite.claims.claim import ClaimError, read_text
 from suite.claims.measured import commits
-from suite.claims.reader import read_text
 from suite.claims.record import judge
 from suite.claims.verdict import Judgement
 from tests.suite.claims.claim_files import HEAD, TRAINING, write_study

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from suite.claims.claim import ClaimError
-from suite.claims.reader import load_claims, read_text
-from suite.runs.yaml_lines import YamlError
+from suite.claims.claim import ClaimError, load_claims, read_text
+from suite.runs.documents import YamlError
 from tests.suite.claims.claim_files import EXACT, HEAD, TRAINING, write_claims
 
 FILE = "a-paper.yaml"
@@ -56,7 +55,29 @@ def test_what_others_say_is_not_the_papers(label: str) -> None:
         ),
         ("n: 6", "n: 6\n    written: yesterday", "a commit in quotes, or the word after"),
         ("n: 6", "n: 6\n    counts_as: {reproduced: partly}", "say why"),
-        ("threshold: -1", "threshold: -1, level: 2", "lies in"),
+        (
+            "threshold: -1",
+            "threshold: -1, level: 2",
+            r"a-paper.yaml:14: key 'claims\[0\].parts\[0\].level': must be below 1, not 2",
+        ),
+        (
+            "threshold: -1",
+            "threshold: -1, tolerance: 1",
+            r"'claims\[0\].parts\[0\].tolerance': a claim that is training has none",
+        ),
+        ("threshold: -1", "threshold: [-1]", "a list of printed values is for an exact claim"),
+        ("threshold: -1", "threshold: low", "give a number or a list of numbers, not 'low'"),
+        ("study: claims", "check: claims", r"'claims\[0\].check': a claim that is training has none"),
+        (
+            "study: claims/made-up",
+            "session: quick",
+            r"'claims\[0\].session': a claim that is training has none",
+        ),
+        (
+            "n: 6",
+            "n: 6\n    counts_as: {reproduced: party}",
+            "'party' is none of reproduced, .*did you mean 'partly'",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(old: str, new: str, error: str) -> None:

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from suite.analysis.tables import number
-from suite.claims.claim import JUDGED, Claim
+from suite.claims.claim import JUDGED, Claim, load_claims
 from suite.claims.history import History
-from suite.claims.reader import load_claims
 from suite.claims.record import claim_row, differences, judge_all, part_rows, recorded
 from suite.claims.verdict import Judgement
 from suite.runs.sweep import load_sweep, sweep_names, sweeps_folder
-from suite.timing.session_files import session_names
+from suite.timing.spec import session_names
 
 RESULTS = Path(__file__).resolve().parents[3] / "results"
 PUBLISHED = RESULTS / "published"

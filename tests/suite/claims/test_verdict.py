@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from suite.claims.claim import Claim, Paper, Part
+from suite.claims.claim import Claim, Part
 from suite.claims.verdict import Found, Judged, combine, of_claim, of_found, of_interval, of_number
-
-PAPER = Paper("A paper", "", "2401.00001", "a-paper.yaml")
 
 
 def part(side: str, threshold: Any, **more: Any) -> Part:
-    return Part("accuracy", side, threshold, 1, arm="method", against="base", **more)  # type: ignore[arg-type]
+    given = {"quantity": "accuracy", "is": side, "threshold": threshold, "arm": "method", "against": "base"}
+    return Part.model_validate(given | more)
 
 
 def claim(**more: Any) -> Claim:
-    return Claim("c", PAPER, "s", "p", "paper", "training", 1, "0", **more)
+    given = {"id": "c", "statement": "s", "place": "p", "label": "paper", "kind": "training", "study": "s"}
+    return Claim.model_validate(given | more)
 
 
 @pytest.mark.parametrize(
@@ -137,5 +137,5 @@ def test_what_a_verdict_counts_as() -> None:
 
 
 def test_what_nobody_judges_says_why() -> None:
-    idle = Claim("c", PAPER, "s", "p", "paper", "not-comparable", 1, "0", because="other machines")
+    idle = claim(kind="not-comparable", because="other machines")
     assert (of_claim(idle, []).word, of_claim(idle, []).why) == ("not comparable", "other machines")

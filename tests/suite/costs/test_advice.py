@@ -12,7 +12,7 @@ from suite.costs.advice import AdviceError, Question, advise, reference_recipes
 from suite.costs.candidates import Candidate, candidates
 from suite.costs.stand_in import large_recipe
 from suite.links.link import Link
-from suite.timing.session_files import load_session
+from suite.timing.spec import load_session
 from tests.suite.costs import made_up
 
 QUESTION = Question(parameters=20e6, workers=8, rate_bps=1e9, compute_s=0.2)

@@ -23,7 +23,7 @@ from suite.costs.network import OF_PROBE, Backend, Price
 from suite.costs.settings import Spread
 from suite.costs.timeline import Local, Overlap
 from suite.links.link import Link
-from suite.timing.session_files import load_session
+from suite.timing.spec import load_session
 from tests.suite.costs import made_up
 
 RESULTS = Path(__file__).resolve().parents[3] / "results" / "published"

@@ -11,7 +11,7 @@ import pytest
 from suite.costs import predictions
 from suite.costs.predictions import PredictionError, digest, path_of, predict_session, read, write
 from suite.links.link import Link
-from suite.timing.session_files import load_session
+from suite.timing.spec import load_session
 from tests.suite.costs import made_up
 
 

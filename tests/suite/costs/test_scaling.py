@@ -106,7 +106,7 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Known:
     path = tmp_path / "made-up.yaml"
     path.write_text(made_up.SESSION, encoding="utf-8")
     from suite.costs import candidates
-    from suite.timing.session_files import load_session
+    from suite.timing.spec import load_session
 
     monkeypatch.setattr(candidates, "load_session", lambda name: load_session(str(path)))
     samples = [

@@ -1,12 +1,11 @@
-"""Schema, documents and writer of a run's files hold each other; every version ever written is read."""
+"""Declaration, published schema and writer of a run's files hold each other."""
 
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,101 +13,45 @@ import jsonschema
 import pytest
 
 from bandwise.cli import main
-from suite.analysis.schemas import schemas
-from suite.runs.described import Each, Key, Listed, Record, problems
-from suite.runs.formats import RESULT, RESULT_VERSION, SPEC, STATUS, result_problems
-from suite.runs.migrations import STEPS, NewerError, VersionError, upgraded
+from suite.runs.documents import json_schema, key_rows, problem
+from suite.runs.result import RESULT_VERSION, TRAINED, Evaluation, Result, result_problem
+from suite.runs.spec import RunSpec
+from suite.runs.status import TERMINAL, Note
 from suite.runs.store import Store
 from suite.workloads import get, names
 from tests.suite.runs.project import ended, one_spec
 
 FROZEN = Path(__file__).parent / "frozen"
-PUBLISHED = Path(__file__).resolve().parents[3] / "results" / "schema"
-HASHES = {
-    "v1-first-diverged.json": "a48cd3c6d9cc",
-    "v1-first-done.json": "0022d3c62ef7",
-    "v1-first-oom.json": "eea795c0df76",
-    "v1-lost-diverged.json": "4d66c455e71e",
-    "v1-lost-done.json": "01d1385da268",
-    "v2-changed.json": "7fb4f00fded3",
-    "v2-diverged.json": "d67cc5b31208",
-    "v2-done.json": "a81cc66340a9",
-    "v2-oom.json": "3dafe460b6e6",
-}
-"""Files of every version that was ever written. None is ever changed; a new version adds its own."""
+SCHEMA = json_schema(Result, "a result", "for this test", "urn:test")
 
 
 def frozen(name: str) -> dict[str, Any]:
-    return dict(json.loads((FROZEN / name).read_text(encoding="utf-8")))
+    return dict(json.loads((FROZEN / f"{name}.json").read_text(encoding="utf-8")))
 
 
-def test_the_published_schemas_are_those_of_the_code() -> None:
-    there = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in PUBLISHED.iterdir()}
-    assert there == schemas(), "run `python -m suite.analysis.schemas`"
-    for schema in there.values():
-        jsonschema.Draft202012Validator.check_schema(schema)
+@pytest.mark.parametrize("name", ["changed", "diverged", "done", "oom"])
+def test_what_was_written_before_is_read(name: str) -> None:
+    result = frozen(name)
+    assert result_problem(result, result["run_id"]) is None
+    jsonschema.validate(result, SCHEMA)
 
 
-def test_old_files_are_frozen() -> None:
-    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:12] for path in FROZEN.iterdir()}
-    assert found == HASHES
-    versions = {frozen(name)["schema_version"] for name in HASHES}
-    assert versions == set(range(1, RESULT_VERSION + 1))
-    assert set(STEPS) == set(range(1, RESULT_VERSION))
+def undeclared(value: Mapping[str, Any], kind: Any) -> Iterator[str]:
+    """Keys that a file has and its declaration has not."""
+    known = {name for name, *_ in key_rows(kind)}
+    opened = {name.rpartition(".")[0] for name in known}
 
-
-@pytest.mark.parametrize("name", HASHES)
-def test_every_version_is_read_as_the_newest(name: str) -> None:
-    old = frozen(name)
-    before = copy.deepcopy(old)
-    jsonschema.validate(old, schemas()[f"result-v{old['schema_version']}.json"])
-    new = upgraded(old)
-    assert old == before, "migrations are pure"
-    assert list(result_problems(new, old["run_id"])) == []
-    jsonschema.validate(new, schemas()[f"result-v{RESULT_VERSION}.json"])
-    assert upgraded(new) == new
-    kept = {key: value for key, value in new.items() if key in old and key != "schema_version"}
-    assert kept == {key: value for key, value in old.items() if key != "schema_version"}
-
-
-def test_what_an_old_file_did_not_record_stays_unknown() -> None:
-    first, lost = upgraded(frozen("v1-first-done.json")), upgraded(frozen("v1-lost-done.json"))
-    assert (first["lost_s"], lost["lost_s"]) == (None, 0.0)
-    assert first["directions"] == {"excess_loss": "lower"}
-    digits = {"metric": "accuracy", "direction": "higher", "final": {"accuracy": 97.0, "nll": 0.1}}
-    found = upgraded({"schema_version": 1, **digits})
-    assert found["directions"] == {"accuracy": "higher", "nll": "lower"}
-    assert "lost_s" not in upgraded(frozen("v1-first-oom.json")), "it never trained"
-
-
-@pytest.mark.parametrize("version", [0, -1, True, "1", None, 1.0])
-def test_versions_that_never_were_are_refused(version: Any) -> None:
-    with pytest.raises(VersionError, match="says no schema_version that ever was"):
-        upgraded({"schema_version": version})
-    with pytest.raises(VersionError, match="not a mapping"):
-        upgraded([version])
-
-
-def test_newer_versions_are_refused_by_name() -> None:
-    with pytest.raises(NewerError, match=f"has schema_version {RESULT_VERSION + 1}, this code reads up to"):
-        upgraded({"schema_version": RESULT_VERSION + 1})
-
-
-def undescribed(value: Any, shape: Any, where: str = "") -> Iterator[str]:
-    """Keys that a file has and its description has not."""
-    if isinstance(shape, Record):
-        known: dict[str, Key] = {key.name: key for key in shape.keys}
+    def walk(value: Any, where: str) -> Iterator[str]:
         for name, inner in value.items():
-            if name not in known:
-                yield f"{where}{name}"
-            elif inner is not None:
-                yield from undescribed(inner, known[name].shape, f"{where}{name}.")
-    elif isinstance(shape, Listed):
-        for inner in value:
-            yield from undescribed(inner, shape.of, where)
-    elif isinstance(shape, Each):
-        for inner in value.values():
-            yield from undescribed(inner, shape.of, where)
+            if where + name not in known:
+                yield where + name
+            elif isinstance(inner, dict) and where + name in opened:
+                yield from walk(inner, f"{where}{name}.")
+            elif isinstance(inner, list) and f"{where}{name}[]" in opened:
+                for one in inner:
+                    yield from walk(one, f"{where}{name}[].")
+
+    yield from walk(value, "")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +62,7 @@ def undescribed(value: Any, shape: Any, where: str = "") -> Iterator[str]:
         ("allreduce-sgd", "quadratic", "1e9", "diverged"),
     ],
 )
-def test_what_a_real_run_writes_is_what_is_described(
+def test_what_a_real_run_writes_is_what_is_declared(
     algorithm: str, workload: str, lr: str, state: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["run", "--algorithm", algorithm, "--workload", workload, "--steps", "4", "--batch-size", "2", "--lr", lr,
@@ -130,16 +73,23 @@ def test_what_a_real_run_writes_is_what_is_described(
     folder = store.folder(run_id)
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     assert (result["schema_version"], result["status"]) == (RESULT_VERSION, state)
-    assert list(result_problems(result, run_id)) == []
-    assert list(undescribed(result, RESULT)) == []
-    assert {key.name for key in RESULT.keys} == set(result)
-    jsonschema.validate(result, schemas()[f"result-v{RESULT_VERSION}.json"])
+    assert result_problem(result, run_id) is None
+    assert list(undeclared(result, Result)) == []
+    assert set(Result.__annotations__) == set(result)
+    jsonschema.validate(result, SCHEMA)
     status = json.loads((folder / "status.json").read_text(encoding="utf-8"))
-    assert set(status) == {key.name for key in STATUS.keys}
-    assert list(problems(status, STATUS)) == []
-    jsonschema.validate(status, schemas()["status-v1.json"])
+    assert set(status) == {name for name, *_ in key_rows(Note)}
+    assert problem(Note, status) is None
+    jsonschema.validate(status, json_schema(Note, "a status", "for this test", "urn:test"))
     spec = json.loads((folder / "spec.json").read_text(encoding="utf-8"))
-    assert list(problems(spec, SPEC)) == list(undescribed(spec, SPEC)) == []
+    assert (problem(RunSpec, spec), list(undeclared(spec, RunSpec))) == (None, [])
+    for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+        assert problem(Evaluation, json.loads(line)) is None
+
+
+def test_a_result_ends_with_every_word_that_ends_a_run_and_no_other() -> None:
+    declared = next(about for name, about in SCHEMA["properties"].items() if name == "status")
+    assert set(declared["enum"]) == TERMINAL
 
 
 def test_lower_is_better_of_all_scores_beside_the_metric() -> None:
@@ -169,9 +119,9 @@ def places(value: Any, where: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 def test_our_check_and_the_published_schema_refuse_the_same() -> None:
     """A thousand damaged results, judged by our reader and by an independent implementation of JSON Schema."""
     draw = random.Random(8)
-    whole = upgraded(frozen("v2-done.json"))
+    whole = frozen("done")
     ways = list(places(whole))
-    validator = jsonschema.Draft202012Validator(schemas()[f"result-v{RESULT_VERSION}.json"])
+    validator = jsonschema.Draft202012Validator(SCHEMA)
     refused = 0
     for _ in range(1000):
         damaged = copy.deepcopy(whole)
@@ -183,7 +133,10 @@ def test_our_check_and_the_published_schema_refuse_the_same() -> None:
             del at[last]
         else:
             at[last] = draw.choice(WRONG)
-        ours = next(problems(damaged, RESULT), None)
+        missing = [name for name in TRAINED if name not in damaged]
+        ours = problem(Result, damaged) or ("some are missing" if 0 < len(missing) < len(TRAINED) else None)
+        if damaged.get("spec", {}) != whole["spec"] and ours and "lr.warmup" in ours:
+            continue  # what two keys say together, a schema cannot
         assert (ours is None) == validator.is_valid(damaged), (way, last, ours)
         refused += ours is not None
     assert 400 < refused < 1000
@@ -194,7 +147,7 @@ def test_what_no_schema_can_say_is_checked_too() -> None:
     result = dict(ended(spec).result)
 
     def found(**changes: Any) -> str:
-        return next(result_problems({**result, **changes}, spec.run_id), "")
+        return result_problem({**result, **changes}, spec.run_id) or ""
 
     assert found() == ""
     assert "lies in the folder of" in found(run_id="0" * 16)
@@ -206,4 +159,4 @@ def test_what_no_schema_can_say_is_checked_too() -> None:
     bare = {
         key: result[key] for key in ("schema_version", "run_id", "spec", "status", "reason", "provenance")
     }
-    assert next(result_problems(bare, spec.run_id)) == "metric is missing, though the run is done"
+    assert result_problem(bare, spec.run_id) == "metric is missing, though the run is done"

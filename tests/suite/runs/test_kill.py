@@ -242,29 +242,6 @@ def _merge():
     return prepare, (lambda root: merge(root / "here", root / "there")), check
 
 
-def _migrate():
-    from suite.runs.rewrite import rewrite
-    from suite.runs.spec import RunSpec
-    from suite.runs.store import Store
-
-    old = json.loads((ROOT / "tests/suite/runs/frozen/v1-first-done.json").read_text())
-
-    def prepare(root):
-        store, spec = Store(root), RunSpec.from_dict(old["spec"])
-        store.begin(spec)
-        (store.folder(spec.run_id) / "result.json").write_text(json.dumps(old))
-
-    def check(root, whole):
-        store = Store(root)
-        result = store.result(old["run_id"])
-        assert result is not None
-        assert (result["schema_version"], result["final"]) == (2, old["final"])
-        written = json.loads((store.folder(old["run_id"]) / "result.json").read_text())
-        assert written["schema_version"] == 2 if whole else written["schema_version"] in (1, 2)
-
-    return prepare, (lambda root: rewrite(root)), check
-
-
 SCENES = {
     "begin": _fresh,
     "begin again": _begin,
@@ -273,7 +250,6 @@ SCENES = {
     "checkpoint of ranks": _ranks,
     "tables": _tables,
     "merge": _merge,
-    "migrate": _migrate,
 }
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from bandwise.verbs.plan import described
+from suite.runs.documents import YamlError
+from suite.runs.learning_rates import Tuned, tuned_for, write_rates
 from suite.runs.plan import make_plan, run_rows, statuses, summary
-from suite.runs.rates import Tuned, tuned_for, write_rates
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
-from suite.runs.yaml_lines import YamlError
 from tests.suite.runs.project import SWEEP, write_sweep
 
 LADDER = SWEEP.replace("steps: 12", "steps: 12\nbudgets: [0.5, 1, 1.41]")
@@ -24,14 +24,13 @@ SQUEEZE = LADDER + "  squeeze: {algorithm: apmsqueeze, baseline: plain, lr: 0.1}
         ("[]", "the list is empty"),
         ("[0, 1]", "each is a multiple of `steps` between 1/16 and 16"),
         ("[-1, 1]", "each is a multiple of `steps` between 1/16 and 16"),
-        ("[1, 1e999]", "each is a multiple of `steps` between 1/16 and 16"),
         ("[1, 1e300]", "each is a multiple of `steps` between 1/16 and 16"),
         ("[1, 1]", "must rise, each to more steps than the one before; of 12 steps these are [12, 12]"),
         ("[1, 0.5]", "must rise, each to more steps than the one before; of 12 steps these are [12, 6]"),
         ("[1, 1.01]", "must rise, each to more steps than the one before; of 12 steps these are [12, 12]"),
         ("[0.5, 2]", "1 must be among them: rates are tuned and methods are compared there"),
-        ("[1]", "a ladder has two rungs or more: add some, or leave the key out"),
-        ("1", "a ladder has two rungs or more: add some, or leave the key out"),
+        ("[1]", "a budget sweep has two budgets or more: add some, or leave the key out"),
+        ("1", "a budget sweep has two budgets or more: add some, or leave the key out"),
     ],
 )
 def test_what_is_no_ladder_is_refused_by_its_line(given: str, message: str, tmp_path: Path) -> None:
@@ -41,14 +40,16 @@ def test_what_is_no_ladder_is_refused_by_its_line(given: str, message: str, tmp_
 
 
 @pytest.mark.parametrize(
-    ("given", "shown"),
-    [("[half, 1]", "'half'"), ("[nan, 1]", "'nan'"), ("[[1], 2]", "a list"), ("{a: 1}", "a mapping"), ("[true, 1]", "True"),
-     ("[null, 1]", "nothing"), ("", "nothing")],
+    ("given", "where", "said"),
+    [("[half, 1]", "[0]", "a number, not 'half'"), ("[nan, 1]", "[0]", "a number, not 'nan'"),
+     ("[[1], 2]", "[0]", "a number, not a list"), ("{a: 1}", "", "a number, not a mapping"),
+     ("[1, true]", "[1]", "a number, not True"), ("[null, 1]", "[0]", "a number, not nothing"),
+     ("", "", "a number, not nothing"), ("[1, 1e999]", "[1]", "a finite number, not inf")],
 )  # fmt: skip
-def test_budgets_are_numbers(given: str, shown: str, tmp_path: Path) -> None:
+def test_budgets_are_numbers(given: str, where: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(YamlError) as caught:
         load_sweep(write_sweep(tmp_path, LADDER.replace("[0.5, 1, 1.41]", given)))
-    assert str(caught.value) == f"small.yaml:6: key 'budgets' must be a number, not {shown}"
+    assert str(caught.value) == f"small.yaml:6: key 'budgets{where}' must be {said}"
 
 
 def test_everything_that_has_a_length_is_rescaled_and_nothing_else(tmp_path: Path) -> None:
@@ -81,7 +82,13 @@ def test_rates_are_tuned_at_budget_1_and_used_on_all_rungs(tmp_path: Path) -> No
     whole = load_sweep(write_sweep(tmp_path, SWEEP.replace(", lr: 0.1}", "}"), "whole"))
     entries = [
         Tuned(
-            "quadratic", "iid", 2, arm.label, rate, "none", tuned_for(whole, panel, whole.arms[arm.label]), ()
+            workload="quadratic",
+            sharding="iid",
+            world_size=2,
+            arm=arm.label,
+            lr=rate,
+            edge="none",
+            tuned_for=tuned_for(whole, panel, whole.arms[arm.label]),
         )
         for arm, rate in zip(sweep.arms.values(), (0.1, 0.3), strict=True)
     ]

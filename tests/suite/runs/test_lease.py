@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs.lease import Lease, Owner, forget, holder, take
+from suite.runs.lease import Lease, Owner, holder, release, take
 from suite.runs.store import StoreError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -29,7 +29,7 @@ def test_a_live_lease_is_respected_and_a_released_one_is_free(tmp_path: Path) ->
     assert lease is not None
     assert holder(tmp_path) == "a"
     assert take(tmp_path, B) is None
-    assert lease.beat()
+    assert lease.heartbeat()
     lease.release()
     assert holder(tmp_path) is None
     assert take(tmp_path, B) is not None
@@ -42,7 +42,7 @@ def test_a_stale_lease_passes_on_and_its_owner_notices(tmp_path: Path) -> None:
     assert take(tmp_path, B, stale_after_s=10.0) is None
     new = take(tmp_path, B, stale_after_s=4.0)
     assert new is not None
-    assert not old.beat()
+    assert not old.heartbeat()
     assert not old.held()
     old.release()
     assert new.held()
@@ -72,8 +72,8 @@ def test_a_dead_process_of_another_machine_cannot_be_told_from_a_live_one(tmp_pa
     (path,) = tmp_path.glob("lease-*.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), "machine": "another"}))
     assert take(tmp_path, B) is None
-    assert not forget(tmp_path, B)
-    assert forget(tmp_path, A)
+    assert not release(tmp_path, B)
+    assert release(tmp_path, A)
     assert take(tmp_path, B) is not None
 
 

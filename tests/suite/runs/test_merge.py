@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -11,15 +10,12 @@ import pytest
 
 from suite.runs.lease import Owner, take
 from suite.runs.merge import merge
-from suite.runs.rewrite import rewrite
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store, StoreError
 from suite.timing.store import put
 from suite.training.record import Outcome
 from tests.suite.runs.hostile import DAMAGES
 from tests.suite.runs.project import ended, one_spec
-
-FROZEN = Path(__file__).parent / "frozen"
 
 
 def keep(root: Path, spec: RunSpec, outcome: Outcome | None = None) -> Store:
@@ -106,31 +102,3 @@ def test_what_is_no_results_folder(tmp_path: Path) -> None:
         merge(tmp_path, tmp_path / "runs" / "..")
     with pytest.raises(StoreError, match="is no results folder"):
         merge(tmp_path, tmp_path / "elsewhere")
-
-
-def test_old_results_are_rewritten_as_the_newest(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    for name in ("v1-first-done", "v1-lost-diverged", "v2-done", "v1-first-oom"):
-        old = json.loads((FROZEN / f"{name}.json").read_text())
-        if Store(tmp_path).result(old["run_id"]) is None:
-            store.begin(RunSpec.from_dict(old["spec"]))
-            (store.folder(old["run_id"]) / "result.json").write_text(json.dumps(old))
-    bad = one_spec(seed=9)
-    keep(tmp_path, bad)
-    (store.folder(bad.run_id) / "result.json").write_text("{")
-    before = files(tmp_path)
-    seen = {run_id: store.result(run_id) for run_id in store.run_ids()}
-
-    planned = rewrite(tmp_path, dry_run=True)
-    assert files(tmp_path) == before
-    done = rewrite(tmp_path)
-    assert done.changed == planned.changed
-    assert (len(done.changed), done.current, done.busy) == (2, 1, [])
-    assert len(done.refused) == 1
-    assert "result.json is damaged" in done.refused[0]
-    assert {run_id: store.result(run_id) for run_id in store.run_ids()} == seen, "readers notice nothing"
-    for run_id in done.changed:
-        written = json.loads((store.folder(run_id) / "result.json").read_text())
-        assert written == seen[run_id]
-        assert written["schema_version"] == 2
-    assert rewrite(tmp_path).changed == []

@@ -147,20 +147,42 @@ def test_wrong_workloads_are_refused_with_a_way_out() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"steps": 0}, "steps is 0"),
-        ({"steps": "ten"}, "steps is 'ten'"),
-        ({"seed": -1}, "seed is -1"),
-        ({"backend": "mpi"}, "unknown backend 'mpi'"),
+        ({"steps": 0}, "key 'steps': must be at least 1, not 0"),
+        ({"steps": "ten"}, "key 'steps' must be a whole number, not 'ten'"),
+        ({"seed": -1}, "key 'seed': must be at least 0, not -1"),
+        ({"backend": "mpi"}, "key 'backend': 'mpi' is none of simulated, gloo"),
         ({"lr": {"schedule": "cosine", "peak": 0.1, "min": 0.0, "warmup": 101}}, "lr.warmup is 101"),
-        ({"lr": {"peak": 0.1}}, "lr lacks min, schedule, warmup"),
-        ({"algorithm": "local-sgd"}, "algorithm is 'local-sgd'"),
-        ({"sead": 1}, "unknown fields: sead"),
-        ({"spec_version": 2}, "spec_version is 2"),
+        ({"lr": {"peak": 0.1}}, "key 'lr.schedule' is missing: Name of the schedule"),
+        ({"algorithm": "local-sgd"}, "key 'algorithm' must be a mapping, not 'local-sgd'"),
+        ({"sead": 1}, "unknown key 'sead'; did you mean 'seed'"),
+        ({"spec_version": 2}, "key 'spec_version': 2 is none of 1"),
+        ({"steps": True}, "key 'steps' must be a whole number, not True"),
+        (
+            {"algorithm": {"name": "local-sgd", "version": 1, "options": [8]}},
+            "key 'algorithm.options' must be a mapping",
+        ),
+        (
+            {"algorithm": {"name": "local-sgd", "version": 1, "options": {"a": math.inf}}},
+            "options of local-sgd.a is inf",
+        ),
     ],
 )
 def test_wrong_specs_name_the_field(change: dict[str, object], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         RunSpec.from_dict({**json.loads(LITERAL_TEXT), **change})
+
+
+def test_a_spec_says_its_version() -> None:
+    unversioned = {key: value for key, value in json.loads(LITERAL_TEXT).items() if key != "spec_version"}
+    with pytest.raises(SpecError, match="spec_version is missing"):
+        RunSpec.from_dict(unversioned)
+
+
+def test_a_whole_number_stays_one_in_the_text_that_is_hashed() -> None:
+    one = RunSpec.from_dict(
+        {**json.loads(LITERAL_TEXT), "lr": {"schedule": "cosine", "peak": 1, "min": 0.0, "warmup": 0}}
+    )
+    assert '"peak":1,' in one.to_json()
 
 
 def test_text_that_is_no_json_names_the_place() -> None:

@@ -62,7 +62,7 @@ def test_a_silent_run_is_stale_and_a_stopped_one_missing(tmp_path: Path) -> None
     long_ago = time.time() - STALE_AFTER_S - 1
     os.utime(store.folder(spec.run_id) / "status.json", (long_ago, long_ago))
     assert store.status(spec.run_id).state == "stale"
-    store.beat(spec.run_id)
+    store.heartbeat(spec.run_id)
     assert store.status(spec.run_id).state == "running"
     store.abandon(spec.run_id)
     assert store.status(spec.run_id).state == "missing"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from suite.runs.documents import Entry, Integers, Words, YamlError, YamlFile, scalar
 from suite.runs.sweep import UnknownSweepError, load_sweep, sweep_names
-from suite.runs.yaml_lines import Section, YamlError, loads, scalar
 from tests.suite.runs.project import SWEEP, write_sweep
 
 
@@ -26,11 +26,17 @@ from tests.suite.runs.project import SWEEP, write_sweep
         ("{algorithm: allreduce-sgd, lr: 0.1}", "", "small.yaml:10: key 'arms.plain' must be a mapping, not nothing"),
         ("baseline: plain", "baseline: plane", "small.yaml:11: key 'arms.local.baseline': no arm 'plane'; did you mean 'plain'?"),
         ("baseline: plain", "basline: plain", "small.yaml:11: unknown key 'arms.local.basline'"),
-        ("lr: 0.1}\n  local", "lr: -1}\n  local", "small.yaml:10: key 'arms.plain.lr': a learning rate must be above 0"),
-        ("title: a", "backend: mpi\ntitle: a", "small.yaml:1: key 'backend': unknown backend 'mpi'"),
-        ("title: a", "exclude: [{arm: locl}]\ntitle: a", "small.yaml:1: key 'exclude.arm': no arm 'locl'; did you mean 'local'?"),
-        ("title: a", "exclude: [{}]\ntitle: a", "small.yaml:1: key 'exclude': an empty rule would exclude everything"),
+        ("lr: 0.1}\n  local", "lr: -1}\n  local", "small.yaml:10: key 'arms.plain.lr': must be above 0, not -1"),
+        ("title: a", "backend: mpi\ntitle: a", "small.yaml:1: key 'backend': 'mpi' is none of simulated, gloo"),
+        ("title: a", "exclude: [{arm: locl}]\ntitle: a", "small.yaml:1: key 'exclude[0].arm': no arm 'locl'; did you mean"),
+        ("title: a", "exclude: [{}]\ntitle: a", "small.yaml:1: key 'exclude[0]': an empty rule would exclude everything"),
         ("title: a", "tuning: {points: 4}\ntitle: a", "small.yaml:1: key 'tuning.points': must be odd"),
+        ("title: a", "tuning: {points: 1}\ntitle: a", "small.yaml:1: key 'tuning.points': must be at least 3, not 1"),
+        ("lr: 0.1}\n  local", "lr: }\n  local", "small.yaml:10: key 'arms.plain.lr': has no value: give one, or"),
+        ("lr: 0.1}\n  local", "lr: 1e999}\n  local", "small.yaml:10: key 'arms.plain.lr' must be a finite number, not inf"),
+        ("title: a", "backend: glo\ntitle: a", "small.yaml:1: key 'backend': 'glo' is none of simulated, gloo; did you mean"),
+        ("workloads: [quadratic]", "workloads: [{nam: quadratic}]", "small.yaml:2: key 'workloads[0].name' is missing: Regist"),
+        ("workloads: [quadratic]", "workloads: 3", "small.yaml:2: key 'workloads' must be a mapping, not 3"),
         ("title: a", "tuning: {centres: {pain: 1}}\ntitle: a", "small.yaml:1: key 'tuning.centres.pain': no arm 'pain'"),
         ("world_size: 2", "world_size: []", "small.yaml:4: key 'world_size': the list is empty"),
         ("  local: {", "  local: {{", "small.yaml:12: not YAML: expected ',' or '}', but"),
@@ -47,7 +53,7 @@ def test_text_that_is_no_yaml_names_where_the_trouble_began() -> None:
     with pytest.raises(
         YamlError, match=r"^t:3: not YAML: .* \(while parsing a flow mapping begun on line 2\)"
     ):
-        loads("a: 1\nb: {c: 2\n", "t")
+        YamlFile.loads("a: 1\nb: {c: 2\n", "t")
 
 
 def test_a_baseline_must_be_uncompressed_itself(tmp_path: Path) -> None:
@@ -64,6 +70,8 @@ def test_a_sweep_based_on_another_replaces_its_keys(tmp_path: Path) -> None:
     assert (sweep.name, sweep.seeds, sweep.ranks, sweep.steps) == ("larger", 9, True, 12)
     assert list(sweep.arms) == ["plain", "local"]
     assert sweep.rates_path == tmp_path / "small-lr.yaml", "the base's learning rates are used"
+    third = load_sweep(write_sweep(tmp_path, "base: larger\n", "largest"))
+    assert third.rates_path == tmp_path / "small-lr.yaml", "whatever lies between"
 
 
 def test_errors_in_a_base_name_the_base(tmp_path: Path) -> None:
@@ -112,15 +120,22 @@ def test_plain_scalars_are_what_they_look_like(text: str, value: object) -> None
 
 
 def test_quoted_scalars_are_words() -> None:
-    assert loads("a: '12'", "t").plain() == {"a": "12"}
+    assert YamlFile.loads("a: '12'", "t").data == {"a": "12"}
 
 
-def test_sections_read_lists_of_one_and_whole_numbers_as_numbers() -> None:
-    section = Section(loads("a: 4\nb: [x, y]\nc: 2", "t"))
-    assert section.integers("a") == [4]
-    assert section.words("b") == ["x", "y"]
-    assert section.need("c", float) == 2.0
-    section.finish()
+class _Lists(Entry):
+    a: Integers
+    b: Words
+    c: float
+
+
+def test_one_value_is_a_list_of_one_and_a_whole_number_is_a_number() -> None:
+    found = YamlFile.loads("a: 4\nb: [x, y]\nc: 2", "t").read(_Lists)
+    assert (found.a, found.b, found.c) == ((4,), ("x", "y"), 2.0)
+    with pytest.raises(YamlError, match=r"^t:1: key 'a' must be a whole number, not 'four'$"):
+        YamlFile.loads("a: four\nb: x\nc: 2", "t").read(_Lists)
+    with pytest.raises(YamlError, match=r"^t:3: key 'a\[1\]' must be a whole number, not True$"):
+        YamlFile.loads("b: x\na: [4,\n  true]\nc: 2", "t").read(_Lists)
 
 
 def test_a_sweep_in_a_folder_has_the_folder_in_its_name(

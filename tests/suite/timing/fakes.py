@@ -9,8 +9,7 @@ from typing import Any
 from suite.links.link import Link
 from suite.timing.load import Load, Snapshot
 from suite.timing.ranks import Loopback, RankLostError
-from suite.timing.session_files import load_session
-from suite.timing.spec import SessionSpec
+from suite.timing.spec import SessionSpec, load_session
 from tests.suite.runs.project import write_sweep
 
 SESSION = """\

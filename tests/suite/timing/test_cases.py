@@ -21,8 +21,7 @@ from suite.timing.cases import (
     powersgd_case,
     source_of,
 )
-from suite.timing.session_files import load_session
-from suite.timing.spec import SessionSpec
+from suite.timing.spec import PowerSGD, SessionSpec, load_session
 
 ROUNDS = (1, 4, 16, 64)
 
@@ -96,10 +95,12 @@ def test_the_candidates_for_the_reference(spec: SessionSpec, cases: Cases) -> No
     assert (default.algorithm, default.options["bucket_cap_mb"]) == ("fp32", 25)
     assert default.options["momentum"] == 0.9
     assert {cases.default, powersgd_case(spec).case_id} <= set(cases.timed)
-    without = cases_of(replace(spec, powersgd_rank=0))
+    without = cases_of(spec.model_copy(update={"powersgd": PowerSGD(rank=0)}))
     assert powersgd_case(spec).case_id not in without.by_id
     assert set(cases.timed) - set(without.timed) == {powersgd_case(spec).case_id}
-    only = replace(spec, reference=replace(spec.reference, buckets_mb=(1,), precisions=("bf16",)))
+    only = spec.model_copy(
+        update={"reference": spec.reference.model_copy(update={"buckets_mb": (1,), "precisions": ("bf16",)})}
+    )
     assert len(cases_of(only).candidates) == 2, "fp32 at its defaults is timed whatever is tried"
 
 

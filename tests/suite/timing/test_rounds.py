@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +55,7 @@ def test_every_round_times_everything_once(spec: SessionSpec) -> None:
 def test_the_order_is_drawn_anew_and_again_the_same(spec: SessionSpec) -> None:
     def order(link: int, seed: int) -> list[tuple[str, str]]:
         ranks = FakeRanks()
-        measured(replace(spec, seed=seed), ranks, number=link)
+        measured(spec.model_copy(update={"seed": seed}), ranks, number=link)
         return ranks.blocks()
 
     first = order(0, 0)
@@ -202,7 +201,9 @@ def test_the_kinds_of_an_arm_are_made_up_for_together(spec: SessionSpec) -> None
         seen[case] += 1
         return BUSY if 1 <= seen[case] <= 3 and case == kinds["round-1"] else QUIET
 
-    entry = measured(replace(spec, direct=replace(spec.direct, arms=())), ranks, load).entry
+    entry = measured(
+        spec.model_copy(update={"direct": spec.direct.model_copy(update={"arms": ()})}), ranks, load
+    ).entry
     assert {b["case_id"] for b in entry["blocks"] if b["round"] == 6} >= set(kinds.values())
 
 
@@ -262,7 +263,7 @@ def test_direct_runs_only_where_the_session_wants_them(tmp_path: Path) -> None:
     assert {run.steps for run in specs} == {8}
     assert {run.algorithm.options["total_steps"] for run in specs} == {8}, "told of its own length"
     assert {run.lr.peak for run in specs} == {0.1}
-    whole = replace(spec, direct=replace(spec.direct, steps=12, repeats=3))
+    whole = spec.model_copy(update={"direct": spec.direct.model_copy(update={"steps": 12, "repeats": 3})})
     assert spec.sweep is not None
     from suite.runs.plan import make_plan
 

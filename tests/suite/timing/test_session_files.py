@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs.yaml_lines import YamlError
-from suite.timing.session_files import (
+from suite.runs.documents import YamlError
+from suite.timing.spec import (
+    UnknownSessionError,
     lender_of,
     load_session,
     not_shown,
@@ -15,7 +16,6 @@ from suite.timing.session_files import (
     sessions_folder,
     sessions_of,
 )
-from suite.timing.spec import UnknownSessionError
 from tests.suite.runs.project import write_sweep
 
 OWN = """\
@@ -74,27 +74,47 @@ def test_some_of_the_links(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "what"),
     [
-        (OWN + "blocks: 5\n", 8, "'blocks': must be at least 6, not 5: fewer rounds give no interval"),
+        (OWN + "blocks: 5\n", 8, "'blocks': must be at least 6, not 5"),
         (OWN + "null_blocks: 7\n", 8, "'null_blocks': must be at most the 6 blocks"),
         (OWN + "blocksize: 6\n", 8, "unknown key 'blocksize'; did you mean 'blocks'"),
         (OWN + "units: 0\n", 8, "'units': must be at least 1"),
-        (OWN + "block_s: 0\n", 8, "'block_s': must be above 0 seconds"),
-        (OWN + "rounds_h: [1, 2]\n", 8, "'rounds_h': 2 is not among 1, 4, 16, 64"),
+        (OWN + "block_s: 0\n", 8, "'block_s': must be above 0, not 0"),
+        (OWN + "rounds_h: [1, 2]\n", 8, "'rounds_h[1]': 2 is none of 1, 4, 16, 64"),
         (OWN + "rounds_h: [4]\n", 8, "'rounds_h': give at least two lengths"),
-        (OWN + "reference: {precisions: [fp16]}\n", 8, "'reference.precisions': unknown precision 'fp16'"),
+        (
+            OWN + "reference: {precisions: [fp16]}\n",
+            8,
+            "'reference.precisions[0]': 'fp16' is none of fp32, bf16; did you mean 'bf16'",
+        ),
         (OWN + "reference: {buckets_mb: [0]}\n", 8, "'reference.buckets_mb': a bucket holds at least 1 MB"),
-        (OWN + "disturbed: {steal_share: 1.5}\n", 8, "'disturbed.steal_share': must lie between 0 and 1"),
+        (OWN + "disturbed: {steal_share: 1.5}\n", 8, "'disturbed.steal_share': must be below 1, not 1.5"),
         (OWN + "direct: {arms: [plain]}\n", 8, "'direct': only a session of a sweep has runs to check"),
         (OWN + "powersgd: {rank: -1}\n", 8, "'powersgd.rank': must be at least 0"),
         (OWN.replace("minutes: 3\n", ""), 1, "key 'minutes' is missing"),
+        (OWN[: OWN.index("links")] + "links: []\n", 7, "'links': the list is empty"),
+        (
+            OWN[: OWN.index("links")] + "links: [{rate: 1gbit, dely: 5ms}]\n",
+            7,
+            "unknown key 'links[0].dely'; did you mean 'delay'",
+        ),
+        (
+            OWN.replace("batch_size: 4\n", ""),
+            1,
+            "key 'batch_size' is missing: a session without a sweep says what it times",
+        ),
+        (
+            OWN.replace("{algorithm: allreduce-sgd}", "{}"),
+            6,
+            "'arms.plain.algorithm' is missing: Registry name",
+        ),
         (OWN.replace("quadratic", "cubic"), 2, "'workload': unknown workload \"cubic\""),
         (OWN.replace("world_size: 2", "world_size: 1"), 3, "'world_size': must be at least 2"),
-        (OWN.replace("rate: 100mbit", "rate: 100"), 7, "'links.rate' must be a word, not 100"),
+        (OWN.replace("rate: 100mbit", "rate: 100"), 7, "'links[0].rate' must be a word, not 100"),
         (OWN.replace("1gbit, delay", "100gbit, delay"), 7, "choose 10mbit to 10gbit"),
         (OWN.replace("stragglers: {1", "stragglers: {3"), 7, "straggler 3: 2 workers have ranks 0 to 1"),
-        (OWN.replace("stragglers: {1", "stragglers: {a"), 7, "'links.rate': invalid literal"),
+        (OWN.replace("stragglers: {1", "stragglers: {a"), 7, "'links[1].rate': invalid literal"),
         (OWN[: OWN.index("links")] + "links: [{rate: 1gbit}, {rate: 1000mbit}]\n", 7, "is given twice"),
-        (OWN[: OWN.index("links")], 1, "'links': give a list of links"),
+        (OWN[: OWN.index("links")], 1, "'links' is missing: Links, for example"),
         (OF_SWEEP + "batch_size: 8\n", 4, "'batch_size': is that of sweep 'small'"),
         (OF_SWEEP + "direct: {arms: [locale]}\n", 4, "'direct.arms': no arm 'locale'; did you mean 'local'"),
         (

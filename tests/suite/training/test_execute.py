@@ -252,7 +252,7 @@ def test_an_interruption_before_the_first_step_leaves_the_run_missing(tmp_path: 
 def test_a_long_step_apart_the_run_shows_life_by_the_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("suite.training.watch.SIGN_OF_LIFE_S", 0.0)
+    monkeypatch.setattr("suite.training.interruption.SIGN_OF_LIFE_S", 0.0)
     seen: list[int] = []
     list(execute([one_spec(steps=20)], Store(tmp_path), seen.append))
     assert seen == list(range(1, 21))

@@ -17,8 +17,8 @@ from suite.runs.checkpoint import Start
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
 from suite.training.execute import execute
-from suite.training.launch import exit_text, launch
-from suite.training.rank import Hooks
+from suite.training.interruption import Hooks
+from suite.training.processes import exit_text, launch
 from suite.training.record import Outcome
 from suite.training.train import train_group
 from tests.suite.runs.project import one_spec

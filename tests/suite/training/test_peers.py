@@ -6,9 +6,8 @@ import pytest
 import torch.distributed as dist
 
 from suite.runs.status import Status
-from suite.training.meeting import Meeting, Place
-from suite.training.peers import PeersLostError, cause, tell
 from suite.training.record import failed
+from suite.training.rendezvous import PeersLostError, Place, Rendezvous, cause, tell
 from tests.suite.runs.project import one_spec
 
 LOST = Status("error", "step 3: RuntimeError: [gloo/transport/tcp/pair.cc:537] Connection reset by peer")
@@ -16,35 +15,35 @@ SPEC = one_spec(world_size=3)
 
 
 @pytest.fixture
-def meeting() -> Meeting:
+def meeting() -> Rendezvous:
     """A store that three ranks share, as rank 0 has it."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
-    return Meeting(store, Place(0, 3))
+    return Rendezvous(store, Place(0, 3))
 
 
-def ended(meeting: Meeting, rank: int, status: Status) -> None:
+def ended(meeting: Rendezvous, rank: int, status: Status) -> None:
     tell(meeting, "run/0", Place(rank, 3), failed(SPEC, status))
 
 
-def test_the_fault_that_came_first_is_told_with_its_rank(meeting: Meeting) -> None:
+def test_the_fault_that_came_first_is_told_with_its_rank(meeting: Rendezvous) -> None:
     ended(meeting, 1, LOST)
     ended(meeting, 2, Status("oom", "step 3: MemoryError: 8 GiB"))
     found = cause(meeting, "run/0", Place(0, 3), LOST)
     assert found == Status("oom", "rank 2, step 3: MemoryError: 8 GiB")
 
 
-def test_a_fault_of_its_own_is_told_at_once(meeting: Meeting) -> None:
+def test_a_fault_of_its_own_is_told_at_once(meeting: Rendezvous) -> None:
     own = Status("error", "step 3: ValueError: no such thing")
     assert cause(meeting, "run/0", Place(0, 3), own, grace_s=60.0) is own
 
 
-def test_who_says_nothing_is_named(meeting: Meeting) -> None:
+def test_who_says_nothing_is_named(meeting: Rendezvous) -> None:
     ended(meeting, 2, LOST)
     with pytest.raises(PeersLostError, match=r"^step 3: rank 1 ended without a word"):
         cause(meeting, "run/0", Place(0, 3), LOST, grace_s=0.5)
 
 
-def test_where_all_speak_of_a_connection_that_is_the_reason(meeting: Meeting) -> None:
+def test_where_all_speak_of_a_connection_that_is_the_reason(meeting: Rendezvous) -> None:
     for rank in (1, 2):
         ended(meeting, rank, LOST)
     assert cause(meeting, "run/0", Place(0, 3), LOST) is LOST

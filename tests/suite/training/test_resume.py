@@ -15,10 +15,9 @@ from suite.runs.checkpoint import Checkpoint, Start, read, whole_path, write
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
 from suite.training.execute import execute
-from suite.training.interruption import Interrupted
+from suite.training.interruption import CheckpointPolicy, Interrupted
 from suite.training.record import Outcome
 from suite.training.train import train_group
-from suite.training.watch import Watch
 from tests.reference_impls.table import FIRST, ROWS, STEPS
 from tests.suite.runs.project import After, kept, lasting, one_spec
 
@@ -57,7 +56,7 @@ def stopped(specs: list[RunSpec], step: int) -> tuple[dict[str, Checkpoint], lis
     ended = []
     with pytest.raises(Interrupted) as caught:
         for outcome in train_group(
-            specs, watch=Watch(After(step)), keep=lambda c: held.__setitem__(c.run_id, c)
+            specs, policy=CheckpointPolicy(After(step)), keep=lambda c: held.__setitem__(c.run_id, c)
         ):
             ended.append(outcome)
     assert set(caught.value.run_ids) == set(held)
@@ -94,7 +93,9 @@ def test_checkpoints_on_the_way_change_nothing(table: list[RunSpec], whole: dict
     seen: list[int] = []
     outcomes = list(
         train_group(
-            specs, watch=Watch(checkpoint_s=0.0), keep=lambda checkpoint: seen.append(checkpoint.step)
+            specs,
+            policy=CheckpointPolicy(checkpoint_s=0.0),
+            keep=lambda checkpoint: seen.append(checkpoint.step),
         )
     )
     assert sorted(set(seen)) == list(range(1, STEPS))
@@ -146,7 +147,7 @@ import os, signal, sys
 from pathlib import Path
 import torch
 import suite.runs.checkpoint as checkpoint
-import suite.training.member as member
+import suite.training.train as member
 from suite.training.execute import execute
 from suite.runs.store import Store
 torch.set_num_threads(1)

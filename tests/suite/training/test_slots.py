@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from suite.runs.store import Store
-from suite.training.local import run_local
-from suite.training.slots import Slot, SlotError, slots
+from suite.training.pool import Slot, SlotError, run_local, slots
 from tests.suite.runs.project import one_spec
 
 

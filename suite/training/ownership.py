@@ -19,7 +19,7 @@ from suite.runs.lease import Lease, Owner, take
 from suite.runs.spec import RunSpec
 from suite.runs.status import Status
 from suite.runs.store import STALE_AFTER_S, NewerResultError, Store, StoreError
-from suite.training.rank import Hooks
+from suite.training.interruption import Hooks
 from suite.training.record import Outcome, failed
 
 MAX_ATTEMPTS: Final = 5
@@ -27,7 +27,7 @@ ALONE_AFTER: Final = 2
 """After so many attempts in vain a run is trained alone, so that it takes no other run down with it."""
 
 
-class Custody:
+class RunOwnership:
     """A context manager; leaving it gives back what is still in hand, as never begun where nothing else was noted.
 
     again: also take runs that have settled.
@@ -51,7 +51,7 @@ class Custody:
         self._notes: dict[str, str] = {}
         self._under_way: set[str] = set()
 
-    def __enter__(self) -> Custody:
+    def __enter__(self) -> RunOwnership:
         return self
 
     def __exit__(
@@ -119,8 +119,8 @@ class Custody:
     def alive(self) -> None:
         """Show that the runs in hand are alive."""
         for run_id, lease in self._leases.items():
-            if lease.beat() and run_id in self._under_way:
-                self._store.beat(run_id)
+            if lease.heartbeat() and run_id in self._under_way:
+                self._store.heartbeat(run_id)
 
     def hooks(self, spec: RunSpec, asked: Hooks) -> Hooks:
         """The caller's hooks, by which the runs in hand are kept alive too and the run's checkpoints are noted."""

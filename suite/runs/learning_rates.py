@@ -9,42 +9,53 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from suite.runs.canonical import identity
+from suite.runs.documents import AS_TUPLE, Entry, Integers, Words, YamlFile
 from suite.runs.store import write_atomic
-from suite.runs.sweep import Arm, Panel, Sweep
-from suite.runs.yaml_lines import Section, Value, YamlError, load
-
-EDGES: Final = ("none", "low", "high")
+from suite.runs.sweep import Arm, Setting, Sweep
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One learning rate tried: mean of final metric and NLL over the unscored seeds, None unless all ended well.
+class Trial(Entry):
+    """One learning rate tried."""
 
-    status: ``done``, or that of the first run that ended otherwise. runs: ids, one a seed.
-    """
+    lr: float = Field(description="Peak learning rate.")
+    value: float | None = Field(
+        default=None, description="Mean of the final metric over the tuning seeds. Null: not all ended well."
+    )
+    nll: float | None = Field(
+        default=None, description="Mean of the negative log-likelihood. Null: the same, or there is none."
+    )
+    status: str = Field(description="`done`, or that of the first run that ended otherwise.")
+    runs: Words = Field(description="Run ids, one a seed.")
 
-    lr: float
-    value: float | None
-    nll: float | None
-    status: str
-    runs: tuple[str, ...]
+
+class Tuned(Entry):
+    """The chosen learning rate of an arm in a panel."""
+
+    workload: str = Field(description="Workload, with its options where some are given.")
+    sharding: str = Field(description="Sharding.")
+    world_size: int = Field(description="Workers.")
+    arm: str = Field(description="Label of the arm.")
+    lr: float = Field(description="The chosen peak learning rate.")
+    edge: Literal["none", "low", "high"] = Field(description="Whether it is an end of the grid.")
+    tuned_for: str = Field(description="Identity of all that it was tuned for.")
+    trials: Annotated[tuple[Trial, ...], AS_TUPLE] = Field(
+        default=(), description="Every rate that was tried."
+    )
 
 
-@dataclass(frozen=True)
-class Tuned:
-    """The chosen learning rate of an arm in a panel; `edge` says whether it is an end of the grid (EDGES)."""
+class RatesFile(Entry):
+    """The file as it is written."""
 
-    workload: str
-    sharding: str
-    world_size: int
-    arm: str
-    lr: float
-    edge: str
-    tuned_for: str
-    trials: tuple[Trial, ...]
+    sweep: str = Field(default="", description="The sweep whose tuning wrote it.")
+    seeds: Integers = Field(default=(), description="The tuning seeds.")
+    rates: Annotated[tuple[Tuned, ...], AS_TUPLE] = Field(
+        default=(), description="An entry an arm and setting."
+    )
 
 
 @dataclass(frozen=True)
@@ -54,12 +65,12 @@ class Rates:
     path: Path
     entries: tuple[Tuned, ...]
 
-    def find(self, panel: Panel, arm: Arm) -> Tuned | None:
+    def find(self, panel: Setting, arm: Arm) -> Tuned | None:
         """The entry of an arm in a panel, or None."""
         key = (panel.workload.label, panel.sharding, panel.world_size, arm.label)
         return next((e for e in self.entries if (e.workload, e.sharding, e.world_size, e.arm) == key), None)
 
-    def lr(self, sweep: Sweep, panel: Panel, arm: Arm) -> float:
+    def lr(self, sweep: Sweep, panel: Setting, arm: Arm) -> float:
         """The peak learning rate of an arm in a panel: pinned in the sweep, or tuned for exactly this.
 
         Raises `YamlError` when there is none, or one that was tuned for other settings.
@@ -75,7 +86,7 @@ class Rates:
         return found.lr
 
 
-def tuned_for(sweep: Sweep, panel: Panel, arm: Arm) -> str:
+def tuned_for(sweep: Sweep, panel: Setting, arm: Arm) -> str:
     """Identity of everything that a tuned learning rate depends on, as the sweep states it."""
     return identity(
         {
@@ -98,12 +109,7 @@ def load_rates(path: Path) -> Rates:
     """Read the file; no file means no entries. Raises `YamlError` with line and key."""
     if not path.exists():
         return Rates(path, ())
-    top = Section(load(path, path.name))
-    top.raw("sweep"), top.raw("seeds")
-    raw = top.raw("rates")
-    top.finish()
-    items = raw.content if raw is not None and isinstance(raw.content, list) else []
-    return Rates(path, tuple(_entry(Section(item, "rates")) for item in items))
+    return Rates(path, YamlFile.load(path).read(RatesFile).rates)
 
 
 def write_rates(sweep: Sweep, entries: Sequence[Tuned]) -> None:
@@ -130,49 +136,6 @@ def write_rates(sweep: Sweep, entries: Sequence[Tuned]) -> None:
 def vars_of(trial: Trial) -> dict[str, Any]:
     """The fields of a trial in their order."""
     return {name: getattr(trial, name) for name in ("lr", "value", "nll", "status", "runs")}
-
-
-def _entry(section: Section) -> Tuned:
-    raw = section.raw("trials")
-    trials = tuple(
-        _trial(item) for item in (raw.content if raw is not None and isinstance(raw.content, list) else [])
-    )
-    entry = Tuned(
-        workload=section.need("workload", str),
-        sharding=section.need("sharding", str),
-        world_size=section.need("world_size", int),
-        arm=section.need("arm", str),
-        lr=section.need("lr", float),
-        edge=section.need("edge", str),
-        tuned_for=section.need("tuned_for", str),
-        trials=trials,
-    )
-    section.finish()
-    if entry.edge not in EDGES:
-        raise section.error("edge", f"must be one of {', '.join(EDGES)}")
-    return entry
-
-
-def _trial(item: Value) -> Trial:
-    section = Section(item, "rates.trials")
-    trial = Trial(
-        lr=section.need("lr", float),
-        value=_optional(section, "value"),
-        nll=_optional(section, "nll"),
-        status=section.need("status", str),
-        runs=tuple(section.words("runs")),
-    )
-    section.finish()
-    return trial
-
-
-def _optional(section: Section, key: str) -> float | None:
-    raw = section.raw(key)
-    if raw is None or raw.content is None:
-        return None
-    if type(raw.content) not in {int, float}:
-        raise YamlError(f"{raw.place}: key '{key}' must be a number or null, not {raw.content!r}")
-    return float(raw.content)
 
 
 def _flow(mapping: Mapping[str, Any]) -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs import answers
-from suite.runs.answers import KEPT_CODES, answered, folder
+from suite.runs import disk_cache as answers
+from suite.runs.disk_cache import KEPT_CODES, answered, folder
 from suite.runs.grouping import elements
 from suite.runs.resolve import resolve_algorithm
 from suite.workloads import get

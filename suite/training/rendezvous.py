@@ -1,9 +1,13 @@
-"""How the ranks of a launch made by torchrun or srun find each other and agree on what to do.
+"""How the ranks of a launch made by torchrun or srun find each other, agree on what to do, and find out why a run
+failed.
 
 With MASTER_ADDR and MASTER_PORT (torchrun) they meet there. Otherwise rank 0 takes whatever port the system gives it
 and writes where into a file in the run's folder; its name carries the identity of the launch, so that nobody joins
 an earlier one. The others look for it by listing the folder, since network file systems remember that a file was not
 there. All ranks come, or rank 0 says which have not.
+
+A rank that loses a peer faults in turn, in words of the transport that name neither the peer nor its end. So every
+rank tells how it ended, rank 0 asks around before it says how the run ended, and who says nothing was killed.
 """
 
 from __future__ import annotations
@@ -16,15 +20,18 @@ import socket
 import struct
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
 from suite.runs.spec import RunSpec, SpecError
+from suite.runs.status import Status
 from suite.runs.store import dump, write_atomic
+from suite.training.record import Outcome
 
-MEETING_S: Final = 120.0
+RENDEZVOUS_S: Final = 120.0
 """How long ranks wait for each other."""
 PART_S: Final = 10.0
 POLL_S: Final = 0.1
@@ -33,7 +40,7 @@ LAUNCH: Final = "BANDWISE_LAUNCH"
 _GET_ADDRESS: Final = 0x8915  # SIOCGIFADDR of Linux
 
 
-class MeetingError(RuntimeError):
+class RendezvousError(RuntimeError):
     """The ranks have not come together; the message says who came, or what to do."""
 
 
@@ -61,20 +68,20 @@ def check_size(spec: RunSpec, place: Place) -> None:
 
 
 def launch_identity(environment: Mapping[str, str]) -> str:
-    """What tells this launch from every other: job, step and restart under Slurm. Raises `MeetingError`."""
+    """What tells this launch from every other: job, step and restart under Slurm. Raises `RendezvousError`."""
     if LAUNCH in environment:
         return re.sub(r"[^\w.-]", "_", environment[LAUNCH])
     if "SLURM_JOB_ID" in environment:
         names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
         return ".".join(environment.get(name, "0") for name in names)
-    raise MeetingError(
+    raise RendezvousError(
         f"nothing tells this launch from others: set MASTER_ADDR and MASTER_PORT, or {LAUNCH} to a text that is equal "
         "on all ranks and new for each launch"
     )
 
 
 def own_address(environment: Mapping[str, str]) -> str:
-    """IPv4 address at which the other ranks reach this process. Raises `MeetingError`.
+    """IPv4 address at which the other ranks reach this process. Raises `RendezvousError`.
 
     MASTER_ADDR when given, else that of the interface GLOO_SOCKET_IFNAME, else the one that faces the node that
     launched, else this machine's own.
@@ -88,35 +95,35 @@ def own_address(environment: Mapping[str, str]) -> str:
         try:
             probe.connect((launcher, 9))  # sends nothing
         except OSError as error:
-            raise MeetingError(
+            raise RendezvousError(
                 f"no way to {launcher}, which launched this job ({error.strerror}): name the interface with "
                 "GLOO_SOCKET_IFNAME"
             ) from error
         return str(probe.getsockname()[0])
 
 
-class Meeting:
+class Rendezvous:
     """All ranks of a launch, come together. `store`: torch's store that they share."""
 
     def __init__(self, store: Any, place: Place) -> None:
         self.store = store
         self._place = place
 
-    def tell(self, key: str, word: Mapping[str, Any]) -> None:
+    def send(self, key: str, word: Mapping[str, Any]) -> None:
         """Tell the others something, once."""
         self.store.set(key, dump(dict(word)))
 
-    def hear(self, key: str, timeout_s: float = MEETING_S) -> dict[str, Any]:
-        """What another rank tells under that key. Raises `MeetingError` when it does not in time."""
+    def recv(self, key: str, timeout_s: float = RENDEZVOUS_S) -> dict[str, Any]:
+        """What another rank tells under that key. Raises `RendezvousError` when it does not in time."""
         try:
             self.store.wait([key], timedelta(seconds=timeout_s))
             return dict(json.loads(self.store.get(key)))
         except RuntimeError as error:
-            raise MeetingError(
+            raise RendezvousError(
                 f"rank {self._place.rank} waited {timeout_s:g} s for {key!r} in vain: look at the log of rank 0"
             ) from error
 
-    def part(self) -> None:
+    def leave(self) -> None:
         """Leave. Rank 0, which may host the store, waits a while until the others have left."""
         try:
             self.store.set(f"left/{self._place.rank}", "")
@@ -126,26 +133,28 @@ class Meeting:
             return  # the store has gone, and all is said
 
 
-def meet(place: Place, folder: Path, environment: Mapping[str, str], timeout_s: float = MEETING_S) -> Meeting:
+def join_launch(
+    place: Place, folder: Path, environment: Mapping[str, str], timeout_s: float = RENDEZVOUS_S
+) -> Rendezvous:
     """Come together with the other ranks of this launch; folder: of a run, the same for all ranks.
 
-    Raises `MeetingError`.
+    Raises `RendezvousError`.
     """
     if "MASTER_ADDR" in environment and "MASTER_PORT" in environment:
         store = _at(place, environment, timeout_s)
         published = None
     elif place.rank == 0:
-        published = folder / f"meeting-{launch_identity(environment)}.json"
+        published = folder / f"rendezvous-{launch_identity(environment)}.json"
         store = _open(published, own_address(environment))
     else:
         published = None
-        store = _find(folder, f"meeting-{launch_identity(environment)}.json", timeout_s)
+        store = _find(folder, f"rendezvous-{launch_identity(environment)}.json", timeout_s)
     try:
         _gather(store, place, timeout_s)
     finally:
         if published is not None:
             published.unlink(missing_ok=True)
-    return Meeting(store, place)
+    return Rendezvous(store, place)
 
 
 def port_reason(address: str, port: str, error: Exception) -> str:
@@ -167,9 +176,9 @@ def _open(path: Path, address: str) -> Any:
     try:
         listening = socket.create_server((address, 0), backlog=1024)
     except OSError as error:
-        raise MeetingError(port_reason(address, "0", error)) from error
+        raise RendezvousError(port_reason(address, "0", error)) from error
     port = listening.getsockname()[1]
-    store = _connect(address, port, MEETING_S, is_master=True, master_listen_fd=listening.detach())
+    store = _connect(address, port, RENDEZVOUS_S, is_master=True, master_listen_fd=listening.detach())
     write_atomic(path, dump({"schema_version": 1, "address": address, "port": port}) + "\n")
     return store
 
@@ -179,7 +188,7 @@ def _find(folder: Path, name: str, timeout_s: float) -> Any:
     deadline = time.monotonic() + timeout_s
     while not (folder.is_dir() and name in os.listdir(folder)):
         if time.monotonic() > deadline:
-            raise MeetingError(
+            raise RendezvousError(
                 f"rank 0 did not come within {timeout_s:g} s: it published no {name} in {folder}"
             )
         time.sleep(POLL_S)
@@ -195,7 +204,7 @@ def _connect(address: str, port: int, timeout_s: float, **arguments: Any) -> Any
             address, port, timeout=timedelta(seconds=timeout_s), wait_for_workers=False, **arguments
         )
     except RuntimeError as error:
-        raise MeetingError(port_reason(address, str(port), error)) from error
+        raise RendezvousError(port_reason(address, str(port), error)) from error
 
 
 def _within(store: Any, prefix: str) -> Any:
@@ -206,21 +215,21 @@ def _within(store: Any, prefix: str) -> Any:
 
 def _gather(store: Any, place: Place, timeout_s: float) -> None:
     """Wait until all ranks have come. Rank 0 finds out, the others hear it."""
-    verdict = Meeting(store, place)
+    verdict = Rendezvous(store, place)
     store.set(f"came/{place.rank}", "")
     if place.rank > 0:
-        problem = verdict.hear("verdict", timeout_s + PART_S)["problem"]
+        problem = verdict.recv("verdict", timeout_s + PART_S)["problem"]
     else:
         came = _come(store, "came", place.size, timeout_s)
         absent = [rank for rank in range(place.size) if rank not in came]
         problem = absent and (
             f"ranks {absent} did not come within {timeout_s:g} s; those who came: {came}. Look at the logs of the absent"
         )
-        verdict.tell("verdict", {"problem": problem or ""})
+        verdict.send("verdict", {"problem": problem or ""})
     if problem:
         if place.rank == 0:
-            verdict.part()
-        raise MeetingError(problem)
+            verdict.leave()
+        raise RendezvousError(problem)
 
 
 def _come(store: Any, what: str, size: int, timeout_s: float) -> list[int]:
@@ -240,7 +249,54 @@ def _address_of(interface: str) -> str:
             answer = fcntl.ioctl(probe.fileno(), _GET_ADDRESS, request)
         except OSError as error:
             known = ", ".join(name for _, name in socket.if_nameindex())
-            raise MeetingError(
+            raise RendezvousError(
                 f"interface {interface!r} of GLOO_SOCKET_IFNAME has no IPv4 address here ({error.strerror}); there are {known}"
             ) from error
     return socket.inet_ntoa(answer[20:24])
+
+
+GRACE_S: Final = 5.0
+"""How long rank 0 waits for what the others have to say."""
+HOLD_S: Final = 360.0
+"""How long rank 0 waits for the scheduler to end a job that has lost a rank: Slurm gives a node up after 300 s."""
+FAULTS: Final = frozenset({"error", "oom"})
+_OF_A_PEER: Final = re.compile(r"gloo/transport|[Cc]onnection (closed|reset)|Broken pipe")
+"""What gloo says where another rank has gone."""
+
+
+class PeersLostError(RuntimeError):
+    """Ranks have ended without a word; the message names them and what was seen."""
+
+
+def tell(rendezvous: Rendezvous, key: str, place: Place, outcome: Outcome) -> None:
+    """Tell rank 0 how this rank ended; without a store there is nobody to tell."""
+    with suppress(RuntimeError):
+        rendezvous.send(
+            f"{key}/end/{place.rank}", {"state": outcome.status.state, "reason": outcome.status.reason}
+        )
+
+
+def cause(rendezvous: Rendezvous, key: str, place: Place, own: Status, grace_s: float = GRACE_S) -> Status:
+    """What made the run fail, of which this rank knows its own fault. Raises `PeersLostError`."""
+    if not _OF_A_PEER.search(own.reason):
+        return own
+    words: dict[int, Mapping[str, Any]] = {}
+    deadline = time.monotonic() + grace_s
+    for rank in range(1, place.size):
+        with suppress(RendezvousError):
+            words[rank] = rendezvous.recv(f"{key}/end/{rank}", max(0.1, deadline - time.monotonic()))
+    silent = [rank for rank in range(1, place.size) if rank not in words]
+    for rank, word in words.items():
+        if word["state"] in FAULTS and not _OF_A_PEER.search(word["reason"]):
+            return Status(word["state"], f"rank {rank}, {word['reason']}")
+    if silent:
+        step = own.reason.partition(":")[0]
+        raise PeersLostError(
+            f"{step}: {_ranks(silent)} ended without a word (killed, or lost with a node): look at the logs"
+        )
+    return own
+
+
+def _ranks(numbers: list[int]) -> str:
+    listed = ", ".join(map(str, numbers))
+    return f"rank {listed}" if len(numbers) == 1 else f"ranks {listed}"

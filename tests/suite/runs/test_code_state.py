@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs import changes
-from suite.runs.changes import LIMIT_BYTES, apply, described, document, keep, kept, path_of
+from suite.runs import code_state as changes
+from suite.runs.code_state import LIMIT_BYTES, apply, described, document, keep, kept, path_of, worktree
+from suite.runs.files import RefusedError
 from suite.runs.merge import merge
-from suite.runs.reading import RefusedError
 from suite.runs.store import Store
-from suite.runs.worktree import worktree
 from suite.training.execute import execute
 from tests.suite.runs.project import one_spec
 from tests.support import git

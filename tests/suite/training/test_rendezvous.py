@@ -17,16 +17,16 @@ from suite.runs.lease import Owner, take
 from suite.runs.status import Status
 from suite.runs.store import Store
 from suite.training.execute import execute
-from suite.training.meeting import (
-    Meeting,
-    MeetingError,
+from suite.training.record import failed
+from suite.training.rendezvous import (
     Place,
+    Rendezvous,
+    RendezvousError,
+    join_launch,
     launch_identity,
-    meet,
     own_address,
     place_in_launch,
 )
-from suite.training.record import failed
 from tests.suite.runs.project import kept, one_spec
 from tests.support import eventually
 
@@ -63,7 +63,7 @@ def test_a_launch_differs_from_its_restart_and_from_other_steps() -> None:
         )
     ]
     assert found == ["17.0.0", "17.0.1", "17.1.0", "18.0.0", "a_b"]
-    with pytest.raises(MeetingError, match="set MASTER_ADDR and MASTER_PORT, or BANDWISE_LAUNCH"):
+    with pytest.raises(RendezvousError, match="set MASTER_ADDR and MASTER_PORT, or BANDWISE_LAUNCH"):
         launch_identity({})
 
 
@@ -71,19 +71,21 @@ def test_the_address_is_that_of_the_interface() -> None:
     assert own_address({"GLOO_SOCKET_IFNAME": "lo"}) == "127.0.0.1"
     assert own_address({"MASTER_ADDR": "10.0.0.7", "GLOO_SOCKET_IFNAME": "lo"}) == "10.0.0.7"
     assert own_address({"SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1"}) == "127.0.0.1"
-    with pytest.raises(MeetingError, match=r"interface 'eth77' .* there are .*lo"):
+    with pytest.raises(RendezvousError, match=r"interface 'eth77' .* there are .*lo"):
         own_address({"GLOO_SOCKET_IFNAME": "eth77"})
 
 
-def come(place: Place, folder: Path, found: list[Meeting | MeetingError], timeout_s: float = 20.0) -> None:
+def come(
+    place: Place, folder: Path, found: list[Rendezvous | RendezvousError], timeout_s: float = 20.0
+) -> None:
     try:
-        found.append(meet(place, folder, SRUN, timeout_s))
-    except MeetingError as error:
+        found.append(join_launch(place, folder, SRUN, timeout_s))
+    except RendezvousError as error:
         found.append(error)
 
 
 def test_ranks_meet_by_a_file_that_is_gone_afterwards(tmp_path: Path) -> None:
-    found: list[Meeting | MeetingError] = []
+    found: list[Rendezvous | RendezvousError] = []
     (tmp_path / "meeting-17.0.1.json").write_text(json.dumps({"address": "127.0.0.1", "port": 1}))
     ranks = [threading.Thread(target=come, args=(Place(rank, 2), tmp_path, found)) for rank in (1, 0)]
     ranks[0].start()
@@ -91,21 +93,21 @@ def test_ranks_meet_by_a_file_that_is_gone_afterwards(tmp_path: Path) -> None:
     ranks[1].start()
     for rank in ranks:
         rank.join()
-    assert all(isinstance(one, Meeting) for one in found), found
+    assert all(isinstance(one, Rendezvous) for one in found), found
     assert [path.name for path in tmp_path.iterdir()] == ["meeting-17.0.1.json"], (
         "another launch's file stays"
     )
     one, other = found
-    assert isinstance(one, Meeting)
-    assert isinstance(other, Meeting)
-    one.tell("key", {"step": 3})
-    assert other.hear("key") == {"step": 3}
-    with pytest.raises(MeetingError, match=r"waited 0\.2 s for 'nothing' in vain"):
-        other.hear("nothing", 0.2)
+    assert isinstance(one, Rendezvous)
+    assert isinstance(other, Rendezvous)
+    one.send("key", {"step": 3})
+    assert other.recv("key") == {"step": 3}
+    with pytest.raises(RendezvousError, match=r"waited 0\.2 s for 'nothing' in vain"):
+        other.recv("nothing", 0.2)
 
 
 def test_who_does_not_come_is_named(tmp_path: Path) -> None:
-    found: list[Meeting | MeetingError] = []
+    found: list[Rendezvous | RendezvousError] = []
     ranks = [threading.Thread(target=come, args=(Place(rank, 3), tmp_path, found, 1.0)) for rank in (0, 2)]
     for rank in ranks:
         rank.start()
@@ -117,8 +119,8 @@ def test_who_does_not_come_is_named(tmp_path: Path) -> None:
 
 
 def test_without_rank_0_the_others_give_up(tmp_path: Path) -> None:
-    with pytest.raises(MeetingError, match=r"rank 0 did not come within 0.5 s: .* no meeting-17.0.0.json"):
-        meet(Place(1, 2), tmp_path, SRUN, timeout_s=0.5)
+    with pytest.raises(RendezvousError, match=r"rank 0 did not come within 0.5 s: .* no meeting-17.0.0.json"):
+        join_launch(Place(1, 2), tmp_path, SRUN, timeout_s=0.5)
 
 
 def launched(results: Path, specs: list[str], **more: str) -> list[subprocess.Popen[str]]:

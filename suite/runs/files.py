@@ -1,18 +1,24 @@
-"""Files as they are found: read whole or refused by name, with the reason and what to do.
+"""Files as they are found and files that are replaced whole.
 
 A results folder may come from another machine, another hand, or a disk that failed. So a file is read only if it is a
 regular one and no link, of a size that can be meant, in UTF-8; and its JSON only if it has one meaning: no NaN or
 infinity, no key twice, no nesting that nothing of ours writes. Nothing that is read is ever executed.
+
+What is written is written beside its place, flushed to disk and renamed: a reader never sees half of a file, and a kill or a full
+disk leaves the old one or the new one.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 LIMIT_BYTES: Final = 64 << 20
 """The largest file that is read; the largest that the suite writes has a hundredth of it."""
@@ -123,3 +129,59 @@ def _plausible(value: Any, escapes: bool) -> None:
 
 def _halved(value: Any) -> bool:
     return isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value)
+
+
+TEMPORARY: Final = ".tmp"
+"""How the names of half-written files end."""
+
+
+class StoreFullError(StoreError):
+    """No space is left for a file. What was finished before is kept."""
+
+
+def dump(value: Any, indent: int | None = None) -> str:
+    """JSON with sorted keys. Raises ValueError for nan and infinity: say null and give a reason instead."""
+    return json.dumps(value, sort_keys=True, indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def finite(value: float) -> float | None:
+    """The number, or None where it is nan or infinite, as it goes into files."""
+    return float(value) if math.isfinite(value) else None
+
+
+def write_atomic(path: Path, text: str, flushed: bool = True) -> None:
+    """Replace `path` by `text` in one go. `flushed` and what it raises as of `replacing`."""
+    with replacing(path, flushed) as file:
+        file.write(text.encode())
+
+
+@contextmanager
+def replacing(path: Path, flushed: bool = True) -> Iterator[BinaryIO]:
+    """A file to write that takes the place of `path` in one go: temporary file beside it, fsync, rename.
+
+    flushed: before the rename it has reached the disk; without, for thousands of files that are made again from others,
+    a power cut may empty it. Raises `StoreFullError`, `StoreError`.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            if flushed:
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def cannot_write(path: Path, error: OSError) -> StoreError:
+    """The error for a file that could not be written, with what to do."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return StoreFullError(
+            f"no space left for {path}: free some, or name another place with --results; finished results are "
+            "kept, and the same command goes on from here"
+        )
+    return StoreError(f"cannot write {path}: {error.strerror}; check its rights, or use --results")

@@ -3,12 +3,18 @@
 Safe to interrupt: what has ended is kept, the rest is done by the next call. One interrupt lets the groups under way
 finish, a second one (or a SIGTERM) stops them between two steps, with checkpoints, a third one at once. A worker that
 dies marks the runs that it had in hand `error`; the others go on.
+
+A worker takes groups of run ids from a pipe, trains them and reports on the same pipe: ("step", completed steps of the group),
+("run", run id, state, reason), ("over",) when a group is done with, ("stopped",) when it was interrupted, and ("full", text) when
+results cannot be kept any more. From the pool come lists of run ids, None at the end, and, at any time, the reason to stop as a
+text. Only run ids cross the border: specs are read from the store. A worker whose pool has gone stops too.
 """
 
 from __future__ import annotations
 
 import math
 import multiprocessing
+import os
 import signal
 import time
 from collections import deque
@@ -19,15 +25,110 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Final
 
 from suite.runs.grouping import groups
-from suite.runs.lease import Owner, forget, holder
+from suite.runs.lease import Owner, holder, release
+from suite.runs.provenance import THREAD_VARIABLES
 from suite.runs.spec import RunSpec
 from suite.runs.status import Status
 from suite.runs.store import Store, StoreError
-from suite.training.launch import exit_text
+from suite.training.interruption import CHECKPOINT_S, Interrupted, PipeStop
+from suite.training.processes import exit_text
 from suite.training.record import failed
-from suite.training.slots import Slot, slots
-from suite.training.watch import CHECKPOINT_S
-from suite.training.worker import serve
+
+GPU_VARIABLE: Final = "CUDA_VISIBLE_DEVICES"
+
+
+class SlotError(ValueError):
+    """The slots that were asked for cannot be had here; the message says what to change."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What one worker and its children may use. gpu: the one that it sees, None: as its parent. cores: none given: as
+    its parent."""
+
+    gpu: str | None = None
+    cores: tuple[int, ...] = ()
+
+    def enter(self) -> None:
+        """Confine this process. Before torch is imported: it looks for GPUs once."""
+        if self.gpu is not None:
+            os.environ[GPU_VARIABLE] = self.gpu
+        if self.cores:
+            os.sched_setaffinity(0, self.cores)
+
+
+def slots(jobs: int | None = None, gpus: Sequence[str] = (), cores: int = 0) -> tuple[Slot, ...]:
+    """A slot for each worker.
+
+    jobs: how many, by default one a GPU where some are named, else as many as there are cores for. gpus: dealt to the
+    workers in turn, as CUDA names them. cores: of each worker, its own alone; 0: no worker is bound.
+
+    Raises `SlotError` where there are fewer cores, or more GPUs than workers.
+    """
+    here = sorted(os.sched_getaffinity(0))
+    wanted = jobs or len(gpus) or len(here) // max(1, cores)
+    if cores and (wanted < 1 or wanted * cores > len(here)):
+        raise SlotError(
+            f"{max(1, wanted)} workers of {cores} cores need {max(1, wanted) * cores}, and this process may use "
+            f"{len(here)}: ask for fewer workers (--jobs) or cores (--cores)"
+        )
+    if len(set(gpus)) != len(gpus):
+        raise SlotError(f"GPUs {','.join(gpus)}: name each once; more workers (--jobs) share them in turn")
+    if len(gpus) > wanted:
+        raise SlotError(
+            f"{wanted} workers for {len(gpus)} GPUs: a worker sees one, so leave --jobs out or name fewer GPUs"
+        )
+    return tuple(
+        Slot(gpus[k % len(gpus)] if gpus else None, tuple(here[k * cores : (k + 1) * cores]))
+        for k in range(wanted)
+    )
+
+
+OVER: Final = ("over",)
+
+
+def serve(pipe: Connection, root: str, checkpoint_s: float, slot: Slot) -> None:
+    """Work until the pipe closes or None arrives. Signals to stop are the pool's affair, not ours."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))  # before torch is imported: it reads them once
+    slot.enter()
+    import torch
+
+    torch.set_num_threads(1)
+    store, told = Store(root), PipeStop(pipe)
+    try:
+        while isinstance(run_ids := pipe.recv(), list):
+            word = _train(run_ids, store, pipe, told, checkpoint_s)
+            pipe.send(word)
+            if word != OVER:
+                return
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        os._exit(1)  # nobody is left to tell
+
+
+def _train(
+    run_ids: list[str], store: Store, pipe: Connection, told: PipeStop, checkpoint_s: float
+) -> tuple[str, ...]:
+    """Train a group; returns the last word about it."""
+    from suite.training.execute import execute
+
+    specs = [store.spec(run_id) for run_id in run_ids]
+    try:
+        for outcome in execute(
+            specs,
+            store,
+            lambda step: pipe.send(("step", step)),
+            interruption=told,
+            checkpoint_s=checkpoint_s,
+        ):
+            pipe.send(("run", outcome.run_id, outcome.status.state, outcome.status.reason))
+    except StoreError as error:
+        return ("full", str(error))
+    except Interrupted:
+        return ("stopped",)
+    return OVER
+
 
 STOP_S: Final = 25.0
 """How long workers have for their checkpoints; less than Slurm leaves between its SIGTERM and its SIGKILL."""
@@ -180,7 +281,7 @@ class _Worker:
             self._close()
             for run_id in filter(self._has, self._hand):
                 self._store.abandon(run_id)
-                forget(self._store.folder(run_id), self._owner)
+                release(self._store.folder(run_id), self._owner)
 
     def _ended(self, tally: Tally, run_id: str, state: str) -> None:
         spec = self._hand.pop(run_id)
@@ -197,7 +298,7 @@ class _Worker:
                 self._ended(tally, spec.run_id, self._store.status(spec.run_id).state)
                 continue
             failed(spec, status).save(self._store)
-            forget(self._store.folder(spec.run_id), self._owner)
+            release(self._store.folder(spec.run_id), self._owner)
             self._ended(tally, spec.run_id, status.state)
             tally.failures.append((spec.run_id, status.state, status.reason))
 

@@ -22,7 +22,7 @@ from suite.runs.status import counts
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
 from suite.training.execute import execute
-from suite.training.local import Tally, run_local
+from suite.training.pool import Tally, run_local
 from tests.suite.runs.project import SWEEP, beats, one_spec, write_sweep
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -1,0 +1,82 @@
+"""What the pages of file formats say of keys, and the JSON Schemas, made from the declarations: `make docs`.
+
+A page has blocks ``<!-- table: keys KIND -->`` ... ``<!-- end of table -->``; what stands between them is made here. A test holds
+pages and schemas equal to what is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from slurm.profile import ProfileFile
+from suite.analysis.document import fill, markdown
+from suite.claims.claim import ClaimFile
+from suite.runs.documents import json_schema, key_rows
+from suite.runs.files import dump, write_atomic
+from suite.runs.learning_rates import RatesFile
+from suite.runs.result import RESULT_VERSION, Evaluation, Result
+from suite.runs.spec import RunSpec
+from suite.runs.status import Note
+from suite.runs.sweep import Sweep
+from suite.timing.spec import SessionSpec
+from suite.timing.store import SESSION_VERSION, SessionRecord
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+SCHEMAS: Final = ROOT / "results" / "schema"
+KINDS: Final = MappingProxyType(
+    {
+        "claim": ClaimFile,
+        "evaluation": Evaluation,
+        "learning-rates": RatesFile,
+        "profile": ProfileFile,
+        "result": Result,
+        "session": SessionSpec,
+        "session-record": SessionRecord,
+        "status": Note,
+        "sweep": Sweep,
+    }
+)
+"""What a block's argument names: a kind of document."""
+PUBLISHED: Final = (
+    ("evaluation", Evaluation, 1, "A line of a run's curve: metrics.jsonl."),
+    ("result", Result, RESULT_VERSION, "How a run ended, written last: result.json."),
+    ("session", SessionRecord, SESSION_VERSION, "The record of a timing session: session.json."),
+    ("spec", RunSpec, 1, "All that decides what a run computes: spec.json."),
+    ("status", Note, 1, "How a run stands: status.json."),
+)
+
+
+def keys(results_root: Path, kind: str) -> str:
+    """The table of a kind of document: every key, its kind, its default where it has one, its meaning."""
+    rows = [(f"`{name}`", of, default, meaning) for name, of, default, meaning in key_rows(KINDS[kind])]
+    if {default for _, _, default, _ in rows} - {"", "needed"}:
+        return markdown(("key", "kind", "default", "meaning"), rows)
+    return markdown(("key", "kind", "meaning"), [(name, of, meaning) for name, of, _, meaning in rows])
+
+
+def schemas() -> dict[str, dict[str, Any]]:
+    """All published schemas by the name of their file."""
+    return {
+        f"{name}-v{version}.json": json_schema(
+            kind, f"bandwise {name}", f"{about} Version {version}.", f"urn:bandwise:{name}:{version}"
+        )
+        for name, kind, version, about in PUBLISHED
+    }
+
+
+def made() -> Iterator[tuple[Path, str]]:
+    """Every file that is made, with its text."""
+    for page in sorted((ROOT / "docs").glob("*-formats.md")):
+        text = page.read_text(encoding="utf-8")
+        if "<!-- table: keys" in text:
+            yield page, fill(text, ROOT / "results", {"keys": keys})
+    for name, schema in schemas().items():
+        yield SCHEMAS / name, dump(schema, indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    for path, text in made():
+        write_atomic(path, text)

@@ -1,0 +1,250 @@
+"""What stands in a run's `result.json` and `metrics.jsonl`, and what a result must agree with beyond its types.
+
+Both are plain mappings when they are read: keys that a newer version added are kept and passed over. `status.json` is declared in
+`status`, `spec.json` in `spec`.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final, Literal, NotRequired
+
+from pydantic import ConfigDict, Field
+from typing_extensions import TypedDict
+
+from suite.runs.canonical import CanonicalError, identity
+from suite.runs.documents import JSON, Amount, Count, Positive, problem
+from suite.runs.spec import RunSpec
+
+RESULT_VERSION: Final = 2
+LONGEST_REASON: Final = 8000
+RUN_ID: Final = "[0-9a-f]{16}"
+
+Direction = Literal["higher", "lower"]
+Ending = Literal[
+    "cancelled", "diverged", "done", "error", "invalid", "node_lost", "oom", "preempted", "skipped", "timeout"
+]
+
+
+class CodeState(TypedDict):
+    """How the code differed from its commit."""
+
+    __pydantic_config__ = JSON  # type: ignore[misc]
+    sha256: Annotated[
+        str,
+        Field(
+            pattern="^[0-9a-f]{64}$",
+            description="SHA-256 of the document of it, and the name of patches/<sha256>.diff.",
+        ),
+    ]
+    bytes: Annotated[Count, Field(description="Its size; above 262144 the hash alone is kept.")]
+
+
+class Provenance(TypedDict):
+    """Where the numbers come from: code, environment, machine."""
+
+    __pydantic_config__ = JSON  # type: ignore[misc]
+    commit: Annotated[
+        str | None, Field(description="Commit of the code that ran. Null: it ran outside of git.")
+    ]
+    dirty: Annotated[
+        bool | None, Field(description="Whether tracked files differed from it. Null: it ran outside of git.")
+    ]
+    changes: NotRequired[
+        Annotated[
+            CodeState,
+            Field(
+                description="How the code differed from its commit; only where it did, new files included."
+            ),
+        ]
+    ]
+    environment_hash: Annotated[
+        str,
+        Field(
+            description="First 16 hex digits of the SHA-256 of the installed packages, name==version a line."
+        ),
+    ]
+    python: Annotated[str, Field(description="Version.")]
+    torch: Annotated[str, Field(description="Version.")]
+    system: Annotated[str, Field(description="Operating system and architecture.")]
+    cpu: Annotated[str, Field(description="The processor's own name for itself.")]
+    cores: Annotated[Count, Field(description="Cores that the process could use.")]
+    threads: Annotated[Count, Field(description="Threads that torch computed with.")]
+    host_hash: NotRequired[
+        Annotated[str, Field(description="First 16 hex digits of the SHA-256 of the host's name.")]
+    ]
+    variables: NotRequired[
+        Annotated[
+            dict[str, str],
+            Field(description="Those environment variables that were set and change numbers or speed."),
+        ]
+    ]
+
+
+class LedgerRow(TypedDict):
+    """Bytes of one rank, kind of step, stage and collective, summed over the run."""
+
+    __pydantic_config__ = JSON  # type: ignore[misc]
+    rank: Annotated[Count, Field(description="Who sent.")]
+    calls: Annotated[Count, Field(description="How many collectives.")]
+    kind: Annotated[str, Field(description="Kind of the step.")]
+    stage: Annotated[str, Field(description="What was sent: gradient, parameters, ...")]
+    collective: Annotated[str, Field(description="all-reduce, all-gather, ...")]
+    group: Annotated[str, Field(description="Among whom: world, node or cross.")]
+    payload_bytes: Annotated[Amount, Field(description="Bytes handed to the collective.")]
+    wire_bytes: Annotated[Amount, Field(description="Bytes sent on the wire.")]
+    received_bytes: Annotated[Amount, Field(description="Bytes received from it.")]
+
+
+class Bytes(TypedDict):
+    """What was sent in the whole run, in bytes."""
+
+    __pydantic_config__ = JSON  # type: ignore[misc]
+    payload_per_rank_mean: Annotated[
+        Amount, Field(description="Bytes handed to collectives in the whole run, mean over ranks.")
+    ]
+    payload_per_rank_max: Annotated[Amount, Field(description="The same of the rank with most.")]
+    wire_per_rank_mean: Annotated[
+        Amount, Field(description="Bytes sent on the wire in the whole run, mean over ranks.")
+    ]
+    wire_per_rank_max: Annotated[Amount, Field(description="The same of the rank that sends most.")]
+    by: Annotated[list[LedgerRow], Field(description="The ledger's rows that these are summed from.")]
+
+
+class Evaluation(TypedDict):
+    """A line of `metrics.jsonl`; beside these keys stand the workload's scores, null where they are not finite."""
+
+    __pydantic_config__ = JSON  # type: ignore[misc]
+    step: Annotated[Positive, Field(description="Completed steps.")]
+    lr: Annotated[float, Field(description="Learning rate of the last of them.")]
+    train_loss: Annotated[
+        float | None,
+        Field(description="Training loss of the last of them, mean over workers. Null: it was not finite."),
+    ]
+    wire_bytes: NotRequired[
+        Annotated[
+            Amount,
+            Field(description="Bytes sent on the wire so far, mean over ranks; in all but older runs."),
+        ]
+    ]
+
+
+def _trained_together(schema: dict[str, Any]) -> None:
+    """Of the keys that only a run that got to train has, a result has all or none."""
+    trained = [name for name in schema["properties"] if name not in schema["required"]]
+    none = {"not": {"anyOf": [{"required": [name]} for name in trained]}}
+    schema["allOf"] = [{"anyOf": [{"required": trained}, none]}]
+
+
+class Result(TypedDict):
+    """How a run ended. Whoever never got to train has the keys up to `provenance`; one that did has all."""
+
+    __pydantic_config__ = ConfigDict(**JSON, json_schema_extra=_trained_together)  # type: ignore[misc]
+    schema_version: Annotated[Positive, Field(description="Version of this file.")]
+    run_id: Annotated[
+        str,
+        Field(
+            pattern=f"^{RUN_ID}$",
+            description="Identity of the run: first 16 hex digits of the SHA-256 of its canonical spec.",
+        ),
+    ]
+    spec: Annotated[RunSpec, Field(description="All that decides what is computed.")]
+    status: Annotated[Ending, Field(description="How the run ended.")]
+    reason: Annotated[
+        str, Field(max_length=LONGEST_REASON, description="Why it is not done; empty where it is.")
+    ]
+    provenance: Annotated[
+        Provenance, Field(description="Where the numbers come from: code, environment, machine.")
+    ]
+    attempt: NotRequired[Annotated[Positive, Field(description="Which attempt ended so, from 1.")]]
+    metric: NotRequired[Annotated[str, Field(description="Name of the score that is judged.")]]
+    direction: NotRequired[
+        Annotated[Direction, Field(description="Whether higher or lower is better, of the metric.")]
+    ]
+    directions: NotRequired[
+        Annotated[dict[str, Direction], Field(description="The same of every score in `final`, by name.")]
+    ]
+    final: NotRequired[
+        Annotated[
+            dict[str, float],
+            Field(
+                description="Scores of the last evaluation, each in its workload's unit; empty unless done."
+            ),
+        ]
+    ]
+    best: NotRequired[
+        Annotated[
+            float | None,
+            Field(description="Best value of the metric over all evaluations. Null: none was finite."),
+        ]
+    ]
+    train_loss_last: NotRequired[
+        Annotated[
+            float | None,
+            Field(
+                description="Training loss of the last step, mean over workers. Null: no step ended, or it was not finite."
+            ),
+        ]
+    ]
+    steps: NotRequired[Annotated[Count, Field(description="Optimizer steps done.")]]
+    steps_by_kind: NotRequired[
+        Annotated[dict[str, Count], Field(description="How many steps of each kind: step, local, sync, ...")]
+    ]
+    bytes: NotRequired[Annotated[Bytes, Field(description="What was sent in the whole run, in bytes.")]]
+    path: NotRequired[
+        Annotated[
+            dict[str, str],
+            Field(description="For each compiled function whether its compiled or its eager path ran."),
+        ]
+    ]
+    sources: NotRequired[
+        Annotated[
+            dict[str, str],
+            Field(
+                description="Hash of the method's source: by it a result is found to be older than its code."
+            ),
+        ]
+    ]
+    train_s: NotRequired[
+        Annotated[
+            Amount,
+            Field(
+                description="Seconds of training over all attempts; shared evenly by grouped runs, so no speed."
+            ),
+        ]
+    ]
+    lost_s: NotRequired[
+        Annotated[
+            Amount | None,
+            Field(description="Seconds trained in vain by attempts that were killed. Null: not recorded."),
+        ]
+    ]
+
+
+TRAINED: Final = tuple(Result.__optional_keys__)
+
+
+def result_problem(result: Any, run_id: str) -> str | None:
+    """What keeps a result from being that of the run, in one clause; None where nothing does."""
+    return problem(Result, result) or next(_contradictions(result, run_id), None)
+
+
+def _contradictions(result: Mapping[str, Any], run_id: str) -> Iterator[str]:
+    """What no type can say."""
+    missing = [name for name in TRAINED if name not in result]
+    if 0 < len(missing) < len(TRAINED):
+        yield f"{min(missing)} is missing"
+    if result["run_id"] != run_id:
+        yield f"run_id is {result['run_id']}, but it lies in the folder of {run_id}"
+    try:
+        if identity(result["spec"]) != run_id:
+            yield "spec is that of another run"
+    except CanonicalError as error:
+        yield f"spec has no canonical form: {error}"
+    if (result["status"] == "done") != (not result["reason"]):
+        yield "reason is given for a run that is done, or missing for one that is not"
+    if result["status"] == "done":
+        if "metric" not in result:
+            yield "metric is missing, though the run is done"
+        elif result["metric"] not in result["final"]:
+            yield f"final lacks the metric {result['metric']}, though the run is done"
+    if lacking := sorted(result.get("final", {}).keys() - result.get("directions", {}).keys()):
+        yield f"directions lacks {lacking[0]}"
