@@ -19,6 +19,8 @@ from torch import Tensor
 from reference_impls import wire
 from reference_impls.collectives import Exchange, Group, Pending
 from reference_impls.errors import UnsupportedError
+from reference_impls.options import declared
+from reference_impls.options import option as option
 from reference_impls.randomness import Key
 
 ParamGroups = Sequence[dict[str, Any]]
@@ -269,6 +271,8 @@ class Shard:
 class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract parts of their own
     """One worker's part of a data-parallel training method: configuration only, one object for all workers.
 
+    Options are fields made by `option`, which declares their bounds; every instance is checked against them.
+
     scope: ``bucket`` (one shard a bucket, may overlap with backward) or ``model`` (needs the whole gradient).
     slots: declared state. defaults: hyper-parameters of the parameter groups if the method has its own update rule.
     reduces_gradient: True if `reduce` answers a gradient that is equal on all ranks, so that clipping it there means
@@ -281,6 +285,10 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
     reduces_gradient: ClassVar[bool] = True
     probes: ClassVar[tuple[str, ...]] = ()
 
+    def __post_init__(self) -> None:
+        for name, own in declared(type(self)).items():
+            own.checked(type(self).__name__, getattr(self, name))
+
     def probes_at(self, step: int) -> tuple[str, ...]:
         """Those of `probes` that are wanted when `step` steps are complete: a matter of the options and of `step` alone."""
         return self.probes
@@ -291,7 +299,10 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
         return {}
 
     def check(self, world: Group) -> None:  # noqa: B027 - a hook with an empty default
-        """Raise `UnsupportedError` if the options cannot work with this world size. Asked once, at construction."""
+        """Raise `UnsupportedError` if options cannot work together or with this world size. Asked once, at construction.
+
+        What a single option may be is declared with it (`option`) and has been checked.
+        """
 
     def inner_optimizer(self, groups: ParamGroups) -> torch.optim.Optimizer:
         """The optimizer that is stepped after `update`. Methods with their own rule get an inert holder of groups."""
@@ -361,8 +372,3 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
         """This configuration with the options `names` put back to their defaults, and `changes` made."""
         defaults = {f.name: f.default for f in dataclasses.fields(self) if f.name in names}
         return dataclasses.replace(self, **{**defaults, **changes})
-
-
-def option(default: Any, help: str) -> Any:
-    """A dataclass field that is an option of an algorithm, with one line of help for `bandwise info`."""
-    return dataclasses.field(default=default, metadata={"help": help})

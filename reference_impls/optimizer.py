@@ -69,7 +69,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
     ) -> None:
         transport = ProcessGroup(group, node_size=node_size)
         method = create(algorithm, **options)
-        groups = _named_groups(params, {"lr": lr, **method.hyperparameters})
+        groups = _named_groups(params, method, lr)
         rank, size = transport.ranks[0], transport.sizes["world"]
         worker = Worker(
             method.algorithm,
@@ -356,8 +356,8 @@ class DataParallelOptimizer(torch.optim.Optimizer):
                 )
 
 
-def _named_groups(params: Iterable[Any], hyper: dict[str, Any]) -> list[dict[str, Any]]:
-    """Groups with `params` and `param_names`, each completed by the default hyper-parameters."""
+def _named_groups(params: Iterable[Any], method: Method, lr: float) -> list[dict[str, Any]]:
+    """Groups with `params` and `param_names`, each completed by lr and the method's hyper-parameters."""
     given = list(params)
     raw = given if given and isinstance(given[0], dict) else [{"params": given}]
     groups = []
@@ -369,8 +369,7 @@ def _named_groups(params: Iterable[Any], hyper: dict[str, Any]) -> list[dict[str
         trainable = [(name, p) for name, p in pairs if p.requires_grad]
         groups.append(
             {
-                **hyper,
-                **own,
+                **method.group(**{"lr": lr, **own}),
                 "params": [p for _, p in trainable],
                 "param_names": [name for name, _ in trainable],
             }

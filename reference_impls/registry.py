@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from reference_impls.catalogue import BUILT_IN, Entry, Family
 from reference_impls.errors import UnknownAlgorithmError, UnknownOptionError, UnsupportedError, nearest
+from reference_impls.options import HYPERPARAMETERS, declared, hyperparameters
 
 if TYPE_CHECKING:
     from reference_impls.algorithm import Algorithm
@@ -30,11 +31,12 @@ ENTRY_POINTS = "bandwise.algorithms"
 
 @dataclass(frozen=True)
 class OptionInfo:
-    """An option of an algorithm: its default, its type as written, one line of help."""
+    """An option of an algorithm: its default, its type as written, one line of help, and what it may be in words."""
 
     default: Any
     type: str
     help: str
+    allowed: str
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,20 @@ class Method:
     name: str
     algorithm: Algorithm
     hyperparameters: Mapping[str, Any]
+
+    def group(self, **own: Any) -> dict[str, Any]:
+        """What a parameter group carries.
+
+        Args:
+            own: lr, and what this group says otherwise than the method.
+
+        Returns:
+            All hyper-parameters of the group, in their plain form.
+
+        Raises:
+            UnsupportedError: a value is out of its bounds, or of another type.
+        """
+        return hyperparameters(self.name, {**self.hyperparameters, **own})
 
 
 class Registry:
@@ -146,7 +162,11 @@ def create(algorithm: str | Method, **options: Any) -> Method:
     entry = registry.entry(algorithm)
     cls = registry.load(algorithm)
     fields = {f.name for f in dataclasses.fields(cls)} - entry.preset.keys()
-    own = {name: value for name, value in options.items() if name in fields}
+    own = {
+        name: declared(cls)[name].checked(algorithm, value)
+        for name, value in options.items()
+        if name in fields
+    }
     instance = cls(**entry.preset, **own)
     known = dict(instance.hyperparameters())
     hyper = {}
@@ -165,8 +185,9 @@ def create(algorithm: str | Method, **options: Any) -> Method:
             raise UnknownOptionError(
                 f"{algorithm} has no option {name!r}{nearest(name, fields | known.keys() - {'lr'})}"
             )
-        hyper[name] = tuple(value) if isinstance(value, list) else value
-    return Method(algorithm, instance, {**{k: v for k, v in known.items() if k != "lr"}, **hyper})
+        hyper[name] = value
+    known.pop("lr", None)
+    return Method(algorithm, instance, hyperparameters(algorithm, {**known, **hyper}))
 
 
 def info(name: str) -> AlgorithmInfo:
@@ -174,12 +195,17 @@ def info(name: str) -> AlgorithmInfo:
     entry = registry.entry(name)
     cls = registry.load(name)
     options = {
-        f.name: OptionInfo(f.default, str(f.type), f.metadata.get("help", ""))
+        f.name: OptionInfo(f.default, str(f.type), f.metadata.get("help", ""), declared(cls)[f.name].allowed)
         for f in dataclasses.fields(cls)
         if f.name not in entry.preset
     }
     hyper = {
-        key: OptionInfo(value, type(value).__name__, "hyper-parameter of the optimizer")
+        key: OptionInfo(
+            value,
+            type(value).__name__,
+            "hyper-parameter of the optimizer",
+            HYPERPARAMETERS[key].allowed if key in HYPERPARAMETERS else "",
+        )
         for key, value in cls(**entry.preset).hyperparameters().items()
         if key != "lr"
     }

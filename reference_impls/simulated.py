@@ -56,7 +56,7 @@ class SimulatedCluster:
         workers = []
         for rank in range(world_size):
             copies = [p.detach().clone(memory_format=torch.preserve_format) for p in params]
-            group = {"params": copies, "param_names": list(names), "lr": lr, **method.hyperparameters}
+            group = {"params": copies, "param_names": list(names), **method.group(lr=lr)}
             rows = None if storage is None else (storage[0][rank], storage[1][rank])
             workers.append(
                 Worker(
@@ -121,7 +121,7 @@ class SimulatedCluster:
                 worker.probes.gather(name, dict(zip(self._names, own, strict=True)))
         held = [[group["lr"] for group in worker.optimizer.param_groups] for worker in self._workers]
         if lr is not None:
-            self._set_lr([[lr] * len(rates) for rates in held])
+            self._set_lr([[self.method.group(lr=lr)["lr"]] * len(rates) for rates in held])
         self._team.plan()
         self._team.complete()
         if lr is not None:

@@ -54,7 +54,8 @@ def run(args: argparse.Namespace) -> int:
             print(f"{key.replace('_', ' '):{_WIDTH}s} {_said(value)}")
     if found["kind"] == "algorithm":
         _print_costs(found)
-    print(f"\noptions:\n{table(found['options'], ['name', 'default', 'type', 'help'])}")
+    bounds = ["allowed"] if found["kind"] == "algorithm" else ["type"]
+    print(f"\noptions:\n{table(found['options'], ['name', 'default', *bounds, 'help'])}")
     return 0
 
 
@@ -120,7 +121,13 @@ def _algorithm(name: str, settings: dict[str, Any]) -> dict[str, Any]:
         "version": about.version,
         "source_hash": about.source_hash,
         "options": [
-            {"name": key, "default": _shown(o.default), "type": o.type, "help": o.help}
+            {
+                "name": key,
+                "default": _shown(o.default),
+                "type": o.type,
+                "allowed": o.allowed,
+                "help": o.help,
+            }
             for key, o in options.items()
         ],
     }

@@ -45,20 +45,19 @@ class AdaptiveBits(CompressedGradient):
     """Kinds of step: ``<b>-bit`` for the widths that may come, and ``warm-up``."""
 
     norm: Norm = option("linf", "what is sent as the scale: largest magnitude (linf) or 2-norm (l2)")
-    block_size: int = option(0, "elements that share a scale; 0: all of a message")
-    min_bits: int = option(2, "fewest bits a coordinate, sign included")
-    max_bits: int = option(WIDEST, "most bits a coordinate")
+    block_size: int = option(0, "elements that share a scale; 0: all of a message", ge=0)
+    min_bits: int = option(
+        2, "fewest bits a coordinate, sign included (one bit is a sign without a level)", ge=2, le=WIDEST
+    )
+    max_bits: int = option(WIDEST, "most bits a coordinate", ge=2, le=WIDEST)
 
     @abstractmethod
     def width_at(self, clock: Clock) -> int:
         """Bits of this step, min_bits .. max_bits; may write ``clock.counters``."""
 
     def check(self, world: Group) -> None:
-        if not 2 <= self.min_bits <= self.max_bits <= WIDEST:
-            raise UnsupportedError(
-                f"bits must satisfy 2 <= min_bits <= max_bits <= {WIDEST} (one bit is a sign without a level), got "
-                f"{self.min_bits} and {self.max_bits}"
-            )
+        if self.min_bits > self.max_bits:
+            raise UnsupportedError(f"min_bits {self.min_bits} is more than max_bits {self.max_bits}")
         super().check(world)
 
     def fixed(self, bits: int) -> FixedBits:

@@ -21,10 +21,8 @@ from torch import Tensor
 
 from reference_impls import buffers
 from reference_impls.algorithm import Algorithm, Clock, Shard, Slot, option, replicated
-from reference_impls.algorithms.adaptive_bits import AdaptiveBits
+from reference_impls.algorithms.adaptive_bits import WIDEST, AdaptiveBits
 from reference_impls.codecs.sums import fixed_sum
-from reference_impls.collectives import Group
-from reference_impls.errors import UnsupportedError
 from reference_impls.schedules import bits as rules
 
 _WHEN = ("decay", "fall", "interval", "min_bits", "max_bits", "warmup_steps")
@@ -34,23 +32,15 @@ _WHEN = ("decay", "fall", "interval", "min_bits", "max_bits", "warmup_steps")
 class AdaQS(AdaptiveBits):
     """g <- mean of g_i, from min_bits a coordinate upwards."""
 
-    min_bits: int = option(4, "bits a coordinate at the start, sign included")
-    max_bits: int = option(8, "most bits a coordinate")
-    decay: float = option(0.9, "of the running means of the gradient and its square")
-    fall: float = option(2.0, "factor by which the ratio must fall for one bit more")
-    interval: int = option(100, "steps between two looks at the ratio")
+    min_bits: int = option(4, "bits a coordinate at the start, sign included", ge=2, le=WIDEST)
+    max_bits: int = option(8, "most bits a coordinate", ge=2, le=WIDEST)
+    decay: float = option(0.9, "of the running means of the gradient and its square", gt=0, lt=1)
+    fall: float = option(2.0, "factor by which the ratio must fall for one bit more", gt=1)
+    interval: int = option(100, "steps between two looks at the ratio", ge=1)
 
     @property
     def slots(self) -> Mapping[str, Slot]:
         return {**super().slots, "mean": replicated(), "square": replicated()}
-
-    def check(self, world: Group) -> None:
-        super().check(world)
-        if not 0 < self.decay < 1 or not self.fall > 1 or self.interval < 1:
-            raise UnsupportedError(
-                "AdaQS wants 0 < decay < 1, fall > 1 and interval >= 1, got "
-                f"{self.decay}, {self.fall} and {self.interval}"
-            )
 
     def width_at(self, clock: Clock) -> int:
         counters = clock.counters

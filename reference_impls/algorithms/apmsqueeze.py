@@ -54,7 +54,7 @@ from reference_impls.algorithms.compressed_momentum import (
 )
 from reference_impls.algorithms.lion_update import mixed_in
 from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError, one_of
+from reference_impls.errors import UnsupportedError
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class APMSqueeze(WarmUp, OneBitMean, Algorithm):
 
     compress: Literal["momentum", "gradient"] = option("momentum", "what is sent compressed")
     bias_correction: bool = option(False, "Adam's bias corrections; the variance keeps its last one")
-    initial_variance: float = option(0.0, "v at the start; 1 reproduces the prototype")
+    initial_variance: float = option(0.0, "v at the start; 1 reproduces the prototype", ge=0)
     decay: Literal["decoupled", "l2"] = option(
         "decoupled", "weight decay on the parameters, or in the gradient before the momentum"
     )
@@ -71,7 +71,9 @@ class APMSqueeze(WarmUp, OneBitMean, Algorithm):
         False, "the momentum of coordinates without variance is 0, not only their step"
     )
     max_grad_norm: float | None = option(
-        None, "clip by the global norm; in compressed steps by sqrt(mean |g_i|^2), one scalar on the wire"
+        None,
+        "clip by the global norm; in compressed steps by sqrt(mean |g_i|^2), one scalar on the wire",
+        gt=0,
     )
 
     defaults: ClassVar[Mapping[str, Any]] = HYPERPARAMETERS
@@ -90,12 +92,6 @@ class APMSqueeze(WarmUp, OneBitMean, Algorithm):
     def check(self, world: Group) -> None:
         self.check_freezing()
         check_one_bit_mean(self)
-        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
-            raise UnsupportedError(
-                f"max_grad_norm must be positive, got {self.max_grad_norm}; leave it out for none"
-            )
-        one_of("compress", self.compress, ("momentum", "gradient"))
-        one_of("decay", self.decay, ("decoupled", "l2"))
 
     def check_freezing(self) -> None:
         """Raise `UnsupportedError` if the variance is never frozen, or frozen at nothing."""

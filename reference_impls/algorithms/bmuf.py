@@ -22,6 +22,6 @@ from reference_impls.optimizers.outer import OuterKind
 class BMUF(PeriodicAveraging):
     """Local updates with block momentum."""
 
-    period: int = option(50, "local steps in a round, at least 1")
+    period: int = option(50, "local steps in a round, at least 1", ge=1)
     outer: OuterKind = option("bmuf", "bmuf (classic block momentum) or bmuf-nesterov")
-    outer_momentum: float = option(0.875, "block momentum")
+    outer_momentum: float = option(0.875, "block momentum", ge=0, lt=1)

@@ -28,9 +28,11 @@ class CGX(LargeTensors):
     form: Literal["gather", "two-phase"] = option(
         "two-phase", "two-phase (scatter, reduce, gather) or gather (all messages to everybody)"
     )
-    smallest: int = option(1024, "tensors of fewer elements, or of one dimension, stay in fp32; 0: none do")
-    bits: int = option(4, "bits of a code: 1 to 8")
-    block_size: int = option(512, "elements of a block; 0: one block a message")
+    smallest: int = option(
+        1024, "tensors of fewer elements, or of one dimension, stay in fp32; 0: none do", ge=0
+    )
+    bits: int = option(4, "bits of a code: 1 to 8", ge=1, le=8)
+    block_size: int = option(512, "elements of a block; 0: one block a message", ge=0)
     rounding: Literal["nearest", "stochastic"] = option(
         "stochastic", "stochastic (unbiased) or nearest (biased, the published default)"
     )

@@ -19,7 +19,7 @@ from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.algorithms.lion_update import mixed_in, step
 from reference_impls.algorithms.local_updates import LocalUpdates
 from reference_impls.codecs import signs
-from reference_impls.collectives import Exchange, Group
+from reference_impls.collectives import Exchange
 from reference_impls.errors import UnsupportedError
 from reference_impls.reducers.majority import broken, voided
 from reference_impls.schedules.rules import Constant, Rule
@@ -50,11 +50,7 @@ class OneWorker(NoCommunication):
 class RandomK(WithLocalOptimizer):
     """The mean of a random share of the coordinates, the same on all ranks; the others count as 0. No error feedback."""
 
-    fraction: float = option(0.01, "probability with which a coordinate is sent")
-
-    def check(self, world: Group) -> None:
-        if not 0 < self.fraction <= 1:
-            raise UnsupportedError(f"fraction must be in (0, 1], got {self.fraction}")
+    fraction: float = option(0.01, "probability with which a coordinate is sent", gt=0, le=1)
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         chosen = shard.key("coordinates", shared=True).uniform(shard.d, shard.grads.device) < self.fraction

@@ -27,19 +27,16 @@ from reference_impls.algorithm import Cost, Shard, Slot, Traits, View, option, p
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.algorithms.lion_update import sign_of
 from reference_impls.codecs.dct import BlockDCT
-from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError
-
-AGGREGATES = ("senders", "all")
+from reference_impls.collectives import Exchange
 
 
 @dataclass(frozen=True)
 class DeMo(WithLocalOptimizer):
     """Decoupled momentum; every step is alike."""
 
-    decay: float = option(0.999, "b: what the momentum keeps of itself a step")
-    side: int = option(64, "side of a block")
-    k: int = option(32, "coefficients of a block that are sent")
+    decay: float = option(0.999, "b: what the momentum keeps of itself a step", ge=0, le=1)
+    side: int = option(64, "side of a block", ge=1)
+    k: int = option(32, "coefficients of a block that are sent", ge=1)
     sign: bool = option(True, "step along sign(G) (the method), or hand G to the optimizer as a gradient")
     aggregate: Literal["senders", "all"] = option(
         "senders", "a coefficient is averaged over the workers that sent it (not zero), or over all"
@@ -51,13 +48,6 @@ class DeMo(WithLocalOptimizer):
     def slots(self) -> Mapping[str, Slot]:
         fold: Literal["mean"] | None = "mean" if self.aggregate == "all" else None  # among senders, no mean
         return {"momentum": per_rank(fold=fold)}
-
-    def check(self, world: Group) -> None:
-        if not 0 <= self.decay <= 1 or self.side < 1 or self.k < 1 or self.aggregate not in AGGREGATES:
-            raise UnsupportedError(
-                "DeMo wants 0 <= decay <= 1, side and k at least 1 and aggregate senders or all; got "
-                f"{self.decay}, {self.side}, {self.k}, {self.aggregate!r}"
-            )
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         momentum = shard.state["momentum"].mul_(self.decay)

@@ -27,8 +27,7 @@ from reference_impls import wire
 from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, per_rank
 from reference_impls.codecs.codec import Codec, PerTensor
 from reference_impls.codecs.sparse import Indices, TopK, Values
-from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError
+from reference_impls.collectives import Exchange
 from reference_impls.reducers.coded_mean import gather_mean
 
 
@@ -45,32 +44,22 @@ class DGC(Algorithm):
     }
     reduces_gradient: ClassVar[bool] = False
 
-    ratio: float = option(0.001, "share of the coordinates that is sent, after the warm-up")
-    local_clip: float = option(0.0, "largest norm of the gradient of n workers together; 0: no clipping")
+    ratio: float = option(0.001, "share of the coordinates that is sent, after the warm-up", gt=0, le=1)
+    local_clip: float = option(
+        0.0, "largest norm of the gradient of n workers together; 0: no clipping", ge=0
+    )
     masking: bool = option(True, "set the momentum of what was sent to 0")
     granularity: Literal["tensor", "model"] = option(
         "tensor", "k coordinates of each tensor, or of the model"
     )
     values: Values = option("fp32", "values on the wire: fp32, fp16 or bf16")
     indices: Indices = option("packed", "places on the wire: packed (ceil(log2 d) bits), int32 or bitmap")
-    warmup_steps: int = option(0, "first steps, in which the share falls to ratio")
-    warmup_stages: int = option(4, "shares that the warm-up goes through, equally long each")
+    warmup_steps: int = option(0, "first steps, in which the share falls to ratio", ge=0)
+    warmup_stages: int = option(4, "shares that the warm-up goes through, equally long each", ge=1)
 
     @property
     def slots(self) -> Mapping[str, Slot]:
         return {"momentum": per_rank(fold="mean"), "velocity": per_rank(fold="mean")}
-
-    def check(self, world: Group) -> None:
-        if self.granularity not in ("tensor", "model"):
-            raise UnsupportedError(f"granularity must be tensor or model, got {self.granularity!r}")
-        if not self.local_clip >= 0:
-            raise UnsupportedError(f"local_clip must be 0 (off) or more, got {self.local_clip}")
-        if self.warmup_steps < 0 or self.warmup_stages < 1:
-            raise UnsupportedError(
-                f"warmup_steps must be 0 or more and warmup_stages 1 or more, got {self.warmup_steps} and "
-                f"{self.warmup_stages}"
-            )
-        self._codec(self.ratio, [])
 
     def share(self, step: int) -> float:
         """The share of the coordinates that is sent in this step."""

@@ -22,7 +22,7 @@ from reference_impls.optimizers.outer import OuterKind
 class DiLoCo(PeriodicAveraging):
     """Local updates with an outer Nesterov momentum."""
 
-    period: int = option(500, "H: inner steps in a round, at least 1")
+    period: int = option(500, "H: inner steps in a round, at least 1", ge=1)
     outer: OuterKind = option("nesterov", "outer optimizer")
-    outer_lr: float = option(0.7, "learning rate of the outer optimizer")
-    outer_momentum: float = option(0.9, "momentum of the outer optimizer")
+    outer_lr: float = option(0.7, "learning rate of the outer optimizer", ge=0)
+    outer_momentum: float = option(0.9, "momentum of the outer optimizer", ge=0, lt=1)

@@ -26,10 +26,9 @@ from reference_impls.algorithms.lion_update import POLICIES, LionUpdate, Synchro
 from reference_impls.codecs import signs
 from reference_impls.codecs.dithering import levels
 from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError, one_of
+from reference_impls.errors import UnsupportedError
 from reference_impls.reducers.majority import (
     SUMS,
-    TRANSPORTS,
     Transport,
     balance,
     balance_bytes,
@@ -47,13 +46,13 @@ class DistributedLion(LionUpdate):
         "two-phase", "how votes travel: two-phase, all-gather, int4-sum, int8-sum or fp32-sum"
     )
     zero_policy: str = option(
-        "hash", "vote of a zero update: hash (shared coin), alternate, plus, minus or zero (sums only)"
+        "hash",
+        "vote of a zero update: hash (shared coin), alternate, plus, minus or zero (sums only)",
+        choices=(*POLICIES, "zero"),
     )
 
     def check(self, world: Group) -> None:
         super().check(world)
-        one_of("transport", self.transport, TRANSPORTS)
-        one_of("zero_policy", self.zero_policy, (*POLICIES, "zero"))
         if self.zero_policy == "zero" and self.transport not in SUMS:
             raise UnsupportedError(
                 f"zero_policy='zero' has no place in one bit: use one of the transports {', '.join(SUMS)}"
@@ -84,12 +83,10 @@ class DistributedLionMaVo(DistributedLion):
     """The majority of signs."""
 
     tie_policy: str = option(
-        "alternate", "verdict on ties: alternate, plus, minus, hash or zero (two-phase: a second bit down)"
+        "alternate",
+        "verdict on ties: alternate, plus, minus, hash or zero (two-phase: a second bit down)",
+        choices=(*POLICIES, "zero"),
     )
-
-    def check(self, world: Group) -> None:
-        super().check(world)
-        one_of("tie_policy", self.tie_policy, (*POLICIES, "zero"))
 
     def aggregate(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
         positive, abstains = self.votes(shard, u)
@@ -129,10 +126,6 @@ class LionUpdateMean(SynchronisedLion):
     """
 
     dtype: Literal["fp32", "bf16"] = option("bf16", "how updates travel")
-
-    def check(self, world: Group) -> None:
-        super().check(world)
-        one_of("dtype", self.dtype, ("fp32", "bf16"))
 
     def aggregate(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
         if self.dtype != "bf16":

@@ -26,10 +26,9 @@ from torch import Tensor
 from reference_impls.algorithm import Algorithm, Clock, Shard, option
 from reference_impls.algorithms.adaptive_bits import AdaptiveBits, whole_norm
 from reference_impls.collectives import Group
-from reference_impls.errors import UnsupportedError, one_of
+from reference_impls.errors import UnsupportedError
 from reference_impls.schedules import bits as rules
 
-_RULES = ("non-convex", "convex")
 _MEMORY = 0.9  # of the running mean of norms
 _WHEN = (
     "rule", "contraction", "factor", "target_bits", "calibration_steps", "hold_budget", "total_steps",
@@ -42,20 +41,17 @@ class DQSGD(AdaptiveBits):
     """g <- mean of g_i in as many bits as the rule gives the step."""
 
     rule: Literal["non-convex", "convex"] = option("non-convex", "weights of steps: equal, or growing")
-    contraction: float = option(0.999, "convex rule: factor a step by which an error made now has faded")
-    factor: float = option(0.0, "k or t of the rule; 0: calibrated")
-    target_bits: float = option(4.5, "average bits a coordinate, which the calibration aims at")
-    calibration_steps: int = option(100, "first steps, of ceil(target_bits), whose norms are averaged")
+    contraction: float = option(
+        0.999, "convex rule: factor a step by which an error made now has faded", gt=0, le=1
+    )
+    factor: float = option(0.0, "k or t of the rule; 0: calibrated", ge=0)
+    target_bits: float = option(4.5, "average bits a coordinate, which the calibration aims at", gt=0)
+    calibration_steps: int = option(100, "first steps, of ceil(target_bits), whose norms are averaged", ge=0)
     hold_budget: bool = option(False, "find the factor anew in every step from the bits that are left")
-    total_steps: int | None = option(None, "steps of the training (convex rule, hold_budget)")
+    total_steps: int | None = option(None, "steps of the training (convex rule, hold_budget)", ge=1)
 
     def check(self, world: Group) -> None:
         super().check(world)
-        one_of("rule", self.rule, _RULES)
-        if not 0 < self.contraction <= 1:
-            raise UnsupportedError(f"contraction must be over 0 and at most 1, got {self.contraction}")
-        if not 0 <= self.factor < math.inf:
-            raise UnsupportedError(f"factor must be 0 (calibrated) or more, got {self.factor}")
         if not self.factor and self.calibration_steps < 1:
             raise UnsupportedError("without a factor there must be at least one of calibration_steps")
         if (self.rule == "convex" or self.hold_budget) and not self.total_steps:

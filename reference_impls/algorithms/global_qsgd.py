@@ -40,9 +40,8 @@ from reference_impls.reducers.global_qsgd import (
     form_for,
     standard_mean,
 )
-from reference_impls.reducers.shared_scale import NORMS, SCALES, Scaling
+from reference_impls.reducers.shared_scale import Scaling
 
-DITHERINGS = ("standard", "exponential")
 SUMS = ("all-reduce", "two-phase")
 BY_ALL_REDUCE = (4, 8, 16)
 
@@ -54,12 +53,12 @@ class GlobalQSGD(WithLocalOptimizer):
     dithering: Literal["standard", "exponential"] = option(
         "standard", "standard (equal levels, integer sum) or exponential (powers of two)"
     )
-    bits: int = option(8, "bits of a code and of its sum: 2 to 16 (standard), 8 (exponential)")
+    bits: int = option(8, "bits of a code and of its sum: 2 to 16 (standard), 8 (exponential)", ge=2, le=16)
     norm: Literal["linf", "l2"] = option("linf", "norm over all ranks: linf (largest magnitude) or l2")
     scale: Literal["bucket", "tensor", "block"] = option(
         "bucket", "one scale a bucket, a tensor, or a block of block_size elements"
     )
-    block_size: int = option(512, "elements of a block (scale=block)")
+    block_size: int = option(512, "elements of a block (scale=block)", ge=1)
     form: Literal["auto", "tree", "halving-doubling", "all-reduce", "two-phase"] = option(
         "auto",
         "exponential: tree, halving-doubling (n a power of two); standard: all-reduce (4, 8, 16 bits), two-phase",
@@ -67,18 +66,9 @@ class GlobalQSGD(WithLocalOptimizer):
     sparse: bool = option(False, "gather the non-zero codes alone, with their places (standard)")
 
     def check(self, world: Group) -> None:
-        for name, value, known in (
-            ("dithering", self.dithering, DITHERINGS),
-            ("norm", self.norm, NORMS),
-            ("scale", self.scale, SCALES),
-            ("form", self.form, ("auto", *SUMS) if self.dithering == "standard" else FORMS),
-        ):
-            one_of(name, value, known)
-        widths = range(2, 17) if self.dithering == "standard" else (8,)
-        if self.bits not in widths:
-            raise UnsupportedError(
-                f"{self.dithering} dithering takes bits of {'2 to 16' if len(widths) > 1 else '8'}, not {self.bits}"
-            )
+        one_of("form", self.form, ("auto", *SUMS) if self.dithering == "standard" else FORMS)
+        if self.dithering == "exponential" and self.bits != 8:
+            raise UnsupportedError(f"exponential dithering takes bits of 8, not {self.bits}")
         if self.form == "all-reduce" and self.bits not in BY_ALL_REDUCE:
             raise UnsupportedError(
                 f"an all-reduce adds 4, 8 or 16 bits, not {self.bits}: use form='two-phase'"
@@ -87,8 +77,6 @@ class GlobalQSGD(WithLocalOptimizer):
             raise UnsupportedError(
                 "sparse goes with standard dithering: exponential codes are hardly ever zero"
             )
-        if self.block_size < 1:
-            raise UnsupportedError(f"block_size must be at least 1, got {self.block_size}")
         if self.dithering == "standard":
             dithering.levels(self.bits, world.size)
         else:

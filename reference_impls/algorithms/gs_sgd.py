@@ -17,7 +17,7 @@ from torch import Tensor
 
 from reference_impls.algorithm import Shard, option
 from reference_impls.algorithms.sketched_sgd import SketchedSGD
-from reference_impls.collectives import Exchange, Group
+from reference_impls.collectives import Exchange
 from reference_impls.reducers import folds
 from reference_impls.reducers.folds import Fold
 
@@ -29,10 +29,6 @@ class GsSGD(SketchedSGD):
     form: Fold = option(
         "doubling", "doubling (log2 n messages from every worker) or tree (to rank 0 and back)"
     )
-
-    def check(self, world: Group) -> None:
-        SketchedSGD.check(self, world)
-        folds.check_fold(self.form)
 
     def _mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
         total = yield from folds.fold(shard.world, x, lambda a, b, accounts: a + b, stage, self.form)

@@ -27,8 +27,7 @@ from reference_impls.algorithm import Cost, Shard, Slot, Traits, option, per_ran
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.selection import kept
 from reference_impls.codecs.sparse import Indices, TopK, unpack_pairs
-from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError
+from reference_impls.collectives import Exchange
 from reference_impls.reducers import folds
 from reference_impls.reducers.folds import Fold
 from reference_impls.reducers.sparse_merge import merge
@@ -38,7 +37,7 @@ from reference_impls.reducers.sparse_merge import merge
 class GTopK(WithLocalOptimizer):
     """g <- 1/n times the k largest coordinates of the sum of everybody's k largest, as a tree finds them."""
 
-    ratio: float = option(0.01, "share of the coordinates that is sent over each edge")
+    ratio: float = option(0.01, "share of the coordinates that is sent over each edge", gt=0, le=1)
     form: Fold = option("tree", "tree (to rank 0 and back) or doubling")
     put_back: Literal["merger", "mask"] = option(
         "merger", "who keeps what drops out: merger or mask (published)"
@@ -48,12 +47,6 @@ class GTopK(WithLocalOptimizer):
     @property
     def slots(self) -> Mapping[str, Slot]:
         return {"worker_error": per_rank(fold="mean")}
-
-    def check(self, world: Group) -> None:
-        folds.check_fold(self.form)
-        if self.put_back not in ("merger", "mask"):
-            raise UnsupportedError(f"put_back must be merger or mask, got {self.put_back!r}")
-        self._codec()
 
     def _codec(self) -> TopK:
         return TopK(self.ratio, "fp32", self.indices)

@@ -44,18 +44,11 @@ from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs import scaled_rounding
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError, one_of
 from reference_impls.reducers.integer_sum import WIDTHS, bytes_sent, integer_sum
 from reference_impls.reducers.majority import voided
 from reference_impls.reducers.shared_scale import Scaling, an_element, shared_scale
 
 _UNKNOWN = -1.0  # r of a tensor that has not been seen to move
-_CHOICES = {
-    "rounding": scaled_rounding.ROUNDINGS,
-    "measure": ("movement", "gradient"),
-    "factor": ("adaptive", "exponent"),
-    "scale": ("tensor", "bucket"),
-}
 
 
 def _one(view: View, world: Group) -> tuple[int, ...]:
@@ -66,7 +59,7 @@ def _one(view: View, world: Group) -> tuple[int, ...]:
 class IntSGD(WithLocalOptimizer):
     """Kinds of step: ``warm-up`` (fp32 all-reduce of gradients) and ``integer``."""
 
-    bits: int = option(8, "bits of a code and of a sum: 4, 8, 16 or 32")
+    bits: int = option(8, "bits of a code and of a sum: 4, 8, 16 or 32", choices=WIDTHS)
     rounding: Literal["stochastic", "nearest"] = option("stochastic", "stochastic (unbiased) or nearest")
     measure: Literal["movement", "gradient"] = option(
         "movement", "what the factor follows: movement of the parameters, or the mean gradient"
@@ -75,25 +68,17 @@ class IntSGD(WithLocalOptimizer):
         "adaptive", "adaptive (known to all) or exponent (of the largest magnitude, a max all-reduce)"
     )
     scale: Literal["tensor", "bucket"] = option("tensor", "one factor a tensor, or a bucket")
-    alpha: float = option(1.0, "on the adaptive factor")
-    beta: float = option(0.9, "moving average of the squared steps")
-    epsilon: float = option(1e-8, "added to 2 n r")
-    initial_factor: float = option(100.0, "factor while nothing has moved")
-    warmup_steps: int = option(1, "first steps, in full precision")
+    alpha: float = option(1.0, "on the adaptive factor", gt=0)
+    beta: float = option(0.9, "moving average of the squared steps", ge=0, lt=1)
+    epsilon: float = option(1e-8, "added to 2 n r", gt=0)
+    initial_factor: float = option(100.0, "factor while nothing has moved", gt=0)
+    warmup_steps: int = option(1, "first steps, in full precision", ge=0)
 
     @property
     def slots(self) -> Mapping[str, Slot]:
         return {"r": per_tensor("replicated", _one, _UNKNOWN)} if self.factor == "adaptive" else {}
 
     def check(self, world: Group) -> None:
-        for name, known in _CHOICES.items():
-            one_of(name, getattr(self, name), known)
-        if self.bits not in WIDTHS:
-            raise UnsupportedError(f"bits must be 4, 8, 16 or 32, got {self.bits}")
-        if not 0 <= self.beta < 1 or self.alpha <= 0 or self.epsilon <= 0 or self.initial_factor <= 0:
-            raise UnsupportedError("beta is in [0, 1); alpha, epsilon and initial_factor are above 0")
-        if self.warmup_steps < 0:
-            raise UnsupportedError(f"warmup_steps must be 0 or more, got {self.warmup_steps}")
         scaled_rounding.room(self.bits, world.size)
 
     def plan(self, clock: Clock) -> str:

@@ -34,12 +34,14 @@ from reference_impls.schedules.budget import cheapest
 class LGreCo(PowerSGD):
     """Kinds of step: ``measure``, ``compressed``, and ``warm-up``."""
 
-    rank: int = option(4, "rank whose error, taken everywhere, is the budget")
-    min_rank: int = option(1, "least rank of a layer")
-    max_rank: int = option(8, "largest rank of a layer")
-    choose_every: int = option(100, "steps between two choices of ranks")
-    slack: float = option(1.0, "budget of error, as a factor of that of `rank` everywhere")
-    bins: int = option(1000, "steps in which the budget is spent")
+    rank: int = option(4, "rank whose error, taken everywhere, is the budget", ge=1)
+    min_rank: int = option(1, "least rank of a layer", ge=1)
+    max_rank: int = option(8, "largest rank of a layer", ge=1)
+    choose_every: int = option(100, "steps between two choices of ranks", ge=1)
+    slack: float = option(
+        1.0, "budget of error, as a factor of that of `rank` everywhere, which it must not break", ge=1
+    )
+    bins: int = option(1000, "steps in which the budget is spent", ge=1)
 
     def check(self, world: Group) -> None:
         super().check(world)
@@ -47,12 +49,6 @@ class LGreCo(PowerSGD):
             raise UnsupportedError(
                 "ranks must satisfy 1 <= min_rank <= rank <= max_rank, got "
                 f"{self.min_rank}, {self.rank}, {self.max_rank}"
-            )
-        if self.choose_every < 1 or self.bins < 1:
-            raise UnsupportedError("choose_every and bins must be at least 1")
-        if not self.slack >= 1:
-            raise UnsupportedError(
-                f"slack must be at least 1, or `rank` may break the budget; got {self.slack}"
             )
 
     def top_of(self, shape: Sequence[int]) -> tuple[int, int, int] | None:

@@ -32,16 +32,17 @@ from reference_impls.algorithm import (
 )
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.sums import fixed_sum
-from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError
+from reference_impls.collectives import Exchange
 
 
 @dataclass(frozen=True)
 class LAG(WithLocalOptimizer):
     """g <- mean of the gradients that workers sent last. The condition is about the whole gradient."""
 
-    xi: float = option(0.1, "weight of each of the last moves in the condition; 0: everybody always sends")
-    depth: int = option(10, "D: how many moves the condition looks back")
+    xi: float = option(
+        0.1, "weight of each of the last moves in the condition; 0: everybody always sends", ge=0
+    )
+    depth: int = option(10, "D: how many moves the condition looks back", ge=1)
 
     scope: ClassVar[Literal["bucket", "model"]] = "model"
 
@@ -53,10 +54,6 @@ class LAG(WithLocalOptimizer):
             "moves": per_tensor("replicated", lambda view, world: (self.depth,)),
             "uploads": per_tensor("replicated", lambda view, world: None if view.start else (1,)),
         }
-
-    def check(self, world: Group) -> None:
-        if not self.xi >= 0 or self.depth < 1:
-            raise UnsupportedError(f"LAG wants xi >= 0 and depth >= 1, got xi {self.xi}, depth {self.depth}")
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         sent, mean, moves = shard.state["sent"], shard.state["mean"], shard.state["moves"]

@@ -26,7 +26,9 @@ from reference_impls.reducers.parts import joined, spread
 class LargeTensors(CompressedGradient):
     """As `CompressedGradient`, for tensors of at least `smallest` elements and two dimensions; 0: for everything."""
 
-    smallest: int = option(0, "tensors of fewer elements, or of one dimension, stay in fp32; 0: none do")
+    smallest: int = option(
+        0, "tensors of fewer elements, or of one dimension, stay in fp32; 0: none do", ge=0
+    )
 
     @property
     def slots(self) -> Mapping[str, Slot]:
@@ -37,8 +39,6 @@ class LargeTensors(CompressedGradient):
 
     def check(self, world: Group) -> None:
         super().check(world)
-        if self.smallest < 0:
-            raise UnsupportedError(f"smallest must be 0 or more, got {self.smallest}")
         if self.smallest and (self.hierarchical or self.granularity != "bucket"):
             raise UnsupportedError("smallest > 0 goes with granularity='bucket' and without hierarchical")
 

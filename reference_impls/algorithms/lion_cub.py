@@ -30,9 +30,10 @@ from reference_impls.algorithm import Shard, Traits, option
 from reference_impls.algorithms.lion_update import POLICIES, SynchronisedLion, verdict
 from reference_impls.codecs import lion_integers, signs
 from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError, one_of
+from reference_impls.errors import UnsupportedError
 from reference_impls.reducers import integer_sum
 from reference_impls.reducers.majority import broken, majority, majority_bytes, voided
+from reference_impls.reducers.momentum_sync import MODES
 from reference_impls.reducers.parts import joined
 
 
@@ -43,11 +44,9 @@ class LionCub(SynchronisedLion):
     two_level: Literal["never", "fp32", "bf16"] = option(
         "never", "mean of u within a node first, in this precision; the vote is then between nodes"
     )
-    fp32_below: int = option(0, "tensors of fewer elements follow the exact sign of the mean u, sent in fp32")
-
-    def check(self, world: Group) -> None:
-        super().check(world)
-        one_of("two_level", self.two_level, ("never", "fp32", "bf16"))
+    fp32_below: int = option(
+        0, "tensors of fewer elements follow the exact sign of the mean u, sent in fp32", ge=0
+    )
 
     @abstractmethod
     def vote(self, shard: Shard, group: Group, u: Tensor) -> Exchange[Tensor]:
@@ -92,17 +91,16 @@ class LionCub1Bit(LionCub):
     """Majority of signs, one bit up and one down: 2 (n-1)/n bits a parameter."""
 
     momentum_sync: str = option(
-        "periodic", "when momenta are averaged: never, periodic, doubling or selective"
+        "periodic", "when momenta are averaged: never, periodic, doubling or selective", choices=MODES
     )
-    zero_policy: str = option("hash", "bit of a zero update: hash (shared coin), alternate, plus or minus")
+    zero_policy: str = option(
+        "hash", "bit of a zero update: hash (shared coin), alternate, plus or minus", choices=POLICIES
+    )
     tie_policy: str = option(
-        "alternate", "verdict on ties: alternate, plus, minus, hash or zero (a second bit down)"
+        "alternate",
+        "verdict on ties: alternate, plus, minus, hash or zero (a second bit down)",
+        choices=(*POLICIES, "zero"),
     )
-
-    def check(self, world: Group) -> None:
-        super().check(world)
-        one_of("zero_policy", self.zero_policy, POLICIES)
-        one_of("tie_policy", self.tie_policy, (*POLICIES, "zero"))
 
     def vote(self, shard: Shard, group: Group, u: Tensor) -> Exchange[Tensor]:
         positive = signs.positive(u, verdict(self.zero_policy, shard, "zero"))
@@ -117,9 +115,6 @@ class LionCub1Bit(LionCub):
         return Traits(bits=bits + self.extra_bits(), unbiased=None, sums=False)
 
 
-_FORMS = ("all-reduce", "two-phase", "two-phase-sign")
-
-
 @dataclass(frozen=True)
 class LionCubPBit(LionCub):
     """Sign of an integer sum of weighted votes. Scales are a tensor's, and each worker's own unless shared.
@@ -129,12 +124,14 @@ class LionCubPBit(LionCub):
     bits down, the sign. In two phases a code need not leave room for the sum: ``levels = code`` gives it all p bits.
     """
 
-    bits: int = option(8, "p: width of the sum (or of a code, see levels): 4, 8 or 16; in two phases 2 to 16")
+    bits: int = option(
+        8, "p: width of the sum (or of a code, see levels): 4, 8 or 16; in two phases 2 to 16", ge=2, le=16
+    )
     scale: Literal["l1", "l0", "linf", "l2-stochastic"] = option(
         "l1", "scale of a tensor: mean, geometric mean, maximum or 2-norm (rounded at random) of |u|"
     )
     gain: float | None = option(
-        None, "a value equal to the scale votes gain x (levels); None: 0.5, for l2-stochastic 1"
+        None, "a value equal to the scale votes gain x (levels); None: 0.5, for l2-stochastic 1", gt=0
     )
     form: Literal["all-reduce", "two-phase", "two-phase-sign"] = option(
         "all-reduce", "all-reduce (added on the way), two-phase (packed), two-phase-sign (two bits down)"
@@ -148,22 +145,15 @@ class LionCubPBit(LionCub):
 
     def check(self, world: Group) -> None:
         super().check(world)
-        one_of("form", self.form, _FORMS)
-        one_of("levels", self.levels, ("sum", "code"))
-        one_of("scale", self.scale, lion_integers.SCALES)
         if self.form == "all-reduce" and self.bits not in (4, 8, 16):
             raise UnsupportedError(
                 f"bits must be 4, 8 or 16 where codes are added on the way, got {self.bits}; "
                 "form='two-phase' takes 2 to 16"
             )
-        if not 2 <= self.bits <= 16:
-            raise UnsupportedError(f"bits must be 2 to 16, got {self.bits}")
         if self.form == "all-reduce" and self.levels == "code":
             raise UnsupportedError(
                 "levels='code' leaves no room for a sum on the way: use form='two-phase' or 'two-phase-sign'"
             )
-        if self.gain is not None and not self.gain > 0:
-            raise UnsupportedError(f"gain must be positive, got {self.gain}")
         if self.two_level == "never":  # else the number of nodes decides, which is known at the first step
             self.limit(world.size)
 

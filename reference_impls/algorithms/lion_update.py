@@ -23,9 +23,8 @@ from reference_impls import buffers
 from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, option, per_rank
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError
 from reference_impls.randomness import Key
-from reference_impls.reducers.momentum_sync import MomentumSync
+from reference_impls.reducers.momentum_sync import MODES, MomentumSync
 
 POLICIES = ("hash", "alternate", "plus", "minus")
 _WHEN = ("sync_every", "sync_until", "sync_doubling", "sync_measure_every")
@@ -44,7 +43,9 @@ class LionUpdate(Algorithm):
     """One kind of step."""
 
     local_clip_norm: float | None = option(
-        None, "clip the local gradient to this norm over the whole model (waits for all of it); None: do not"
+        None,
+        "clip the local gradient to this norm over the whole model (waits for all of it); None: do not",
+        gt=0,
     )
 
     defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.0}
@@ -67,10 +68,6 @@ class LionUpdate(Algorithm):
     def slots(self) -> Mapping[str, Slot]:
         return {"momentum": per_rank(fold="mean")}
 
-    def check(self, world: Group) -> None:
-        if self.local_clip_norm is not None and not self.local_clip_norm > 0:
-            raise UnsupportedError(f"local_clip_norm must be positive, got {self.local_clip_norm}")
-
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         if self.local_clip_norm is not None:
             clip(shard.grads, self.local_clip_norm)
@@ -90,12 +87,14 @@ class LionUpdate(Algorithm):
 class SynchronisedLion(LionUpdate):
     """Kinds of step: ``step``, ``sync``, ``measure``."""
 
-    momentum_sync: str = option("never", "when momenta are averaged: never, periodic, doubling or selective")
-    sync_every: int = option(100, "steps between synchronisations (periodic, selective)")
-    sync_until: int | None = option(None, "last step at which momenta are synchronised")
-    sync_doubling: float = option(1.0, "gaps double every this many synchronisations (doubling)")
-    sync_fraction: float = option(0.25, "share of the elements that is synchronised (selective)")
-    sync_measure_every: int = option(1000, "steps between measurements of disagreement (selective)")
+    momentum_sync: str = option(
+        "never", "when momenta are averaged: never, periodic, doubling or selective", choices=MODES
+    )
+    sync_every: int = option(100, "steps between synchronisations (periodic, selective)", ge=1)
+    sync_until: int | None = option(None, "last step at which momenta are synchronised", ge=0)
+    sync_doubling: float = option(1.0, "gaps double every this many synchronisations (doubling)", gt=0)
+    sync_fraction: float = option(0.25, "share of the elements that is synchronised (selective)", gt=0, le=1)
+    sync_measure_every: int = option(1000, "steps between measurements of disagreement (selective)", ge=1)
     sync_dtype: Literal["fp32", "bf16"] = option("fp32", "how momenta travel")
     sync_names: str | None = option(
         None, "only tensors in whose names this regular expression is found; None: all"

@@ -33,7 +33,7 @@ class LocalUpdates(Meeting):
     """Rounds of local steps, each ended by a meeting. Kinds of step: ``local``, ``average``."""
 
     total_steps: int | None = option(
-        None, "steps of the whole training; the last round then ends exactly there"
+        None, "steps of the whole training; the last round then ends exactly there", ge=1
     )
 
     @abstractmethod
@@ -74,7 +74,7 @@ class LocalUpdates(Meeting):
 class PeriodicAveraging(LocalUpdates):
     """Local SGD / local AdamW with rounds of `period` steps."""
 
-    period: int = option(8, "H: local steps in a round, at least 1")
+    period: int = option(8, "H: local steps in a round, at least 1", ge=1)
 
     def rule(self) -> Rule:
         return Constant(self.period, total=self.total_steps)
@@ -87,12 +87,13 @@ class QuadraticSynchronization(LocalUpdates):
     alpha: float = option(
         0.0,
         "growth: H = (alpha / lr)^power; 0 keeps H at h_base; published: 0.2 to 0.3 (sgd), 2.2 (adamw) peak rates",
+        ge=0,
     )
-    h_base: int = option(4, "shortest round, also used during warm-up of the learning rate")
-    power: float = option(2.0, "exponent of the rule")
-    lr_warmup_steps: int = option(0, "steps of learning-rate warm-up, in which H = warmup_period")
-    warmup_period: int | None = option(None, "H during the warm-up, and with alpha 0; default: h_base")
-    h_max: int | None = option(None, "longest round; default: no limit, as published")
+    h_base: int = option(4, "shortest round, also used during warm-up of the learning rate", ge=1)
+    power: float = option(2.0, "exponent of the rule", gt=0)
+    lr_warmup_steps: int = option(0, "steps of learning-rate warm-up, in which H = warmup_period", ge=0)
+    warmup_period: int | None = option(None, "H during the warm-up, and with alpha 0; default: h_base", ge=1)
+    h_max: int | None = option(None, "longest round; default: no limit, as published", ge=1)
 
     def rule(self) -> Rule:
         return QSR(

@@ -31,10 +31,10 @@ from reference_impls.randomness import Key
 class NoLoCo(PeriodicAveraging):
     """Kinds of step: ``local`` and ``average``, which ends a round in pairs."""
 
-    period: int = option(50, "inner steps in a round, at least 1")
+    period: int = option(50, "inner steps in a round, at least 1", ge=1)
     outer: OuterKind = option("heavy-ball", "outer optimizer")
-    outer_lr: float = option(0.7, "a: learning rate of the outer step")
-    outer_momentum: float = option(0.5, "b: momentum of the outer step")
+    outer_lr: float = option(0.7, "a: learning rate of the outer step", ge=0)
+    outer_momentum: float = option(0.5, "b: momentum of the outer step", ge=0, lt=1)
 
     @property
     def anchored(self) -> bool:

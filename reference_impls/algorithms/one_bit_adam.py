@@ -33,7 +33,6 @@ from reference_impls.algorithm import Algorithm, Clock, Shard, option
 from reference_impls.algorithms.apmsqueeze import APMSqueeze
 from reference_impls.algorithms.compressed_momentum import WHEN
 from reference_impls.codecs.sums import fixed_sum
-from reference_impls.errors import UnsupportedError, one_of
 from reference_impls.reducers.compressed_all_reduce import Scale
 
 
@@ -48,18 +47,14 @@ class OneBitAdam(APMSqueeze):
     freeze: Literal["steps", "auto"] = option(
         "steps", "steps: after T_w; auto: when the variance stops growing"
     )
-    auto_ratio: float = option(0.96, "freeze when |v|_1 then and now are within this factor (freeze=auto)")
-    auto_window: int = option(1000, "steps between the two, 1 / (1 - beta2) (freeze=auto)")
+    auto_ratio: float = option(
+        0.96, "freeze when |v|_1 then and now are within this factor (freeze=auto)", gt=0, le=1
+    )
+    auto_window: int = option(1000, "steps between the two, 1 / (1 - beta2) (freeze=auto)", ge=1)
 
     def check_freezing(self) -> None:
-        one_of("freeze", self.freeze, ("steps", "auto"))
         if self.freeze == "steps":
             super().check_freezing()
-        elif not (0 < self.auto_ratio <= 1 and self.auto_window > 0):
-            raise UnsupportedError(
-                f"freeze='auto' wants 0 < auto_ratio <= 1 and auto_window > 0, got {self.auto_ratio} and "
-                f"{self.auto_window}"
-            )
 
     @property
     def plans_from_data(self) -> bool:

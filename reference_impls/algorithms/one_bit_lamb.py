@@ -71,13 +71,15 @@ class OneBitLAMB(WarmUp, OneBitMean, Algorithm):
     """Kinds of step: ``warm-up`` (LAMB) and ``compressed`` (1-bit momentum, frozen trust ratios, a factor on each)."""
 
     scale: Scale = option("shard", "on the way up one scale a server's chunk, a shard, or a tensor")
-    min_coeff: float = option(0.01, "least trust ratio of the warm-up")
-    max_coeff: float = option(10.0, "largest trust ratio of the warm-up")
-    coeff_beta: float = option(0.9, "memory of the average of trust ratios")
+    min_coeff: float = option(0.01, "least trust ratio of the warm-up", gt=0)
+    max_coeff: float = option(10.0, "largest trust ratio of the warm-up", gt=0)
+    coeff_beta: float = option(0.9, "memory of the average of trust ratios", ge=0, lt=1)
     coefficient_correction: bool = option(True, "correct that average for its start at 0")
-    factor_min: float = option(0.5, "least factor on the frozen trust ratio")
-    factor_max: float = option(4.0, "largest factor on the frozen trust ratio")
-    factor_threshold: float = option(0.1, "largest change of the factor in a step, as a share of it")
+    factor_min: float = option(0.5, "least factor on the frozen trust ratio", gt=0)
+    factor_max: float = option(4.0, "largest factor on the frozen trust ratio", gt=0)
+    factor_threshold: float = option(
+        0.1, "largest change of the factor in a step, as a share of it", ge=0, lt=1
+    )
 
     defaults: ClassVar[Mapping[str, Any]] = HYPERPARAMETERS
     reduces_gradient: ClassVar[bool] = False
@@ -101,12 +103,8 @@ class OneBitLAMB(WarmUp, OneBitMean, Algorithm):
             raise UnsupportedError(
                 "1-bit LAMB needs a warm-up of at least 1 step: without one nothing has a trust ratio"
             )
-        if not (0 < self.min_coeff <= self.max_coeff and 0 < self.factor_min <= self.factor_max):
-            raise UnsupportedError(
-                "1-bit LAMB wants 0 < min_coeff <= max_coeff and 0 < factor_min <= factor_max"
-            )
-        if not (0 <= self.coeff_beta < 1 and 0 <= self.factor_threshold < 1):
-            raise UnsupportedError("1-bit LAMB wants coeff_beta and factor_threshold in [0, 1)")
+        if self.min_coeff > self.max_coeff or self.factor_min > self.factor_max:
+            raise UnsupportedError("1-bit LAMB wants min_coeff <= max_coeff and factor_min <= factor_max")
 
     def plan(self, clock: Clock) -> str:
         return "warm-up" if clock.step < self.frozen_from else "compressed"

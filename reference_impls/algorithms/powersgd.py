@@ -36,22 +36,19 @@ from reference_impls.algorithm import (
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.low_rank import Reshape, compresses, matrix
 from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError, one_of
 from reference_impls.reducers.low_rank import Matrix, low_rank_mean
-
-_RESHAPES = ("first", "balanced")
 
 
 @dataclass(frozen=True)
 class PowerSGD(WithLocalOptimizer):
     """Kinds of step: ``warm-up`` (fp32 all-reduce) and ``compressed``."""
 
-    rank: int = option(2, "rank of the factors; less for matrices with a smaller side")
+    rank: int = option(2, "rank of the factors; less for matrices with a smaller side", ge=1)
     reshape: Reshape = option("first", "matrix: first dimension against the rest, or the balanced cut")
-    min_compression_rate: float = option(2.0, "matrices that would shrink by less stay uncompressed")
+    min_compression_rate: float = option(2.0, "matrices that would shrink by less stay uncompressed", ge=0)
     error_feedback: bool = option(True, "add what the last answer lacked to the next gradient")
     warm_start: bool = option(True, "begin at the last Q; False: a new draw in every step")
-    warmup_steps: int = option(0, "first steps, in full precision")
+    warmup_steps: int = option(0, "first steps, in full precision", ge=0)
 
     @property
     def slots(self) -> Mapping[str, Slot]:
@@ -74,15 +71,6 @@ class PowerSGD(WithLocalOptimizer):
             return None
         rank = min(rank, *found)
         return (*found, rank) if compresses(*found, rank, self.min_compression_rate) else None
-
-    def check(self, world: Group) -> None:
-        one_of("reshape", self.reshape, _RESHAPES)
-        if self.rank < 1:
-            raise UnsupportedError(f"rank must be at least 1, got {self.rank}")
-        if not self.min_compression_rate >= 0:
-            raise UnsupportedError(f"min_compression_rate must be 0 or more, got {self.min_compression_rate}")
-        if self.warmup_steps < 0:
-            raise UnsupportedError(f"warmup_steps must be 0 or more, got {self.warmup_steps}")
 
     def plan(self, clock: Clock) -> str:
         return "warm-up" if clock.step < self.warmup_steps else "compressed"

@@ -37,10 +37,10 @@ _GEOMETRIC_BITS = 7  # 63 powers of two
 class QSGD(LargeTensors):
     """g <- mean of the workers' rounded gradients."""
 
-    bits: int = option(4, "bits of a code, with its sign: 2 to 16")
-    levels: int = option(0, "s, levels above zero; 0: as many as bits hold, 2^(bits-1) - 1")
+    bits: int = option(4, "bits of a code, with its sign: 2 to 16", ge=2, le=16)
+    levels: int = option(0, "s, levels above zero; 0: as many as bits hold, 2^(bits-1) - 1", ge=0)
     norm: Literal["l2", "linf"] = option("l2", "what scales a block: l2, or linf (its largest magnitude)")
-    block_size: int = option(512, "elements of a block; 0: one block a message")
+    block_size: int = option(512, "elements of a block; 0: one block a message", ge=0)
     divide_first: bool = option(False, "divide by n before rounding (a published defect, for comparison)")
 
     def codec(self, n: int) -> Codec:

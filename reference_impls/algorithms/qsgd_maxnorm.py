@@ -27,7 +27,7 @@ from reference_impls.algorithm import Cost, Shard, Traits, option
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs import dithering
 from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError, one_of
+from reference_impls.errors import UnsupportedError
 from reference_impls.reducers.global_qsgd import code_bytes, code_sum, standard_mean
 from reference_impls.reducers.integer_sum import WIDTHS
 from reference_impls.reducers.majority import unanimous, unanimous_bytes
@@ -41,18 +41,16 @@ SCALES = ("bucket", "tensor")
 class QSGDMaxNorm(WithLocalOptimizer):
     """g <- M / (s n) times the sum of codes."""
 
-    bits: int = option(4, "q: 2^q - 1 levels above zero, the sign not counted; 1 to 15")
-    fine_bits: int = option(0, "q' > q: levels where all codes then still fit q bits; 0: one grid")
+    bits: int = option(4, "q: 2^q - 1 levels above zero, the sign not counted; 1 to 15", ge=1, le=15)
+    fine_bits: int = option(
+        0, "q' > q: levels where all codes then still fit q bits; 0: one grid", ge=0, le=20
+    )
     form: Literal["two-phase", "all-reduce"] = option("two-phase", "two-phase (packed) or all-reduce")
     scale: Literal["bucket", "tensor"] = option("bucket", "one maximum a bucket, or a tensor")
 
     def check(self, world: Group) -> None:
-        for name, value, known in (("form", self.form, FORMS), ("scale", self.scale, SCALES)):
-            one_of(name, value, known)
-        if not 1 <= self.bits <= 15:
-            raise UnsupportedError(f"bits must be 1 to 15, got {self.bits}")
-        if self.fine_bits and not self.bits < self.fine_bits <= 20:
-            raise UnsupportedError(f"fine_bits must be above bits and at most 20, or 0; got {self.fine_bits}")
+        if 0 < self.fine_bits <= self.bits:
+            raise UnsupportedError(f"fine_bits must be above bits, {self.bits}, or 0; got {self.fine_bits}")
 
     @property
     def _levels(self) -> int:

@@ -25,15 +25,14 @@ from reference_impls import wire
 from reference_impls.algorithm import Cost, Shard, Slot, Traits, option, per_rank
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.selection import kept, largest
-from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError
+from reference_impls.collectives import Exchange
 
 
 @dataclass(frozen=True)
 class RandomKGradient(WithLocalOptimizer):
     """g <- d/k times the mean of k random coordinates of g."""
 
-    ratio: float = option(0.01, "share of the coordinates that is sent")
+    ratio: float = option(0.01, "share of the coordinates that is sent", gt=0, le=1)
     error_feedback: bool = option(False, "send g + e unscaled and keep what was not sent")
     granularity: Literal["bucket", "tensor"] = option(
         "bucket", "k coordinates of a bucket, or of each tensor"
@@ -42,12 +41,6 @@ class RandomKGradient(WithLocalOptimizer):
     @property
     def slots(self) -> Mapping[str, Slot]:
         return {"worker_error": per_rank(fold="mean")} if self.error_feedback else {}
-
-    def check(self, world: Group) -> None:
-        if not 0 < self.ratio <= 1:
-            raise UnsupportedError(f"ratio must be in (0, 1], got {self.ratio}")
-        if self.granularity not in ("bucket", "tensor"):
-            raise UnsupportedError(f"granularity must be bucket or tensor, got {self.granularity!r}")
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         if shard.world.size == 1:

@@ -25,8 +25,7 @@ from torch import Tensor
 
 from reference_impls import buffers, wire
 from reference_impls.algorithm import FOREVER, Algorithm, Clock, Cost, Shard, Slot, Traits, option, replicated
-from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError
+from reference_impls.collectives import Exchange
 from reference_impls.schedules.step_size import StepSize
 
 _PREVIOUS = "previous"
@@ -36,14 +35,14 @@ _PREVIOUS = "previous"
 class RootSGD(Algorithm):
     """Kinds of step: ``burn-in`` (one gradient) and ``step`` (two)."""
 
-    burn_in: int = option(10, "T_0: the first step that moves the parameters; 1 for none")
+    burn_in: int = option(10, "T_0: the first step that moves the parameters; 1 for none", ge=1)
     step_size: Literal["constant", "power", "inverse"] = option(
         "constant", "eta_t: lr, lr t^-exponent, or 1 / (1/lr + slope max(0, t - slope_from)^exponent)"
     )
-    exponent: float = option(0.505, "exponent of the step-size rule")
-    slope: float = option(0.0, "slope of the inverse rule")
-    slope_from: int = option(0, "steps before the inverse rule begins to shrink")
-    largest_step: float | None = option(None, "no step size is larger")
+    exponent: float = option(0.505, "exponent of the step-size rule", ge=0)
+    slope: float = option(0.0, "slope of the inverse rule", ge=0)
+    slope_from: int = option(0, "steps before the inverse rule begins to shrink", ge=0)
+    largest_step: float | None = option(None, "no step size is larger", gt=0)
 
     defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-2, "weight_decay": 0.0}
     reduces_gradient: ClassVar[bool] = False
@@ -52,13 +51,6 @@ class RootSGD(Algorithm):
     @property
     def slots(self) -> Mapping[str, Slot]:
         return {_PREVIOUS: replicated(), "direction": replicated()}
-
-    def check(self, world: Group) -> None:
-        if self.burn_in < 1:
-            raise UnsupportedError(
-                f"burn_in must be at least 1, the first step that moves, got {self.burn_in}"
-            )
-        self.rule()
 
     def rule(self) -> StepSize:
         """eta_t by t and the learning rate."""

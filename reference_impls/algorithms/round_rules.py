@@ -36,7 +36,9 @@ from reference_impls.schedules.rules import Constant, Rule
 class Switching(LocalUpdates):
     """Data-parallel at first (kind ``step``), then rounds of local steps (``local``, ``average``)."""
 
-    switch_step: int | None = option(None, "first step of the second phase; default: half of total_steps")
+    switch_step: int | None = option(
+        None, "first step of the second phase; default: half of total_steps", ge=0
+    )
 
     @property
     def switch(self) -> int | None:
@@ -47,7 +49,7 @@ class Switching(LocalUpdates):
 
     def check(self, world: Group) -> None:
         super().check(world)
-        if self.switch is None or self.switch < 0:
+        if self.switch is None:
             raise UnsupportedError(
                 "say when data-parallel training ends: switch_step >= 0, or total_steps, half of which it then is"
             )
@@ -74,7 +76,7 @@ class Switching(LocalUpdates):
 class PostLocal(Switching):
     """Post-local SGD: H = 1 by gradients until the switch, then rounds of `period` steps."""
 
-    period: int = option(16, "H: local steps in a round after the switch")
+    period: int = option(16, "H: local steps in a round after the switch", ge=1)
 
     def rule(self) -> Rule:
         return Constant(self.period, total=self.total_steps)
@@ -126,10 +128,10 @@ class SWAP(Switching):
 class AdaComm(LocalUpdates):
     """Rounds whose length follows the root of the loss."""
 
-    first_period: int = option(16, "tau_0: steps of the first rounds")
-    adapt_every: int = option(100, "steps between changes of the length")
+    first_period: int = option(16, "tau_0: steps of the first rounds", ge=1)
+    adapt_every: int = option(100, "steps between changes of the length", ge=1)
     decay: float = option(
-        0.5, "gamma: what a round shrinks by when the loss alone does not shorten it (paper)"
+        0.5, "gamma: what a round shrinks by when the loss alone does not shorten it (paper)", gt=0, le=1
     )
     form: Literal["paper", "paddle"] = option(
         "paper", "paper, or paddle: tau_0 inside the root, from 1 to 16"
@@ -137,13 +139,6 @@ class AdaComm(LocalUpdates):
 
     def rule(self) -> Rule:
         return Constant(self.first_period, total=self.total_steps)
-
-    def check(self, world: Group) -> None:
-        super().check(world)
-        if self.adapt_every < 1 or not 0 < self.decay <= 1:
-            raise UnsupportedError("AdaComm wants adapt_every >= 1 and 0 < decay <= 1")
-        if self.form not in ("paper", "paddle"):
-            raise UnsupportedError(f"form must be paper or paddle, got {self.form!r}")
 
     @property
     def plans_from_data(self) -> bool:

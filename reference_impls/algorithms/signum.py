@@ -22,7 +22,7 @@ from reference_impls.algorithm import Shard, Slot, Traits, option, per_rank
 from reference_impls.algorithms.distributed_lion import DistributedLionAvg, DistributedLionMaVo
 from reference_impls.algorithms.lion_update import clip, step
 from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError, one_of
+from reference_impls.errors import UnsupportedError
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,6 @@ class SignSGD(DistributedLionMaVo):
 
     def check(self, world: Group) -> None:
         super().check(world)
-        one_of("vote", self.vote, ("majority", "average"))
         if self.vote == "average" and self.tie_policy != SignSGD.tie_policy:
             raise UnsupportedError("an average has no ties to decide: tie_policy goes with vote='majority'")
 

@@ -35,7 +35,6 @@ from reference_impls.algorithm import Algorithm, Cost, Shard, Slot, Traits, opti
 from reference_impls.codecs.count_sketch import CountSketch
 from reference_impls.codecs.selection import kept, largest, magnitude
 from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError
 
 _HEAVY = 1 << 40  # above all magnitudes and random numbers
 
@@ -47,15 +46,11 @@ class Sketched(Algorithm):
     scope: ClassVar[Literal["bucket", "model"]] = "model"
     reduces_gradient: ClassVar[bool] = False
 
-    ratio: float = option(0.001, "k: share of the sketched coordinates that a step updates")
-    rows: int = option(5, "rows of the sketch, odd")
-    column_ratio: float = option(0.009, "columns of the sketch, as a share of the sketched coordinates")
+    ratio: float = option(0.001, "k: share of the sketched coordinates that a step updates", gt=0, le=1)
+    rows: int = option(5, "rows of the sketch, odd", ge=1)
+    column_ratio: float = option(0.009, "columns of the sketch, as a share of the sketched coordinates", gt=0)
 
     def check(self, world: Group) -> None:
-        if not 0 < self.ratio <= 1:
-            raise UnsupportedError(f"ratio must be in (0, 1], got {self.ratio}")
-        if not self.column_ratio > 0:
-            raise UnsupportedError(f"column_ratio must be positive, got {self.column_ratio}")
         self._sketch(8, 0)
 
     def _sketch(self, sketched: int, seed: int) -> CountSketch:
@@ -103,18 +98,13 @@ class SketchedSGD(Sketched):
     defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-2, "momentum": 0.9, "weight_decay": 0.0}
 
     candidates: int = option(
-        4, "P: candidates whose exact values are fetched, as a multiple of k; 0: one round"
+        4, "P: candidates whose exact values are fetched, as a multiple of k; 0: one round", ge=0
     )
     dense_vectors: bool = option(True, "send 1-D tensors uncompressed")
 
     @property
     def slots(self) -> Mapping[str, Slot]:
         return {"momentum": per_rank(fold="mean"), "error": per_rank(fold="mean")}
-
-    def check(self, world: Group) -> None:
-        Sketched.check(self, world)
-        if self.candidates < 0:
-            raise UnsupportedError(f"candidates must be 0 or more, got {self.candidates}")
 
     def _second(self, sketched: int) -> int:
         return min(sketched, self.candidates * kept(self.ratio, sketched))

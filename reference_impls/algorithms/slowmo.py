@@ -28,26 +28,26 @@ from reference_impls import wire
 from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, per_rank
 from reference_impls.algorithms.local_updates import ROUNDS, PeriodicAveraging
 from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError, nearest
+from reference_impls.errors import UnsupportedError
 from reference_impls.optimizers.outer import OuterKind
 from reference_impls.reducers.push_sum import PushSum
-
-BASES = ("local", "sgp", "osgp")
 
 
 @dataclass(frozen=True)
 class SlowMo(PeriodicAveraging):
     """Kinds of step: ``local`` (gossips, where the base does) and ``average``, which ends a round."""
 
-    period: int = option(12, "steps of the base method in a round, at least 1")
+    period: int = option(12, "steps of the base method in a round, at least 1", ge=1)
     outer: OuterKind = option("slowmo", "outer optimizer")
-    outer_momentum: float = option(0.5, "b: slow momentum")
+    outer_momentum: float = option(0.5, "b: slow momentum", ge=0, lt=1)
     inner_state: Literal["paper", "keep", "average", "reset"] = option(  # type: ignore[assignment]
         "paper", "states of the local optimizer at the end of a round: paper (reset for sgd, else keep), "
         "keep, average, reset",
     )  # fmt: skip
     base: Literal["local", "sgp", "osgp"] = option("local", "base method: local, sgp or osgp")
-    overlap: int = option(1, "steps between sending a message and using it (osgp)")
+    overlap: int = option(
+        1, "steps between sending a message and using it (osgp); without overlap is base='sgp'", ge=1
+    )
     average: bool = option(True, "average exactly at the end of a round; without, gossip alone (sgp, osgp)")
 
     def inner_policy(self) -> str:
@@ -69,14 +69,6 @@ class SlowMo(PeriodicAveraging):
 
     def check(self, world: Group) -> None:
         super().check(world)
-        if self.base not in BASES:
-            raise UnsupportedError(
-                f"base must be one of {', '.join(BASES)}; got {self.base!r}{nearest(self.base, BASES)}"
-            )
-        if self.overlap < 1:
-            raise UnsupportedError(
-                f"overlap must be at least 1, got {self.overlap}; without overlap is base='sgp'"
-            )
         if not self.average and (self.base == "local" or self.carrier != "fp32"):
             raise UnsupportedError(
                 "average=False is for bases that gossip and carries nothing: choose base='sgp' or 'osgp', carrier='fp32'"

@@ -29,27 +29,29 @@ from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Traits, opt
 from reference_impls.algorithms.local_updates import ROUNDS
 from reference_impls.algorithms.meeting import Meeting
 from reference_impls.collectives import Exchange, Group, finish, start
-from reference_impls.errors import UnsupportedError, nearest
+from reference_impls.errors import UnsupportedError
 from reference_impls.optimizers.outer import OuterKind, mixed
-
-PATTERNS = ("strided", "sequential")
 
 
 @dataclass(frozen=True)
 class StreamingDiLoCo(Meeting):
     """Kinds of step: ``local``, ``average`` (a fragment leaves), ``final`` (everything meets, at `total_steps`)."""
 
-    total_steps: int | None = option(None, "steps of the whole training; at its end all fragments meet")
-    period: int = option(100, "H: steps between two meetings of a fragment")
-    fragments: int = option(4, "P: fragments of the model, at most H")
+    total_steps: int | None = option(None, "steps of the whole training; at its end all fragments meet", ge=1)
+    period: int = option(100, "H: steps between two meetings of a fragment", ge=1)
+    fragments: int = option(4, "P: fragments of the model, at most H", ge=1)
     pattern: Literal["strided", "sequential"] = option(
         "strided", "buckets of a fragment: strided (every P-th) or sequential (neighbours)"
     )
-    overlap: int = option(1, "steps between sending a fragment's progress and applying the mean, less than H")
-    mixing: float = option(0.5, "c: share of its own parameters that a worker keeps when it applies the mean")
+    overlap: int = option(
+        1, "steps between sending a fragment's progress and applying the mean, less than H", ge=0
+    )
+    mixing: float = option(
+        0.5, "c: share of its own parameters that a worker keeps when it applies the mean", ge=0, le=1
+    )
     outer: OuterKind = option("nesterov", "outer optimizer")
-    outer_lr: float = option(0.4, "learning rate of the outer optimizer")
-    outer_momentum: float = option(0.9, "momentum of the outer optimizer")
+    outer_lr: float = option(0.4, "learning rate of the outer optimizer", ge=0)
+    outer_momentum: float = option(0.9, "momentum of the outer optimizer", ge=0, lt=1)
 
     @property
     def anchored(self) -> bool:
@@ -57,19 +59,12 @@ class StreamingDiLoCo(Meeting):
 
     def check(self, world: Group) -> None:
         super().check(world)
-        if self.pattern not in PATTERNS:
-            raise UnsupportedError(
-                f"pattern must be one of {', '.join(PATTERNS)}; got {self.pattern!r}"
-                f"{nearest(str(self.pattern), PATTERNS)}"
-            )
-        if not 1 <= self.fragments <= self.period:
+        if self.fragments > self.period:
             raise UnsupportedError(
                 f"{self.fragments} fragments do not fit into a period of {self.period} steps: one leaves a step"
             )
-        if not 0 <= self.overlap < self.period or not 0 <= self.mixing <= 1:
-            raise UnsupportedError(
-                f"overlap must be in [0, period) and mixing in [0, 1], got {self.overlap} and {self.mixing}"
-            )
+        if self.overlap >= self.period:
+            raise UnsupportedError(f"overlap must be below the period, {self.period}; got {self.overlap}")
         if self.inner_state != "keep":
             raise UnsupportedError("fragments meet at different times: only inner_state='keep' makes sense")
 

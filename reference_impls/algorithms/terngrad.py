@@ -28,7 +28,7 @@ from reference_impls.algorithm import Cost, Shard, Traits, option
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.sums import fixed_mean
 from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError, one_of
+from reference_impls.errors import UnsupportedError
 from reference_impls.reducers.global_qsgd import code_bytes, standard_mean
 from reference_impls.reducers.shared_scale import Scaling
 
@@ -50,13 +50,11 @@ class TernGrad(WithLocalOptimizer):
         "two-phase", "how codes are added: two-phase, all-reduce, gather, gather-base3"
     )
     scale: Literal["tensor", "bucket"] = option("tensor", "one scale a tensor, or a bucket")
-    clip: float = option(0.0, "standard deviations at which gradients are cut, tensor by tensor; 0: never")
+    clip: float = option(
+        0.0, "standard deviations at which gradients are cut, tensor by tensor; 0: never", ge=0
+    )
 
     def check(self, world: Group) -> None:
-        for name, value, known in (("form", self.form, FORMS), ("scale", self.scale, SCALES)):
-            one_of(name, value, known)
-        if not self.clip >= 0:
-            raise UnsupportedError(f"clip must be 0 or more, got {self.clip}")
         if self.form == "all-reduce" and world.size > 127:
             raise UnsupportedError("8 bits add up to 127 ranks: use form='two-phase'")
 

@@ -26,20 +26,19 @@ from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs import lookup
 from reference_impls.codecs.hadamard import Chunks
 from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import one_of
-from reference_impls.reducers.lookup_sum import FORMS, Form, check_room, lookup_mean, sent
+from reference_impls.reducers.lookup_sum import Form, check_room, lookup_mean, sent
 
 
 @dataclass(frozen=True)
 class THC(WithLocalOptimizer):
     """g <- mean of g_i + e_i, as values of a table that are added on the way."""
 
-    bits: int = option(4, "bits of an index on the way up")
-    granularity: int = option(30, "g: largest value of the table (2^bits - 1 with table=uniform)")
-    overflow: float = option(1 / 32, "share of a normal distribution that is cut off")
+    bits: int = option(4, "bits of an index on the way up", ge=1)
+    granularity: int = option(30, "g: largest value of the table (2^bits - 1 with table=uniform)", ge=1)
+    overflow: float = option(1 / 32, "share of a normal distribution that is cut off", gt=0, lt=1)
     table: lookup.Kind = option("published", "values: published (4 bits, g 30, 1/32), optimal or uniform")
     form: Form = option("two-phase", "two-phase (packed, a server for each piece) or sum (bytes, all-reduce)")
-    chunk: int = option(1024, "elements rotated together, which share a norm; a power of two")
+    chunk: int = option(1024, "elements rotated together, which share a norm; a power of two", ge=1)
     wide_sums: bool = option(False, "allow sums of more than 8 bits")
     error_feedback: bool = option(True, "add what the last message lost to the next one")
 
@@ -52,8 +51,6 @@ class THC(WithLocalOptimizer):
         return lookup.table(self.table, self.bits, self.granularity, self.overflow)
 
     def check(self, world: Group) -> None:
-        for name, value, known in (("table", self.table, lookup.KINDS), ("form", self.form, FORMS)):
-            one_of(name, value, known)
         Chunks(1, self.chunk)
         check_room(world.size, self.values().top, self.wide_sums)
 

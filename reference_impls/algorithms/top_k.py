@@ -26,7 +26,7 @@ class TopKGradient(CompressedGradient):
     """g <- mean of the largest coordinates of g_i + e_i."""
 
     error_feedback: bool = option(True, "add what the last message left out to the next one")
-    ratio: float = option(0.01, "share of the coordinates that is sent")
+    ratio: float = option(0.01, "share of the coordinates that is sent", gt=0, le=1)
     values: Values = option("fp32", "values on the wire: fp32, fp16 or bf16")
     indices: Indices = option("packed", "places on the wire: packed (ceil(log2 d) bits), int32 or bitmap")
 

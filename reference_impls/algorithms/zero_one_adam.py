@@ -71,19 +71,23 @@ class ZeroOneAdam(OneBitMean, Algorithm):
 
     scale: Scale = option("shard", "on the way up one scale a server's chunk, a shard, or a tensor")
     variance_steps: int | None = option(
-        None, "steps of the variance phase; default variance_fraction of total_steps"
+        None, "steps of the variance phase; default variance_fraction of total_steps", ge=0
     )
-    variance_fraction: float = option(0.1, "the variance phase as a share of total_steps")
-    refreshes_per_gap: int = option(16, "kappa: refreshes of the variance before their gap doubles")
-    first_gap: int = option(1, "steps between the first refreshes of the variance")
+    variance_fraction: float = option(0.1, "the variance phase as a share of total_steps", ge=0, le=1)
+    refreshes_per_gap: int = option(16, "kappa: refreshes of the variance before their gap doubles", ge=1)
+    first_gap: int = option(1, "steps between the first refreshes of the variance", ge=1)
     local_growth_steps: int | None = option(
-        None, "local steps before rounds double; default local_growth_fraction of total_steps"
+        None, "local steps before rounds double; default local_growth_fraction of total_steps", ge=1
     )
-    local_growth_fraction: float = option(0.26, "local steps before rounds double as a share of total_steps")
-    first_round: int = option(1, "steps of the first rounds")
-    longest_round: int = option(16, "H: steps of a round at most")
-    total_steps: int | None = option(None, "steps of the whole training; the last round ends there")
-    lr_warmup_steps: int = option(0, "steps of learning-rate warm-up; the variance phase is never shorter")
+    local_growth_fraction: float = option(
+        0.26, "local steps before rounds double as a share of total_steps", gt=0
+    )
+    first_round: int = option(1, "steps of the first rounds", ge=1)
+    longest_round: int = option(16, "H: steps of a round at most", ge=1)
+    total_steps: int | None = option(None, "steps of the whole training; the last round ends there", ge=1)
+    lr_warmup_steps: int = option(
+        0, "steps of learning-rate warm-up; the variance phase is never shorter", ge=0
+    )
 
     defaults: ClassVar[Mapping[str, Any]] = HYPERPARAMETERS
     reduces_gradient: ClassVar[bool] = False
@@ -125,13 +129,6 @@ class ZeroOneAdam(OneBitMean, Algorithm):
             value = getattr(self, name)
             if value is None and self.total_steps is None:
                 raise UnsupportedError(f"0/1 Adam needs {name}, or total_steps from which it takes a share")
-            if value is not None and value < (name == "local_growth_steps"):
-                raise UnsupportedError(f"{name} must not be {value}; give a count of steps")
-        if not (0 <= self.variance_fraction <= 1 and self.local_growth_fraction > 0):
-            raise UnsupportedError("0/1 Adam wants 0 <= variance_fraction <= 1 and local_growth_fraction > 0")
-        for name in ("refreshes_per_gap", "first_gap", "first_round", "longest_round"):
-            if getattr(self, name) < 1:
-                raise UnsupportedError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.local_from < 1:
             raise UnsupportedError(
                 "0/1 Adam needs a variance phase of at least 1 step: without one no coordinate has a variance, and "

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Final
 
 import torch
 from torch import Tensor
@@ -21,9 +20,7 @@ from reference_impls.codecs.chunk_top_k import ChunkTopK
 from reference_impls.codecs.codec import PerTensor
 from reference_impls.collectives import Exchange
 
-__all__ = ["AGGREGATES", "ChunkedMean"]
-
-AGGREGATES: Final = ("all", "senders")
+__all__ = ["ChunkedMean"]
 
 
 @dataclass(frozen=True)

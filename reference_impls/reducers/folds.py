@@ -18,20 +18,13 @@ from typing import Final, Literal
 from torch import Tensor
 
 from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError
 
-__all__ = ["FOLDS", "Combine", "Fold", "check_fold", "fold", "most_messages", "wire_bytes"]
+__all__ = ["FOLDS", "Combine", "Fold", "fold", "most_messages", "wire_bytes"]
 
 Fold = Literal["tree", "doubling"]
 FOLDS: Final = ("tree", "doubling")
 Combine = Callable[[Tensor, Tensor, bool], Tensor]
 """(mine, what came, whether this rank is the one of all that make the same combination to account for it) -> both."""
-
-
-def check_fold(form: str) -> None:
-    """`UnsupportedError` for a form that is not known."""
-    if form not in FOLDS:
-        raise UnsupportedError(f"form must be tree or doubling, got {form!r}")
 
 
 def fold(group: Group, message: Tensor, combine: Combine, stage: str, form: Fold) -> Exchange[Tensor]:

@@ -29,7 +29,6 @@ from reference_impls.reducers.shared_scale import BUCKET_MAXIMUM, Scaling, share
 
 __all__ = [
     "FORMS",
-    "TRANSPORTS",
     "Form",
     "Transport",
     "code_bytes",
@@ -43,7 +42,6 @@ __all__ = [
 Form = Literal["auto", "tree", "halving-doubling"]
 FORMS: Final = ("auto", "tree", "halving-doubling")
 Transport = Literal["all-reduce", "two-phase", "gather", "gather-base3", "sparse"]
-TRANSPORTS: Final = ("all-reduce", "two-phase", "gather", "gather-base3", "sparse")
 
 
 def head_room(size: int) -> int:

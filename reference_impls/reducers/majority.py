@@ -35,7 +35,6 @@ from reference_impls.reducers import integer_sum
 
 __all__ = [
     "SUMS",
-    "TRANSPORTS",
     "Transport",
     "balance",
     "balance_bytes",
@@ -48,7 +47,6 @@ __all__ = [
 ]
 
 Transport = Literal["two-phase", "all-gather", "int4-sum", "int8-sum", "fp32-sum"]
-TRANSPORTS: Final[tuple[Transport, ...]] = ("two-phase", "all-gather", "int4-sum", "int8-sum", "fp32-sum")
 SUMS: Final = {"int4-sum": 4, "int8-sum": 8, "fp32-sum": 32}
 """Transports that add votes on the way -> bits of the sum."""
 

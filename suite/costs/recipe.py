@@ -159,7 +159,7 @@ def _steps(
     generator = torch.Generator().manual_seed(0)
     params = [torch.randn(tuple(shape), generator=generator).mul_(0.02) for shape in shapes]
     group = {
-        "params": params, "param_names": [str(i) for i in range(len(params))], "lr": LEARNING_RATE, **method.hyperparameters,
+        "params": params, "param_names": [str(i) for i in range(len(params))], **method.group(lr=LEARNING_RATE),
     }  # fmt: skip
     worker = Worker(method.algorithm, [group], rank=0, size=n, node_size=node_size, bucket_bytes=bucket_bytes)
     book = _Book(n, node_size)

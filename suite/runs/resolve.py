@@ -7,9 +7,8 @@ nearest match), values of a wrong type, a world size or bit width that a method 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from reference_impls import create, info
 from reference_impls.catalogue import BUILT_IN
@@ -18,10 +17,6 @@ from reference_impls.registry import registry
 from reference_impls.schedules import LearningRate
 from suite.runs.answers import answered
 from suite.runs.spec import Part, Rate, RunSpec, SpecError
-
-_TYPES: Final[Mapping[str, type]] = {
-    "int": int, "float": float, "str": str, "bool": bool, "None": type(None), "tuple": list,
-}  # fmt: skip
 
 
 def resolve_algorithm(
@@ -67,9 +62,6 @@ def _resolve_algorithm(
     for key, value in {"total_steps": steps, "lr_warmup_steps": lr_warmup}.items():
         if key in about.options:
             given.setdefault(key, value)
-    for key, value in given.items():
-        if key in about.options:
-            given[key] = _typed(name, key, value, about.options[key].type)
     method = create(name, **given)
     method.algorithm.check(Group("world", 0, world_size))
     fixed = registry.entry(name).preset
@@ -78,8 +70,10 @@ def _resolve_algorithm(
         for f in dataclasses.fields(method.algorithm)
         if f.name not in fixed
     }
-    defaults = method.algorithm.hyperparameters()
-    hyper = {key: _like(name, key, value, defaults[key]) for key, value in method.hyperparameters.items()}
+    hyper = {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in method.hyperparameters.items()
+    }
     return Part(name, about.version, {**own, **hyper})
 
 
@@ -130,27 +124,3 @@ def make_spec(
         bucket_bytes=bucket_bytes,
         seed=seed,
     )
-
-
-def _typed(algorithm: str, key: str, value: Any, written: str) -> Any:
-    """`value` as the option's annotation asks, if that is a union of plain types; else as it is."""
-    names = [part.partition("[")[0] for part in re.split(r"\s*\|\s*", written)]
-    if not all(name in _TYPES for name in names):
-        return value
-    if "float" in names and "int" not in names and type(value) is int:
-        return float(value)
-    value = list(value) if isinstance(value, tuple) else value
-    if type(value) not in {_TYPES[name] for name in names}:
-        raise SpecError(f"option {key!r} of {algorithm} must be {written}, not {value!r}")
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _like(algorithm: str, key: str, value: Any, default: Any) -> Any:
-    """`value` in the type of the hyper-parameter's default."""
-    if isinstance(default, float) and type(value) is int:
-        return float(value)
-    if isinstance(default, tuple) and isinstance(value, tuple | list) and len(value) == len(default):
-        return [_like(algorithm, key, item, like) for item, like in zip(value, default, strict=True)]
-    if default is not None and type(value) is not type(default):
-        raise SpecError(f"option {key!r} of {algorithm} must be like its default {default!r}, not {value!r}")
-    return value
