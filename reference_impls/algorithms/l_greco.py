@@ -21,12 +21,11 @@ import torch
 from torch import Tensor
 
 from reference_impls.algorithm import FOREVER, Algorithm, Clock, Cost, Shard, Traits, View, option
-from reference_impls.algorithms.powersgd import PowerSGD
+from reference_impls.algorithms.powersgd import Matrix, PowerSGD
 from reference_impls.codecs.low_rank import compresses
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.collectives import Group
 from reference_impls.errors import UnsupportedError
-from reference_impls.reducers.low_rank import Matrix
 from reference_impls.schedules.budget import cheapest
 
 

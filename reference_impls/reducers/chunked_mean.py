@@ -1,4 +1,4 @@
-"""The carrier of SparseLoCo: the largest values of each chunk of each tensor, gathered, with decaying error feedback.
+"""The compression of SparseLoCo: the largest values of each chunk of each tensor, gathered, with decaying error feedback.
 
 e <- b e + x on every rank; its message is what `codecs.chunk_top_k` makes of e, tensor by tensor; e <- e - decoded, so that
 decoded + e_new = b e_old + x holds element by element. The answer is the sum of the decoded messages over all ranks,
@@ -25,7 +25,7 @@ __all__ = ["ChunkedMean"]
 
 @dataclass(frozen=True)
 class ChunkedMean:
-    """A `reducers.carriers.Carrier`. decay: b. senders: divide by the ranks that sent."""
+    """A `reducers.compression.Compression`. decay: b. senders: divide by the ranks that sent."""
 
     codec: ChunkTopK
     decay: float = 1.0
