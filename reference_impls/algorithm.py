@@ -277,13 +277,17 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
     slots: declared state. defaults: hyper-parameters of the parameter groups if the method has its own update rule.
     reduces_gradient: True if `reduce` answers a gradient that is equal on all ranks, so that clipping it there means
     clipping the global gradient. probes: slots (one tensor a shard) that hold points at which the method wants a further
-    gradient, of the same samples as that of the parameters.
+    gradient, of the same samples as that of the parameters. clipping: the option by which the method clips by itself, for
+    methods that reduce no gradient; `clip_norm` of the drivers sets it. local_steps: whether parameters and states of the
+    local optimizer differ between ranks for a time.
     """
 
     scope: ClassVar[Literal["bucket", "model"]] = "bucket"
     defaults: ClassVar[Mapping[str, Any]] = {}
     reduces_gradient: ClassVar[bool] = True
     probes: ClassVar[tuple[str, ...]] = ()
+    clipping: ClassVar[str] = ""
+    local_steps: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for name, own in declared(type(self)).items():

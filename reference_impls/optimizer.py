@@ -27,7 +27,7 @@ from reference_impls.drivers.ledger import Ledger, Ledgers
 from reference_impls.drivers.null import NullTransport
 from reference_impls.drivers.process_group import ProcessGroup
 from reference_impls.drivers.serial import Serial
-from reference_impls.drivers.team import Team
+from reference_impls.drivers.team import Team, Unused
 from reference_impls.drivers.timeline import TimedTransport, Timeline
 from reference_impls.drivers.trace import Trace
 from reference_impls.drivers.worker import Worker
@@ -42,9 +42,10 @@ class DataParallelOptimizer(torch.optim.Optimizer):
     a registered name or a configured `Method`. lr and options: see `info`; options of the optimizer may differ by
     group. group: process group (default: the world). node_size: consecutive ranks that share a node, for methods that
     tell groups within and across nodes apart. seed: equal on all ranks. bucket_bytes: size of a bucket. clip_norm:
-    clip the reduced gradient by its global norm. lag: see `reference_impls.drivers.engine`. check: compare what ranks
-    ask for (`first`, `each`, `off`). broadcast: start from rank 0's parameters. A parameter without gradient counts as
-    zeros (torch's own optimizers would skip it).
+    clip the reduced gradient by its global norm, or set the method's own option for it. unused: a parameter for which no
+    rank has ever had a gradient stays as it is (`stay`); with `zeros`, and after its first gradient on any rank, a
+    missing one counts as zeros (torch's own optimizers would skip it). lag: see `reference_impls.drivers.engine`.
+    check: compare what ranks ask for (`first`, `each`, `off`). broadcast: start from rank 0's parameters.
 
     Raises `UnknownAlgorithmError`, `UnknownOptionError`, `UnsupportedError`, `LayoutError`, `UsageError`; `step` raises
     `MismatchError` and `PeerError`.
@@ -61,6 +62,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         seed: int = 0,
         bucket_bytes: int = 4 << 20,
         clip_norm: float | None = None,
+        unused: Unused = "stay",
         lag: int = 1,
         check: Check = "first",
         timeout_s: float = 60.0,
@@ -68,7 +70,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         **options: Any,
     ) -> None:
         transport = ProcessGroup(group, node_size=node_size)
-        method = create(algorithm, **options)
+        method, clip_norm = create(algorithm, **options).clipped(clip_norm)
         groups = _named_groups(params, method, lr)
         rank, size = transport.ranks[0], transport.sizes["world"]
         worker = Worker(
@@ -96,7 +98,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         self._worker = worker
         self._group = group
         self._transport = transport
-        self._team = Team([worker], Engine(transport, [ledger], lag), clip_norm)
+        self._team = Team([worker], Engine(transport, [ledger], lag), clip_norm, unused)
         self._accumulating = False
         self._silent = False
         self._in_step = False
@@ -219,7 +221,12 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's state; every rank must save its own. May communicate (pending exchanges): call it on all ranks."""
+        """This rank's state. May communicate (pending exchanges): call it on all ranks.
+
+        Where a method keeps nothing by rank, rank 0's state resumes every rank; else every rank saves its own, or all
+        together `consolidate`. Between rounds of local steps parameters are this rank's own, in ``model.state_dict()``
+        too: save and evaluate a model inside `averaged`.
+        """
         return self._team.state_dict()[0]
 
     def load_state_dict(
@@ -231,16 +238,46 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         state that single ranks keep: ``refuse``, ``zero`` or ``fold`` (see `reference_impls.drivers.elastic`).
         """
         world = self._worker.clock.world
-        if not isinstance(state_dict, dict):
-            states = list(state_dict)
+        if not isinstance(state_dict, dict) or "workers" in state_dict:
+            states = list(state_dict["workers"] if isinstance(state_dict, dict) else state_dict)
             same = len(states) == world.size and states[world.rank]["rank"] == world.rank
-            slots = self._worker.algorithm.slots
-            state_dict = (
-                states[world.rank] if same else resized(states, slots, world.rank, world.size, elastic)
-            )
+            state_dict = states[world.rank] if same else resized(states, self._worker, elastic)
         self._worker.load_state_dict(state_dict)
         self._share_groups(self._worker)
         self._agreement.reset()
+
+    def consolidate(self) -> dict[str, Any] | None:
+        """The states of all ranks in one dict, on rank 0; call it on all ranks, between steps.
+
+        Returns:
+            On rank 0 a dict that `load_state_dict` takes on every rank, also with another number of ranks (`elastic`);
+            None on the others.
+        """
+        size, rank = self._worker.clock.world.size, self._worker.clock.world.rank
+        states: list[Any] | None = [None] * size if rank == 0 else None
+        dist.gather_object(self.state_dict(), states, group=self._group, group_dst=0)
+        return None if states is None else {"workers": states}
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Inside, parameters are their mean over ranks: for evaluating or saving a model between rounds of local steps.
+
+        Enter it on all ranks, between steps. Afterwards every rank has its own parameters again, to the bit. Raises
+        `UsageError` within a step.
+        """
+        self._refuse_within_a_step()
+        size = self._worker.clock.world.size
+        with torch.no_grad():
+            held = [shard.params.clone() for shard in self._worker.shards]
+            for shard in self._worker.shards:
+                dist.all_reduce(shard.params, group=self._group)
+                shard.params.div_(size)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for shard, own in zip(self._worker.shards, held, strict=True):
+                    shard.params.copy_(own)
 
     def release(self) -> None:
         """Give the parameters memory of their own again and stop listening to backward; the optimizer is finished."""

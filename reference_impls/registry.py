@@ -77,6 +77,41 @@ class Method:
         """
         return hyperparameters(self.name, {**self.hyperparameters, **own})
 
+    def clipped(self, norm: float | None) -> tuple[Method, float | None]:
+        """The method that clips to `norm`, and what is left for the driver to clip.
+
+        Args:
+            norm: largest 2-norm of the gradient; None for no clipping.
+
+        Returns:
+            The method with its own option set and None, or this method and the norm, by which the driver clips what
+            `reduce` answers.
+
+        Raises:
+            UnsupportedError: the method neither reduces a gradient nor clips by itself, or was told another norm.
+        """
+        own = self.algorithm
+        if norm is None or own.reduces_gradient:
+            return self, norm
+        if not own.clipping:
+            raise UnsupportedError(
+                f"{self.name} does not reduce a gradient and has no clipping of its own: leave clip_norm out, or clip in a "
+                "method that averages gradients"
+            )
+        default = declared_default(own, own.clipping)
+        told = getattr(own, own.clipping)
+        if told not in (default, norm):
+            raise UnsupportedError(
+                f"{self.name}: clip_norm={norm} sets its option {own.clipping}, which is {told} already: give one of them"
+            )
+        value = declared(type(own))[own.clipping].checked(self.name, norm)
+        return dataclasses.replace(self, algorithm=dataclasses.replace(own, **{own.clipping: value})), None
+
+
+def declared_default(algorithm: Algorithm, name: str) -> Any:
+    """The default of an option."""
+    return next(f.default for f in dataclasses.fields(algorithm) if f.name == name)
+
 
 class Registry:
     """Names -> entries: the built-in ones, entry points of installed packages, and what plugin files register."""

@@ -15,7 +15,7 @@ from reference_impls.drivers.elastic import Elastic, resized
 from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.ledger import Ledger, Ledgers
 from reference_impls.drivers.lockstep import Lockstep
-from reference_impls.drivers.team import Team
+from reference_impls.drivers.team import Team, Unused
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import LayoutError, UsageError
 from reference_impls.registry import Method, create
@@ -27,9 +27,11 @@ class SimulatedCluster:
     algorithm: a registered name, or a `Method` from `create`. params: the initial parameters, tensors of any shape
     (copied). lr: learning rate; `step(lr=...)` overrides it for one step. options: of the method and of its local
     optimizer (see `info`). node_size: consecutive ranks that share a node, for methods that tell groups within and
-    across nodes apart. storage: optional pair of tensors [world_size, elements] (parameters, gradients) to live
-    in, so that the gradients of all workers can come from one batched call. Raises `UnknownAlgorithmError`,
-    `UnknownOptionError`, `UnsupportedError`, `LayoutError`.
+    across nodes apart. unused: a parameter for which no rank has ever had a gradient stays as it is (`stay`), or has a
+    gradient of zeros (`zeros`), by which weight decay and coins for zeros move it. storage: optional pair of tensors
+    [world_size, elements] (parameters, gradients) to live in, so that the gradients of all workers can come from one
+    batched call; every parameter then counts as used. Raises `UnknownAlgorithmError`, `UnknownOptionError`,
+    `UnsupportedError`, `LayoutError`.
     """
 
     def __init__(
@@ -44,12 +46,13 @@ class SimulatedCluster:
         node_size: int = 1,
         bucket_bytes: int = 4 << 20,
         clip_norm: float | None = None,
+        unused: Unused = "stay",
         lag: int = 1,
         storage: tuple[Tensor, Tensor] | None = None,
         **options: Any,
     ) -> None:
         transport = Lockstep(world_size, node_size)
-        method = create(algorithm, **options)
+        method, clip_norm = create(algorithm, **options).clipped(clip_norm)
         names = [str(i) for i in range(len(params))] if names is None else list(names)
         if len(names) != len(params):
             raise LayoutError(f"{len(names)} names for {len(params)} parameters")
@@ -76,7 +79,7 @@ class SimulatedCluster:
         self.ledger = Ledgers(ledgers)
         self._names = names
         self._workers = workers
-        self._team = Team(workers, Engine(transport, ledgers, lag), clip_norm)
+        self._team = Team(workers, Engine(transport, ledgers, lag), clip_norm, unused)
         empty = {name: p.detach().clone() for name, p in zip(names, params, strict=True) if p.numel() == 0}
         self._by_name = [{**empty, **{v.name: v.param for s in w.shards for v in s.views}} for w in workers]
 
@@ -131,6 +134,11 @@ class SimulatedCluster:
         """The parameters of one worker, in the order given at construction. Views: do not write into them."""
         return [self._by_name[rank][name].detach() for name in self._names]
 
+    def averaged(self) -> list[Tensor]:
+        """The mean over workers of the parameters, in the order given at construction: for evaluation between rounds."""
+        ranks = [self.parameters(rank) for rank in range(self.world_size)]
+        return [torch.stack(own).sum(0).div_(self.world_size) for own in zip(*ranks, strict=True)]
+
     def probe_parameters(self, rank: int, probe: str) -> list[Tensor]:
         """The parameters of one worker at a probe, in the order given at construction. Views: do not write into them."""
         point = self._workers[rank].probes.point(probe)
@@ -159,8 +167,7 @@ class SimulatedCluster:
         """
         saved, n = state["workers"], self.world_size
         if len(saved) != n:
-            slots = self.method.algorithm.slots
-            saved = [resized(saved, slots, rank, n, elastic) for rank in range(n)]
+            saved = [resized(saved, worker, elastic) for worker in self._workers]
         for worker, own in zip(self._workers, saved, strict=True):
             worker.load_state_dict(own)
 

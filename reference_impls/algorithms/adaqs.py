@@ -7,7 +7,8 @@ its highest since the last time, looked at every `interval` steps; never fewer a
 
 Differences: neither the paper (IEEE ICASSP 2020) nor its code could be read. That precision follows the ratio of mean to
 standard deviation and doubles is known from others' comparisons; how the ratio is taken (over steps, with the decay
-here), when, and by how much it must fall are our own reading. No claim of the paper can be held against this.
+here, without the newest gradient), when, and by how much it must fall are our own reading.
+No claim of the paper can be held against this.
 """
 
 from __future__ import annotations

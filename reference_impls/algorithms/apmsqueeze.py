@@ -78,6 +78,7 @@ class APMSqueeze(WarmUp, OneBitMean, Algorithm):
 
     defaults: ClassVar[Mapping[str, Any]] = HYPERPARAMETERS
     reduces_gradient: ClassVar[bool] = False
+    clipping: ClassVar[str] = "max_grad_norm"
 
     @property
     def scope(self) -> Literal["bucket", "model"]:  # type: ignore[override]

@@ -31,7 +31,7 @@ class CGX(LargeTensors):
     smallest: int = option(
         1024, "tensors of fewer elements, or of one dimension, stay in fp32; 0: none do", ge=0
     )
-    bits: int = option(4, "bits of a code: 1 to 8", ge=1, le=8)
+    bits: int = option(4, "bits of a code: 1 to 8; for more see allreduce-bf16", ge=1, le=8)
     block_size: int = option(512, "elements of a block; 0: one block a message", ge=0)
     rounding: Literal["nearest", "stochastic"] = option(
         "stochastic", "stochastic (unbiased) or nearest (biased, the published default)"

@@ -62,7 +62,9 @@ class OneBitMean:
     compressor: Literal["sign", "none"] = option("sign", "none: an exact mean, as a control")
     norm: Norm = option("l2", "scale of a block: l2 keeps the norm, l2nz does over non-zeros, l1 contracts")
     scale: Scale = option("chunk", "on the way up one scale a server's chunk, a shard, or a tensor")
-    pad_in_scale: bool = option(False, "padding takes part in scales and carries errors, as in DeepSpeed")
+    pad_in_scale: bool = option(
+        False, "padding takes part in scales and carries errors, as in DeepSpeed's 1-bit Adam"
+    )
     eps_inside_root: bool = option(False, "sqrt(v + eps) instead of sqrt(v) + eps")
 
 

@@ -43,6 +43,7 @@ class DGC(Algorithm):
         "nesterov": False,
     }
     reduces_gradient: ClassVar[bool] = False
+    clipping: ClassVar[str] = "local_clip"
 
     ratio: float = option(0.001, "share of the coordinates that is sent, after the warm-up", gt=0, le=1)
     local_clip: float = option(

@@ -5,7 +5,8 @@ of votes weighted by |u_i|; x <- (1 - lr wd) x - lr direction; m_i <- b2 m_i + (
 Momenta drift apart and may be synchronised. The body of the paper could not be read; its author's code was.
 
 Differences: a zero update has no place in one bit, so it follows a coin that all ranks share (the author's code masks
-it on each rank alone, and replicas drift apart); ties alternate by step as there. Learning rate and weight decay come
+it on each rank alone, and replicas drift apart), also single elements of a parameter in use (rows that no batch
+reads); ties alternate by step as there. Learning rate and weight decay come
 from the parameter groups at every step (there, in 1-bit and 4-bit variants, from the defaults, which ignores
 schedules). 4-bit codes carry weighted votes (there a count of + votes, biased for odd n). Where even the maximum of |u|
 would round to no vote, the options are refused (there nothing moves any more). An update that is not finite on any rank

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import torch
 from torch import Tensor
@@ -39,6 +39,8 @@ class LocalClip:
         "clip the local gradient to this norm over the whole model (waits for all of it); None: do not",
         gt=0,
     )
+
+    clipping: ClassVar[str] = "local_clip_norm"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,9 @@ it (``coefficient_correction=False``), so that short warm-ups shrink every step,
 tensor that always has 1 never moves again. A tensor without momentum at the switch gets rho = 1 and is left out of the
 mean (there a division by zero). Coordinates without variance are not moved and their agreed momentum is 0, where
 DeepSpeed wants a mask. The buffer is a bucket, and rho's mean is over its tensors: a factor common to a buffer cancels
-in the compression. There one buffer holds the model, its padding takes part, and the first call trains nothing. T_w is
+in the compression. There one buffer holds the model, its padding takes part, and the first call trains nothing; the
+padding's last output
+is the next step's input, so ``pad_in_scale`` is DeepSpeed's only where 8 n divides d. T_w is
 15 % of the training unless given, and never before the learning rate's warm-up ends. One worker compresses nothing.
 """
 

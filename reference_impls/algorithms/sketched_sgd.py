@@ -16,7 +16,8 @@ Differences: the mean is taken in both rounds (the paper averages sketches and s
 (the code: biases) travel uncompressed with ordinary momentum, in the same all-reduce as the sketch. P = 0: one round, the
 estimates are applied. The code's cut of v to its own largest coordinates before sketching is left out. Theory version: the
 estimate is squared where the paper prints it unsquared; of more than k heavy coordinates the k largest; its weighted
-average of iterates is not formed; lr is the schedule of the training. All of it also runs with one worker, so results do
+average of iterates is not formed; lr is the schedule of the training. Estimates are squared in their own dtype:
+above 1e19 in float32 all count as heavy. All of it also runs with one worker, so results do
 not depend on how a batch is spread.
 """
 

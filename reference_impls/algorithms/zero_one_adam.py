@@ -91,6 +91,7 @@ class ZeroOneAdam(OneBitMean, Algorithm):
 
     defaults: ClassVar[Mapping[str, Any]] = HYPERPARAMETERS
     reduces_gradient: ClassVar[bool] = False
+    local_steps: ClassVar[bool] = True
 
     @property
     def slots(self) -> Mapping[str, Slot]:

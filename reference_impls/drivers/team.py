@@ -8,30 +8,38 @@ exchanges -> synchronize.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from reference_impls.drivers.engine import Engine
+from reference_impls.drivers.ledger import Ledger
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import MismatchError, UnsupportedError, UsageError
+
+Unused = Literal["stay", "zeros"]
+"""What becomes of a parameter for which no rank has ever had a gradient: it stays, or has a gradient of zeros."""
 
 
 class Team:
     """The local workers of one training and the engine that carries out what they ask for."""
 
-    def __init__(self, workers: Sequence[Worker], engine: Engine, clip_norm: float | None = None) -> None:
+    def __init__(
+        self,
+        workers: Sequence[Worker],
+        engine: Engine,
+        clip_norm: float | None = None,
+        unused: Unused = "stay",
+    ) -> None:
+        if unused not in ("stay", "zeros"):
+            raise UnsupportedError(f"unused must be stay or zeros, got {unused!r}")
         if clip_norm is not None and not clip_norm > 0:
             raise UnsupportedError(f"clip_norm must be positive, got {clip_norm}")
-        if clip_norm is not None and not workers[0].algorithm.reduces_gradient:
-            raise UnsupportedError(
-                f"{type(workers[0].algorithm).__name__} does not reduce a gradient, so there is none to clip by its "
-                "global norm; leave clip_norm out"
-            )
         self.workers = workers
         self.engine = engine
         self.clip_norm = clip_norm
+        self.unused = unused
         self.launched = 0
         self.planned = False
         self._interrupted = False
@@ -86,6 +94,8 @@ class Team:
         while self.launched < self.shards:
             self.submit_next()
         results = self.engine.finish()[::-1]  # submissions came last shard first
+        self._agree_on_unused()
+        stay = [(param, param.clone()) for worker in self.workers for param in worker.never_used()]
         for i, worker in enumerate(self.workers):
             reduced = [per_rank[i] for per_rank in results]
             worker.clock.counters.update(worker.algorithm.remember(worker.shards, reduced))
@@ -98,8 +108,11 @@ class Team:
         self.engine.advance_background()
         for index in range(self.shards):
             self.engine.run([w.algorithm.synchronize(w.shards[index]) for w in self.workers])
+        for param, before_step in stay:
+            param.copy_(before_step)
         for worker in self.workers:
             worker.clock.step += 1
+            worker.given = None
         self.launched, self.planned, self._interrupted = 0, False, False
         self.engine.trace.enter(before)
         self.engine.trace.end_step()
@@ -121,6 +134,41 @@ class Team:
                 for pending in shard.pending.values():
                     self.engine.complete(pending)
         return [worker.state_dict() for worker in self.workers]
+
+    def _agree_on_unused(self) -> None:
+        """Find the parameters for which no rank has had a gradient so far.
+
+        A maximum over ranks, a byte a parameter. In the first step it sets up and is not counted, like the broadcast of
+        the parameters; afterwards only what is still unused is asked about, and counted as steps of kind ``unused``. Where
+        all parameters have been used, which is the rule from the first step on, nothing is asked any more.
+        """
+        known = self.workers[0].unused
+        if self.unused == "zeros" or known == () or (known is None and self.workers[0].given is None):
+            return
+        names = [v.name for s in self.workers[0].shards for v in s.views] if known is None else known
+        ledgers, kind = self.engine.ledgers, self.workers[0].clock.kind
+        if known is None:
+            self.engine.ledgers = [Ledger(ledger.rank) for ledger in ledgers]
+        self._mark("unused")
+        used = self.engine.run(
+            [
+                w.clock.world.max(
+                    torch.tensor(
+                        [w.given is None or name in w.given for name in names],
+                        dtype=torch.uint8,
+                        device=w.clock.device,
+                    ),
+                    "unused",
+                )
+                for w in self.workers
+            ]
+        )
+        self.engine.ledgers = ledgers
+        self._mark(kind)
+        for worker, own in zip(self.workers, used, strict=True):
+            worker.unused = tuple(
+                name for name, any_rank in zip(names, own.tolist(), strict=True) if not any_rank
+            )
 
     def _clip(self, reduced: Sequence[Tensor]) -> None:
         if self.clip_norm is None:

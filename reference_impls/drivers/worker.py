@@ -53,6 +53,8 @@ class Worker:
         self._grad_views = [[flat_view(s.grads, v.part.start, v.param) for v in s.views] for s in self.shards]
         self.probes = Probes(self.shards, algorithm.probes)
         self.optimizer = algorithm.inner_optimizer(groups)
+        self.unused: tuple[str, ...] | None = None  # had no gradient on any rank so far; None: not known yet
+        self.given: set[str] | None = None  # got one in this step; None: all did (they came in the storage)
 
     def _shard(
         self, index: int, count: int, run: Sequence[Place], storage: tuple[Tensor, Tensor] | None
@@ -88,6 +90,9 @@ class Worker:
 
     def gather_gradients(self, shard: Shard, gradients: Sequence[Tensor | None]) -> None:
         """Copy one gradient a parameter into the shard's flat buffer; a missing one counts as zeros."""
+        if self.unused != ():
+            names = (v.name for v, g in zip(shard.views, gradients, strict=True) if g is not None)
+            self.given = {*(self.given or ()), *names}
         targets, sources = [], []
         for target, gradient in zip(self._grad_views[shard.index], gradients, strict=True):
             if gradient is None:
@@ -103,10 +108,19 @@ class Worker:
             torch._foreach_copy_(targets, sources)
 
     def hand_out_gradients(self) -> None:
-        """Point every parameter's ``.grad`` at its part of the flat buffer, for the inner optimizer."""
+        """Point ``.grad`` at its part of the flat buffer, for the inner optimizer; None for what was never used."""
         for shard, views in zip(self.shards, self._grad_views, strict=True):
             for view, gradient in zip(shard.views, views, strict=True):
-                view.param.grad = gradient
+                view.param.grad = None if view.name in (self.unused or ()) else gradient
+
+    def never_used(self) -> list[Tensor]:
+        """The parameters for which no rank has had a gradient so far."""
+        unused = self.unused or ()
+        return (
+            [view.param for shard in self.shards for view in shard.views if view.name in unused]
+            if unused
+            else []
+        )
 
     def check_home(self) -> None:
         """Raise `UsageError` if a parameter has left the flat buffer."""
@@ -144,6 +158,7 @@ class Worker:
             "step": self.clock.step,
             "counters": dict(self.clock.counters),
             "observed": dict(self.clock.observed),
+            "unused": None if self.unused is None else list(self.unused),
             "slots": slots.save(self.shards, self.algorithm.slots),
             "pending": pending,
             "parameters": {v.name: v.param.detach().clone() for s in self.shards for v in s.views},
@@ -164,7 +179,9 @@ class Worker:
             raise LayoutError(
                 f"checkpoint has state version {state['version']}, this code reads {STATE_VERSION}"
             )
-        if (state["world_size"], state["rank"]) != (world.size, world.rank):
+        if state["world_size"] == world.size and state["rank"] != world.rank:
+            self._refuse_of_another_rank(state)
+        elif state["world_size"] != world.size:
             raise LayoutError(
                 f"checkpoint is of rank {state['rank']} of {state['world_size']}, this is rank {world.rank} of "
                 f"{world.size}: resume with the same number of workers, or give load_state_dict the states of all "
@@ -205,6 +222,19 @@ class Worker:
         self.clock.counters.clear()
         self.clock.counters.update(state["counters"])
         self.clock.observed.update(state.get("observed", {}))
+        unused = state.get("unused")
+        self.unused, self.given = None if unused is None else tuple(unused), None
+
+    def _refuse_of_another_rank(self, state: Mapping[str, Any]) -> None:
+        """Raise `LayoutError` unless all that the method keeps is the same on all ranks."""
+        own = sorted(f"slot {name!r}" for name, s in self.algorithm.slots.items() if s.kind != "replicated")
+        if self.algorithm.local_steps:
+            own.append("parameters and the local optimizer's state, between rounds")
+        if own:
+            raise LayoutError(
+                f"checkpoint is of rank {state['rank']}, this is rank {self.clock.world.rank}, and every rank has its own "
+                f"{', '.join(own)}: load what this rank saved, or what consolidate() gave"
+            )
 
     def _check_groups(self, saved: Sequence[Mapping[str, Any]]) -> None:
         """Raise `LayoutError` where the parameter groups are of another local optimizer, or are others."""

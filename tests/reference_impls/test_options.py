@@ -1,0 +1,237 @@
+"""What options and hyper-parameters may be: every numeric one of every method, one bound at a time, and named cases."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from reference_impls import SimulatedCluster, create, info, list_algorithms
+from reference_impls.algorithm import Algorithm, option
+from reference_impls.errors import UnsupportedError
+from reference_impls.options import HYPERPARAMETERS, Declared, declared
+from reference_impls.registry import Entry, registry
+
+INTEGER_OR_NUMBER = (int, float)
+
+
+def own_options(name: str) -> dict[str, Declared]:
+    """The options that `name` leaves open."""
+    fixed = registry.entry(name).preset
+    return {key: own for key, own in declared(registry.load(name)).items() if key not in fixed}
+
+
+def outside(own: Declared) -> Iterator[Any]:
+    """Values of a numeric option that must be refused: beyond each bound, of another type, not finite."""
+    whole = int in own.alternatives
+    bounds = own.bounds
+    step = 1 if whole else 1e-3
+    if bounds.ge is not None:
+        yield bounds.ge - step
+    if bounds.gt is not None:
+        yield bounds.gt
+        yield bounds.gt - step
+    if bounds.le is not None:
+        yield bounds.le + step
+    if bounds.lt is not None:
+        yield bounds.lt
+    if bounds.choices:
+        yield max(bounds.choices) + 1
+    yield from (math.nan, math.inf, -math.inf, "8", True, [1])
+    if whole:
+        yield from (2.5, 8.0)
+    if type(None) not in own.alternatives:
+        yield None
+
+
+NUMERIC = [
+    (name, own.name)
+    for name in list_algorithms()
+    for own in own_options(name).values()
+    if set(INTEGER_OR_NUMBER) & set(own.alternatives)
+]
+HYPER = [
+    (name, key) for name in list_algorithms() for key in info(name).hyperparameters if key in HYPERPARAMETERS
+]
+
+
+def test_the_tables_are_not_empty() -> None:
+    assert len(list_algorithms()) >= 77
+    assert len(NUMERIC) > 300
+    assert len(HYPER) > 150
+
+
+@pytest.mark.parametrize("name", list_algorithms())
+def test_every_numeric_option_is_refused_beyond_its_bounds(name: str) -> None:
+    for method, key in NUMERIC:
+        if method != name:
+            continue
+        for value in outside(own_options(name)[key]):
+            with pytest.raises(UnsupportedError, match=f"^{name}: {key} must be ") as refused:
+                create(name, **{key: value})
+            assert repr(value) in str(refused.value)
+
+
+@pytest.mark.parametrize("name", list_algorithms())
+def test_every_numeric_option_takes_its_bounds(name: str) -> None:
+    for key, own in own_options(name).items():
+        for bound in (own.bounds.ge, own.bounds.le):
+            if bound is not None:
+                made = create(name, **{key: bound}).algorithm
+                assert getattr(made, key) == bound
+
+
+@pytest.mark.parametrize("name", list_algorithms())
+def test_every_numeric_option_has_a_bound(name: str) -> None:
+    free = {
+        key
+        for method, key in NUMERIC
+        if method == name and own_options(name)[key].bounds == type(own_options(name)[key].bounds)()
+    }
+    assert free <= {"switch_accuracy"}, "told by the user in whatever unit; only that it is finite is known"
+
+
+@pytest.mark.parametrize("name", list_algorithms())
+def test_every_hyperparameter_is_refused_beyond_its_bounds(name: str) -> None:
+    wrong: dict[str, tuple[Any, ...]] = {
+        "betas": ((1.5, 0.9), (0.9, 1.0), (0.9,), (0.9, math.nan), (-0.1, 0.9), 0.9, "much"),
+        "nesterov": (1, "yes", None),
+    }
+    for method, key in HYPER:
+        if method != name:
+            continue
+        for value in wrong[key] if key in wrong else outside(HYPERPARAMETERS[key]):
+            with pytest.raises(UnsupportedError, match=f"^{name}: {key} must be "):
+                create(name, **{key: value})
+
+
+@pytest.mark.parametrize("name", list_algorithms())
+def test_every_method_refuses_impossible_learning_rates(name: str) -> None:
+    for rate in (math.nan, math.inf, -0.1, "fast", True):
+        with pytest.raises(UnsupportedError, match=f"^{name}: lr must be a number of at least 0"):
+            SimulatedCluster(name, [torch.zeros(4)], 2, lr=rate)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("local-sgd", {"total_steps": -3}, "total_steps must be an integer of at least 1 or None; got -3"),
+        ("local-sgd", {"period": 2.5}, "period must be an integer of at least 1; got 2.5"),
+        ("qsr-sgd", {"h_base": 2.5}, "h_base must be an integer of at least 1; got 2.5"),
+        ("powersgd", {"rank": 1.5}, "rank must be an integer of at least 1; got 1.5"),
+        ("ef-sign-adam", {"warmup_steps": 2.5}, "warmup_steps must be an integer of at least 0; got 2.5"),
+        ("dq-sgd", {"target_bits": math.nan}, "target_bits must be a number above 0; got nan"),
+        ("global-qsgd", {"bits": 8.0}, "bits must be an integer from 2 to 16; got 8.0: write 8"),
+        ("qsgd", {"levels": 2.5}, "levels must be an integer of at least 0; got 2.5"),
+        ("intsgd", {"bits": 5}, "bits must be one of 4, 8, 16, 32; got 5"),
+        ("dgc", {"masking": 1}, "masking must be True or False; got 1"),
+        ("lion-cub-1bit", {"tie_policy": "plsu"}, "tie_policy must be one of .*did you mean 'plus'"),
+        ("dgc", {"momentum": 2}, "momentum must be a number of at least 0 and below 1; got 2"),
+        ("allreduce-sgd", {"momentum": -0.5}, "momentum must be a number of at least 0 and below 1; got -0.5"),
+        ("allreduce-sgd", {"nesterov": True}, "nesterov=True needs a momentum above 0"),
+        ("dgc", {"nesterov": True, "momentum": 0.0}, "nesterov=True needs a momentum above 0"),
+        ("allreduce-sgd", {"nesterov": True, "momentum": 0.9, "dampening": 0.1}, "nesterov=True .* dampening 0"),
+        ("allreduce-adamw", {"betas": (1.5, 0.9)}, "betas must be 2 numbers, each a number of at least 0 and below 1"),
+        ("lion-cub-1bit", {"betas": (1.5, 0.9)}, "betas must be 2 numbers"),
+        ("lion-cub-1bit", {"betas": (0.9,)}, "betas must be 2 numbers"),
+        ("allreduce-adamw", {"eps": -1e-8}, "eps must be a number of at least 0"),
+        ("allreduce-adamw", {"weight_decay": -0.1}, "weight_decay must be a number of at least 0"),
+    ],
+)  # fmt: skip
+def test_the_error_names_method_option_value_and_what_is_allowed(
+    name: str, options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(UnsupportedError, match=f"^{name}: {says}"):
+        create(name, **options)
+
+
+def test_a_rate_for_one_step_is_checked_too() -> None:
+    cluster = SimulatedCluster("allreduce-sgd", [torch.zeros(4)], 2)
+    with pytest.raises(UnsupportedError, match="allreduce-sgd: lr must be"):
+        cluster.step([[torch.zeros(4)]] * 2, lr=math.nan)
+
+
+def test_values_come_in_their_plain_form() -> None:
+    made = create("qsr-sgd", alpha=1, h_base=torch.tensor([3]).numpy()[0], momentum=0)
+    assert type(made.algorithm.alpha) is float  # type: ignore[attr-defined]
+    assert type(made.algorithm.h_base) is int  # type: ignore[attr-defined]
+    assert type(made.hyperparameters["momentum"]) is float
+    assert create("allreduce-adamw", betas=[0, 0.5]).hyperparameters["betas"] == (0.0, 0.5)
+
+
+def test_an_object_of_the_class_is_checked_without_a_name() -> None:
+    made = create("local-sgd").algorithm
+    with pytest.raises(UnsupportedError, match="PeriodicAveraging: period must be"):
+        dataclasses.replace(made, period=0)
+
+
+def test_info_says_what_is_allowed() -> None:
+    found = info("qsgd-maxnorm")
+    assert found.options["bits"].allowed == "an integer from 1 to 15"
+    assert found.options["form"].allowed == "one of two-phase, all-reduce"
+    assert info("local-sgd").options["total_steps"].allowed == "an integer of at least 1 or None"
+    assert info("lion-cub-1bit").hyperparameters["betas"].allowed.startswith("2 numbers")
+
+
+@dataclass(frozen=True)
+class Scaled(Algorithm):
+    """A plug-in's method."""
+
+    factor: float = option(1.0, "what gradients are multiplied by", gt=0, lt=10)
+
+
+def test_a_plug_in_s_options_are_checked_alike() -> None:
+    with pytest.raises(UnsupportedError, match=r"factor must be a number above 0 and below 10; got 10.0"):
+        Scaled(10.0)
+    if "scaled-in-a-test" not in list_algorithms():
+        registry.add("scaled-in-a-test", Entry(f"{__name__}:Scaled", "plugin", "", "of a test"))
+    try:
+        with pytest.raises(UnsupportedError, match="scaled-in-a-test: factor must be"):
+            create("scaled-in-a-test", factor=0)
+    finally:
+        registry._entries.pop("scaled-in-a-test")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "own"),
+    [
+        ("lion-cub-1bit", {}, "local_clip_norm"),
+        ("distributed-lion-mavo", {}, "local_clip_norm"),
+        ("dgc", {}, "local_clip"),
+        ("apmsqueeze", {"warmup_steps": 1}, "max_grad_norm"),
+    ],
+)
+def test_one_name_for_clipping_sets_the_option_of_the_method(
+    name: str, options: dict[str, Any], own: str
+) -> None:
+    def trained(**more: Any) -> list[torch.Tensor]:
+        cluster = SimulatedCluster(name, [torch.zeros(20)], 2, **options, **more)
+        generator = torch.Generator().manual_seed(3)
+        for _ in range(3):
+            cluster.step([[torch.randn(20, generator=generator) * 5] for _ in range(2)])
+        return cluster.parameters(0)
+
+    assert torch.equal(trained(clip_norm=0.5)[0], trained(**{own: 0.5})[0])
+    with pytest.raises(UnsupportedError, match=f"{name}: clip_norm=0.5 sets its option {own}, which is 0.25"):
+        trained(clip_norm=0.5, **{own: 0.25})
+    with pytest.raises(UnsupportedError, match=f"{name}: {own} must be"):
+        trained(clip_norm=-1.0)
+
+
+@pytest.mark.parametrize("name", list_algorithms())
+def test_every_method_clips_or_refuses_by_its_own_name(name: str) -> None:
+    made = create(name)
+    if made.algorithm.reduces_gradient:
+        assert made.clipped(1.0) == (made, 1.0)
+    elif made.algorithm.clipping:
+        method, left = made.clipped(1.0)
+        assert left is None
+        assert getattr(method.algorithm, method.algorithm.clipping) == 1.0
+    else:
+        with pytest.raises(UnsupportedError, match=f"^{name} does not reduce a gradient"):
+            made.clipped(1.0)
