@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import torch
 from torch import Tensor
@@ -39,6 +39,8 @@ _PER_ELEMENT = 1 << 20  # elements over which a message's bits are averaged for 
 @dataclass(frozen=True)
 class ModelAveraging:
     """Options of an average of local models, and what they describe."""
+
+    local_steps: ClassVar[bool] = True
 
     carrier: str | Codec = option(
         "fp32",
