@@ -221,7 +221,9 @@ def _plain(own: Any, bounds: Bounds, value: Any) -> Any:
         return _REFUSED if _REFUSED in items else items
     if own is int:
         return (
-            int(value) if isinstance(value, numbers.Integral) and number and bounds.admit(value) else _REFUSED
+            int(value)
+            if isinstance(value, numbers.Integral) and number and bounds.admit(int(value))
+            else _REFUSED
         )
     if own is float:
         return float(value) if number and bounds.admit(value) else _REFUSED
