@@ -33,7 +33,7 @@ from reference_impls.algorithms.model_averaging import (
     settle_inner_states,
 )
 from reference_impls.collectives import Exchange, Group
-from reference_impls.optimizers.outer import OuterKind
+from reference_impls.optimizers import OuterKind
 from reference_impls.schedules.rules import Constant
 
 

@@ -1,7 +1,7 @@
 """Averaging of local models: its options, and the functions that methods of local steps call.
 
 Workers keep an anchor A, the parameters with which the round began; they average their pseudogradients A - x, compressed
-or not (`reducers.compression`), the outer optimizer (`optimizers.outer`) moves the anchor, and all go on from there. Where
+or not (`reducers.compression`), the outer optimizer (`optimizers`) moves the anchor, and all go on from there. Where
 the outcome is the plain mean in full precision (fp32, outer sgd of rate 1), the parameters themselves are averaged and
 there is no anchor.
 
@@ -26,7 +26,7 @@ from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Trait
 from reference_impls.codecs.codec import Codec
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
-from reference_impls.optimizers.outer import Outer, OuterKind
+from reference_impls.optimizers import Outer, OuterKind
 from reference_impls.reducers.compression import COMPRESSIONS, Compression, compression
 from reference_impls.schedules.rules import Rule
 

@@ -31,7 +31,7 @@ from reference_impls.algorithms.model_averaging import (
 )
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
-from reference_impls.optimizers.outer import OuterKind
+from reference_impls.optimizers import OuterKind
 from reference_impls.randomness import Key
 from reference_impls.schedules.rules import Constant
 

@@ -45,7 +45,7 @@ from reference_impls.algorithms.model_averaging import (
 )
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
-from reference_impls.optimizers.outer import OuterKind
+from reference_impls.optimizers import OuterKind
 from reference_impls.reducers.push_sum import PushSum
 from reference_impls.schedules.rules import Constant
 

@@ -40,7 +40,7 @@ from reference_impls.algorithms.model_averaging import (
 )
 from reference_impls.collectives import Exchange, Group, finish, start
 from reference_impls.errors import UnsupportedError
-from reference_impls.optimizers.outer import OuterKind, mixed
+from reference_impls.optimizers import OuterKind, mixed
 
 
 @dataclass(frozen=True)

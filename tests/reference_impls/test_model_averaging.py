@@ -13,7 +13,7 @@ from torch import Tensor
 from reference_impls import SimulatedCluster, create
 from reference_impls.codecs.halves import Halves
 from reference_impls.errors import UnsupportedError
-from reference_impls.optimizers.outer import OUTER, Outer
+from reference_impls.optimizers import OUTER, Outer
 from reference_impls.reducers.compression import COMPRESSIONS
 from tests.reference_impls.local_training import (
     RATE,
