@@ -3,7 +3,7 @@
 fp32            all-reduce in the dtype of the vector                        2 (n-1)/n x 4 bytes an element
 bf16            all-reduce of its bfloat16; sums are rounded on the way      2 (n-1)/n x 2
 int16/int8/int4 dithered without bias to the levels that n ranks can sum in so many bits, on one scale a shard, and
-                summed as integers (`reducers.global_qsgd`)
+                summed as integers (`reducers.dithered_mean`)
 sign            one bit an element and a scale a piece, in two phases, with error feedback on both ways
 e3m0            4-bit floats, a sign and seven powers of two or zero, under the largest magnitude of each 512 elements,
                 gathered and added in full precision
@@ -31,7 +31,7 @@ from reference_impls.codecs.scaled_signs import ScaledSigns
 from reference_impls.collectives import Exchange
 from reference_impls.errors import UnsupportedError, nearest
 from reference_impls.reducers.coded_mean import gather_mean, two_phase_mean
-from reference_impls.reducers.global_qsgd import standard_mean
+from reference_impls.reducers.dithered_mean import standard_mean
 
 __all__ = ["COMPRESSIONS", "Compression", "compression"]
 

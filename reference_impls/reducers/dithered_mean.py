@@ -1,7 +1,4 @@
-"""Global-QSGD's two means: unbiased codes on a scale that all ranks share, summed on the way. arXiv 2305.18627.
-
-`standard_mean`: equal levels, an integer sum. `exponential_mean`: powers of two, added byte by byte on a binary tree or
-by recursive halving and doubling, whose balanced order of depth ceil(log2 n) is the codec's head-room.
+"""A mean by standard dithering: unbiased codes of equal levels on a scale that all ranks share, summed as integers.
 
 Scales are those of `reducers.shared_scale`. A value that is not finite on any rank makes everything under its scale not
 finite on all ranks.
@@ -15,56 +12,31 @@ gathered   (n-1) ceil(u d / 8), u = width(2 limit); codes of -1, 0, 1 in base th
 sparse     (n-1) (ceil(width(d-1) k / 8) + ceil(u k / 8)) for the k entries (index, code) of the rank that has most, which
            is agreed by a max all-reduce of 4 bytes; others fill up with codes of 0 at index 0. k = 0 sends no entries.
 
-Both answer into a scratch buffer of the shard, valid until the next call with the same stage.
+The answer lies in a scratch buffer of the shard, valid until the next call with the same stage.
 """
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from reference_impls import buffers, wire
 from reference_impls.algorithm import Cost, Shard
-from reference_impls.codecs import dithering, exponential, packed_integers, trits
+from reference_impls.codecs import dithering, packed_integers, trits
 from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError
 from reference_impls.reducers.integer_sum import bytes_sent, integer_sum
 from reference_impls.reducers.shared_scale import BUCKET_MAXIMUM, Scaling, shared_scale
 
 __all__ = [
-    "FORMS",
-    "Form",
     "Transport",
     "code_bytes",
     "code_sum",
-    "exponential_mean",
-    "form_for",
-    "head_room",
     "standard_mean",
 ]
 
-Form = Literal["auto", "tree", "halving-doubling"]
-FORMS: Final = ("auto", "tree", "halving-doubling")
 Transport = Literal["all-reduce", "two-phase", "gather", "gather-base3", "sparse"]
-
-
-def head_room(size: int) -> int:
-    """Depth of the balanced addition over `size` ranks: ceil(log2 size)."""
-    return (size - 1).bit_length()
-
-
-def form_for(form: Form, size: int) -> Form:
-    """What `form` means for `size` ranks; `UnsupportedError` if it cannot be had."""
-    power_of_two = size & (size - 1) == 0
-    if form == "auto":
-        return "halving-doubling" if power_of_two else "tree"
-    if form == "halving-doubling" and not power_of_two:
-        raise UnsupportedError(
-            f"halving-doubling needs a power of two of ranks, not {size}: use form='tree' or 'auto'"
-        )
-    return form
 
 
 def code_sum(
@@ -122,100 +94,6 @@ def standard_mean(
     mean = shard.scratch(f"{stage}-mean", shard.d, torch.float32)
     dithering.decode(total, shared, count, shard.world.size, mean)
     return mean
-
-
-def exponential_mean(
-    shard: Shard, x: Tensor, stage: str, *, scaling: Scaling = BUCKET_MAXIMUM, form: Form = "auto"
-) -> Exchange[Tensor]:
-    """Mean of `x` over all ranks by exponential dithering, one byte an element.
-
-    Args and result as `standard_mean`. Collectives: ``<stage>-scale``, ``<stage>-up`` (or ``-halve``) and
-    ``<stage>-down`` (or ``-double``). form: ``tree`` (any number of ranks; every rank but the root sends its codes up
-    once, and the sum travels down the same edges), ``halving-doubling`` (powers of two; 2 (n-1) ceil(d/n) bytes a rank,
-    the last piece padded with zeros, which are sent), or ``auto``: halving-doubling where it can.
-    """
-    size = shard.world.size
-    chosen = form_for(form, size)
-    x = x.to(torch.float32)
-    shared = yield from shared_scale(shard, x, stage, scaling)
-    piece = -(-shard.d // size)
-    codes = shard.scratch(
-        f"{stage}-codes", size * piece if chosen == "halving-doubling" else shard.d, torch.uint8
-    )
-    codes[shard.d :].zero_()
-    exponential.encode(x, shared, head_room(size), shard.key(f"{stage}-dither"), codes[: shard.d])
-    if chosen == "tree":
-        codes = yield from _tree_sum(shard, codes, stage)
-    else:
-        yield from _halving_doubling_sum(shard, codes, stage)
-    mean = shard.scratch(f"{stage}-mean", shard.d, torch.float32)
-    exponential.decode(codes[: shard.d], shared, head_room(size), size, mean)
-    return mean
-
-
-def _tree_sum(shard: Shard, codes: Tensor, stage: str) -> Exchange[Tensor]:
-    """Sum of all ranks' codes, in place, on a binary tree whose root is the last rank.
-
-    In layer l, ranks at distance 2**l meet and the higher one adds; a missing partner is the identity. Seen from the root
-    (v = n-1 - rank), v sends in the layer of its lowest set bit, to v without that bit.
-    """
-    world = shard.world
-    place = world.size - 1 - world.rank
-    depth = head_room(world.size)
-    for layer in range(depth):
-        child, parent = _edges(place, layer, world.size)
-        came = yield from world.send_recv(codes, f"{stage}-up", to=parent, source=child)
-        if came is not None:
-            exponential.add(codes, came, shard.key(f"{stage}-add-{layer}"), codes)
-    for layer in reversed(range(depth)):
-        child, parent = _edges(place, layer, world.size)
-        came = yield from world.send_recv(codes, f"{stage}-down", to=child, source=parent)
-        if came is not None:
-            codes = came
-    return codes
-
-
-def _edges(place: int, layer: int, size: int) -> tuple[int | None, int | None]:
-    """Ranks from which and to which the rank at `place` below the root sends upwards in this layer."""
-    distance = 1 << layer
-    within = place % (2 * distance)
-    child = place + distance if within == 0 and place + distance < size else None
-    parent = place - distance if within == distance else None
-    return None if child is None else size - 1 - child, None if parent is None else size - 1 - parent
-
-
-def _halving_doubling_sum(shard: Shard, codes: Tensor, stage: str) -> Exchange[None]:
-    """Sum of all ranks' codes, in place; n a power of two, `codes` uint8 [n * piece].
-
-    Halving: partners at distance n/2, n/4, ..., 1 give each other the half that the other will own. Doubling: back in
-    the reverse order, the sums are passed on as bytes.
-    """
-    world = shard.world
-    start, length = 0, codes.numel()
-    distance = world.size // 2
-    while distance:
-        partner = world.rank ^ distance
-        length //= 2
-        keep, give = (start, start + length) if partner > world.rank else (start + length, start)
-        half = codes[give : give + length].contiguous()
-        came = yield from world.send_recv(half, f"{stage}-halve", to=partner, source=partner)
-        assert came is not None  # both partners send
-        mine = codes[keep : keep + length]
-        exponential.add(mine, came, shard.key(f"{stage}-add-{distance}"), mine)
-        start = keep
-        distance //= 2
-    distance = 1
-    while distance < world.size:
-        partner = world.rank ^ distance
-        came = yield from world.send_recv(
-            codes[start : start + length], f"{stage}-double", to=partner, source=partner
-        )
-        assert came is not None
-        other = start - length if partner < world.rank else start + length
-        codes[other : other + length].copy_(came)
-        start = min(start, other)
-        length *= 2
-        distance *= 2
 
 
 def gathered_sum(
