@@ -38,8 +38,6 @@ ROOMS = {
 }
 # Names under which a distribution is imported, where they differ from its own.
 IMPORTED_AS = {"sklearn": "scikit-learn", "yaml": "PyYAML", "jinja2": "Jinja2", "xdist": "pytest-xdist"}
-MAX_LINES = 400
-RATES = "-lr.yaml"  # what a tuning sweep found, written by it
 WRITTEN_BY_HAND = {".py", ".md", ".yaml", ".yml", ".toml", ".js", ".css", ".j2", ".html", ".sh", ".cff", ""}
 
 
@@ -226,17 +224,6 @@ def test_asv_pins_are_the_pins() -> None:
     wanted = {normalised(name.removeprefix("pip+")): versions for name, versions in matrix.items()}
     assert wanted == {name: [pins()[name]] for name in wanted}
     assert {"torch", "numpy", "asv-runner"} <= set(wanted)
-
-
-def test_no_file_is_longer_than_a_sitting() -> None:
-    long = {
-        str(path.relative_to(ROOT)): lines
-        for path in own_files()
-        if path.suffix in WRITTEN_BY_HAND
-        and not path.name.endswith(RATES)
-        and (lines := len(path.read_text().splitlines())) > MAX_LINES
-    }
-    assert not long, f"over {MAX_LINES} lines: {long}"
 
 
 def anchors(markdown: str) -> set[str]:
