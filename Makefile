@@ -1,16 +1,18 @@
 # Everything a newcomer needs:
-#   make bench      set up .venv, run the quick study and the quick timing session, build the report
+#   make bench      set up .venv, run the quick study and the quick timing session, build the report; git sees no change
 #   make test       set up .venv, run the tests that take minutes;  make test-full: the long ones too
 #   make lint       formatting, ruff, mypy
 #   make system     as root on Debian or Ubuntu: what some tests need (Slurm, iproute2, Chromium, g++)
 # Variables:
 #   PYTHON=python3.12            the interpreter that .venv is made from (3.11 or newer)
 #   PIP_OPTIONS="--option ..."   passed on to `pip install`, for instance the index of CPU-only builds of torch
+#   BENCH=smoke                  instead of quick: a minute, to see that everything works
 #   TESTS="tests/report -x"      what pytest gets besides its configuration
 #   WORKERS=0                    processes that share the tests; a third of them mostly wait. 0: one after the other
 
 PYTHON ?= python3
 PIP_OPTIONS ?=
+BENCH ?= quick
 TESTS ?=
 WORKERS ?= 3
 SHARED := -n $(WORKERS) --no-loadscope-reorder
@@ -24,10 +26,10 @@ SHELL := /bin/bash
 .PHONY: bench test test-full lint system setup system-for-ci
 
 bench: setup
-	$(VENV)/bin/bandwise sweep quick
+	$(VENV)/bin/bandwise sweep $(BENCH)
 	# 4: no emulated cluster can be made here; the page then says why there is no speedup, and what to do
-	$(VENV)/bin/bandwise session quick || [ $$? = 4 ]
-	$(VENV)/bin/bandwise report quick
+	$(VENV)/bin/bandwise session $(BENCH) || [ $$? = 4 ]
+	$(VENV)/bin/bandwise report $(BENCH)
 
 test: setup system-for-ci
 	$(VENV)/bin/python -m pytest -m "not slow" --benchmark-disable $(SHARED) $(TESTS)

@@ -1,10 +1,29 @@
-"""What only a checkout has: the suite, its results. The installed wheel holds the methods and this command alone."""
+"""What only a checkout has: the suite, its results. The installed wheel holds the methods and this command alone.
+
+The suite needs more packages than the methods do, which are the extra `bandwise[suite]`.
+"""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
 from pathlib import Path
+from typing import Final
+
+TOP: Final = Path(__file__).resolve().parents[1]
+
+
+SUITE_PACKAGES: Final = {
+    "asv": "asv",
+    "jinja2": "Jinja2",
+    "matplotlib": "matplotlib",
+    "scipy": "scipy",
+    "seaborn": "seaborn",
+    "sklearn": "scikit-learn",
+    "submitit": "submitit",
+    "yaml": "PyYAML",
+}
+"""What the extra installs: name of an import -> distribution."""
 
 
 class CheckoutError(ValueError):
@@ -16,8 +35,17 @@ def require_checkout(verb: str) -> None:
     if not has_checkout():
         raise CheckoutError(
             f"`bandwise {verb}` works in a checkout of the project: clone it and there run `make bench`, or "
-            "`pip install -e .` in an environment with the packages of requirements.txt"
+            "`pip install -e '.[suite]'`"
         )
+
+
+def extra_needed(verb: str, error: ModuleNotFoundError) -> str:
+    """What to install, in a line, where a verb lacks a package of the extra; empty where another one is missing."""
+    name = (error.name or "").partition(".")[0]
+    if name not in SUITE_PACKAGES:
+        return ""
+    what = "-e '.[suite]'" if (TOP / "pyproject.toml").is_file() else "'bandwise[suite]'"
+    return f"`bandwise {verb}` needs {SUITE_PACKAGES[name]}, which is not installed: pip install {what}"
 
 
 def has_checkout() -> bool:

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from bandwise.checkout import extra_needed
 from bandwise.verbs import VERBS
 
 USAGE, FAILURE, INTERRUPTED = 2, 3, 130
@@ -33,6 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"bandwise: error: {error}", file=sys.stderr)
         return USAGE if isinstance(error, ValueError) else FAILURE
+    except ModuleNotFoundError as error:
+        if not (needed := extra_needed(args.verb.NAME, error)):
+            raise
+        print(f"bandwise: error: {needed}", file=sys.stderr)
+        return USAGE
     except KeyboardInterrupt:
         print("bandwise: interrupted; what was finished is kept", file=sys.stderr)
         return INTERRUPTED

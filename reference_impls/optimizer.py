@@ -1,15 +1,22 @@
 """DataParallelOptimizer: a method on a real process group, used like any torch.optim.Optimizer.
 
-    optimizer = DataParallelOptimizer(model.named_parameters(), "lion-cub-1bit", lr=1e-3)
+    optimizer = DataParallelOptimizer(model, "lion-cub-1bit", lr=1e-3)
     loss.backward(); optimizer.step(); optimizer.zero_grad()
 
 Gradients are collected by hooks while backward runs; a bucket whose gradients are complete is reduced at once, in one
 fixed order on all ranks (last bucket first), so communication overlaps with backward. Do not wrap the model in
 DistributedDataParallel: that would average the gradients a second time.
+
+With a `torch.amp.GradScaler` (``scaler=``) gradients stay until ``scaler.step(optimizer)``, since they must be unscaled,
+and all ranks agree that none of them overflowed, before a method may encode them: communication does not overlap then.
+Whether a rank saw an overflow is agreed when backward ends; if one did, all ranks get gradients that are not finite, as
+the mean of DistributedDataParallel would be, so that every rank's own scaler skips the step and lowers its scale alike.
 """
 
 from __future__ import annotations
 
+import json
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,12 +24,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # its stubs do not name it
+from torch.distributed.algorithms.join import Join, Joinable, JoinHook
+from torch.nn.parallel import DistributedDataParallel
 
-from reference_impls.drivers.agreement import Agreement, Check
+from reference_impls.algorithm import Shard
+from reference_impls.collectives import Exchange, Group
+from reference_impls.drivers.agreement import Agreement, Check, Settings
 from reference_impls.drivers.elastic import Elastic, resized
 from reference_impls.drivers.engine import Engine
+from reference_impls.drivers.gradients import Gradients, within_reentrant_checkpoint
 from reference_impls.drivers.ledger import Ledger, Ledgers
 from reference_impls.drivers.null import NullTransport
 from reference_impls.drivers.process_group import ProcessGroup
@@ -31,29 +43,51 @@ from reference_impls.drivers.team import Team, Unused
 from reference_impls.drivers.timeline import TimedTransport, Timeline
 from reference_impls.drivers.trace import Trace
 from reference_impls.drivers.worker import Worker
-from reference_impls.errors import LayoutError, UsageError
+from reference_impls.errors import LayoutError, UnsupportedError, UsageError
 from reference_impls.registry import Method, create
 
 
-class DataParallelOptimizer(torch.optim.Optimizer):
+class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
     """Trains replicas of a model by a communication-efficient method.
 
-    params: ``model.named_parameters()``, or groups of the form {"params": [(name, parameter), ...], **hyper}. algorithm:
-    a registered name or a configured `Method`. lr and options: see `info`; options of the optimizer may differ by
-    group. group: process group (default: the world). node_size: consecutive ranks that share a node, for methods that
-    tell groups within and across nodes apart. seed: equal on all ranks. bucket_bytes: size of a bucket. clip_norm:
-    clip the reduced gradient by its global norm, or set the method's own option for it. unused: a parameter for which no
-    rank has ever had a gradient stays as it is (`stay`); with `zeros`, and after its first gradient on any rank, a
-    missing one counts as zeros (torch's own optimizers would skip it). lag: see `reference_impls.drivers.engine`.
-    check: compare what ranks ask for (`first`, `each`, `off`). broadcast: start from rank 0's parameters.
+    Args:
+        params: The model; or ``model.named_parameters()``; or groups of the form {"params": [(name, parameter), ...],
+            **hyper}. Only with the model itself are its buffers known (BatchNorm's statistics, say), and parameters that
+            are replaced later named: otherwise start all ranks with equal buffers, and average or broadcast them
+            yourself. Parameters that do not require gradients are not trained.
+        algorithm: A registered name or a configured `Method`.
+        lr: Learning rate; may differ by group.
+        group: Process group; by default the world.
+        node_size: Consecutive ranks that share a node, for methods that tell groups within and across nodes apart.
+        seed: Equal on all ranks.
+        bucket_bytes: Size of a bucket.
+        clip_norm: Clip the reduced gradient by its global norm, or set the method's own option for it.
+        unused: A parameter for which no rank has ever had a gradient stays as it is (``stay``). With ``zeros``, and after its
+            first gradient on any rank, a missing one counts as zeros (torch's own optimizers would skip it).
+        lag: See `reference_impls.drivers.engine`.
+        check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.agreement`).
+        timeout_s: Seconds to wait for another rank (on gloo; other backends have torch's own watchdog).
+        broadcast: Start from rank 0's parameters, the frozen ones among them, and from its buffers.
+        broadcast_buffers: Take over rank 0's buffers after every step, which is before the next forward, as
+            DistributedDataParallel does. It is a sum of bytes to which the other ranks give zeros, counted in the ledger.
+        allow_empty_buckets: Whether a step may be taken in which no parameter of a bucket got a gradient on this rank;
+            where some of a bucket's parameters did, the others need not.
+        scaler: The `torch.amp.GradScaler` that the loss is scaled with.
+        options: Of the method and its local optimizer, see `info`; those of the optimizer may differ by group.
 
-    Raises `UnknownAlgorithmError`, `UnknownOptionError`, `UnsupportedError`, `LayoutError`, `UsageError`; `step` raises
-    `MismatchError` and `PeerError`.
+    Raises:
+        UnknownAlgorithmError: There is no such method.
+        UnknownOptionError: The method has no such option.
+        UnsupportedError: The request cannot be served.
+        LayoutError: Parameters do not fit together.
+        UsageError: A call would give wrong numbers. `step` raises it too.
+        MismatchError: Ranks do, or are configured for, different things. `step` and ``backward()`` raise it too.
+        PeerError: A rank is finished, has failed or stays silent. `step` and ``backward()`` raise it too.
     """
 
     def __init__(
         self,
-        params: Iterable[Any],
+        params: nn.Module | Iterable[Any],
         algorithm: str | Method,
         lr: float = 1e-3,
         *,
@@ -65,13 +99,31 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         unused: Unused = "stay",
         lag: int = 1,
         check: Check = "first",
-        timeout_s: float = 60.0,
+        timeout_s: float = 600.0,
         broadcast: bool = True,
+        broadcast_buffers: bool = True,
+        allow_empty_buckets: bool = False,
+        scaler: torch.amp.GradScaler | None = None,
         **options: Any,
     ) -> None:
+        module = params if isinstance(params, nn.Module) else None
+        if isinstance(module, DistributedDataParallel):
+            raise UsageError(
+                "the model is wrapped in DistributedDataParallel, which averages the gradients a second time: give and "
+                "train the bare model, this optimizer communicates itself"
+            )
         transport = ProcessGroup(group, node_size=node_size)
         method, clip_norm = create(algorithm, **options).clipped(clip_norm)
-        groups = _named_groups(params, method, lr)
+        if scaler is not None and method.algorithm.probes:
+            raise UnsupportedError(
+                f"{method.name} wants gradients at further points from a closure, which GradScaler does not take: train "
+                "in float32, or with bfloat16 autocast and without a scaler"
+            )
+        groups, frozen = _named_groups(
+            params.named_parameters() if isinstance(params, nn.Module) else params,
+            method,
+            lr,
+        )
         rank, size = transport.ranks[0], transport.sizes["world"]
         worker = Worker(
             method.algorithm,
@@ -82,15 +134,18 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             seed=seed,
             bucket_bytes=bucket_bytes,
         )
+        self._built = False
         super().__init__(worker.optimizer.param_groups, {"lr": lr, **method.hyperparameters})
+        Joinable.__init__(self)
+        self._built = True
         self._share_groups(worker)
         members = "-".join(map(str, dist.get_process_group_ranks(group)))
         store = PrefixStore(f"bandwise/{members}", dist.distributed_c10d._get_default_store())
         number = store.add(
             f"optimizers/{rank}", 1
         )  # the same on all ranks: each optimizer has keys of its own
-        store = PrefixStore(f"{number}", store)
-        self._agreement = Agreement(store, rank, size, check, timeout_s)
+        self._store = PrefixStore(f"{number}", store)
+        self._agreement = Agreement(self._store, rank, size, check, timeout_s)
         transport.agreement = self._agreement
         ledger = Ledger(rank)
         self.method = method
@@ -99,21 +154,66 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         self._group = group
         self._transport = transport
         self._team = Team([worker], Engine(transport, [ledger], lag), clip_norm, unused)
+        self._gradients = Gradients(worker, frozen, module, allow_empty_buckets)
+        self._module = module
+        self._syncs_buffers = broadcast_buffers and module is not None
+        self._scaler = scaler
         self._accumulating = False
         self._silent = False
         self._in_step = False
         self._probing = False
+        self._joined = False
+        self._opened = False
+        self._opens = 0
+        self._notified: Any = None
+        self._released = False
+        self._launched_before = 0
+        self._task = -1
+        self._reentrant = False
         self._complete = [0] * self._team.shards
-        self._versions: dict[int, int] = {}
         self._place = {v.param: (s.index, v.name) for s in worker.shards for v in s.views}
         self._hooks = [
             p.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
             for p in self._place
             if p.requires_grad
         ]
+        self._end = weakref.finalize(self, Agreement.leave, self._agreement, "has ended its training")
+        self._agreement.compare_settings(_layout(worker, frozen, module))
         if broadcast:
-            for shard in worker.shards:
-                dist.broadcast(shard.params, group=group, group_src=0)
+            self._broadcast([*(shard.params for shard in worker.shards), *frozen.values(), *self._buffers()])
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Read by GradScaler: whether it calls `step` without unscaling, so that one that was not announced is refused."""
+        return self._scaler is None
+
+    @property
+    def join_device(self) -> torch.device:
+        """Where torch's `Join` keeps its count of ranks that still train."""
+        return self._worker.clock.device
+
+    @property
+    def join_process_group(self) -> Any:
+        """The process group, for torch's `Join`."""
+        return dist.group.WORLD if self._group is None else self._group
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """What torch's `Join` does for a rank that has run out of batches: the steps of the others, on zeros.
+
+        With ``with Join([optimizer]):`` around the loop ranks may have different numbers of batches. The mean is over all
+        ranks, as with `DistributedDataParallel` by default; a rank that has joined takes over the learning rates of the
+        others, so that replicas end equal.
+        """
+        return _Shadow(self)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Raises `UnsupportedError`: what is trained is decided at construction."""
+        if getattr(self, "_built", False):
+            raise UnsupportedError(
+                "parameter groups cannot be added, since buckets and the method's state are laid out at construction: "
+                "build a new optimizer with all groups (release() this one first)"
+            )
+        super().add_param_group(param_group)
 
     @property
     def kind(self) -> str:
@@ -204,21 +304,59 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         it must take the same samples each time. What a model counts in forward, BatchNorm's statistics say, counts all
         calls. Gradients are accumulated inside the closure or not at all.
         """
-        loss = None
-        if closure is not None:
-            loss = self._evaluate(closure)
-        elif self._worker.algorithm.probes:
-            self._refuse_without_closure()
-        before = self._team.engine.trace.enter("update")
+        with self._telling_the_others():
+            self._refuse_released()
+            if hasattr(self, "found_inf"):
+                raise UsageError(
+                    "a GradScaler scales the loss, and this optimizer does not know it, so that scaled gradients may have "
+                    "been sent already: build it with DataParallelOptimizer(..., scaler=scaler)"
+                )
+            loss = None
+            if closure is not None:
+                loss = self._evaluate(closure)
+            elif self._worker.algorithm.probes:
+                self._refuse_without_closure()
+            before = self._team.engine.trace.enter("update")
+            self._gradients.refuse_strangers()
+            self._gradients.refuse_unused()
+            self._team.engine.trace.enter("encode")
+            self._gradients.refuse_edits(self._sent, self._unsent)
+            self._team.engine.trace.enter("update")
+            self._take_step()
+            self._team.engine.trace.enter(before)
+        return loss
+
+    def _take_step(self) -> None:
+        """The step itself. The gradients of buckets that have not left lie in the flat buffers."""
         if not self._team.planned:
             self._plan()
-        self._refuse_edits()
-        for shard in reversed(self._worker.shards[: self._team.shards - self._team.launched]):
-            self._launch(shard.index)
+        for _ in self._unsent:
+            self._team.submit_next()
+        if self._syncs_buffers:
+            self._sync_buffers()
         self._team.complete()
+        steps, engine = self._worker.clock.step, self._team.engine
+        if not self._silent:
+            self._agreement.completed(steps)
+            if engine.launched != self._launched_before:
+                self._agreement.end_step(self._settings, self._transport.maximum)
+        self._launched_before = engine.launched
         self._begin_anew()
-        self._team.engine.trace.enter(before)
-        return loss
+
+    @property
+    def _unsent(self) -> Sequence[Shard]:
+        """Shards that have not left yet in this step."""
+        return self._worker.shards[: self._team.shards - self._team.launched]
+
+    @property
+    def _sent(self) -> Sequence[Shard]:
+        """Shards that have left in this step, before it is taken."""
+        return self._worker.shards[self._team.shards - self._team.launched :]
+
+    @property
+    def _deferring(self) -> bool:
+        """Whether gradients are scaled, and stay until the step."""
+        return self._scaler is not None and self._scaler.is_enabled()
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state. May communicate (pending exchanges): call it on all ranks.
@@ -227,6 +365,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         together `consolidate`. Between rounds of local steps parameters are this rank's own, in ``model.state_dict()``
         too: save and evaluate a model inside `averaged`.
         """
+        self._refuse_released()
         return self._team.state_dict()[0]
 
     def load_state_dict(
@@ -237,6 +376,13 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         With another number of ranks, give the list of the states of all old ranks. elastic: what then becomes of the
         state that single ranks keep: ``refuse``, ``zero`` or ``fold`` (see `reference_impls.drivers.elastic`).
         """
+        self._refuse_released()
+        if isinstance(state_dict, dict) and not state_dict.keys() & {"version", "workers"}:
+            raise LayoutError(
+                f"this is no state of a DataParallelOptimizer (it has {', '.join(map(str, list(state_dict)[:4]))}): give "
+                "what state_dict() of one answered; from the state of a torch optimizer nothing can be taken over, so load "
+                "the model's parameters alone"
+            )
         world = self._worker.clock.world
         if not isinstance(state_dict, dict) or "workers" in state_dict:
             states = list(state_dict["workers"] if isinstance(state_dict, dict) else state_dict)
@@ -281,6 +427,10 @@ class DataParallelOptimizer(torch.optim.Optimizer):
 
     def release(self) -> None:
         """Give the parameters memory of their own again and stop listening to backward; the optimizer is finished."""
+        if self._released:
+            return
+        self._released = True
+        self._end()
         for hook in self._hooks:
             hook.remove()
         self._worker.release()
@@ -291,15 +441,88 @@ class DataParallelOptimizer(torch.optim.Optimizer):
 
     def _begin_anew(self) -> None:
         self._complete = [0] * self._team.shards
-        self._versions.clear()
+        self._gradients.begin_anew()
+        self._opened = False
+        self._reentrant = False
+
+    def _refuse_released(self) -> None:
+        if self._released:
+            raise UsageError(
+                "release() has finished this optimizer: build a new one to go on training (state_dict() comes before "
+                "release())"
+            )
+
+    @contextmanager
+    def _telling_the_others(self) -> Iterator[None]:
+        """What breaks this rank's training off is told to the ranks that wait for it."""
+        try:
+            yield
+        except Exception as error:
+            self._agreement.leave(f"has stopped ({type(error).__name__}: {error})")
+            raise
+
+    def _settings(self) -> Settings:
+        """What must be equal on all ranks at any time: the hyper-parameters."""
+        return {
+            f"{name} of parameter group {i}": _plain(value)
+            for i, group in enumerate(self.param_groups)
+            for name, value in sorted(group.items())
+            if name not in ("params", "param_names")
+        }
+
+    def _open(self) -> None:
+        """Before the first collective of a step: tell ranks that have joined that there is one more."""
+        if self._opened:
+            return
+        self._opened = True
+        if self._silent or not self._join_config.enable:
+            return
+        self._opens += 1
+        if self._joined:
+            self._adopt(json.loads(self._agreement.told(f"join/{self._opens}")))
+            return
+        if self._notified is not None:
+            self._notified.wait()  # ranks that have joined have taken the step before the last
+            self._store.delete_key(f"join/{self._opens - 2}")
+        self._notified = Join.notify_join_context(self)
+        self._store.set(f"join/{self._opens}", json.dumps(self._settings()))
+
+    def _adopt(self, settings: Settings) -> None:
+        """Take over the hyper-parameters of the ranks that still train."""
+        for i, group in enumerate(self.param_groups):
+            for name, held in group.items():
+                if name in ("params", "param_names"):
+                    continue
+                value: Any = settings[f"{name} of parameter group {i}"]
+                if isinstance(held, Tensor):
+                    held.fill_(value)
+                else:
+                    group[name] = tuple(value) if isinstance(held, tuple) else value
 
     def _plan(self) -> None:
+        self._open()
         if self._silent:  # these steps are nobody's to compare
             self._team.plan()
             return
         self._agreement.begin_step(self._worker.clock.step, "plan")
+        if self._agreement.comparing:
+            self._agreement.compare_settings(self._settings())
         self._team.plan()
         self._agreement.begin_step(self._worker.clock.step, self._worker.clock.kind)
+
+    def _shadow(self) -> None:
+        """Take a step of the others on zeros, for a rank that has joined."""
+        with self._telling_the_others():
+            for param in self._place:
+                param.grad = None
+            for shard in self._worker.shards:
+                self._gradients.gather(shard)
+            if self._deferring and self._overflowed(torch.zeros(1, device=self.join_device)):
+                self._begin_anew()
+                return
+            for probe in self._worker.algorithm.probes_at(self._worker.clock.step):
+                self._worker.probes.gather(probe, {name: None for _, name in self._place.values()})
+            self._take_step()
 
     def _evaluate(self, closure: Callable[[], Any]) -> Any:
         """The gradients at the probes, then those of the parameters, whose communication begins in their backward."""
@@ -348,62 +571,187 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             )
 
     def _on_gradient(self, param: Tensor) -> None:
-        if self._accumulating or self._probing:
+        if self._probing:
             return
-        if self._worker.algorithm.probes and not self._in_step:
-            self._refuse_without_closure()
         index, name = self._place[param]
         shard = self._worker.shards[index]
-        self._team.engine.trace.gradient()
-        if self._team.launched >= self._team.shards - index:
-            raise UsageError(
-                f"parameter {name!r} got a gradient after its bucket had been sent: use no_sync() for all backward passes "
-                "of a step but the last, and non-reentrant activation checkpointing"
-            )
-        grad = param.grad
-        if grad is not None and grad.untyped_storage().data_ptr() != shard.grads.untyped_storage().data_ptr():
-            self._versions[id(param)] = grad._version
-        self._complete[index] += 1
-        if not self._team.planned:
-            self._plan()
-        while self._team.launched < self._team.shards:
-            following = self._team.shards - 1 - self._team.launched
-            shard = self._worker.shards[following]
-            if self._complete[following] < len(shard.views):
-                break
-            self._launch(following)
+        self._gradients.arrived(shard)
+        if self._accumulating:
+            return
+        with self._telling_the_others():
+            if self._worker.algorithm.probes and not self._in_step:
+                self._refuse_without_closure()
+            self._team.engine.trace.gradient()
+            task = torch._C._current_graph_task_id()
+            if task != self._task:
+                self._task = task
+                torch.autograd.Variable._execution_engine.queue_callback(self._backward_ends)
+            if index >= self._team.shards - self._team.launched:
+                self._refuse_late(name)
+            self._gradients.complete(param)
+            self._complete[index] += 1
+            if self._deferring:
+                return
+            if not self._team.planned:
+                self._plan()
+            while self._team.launched < self._team.shards:
+                following = self._unsent[-1]
+                if self._complete[following.index] < len(following.views):
+                    break
+                self._launch(following)
 
-    def _launch(self, index: int) -> None:
-        shard = self._worker.shards[index]
+    def _launch(self, shard: Shard) -> None:
+        """Send `shard`, in the midst of backward."""
         trace = self._team.engine.trace
         before = trace.enter("encode")
         trace.at(self._team.launched)
-        self._worker.gather_gradients(shard, [view.param.grad for view in shard.views])
+        self._gradients.gather(shard)
+        self._gradients.seal(shard)
+        self._reentrant |= within_reentrant_checkpoint()
         trace.at(None)
         self._team.submit_next()
         trace.enter(before)
 
-    def _refuse_edits(self) -> None:
-        for param, (_, name) in self._place.items():
-            version = self._versions.get(id(param))
-            if version is not None and (param.grad is None or param.grad._version != version):
-                raise UsageError(
-                    f"the gradient of {name!r} was changed between backward and step (clip_grad_norm_?), when part of the "
-                    "model may have been sent already: use clip_norm= of this optimizer instead"
-                )
+    def _backward_ends(self) -> None:
+        """Called by autograd when the backward is over in which a gradient arrived."""
+        self._task = -1
+        with self._telling_the_others(), torch.no_grad():
+            if not self._deferring:
+                self._gradients.seal_unsent(self._unsent)
+                return
+            scale = self._scaler.get_scale() if self._scaler is not None else 1.0
+            flags = [self._gradients.seal_unscaled(shard, scale) for shard in self._worker.shards]
+            if self._overflowed(torch.stack(flags).max().reshape(1)):
+                for param in self._place:
+                    if param.grad is not None:
+                        param.grad.fill_(float("inf"))
+                self._begin_anew()
+
+    def _overflowed(self, own: Tensor) -> bool:
+        """Whether a gradient of any rank is not finite; Tensor[1] of this rank's. A step that is skipped ends here."""
+        self._open()
+        if not self._silent:
+            self._agreement.begin_step(self._worker.clock.step, "overflow")
+        world = self._worker.clock.world
+        (found,) = self._team.aside("overflow", [world.max(own, "overflow")])
+        overflowed = bool(found.item())
+        if overflowed and self._syncs_buffers:
+            self._sync_buffers()
+        return overflowed
+
+    def _refuse_late(self, name: str) -> None:
+        if self._reentrant or within_reentrant_checkpoint():
+            raise UsageError(
+                f"parameter {name!r} got a gradient after its bucket had been sent, since reentrant activation "
+                "checkpointing runs backward in pieces: call torch.utils.checkpoint.checkpoint(..., use_reentrant=False)"
+            )
+        raise UsageError(
+            f"parameter {name!r} got a gradient after its bucket had been sent: this is a second backward since the last "
+            "step. If gradients are accumulated, run all backward passes of a step but the last inside "
+            "optimizer.no_sync(); otherwise call optimizer.step() after each, on all ranks"
+        )
+
+    def _buffers(self) -> list[Tensor]:
+        return [] if self._module is None else [b for b in self._module.buffers() if b.numel()]
+
+    def _broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """Rank 0's values, at construction."""
+        with torch.no_grad():
+            for tensor in tensors:
+                values = tensor.detach().contiguous()
+                work = dist.broadcast(values, group=self._group, group_src=0, async_op=True)
+                self._transport.await_work(work, ("broadcast",))
+                if values.data_ptr() != tensor.data_ptr():
+                    tensor.copy_(values)
+
+    @torch.no_grad()
+    def _sync_buffers(self) -> None:
+        """Rank 0's buffers, or with `Join` those of the first rank that still trains."""
+        buffers = self._buffers()
+        if not buffers:
+            return
+        joins = self._join_config.enable and not self._silent
+        exchange = _from_first(self._worker.clock.world, buffers, self._joined, joins)
+        self._team.engine.run([exchange])
 
 
-def _named_groups(params: Iterable[Any], method: Method, lr: float) -> list[dict[str, Any]]:
-    """Groups with `params` and `param_names`, each completed by lr and the method's hyper-parameters."""
+class _Shadow(JoinHook):
+    """See `DataParallelOptimizer.join_hook`."""
+
+    def __init__(self, optimizer: DataParallelOptimizer) -> None:
+        self._optimizer = optimizer
+
+    def main_hook(self) -> None:
+        """One step of the ranks that still train."""
+        self._optimizer._joined = True
+        self._optimizer._shadow()
+
+    def post_hook(self, is_last_joiner: bool) -> None:
+        """All ranks have joined; replicas are equal already."""
+        self._optimizer._joined = False
+
+
+def _from_first(world: Group, tensors: Sequence[Tensor], joined: bool, joins: bool) -> Exchange[None]:
+    """Fill `tensors` with the values of rank 0, or where ranks may have `joined`, of the first that has not.
+
+    The bytes of that rank and the zeros of all others add up to its bytes, whatever they mean.
+    """
+    source = 0
+    if joins:
+        wish = torch.tensor([0 if joined else world.size - world.rank], device=tensors[0].device)
+        source = world.size - int((yield from world.max(wish, "buffers")).item())
+    own = torch.cat([tensor.detach().reshape(-1).view(torch.uint8) for tensor in tensors])
+    values = yield from world.sum(own if world.rank == source else torch.zeros_like(own), "buffers")
+    if world.rank == source:
+        return
+    pieces = torch.split(values, [tensor.numel() * tensor.element_size() for tensor in tensors])
+    for tensor, piece in zip(tensors, pieces, strict=True):
+        tensor.copy_(piece.clone().view(tensor.dtype).view(tensor.shape))
+
+
+def _layout(worker: Worker, frozen: dict[str, Tensor], module: nn.Module | None) -> Settings:
+    """What ranks must have in common to be replicas: what is trained, frozen and kept in buffers."""
+
+    def told(named: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
+        return {name: f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}" for name, x in named}
+
+    buffers = module.named_buffers() if module is not None else ()
+    return {
+        **{
+            f"trained {k!r}": v
+            for k, v in told((v.name, v.param) for s in worker.shards for v in s.views).items()
+        },
+        **{f"frozen {k!r}": v for k, v in told(frozen.items()).items()},
+        **{f"buffer {k!r}": v for k, v in told(buffers).items()},
+    }
+
+
+def _plain(value: Any) -> Any:
+    """A hyper-parameter as JSON holds it."""
+    if isinstance(value, Tensor):
+        return value.item() if value.numel() == 1 else value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
+
+
+def _named_groups(
+    params: Iterable[Any], method: Method, lr: float
+) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
+    """Groups with `params` and `param_names`, each completed by lr and the method's hyper-parameters; and what is frozen."""
     given = list(params)
     raw = given if given and isinstance(given[0], dict) else [{"params": given}]
-    groups = []
+    groups: list[dict[str, Any]] = []
+    frozen: dict[str, Tensor] = {}
     for group in raw:
         pairs = list(group["params"])
         if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
-            raise LayoutError("give (name, parameter) pairs, as model.named_parameters() does")
+            raise LayoutError(
+                "give the model itself, or (name, parameter) pairs, as model.named_parameters() does"
+            )
         own = {key: value for key, value in group.items() if key != "params"}
         trainable = [(name, p) for name, p in pairs if p.requires_grad]
+        frozen.update({name: p for name, p in pairs if not p.requires_grad})
         groups.append(
             {
                 **method.group(**{"lr": lr, **own}),
@@ -411,4 +759,4 @@ def _named_groups(params: Iterable[Any], method: Method, lr: float) -> list[dict
                 "param_names": [name for name, _ in trainable],
             }
         )
-    return groups
+    return groups, frozen

@@ -1,7 +1,8 @@
 """Algorithms by name. Listing them imports no torch; a method's module is imported when it is first asked for.
 
 Third parties add methods through the entry-point group ``bandwise.algorithms`` (name -> ``module:Class``), or by a
-plugin file that calls ``register``.
+plugin file that calls ``registry.add``. The paths of plugin files stand in ``BANDWISE_PLUGINS``, which processes inherit, so
+that whoever carries a run out knows the methods that whoever started it knows.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from reference_impls.algorithm import Algorithm
 
 ENTRY_POINTS = "bandwise.algorithms"
+PLUGINS = "BANDWISE_PLUGINS"
+"""Variable: paths of plugin files, separated like those of PATH."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +123,8 @@ class Registry:
     def __init__(self, built_in: Mapping[str, Entry]) -> None:
         self._entries = dict(built_in)
         self._searched = False
+        self.plugins: set[Path] = set()
+        """Files that were executed here."""
 
     def names(self) -> list[str]:
         """All names, sorted."""
@@ -157,7 +163,18 @@ class Registry:
             for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
                 if point.name not in self._entries:
                     self._entries[point.name] = Entry(point.value, "plugin", "", f"from {point.value}")
+            self._load_told()
         return self._entries
+
+    def _load_told(self) -> None:
+        """Load the plugin files that the environment names. Raises `UnsupportedError` for one that is not there."""
+        told = [Path(path).resolve() for path in os.environ.get(PLUGINS, "").split(os.pathsep) if path]
+        for path in told:
+            try:
+                load_plugin(path)
+            except FileNotFoundError as error:
+                self._searched = False
+                raise UnsupportedError(f"{error}, which {PLUGINS} names: correct or unset it") from None
 
 
 registry = Registry(BUILT_IN)
@@ -171,9 +188,20 @@ def list_algorithms() -> list[str]:
 def load_plugin(path: str | Path) -> None:
     """Execute a plugin file; it adds its methods with ``registry.add(name, Entry("module:Class", ...))``.
 
-    The file is importable as a module named like the file (without ``.py``). Raises `FileNotFoundError`.
+    The file is importable as a module named like the file (without ``.py``), here and in every process that is started from
+    here, by the variable ``BANDWISE_PLUGINS``. A file that was executed before is passed over.
+
+    Args:
+        path: Of the Python file.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        UnsupportedError: It does not end in .py.
+        ValueError: It adds a name that is taken.
     """
     path = Path(path).resolve()
+    if path in registry.plugins:
+        return
     if not path.is_file():
         raise FileNotFoundError(f"no plugin file {path}")
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -182,6 +210,8 @@ def load_plugin(path: str | Path) -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
+    registry.plugins.add(path)
+    os.environ[PLUGINS] = os.pathsep.join(sorted(map(str, registry.plugins)))
 
 
 def create(algorithm: str | Method, **options: Any) -> Method:

@@ -7,6 +7,7 @@ file that is there before their job is, and run `slurm.member` of the snapshot.
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -15,8 +16,10 @@ from typing import Any
 
 from submitit import SlurmExecutor
 
+from reference_impls.registry import PLUGINS
 from slurm.profile import Profile
 from slurm.records import ArrayJob
+from slurm.snapshot import plugins
 from suite.training.threads import THREAD_VARIABLES
 
 
@@ -79,6 +82,8 @@ def parameters(profile: Profile, array: ArrayJob, after: str | None, code: Path)
     ours = [f"export {name}={shlex.quote(value)}" for name, value in profile.variables().items()]
     ours += [f"export {name}=1" for name in THREAD_VARIABLES]
     ours.append(f"export PYTHONPATH={shlex.quote(str(code))}${{PYTHONPATH:+:$PYTHONPATH}}")
+    told = os.pathsep.join(str(copy) for copy in plugins(code.parent).values())
+    ours += [f"export {PLUGINS}={shlex.quote(told)}"] if told else []
     ours.append("export PYTHONSAFEPATH=1")  # else Python would look into the folder of the submission first
     return {
         **given,

@@ -20,7 +20,7 @@ from suite.runs.spec import RunSpec
 from suite.runs.status import CIRCUMSTANCE
 from suite.runs.store import Store
 from suite.runs.sweep import Sweep
-from suite.runs.tuning import tune_panel
+from suite.runs.tuning import refuse_failures, tune_panel
 
 OPEN: Final = frozenset({"missing", "stale", "interrupted"})
 
@@ -53,10 +53,10 @@ def search(
     """Look at the trials that have ended and submit those that are lacking.
 
     again: also trials that ended by circumstance; else those are rates that did not end well. dry_run: submit nothing.
-    Raises `YamlError`, `SlurmError`.
+    Raises `YamlError`, `SlurmError`; `TuningFailedError` where all trials have ended and some arm has none that did well.
     """
     store, tuned, lacking = Store(root), list[Tuned](), list[RunSpec]()
-    notes: list[str] = []
+    notes, failures = list[str](), list[str]()
 
     def run(specs: Sequence[RunSpec]) -> None:
         open_ = [spec for spec in specs if _open(spec, store, again)]
@@ -69,10 +69,13 @@ def search(
 
     for panel in sweep.panels():
         try:
-            tuned.extend(tune_panel(sweep, panel, store, run, notes.append))
+            chosen, failed = tune_panel(sweep, panel, store, run, notes.append)
+            tuned += chosen
+            failures += failed
         except _LackingError as error:
             lacking.extend(error.specs)
     if not lacking:
+        refuse_failures(sweep, store, failures)
         return Search(tuple(tuned), 0, notes=tuple(notes))
     only = OPEN | CIRCUMSTANCE if again else OPEN
     sent = submit_runs(

@@ -2,7 +2,8 @@
 
 ``<results>/code/<commit>`` is the commit's tree without results; where the checkout differs from it,
 ``<commit>-<hash of the changes>`` holds the files as they are, and ``changes.patch`` says how they differ (`suite.runs.changes`).
-Beside them ``environment-<hash>.txt`` lists the installed packages. All are made once, under another
+Beside them ``environment-<hash>.txt`` lists the installed packages, and ``plugin-<hash>/`` holds a plugin file of methods
+(`reference_impls.load_plugin`). All are made once, under another
 name, and appear by rename. ``snapshot.json`` in a snapshot is what provenance reads there instead of git.
 """
 
@@ -16,6 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from reference_impls import list_algorithms
+from reference_impls.registry import registry
 from suite.runs.canonical import ID_DIGITS
 from suite.runs.changes import KEPT_FILE, PACKAGES, document
 from suite.runs.provenance import SNAPSHOT_FILE, environment_hash, installed
@@ -53,6 +56,9 @@ def take(results_root: Path, checkout: Path = CHECKOUT) -> Snapshot:
     Raises `SnapshotError`, or `StoreError` where it cannot be written.
     """
     snapshot, files = _content(results_root, checkout)
+    for path, copy in plugins(snapshot.path.parent).items():
+        if not copy.exists():
+            write_atomic(copy, path.read_text(encoding="utf-8"))
     if snapshot.path.exists():
         return snapshot
     temporary = snapshot.path.with_name(f".{snapshot.path.name}.{os.getpid()}.tmp")
@@ -60,7 +66,7 @@ def take(results_root: Path, checkout: Path = CHECKOUT) -> Snapshot:
         for name in files:
             target = temporary / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(checkout / name, target, follow_symlinks=False)
+            _copy(checkout, name, target)
         if snapshot.commit and (changed := document(checkout)):
             (temporary / KEPT_FILE).write_bytes(changed)
         facts = {"commit": snapshot.commit, "dirty": bool(snapshot.changes)}
@@ -74,6 +80,13 @@ def take(results_root: Path, checkout: Path = CHECKOUT) -> Snapshot:
                 "another results folder (--results)"
             ) from error
     return snapshot
+
+
+def plugins(folder: Path) -> dict[Path, Path]:
+    """The plugin files of methods that were loaded here, and where in `folder` the copies for jobs lie."""
+    list_algorithms()  # loads those that the environment names
+    found = sorted(registry.plugins)
+    return {path: folder / f"plugin-{_hash(b'', [path])}" / path.name for path in found}
 
 
 def keep_environment(results_root: Path) -> Path:
@@ -92,7 +105,7 @@ def _content(results_root: Path, checkout: Path) -> tuple[Snapshot, list[str]]:
             str(path.relative_to(checkout))
             for package in PACKAGES
             for path in sorted((checkout / package).rglob("*"))
-            if path.is_file() and "__pycache__" not in path.parts
+            if _is_file(path) and "__pycache__" not in path.parts
         ]
         told = _hash(b"", [checkout / name for name in files])
         return Snapshot(folder / f"copy-{told}", None, told), files
@@ -103,18 +116,34 @@ def _content(results_root: Path, checkout: Path) -> tuple[Snapshot, list[str]]:
     patch = _git(checkout, "diff", "--binary", "HEAD", *here)
     listed = _git(checkout, "ls-files", "-z", "--cached", *here)
     unknown = _git(checkout, "ls-files", "-z", "--others", "--exclude-standard", *here)
-    new = sorted(name for name in unknown.decode().split("\0") if name)
+    # a repository inside of the checkout is listed as a folder, and is not part of it
+    new = sorted(name for name in unknown.decode().split("\0") if name and not name.endswith("/"))
     changes = _hash(patch, [checkout / name for name in new]) if patch or new else ""
     names = [name for name in listed.decode().split("\0") if name]
-    files = [name for name in dict.fromkeys([*names, *new]) if os.path.lexists(checkout / name)]
+    files = [name for name in dict.fromkeys([*names, *new]) if _is_file(checkout / name)]
     path = folder / (f"{commit}-{changes}" if changes else commit)
     return Snapshot(path, commit, changes), files
+
+
+def _is_file(path: Path) -> bool:
+    """Whether it is a file or a link, to a folder or to nothing too."""
+    return path.is_symlink() or path.is_file()
+
+
+def _copy(checkout: Path, name: str, target: Path) -> None:
+    """Copy a file; a link stays one, and leads to the same place where that lies outside of the checkout."""
+    source = checkout / name
+    if source.is_symlink() and not source.resolve().is_relative_to(checkout.resolve()):
+        target.symlink_to(source.resolve())
+    else:
+        shutil.copy2(source, target, follow_symlinks=False)
 
 
 def _hash(patch: bytes, files: list[Path]) -> str:
     told = hashlib.sha256(patch)
     for path in files:
-        told.update(str(path.name).encode() + b"\0" + path.read_bytes() + b"\0")
+        content = b"-> " + os.readlink(os.fsencode(path)) if path.is_symlink() else path.read_bytes()
+        told.update(str(path.name).encode() + b"\0" + content + b"\0")
     return told.hexdigest()[:ID_DIGITS]
 
 

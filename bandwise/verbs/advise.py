@@ -147,9 +147,10 @@ def _shapes(path: Path) -> tuple[tuple[int, ...], ...]:
 
 
 def _show(args: argparse.Namespace, root: Any, question: Any, answers: Any, found: Any) -> None:
-    from suite.analysis.tables import TableError, number, read_table, table_path
+    from suite.analysis.published import find_table
+    from suite.analysis.tables import TableError, number, read_table
     from suite.costs.columns import SCORE
-    from suite.costs.evidence import of_configuration, studies, verdict
+    from suite.costs.evidence import best_known, of_configuration, shown_worse, studies, verdict
 
     cells = studies(root)
     reference = min(one.step_s for one in answers if not one.algorithm)
@@ -165,18 +166,19 @@ def _show(args: argparse.Namespace, root: Any, question: Any, answers: Any, foun
             "bucket_MB": _rounded(one.bucket_bytes / 2**20) if one.bucket_bytes else "-",
             "pays_below_vs_fp32": _rate(one.break_even.get("fp32")),
             "pays_below_vs_bf16": _rate(one.break_even.get("bf16")),
-            "accuracy": one.refused or ("reference" if not one.algorithm else verdict(own)),
-            "evidence": [cell.text for cell in own],
+            "accuracy": one.refused or (verdict(own, question.parameters) if one.algorithm else "reference"),
+            "worse": shown_worse(own),
+            "evidence": [cell.text for cell in best_known(own)],
         })  # fmt: skip
     rows.sort(
         key=lambda row: (
             row["step_ms"] is None,
-            row["accuracy"] == "not equal",
+            row["worse"],
             row["step_ms"] or math.inf,
         )
     )
     try:
-        score = [row for row in read_table(table_path(root, SCORE), SCORE) if row["value"] == "all"]
+        score = [row for row in read_table(find_table(root, SCORE), SCORE) if row["value"] == "all"]
     except TableError:
         score = []
     if args.json:

@@ -1,7 +1,7 @@
 """Whether results can be relied on: complete, readable, unmixed, up to date, and the tables those that the runs give.
 
 bandwise check digits         one sweep and the claims that it decides
-bandwise check                every sweep that has tables, every run folder, all claims
+bandwise check                every sweep that has tables, every run folder, all claims, all that is published
 bandwise check --strict       warnings count too: stale sources, mixed commits or machines, uncommitted changes
 
 Every finding says what to do. Exit codes: 0 nothing is wrong, 3 something is.
@@ -28,7 +28,7 @@ WRONG = 3
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
     parser.add_argument(
-        "sweep", nargs="?", help="name of a sweep, or path of a .yaml file (default: everything)"
+        "sweep", nargs="?", help="name of a sweep, or path of its .yaml file (default: everything)"
     )
     parser.add_argument("--strict", action="store_true", help="warnings are wrong too")
     add_results_option(parser)
@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check."""
     require_checkout(NAME)
-    from suite.analysis.check import ERROR, check_store
+    from suite.analysis.check import ERROR, check_published, check_store
 
     root = results_root(args)
     sweeps = [args.sweep] if args.sweep else list(_with_tables(root))
@@ -45,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
     unchecked: list[str] = []
     if not args.sweep:
         findings += [("runs", finding) for finding in check_store(root)]
+        findings += [("published", finding) for finding in check_published(root)]
     for sweep in sweeps:
         _sweep(root, sweep, findings, unchecked)
     _claims(root, args.sweep, findings, unchecked)
@@ -64,11 +65,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _with_tables(root: Path) -> Iterator[str]:
-    """Names of the shipped sweeps that have tables, in order."""
-    from suite.analysis.collect import facts_path
+    """Names of the shipped sweeps that have tables, made here or published, in order."""
+    from suite.analysis.published import studies_of
     from suite.runs.sweep import sweep_names
 
-    yield from (name for name in sweep_names() if facts_path(root, name).is_file())
+    known = set(studies_of(root))
+    yield from (name for name in sweep_names() if name in known)
 
 
 def _sweep(root: Path, name: str, findings: list[tuple[str, Finding]], unchecked: list[str]) -> None:
@@ -82,7 +84,7 @@ def _sweep(root: Path, name: str, findings: list[tuple[str, Finding]], unchecked
     study, store = study_of(make_plan(load_sweep(name))), Store(root)
     if not any(store.folder(entry.spec.run_id).exists() for entry in study.entries):
         unchecked.append(
-            f"{study.name}: no run of it has a folder under {root}; `{study.command}` makes them"
+            f"{study.name}: no run of it has a folder under {root}; `{study.again('sweep')}` makes them"
         )
         return
     findings += [(study.name, finding) for finding in check_study(root, study, collect_sweep(root, name))]
@@ -93,16 +95,18 @@ def _claims(root: Path, sweep: str | None, findings: list[tuple[str, Finding]], 
     from suite.analysis.check import ERROR, Finding
     from suite.claims.history import History
     from suite.claims.reader import claims_folder, load_claims
+    from suite.runs.sweep import tables_of
 
     if not claims_folder(root).is_dir():
         unchecked.append(f"claims before runs: {root} holds no claims")
         return
     history, claims = History(root), load_claims(root)
     if sweep is not None:
+        name = tables_of(sweep)
         claims = [
             claim
             for claim in claims
-            if sweep in {part.study or claim.source for part in (*claim.parts, *claim.premises)}
+            if name in {part.study or claim.source for part in (*claim.parts, *claim.premises)}
         ]
     if not history.known:
         unchecked.append("claims before runs: the results do not lie in a git checkout")

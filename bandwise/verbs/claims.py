@@ -5,7 +5,8 @@ bandwise claims 'qsr-*'            those whose id or paper matches
 bandwise claims qsr-volume-vit     one in full: where it stands, how it is decided, the command that judges it
 bandwise claims --check            computes the exact ones, reads the others from the tables, and fails where a verdict is
                                    not the one on record, or where a claim was not committed before it was run
-bandwise claims --write            replaces the verdicts on record: results/tables/v1/claims.csv, claims-parts.csv
+bandwise claims --write            judges what is here anew: results/tables/claims.csv, claims-parts.csv, put on record for all by
+                                   `bandwise publish claims`
   bandwise claims --write-docs       puts them into docs/claims.md; judges nothing
 """
 
@@ -94,10 +95,13 @@ def _write_docs(args: argparse.Namespace, root: Path) -> int:
 
 
 def _check(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int:
+    from suite.analysis.published import source
+    from suite.claims.columns import CLAIMS
     from suite.claims.history import History
     from suite.claims.record import differences, judge_all, recorded
 
-    judged = judge_all(root, claims, _progress)
+    record = source(root, CLAIMS.suffix)  # what is on record was judged by data of the same side
+    judged = judge_all(record.root, claims, _progress)
     rows, _ = recorded(root)
     history = History(root)
     wrong = differences(judged, rows, whole=args.which == "*")
@@ -113,14 +117,16 @@ def _check(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int
             print("claims before runs: not checked, since the results do not lie in a git checkout")
         if beyond:
             print(f"claims before runs: not checked for commits that this clone lacks: {', '.join(beyond)}")
-        print(_sentence(counts) + ("" if wrong or late else "; all as on record"))
+        print(_sentence(counts) + ("" if wrong or late else f"; all as on record, {record.words}"))
     return DIFFERS if wrong or late else 0
 
 
 def _show(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int:
+    from suite.analysis.published import source
+    from suite.claims.columns import CLAIMS
     from suite.claims.record import recorded
 
-    rows, parts = recorded(root)
+    rows, parts, origin = *recorded(root), source(root, CLAIMS.suffix).words
     wanted = {one.id for one in claims}
     rows = [row for row in rows if row["claim"] in wanted]
     parts = [part for part in parts if part["claim"] in wanted]
@@ -133,7 +139,7 @@ def _show(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int:
     else:
         lines = [_line(row, [one for one in parts if one["claim"] == row["claim"]]) for row in rows]
         print(table(lines, ("claim", "who says it", "kind", "verdict", "effect", "n")))
-        print(_sentence(_counts([str(row["verdict"]) for row in rows])))
+        print(f"{_sentence(_counts([str(row['verdict']) for row in rows]))}; {origin}")
     return 0
 
 

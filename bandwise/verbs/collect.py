@@ -1,6 +1,6 @@
 """Make the tables of a sweep or of a timing session again from what was run, and merge another results folder into this one.
 
-bandwise collect quick                   results/tables/v1/quick-*.csv from the run folders
+bandwise collect quick                   results/tables/quick-*.csv from the run folders
 bandwise collect quick --from DIR        first take over the runs and sessions of another results folder that are not here
 bandwise collect --from DIR              merge alone
 
@@ -10,6 +10,7 @@ Nothing that has settled here is replaced. Exit code 3 where two results of one 
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,7 @@ class NothingToCollectError(ValueError):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
-    parser.add_argument(
-        "name", nargs="?", help="name of a sweep or a session, or path of a sweep's .yaml file"
-    )
+    parser.add_argument("name", nargs="?", help="name of a sweep or a session, or path of its .yaml file")
     parser.add_argument(
         "--from", dest="other", metavar="DIR", type=Path, help="another results folder to merge into this"
     )
@@ -68,27 +67,28 @@ def _tables(root: Path, name: str) -> dict[str, Any]:
     from suite.analysis.from_plan import collect_sweep
     from suite.analysis.session_tables import collect_session
     from suite.runs.store import Store
-    from suite.runs.sweep import UnknownSweepError
+    from suite.runs.sweep import UnknownSweepError, load_sweep, tables_of
 
     written: list[Path] = []
     states, why = {}, ""
     try:
-        if unanswered := note_ends(Store(root), name):
-            print(f"Slurm was not asked: {unanswered}", file=sys.stderr)
-        collected = collect_sweep(root, name)
+        sweep = load_sweep(name)
     except UnknownSweepError as unknown:
-        why = f"{unknown}; and no session of that name has a record under {root}: `bandwise session {name}`"
+        why = f"{unknown}; and no session of that name has a record under {root}: `{shlex.join(['bandwise', 'session', name])}`"
     else:
+        if unanswered := note_ends(Store(root), sweep.called):
+            print(f"Slurm was not asked: {unanswered}", file=sys.stderr)
+        collected = collect_sweep(root, sweep)
         states = collected.facts["statuses"]
         if set(states) <= {"missing"}:
             why = (
-                f"no run of sweep {collected.sweep} has a folder under {root}, so its tables stay as they are: "
-                f"`bandwise sweep {name}`, or --from another results folder"
+                f"no run of sweep {sweep.name} has a folder under {root}, so its tables stay as they are: "
+                f"`{sweep.command('sweep')}`, or --from another results folder"
             )
         else:
             written += collect.write(root, collected)
     # after the sweep's tables, of which a budget ladder's seconds are made
-    written = [*(collect_session(root, name) or []), *written]
+    written = [*(collect_session(root, tables_of(name)) or []), *written]
     if not written:
         raise NothingToCollectError(why)
     return {"name": name, "tables": [str(path) for path in written], "states": states}

@@ -1,4 +1,4 @@
-"""What changed from A to B: results folders, snapshots, or the tables of git at two commits.
+"""What changed from A to B: results folders, studies published under a label, or the tables of git at two commits.
 
     bandwise compare HEAD~1 results
     bandwise compare 2026-11-20-quick results --sweep quick --html changes.html
@@ -26,10 +26,12 @@ HELP = "what changed between two results, paired, with intervals"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
-    what = "results folder, snapshot (path or name), or commit"
+    what = "results folder, label of a published study, or commit"
     parser.add_argument("a", metavar="A", help=f"before: {what}")
     parser.add_argument("b", metavar="B", help=f"after: {what}")
-    parser.add_argument("--sweep", metavar="NAME", help="this sweep alone (default: all that both have)")
+    parser.add_argument(
+        "--sweep", metavar="NAME", help="this sweep alone, by name or file (default: all that both have)"
+    )
     parser.add_argument("--html", metavar="FILE", type=Path, help="also as one self-contained page")
     add_results_option(parser)
 
@@ -40,15 +42,15 @@ def run(args: argparse.Namespace) -> int:
     from report.sheets.compare_page import build_compare_page
     from suite.analysis.compare import compare
     from suite.analysis.sides import SideError, read_side
+    from suite.runs.sweep import tables_of
 
     root = results_root(args)
     a, b = (read_side(name, root) for name in (args.a, args.b))
+    sweep = args.sweep and tables_of(args.sweep)
     for side in (a, b):
-        if args.sweep and args.sweep not in side.studies:
-            raise SideError(
-                f"{side.label} has no sweep {args.sweep}; it has {', '.join(side.studies) or 'none'}"
-            )
-    found = compare(a, b, args.sweep)
+        if sweep and sweep not in side.studies:
+            raise SideError(f"{side.label} has no sweep {sweep}; it has {', '.join(side.studies) or 'none'}")
+    found = compare(a, b, sweep)
     if args.html:
         build_compare_page(found, args.html)
     if args.json:

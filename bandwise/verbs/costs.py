@@ -1,11 +1,11 @@
 """The cost model: what collectives cost, predictions of a session before it is held, and how good they are.
 
-  bandwise costs probe              what collectives cost on emulated links here: results/tables/v1/collectives.csv
+  bandwise costs probe              what collectives cost on emulated links here: results/tables/collectives.csv
   bandwise costs predict SESSION    seconds of a session that has not been held, with a hash: results/predictions
   bandwise costs score              all sessions predicted with one rate, delay, size, model or method left out
-  bandwise costs scaling            efficiency over workers, break-even bandwidths: results/tables/v1; measures nothing
+  bandwise costs scaling            efficiency over workers, break-even bandwidths, maps: results/tables; measures nothing
   bandwise costs omega              how much slower codes are added than floats here, for Global-QSGD's model
-  bandwise costs docs               tables and pictures into docs/cost-model.md; measures nothing
+  bandwise costs docs               published tables and their pictures into docs/cost-model.md; measures nothing
 
 `probe` needs what sessions need (`bandwise doctor`) and about 20 minutes in which nothing else runs.
 """
@@ -148,6 +148,7 @@ def _scaling(args: argparse.Namespace) -> int:
     from suite.costs.break_even import break_even_rows
     from suite.costs.columns import BREAK_EVEN, BREAK_EVEN_CHECKS, SCALING
     from suite.costs.known import known
+    from suite.costs.maps import write_maps
     from suite.costs.scaling import scaling_rows
 
     root = results_root(args)
@@ -156,6 +157,7 @@ def _scaling(args: argparse.Namespace) -> int:
     rates, checks = break_even_rows(found, model)
     tables = {SCALING: list(scaling_rows(found, model)), BREAK_EVEN: rates, BREAK_EVEN_CHECKS: checks}
     paths = [str(write_table(table_path(root, one), one, rows)) for one, rows in tables.items()]
+    paths += map(str, write_maps(root))
     return _said(args, {"tables": paths}, "\n".join(paths))
 
 

@@ -3,7 +3,7 @@
 bandwise export digits --format latex --columns arm mean diff_low diff_high equal
 bandwise export quick --table runs --format parquet --out runs.parquet
 
-The table is the one under results/tables; `bandwise collect NAME` makes it from what was run.
+The table is the one that reports show: made here where that is whole (`bandwise collect NAME`), otherwise published.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORMATS = ("csv", "latex", "parquet")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
-    parser.add_argument("name", help="name of a sweep or a session")
+    parser.add_argument("name", help="name of a sweep or a session, or path of its .yaml file")
     parser.add_argument("--format", choices=FORMATS, default="csv", help="of the file (default: csv)")
     parser.add_argument("--table", metavar="NAME", help="which table (default: summary; of a session, arms)")
     parser.add_argument("--columns", nargs="+", metavar="NAME", help="only these, in this order")
@@ -38,6 +38,7 @@ def run(args: argparse.Namespace) -> int:
     require_checkout(NAME)
     from suite.analysis.export import choose, find, to_parquet, to_text
     from suite.runs.store import replacing
+    from suite.runs.sweep import tables_of
 
     if args.out is None and (args.json or args.format == "parquet"):
         raise OptionError(f"name a file with --out: {'the answer' if args.json else 'Parquet'} needs one")
@@ -46,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "parquet":
         content = to_parquet(columns, rows)
     else:
-        content = to_text(columns, rows, args.format, f"{args.name}: {table.suffix}").encode()
+        content = to_text(columns, rows, args.format, f"{tables_of(args.name)}: {table.suffix}").encode()
     if args.out is None:
         sys.stdout.write(content.decode())
         return 0

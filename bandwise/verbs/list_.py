@@ -1,11 +1,12 @@
-"""What there is: algorithms, and in a checkout workloads and sweeps."""
+"""What there is: algorithms, and in a checkout workloads and, with the packages of the suite, sweeps."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
-from bandwise.checkout import has_checkout, require_checkout
+from bandwise.checkout import extra_needed, has_checkout, require_checkout
 from bandwise.output import print_json, table
 
 NAME = "list"
@@ -23,7 +24,14 @@ def run(args: argparse.Namespace) -> int:
     if args.kind in {"workloads", "sweeps"}:
         require_checkout("list " + args.kind)
     kinds = [args.kind] if args.kind else [kind for kind in KINDS if kind == "algorithms" or has_checkout()]
-    found = {kind: _ROWS[kind]() for kind in kinds}
+    found = {}
+    for kind in kinds:
+        try:
+            found[kind] = _ROWS[kind]()
+        except ModuleNotFoundError as error:
+            if args.kind or not (needed := extra_needed(f"list {kind}", error)):
+                raise
+            print(needed, file=sys.stderr)
     if args.json:
         print_json(found)
         return 0

@@ -50,7 +50,7 @@ def described(found: Mapping[str, Any]) -> list[str]:
         f"{found['runs']} runs of {_lengths(found['ladder'])} steps ({counted(found['states'])}), {found['to_do']} to do",
     ]
     for panel in found["panels"]:
-        p = f"smallest p after Holm {panel['smallest_p']:.2g}" if found["ranks"] else "intervals, no ranks"
+        p = f"smallest p after Holm {panel['smallest_p']:.2g}" if found["ranks"] else _without_ranks(found)
         lines.append(
             f"  {panel['panel']}: {panel['arms']} arms, {found['seeds']} seeds, {panel['comparisons']} comparisons, {p}"
         )
@@ -70,6 +70,13 @@ def described(found: Mapping[str, Any]) -> list[str]:
             f"{found['stale_code']} results are older than the code of their method (its version did not move)"
         )
     return lines
+
+
+def _without_ranks(found: Mapping[str, Any]) -> str:
+    """What so many seeds can show where nobody is ranked."""
+    if found["seeds"] >= found["seeds_for_intervals"]:
+        return "intervals, no ranks"
+    return f"means alone: an interval needs {found['seeds_for_intervals']} seeds, and nobody is called equal without one"
 
 
 def _lengths(ladder: Sequence[int]) -> str:

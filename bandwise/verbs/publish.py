@@ -1,55 +1,72 @@
-"""Freeze a study for others to cite, in a dated folder that is never written over; or check such a folder.
+"""Make results that were made here part of the project: whole, with hashes, in results/published, which git keeps.
 
-    bandwise publish quick                          # results/published/<day>-quick: tables, figures, page, hashes
-    bandwise publish --verify results/published/2026-11-20-quick
+    bandwise publish quick                       # the study and the session of that name: tables, facts, figures
+    bandwise publish quick --replace             # in place of what is published and different; git keeps what it was
+    bandwise publish quick --as 2026-11-20-quick # by itself under a label, beside what comes later
+    bandwise publish costs                       # also: rates, micro, claims, predictions
+    bandwise publish --verify                    # every published file against its hash
 
-Exit codes: 0 well, 3 something in the folder is not as it was published.
+Nothing else writes there. Refused is what is not whole (a run that has not finished, a link without numbers), and what
+was made by changed code whose changes were not kept. Exit codes: 0 well, 3 something is not as it was published.
 """
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+from dataclasses import asdict
 
 from bandwise.checkout import add_results_option, require_checkout, results_root
 from bandwise.options import OptionError
 from bandwise.output import print_json
 
 NAME = "publish"
-HELP = "freeze a study for others to cite, or check one"
+HELP = "make results part of the project, or check what is"
 CHANGED = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
-    parser.add_argument("sweep", nargs="?", help="name of a sweep, or path of a .yaml file")
-    parser.add_argument("--as", dest="name", metavar="NAME", help="name of the folder, after its day")
-    parser.add_argument("--out", metavar="DIR", type=Path, help="where (default: <results>/published)")
-    parser.add_argument("--verify", metavar="DIR", type=Path, help="check a published folder or a snapshot")
+    parser.add_argument(
+        "name",
+        nargs="?",
+        help="a sweep or a session, by name or path of its .yaml file; costs, rates, micro, claims",
+    )
+    parser.add_argument(
+        "--replace", action="store_true", help="take the place of what is published and different"
+    )
+    parser.add_argument(
+        "--as", dest="label", metavar="LABEL", default="", help="a study by itself under this label"
+    )
+    parser.add_argument("--verify", action="store_true", help="check every published file against its hash")
     add_results_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Publish, or verify."""
     require_checkout(NAME)
-    from report.study.publication import examine, publish
-
-    if (args.sweep is None) == (args.verify is None):
-        raise OptionError("give either a sweep or --verify DIR")
+    if (args.name is None) != args.verify or (args.verify and (args.label or args.replace)):
+        raise OptionError("give either a name (`bandwise publish NAME`) or --verify alone")
     root = results_root(args)
-    found = examine(args.verify) if args.verify else publish(root, args.sweep, args.out, args.name)
+    if args.verify:
+        return _verify(args, root)
+    from report.study.publication import publish
+
+    found = publish(root, args.name, args.label, replace=args.replace)
     if args.json:
-        print_json(
-            {"folder": str(found.folder), "fingerprint": found.fingerprint, "wrong": list(found.wrong)}
-        )
+        print_json([asdict(one) for one in found])
     else:
-        print("\n".join([*found.wrong, f"{found.folder}: {_verdict(args, len(found.wrong))}"]))
-        if found.fingerprint:
-            print(f"fingerprint: {found.fingerprint}")
-    return CHANGED if found.wrong else 0
+        for one in found:
+            print(f"{one.name}: published {one.day}, {one.files} files, fingerprint {one.fingerprint}")
+    return 0
 
 
-def _verdict(args: argparse.Namespace, wrong: int) -> str:
-    if not args.verify:
-        return "published"
-    return f"{wrong} files are not as published" if wrong else "every file is as published"
+def _verify(args: argparse.Namespace, root: object) -> int:
+    from suite.analysis.published import published_root, verify
+
+    wrong, folder = verify(str(root)), published_root(str(root))
+    if args.json:
+        print_json({"folder": str(folder), "wrong": wrong})
+    else:
+        verdict = f"{len(wrong)} files are not as published" if wrong else "every file is as published"
+        print("\n".join([*wrong, f"{folder}: {verdict}"]))
+    return CHANGED if wrong else 0

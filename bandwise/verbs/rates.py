@@ -1,7 +1,7 @@
 """How fast the codecs are on this machine: rates over a memory copy, in turns with it, in one process.
 
 Without an option: every codec's encoding, decoding and adding-up, a few minutes. Tables go to
-results/tables/v1/rates-*.csv, with a JSON file of facts of the machine beside each; --only prints and writes nothing.
+results/tables/rates-*.csv, with a JSON file of facts of the machine beside each; --only prints and writes nothing.
 Nothing else should run meanwhile: the facts record who else used the processors.
 
 --against, --compile, --scaling and --simulation measure something else instead. --write-docs measures nothing: it puts

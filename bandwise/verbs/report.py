@@ -5,7 +5,9 @@ bandwise report --no-runs       the same without the pages of single runs
 bandwise report quick           the page of one sweep, whole by itself
 bandwise report claims          the claims on record; also: scaling, rate-distortion
 
-Tables are brought up to date from the run folders first. Exit code 3 where a study's tables could not be read.
+Tables are brought up to date from the run folders first. What was made here is shown where it is whole (every run has ended,
+every link gave numbers), what is published otherwise, a study's tables always as one; pages say which. --local shows what
+was made here in any case. Exit code 3 where a study's tables could not be read.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import sys
 from pathlib import Path
 
 from bandwise.checkout import add_results_option, require_checkout, results_root
+from bandwise.options import OptionError
 from bandwise.output import print_json
 
 NAME = "report"
@@ -42,11 +45,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-runs", action="store_true", help="of everything: no page of every run")
     parser.add_argument(
-        "--snapshot",
-        metavar="DIR",
-        nargs="?",
-        const="",
-        help="also freeze tables and figures in a folder under DIR (default: <results>/snapshots)",
+        "--local",
+        action="store_true",
+        help="of one sweep: what was made here, whole or not, instead of what is published",
     )
     add_results_option(parser)
 
@@ -55,38 +56,53 @@ def run(args: argparse.Namespace) -> int:
     """Build."""
     require_checkout(NAME)
     from report.study.build import build_report
-    from report.study.snapshot import freeze
     from slurm.jobs import note_ends
     from suite.runs.store import Store
 
     root = results_root(args)
+    everything = args.sweep == EVERYTHING
+    if args.local and (everything or args.sweep in SHEETS):
+        raise OptionError("--local is for the page of one sweep: `bandwise report NAME --local`")
     if args.sweep in SHEETS:
         return _sheet(args, root)
-    everything = args.sweep == EVERYTHING
+    if not everything:
+        _no_session(args.sweep)
     if unanswered := note_ends(Store(root), None if everything else args.sweep):
         print(f"Slurm was not asked: {unanswered}", file=sys.stderr)
     if everything:
         return _site(args, root)
-    built = build_report(root, args.sweep, args.out)
-    frozen = freeze(root, args.sweep, args.snapshot or None) if args.snapshot is not None else None
+    built = build_report(root, args.sweep, args.out, "local" if args.local else "whole")
     if args.json:
-        found = {"sweep": args.sweep, "path": str(built.path), "headline": list(built.headline)}
-        print_json(found | ({"snapshot": str(frozen)} if frozen else {}))
-        return 0
-    for line in built.headline:
-        print(line)
-    print(f"report: {built.path}")
-    if frozen:
-        print(f"snapshot: {frozen}")
+        print_json(
+            {"sweep": args.sweep, "path": str(built.path), "headline": built.headline, "origin": built.origin}
+        )
+    else:
+        print("\n".join([*built.headline, *built.origin, f"report: {built.path}"]))
     return 0
 
 
+def _no_session(name: str) -> None:
+    """Raises `OptionError` where a name or a file is that of a session alone: it stands on the page of its sweep."""
+    from suite.runs.sweep import UnknownSweepError, load_sweep
+    from suite.timing.session_files import load_session
+    from suite.timing.spec import UnknownSessionError
+
+    try:
+        load_sweep(name)
+    except UnknownSweepError as unknown:
+        try:
+            session = load_session(name)
+        except UnknownSessionError:
+            raise unknown from None
+        page = "bandwise report" if session.sweep is None else session.sweep.command("report")
+        raise OptionError(
+            f"{session.name} is a timing session; it stands on the page that `{page}` makes"
+        ) from None
+
+
 def _site(args: argparse.Namespace, root: Path) -> int:
-    from report.errors import ReportError
     from report.site.build import build_site, update_all
 
-    if args.snapshot is not None:
-        raise ReportError("a sweep is frozen by itself: name one with --snapshot")
     update_all(root)
     built = build_site(root, args.out, runs=not args.no_runs)
     unread = [{"study": name, "reason": reason} for name, reason in built.unread]
@@ -100,13 +116,10 @@ def _site(args: argparse.Namespace, root: Path) -> int:
 
 
 def _sheet(args: argparse.Namespace, root: Path) -> int:
-    from report.errors import ReportError
     from report.site import build as site
+    from suite.analysis.micro import update_micro
 
-    if args.snapshot is not None:
-        raise ReportError(
-            f"the page {args.sweep} is frozen with the sweeps and sessions behind it: name a sweep with --snapshot"
-        )
+    update_micro(root)
     build = {name: build for name, _, build in site.SHEETS}[args.sweep]
     path, findings = build(root, args.out)
     if args.json:

@@ -130,7 +130,7 @@ def _locally(args: argparse.Namespace, sweep: Sweep, store: Store, places: Seque
         for run_id, state, reason in tally.failures[:SHOWN_FAILURES]:
             print(f"  {run_id} {state}: {reason}")
         if len(tally.failures) > SHOWN_FAILURES:
-            print(f"  and {len(tally.failures) - SHOWN_FAILURES} more: bandwise status {sweep.name}")
+            print(f"  and {len(tally.failures) - SHOWN_FAILURES} more: {sweep.command('status')}")
     if tally.interrupted:
         return 130
     return 0 if all(state in SETTLED_WELL for state in states) else 3
@@ -185,6 +185,7 @@ def _tune(args: argparse.Namespace, sweep: Sweep, store: Store, places: Sequence
             "arm": t.arm,
             "lr": t.lr,
             "edge": t.edge,
+            "failed": {f"{trial.lr:g}": trial.status for trial in t.trials if trial.status != "done"},
         }
         for t in found
     ]
@@ -194,6 +195,11 @@ def _tune(args: argparse.Namespace, sweep: Sweep, store: Store, places: Sequence
         edges = [f"{row['arm']} ({row['sharding']}, {row['edge']})" for row in rows if row["edge"] != "none"]
         print(f"{len(rows)} learning rates written to {sweep.rates_path}")
         print("on an edge of the grid: " + (", ".join(edges) or "none"))
+        for row in rows:
+            if failed := ", ".join(f"{lr} ({status})" for lr, status in row["failed"].items()):
+                print(
+                    f"chosen among the others, since trials failed: {row['arm']} ({row['sharding']}) at {failed}"
+                )
     return 0
 
 

@@ -4,15 +4,27 @@ On gloo a wrong dtype or a wrong meaning gives wrong numbers without an error, a
 Python, and another collective hangs. All ranks compare with all; the process that hosts the store lingers until the
 others have read the verdict. Reads: n - 1 a collective and rank. In a group within
 or across nodes only its members compare.
+
+Later steps are held together by one small all-reduce in every sixteenth step that communicates: the maximum of (step,
+kind, hash of the hyper-parameters) and of its negative, awaited one such step later, so that it costs no waiting. Only
+where it shows a difference do ranks put their settings into the store and name it.
+
+A rank that is finished, or has failed, says so in the store; one that waits reads it once a second, and needs not wait
+until its time is up.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
 
 from reference_impls.errors import MismatchError, PeerError, UnsupportedError
 
@@ -20,38 +32,84 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 Check = Literal["first", "each", "off"]
+Settings = Mapping[str, Any]
+"""What must be equal on all ranks, by name; values that JSON can hold."""
+EVERY = 16
+"""Steps that communicate between two comparisons of the settings."""
 _LINGER_S = 5.0
+_POLL_S = 1.0
 
 
 class Agreement:
     """Compares requests among ranks.
 
-    check: ``first`` compares the first two steps of every kind (and all after a load), ``each`` every collective,
-    ``off`` none. timeout_s: how long a rank waits for the word of another.
+    Args:
+        store: Shared by the ranks, and by nobody else.
+        rank: Of this process.
+        size: Number of ranks.
+        check: ``first`` compares every collective of the first two steps of every kind (and after a load) and the settings
+            in every sixteenth step that communicates, ``each`` all of it in every step, ``off`` nothing.
+        timeout_s: Seconds to wait for another rank, in the store and in a collective.
     """
 
     def __init__(
-        self, store: Store, rank: int, size: int, check: Check = "first", timeout_s: float = 60.0
+        self, store: Store, rank: int, size: int, check: Check = "first", timeout_s: float = 600.0
     ) -> None:
         if check not in ("first", "each", "off"):
             raise UnsupportedError(f"check must be first, each or off, got {check!r}")
+        if not timeout_s > 0:
+            raise UnsupportedError(f"timeout_s must be positive, got {timeout_s}")
         self._store = store
         self._rank = rank
         self._size = size
         self._check = check
-        self._timeout = timedelta(seconds=timeout_s)
+        self._timeout_s = timeout_s
         self._number = 0
         self._compared: dict[tuple[int, ...], list[int]] = {}
         self._seen: dict[str, int] = {}
         self._active = check != "off"
         self._words: deque[str] = deque(maxlen=4)
+        self._label = "construction"
+        self._step = 0
+        self._communicating = 0
+        self._verdict: tuple[Any, Tensor, Settings] | None = None
+        self._note: str | None = None
+        self._completed = 0
 
     def begin_step(self, step: int, kind: str) -> None:
         """Tell which step comes; decides whether its collectives are compared."""
+        self._step = step
         self._label = f"step {step} ({kind})"
         times = self._seen.get(kind, 0)
         self._seen[kind] = times + 1
         self._active = self._check == "each" or (self._check == "first" and times < 2)
+
+    def end_step(self, settings: Callable[[], Settings], launch: Callable[[Tensor], Any]) -> None:
+        """Compare settings now and then; called after every step that communicated.
+
+        Args:
+            settings: Answers what must be equal on all ranks.
+            launch: Begins the element-wise maximum of an int64 tensor over all ranks, in place, and answers its work.
+
+        Raises:
+            MismatchError: The settings of two ranks differed when they were last compared; both are named.
+            PeerError: A rank stayed silent.
+        """
+        if self._check == "off" or self._size == 1:
+            return
+        if self._verdict is not None:
+            work, held, mine = self._verdict
+            self._verdict = None
+            self.wait_for(work, ("settings",))
+            highest, lowest = held.tolist()[:3], held.tolist()[3:]
+            if highest != [-value for value in lowest]:
+                self.compare_settings(mine)
+        self._communicating += 1
+        if self._communicating % (1 if self._check == "each" else EVERY) == 0:
+            mine = settings()
+            words = [self._step, _hash(self._label), _hash(json.dumps(mine, sort_keys=True))]
+            held = torch.tensor([*words, *(-word for word in words)], dtype=torch.int64)
+            self._verdict = launch(held), held, {"step": self._label, **mine}
 
     def reset(self) -> None:
         """Compare the first steps of every kind again (after a checkpoint was loaded)."""
@@ -67,45 +125,177 @@ class Agreement:
         self._words.append(word)
         if not self._active or len(group) == 1:
             return
-        self._number += 1
-        prefix = f"agree/{self._number}"
-        self._store.set(f"{prefix}/{self._rank}", word)
-        words = []
-        for rank in group:
-            try:
-                self._store.wait([f"{prefix}/{rank}"], self._timeout)
-            except RuntimeError as error:  # torch raises DistStoreError, a RuntimeError
-                raise PeerError(
-                    f"rank {self._rank} asks for {word}, but rank {rank} has asked for nothing within "
-                    f"{self._timeout.total_seconds():g} s. {self._last_words()} Look at the log of rank {rank}; if it is "
-                    "merely slow, raise timeout_s"
-                ) from error
-            words.append(self._store.get(f"{prefix}/{rank}").decode())
+        words = self._gathered(word, group)
         if len(set(words)) > 1:
-            self._linger(f"{prefix}/{group[0]}", len(group))
+            self._linger(group)
             other = next(i for i, theirs in enumerate(words) if theirs != words[0])
             raise MismatchError(
                 f"rank {group[0]} asks for {words[0]}, but rank {group[other]} for {words[other]}. What a method sends "
                 "must depend on its options, the step and agreed values only; do all ranks run the same code with the "
                 "same options?"
             )
+
+    def compare_settings(self, settings: Settings) -> None:
+        """Compare what must be equal on all ranks, value by value.
+
+        Raises:
+            MismatchError: Two ranks and the first value in which they differ are named.
+            PeerError: A rank stayed silent.
+        """
+        group = tuple(range(self._size))
+        if self._check == "off" or len(group) == 1:
+            return
+        if len(set(self._gathered(str(_hash(json.dumps(settings, sort_keys=True))), group))) == 1:
+            return
+        words = self._gathered(json.dumps(settings), group)
+        for other, word in enumerate(words):
+            if word == words[0]:
+                continue
+            self._linger(group)
+            mine, theirs = json.loads(words[0]), json.loads(word)
+            name = next(key for key in {**mine, **theirs} if mine.get(key) != theirs.get(key))
+            raise MismatchError(
+                f"{mine.get('step', self._label)}: rank 0 has {name} = {mine.get(name, 'none')}, but rank {other} has {name} = "
+                f"{theirs.get(name, 'none')}. All ranks must build the same model, give the same options, step their "
+                "schedulers alike and take the same steps: end this training, make them equal, and go on from a checkpoint"
+            )
+
+    @property
+    def comparing(self) -> bool:
+        """Whether the requests of the present step are compared."""
+        return self._active
+
+    def wait_for(self, work: Any, signature: tuple[str, ...]) -> None:
+        """Wait for a collective on the CPU, `timeout_s` at most, and no longer than all ranks still take part.
+
+        Args:
+            work: What torch.distributed answered at its launch.
+            signature: Names it.
+
+        Raises:
+            PeerError: A rank is finished, has failed, is lost, or stayed silent; it is named.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        said = False
+        while True:
+            try:
+                work.wait(timedelta(seconds=min(_POLL_S, self._timeout_s)))
+                break
+            except RuntimeError as error:
+                if work.is_completed():
+                    try:
+                        work.wait()  # it may have come to its end just now
+                        break
+                    except RuntimeError as final:
+                        raise self.peer_lost(signature, final) from final
+                if not said:
+                    self._say(signature)
+                    said = True
+                if ended := self._ended():
+                    raise PeerError(f"{self._asks(signature)}, but {ended}. {_UNEVEN}") from error
+                if time.monotonic() >= deadline:
+                    raise PeerError(
+                        f"{self._asks(signature)}, and waited for {self._timeout_s:g} s. {self._last_words()} Look at the "
+                        f"log of the rank that is silent; if it is merely slow, raise timeout_s. {_UNEVEN}"
+                    ) from error
+        if said:
+            self._take_back(f"last/{self._rank}")
+
+    def leave(self, why: str) -> None:
+        """Tell the others that this rank takes no further part, and why; the first reason counts."""
+        if self._note is not None or self._size == 1:
+            return
+        try:
+            self._note = f"ended/{self._store.add('ended', 1)}"
+            self._store.set(self._note, json.dumps([self._rank, self._completed, why]))
+        except RuntimeError:
+            return  # the host of the store is gone, and who waits for this rank has noticed
+
+    def completed(self, steps: int) -> None:
+        """This rank has completed so many steps; if it had stopped, it goes on after all."""
+        self._completed = steps
+        if self._note is not None:
+            self._take_back(self._note)
+            self._note = None
+
+    def _take_back(self, key: str) -> None:
+        try:
+            self._store.delete_key(key)
+        except RuntimeError:
+            return  # nobody reads there any more
+
+    def _ended(self) -> str:
+        """Who has ended without completing the present step, in words; empty if nobody."""
+        try:
+            keys = [f"ended/{i + 1}" for i in range(self._store.add("ended", 0))]
+            notes = [json.loads(self._store.get(key)) for key in keys if self._store.check([key])]
+        except RuntimeError:
+            return ""
+        return "; ".join(
+            f"rank {rank} {why} after {steps} steps" for rank, steps, why in notes if steps <= self._step
+        )
+
+    def told(self, key: str) -> str:
+        """What a rank has put into the store under `key`, as soon as one has."""
+        return self._awaited(
+            key, f"rank {self._rank} waits for the settings of {self._label}, but another rank"
+        )
+
+    def _awaited(self, key: str, who: str) -> str:
+        """The value of `key`. who: the beginning of the sentence that says who left it out."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            began, patience_s = time.monotonic(), min(_POLL_S, self._timeout_s)
+            try:
+                self._store.wait([key], timedelta(seconds=patience_s))
+                return str(self._store.get(key).decode())
+            except RuntimeError as error:  # torch raises DistStoreError, a RuntimeError
+                if time.monotonic() - began < patience_s / 2:  # no timeout
+                    raise PeerError(
+                        f"{who} can tell it: the store is gone ({_first_line(error)}). {_ADVICE}"
+                    ) from error
+                if ended := self._ended():
+                    raise PeerError(f"{who} has not; {ended}. {_UNEVEN}") from error
+                if time.monotonic() >= deadline:
+                    raise PeerError(
+                        f"{who} has asked for nothing within {self._timeout_s:g} s. {self._last_words()} Look at the log "
+                        f"of the rank that is silent; if it is merely slow, raise timeout_s. {_UNEVEN}"
+                    ) from error
+
+    def _gathered(self, word: str, group: tuple[int, ...]) -> list[str]:
+        """The words of all of `group`."""
+        self._number += 1
+        prefix = f"agree/{self._number}"
+        self._store.set(f"{prefix}/{self._rank}", word)
+        asks = f"rank {self._rank} asks for {word[:200]}, but rank"
+        words = [self._awaited(f"{prefix}/{rank}", f"{asks} {rank}") for rank in group]
         numbers = self._compared.setdefault(group, [])
         numbers.append(self._number)
         if len(numbers) > 2:  # of this group nobody can still be reading the words before the last
             self._store.delete_key(f"agree/{numbers.pop(0)}/{self._rank}")
+        return words
 
     def peer_lost(self, signature: tuple[str, ...], error: RuntimeError) -> PeerError:
         """The error for a collective that failed under way, with what the others asked for last."""
-        mine = self._words[-1] if self._words else ", ".join(signature)
-        try:
-            self._store.set(f"last/{self._rank}", mine)
-        except RuntimeError:
+        mine = self._asks(signature)
+        if not self._say(signature):
             return PeerError(
-                f"rank {self._rank}: {mine} failed and the store is gone too ({_first_line(error)}); {_ADVICE}"
+                f"{mine}; it failed, and the store is gone too ({_first_line(error)}); {_ADVICE}"
             )
-        return PeerError(
-            f"rank {self._rank}: {mine} failed: {_first_line(error)}. {self._last_words()} {_ADVICE}"
-        )
+        if ended := self._ended():
+            return PeerError(f"{mine}, but {ended}. {_UNEVEN}")
+        return PeerError(f"{mine}; it failed: {_first_line(error)}. {self._last_words()} {_ADVICE}")
+
+    def _asks(self, signature: tuple[str, ...]) -> str:
+        return f"rank {self._rank} asks for {self._label}: ({', '.join(signature)})"
+
+    def _say(self, signature: tuple[str, ...]) -> bool:
+        """Leave a last word in the store; whether the store is still there."""
+        try:
+            self._store.set(f"last/{self._rank}", f"{self._label}: ({', '.join(signature)})")
+        except RuntimeError:
+            return False
+        return True
 
     def _last_words(self) -> str:
         time.sleep(0.2)  # let the others leave theirs
@@ -126,16 +316,27 @@ class Agreement:
             + (f"No word from rank {', '.join(silent)}." if silent else "")
         ).strip()
 
-    def _linger(self, prefix: str, readers: int) -> None:
-        """Wait until all ranks have read the verdict (bounded): the host of the store must outlive the others."""
-        read = self._store.add(f"{prefix}/read", 1)
+    def _linger(self, group: Sequence[int]) -> None:
+        """Wait until all of `group` have read the verdict (bounded): the host of the store must outlive the others."""
+        key = f"agree/{self._number}/{group[0]}/read"
+        read = self._store.add(key, 1)
         deadline = time.monotonic() + _LINGER_S
-        while self._rank == 0 and read < readers and time.monotonic() < deadline:
+        while self._rank == 0 and read < len(group) and time.monotonic() < deadline:
             time.sleep(0.01)
-            read = self._store.add(f"{prefix}/read", 0)
+            read = self._store.add(key, 0)
 
 
 _ADVICE = "Start again from the last checkpoint; the log of the rank that fell silent says why"
+
+
+_UNEVEN = (
+    "Ranks must take the same number of steps: give them the same number of batches (drop_last=True), or train inside "
+    "`with torch.distributed.algorithms.Join([optimizer]):`"
+)
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
 
 
 def _first_line(error: BaseException) -> str:

@@ -67,6 +67,7 @@ class Engine:
         self.ledgers = ledgers
         self.lag = lag
         self.trace: Trace = Untraced()
+        self.launched = 0  # collectives, ever
         self._submitted: list[_Flight] = []
         self._background: list[_Flight] = []
         self._lengths: dict[
@@ -178,6 +179,7 @@ class Engine:
                     ledger.record(request, self.transport.sizes[request.group])
                 flight.transport = self.transport
                 flight.asked += 1
+                self.launched += 1
                 flight.handle = self.transport.launch(requests)
                 return
             answers = self._start(requests) if isinstance(requests[0], Start) else self._finish(requests)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from reference_impls.collectives import Collective
 from reference_impls.errors import UsageError
@@ -54,21 +54,29 @@ class Ledgers:
     def __init__(self, ledgers: Sequence[Ledger]) -> None:
         self._ledgers = {ledger.rank: ledger for ledger in ledgers}
 
-    def frame(self, rank: int | None = 0) -> pd.DataFrame:
-        """pandas table: step, kind, stage, collective, group, calls, payload_bytes, wire_bytes, received_bytes.
+    def frame(self, rank: int | Literal["own"] | None = "own") -> pd.DataFrame:
+        """The bytes of one rank, or of all ranks that are held here.
 
-        rank: which rank's bytes; None gives all ranks, with a leading column `rank`. Raises KeyError for a rank that
-        is not held here, `UsageError` without pandas.
+        Args:
+            rank: A rank; ``own`` is this process's (of a simulation, rank 0); None gives all that are held here, with a
+                leading column `rank`.
+
+        Returns:
+            Table of step, kind, stage, collective, group, calls, payload_bytes, wire_bytes, received_bytes.
+
+        Raises:
+            UsageError: The rank's bytes are counted in another process.
         """
-        try:
-            import pandas as pd
-        except ModuleNotFoundError as error:
-            raise UsageError(
-                "ledger.frame() needs pandas: pip install 'bandwise[tables]', or use totals()"
-            ) from error
+        import pandas as pd  # here, since it takes half a second
 
         columns = ["step", "kind", "stage", "collective", "group", *_NUMBERS]
         if rank is not None:
+            rank = next(iter(self._ledgers)) if rank == "own" else rank
+            if rank not in self._ledgers:
+                raise UsageError(
+                    f"the bytes of rank {rank} are not counted here, only those of {', '.join(map(str, self._ledgers))}: "
+                    "leave rank out, or ask on that rank"
+                )
             return _typed(pd.DataFrame(self._ledgers[rank].rows(), columns=columns))
         rows = [{"rank": r, **row} for r, ledger in self._ledgers.items() for row in ledger.rows()]
         return _typed(pd.DataFrame(rows, columns=["rank", *columns]))

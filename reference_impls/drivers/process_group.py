@@ -77,12 +77,26 @@ class ProcessGroup:
 
     def wait(self, handle: _Launched) -> list[Any]:
         """Wait for the collective and answer it."""
-        try:
-            for work in handle.works:
-                work.wait()
-        except RuntimeError as error:
-            raise self._lost(handle.request, error) from error
+        for work in handle.works:
+            self.await_work(work, handle.request.signature())
         return [handle.answer]
+
+    def await_work(self, work: Any, signature: tuple[str, ...]) -> None:
+        """Wait for what torch.distributed answered: on gloo no longer than the agreement allows.
+
+        On other backends the wait is a matter of the device's stream, and torch's own watchdog ends it.
+        """
+        if self.agreement is not None and self.backend == "gloo":
+            self.agreement.wait_for(work, signature)
+            return
+        try:
+            work.wait()
+        except RuntimeError as error:
+            raise (error if self.agreement is None else self.agreement.peer_lost(signature, error)) from error
+
+    def maximum(self, x: Tensor) -> Any:
+        """Begin the element-wise maximum of `x` over all ranks, in place; outside of any method, so not counted."""
+        return dist.all_reduce(x, dist.ReduceOp.MAX, group=self.group, async_op=True)
 
     def close(self) -> None:
         """Give up the groups within and across nodes; on all ranks, when nothing is under way."""

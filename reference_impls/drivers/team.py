@@ -78,6 +78,11 @@ class Team:
         self.planned = True
         self.engine.trace.enter(before)
 
+    def aside(self, kind: str, exchanges: Sequence[Any]) -> list[Any]:
+        """Carry out what belongs to no phase of the method, between steps; its bytes are counted as of `kind`."""
+        self._mark(kind)
+        return self.engine.run(exchanges)
+
     def submit_next(self) -> None:
         """Launch `reduce` of the next shard, in the fixed order: last shard first."""
         index = self.shards - 1 - self.launched
@@ -103,8 +108,7 @@ class Team:
             for shard, value in zip(worker.shards, reduced, strict=True):
                 worker.algorithm.update(shard, value)
             if worker.algorithm.has_inner_optimizer:
-                worker.hand_out_gradients()
-                worker.optimizer.step()
+                worker.step_optimizer()
         self.engine.advance_background()
         for index in range(self.shards):
             self.engine.run([w.algorithm.synchronize(w.shards[index]) for w in self.workers])

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from reference_impls import buffers
 from reference_impls.algorithm import Algorithm, Clock, ParamGroups, Shard, View
 from reference_impls.collectives import Group, Pending
 from reference_impls.drivers import slots
@@ -107,11 +108,32 @@ class Worker:
         if targets:
             torch._foreach_copy_(targets, sources)
 
-    def hand_out_gradients(self) -> None:
-        """Point ``.grad`` at its part of the flat buffer, for the inner optimizer; None for what was never used."""
+    def gathered_aside(self, shard: Shard) -> Tensor:
+        """The gradients of `shard`'s parameters as they are now, in a buffer beside that of the shard; Tensor[d]."""
+        flat = buffers.empty_like(shard.grads)
+        targets = [flat_view(flat, view.part.start, view.param) for view in shard.views]
+        for view, target in zip(shard.views, targets, strict=True):
+            if view.param.grad is None:
+                target.zero_()
+        pairs = [
+            (t, v.param.grad) for t, v in zip(targets, shard.views, strict=True) if v.param.grad is not None
+        ]
+        if pairs:
+            torch._foreach_copy_([target for target, _ in pairs], [gradient for _, gradient in pairs])
+        return flat
+
+    def step_optimizer(self) -> None:
+        """Step the inner optimizer on the flat gradients, where what was never used has none.
+
+        ``.grad`` is afterwards what it was before, and never the flat buffer.
+        """
+        held = [view.param.grad for shard in self.shards for view in shard.views]
         for shard, views in zip(self.shards, self._grad_views, strict=True):
             for view, gradient in zip(shard.views, views, strict=True):
                 view.param.grad = None if view.name in (self.unused or ()) else gradient
+        self.optimizer.step()
+        for view, own in zip((view for shard in self.shards for view in shard.views), held, strict=True):
+            view.param.grad = own
 
     def never_used(self) -> list[Tensor]:
         """The parameters for which no rank has had a gradient so far."""

@@ -21,11 +21,11 @@ from report.drawing.svg import svg_file
 from report.drawing.theme import COLOURS, colour, mark
 from report.sheets.costs_rho import rho_axis
 from suite.analysis.document import rows_of
+from suite.analysis.published import documents_root
 from suite.analysis.tables import Row, number
 from suite.costs.answers import places
 from suite.costs.columns import BEST, PREDICTED, SPEEDUPS, WARM_UP
 from suite.costs.document import filled
-from suite.costs.maps import write_maps
 from suite.links.link import rate_words
 from suite.runs.store import write_atomic
 
@@ -282,11 +282,11 @@ def pictures(results_root: Path) -> dict[str, str]:
 
 
 def write_document(results_root: Path) -> list[Path]:
-    """The tables of the pictures from what is known, the pictures, and the pages; returns what was written."""
-    written = write_maps(results_root)
-    for name, text in pictures(results_root).items():
+    """The pictures and the pages, of published tables where there are any; returns what was written."""
+    written, root = [], documents_root(results_root)
+    for name, text in pictures(root).items():
         write_atomic(IMAGES / name, text)
         written.append(IMAGES / name)
     for page in DOCUMENTS:
-        write_atomic(page, filled(page.read_text(encoding="utf-8"), results_root))
+        write_atomic(page, filled(page.read_text(encoding="utf-8"), root))
     return [*written, *DOCUMENTS]

@@ -9,8 +9,9 @@ from typing import Final
 from report.errors import ReportError
 from suite.analysis import pareto
 from suite.analysis.claim_columns import RATE_DISTORTION
+from suite.analysis.document import rows_of
 from suite.analysis.rate_distortion import QUANTISERS
-from suite.analysis.tables import Row, number, read_table, table_path
+from suite.analysis.tables import Row, number
 from suite.analysis.variance_bounds import theta_bound
 
 COMMAND: Final = "python -m suite.analysis.rate_distortion"
@@ -72,19 +73,13 @@ def bound_of(row: Row) -> float | None:
 
 def load_sources(results_root: Path) -> list[Source]:
     """By workload, workers and stage. Raises ReportError where it was not measured, TableError for a damaged table."""
-    path = rate_distortion_path(results_root)
-    if not path.is_file():
+    rows = rows_of(results_root, RATE_DISTORTION)
+    if rows is None:
         raise ReportError(f"rate and distortion have not been measured: run `{COMMAND}` first")
     found: dict[tuple[object, ...], list[Row]] = {}
-    for row in read_table(path, RATE_DISTORTION):
+    for row in rows:
         found.setdefault((row["workload"], row["world_size"], row["stage"]), []).append(row)
     return sorted((Source(tuple(rows)) for rows in found.values()), key=_order)
-
-
-def rate_distortion_path(results_root: Path) -> Path:
-    """tables/v1/claims/rate-distortion.csv."""
-    path = table_path(results_root, RATE_DISTORTION)
-    return path.parent / "claims" / path.name
 
 
 def _order(source: Source) -> tuple[str, int, int]:

@@ -19,6 +19,7 @@ from report.sheets.distortion_data import COMMAND, Source, bound_of, load_source
 from report.sheets.distortion_figures import hover, interval_text, panel
 from report.sheets.sheet import write_sheet
 from suite.analysis.claim_columns import RATE_DISTORTION
+from suite.analysis.published import origin_words
 from suite.analysis.tables import Row, number
 
 OPEN: Final = 4
@@ -54,6 +55,7 @@ def build_distortion_page(
         "shapes": SHAPES,
         "table_view": _view(sources),
         "command": COMMAND,
+        "origin": origin_words(results_root, (RATE_DISTORTION,)),
     }
     rows = [row for source in sources for row in source.rows]
     return write_sheet(

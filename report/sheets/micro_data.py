@@ -10,7 +10,8 @@ from typing import Final
 from report.drawing.numbers import number
 from report.errors import ReportError
 from suite.analysis.columns import MICRO
-from suite.analysis.tables import Row, read_table, table_path
+from suite.analysis.published import find_table
+from suite.analysis.tables import Row, read_table
 
 COMMITS: Final = 20
 """How many commits of a series are shown, the newest."""
@@ -76,7 +77,7 @@ def series_of(rows: Sequence[Row]) -> list[Series]:
 
 def load_series(results_root: Path) -> list[Series]:
     """From the table. Raises ReportError where asv has left nothing, TableError for a damaged table."""
-    path = table_path(results_root, MICRO)
+    path = find_table(results_root, MICRO)
     rows = read_table(path, MICRO) if path.is_file() else []
     if not rows:
         raise ReportError(

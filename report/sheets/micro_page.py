@@ -20,6 +20,7 @@ from report.rendering import slug
 from report.sheets.micro_data import BETTER, COMMITS, ONLY, STEADY, WORDS, WORSE, Series, load_series
 from report.sheets.sheet import write_sheet
 from suite.analysis.columns import MICRO
+from suite.analysis.published import origin_words, source
 from suite.analysis.tables import Row
 
 FEW: Final = 100
@@ -53,7 +54,16 @@ def build_micro_page(
         "micro_page.html.j2",
         findings(series),
         [(MICRO, [row for one in series for row in one.rows])],
-        {"groups": groups, "site": asv_site(results_root, path), "commits": COMMITS},
+        {
+            "groups": groups,
+            "site": asv_site(results_root, path),
+            "commits": COMMITS,
+            "origin": ". ".join(
+                filter(
+                    None, [origin_words(results_root, (MICRO,)), source(results_root, MICRO.suffix).not_shown]
+                )
+            ),
+        },
         links,
     )
 

@@ -17,7 +17,9 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from report.drawing.scales import bare, look, new_figure
 from report.drawing.svg import svg_file
 from report.drawing.theme import COLOURS, colour, mark
-from suite.analysis.tables import Row, read_table, table_path
+from suite.analysis.document import rows_of
+from suite.analysis.published import documents_root
+from suite.analysis.tables import Row
 from suite.rates.columns import SCALING
 from suite.rates.document import PICTURES, filled
 from suite.runs.store import write_atomic
@@ -71,11 +73,11 @@ def pictures(rows: Sequence[Row]) -> dict[str, str]:
 
 def write_document(results_root: Path) -> list[Path]:
     """Pictures first, then the tables within the document; returns what was written."""
-    path = table_path(results_root, SCALING)
-    drawn = pictures(read_table(path, SCALING)) if path.is_file() else {}
+    root = documents_root(results_root)
+    drawn = pictures(rows_of(root, SCALING) or ())
     for name, text in drawn.items():
         write_atomic(IMAGES / name, text)
-    write_atomic(DOCUMENT, filled(DOCUMENT.read_text(encoding="utf-8"), results_root))
+    write_atomic(DOCUMENT, filled(DOCUMENT.read_text(encoding="utf-8"), root))
     return [*(IMAGES / name for name in drawn), DOCUMENT]
 
 

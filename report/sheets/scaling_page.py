@@ -14,8 +14,9 @@ from report.sheets.scaling_data import Curve, ScalingData, Setting, load_scaling
 from report.sheets.scaling_figures import break_even_lines, break_even_text, strong_lines, weak_panels
 from report.sheets.scaling_view import band_text, check_view, even_view, weak_view
 from report.sheets.sheet import write_sheet
+from suite.analysis.published import origin_words
 from suite.analysis.tables import Row, number
-from suite.costs.break_even import AGREES, UNDECIDED
+from suite.costs.break_even import AGREES, UNDECIDED, measured_once
 from suite.costs.columns import BREAK_EVEN, BREAK_EVEN_CHECKS, SCALING
 
 NAMED: Final = 3
@@ -37,6 +38,7 @@ def build_scaling_page(
         "curves": [_curve(one) for one in data.curves],
         "weak": weak_view(data),
         "alone": data.alone,
+        "origin": origin_words(results_root, (SCALING, BREAK_EVEN, BREAK_EVEN_CHECKS)),
     }
     return write_sheet(
         out if out is not None else results_root / "reports" / "scaling.html",
@@ -54,13 +56,14 @@ def findings(data: ScalingData) -> list[str]:
     for one in data.settings:
         if not one.held:
             found.append(_example(one))
-    words = [str(row["verdict"]) for row in data.checks]
+    checks = measured_once(data.checks)
+    words = [str(row["verdict"]) for row in checks]
     if words:
         found.append(
             f"{_alike(words)} measured speedups that are clear of 1× lie on the side that the model says; "
             f"{words.count(UNDECIDED)} more are not clear."
         )
-    unseen = [str(row["foretold_verdict"]) for row in data.checks if row["foretold_verdict"] is not None]
+    unseen = [str(row["foretold_verdict"]) for row in checks if row["foretold_verdict"] is not None]
     if unseen:
         found.append(f"With nothing measured at their rate in the model, {_alike(unseen)} do.")
     if data.curves:

@@ -6,7 +6,7 @@
         <sweep>/runs/<run id>.html      a run
         claims.html                     the claims on record
         speed.html                      sessions of no study, and the cost model
-        compare/<snapshot>.html         what changed since a snapshot of a study that has tables
+        compare/<label>.html            what changed since a study that is published under a label
 
 Links are relative and lead only to pages that were built. A study whose tables cannot be read is named on the first page
 and keeps none of the others from being built. The same tables and run folders give the same bytes.
@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
-from report.drawing.numbers import interval, number, ratio
 from report.errors import ReportError
 from report.links import Links
 from report.rendering import asset, embedded, template
@@ -43,14 +42,16 @@ from report.study.data import StudyData, load
 from report.study.headline import failure_sentence
 from report.study.origins import drift, origins_view
 from report.study.speed_data import SessionData, load_sessions
-from report.study.speed_headline import alone_sentence, ended_sentence
+from report.study.speed_headline import alone_sentence, ended_sentence, place_words
 from report.study.speed_page import session_parts
 from suite.analysis.columns import RUNS
 from suite.analysis.compare import compare
+from suite.analysis.micro import update_micro
+from suite.analysis.published import files_of, labels, published_root, studies_of
 from suite.analysis.refused import load_refused, write_refused
 from suite.analysis.session_tables import collect_session
 from suite.analysis.sides import SideError, read_side
-from suite.analysis.tables import TableError
+from suite.analysis.tables import TABLES, TableError
 from suite.runs.formats import RUN_ID
 from suite.runs.store import Store, write_atomic
 from suite.runs.sweep import sweep_names
@@ -58,7 +59,6 @@ from suite.timing.session_files import sessions_of
 
 HOME: Final = "index.html"
 SPEED: Final = "speed.html"
-FACTS: Final = "-study.json"
 SHEETS: Final = (
     ("claims", "Claims", build_claims_page),
     ("scaling", "Scaling", build_scaling_page),
@@ -83,22 +83,17 @@ class BuiltSite:
     unread: list[tuple[str, str]]
 
 
-def studies_of(root: Path) -> list[str]:
-    """Names of the studies that have tables, in order."""
-    top = root / "tables" / "v1"
-    return sorted(p.relative_to(top).as_posix().removesuffix(FACTS) for p in top.glob(f"**/*{FACTS}"))
-
-
 def update_all(root: Path) -> None:
     """Bring the tables of every shipped sweep with runs here up to date, and say what is refused.
 
-    Sweeps that do not ship have their tables from `bandwise report FILE`, and keep them. Sweeps without tables are looked at
-    where there are runs that are in no table.
+    Sweeps that do not ship have their tables from `bandwise report FILE`, and keep them. Sweeps without tables here are looked
+    at where there are runs that are in no table made here. What is published stays as it is.
     """
     write_refused(root)
+    update_micro(root)
     for session in sessions_of(None):
         collect_session(root, session)
-    known = set(studies_of(root))
+    known = {name for name in studies_of(root) if files_of(root, name)}
     there = {folder.name for folder in root.glob("runs/*/*")}
     new = there - _in_tables(root)
     for name in sweep_names():
@@ -110,9 +105,9 @@ def update_all(root: Path) -> None:
 
 
 def _in_tables(root: Path) -> set[str]:
-    """Ids of the runs in tables, read or not: whatever has the form of one."""
+    """Ids of the runs in tables made here, read or not: whatever has the form of one."""
     found: set[str] = set()
-    for path in (root / "tables" / "v1").glob("**/*-ru*s.csv"):  # runs, and rungs of ladders
+    for path in (root / TABLES).glob("**/*-ru*s.csv"):  # runs, and rungs of ladders
         found |= set(re.findall(r"\b[0-9a-f]{16}\b", path.read_text(encoding="utf-8", errors="replace")))
     return found
 
@@ -226,18 +221,17 @@ def _speed(alone: tuple[SessionData, ...], costs: Costs) -> str:
 def _compared(
     root: Path, folder: Path, studies: dict[str, StudyData], unread: list[tuple[str, str]]
 ) -> Iterator[tuple[str, str]]:
-    """Address and name of a comparison with every snapshot of a study that has tables, once written."""
-    for manifest in sorted((root / "snapshots").glob("*/manifest.json"), reverse=True):
-        snapshot = manifest.parent.name
+    """Address and name of a comparison with every study that is published under a label, once written."""
+    for label in reversed(labels(root)):
         try:
-            before, after = read_side(str(manifest.parent), root), read_side(str(root), root)
+            before, after = read_side(str(published_root(root) / label), root), read_side(str(root), root)
             for sweep in sorted(before.studies.keys() & studies.keys()):
                 found = compare(before, replace(after, label="the tables as they are"), sweep)
-                address = f"compare/{snapshot}.html"
+                address = f"compare/{label}.html"
                 build_compare_page(found, folder / address, Links(f"../{HOME}"))
-                yield address, f"{sweep}: snapshot {snapshot} against the tables as they are"
+                yield address, f"{sweep}: {label} against the tables as they are"
         except (SideError, TableError) as error:
-            unread.append((f"snapshots/{snapshot}", _short(root, error)))
+            unread.append((f"published/{label}", _short(root, error)))
 
 
 def _index(
@@ -284,13 +278,14 @@ def _headline(
     """Who leads at each place, what of claims was decided, and what is missing."""
     found = [_totals(list(studies.values()))] if studies else []
     for place in dict.fromkeys(one.key for one in board):
-        own = [one for one in board if one.key == place]
-        ranked = sorted((one for one in own if one.rank), key=lambda one: -one.speedup)
-        found.append(f"{place[1]}: {_leader(ranked, len(own))}")
+        one = next(one for one in board if one.key == place)
+        found.append(f"{place[0]}, {place[1]}: {place_words(one.panel, one.link)}.")
     found += findings(verdicts)[:1] if verdicts.claims else []
     for study in studies.values():
         if sentence := failure_sentence(study):
             found.append(f"{study.sweep}: {sentence.replace(' They are listed below and in no mean.', '')}")
+    if aside := [f"{study.sweep} ({study.origin.aside})" for study in studies.values() if study.origin.aside]:
+        found.append(f"Made here and not shown, since it is not whole: {'; '.join(aside)}.")
     rest = len(load_refused(root)) + len(unread)
     return found + ([f"{rest} of what lies here is refused, and listed below."] if rest else [])
 
@@ -309,24 +304,3 @@ def _totals(studies: list[StudyData]) -> str:
         f"{len(can_tell)} of {len(panels)} panels can tell whether a method is equal to its uncompressed run"
     )
     return f"{ran} {told}" + (f"; in them {equal} of {len(methods)} are." if methods else ".")
-
-
-def _leader(ranked: list[Standing], methods: int) -> str:
-    """Who is fastest of those that are ranked, and whether it is shown to be faster than the reference."""
-    first = ranked[0].arm if ranked else None
-    if first is None:
-        return f"none of {methods} methods is equal and has a speedup that holds."
-    low, high = number(first["speedup_low"]), number(first["speedup_high"])
-    reference = ranked[0].link.reference
-    told = (
-        f"{ratio(ranked[0].speedup)} {interval(low, high)} as fast as {reference['case'] if reference else 'DDP'} "
-        f"(median over {first['n_pairs']} rounds, 95 %)."
-    )
-    name, count = ranked[0].row["arm"], len(ranked)
-    if low is None or low <= 1:
-        return f"none of {methods} methods is shown to be equal and faster; of {count} equal {name} comes nearest, {told}"
-    if count == 1:
-        return f"{name} alone of {methods} methods is equal and has a speedup that holds, {told}"
-    return (
-        f"{name} leads the {count} of {methods} methods that are equal and have a speedup that holds, {told}"
-    )

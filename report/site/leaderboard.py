@@ -20,10 +20,11 @@ from report.drawing.numbers import number
 from report.drawing.table import Cell, Column, Line, View
 from report.drawing.theme import FAMILIES
 from report.study.data import Panel, StudyData
-from report.study.speed_data import UNCONFIRMED, LinkData
+from report.study.speed_data import LinkData
 from report.study.speed_points import drawn
 from report.study.speed_view import ratio_cell
 from suite.analysis.columns import RUNS
+from suite.analysis.evidence import against
 from suite.analysis.tables import Row
 
 
@@ -84,7 +85,8 @@ def _at(study: StudyData, address: str, panel: Panel, link: LinkData) -> Iterato
         name = str(row["arm"])
         arm = arms.get(name)
         held = state_bytes(str(row["algorithm"]), options.get(name, "{}"), panel.world_size)
-        yield Standing(study.sweep, address, panel, link, row, arm, held, _why_not(panel, row, arm))
+        why = against(row, panel.judged(row), link.timed_of(name, panel.sharding))
+        yield Standing(study.sweep, address, panel, link, row, arm, held, why)
 
 
 def _ranked(found: list[Standing]) -> list[Standing]:
@@ -95,31 +97,6 @@ def _ranked(found: list[Standing]) -> list[Standing]:
         for rank, one in enumerate(own, start=1):
             found[found.index(one)] = replace(one, rank=rank, ranked=len(own))
     return found
-
-
-def _why_not(panel: Panel, row: Row, arm: Row | None) -> str:
-    """Why a method has no rank; empty where it has one."""
-    unit = f" {panel.unit}" if panel.unit else ""
-    ends = write.interval(number(row["diff_low"]), number(row["diff_high"]), panel.digits, sign=True)
-    band = f"±{panel.margin:g}{unit}"
-    if not panel.sensitive:
-        return f"the study is not sensitive here: {panel.verdict['reason']}"
-    if row["n_done"] != row["n"]:
-        lost = f", {row['n_diverged']} diverged" if row["n_diverged"] else ""
-        return f"{row['n_done']} of {row['n']} seeds finished{lost}"
-    if row["equal"] == "no":
-        return f"not equal: the interval {ends} reaches out of {band}"
-    if row["equal"] != "yes":
-        return f"{row['equal']}: the interval {ends} against {band}"
-    if row["n_stale"]:
-        return f"stale: {row['n_stale']} of its runs or its baseline's come from another source of the method"
-    if arm is None:
-        return "equal, but the session has not timed it"
-    if not drawn(arm):
-        return f"equal, but it has no speedup: {arm['reason'] or 'none was measured'}"
-    if arm["check"] in UNCONFIRMED:
-        return f"equal, but its speedup is {arm['check']}: {arm['reason'] or 'direct runs differ'}"
-    return ""
 
 
 @lru_cache(maxsize=4096)

@@ -22,6 +22,7 @@ STUDIES: Final = (
     Column("study", "study"),
     Column("about", "what"),
     Column("finished", "last finished"),
+    Column("origin", "from", "Made here where that is whole, otherwise published."),
     Column("done", "done", "Runs done, of those planned.", True),
     Column("failures", "not done", "Each with its reason on the study's page.", True),
     Column("sensitive", "sensitive", "Panels that would have shown a bad method; elsewhere nobody is called equal.", True),
@@ -67,6 +68,7 @@ def _study(study: StudyData, address: str) -> Line:
         "study": Cell(study.sweep, study.sweep, css="arm", page=address),
         "about": Cell(str(study.facts["about"]), str(study.facts["about"]), css="reason"),
         "finished": Cell(when(study) or MISSING, when(study) or None),
+        "origin": Cell(study.origin.words, study.origin.words, css="quiet"),
         "done": Cell(share(done, planned), done, css="" if done == planned else "maybe"),
         "failures": Cell(
             str(planned - done), planned - done, page=f"{address}#failures" if done < planned else "",

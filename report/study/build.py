@@ -30,7 +30,7 @@ from report.study.headline import headline
 from report.study.iso_view import ladder_view, with_certainty
 from report.study.ladder_figure import climb
 from report.study.origins import drift, origins_of, origins_view
-from report.study.points import families, hover, points
+from report.study.points import families, hollow_words, hover, points
 from report.study.profiles import profiles_parts
 from report.study.runs_view import runs_view
 from report.study.seeds import seeds
@@ -41,11 +41,12 @@ from report.study.view import controls_view, failures_view, methods_view, micro_
 from suite.analysis import collect as collecting
 from suite.analysis.columns import CURVES, MICRO, Table
 from suite.analysis.from_plan import collect_sweep
-from suite.analysis.micro import micro_rows
+from suite.analysis.micro import update_micro
 from suite.analysis.origins import CHANGES
+from suite.analysis.published import Side
 from suite.analysis.refused import write_refused
 from suite.analysis.session_tables import collect_session
-from suite.analysis.tables import Row, csv_text, table_path, to_csv, write_table
+from suite.analysis.tables import Row, csv_text, to_csv
 from suite.runs.store import write_atomic
 from suite.runs.sweep import load_sweep
 from suite.timing.session_files import sessions_of
@@ -67,17 +68,18 @@ PROVENANCE = MappingProxyType(
 
 @dataclass(frozen=True)
 class BuiltReport:
-    """Where the page is, and its findings in sentences."""
+    """Where the page is, its findings in sentences, and where its tables come from."""
 
     path: Path
     headline: list[str]
+    origin: list[str]
 
 
 def update_tables(results_root: Path | str, sweep: str, alone: bool = True) -> str:
     """Collect the sweep's runs into tables, and asv's results; returns the name under which the tables lie.
 
     The same for the timing sessions of the sweep, and with `alone` for those of no sweep. Where no run of the sweep has a
-    folder, or a session no record, the tables that are there stay, so that a fresh clone shows what is in git.
+    folder, or a session no record, the tables that are there stay. What is published is never touched.
     Raises ReportError when there is neither, and the errors of reading a sweep.
     """
     root, found = Path(results_root), load_sweep(sweep)
@@ -87,40 +89,51 @@ def update_tables(results_root: Path | str, sweep: str, alone: bool = True) -> s
         collecting.write(root, collected)
     for name in (*sessions_of(found.name), *(sessions_of(None) if alone else ())):
         collect_session(root, name)  # after the sweep's tables, of which a budget ladder's seconds are made
+    update_micro(root)
     if not ran:
         if not has_tables(root, found.name):
             raise ReportError(
-                f"no run of sweep {found.name} under {root}; run `bandwise sweep {found.called}` first"
+                f"no run of sweep {found.name} under {root}; run `{found.command('sweep')}` first"
             )
         return found.name
-    measured = micro_rows(root)
-    if measured or not table_path(root, MICRO).is_file():
-        write_table(table_path(root, MICRO), MICRO, measured)
     return found.name
 
 
-def build_report(results_root: Path | str, sweep: str, out: Path | str | None = None) -> BuiltReport:
+def build_report(
+    results_root: Path | str, sweep: str, out: Path | str | None = None, side: Side = "whole"
+) -> BuiltReport:
     """Bring the tables up to date and build the page; by default at <root>/reports/<sweep>.html.
 
-    `sweep` is a name or the path of a sweep's file. Raises ReportError, TableError, StoreError, or what
+    `sweep` is a name or the path of a sweep's file; side: which tables are shown where some were made here and others are
+    published. Raises ReportError, TableError, StoreError, or what
     reading the sweep raises; each message says what to do.
     """
     name = update_tables(results_root, sweep)
     write_refused(Path(results_root))
-    return build_page(results_root, name, out)
+    return build_page(results_root, name, out, side)
 
 
-def build_page(results_root: Path | str, name: str, out: Path | str | None = None) -> BuiltReport:
+def build_page(
+    results_root: Path | str, name: str, out: Path | str | None = None, side: Side = "whole"
+) -> BuiltReport:
     """Build the page from the tables alone. Raises ReportError or TableError where one is missing."""
     path = Path(out) if out is not None else Path(results_root) / "reports" / f"{name}.html"
-    return write_page(load(results_root, name), path)
+    return write_page(load(results_root, name, side=side), path)
 
 
 def write_page(study: StudyData, path: Path, links: Links = ALONE) -> BuiltReport:
     """Write the page of a study that was read; `links`: where it leads as part of a site."""
     sentences = headline(study)
     write_atomic(path, render(study, sentences, links))
-    return BuiltReport(path, sentences)
+    return BuiltReport(path, sentences, whence(study))
+
+
+def whence(study: StudyData) -> list[str]:
+    """Where the tables of the study and of its sessions come from, and what was made here and is not shown, in sentences."""
+    own = [study.origin, *(session.origin for session in study.sessions if session.sweep == study.sweep)]
+    said = [f"{one.name}: {one.words}" for one in own]
+    again = shlex.join(["bandwise", "report", study.called, "--local"])
+    return ["; ".join(said), *(f"{one.not_shown} `{again}` shows it." for one in own if one.not_shown)]
 
 
 def _heading(panel: Panel, panels: list[Panel]) -> str:
@@ -238,6 +251,7 @@ def render(study: StudyData, sentences: list[str], links: Links = ALONE) -> str:
     return template("page.html.j2").render(
         facts=study.facts,
         headline=sentences,
+        hollow=hollow_words(study.panels),
         panels=[_panel(panel, study) for panel in study.panels],
         families=[(name, FAMILIES.get(name, name)) for name in shown],
         shapes={name: SHAPES.get(name, SHAPES["sign"]) for name in shown},
@@ -247,6 +261,8 @@ def render(study: StudyData, sentences: list[str], links: Links = ALONE) -> str:
         origins=origins_view(study),
         drift=drift(study),
         links=links,
+        origin=study.origin,
+        whence=whence(study),
         micro=micro_view(study),
         done=statuses.get("done", 0),
         planned=sum(statuses.values()),

@@ -1,6 +1,6 @@
 """The tables of one study as a page needs them: by panel, with what is known about it.
 
-Reads results/tables/v1 alone. A page built from tables in git equals one built where the runs are.
+Reads tables alone, made here or published as `suite.analysis.published` says; a page says which.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from report.sheets.costs_data import Costs, load_costs
 from report.study.speed_data import SessionData, load_sessions, refused_records
 from suite.analysis.collect import FACTS_SCHEMA, facts_path
 from suite.analysis.columns import MICRO, OF_STUDY, SINCE_CURVES, Table
+from suite.analysis.evidence import Accuracy, accuracy
 from suite.analysis.ladder_columns import LADDER_TABLES
+from suite.analysis.published import Side, Source, find_table, source
 from suite.analysis.tables import Row, read_table, table_path
 
 SHARDINGS = {"iid": "shards i.i.d.", "by-class": "shards by class"}
@@ -72,6 +74,11 @@ class Panel:
         """Whether the negative controls show that a bad method would have been seen."""
         return bool(self.verdict["sensitive"])
 
+    def judged(self, row: Row) -> Accuracy:
+        """What is said of the accuracy of one of its methods."""
+        why = "" if self.sensitive else str(self.verdict["reason"])
+        return accuracy(row, higher=self.facts["direction"] == "higher", not_sensitive=why)
+
     @property
     def baselines(self) -> list[Row]:
         """The uncompressed runs."""
@@ -92,7 +99,7 @@ class Panel:
 class StudyData:
     """All tables of a study, its facts, its panels in order, and what was timed: its own sessions first, then
     those of no sweep; the tables of the cost model, which are of no study; the claims that any of this decides; and
-    records of sessions that are there and are not read.
+    records of sessions that are there and are not read; origin: where the study's own tables come from.
     """
 
     sweep: str
@@ -103,6 +110,7 @@ class StudyData:
     costs: Costs = field(default_factory=Costs)
     verdicts: Verdicts = field(default_factory=Verdicts)
     refused: Sequence[Row] = ()
+    origin: Source = field(default_factory=lambda: Source("", Path(), local=True))
 
     @property
     def called(self) -> str:
@@ -115,8 +123,8 @@ class StudyData:
 
 
 def has_tables(results_root: Path | str, sweep: str) -> bool:
-    """Whether the tables of a sweep lie under the root."""
-    return facts_path(Path(results_root), sweep).is_file()
+    """Whether there are tables of a sweep, made here or published."""
+    return facts_path(source(results_root, sweep).root, sweep).is_file()
 
 
 def _facts(path: Path) -> dict[str, Any]:
@@ -140,25 +148,28 @@ def load(
     alone: bool = True,
     costs: Costs | None = None,
     verdicts: Verdicts | None = None,
+    side: Side = "whole",
 ) -> StudyData:
     """Read the tables of a sweep, and with `alone` those of sessions of no sweep.
 
+    side: which are taken where some were made here and others are published.
     costs, verdicts: tables that all studies share, where they have been read already.
     Raises ReportError or TableError where one is missing or of another shape.
     """
     root = Path(results_root)
-    facts = _facts(facts_path(root, sweep))
-    paths = {table: table_path(root, table, sweep) for table in OF_STUDY}
+    origin = source(root, sweep, side)
+    facts = _facts(facts_path(origin.root, sweep))
+    paths = {table: table_path(origin.root, table, sweep) for table in OF_STUDY}
     tables = {
         table.suffix: (table, read_table(path, table))
         for table, path in paths.items()
         if path.is_file() or table not in SINCE_CURVES
     }
-    micro = table_path(root, MICRO)
+    micro = find_table(root, MICRO)
     if "budgets" in facts:
-        tables |= {t.suffix: (t, read_table(table_path(root, t, sweep), t)) for t in LADDER_TABLES}
+        tables |= {t.suffix: (t, read_table(table_path(origin.root, t, sweep), t)) for t in LADDER_TABLES}
     tables[MICRO.suffix] = (MICRO, read_table(micro, MICRO) if micro.is_file() else [])
-    sessions = load_sessions(root, sweep) + (load_sessions(root, None) if alone else ())
+    sessions = load_sessions(root, sweep, side) + (load_sessions(root, None, side) if alone else ())
     decided = (load_verdicts(root) if verdicts is None else verdicts).of(
         {sweep, *(session.name for session in sessions)}
     )
@@ -171,6 +182,7 @@ def load(
         load_costs(root) if costs is None else costs,
         decided,
         refused_records(root),
+        origin,
     )
 
 

@@ -9,6 +9,7 @@ from report.drawing.numbers import factor, number, ratio
 from report.study.data import Panel
 from report.study.points import NEVER, Point, points
 from report.study.speedup import Picture
+from suite.analysis.evidence import DOUBT
 
 
 def equal_bytes_sentence(panel: Panel, place: str) -> str | None:
@@ -24,10 +25,7 @@ def equal_bytes_sentence(panel: Panel, place: str) -> str | None:
 
 def equal_seconds_sentence(link: str, shown: Sequence[Picture]) -> str:
     """The same in seconds on a link."""
-    parts = []
-    for one in shown:
-        marks = [mark for mark in one.marks if mark.family not in {"baseline", "control"}]
-        parts.append(f"{one.panel.title}: {_standing(marks, len(one.panel.methods), 'be faster', 'as fast')}")
+    parts = [f"{one.panel.title}: {seconds_words(one)}" for one in shown]
     steps = " or ".join(dict.fromkeys(str(one.panel.facts["steps"]) for one in shown))
     return (
         f"{link}, against {steps} steps of {shown[0].reference}, to the accuracy of the uncompressed run of the same "
@@ -35,11 +33,20 @@ def equal_seconds_sentence(link: str, shown: Sequence[Picture]) -> str:
     )
 
 
+def seconds_words(shown: Picture) -> str:
+    """Who is ahead in one picture at equal accuracy."""
+    marks = [mark for mark in shown.marks if mark.family not in {"baseline", "control"}]
+    return _standing(marks, len(shown.panel.methods), "be faster", "as fast")
+
+
 def _standing(marks: Sequence[Point], methods: int, shown: str, unit: str) -> str:
     """`3 of 7 methods are shown to be faster: qsr-sgd most, 2.9× [2.5, 3.3] as fast; 2 never have it on the ladder`."""
     if not marks:
         return "no method has a ratio"
-    ahead = sorted((m for m in marks if m.x_low > 1), key=lambda m: (-m.x, -m.x_low, m.arm))
+    doubted = sorted((m for m in marks if m.doubtful and m.x_low > 1), key=lambda m: (-m.x, m.arm))
+    ahead = sorted(
+        (m for m in marks if m.x_low > 1 and not m.doubtful), key=lambda m: (-m.x, -m.x_low, m.arm)
+    )
     best = f", {ahead[0].arm} most ({_said(ahead[0])} {unit})" if ahead else ""
     reached = [m for m in marks if m.censored != NEVER]
     counts = (
@@ -48,7 +55,12 @@ def _standing(marks: Sequence[Point], methods: int, shown: str, unit: str) -> st
         (len(marks) - len(reached), "never has it on the ladder", "never have it on the ladder"),
         (methods - len(marks), "has no ratio", "have no ratio"),
     )
-    rest = [f"{count} {one if count == 1 else many}" for count, one, many in counts if count]
+    doubt = (
+        [f"{len(doubted)} more would be, {doubted[0].arm} most ({_said(doubted[0])} {unit}), but {DOUBT}"]
+        if doubted
+        else []
+    )
+    rest = doubt + [f"{count} {one if count == 1 else many}" for count, one, many in counts if count]
     return "; ".join([f"{len(ahead)} of {methods} methods are shown to {shown}{best}", *rest])
 
 

@@ -10,6 +10,7 @@ from report.drawing.svg import gid
 from report.drawing.theme import FAMILIES
 from report.study.data import Panel
 from suite.analysis.tables import Row
+from suite.runs.plan import MINIMUM_FOR_INTERVAL
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,28 @@ def points(panel: Panel) -> tuple[list[Point], list[str]]:
     if panel.baselines:
         found.append(Point("", "baseline", 1.0, 1.0, 1.0, 0.0, None, None, "uncompressed"))
     return found, absent
+
+
+def hollow_words(panels: Sequence[Panel], also: str = "") -> str:
+    """Why marks of these panels are hollow, as a sentence with its blank before it; empty where none is.
+
+    also: another reason that the caller knows of, as it goes on after "hollow marks".
+    """
+    rows = [
+        row for panel in panels for row in (*panel.methods, *panel.controls) if row["diff_mean"] is not None
+    ]
+    planned = [int(number(row["n"]) or 0) for row in rows]
+    few = sorted({n for n in planned if n < MINIMUM_FOR_INTERVAL})
+    lost = any(
+        n >= MINIMUM_FOR_INTERVAL and row["diff_low"] is None for n, row in zip(planned, rows, strict=True)
+    )
+    said = (
+        f" {' or '.join(map(str, few))} seeds: an interval needs {MINIMUM_FOR_INTERVAL}, so these marks have none and are hollow."
+        if few
+        else ""
+    )
+    reasons = ["have lost seeds and show no interval"] * lost + [also] * bool(also)
+    return said + (f" Hollow marks {', or '.join(reasons)}." if reasons else "")
 
 
 def hover(panel: Panel) -> dict[str, str]:

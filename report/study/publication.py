@@ -1,102 +1,256 @@
-"""A study for others to cite: a snapshot with its page, complete or not there at all, never written over, checkable.
+"""What is published, and how: results that were made here become data in git, whole, with hashes, and never in silence.
 
-    <directory>/<day the last run finished>-<name>/
-        page.html       the study's page, as on that day
-        manifest.json, study.json, session-*.json, tables/, figures/   as in a snapshot
-        SHA256SUMS      the hash of every other file, for `sha256sum --check SHA256SUMS`
+    <results>/published/            laid out and checked as `suite.analysis.published` says
+        tables/<sweep>-*.csv, <sweep>-study.json, figures/<sweep>/*.svg       a study: `bandwise publish quick`
+        tables/session-<name>-*.csv, session-<name>-facts.json                a session: the same command
+        <label>/tables/, <label>/figures/                                     `--as LABEL`: the study, its sessions and micro
+                                                                              tables as they are now, beside what comes later
+        patches/<sha256>.diff       how the code of runs differed from its commit
 
-The *fingerprint* is the hash of SHA256SUMS: whoever quotes it has named every byte.
+Figures are tradeoff.svg (all panels), seeds by panel, speedup.svg (all links and panels), and by session and link
+phases-*.svg, and forest-*.svg where nothing is trained. A page is made of the tables by `bandwise report`, and is not kept.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shutil
+import json
+import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, Final
 
+from report.drawing.svg import svg_file
+from report.errors import ReportError
 from report.rendering import slug
-from report.study.build import render, update_tables
-from report.study.data import load
+from report.study.build import update_tables
+from report.study.data import StudyData, load
+from report.study.figures import tradeoff
 from report.study.headline import headline
-from report.study.snapshot import MANIFEST, SnapshotError, frozen_files, manifest_of, sha256, verify
-from suite.runs.store import TEMPORARY, dump, write_atomic
+from report.study.seeds import seeds
+from report.study.speed_page import speed_figures
+from suite.analysis.columns import MICRO
+from suite.analysis.origins import CHANGES
+from suite.analysis.published import (
+    FACTS,
+    SESSION,
+    STUDY_FACTS,
+    PublishedError,
+    files_of,
+    fingerprint,
+    put,
+    unfinished,
+)
+from suite.analysis.session_tables import collect_session
+from suite.analysis.tables import TABLES
+from suite.runs.changes import path_of
+from suite.runs.sweep import UnknownSweepError, load_sweep
+from suite.timing.session_files import load_session
+from suite.timing.spec import UnknownSessionError
 
-PAGE = "page.html"
-SUMS = "SHA256SUMS"
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "costs": ("costs-", "collectives"),
+    "rates": ("rates-",),
+    "micro": ("micro",),
+    "claims": ("claims", "rate-distortion", "equal-levels", "sign-agreement"),
+    "predictions": (),
+}
+"""What is published by one word besides studies and sessions: the beginnings of its files' names."""
 
 
 @dataclass(frozen=True)
 class Publication:
-    """A published folder, its fingerprint, and what is wrong with it: nothing where it was just made."""
+    """A set that was published: its name, its day, how many files, and the hash of all their hashes."""
 
-    folder: Path
+    name: str
+    day: str
+    files: int
     fingerprint: str
-    wrong: tuple[str, ...] = ()
 
 
 def publish(
-    results_root: Path | str, sweep: str, directory: Path | str | None = None, name: str | None = None
-) -> Publication:
-    """Bring the sweep's tables up to date and publish them, with the page; `directory` is <root>/published unless given.
+    results_root: Path | str, name: str, label: str = "", *, replace: bool = False, day: str = ""
+) -> list[Publication]:
+    """Publish what was made here under a name: a study, the session of that name, or a group of tables.
 
-    name: in place of the sweep's. Raises SnapshotError where the folder is there already or no run has finished, and
-    what `build_report` raises.
+    Args:
+        name: A sweep or a session, by name or by the path of its file, or a key of `GROUPS`.
+        label: Publish a study by itself under this label, with the sessions of its page, instead of as the one that is read.
+        replace: Take the place of what is published and different.
+        day: In the manifest; today in UTC where it is empty.
+
+    Returns:
+        What is published now, a line each.
+
+    Raises:
+        PublishedError: Nothing was made here, it is not whole, its code had changes that are not kept, or something else is
+            published under its name.
+        ReportError, TableError, YamlError: as `bandwise report` raises them.
     """
-    return publish_tables(results_root, update_tables(results_root, sweep), directory, name)
-
-
-def publish_tables(
-    results_root: Path | str, sweep: str, directory: Path | str | None = None, name: str | None = None
-) -> Publication:
-    """Publish the tables of a sweep as they are."""
-    root = Path(results_root)
-    study = load(root, sweep)
-    finished = study.facts["last_finished"]
-    if finished is None:
-        raise SnapshotError(f"sweep {sweep} has no finished run; there is nothing to publish")
-    parent = Path(directory) if directory is not None else root / "published"
-    folder = parent / f"{str(finished)[:10]}-{slug(name or sweep)}"
-    if folder.exists():
-        raise SnapshotError(
-            f"{folder} is published; what is published stays: check it with --verify, or give another --as NAME"
+    root, moment = Path(results_root), day or f"{datetime.now(UTC):%Y-%m-%d}"
+    if name in GROUPS:
+        if label:
+            raise PublishedError(
+                f"--as is for studies; {name} is published as it is, and git keeps what it was"
+            )
+        return _group(root, name, moment, replace)
+    if label:
+        return [_labelled(root, name, label, moment, replace)]
+    found = [*_study(root, name, moment, replace), *_session(root, name, moment, replace)]
+    if not found:
+        raise PublishedError(
+            f"nothing was made here of {name}: no run of a sweep and no record of a session of that name under {root}"
         )
-    files = frozen_files(study, root) | {PAGE: render(study, headline(study))}
-    files[MANIFEST] = dump(manifest_of(study, files), indent=1) + "\n"
-    files[SUMS] = "".join(f"{sha256(text)}  {path}\n" for path, text in sorted(files.items()))
-    _appear(folder, files)
-    return Publication(folder, sha256(files[SUMS]))
+    return found
 
 
-def _appear(folder: Path, files: dict[str, str]) -> None:
-    """Write the folder under another name first; it gets its own once everything has reached the disk."""
-    growing = folder.with_name(f".{folder.name}.{os.getpid()}{TEMPORARY}")
+def _study(root: Path, name: str, day: str, replace: bool) -> Iterator[Publication]:
+    """The study of that name, where there is such a sweep and any run of it is here."""
+    study = _made_here(root, name)
+    if study is not None:
+        figures = {f"figures/{study.sweep}/{file}": text for file, text in _figures(study).items()}
+        yield _put(root, study.sweep, {**_tables(root, study.sweep), **figures}, _about(study, day), replace)
+
+
+def _session(root: Path, name: str, day: str, replace: bool) -> Iterator[Publication]:
+    """The session of that name, where it was held here."""
     try:
-        for path, text in files.items():
-            write_atomic(growing / path, text)
-        growing.rename(folder)
-    except OSError as error:
-        raise SnapshotError(
-            f"cannot make {folder}: {error.strerror}; name another place with --out"
-        ) from error
-    finally:
-        shutil.rmtree(growing, ignore_errors=True)
+        known = load_session(name).name
+    except UnknownSessionError:
+        return
+    collect_session(root, known)
+    if files_of(root, f"{SESSION}{known}"):
+        yield _put(root, f"{SESSION}{known}", _tables(root, f"{SESSION}{known}"), {"day": day}, replace)
 
 
-def examine(folder: Path | str) -> Publication:
-    """Check what was published, or a snapshot. Raises SnapshotError for a folder that is neither."""
-    top = Path(folder)
-    wrong = verify(top, frozenset({MANIFEST, SUMS}))
+def _labelled(root: Path, name: str, label: str, day: str, replace: bool) -> Publication:
+    """A study by itself: its tables, those of the sessions that its page shows, and asv's, with figures."""
+    if label != slug(label) or label in (TABLES, "figures", "patches", "predictions"):
+        raise PublishedError(
+            f"{label!r} cannot be a label: write letters, digits and hyphens, for instance {day}-{slug(name)}"
+        )
+    study = _made_here(root, name)
+    if study is None:
+        raise PublishedError(f"no run of a sweep {name} was made here; there is nothing to publish")
+    sets = [study.sweep, *(f"{SESSION}{one.name}" for one in study.sessions if one.origin.local)]
+    files = {file: content for one in sets for file, content in _tables(root, one).items()}
+    if files_of(root, MICRO.suffix):
+        files |= _tables(root, MICRO.suffix)
+    files |= {f"figures/{file}": text for file, text in _figures(study).items()}
+    own = {
+        file if file.startswith("patches/") else f"{label}/{file}": content for file, content in files.items()
+    }
+    return _put(root, label, own, {**_about(study, day), "study": study.sweep}, replace)
+
+
+def _group(root: Path, name: str, day: str, replace: bool) -> list[Publication]:
+    top, starts = root / TABLES, GROUPS[name]
+    names = {
+        path.name.removesuffix(".csv").removesuffix(FACTS).removesuffix(".json")
+        for path in top.glob("*")
+        if starts
+    }
+    sets = sorted({"claims" if one == "claims-parts" else one for one in names if one.startswith(starts)})
+    found = [
+        _put(root, one, _tables(root, one), {"day": day}, replace) for one in sets if files_of(root, one)
+    ]
+    if name in ("costs", "predictions"):
+        for path in sorted((root / "predictions").glob("*.json")):
+            file = f"predictions/{path.name}"
+            found.append(
+                _put(root, file.removesuffix(".json"), {file: path.read_bytes()}, {"day": day}, replace)
+            )
+    if not found:
+        raise PublishedError(
+            f"nothing of {name} was made here: no table under {top} begins with {', '.join(starts) or name}"
+        )
+    return found
+
+
+def _made_here(root: Path, name: str) -> StudyData | None:
+    """The study of that name with its tables brought up to date; None where no run of it is here. Raises `PublishedError`."""
     try:
-        text = (top / SUMS).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return Publication(top, "", tuple(wrong))
-    listed = {path: digest for digest, _, path in (line.partition("  ") for line in text.splitlines())}
-    present = {path.relative_to(top).as_posix() for path in top.rglob("*") if path.is_file()} - {SUMS}
-    for path in sorted(listed.keys() ^ present):
-        wrong.append(f"{path} is missing" if path in listed else f"{path} is not in {SUMS}")
-    for path in sorted(listed.keys() & present):
-        if hashlib.sha256((top / path).read_bytes()).hexdigest() != listed[path]:
-            wrong.append(f"{path} has changed")
-    return Publication(top, sha256(text), tuple(dict.fromkeys(wrong)))
+        sweep = load_sweep(name)
+    except UnknownSweepError:
+        if not files_of(root, name):
+            return None
+        known = name  # merged here from elsewhere: tables without a sweep's file
+    else:
+        known = sweep.name
+        try:
+            update_tables(root, sweep.called)
+        except ReportError:  # no run of it is here
+            return None
+    if not files_of(root, known):
+        return None
+    if why := unfinished(root, known):
+        raise PublishedError(
+            f"{known} is not whole, so it is not published: {why}; `{shlex.join(['bandwise', 'status', name])}` says more"
+        )
+    return load(root, known, side="local")
+
+
+def _tables(root: Path, name: str) -> dict[str, bytes]:
+    """The files of a set made here, and of the changes of code that they speak of. Raises `PublishedError`."""
+    if why := unfinished(root, name):
+        raise PublishedError(f"{name.removeprefix(SESSION)} is not whole, so it is not published: {why}")
+    files = {f"{TABLES}/{file}": (root / TABLES / file).read_bytes() for file in files_of(root, name)}
+    patches: dict[str, bytes] = {}
+    for file, content in files.items():
+        if file.endswith((FACTS, STUDY_FACTS)):
+            for sha256 in _changes(json.loads(content), name.removeprefix(SESSION)):
+                if not path_of(root, sha256).is_file():
+                    raise PublishedError(
+                        f"{name.removeprefix(SESSION)} was made by changed code, and patches/{sha256[:12]}….diff is not here: "
+                        "take it from where it was made, or run it again from a commit"
+                    )
+                patches[f"patches/{sha256}.diff"] = path_of(root, sha256).read_bytes()
+    return {**files, **patches}
+
+
+def _changes(facts: Mapping[str, Any], name: str) -> Iterator[str]:
+    """Hashes of the changes of code that facts speak of. Raises `PublishedError` for changes that nobody kept."""
+    origins = facts.get("origins") or [facts.get("provenance") or {}]
+    for origin in origins:
+        changes = origin.get(CHANGES)
+        sha256 = changes.get("sha256") if isinstance(changes, Mapping) else changes
+        if sha256:
+            yield str(sha256)
+        elif "True" in str(origin.get("dirty")):
+            raise PublishedError(
+                f"{name} was made by changed code, and how it was changed was not kept: commit, and run it again"
+            )
+
+
+def _figures(study: StudyData) -> dict[str, bytes]:
+    """File name -> SVG."""
+    drawn: dict[str, str] = {}
+    for workload, workers in dict.fromkeys((p.workload, p.world_size) for p in study.panels):
+        panels = [p for p in study.panels if (p.workload, p.world_size) == (workload, workers)]
+        suffix = f"-{panels[0].slug}" if len(panels) < len(study.panels) else ""
+        drawn[f"tradeoff{suffix}.svg"] = svg_file(tradeoff(panels))
+    drawn |= {f"seeds-{panel.slug}.svg": svg_file(seeds(panel)) for panel in study.panels}
+    drawn |= {f"{name}.svg": svg_file(figure) for name, figure in speed_figures(study).items()}
+    return {name: text.encode() for name, text in drawn.items()}
+
+
+def _about(study: StudyData, day: str) -> dict[str, Any]:
+    """What the manifest says of a study besides its files."""
+    facts = study.facts
+    return {
+        "day": day,
+        "command": facts["command"],
+        "last_finished": facts["last_finished"],
+        "statuses": facts["statuses"],
+        "commit": facts["provenance"]["commit"],
+        "environment_hash": facts["provenance"]["environment_hash"],
+        "headline": headline(study),
+    }
+
+
+def _put(
+    root: Path, name: str, files: Mapping[str, bytes], about: Mapping[str, Any], replace: bool
+) -> Publication:
+    found = put(root, name, files, about, replace=replace)
+    return Publication(name, str(found["day"]), len(found["files"]), fingerprint(found["files"]))

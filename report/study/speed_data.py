@@ -1,6 +1,6 @@
 """What was timed, as a page needs it: the tables of sessions, by link.
 
-Reads results/tables/v1 alone, like `data`. A page shows the sessions of its own sweep, and those of no sweep, whose
+Reads tables alone, like `data`. A page shows the sessions of its own sweep, and those of no sweep, whose
 models are not trained to the end here.
 """
 
@@ -14,7 +14,9 @@ from typing import Any
 from report.errors import ReportError
 from report.rendering import slug
 from suite.analysis.columns import Table
+from suite.analysis.evidence import Speed, speed
 from suite.analysis.ladder_columns import ISO_SECONDS
+from suite.analysis.published import SESSION, Side, Source, sessions_held, source
 from suite.analysis.refused import load_refused
 from suite.analysis.session_tables import load_facts
 from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLES, session_table_path
@@ -24,9 +26,6 @@ from suite.timing.session_files import not_shown
 
 OPTIONAL = (STAGES, ISO_SECONDS)
 """Tables that only some sessions have: bytes by stage of newer records, seconds at equal accuracy of sweeps with a ladder."""
-
-UNCONFIRMED = ("not confirmed", "contradicted")
-"""Checks by direct runs that keep an arm out of the picture."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,11 @@ class LinkData:
     def usable(self) -> bool:
         """Whether it gives numbers."""
         return bool(self.facts["status"] == "done")
+
+    def timed_of(self, arm: str, sharding: str) -> Speed:
+        """What is said of the speed of a method."""
+        rows = (row for row in self.arms if (row["arm"], row["sharding"]) == (arm, sharding))
+        return speed(next(rows, None), self.facts)
 
     @property
     def reference(self) -> Row | None:
@@ -83,7 +87,7 @@ class LinkData:
 @dataclass(frozen=True)
 class SessionData:
     """One session: the tables by suffix, its facts, and its links in the order in which they were timed; `refused`: records
-    of it that are there and are not read, as rows.
+    of it that are there and are not read, as rows; `origin`: where its tables come from.
     """
 
     name: str
@@ -91,6 +95,7 @@ class SessionData:
     facts: Mapping[str, Any]
     links: list[LinkData]
     refused: Sequence[Row] = ()
+    origin: Source = field(default_factory=lambda: Source("", Path(), local=True))
 
     @property
     def stages(self) -> list[Row]:
@@ -119,17 +124,18 @@ class SessionData:
         return f"{found['name']} ({options})" if options else str(found["name"])
 
 
-def load_sessions(results_root: Path, sweep: str | None) -> tuple[SessionData, ...]:
+def load_sessions(results_root: Path, sweep: str | None, side: Side = "whole") -> tuple[SessionData, ...]:
     """The sessions of a sweep, or of none, by name, but for shipped ones that pages leave out.
 
     Raises TableError for a damaged or foreign file.
     """
-    folder = results_root / "tables" / "v1"
-    ends = ("session-", "-facts.json")
-    names = sorted(p.name.removeprefix(ends[0]).removesuffix(ends[1]) for p in folder.glob("*".join(ends)))
     hidden = not_shown()
     refused = refused_records(results_root)
-    found = (_session(results_root, name, sweep, refused) for name in names if name not in hidden)
+    found = (
+        _session(results_root, name, sweep, refused, side)
+        for name in sessions_held(results_root)
+        if name not in hidden
+    )
     return tuple(session for session in found if session is not None)
 
 
@@ -143,9 +149,12 @@ def refused_words(row: Row) -> str:
     return f"Record {row['record']} of session {row['name']} is not read: {row['reason']}. What to do: {row['fix']}."
 
 
-def _session(root: Path, name: str, sweep: str | None, refused: Sequence[Row]) -> SessionData | None:
+def _session(
+    results_root: Path, name: str, sweep: str | None, refused: Sequence[Row], side: Side
+) -> SessionData | None:
     """A session, if it is of that sweep."""
-    facts = load_facts(root, name)
+    origin = source(results_root, f"{SESSION}{name}", side)
+    root, facts = origin.root, load_facts(results_root, name, side)
     if facts is None:
         raise ReportError(f"the tables of session {name} vanished while the page was built; build it again")
     if facts["sweep"] != sweep:
@@ -163,4 +172,4 @@ def _session(root: Path, name: str, sweep: str | None, refused: Sequence[Row]) -
         )
         for link in facts["links"]
     ]
-    return SessionData(name, tables, facts, links, [row for row in refused if row["name"] == name])
+    return SessionData(name, tables, facts, links, [row for row in refused if row["name"] == name], origin)

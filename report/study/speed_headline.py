@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from report.drawing.numbers import factor, interval, number, ratio, signed
 from report.study.data import Panel, StudyData
-from report.study.iso_headline import equal_seconds_sentence
+from report.study.iso_headline import equal_seconds_sentence, seconds_words
 from report.study.points import Point
 from report.study.speed_data import LinkData, SessionData
 from report.study.speed_points import drawn, picture
 from report.study.speedup import Picture
+from suite.analysis.evidence import DOUBT, against
 from suite.analysis.tables import Row
 
 NAMED = 3
@@ -26,7 +27,7 @@ def speed_sentences(study: StudyData) -> list[str]:
         panels = [p for p in study.panels if p.world_size == session.facts["world_size"]]
         for link in session.links:
             if not link.usable:
-                found.append(f"{link.label}: no speedup, since {trouble(link.facts['reason'])}.")
+                found.append(f"{link.label}: not measured ({trouble(link.facts['reason'])}).")
             else:
                 found.append(joined_sentence(link, panels))
         found.append(ended_sentence(session))
@@ -52,6 +53,14 @@ def ended_sentence(session: SessionData) -> str | None:
     why = f" ({trouble(facts['reason'])})" if facts["reason"] else ""
     fix = f" What to do: {trouble(facts['fix'])}" if facts["fix"] else ""
     return f"{start} for session {session.name}: {words}{why}.{fix}"
+
+
+def place_words(panel: Panel, link: LinkData) -> str:
+    """Who is ahead of a panel on a link, or why nobody is: what the study's headline and the site's first page say."""
+    if not link.usable:
+        return f"not measured ({trouble(link.facts['reason'])})"
+    shown = picture(panel, link)
+    return seconds_words(shown) if shown.equal else _fastest(shown, link)
 
 
 def joined_sentence(link: LinkData, panels: Sequence[Panel]) -> str | None:
@@ -81,19 +90,38 @@ def _fastest(shown: Picture, link: LinkData) -> str:
     methods = {str(row["arm"]): row for row in panel.methods}
     marks = sorted((m for m in shown.marks if m.arm in methods), key=lambda m: (-m.x, m.arm))
     if not marks:
-        return "no method has a speedup"
-    equal = [m for m in marks if panel.sensitive and methods[m.arm]["equal"] == "yes"]
+        return "; ".join(["no method has a speedup", *shown.absent])
+    judged = {m.arm: panel.judged(methods[m.arm]) for m in marks}
+    every = [m for m in marks if judged[m.arm].word == "equal"]
+    equal = [
+        m for m in every if not against(methods[m.arm], judged[m.arm], link.timed_of(m.arm, panel.sharding))
+    ]
+    doubted = [m for m in every if m.doubtful and m.x_low > 1 and m not in equal]
     unit = f" {panel.unit}" if panel.unit else ""
     band = f"±{panel.margin:g}{unit}"
     if equal and equal[0].x_low > 1:
-        return f"{equal[0].arm} is the fastest shown to be within {band}, {_said(equal[0], shown, link)}"
+        first = f"{equal[0].arm} is the fastest shown to be within {band}, {_said(equal[0], shown, link)}"
+        return first + _doubted(doubted, shown, link)
     if equal:
         return (
             f"none of the methods within {band} is shown to be faster; {equal[0].arm} comes nearest, "
-            f"{_said(equal[0], shown, link)}"
+            f"{_said(equal[0], shown, link)}" + _doubted(doubted, shown, link)
         )
+    if every:
+        who = "the one method" if len(every) == 1 else f"each of the {len(every)} methods"
+        none = f"{who} within {band} lacks a speedup that holds"
+        return none + _doubted(doubted, shown, link)
     why = f"no method is shown to be within {band}" if panel.sensitive else "not sensitive"
-    return f"{why}; {marks[0].arm} is the fastest, {_said(marks[0], shown, link)}"
+    doubt = f", but {DOUBT}" if marks[0].doubtful else ""
+    return f"{why}; {marks[0].arm} is the fastest, {_said(marks[0], shown, link)}{doubt}"
+
+
+def _doubted(marks: Sequence[Point], shown: Picture, link: LinkData) -> str:
+    """Speedups over 1 that direct runs do not confirm, the fastest by name; nothing where there are none."""
+    if not marks:
+        return ""
+    more = f" and {len(marks) - 1} more" if len(marks) > 1 else ""
+    return f"; {marks[0].arm}{more} would be, {_said(marks[0], shown, link)}, but {DOUBT}"
 
 
 def _said(mark: Point, shown: Picture, link: LinkData) -> str:

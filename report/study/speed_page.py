@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from matplotlib.figure import Figure
 
@@ -12,6 +12,7 @@ from report.rendering import slug
 from report.study.data import StudyData
 from report.study.forest import extent, forest
 from report.study.phases import phases
+from report.study.points import hollow_words
 from report.study.speed_data import LinkData, SessionData, refused_words
 from report.study.speed_headline import alone_sentence, ended_sentence, trouble
 from report.study.speed_points import anchor, bars, hover, not_drawn, pictures, stacks
@@ -19,6 +20,8 @@ from report.study.speed_traffic import stages_view, traffic_view
 from report.study.speed_view import arms_view, cases_view, direct_view, probe_view
 from report.study.speedup import Picture, speedups
 from suite.timing.session_files import sessions_of
+
+DOUBTED: Final = "have a speed that direct runs do not confirm to within 10 % (see the tables)"
 
 
 def speed_parts(study: StudyData) -> dict[str, Any]:
@@ -30,6 +33,7 @@ def speed_parts(study: StudyData) -> dict[str, Any]:
         "sessions": [session_parts(session) for session in study.sessions],
         "equal": any(one.equal for one in shown),
         "missing": missing(study),
+        "hollow": hollow_words(list({p.panel.slug: p.panel for p in shown}.values()), DOUBTED),
     }
 
 
@@ -100,6 +104,8 @@ def session_parts(session: SessionData) -> dict[str, Any]:
         "name": session.name,
         "title": facts["title"],
         "alone": session.sweep is None,
+        "origin": session.origin.words,
+        "not_shown": session.origin.not_shown,
         "lender": facts.get("lender", ""),
         "ended": ended_sentence(session) or "",
         "refused": [refused_words(row) for row in session.refused],

@@ -12,8 +12,9 @@ from report.study.equal import by_arm
 from report.study.forest import Bar, Ratio
 from report.study.phases import Stack
 from report.study.points import Point, placed
-from report.study.speed_data import UNCONFIRMED, LinkData
+from report.study.speed_data import LinkData
 from report.study.speedup import Picture
+from suite.analysis.evidence import UNCONFIRMED
 from suite.analysis.tables import Row
 
 ANCHOR = "allreduce-sgd"

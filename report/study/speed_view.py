@@ -12,7 +12,8 @@ from report.drawing.table import ORDER, PAIRED, Cell, Column, Line, View
 from report.drawing.theme import FAMILIES
 from report.rendering import slug
 from report.study.data import Panel
-from report.study.speed_data import UNCONFIRMED, LinkData, SessionData
+from report.study.speed_data import LinkData, SessionData
+from suite.analysis.evidence import UNCONFIRMED
 from suite.analysis.speed_columns import ARMS, DIRECT, PROBE
 from suite.analysis.tables import Row
 

@@ -15,7 +15,13 @@ from suite.analysis.ladder_columns import RUNGS
 from suite.analysis.tables import Row
 from suite.runs.status import CIRCUMSTANCE
 
-EQUAL_CLASSES = {"yes": "yes", "no": "no", "undecided": "maybe", "not sensitive": "maybe"}
+ACCURACY_CLASSES = {
+    "equal": "yes",
+    "better by": "yes",
+    "worse by": "no",
+    "undecided": "maybe",
+    "not known": "maybe",
+}
 METRICS = {
     "accuracy": "accuracy (%)",
     "bits_per_byte": "bits a byte",
@@ -43,11 +49,11 @@ def _lr(row: Row) -> Cell:
     return Cell(write.rate(number(row["lr_peak"])), number(row["lr_peak"]), note)
 
 
-def _equal(row: Row) -> Cell:
-    word = row["equal"]
+def _equal(row: Row, panel: Panel) -> Cell:
     if row["baseline"] is None:
         return Cell("baseline", "baseline", css="quiet")
-    return Cell(str(word), str(word), css=EQUAL_CLASSES.get(str(word), ""))
+    judged = panel.judged(row)
+    return Cell(judged.short, judged.word, judged.reason, css=ACCURACY_CLASSES[judged.word])
 
 
 def _arm(row: Row) -> Cell:
@@ -64,7 +70,7 @@ def _line(row: Row, panel: Panel) -> Line:
     syncs = number(row["syncs"])
     cells = {
         "method": _arm(row),
-        "equal": _equal(row),
+        "equal": _equal(row, panel),
         "difference": _interval(row, "diff_mean", "diff_low", "diff_high", panel.digits, True),
         "ratio": Cell(write.ratio(number(row["bytes_ratio"])), number(row["bytes_ratio"])),
         "bytes": _bytes(row, "wire_bytes_per_step"),
@@ -90,7 +96,9 @@ def _columns(panel: Panel, ranks: bool) -> tuple[Column, ...]:
     metric = METRICS.get(str(panel.facts["metric"]), str(panel.facts["metric"]))
     return (
         Column("method", "method", "The sweep's label of a method with its options."),
-        Column("equal", "equal?", f"The 95 % interval of the difference lies inside ±{panel.margin:g}{unit}."),
+        Column("equal", "equal?",
+            f"equal: the 95 % interval of the difference lies inside ±{panel.margin:g}{unit}; better, worse: wholly outside.",
+        ),
         Column(
             "difference", f"difference{unit}",
             "Mean difference to the baseline, paired by seed, with its 95 % t interval.", True, True,

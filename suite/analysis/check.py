@@ -10,7 +10,8 @@ cannot be made again; a *warning* is what a reader must know and a strict check 
     stale         the methods' sources are those of this checkout
     drift         the runs of a panel come from one commit, without changes, and one environment
     hardware      the runs of a panel come from one kind of machine and one number of threads
-    tables        the tables on disk are those that the run folders give, byte for byte
+    tables        the tables made here are those that the run folders give, byte for byte
+    published     what is published is as the manifest says, file by file
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any, Final
 
 from suite.analysis.collect import Collected, collect, documents
 from suite.analysis.curves import read_curve
+from suite.analysis.published import verify
 from suite.analysis.study import Entry, Study
 from suite.analysis.tables import Row
 from suite.runs.status import CIRCUMSTANCE, LIVE
@@ -96,6 +98,12 @@ def check_store(root: Path) -> list[Finding]:
     ]
 
 
+def check_published(root: Path) -> list[Finding]:
+    """What of the published files was changed by another hand than `bandwise publish`."""
+    fix = "take it from git again; new results are published by `bandwise publish NAME --replace`"
+    return [Finding("published", ERROR, *line.partition(" ")[::2], fix) for line in verify(root)]
+
+
 def _readable(ran: Ran) -> Iterator[Finding]:
     store = Store(ran.root)
     for entry in ran.study.entries:
@@ -116,7 +124,7 @@ def _refused_curve(ran: Ran, store: Store, run_id: str) -> RefusedError | None:
 
 def _complete(ran: Ran) -> Iterator[Finding]:
     store = Store(ran.root)
-    again = f"`{ran.study.command}` goes on from here"
+    again = f"`{ran.study.again('sweep')}` goes on from here"
     by_state: dict[str, list[str]] = defaultdict(list)
     for row in ran.rows:
         state = str(row["status"])
@@ -124,7 +132,7 @@ def _complete(ran: Ran) -> Iterator[Finding]:
         if state in LIVE | CIRCUMSTANCE - {"invalid"} and not refused:
             by_state[state].append(str(row["run_id"]))
     for state, run_ids in sorted(by_state.items()):
-        retry = f"`bandwise retry {ran.study.name} --status {state}`" if state in CIRCUMSTANCE else again
+        retry = f"`{ran.study.again('retry', '--status', state)}`" if state in CIRCUMSTANCE else again
         yield Finding(
             "complete", ERROR, _some(run_ids), f"{len(run_ids)} of {len(ran.rows)} runs are {state}", retry
         )
@@ -210,7 +218,7 @@ def _mixed(rule: str, panel: str, found: Sequence[Counted], key: str, fix: str) 
 
 
 def _tables(ran: Ran) -> Iterator[Finding]:
-    fix = f"`bandwise collect {ran.study.name}` makes them again"
+    fix = f"`{ran.study.again('collect')}` makes them again"
     for path, text in documents(ran.root, ran.collected).items():
         try:
             there = path.read_bytes()

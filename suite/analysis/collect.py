@@ -2,7 +2,7 @@
 
 `collect` reads the folders of a study's runs and nothing else, so other sweeps in the same results tree do
 not leak in. A run that failed keeps its status and reason and has no value; a run that was never started is a
-row with the status *missing*. `write` puts the tables under results/tables/v1 beside a small JSON file with
+row with the status *missing*. `write` puts the tables under results/tables beside a small JSON file with
 what a table cannot hold.
 """
 
@@ -23,7 +23,7 @@ from suite.analysis.origins import ATTRIBUTES, counted
 from suite.analysis.profile_rows import profile_rows
 from suite.analysis.study import Arm, Entry, Study
 from suite.analysis.summary import sensitivity_rows, summary_rows
-from suite.analysis.tables import Row, table_path, to_csv
+from suite.analysis.tables import TABLES, Row, table_path, to_csv
 from suite.analysis.to_target import races, to_target_rows
 from suite.runs.canonical import canonical_json
 from suite.runs.ladder import WHOLE
@@ -58,8 +58,8 @@ class Collected:
 
 
 def facts_path(results_root: Path, sweep: str) -> Path:
-    """Where the facts of a study lie: tables/v1/<sweep>-study.json."""
-    return Path(results_root) / "tables" / "v1" / f"{sweep}-study.json"
+    """Where the facts of a study lie: tables/<sweep>-study.json."""
+    return Path(results_root) / TABLES / f"{sweep}-study.json"
 
 
 def _per_step(result: Mapping[str, Any], name: str, steps: int) -> float | None:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from suite.analysis.columns import Table
-from suite.analysis.tables import Row, read_table, table_path
+from suite.analysis.published import find_table
+from suite.analysis.tables import Row, read_table
 
 Blocks = Mapping[str, Callable[..., str]]
 """Name -> what makes the block, from the results folder and the block's arguments."""
@@ -38,7 +39,7 @@ def fill(text: str, results_root: Path, blocks: Blocks) -> str:
 
 def rows_of(root: Path, table: Table) -> list[Row] | None:
     """Rows of a table, None where it has not been made."""
-    path = table_path(root, table)
+    path = find_table(root, table)
     return read_table(path, table) if path.is_file() else None
 
 

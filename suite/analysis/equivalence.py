@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from suite.analysis.statistics import Interval, StatisticsError
+from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, StatisticsError
 
 Equality = Literal["yes", "no", "undecided", "not sensitive"]
 
@@ -25,12 +25,13 @@ class Control:
     """What one negative control lost against its baseline, in the workload's unit; a loss is positive.
 
     loss is None when fewer than six pairs finished; collapsed says that every seed diverged, which is a loss
-    without bound.
+    without bound. planned: seeds that were to run.
     """
 
     name: str
     loss: Interval | None
     collapsed: bool = False
+    planned: int = MINIMUM_FOR_INTERVAL
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,10 @@ def sensitivity(
             None,
         )
     unmeasured = sorted(c.name for c in controls if c.loss is None and not c.collapsed)
+    if planned := [c.planned for c in controls if c.name in unmeasured and c.planned < MINIMUM_FOR_INTERVAL]:
+        return Sensitivity(
+            False, f"{min(planned)} seeds: an interval needs {MINIMUM_FOR_INTERVAL}", None, None
+        )
     if unmeasured:
         return Sensitivity(
             False, f"too few seeds of {', '.join(unmeasured)} finished to measure the loss", None, None

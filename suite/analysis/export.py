@@ -1,13 +1,14 @@
 """Tables for other programs and for papers: CSV, LaTeX (booktabs), Parquet.
 
-What is exported is a table as it lies under tables/v1, whole or some of its columns; nothing is computed here. The same
-table gives the same text.
+What is exported is a table as it lies on disk (made here where that is whole, else published), whole or some of its columns;
+nothing is computed here. The same table gives the same text.
 """
 
 from __future__ import annotations
 
 import io
 import math
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -15,9 +16,11 @@ from typing import Final
 from suite.analysis.bounds import BOUNDS
 from suite.analysis.columns import OF_STUDY, SUMMARY, Column, Table
 from suite.analysis.ladder_columns import ISO_SECONDS, LADDER_TABLES
-from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, session_table_path
+from suite.analysis.published import SESSION, source
+from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE
 from suite.analysis.stages import STAGES
 from suite.analysis.tables import Row, Value, csv_text, read_table, table_path
+from suite.runs.sweep import UnknownSweepError, load_sweep, tables_of
 
 OF_SWEEP: Final = (SUMMARY, *(table for table in OF_STUDY if table is not SUMMARY), *LADDER_TABLES)
 OF_SESSION: Final = (ARMS, CASES, PROBE, DIRECT, BOUNDS, STAGES, ISO_SECONDS)
@@ -38,18 +41,27 @@ class ExportError(ValueError):
 
 
 def find(results_root: Path, name: str, suffix: str | None = None) -> tuple[Table, list[Row]]:
-    """A table of a sweep or session, by default its summary or arms. Raises `ExportError`, `TableError`."""
-    there = [(table, path) for table, path in _paths(results_root, name) if path.is_file()]
+    """A table of a sweep or session, by its name or file; by default its summary or arms. Raises `ExportError`, `TableError`."""
+    there = [(table, path) for table, path in _paths(results_root, tables_of(name)) if path.is_file()]
     if not there:
-        raise ExportError(
-            f"no tables of {name} under {results_root}: `bandwise collect {name}` makes them from what was run"
-        )
+        raise ExportError(f"no tables of {name} under {results_root}: {_remedy(name)}")
     for table, path in there:
         if suffix in (None, table.suffix):
             return table, read_table(path, table)
     raise ExportError(
         f"{name} has no table {suffix!r}; it has {', '.join(table.suffix for table, _ in there)}"
     )
+
+
+def _remedy(name: str) -> str:
+    """What makes the tables of a sweep or session."""
+    try:
+        sweep = load_sweep(name)
+    except UnknownSweepError:
+        made, collected = (shlex.join(["bandwise", verb, name]) for verb in ("session", "collect"))
+    else:
+        made, collected = sweep.command("sweep"), sweep.command("collect")
+    return f"`{made}` runs what is missing, then `{collected}` makes them"
 
 
 def choose(table: Table, names: Sequence[str] | None) -> tuple[Column, ...]:
@@ -97,8 +109,9 @@ def escape(text: str) -> str:
 
 
 def _paths(root: Path, name: str) -> Iterator[tuple[Table, Path]]:
-    yield from ((table, table_path(root, table, name)) for table in OF_SWEEP)
-    yield from ((table, session_table_path(root, table, name)) for table in OF_SESSION)
+    for own, tables in ((name, OF_SWEEP), (f"{SESSION}{name}", OF_SESSION)):
+        where = source(root, own).root
+        yield from ((table, table_path(where, table, own)) for table in tables)
 
 
 def _latex(columns: Sequence[Column], rows: Sequence[Row], caption: str) -> Iterator[str]:

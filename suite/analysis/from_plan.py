@@ -68,6 +68,7 @@ def study_of(plan: Plan) -> Study:
         ranks=sweep.ranks,
         command=shlex.join(["bandwise", "sweep", sweep.published_as]),
         about=sweep.title,
+        called=sweep.called,
     )
 
 

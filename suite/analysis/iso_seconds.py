@@ -23,9 +23,10 @@ from suite.analysis.iso_accuracy import IsoAccuracy
 from suite.analysis.join import Wanted
 from suite.analysis.ladder import Ladder, NoSpeedupError, iso_cells, ladders
 from suite.analysis.ladder_columns import RUNGS
+from suite.analysis.published import find_table
 from suite.analysis.speed import LinkSamples
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, censored_median_interval
-from suite.analysis.tables import Row, read_table, table_path
+from suite.analysis.tables import Row, read_table
 from suite.runs.ladder import WHOLE
 from suite.runs.plan import Plan
 from suite.runs.spec import RunSpec
@@ -44,7 +45,7 @@ class Climb:
 def climbs(results_root: Path, plan: Plan, wanted: Sequence[Wanted]) -> list[Climb]:
     """The ladders of a plan by its sweep's tables, for the trainings that are joined; none where these are not made yet."""
     name = plan.sweep.name
-    paths = [(table_path(results_root, table, name), table) for table in (RUNS, RUNGS)]
+    paths = [(find_table(results_root, table, name), table) for table in (RUNS, RUNGS)]
     if not all(path.is_file() for path, _ in paths):
         return []
     whole, others = (read_table(path, table) for path, table in paths)

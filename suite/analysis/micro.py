@@ -15,7 +15,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from suite.analysis.tables import Row
+from suite.analysis.columns import MICRO
+from suite.analysis.tables import Row, table_path, write_table
 
 COMMIT_DIGITS = 8
 ENVIRONMENT_DIGITS = 8
@@ -74,6 +75,12 @@ def _rows(result: Any, machine: str, name: str, unit: str) -> list[Row]:
             }
         )
     return rows
+
+
+def update_micro(results_root: Path) -> None:
+    """Bring the table of what asv measured here up to date; there is none where it measured nothing. Raises MicroError."""
+    if rows := micro_rows(results_root):
+        write_table(table_path(results_root, MICRO), MICRO, rows)
 
 
 def micro_rows(results_root: Path | str) -> list[Row]:

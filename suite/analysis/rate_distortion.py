@@ -1,6 +1,6 @@
 """Rate against distortion: what a mean over workers costs in bits and loses in precision, on gradients of training.
 
-    python -m suite.analysis.rate_distortion          # results/tables/v1/claims/{rate-distortion,equal-levels}.csv
+    python -m suite.analysis.rate_distortion          # results/tables/{rate-distortion,equal-levels}.csv
 
 Gradients come from three stages of a training (`suite.training.capture`), each seed a training of its own; the first n of
 them serve n workers. One exchange of each method, without memory: error feedback has nothing to feed back yet, and
@@ -176,8 +176,7 @@ def main() -> None:
     torch.set_num_threads(1)  # as in training: bits do not depend on the machine's cores
     rate, equal = tables(elements=given.elements, report=say)
     for table, rows in ((RATE_DISTORTION, rate), (EQUAL_LEVELS, equal)):
-        path = table_path(given.results, table, "")
-        say(str(write_table(path.parent / "claims" / path.name, table, rows)))
+        say(str(write_table(table_path(given.results, table), table, rows)))
 
 
 def say(line: str) -> None:

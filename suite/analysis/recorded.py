@@ -1,6 +1,6 @@
 """What is on record of one run: its folder in the results, or where that is gone (a fresh clone), its row in a table.
 
-A folder holds everything to the bit. A row of a runs table, or of a snapshot's, holds the final numbers with nine
+A folder holds everything to the bit. A row of a runs table, made here or published, holds the final numbers with nine
 digits, and the table of curves beside it the evaluations; the spec is then that run of the sweep's plan which has the id.
 """
 
@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from suite.analysis.columns import RUNS
+from suite.analysis.ladder_columns import RUNGS
+from suite.analysis.published import FOLDER
+from suite.analysis.tables import TABLES
 from suite.runs.plan import make_plan
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store, parsed, read
@@ -22,7 +27,8 @@ from suite.runs.sweep import load_sweep
 RUN_ID: Final = re.compile(r"[0-9a-f]{16}")
 COMPARABLE: Final = frozenset({"torch", "python", "system", "cpu"})
 """Facts of a study that are texts, as in a run's provenance."""
-TABLES: Final = ("tables/v1/**/*runs.csv", "tables/v1/**/*rungs.csv", "snapshots/*/tables/ru*.csv")
+PLACES: Final = (TABLES, f"{FOLDER}/{TABLES}", f"{FOLDER}/*/{TABLES}")
+"""Where runs have rows: what was made here, what is published, and what is under a label."""
 
 
 class RecordError(ValueError):
@@ -78,9 +84,9 @@ def find(root: Path, run_id: str) -> Recorded:
 
 
 def _rows(root: Path, run_id: str) -> Iterator[tuple[Path, dict[str, str]]]:
-    """Rows of the run in all runs tables, those that are brought up to date first."""
-    for pattern in TABLES:
-        for path in sorted(root.glob(pattern), reverse=True):
+    """Rows of the run in all runs tables, those made here first."""
+    for place, suffix in itertools.product(PLACES, (RUNS.suffix, RUNGS.suffix)):
+        for path in sorted(root.glob(f"{place}/**/*-{suffix}.csv"), reverse=True):
             text = read(path) or ""
             if run_id in text:
                 for row in csv.DictReader(io.StringIO(text, newline="")):
@@ -127,8 +133,6 @@ def _curve(path: Path, row: Mapping[str, str]) -> Iterator[dict[str, Any]]:
 def _of_the_study(path: Path) -> dict[str, str]:
     """What all runs of a table have in common, by the facts beside it; nothing where they differ or there are none."""
     facts = path.with_name(re.sub(r"(runs|rungs)\.csv$", "study.json", path.name))
-    if path.parent.name == "tables":
-        facts = path.parents[1] / "study.json"
     text = read(facts)
     found = parsed(text, facts)["provenance"] if text else {}
     return {name: values[0] for name, values in found.items() if len(values) == 1 and name in COMPARABLE}

@@ -17,6 +17,7 @@ from suite.analysis.direct import direct_rows
 from suite.analysis.iso_seconds import climbs, iso_second_rows
 from suite.analysis.join import Wanted, differences, joined_rows
 from suite.analysis.ladder_columns import ISO_SECONDS
+from suite.analysis.published import SESSION, Side, source
 from suite.analysis.rho import rho
 from suite.analysis.speed import case_rows, probe_rows
 from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, session_facts_path, session_table_path
@@ -226,9 +227,12 @@ def _most(blocks: list[Mapping[str, Any]], name: str) -> float | None:
     return max((block[name] for block in blocks if block.get(name) is not None), default=None)
 
 
-def load_facts(results_root: Path | str, name: str) -> dict[str, Any] | None:
-    """The facts of a session's tables, or None where there are none. Raises TableError for another version."""
-    path = session_facts_path(Path(results_root), name)
+def load_facts(results_root: Path | str, name: str, side: Side = "whole") -> dict[str, Any] | None:
+    """The facts of a session's tables, or None where there are none. Raises TableError for another version.
+
+    side: which are taken where some were made here and others are published.
+    """
+    path = session_facts_path(source(results_root, f"{SESSION}{name}", side).root, name)
     text = read(path)
     if text is None:
         return None

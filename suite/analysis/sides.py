@@ -1,4 +1,6 @@
-"""One side of a comparison: the tables of a results folder, of a frozen snapshot, or of git at a commit.
+"""One side of a comparison: the tables of a results folder, of a study published under a label, or of git at a commit.
+
+Of a results folder each set is what any reader finds: made there where it is whole, else published (`published.source`).
 
 Tables are read by the columns that a comparison needs, so tables of older versions compare as well.
 """
@@ -17,11 +19,23 @@ from typing import Any, Final
 
 from reference_impls.errors import nearest
 from suite.analysis.columns import RUNS, Table
+from suite.analysis.published import (
+    FACTS,
+    FOLDER,
+    SESSION,
+    STUDY_FACTS,
+    labels,
+    published_root,
+    sessions_held,
+    source,
+    studies_of,
+)
 from suite.analysis.speed_columns import ARMS
-from suite.analysis.tables import Row, cell_value
+from suite.analysis.tables import TABLES, Row, cell_value
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
-TABLES: Final = "tables/v1"
+COMMITTED: Final = (f"results/{FOLDER}/{TABLES}/", "results/tables/v1/")
+"""Where commits have tables: now, and before published data were parted from local ones."""
 RUN_COLUMNS: Final = (
     "workload", "sharding", "world_size", "arm", "seed", "run_id", "status", "reason", "metric", "value",
     "wire_bytes_per_step",
@@ -75,28 +89,27 @@ class Side:
 
 
 def read_side(name: str, results_root: Path, checkout: Path = CHECKOUT) -> Side:
-    """A side by the path of a results folder or snapshot, the name of a snapshot, or a commit. Raises `SideError`."""
-    for path in (Path(name), results_root / "snapshots" / name):
+    """A side by the path of a results folder, the label of a published study, or a commit. Raises `SideError`."""
+    for path in (Path(name), published_root(results_root) / name):
         if path.is_dir():
             return _folder(path)
     files = _committed(name, checkout)
     if files is None:
-        known = sorted(path.name for path in (results_root / "snapshots").glob("*") if path.is_dir())
-        raise SideError(f"{name!r} is no folder, no snapshot and no commit{nearest(name, known)}")
+        raise SideError(
+            f"{name!r} is no folder, no label of a published study and no commit{nearest(name, labels(results_root))}"
+        )
     return _side(f"commit {name}", files)
 
 
 def _folder(path: Path) -> Side:
-    if (path / "manifest.json").is_file():
-        sweep = json.loads((path / "manifest.json").read_text(encoding="utf-8"))["sweep"]
-        own = {"runs.csv": f"{sweep}-runs.csv", "study.json": f"{sweep}-study.json"}
-        found = [*path.glob("*.json"), *path.glob("tables/*.csv")]
-        return _side(f"snapshot {path.name}", {own.get(file.name, file.name): _text(file) for file in found})
-    top = path / TABLES
+    """The tables of a results folder; what is published under a label is one by itself."""
+    sets = dict.fromkeys(studies_of(path), ("-runs.csv", STUDY_FACTS))
+    sets |= {f"{SESSION}{name}": ("-arms.csv", FACTS) for name in sessions_held(path)}
     files = {
-        file.relative_to(top).as_posix(): _text(file)
-        for pattern in ("**/*-runs.csv", "**/*-study.json", "session-*-arms.csv", "session-*-facts.json")
-        for file in sorted(top.glob(pattern))
+        f"{name}{end}": _text(file)
+        for name, ends in sets.items()
+        for end in ends
+        if (file := source(path, name).root / TABLES / f"{name}{end}").is_file()
     }
     return _side(str(path), files)
 
@@ -107,21 +120,25 @@ def _text(path: Path) -> str:
 
 def _committed(commit: str, checkout: Path) -> dict[str, str] | None:
     """The tables that git has at a commit, by their path below the tables' folder; None for no commit."""
-    place = f"results/{TABLES}/"
     name = subprocess.run(
         ["git", "-C", str(checkout), "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}"],
         capture_output=True, text=True, check=False,
     ).stdout.strip()  # fmt: skip
     if not name:
         return None
-    packed = subprocess.run(
-        ["git", "-C", str(checkout), "archive", "--format=tar", name, place], capture_output=True, check=False
-    )
-    if packed.returncode:
-        return {}
-    with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
-        opened = ((member.name, archive.extractfile(member)) for member in archive if member.isfile())
-        return {path.removeprefix(place): file.read().decode("utf-8") for path, file in opened if file}
+    for place in COMMITTED:
+        packed = subprocess.run(
+            ["git", "-C", str(checkout), "archive", "--format=tar", name, place],
+            capture_output=True,
+            check=False,
+        )
+        if packed.returncode == 0:
+            with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
+                opened = ((member.name, archive.extractfile(member)) for member in archive if member.isfile())
+                return {
+                    path.removeprefix(place): file.read().decode("utf-8") for path, file in opened if file
+                }
+    return {}
 
 
 def _side(label: str, files: Mapping[str, str]) -> Side:

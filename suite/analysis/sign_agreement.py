@@ -1,6 +1,6 @@
 """Lion Cub's codes against the sign of the mean update: how often a vote moves as exact Lion would, and in how many bits.
 
-    python -m suite.analysis.sign_agreement           # results/tables/v1/claims/sign-agreement.csv
+    python -m suite.analysis.sign_agreement           # results/tables/sign-agreement.csv
 
 Updates u = b1 m + (1 - b1) g are those of trainings by exact Lion (the sign of the mean u in fp32, momenta never averaged,
 n workers, `RECIPES`) at their first step, where m = 0 and u is the gradient, in the middle and at the end. Each code is
@@ -160,8 +160,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path(__file__).resolve().parents[2] / "results")
     given = parser.parse_args()
     torch.set_num_threads(1)  # as in training: bits do not depend on the machine's cores
-    path = table_path(given.results, SIGN_AGREEMENT, "")
-    say(str(write_table(path.parent / "claims" / path.name, SIGN_AGREEMENT, table(report=say))))
+    say(str(write_table(table_path(given.results, SIGN_AGREEMENT), SIGN_AGREEMENT, table(report=say))))
 
 
 if __name__ == "__main__":

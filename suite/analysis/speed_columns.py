@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from suite.analysis.columns import Table, described
-from suite.analysis.tables import table_path
+from suite.analysis.tables import TABLES, table_path
 
 WHOLE_RUN: Final = "run"
 """What stands as `kind` in the table `arms` where a whole training is composed."""
@@ -200,10 +200,10 @@ SPEED_TABLES = (CASES, ARMS, PROBE, DIRECT)
 
 
 def session_table_path(results_root: Path, table: Table, session: str) -> Path:
-    """Where a session's table lies: tables/v1/session-<name>-<suffix>.csv."""
+    """Where a session's table lies: tables/session-<name>-<suffix>.csv."""
     return table_path(results_root, table, f"session-{session}")
 
 
 def session_facts_path(results_root: Path, session: str) -> Path:
-    """Where the facts of a session lie: tables/v1/session-<name>-facts.json."""
-    return Path(results_root) / "tables" / "v1" / f"session-{session}-facts.json"
+    """Where the facts of a session lie: tables/session-<name>-facts.json."""
+    return Path(results_root) / TABLES / f"session-{session}-facts.json"

@@ -26,8 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-MINIMUM_FOR_INTERVAL = 6
-"""Fewest values from which an interval is computed."""
+from suite.runs.plan import MINIMUM_FOR_INTERVAL as MINIMUM_FOR_INTERVAL
 
 MINIMUM_FOR_RANK = 7
 """Fewest pairs on which methods are ranked, whatever the number of comparisons."""

@@ -8,6 +8,7 @@ made, so that a table never compares an arm with one that does not exist.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -66,7 +67,8 @@ class Study:
     """A sweep as the analysis sees it. Raises StudyError when arms, baselines and runs do not fit together.
 
     `yardsticks` are by workload label; `ranks` says that the sweep compares methods by tests, not by
-    intervals alone; `command` remakes the study; `about` is one sentence for the reader.
+    intervals alone; `command` remakes the study, as tables say it; `called` is how a command here
+    names it; `about` is one sentence for the reader.
     """
 
     name: str
@@ -76,6 +78,7 @@ class Study:
     ranks: bool = False
     command: str = ""
     about: str = ""
+    called: str = ""
 
     def __post_init__(self) -> None:
         known = self.by_name
@@ -99,6 +102,10 @@ class Study:
                 )
             if entry.workload not in self.yardsticks:
                 raise StudyError(f"sweep {self.name}: nothing says how workload {entry.workload} is judged")
+
+    def again(self, verb: str, *more: str) -> str:
+        """A command on the study as people can give it here."""
+        return shlex.join(["bandwise", verb, self.called or self.name, *more])
 
     @property
     def whole(self) -> list[Entry]:

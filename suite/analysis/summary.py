@@ -86,7 +86,8 @@ def cells(study: Study, runs: Iterable[Row]) -> list[Cell]:
 def _control(cell: Cell, arm: str) -> Control:
     difference = cell.difference(arm)
     if difference is None:
-        return Control(arm, None, collapsed=cell.count(arm, "diverged") == len(cell.arms[arm]))
+        planned = len(cell.arms[arm])
+        return Control(arm, None, collapsed=cell.count(arm, "diverged") == planned, planned=planned)
     if cell.yardstick.direction == "lower":
         return Control(arm, difference)
     d = difference

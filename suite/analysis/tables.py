@@ -14,6 +14,7 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from suite.analysis.columns import Column, Table
 from suite.runs.store import write_atomic
@@ -21,6 +22,9 @@ from suite.runs.store import write_atomic
 Value = str | int | float | bool | None
 Row = dict[str, Value]
 
+
+TABLES: Final = "tables"
+"""The folder of tables in a results folder, and in what is published."""
 
 NOISE = 1e-12
 """Floats smaller than this are what subtraction leaves of equal numbers; they are written as 0."""
@@ -122,9 +126,12 @@ def from_csv(table: Table, text: str, source: str = "table") -> list[Row]:
 
 
 def table_path(results_root: Path, table: Table, sweep: str = "") -> Path:
-    """Where a table lies: tables/v1/<sweep>-<suffix>.csv (a sweep in a folder: in that folder); micro belongs to no sweep."""
+    """Where a table is written, and lies in a results folder: tables/<sweep>-<suffix>.csv; a sweep in a folder: in that folder.
+
+    Where one is read, `suite.analysis.published` says.
+    """
     name = f"{sweep}-{table.suffix}.csv" if sweep else f"{table.suffix}.csv"
-    return Path(results_root) / "tables" / "v1" / name
+    return Path(results_root) / TABLES / name
 
 
 def read_table(path: Path, table: Table) -> list[Row]:

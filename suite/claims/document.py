@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from suite.analysis.document import Blocks, DocumentError, fill, markdown, missing, rows_of
+from suite.analysis.published import documents_root
 from suite.analysis.tables import Row
 from suite.claims.claim import WORDS
 from suite.claims.columns import CLAIMS, PARTS
@@ -24,7 +25,7 @@ def filled(text: str, results_root: Path) -> str:
 
 def write_document(results_root: Path) -> Path:
     """Fill the blocks of the document in place."""
-    write_atomic(DOCUMENT, filled(DOCUMENT.read_text(encoding="utf-8"), results_root))
+    write_atomic(DOCUMENT, filled(DOCUMENT.read_text(encoding="utf-8"), documents_root(results_root)))
     return DOCUMENT
 
 

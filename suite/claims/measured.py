@@ -9,9 +9,11 @@ from typing import Any
 
 from suite.analysis.collect import facts_path
 from suite.analysis.columns import RUNS, SENSITIVITY
-from suite.analysis.speed_columns import ARMS, session_facts_path, session_table_path
+from suite.analysis.published import SESSION, find_table, source
+from suite.analysis.session_tables import load_facts
+from suite.analysis.speed_columns import ARMS
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, paired_difference
-from suite.analysis.tables import Row, number, read_table, table_path
+from suite.analysis.tables import Row, number, read_table
 from suite.claims.claim import Claim, ClaimError, Part
 from suite.claims.verdict import Found, Judged, of_found
 
@@ -25,11 +27,11 @@ def judge_training(root: Path, claim: Claim, parts: Sequence[Part]) -> list[Judg
 
 def _training(root: Path, claim: Claim, part: Part) -> Judged:
     study = part.study or claim.source
-    path = table_path(root, RUNS, study)
+    path = find_table(root, RUNS, study)
     if not path.is_file():
         return of_found(part, Found(reason=f"the study was not run: bandwise sweep {study}"))
     rows = read_table(path, RUNS)
-    facts = json.loads(facts_path(root, study).read_text(encoding="utf-8"))
+    facts = json.loads(facts_path(source(root, study).root, study).read_text(encoding="utf-8"))
     cell = _cell(claim, part, rows)
     about = next(one for one in facts["workloads"] if _of(one) == cell)
     higher = about["direction"] == "higher" and part.quantity != "nll"
@@ -40,7 +42,7 @@ def judge_speed(root: Path, claim: Claim, parts: Sequence[Part]) -> list[Judged]
     """Parts of a speed claim: medians over rounds, with order-statistic intervals."""
     if not parts:
         return []
-    path = session_table_path(root, ARMS, claim.source)
+    path = find_table(root, ARMS, f"{SESSION}{claim.source}")
     if not path.is_file():
         reason = f"the session was not held: bandwise session {claim.source}"
         return [of_found(part, Found(reason=reason)) for part in parts]
@@ -52,12 +54,12 @@ def commits(root: Path, claim: Claim) -> list[str]:
     """Commits of the runs or of the session that a claim is judged by, sorted."""
     found: set[str] = set()
     for part in (*claim.parts, *claim.premises):
-        path = table_path(root, RUNS, part.study or claim.source)
+        path = find_table(root, RUNS, part.study or claim.source)
         if claim.kind == "training" and path.is_file():
             rows = (row for row in read_table(path, RUNS) if row["arm"] in (part.arm, part.against))
             found |= {str(row["commit"]) for row in rows if row["commit"]}
-    if claim.kind == "speed" and (path := session_facts_path(root, claim.source)).is_file():
-        commit = json.loads(path.read_text(encoding="utf-8"))["provenance"]["commit"]
+    if claim.kind == "speed" and (facts := load_facts(root, claim.source)):
+        commit = facts["provenance"]["commit"]
         found |= {commit} if commit else set()
     return sorted(found)
 
@@ -130,11 +132,11 @@ def _blind(root: Path, controls: str, study: str, cell: Cell, about: dict[str, A
     """Why no negative control shows that worse would be seen; "" where one does, in the study or in the one named."""
     where = controls or study
     if where != study:
-        facts = json.loads(facts_path(root, where).read_text(encoding="utf-8"))
+        facts = json.loads(facts_path(source(root, where).root, where).read_text(encoding="utf-8"))
         budgets = [(one["steps"], one["batch_size"]) for one in facts["workloads"] if _of(one) == cell]
         if budgets != [(about["steps"], about["batch_size"])]:
             return f"study {where} has no such cell with as many steps of as many examples"
-    rows = [row for row in read_table(table_path(root, SENSITIVITY, where), SENSITIVITY) if _of(row) == cell]
+    rows = [row for row in read_table(find_table(root, SENSITIVITY, where), SENSITIVITY) if _of(row) == cell]
     if not rows:
         return f"study {where} has no negative controls there"
     return "" if rows[0]["sensitive"] else str(rows[0]["reason"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from suite.analysis.published import find_table
 from suite.analysis.tables import Row, read_table, table_path, write_table
 from suite.claims.claim import AFTER, Claim
 from suite.claims.columns import CLAIMS, PARTS
@@ -123,7 +124,7 @@ def write_record(root: Path, judged: Sequence[Judgement]) -> list[Path]:
 
 def recorded(root: Path) -> tuple[list[Row], list[Row]]:
     """Claims and parts on record. Raises TableError where there are none."""
-    return read_table(table_path(root, CLAIMS), CLAIMS), read_table(table_path(root, PARTS), PARTS)
+    return read_table(find_table(root, CLAIMS), CLAIMS), read_table(find_table(root, PARTS), PARTS)
 
 
 def differences(judged: Sequence[Judgement], on_record: Iterable[Row], *, whole: bool = False) -> list[str]:

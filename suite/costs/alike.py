@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from suite.analysis.published import sessions_held
 from suite.analysis.session_tables import load_facts
 from suite.costs.samples import MEASURED, link_of, workload_name
 from suite.links.link import Link
@@ -115,10 +116,11 @@ def series_of(held: Sequence[Held]) -> tuple[list[Series], list[str]]:
 
 def held_of(results_root: Path) -> list[Held]:
     """Every link that gave numbers, of all sessions with tables, by name and rate. Raises `TableError` for another version."""
-    folder = results_root / "tables" / "v1"
-    ends = ("session-", "-facts.json")
-    names = sorted(p.name.removeprefix(ends[0]).removesuffix(ends[1]) for p in folder.glob("*".join(ends)))
-    return [one for name in names for one in _held(name, load_facts(results_root, name) or {})]
+    return [
+        one
+        for name in sessions_held(results_root)
+        for one in _held(name, load_facts(results_root, name) or {})
+    ]
 
 
 def _held(session: str, facts: Mapping[str, Any]) -> list[Held]:

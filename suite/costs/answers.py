@@ -23,7 +23,7 @@ def speedups(root: Path, session: str, *cases: str) -> str:
     """What a session measured of some cases (``lion-cub-1bit:step``), over the reference and over fp32, beside the prediction."""
     rows = rows_of(root, SPEEDUPS)
     if rows is None:
-        return missing("bandwise costs docs")
+        return missing("bandwise costs scaling")
     wanted = [case.replace(":", ": ") for case in cases]
     listed = sorted(
         (row for row in rows if row["source"] == session and row["case"] in wanted),

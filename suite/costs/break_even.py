@@ -105,7 +105,7 @@ def curve_of(candidate: Candidate, question: Question, model: Model) -> Curve:
 def break_even_rows(found: Known, model: Model) -> tuple[list[Row], list[Row]]:
     """Tables `costs-break-even` and `costs-break-even-checks`. Raises `UnknownCostsError` where the model was not scored."""
     known = candidates(found.samples, found.cores)
-    errors = {column: _median_error(found.results_root, column) for column in ("rate", "model")}
+    errors = {column: _median_error(found.tables_root, column) for column in ("rate", "model")}
     rows: list[Row] = []
     checks: list[Row] = []
     for asked in (*_held_settings(found, known), Asked({}, EXAMPLE, "model", [(one, ()) for one in known])):
@@ -166,7 +166,7 @@ def _held_settings(found: Known, known: Sequence[Candidate]) -> Iterator[Asked]:
             shared,
             "rate",
             [(candidate, measured) for candidate, measured in methods if measured],
-            {one: foretold_of(found.results_root, one, known) for one in members},
+            {one: foretold_of(found.tables_root, one, known) for one in members},
         )
 
 
@@ -225,6 +225,22 @@ def _check(asked: Asked, place: Row, speedup: Curve, held: Held, one: Spread) ->
         "foretold_verdict": None if foretold is None else verdict(foretold, one),
         "verdict": verdict(speedup(rate), one),
     }  # fmt: skip
+
+
+def measured_once(checks: Sequence[Row]) -> list[Row]:
+    """The checks without duplicates: a measurement that stands under two names of one method counts once."""
+    names = (
+        "workload",
+        "bucket_bytes",
+        "cores",
+        "world_size",
+        "session",
+        "link",
+        "speedup",
+        "speedup_low",
+        "speedup_high",
+    )
+    return list({tuple(row[name] for name in names): row for row in reversed(checks)}.values())[::-1]
 
 
 def _counts(checks: Sequence[Row]) -> Row:

@@ -12,7 +12,7 @@ from typing import Final
 
 from reference_impls.registry import Method
 from suite.costs.beyond import Beyond, beyond
-from suite.costs.evidence import configuration
+from suite.costs.evidence import configuration, of_round
 from suite.costs.samples import Sample
 from suite.runs.resolve import resolve_algorithm
 from suite.timing.case import ROUND, Case
@@ -54,7 +54,9 @@ def candidates(
     for session in sorted({sample.session for sample in samples}):
         for label, algorithm, known, kinds in arms_of((load or load_session)(session)):
             for name, cases in _apart(label, kinds):
-                one = _candidate(name, algorithm, known, cases, samples, cores)
+                steps = {case.unit_steps for kind, case in cases.items() if kind.startswith(ROUND)}
+                own = of_round(known, steps.pop()) if steps else known
+                one = _candidate(name, algorithm, own, cases, samples, cores)
                 if one is not None:
                     found.setdefault(name, one)
     return list(found.values())

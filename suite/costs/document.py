@@ -145,8 +145,8 @@ def _came_true(root: Path, made: dict[str, Any]) -> list[tuple[dict[str, Any], S
 def foretold(root: Path) -> str:
     """Every session that was predicted, in a line."""
     rows = []
-    for path in sorted(predictions.folder(root).glob("*.json")):
-        made = predictions.read(root, path.stem)
+    for name in predictions.names(root):
+        made = predictions.read(root, name)
         pairs = _came_true(root, made) if made else []
         if made is None or not pairs:
             continue

@@ -1,4 +1,4 @@
-"""The fitted model in a file, so that who asks for advice does not wait for a fit: `results/tables/v1/costs-model.json`.
+"""The fitted model in a file, so that who asks for advice does not wait for a fit: `tables/costs-model.json`.
 
 It carries the hash of all it was fitted to and of the code that fitted it; where either has changed the model is fitted anew.
 """
@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from suite.analysis.published import published_root
 from suite.analysis.tables import Row, table_path
 from suite.costs import fit, local, model, network, recipe, timeline
 from suite.costs.columns import PRICES
@@ -29,12 +30,15 @@ CODE: Final = (fit, local, model, network, recipe, timeline)
 def load_or_fit(
     results_root: Path, calibration: Sequence[Row], samples: Sequence[Sample], cores: int
 ) -> Model:
-    """The model of the file where that was made of the same; else fitted, and not written. Raises `FitError`."""
-    path = table_path(results_root, PRICES).with_name(NAME)
-    text = read(path)
-    if text is not None:
-        kept = parsed(text, path)
-        if kept["made_of"] == digest(calibration, samples, cores):
+    """The model of the file here or of the published one, whichever was made of the same; else fitted, and not written.
+
+    Raises `FitError`.
+    """
+    for root in (results_root, published_root(results_root)):
+        path = table_path(root, PRICES).with_name(NAME)
+        text = read(path)
+        kept = {} if text is None else parsed(text, path)
+        if kept and kept["made_of"] == digest(calibration, samples, cores):
             return _model(kept)
     return model.fit_model(calibration, samples, cores)
 

@@ -10,14 +10,15 @@ from statistics import median
 from typing import Final
 
 from suite.analysis.bounds import BOUNDS
+from suite.analysis.published import SESSION, find_table
 from suite.analysis.rho import ring_bits
-from suite.analysis.speed_columns import CASES, session_table_path
+from suite.analysis.speed_columns import CASES
 from suite.analysis.tables import Row, number, read_table, table_path, write_table
 from suite.costs.advice import Question, advise, rates_between
 from suite.costs.beyond import DDP as DDP_FP32
 from suite.costs.candidates import Candidate, candidates
 from suite.costs.columns import BEST, PREDICTED, SPEEDUPS, WARM_UP
-from suite.costs.evidence import of_configuration, studies, verdict
+from suite.costs.evidence import of_configuration, shown_worse, studies
 from suite.costs.known import Known, known
 from suite.costs.local import same_place
 from suite.costs.model import Model
@@ -127,13 +128,13 @@ def _compute_s(own: Sequence[Sample]) -> float:
 
 
 def _measured(root: Path, session: str, own: Sequence[Sample]) -> Iterator[Row]:
-    path = session_table_path(root, BOUNDS, session)
+    path = find_table(root, BOUNDS, f"{SESSION}{session}")
     if not path.is_file():  # held by an earlier version
         return
     compute = _compute_s(own)
     links = {sample.setting.link.label: sample.setting for sample in own}
     over = {(row["link"], row["case_id"]): row for row in read_table(path, BOUNDS)}
-    rows = read_table(session_table_path(root, CASES, session), CASES)
+    rows = read_table(find_table(root, CASES, f"{SESSION}{session}"), CASES)
     both = {str(row["algorithm"]) for row in rows if row["role"] == DDP and row["n"]} >= set(UNCOMPRESSED)
     for row in rows:
         setting, beside = links.get(str(row["link"])), over.get((row["link"], row["case_id"]))
@@ -191,12 +192,12 @@ def write_maps(results_root: Path) -> list[Path]:
     """The tables of the pictures, from all that is known; returns what was written. Raises `UnknownCostsError`."""
     found = known(results_root)
     model = found.model()
-    pictured = list(speedup_rows(results_root, found, model, PICTURED, PICTURED_WORKERS))
-    cells = studies(results_root)
+    pictured = list(speedup_rows(found.results_root, found, model, PICTURED, PICTURED_WORKERS))
+    cells = studies(found.results_root)
     kept = [
         one
         for one in candidates(found.samples, found.cores)
-        if verdict(of_configuration(one.configuration, cells)) != "not equal"
+        if not shown_worse(of_configuration(one.configuration, cells))
     ]
     tables = {
         SPEEDUPS: pictured,

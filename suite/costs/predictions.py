@@ -1,6 +1,7 @@
 """Predictions that are written down before their session is held, with a hash, and looked at afterwards.
 
-``results/predictions/<session>.json`` holds the predicted seconds a step of every case on every link of a session, when and by
+``predictions/<session>.json`` of the results folder, or of what is published, holds
+the predicted seconds a step of every case on every link of a session, when and by
 which commit they were made, and the SHA-256 of it all. A prediction counts where its session began later. Where local seconds
 of a case have been measured nowhere (a new method) the case is left out, and listed with the reason.
 """
@@ -14,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from suite.analysis.published import published_root
 from suite.analysis.session_tables import load_facts
 from suite.costs.local import known_local
 from suite.costs.model import Model
@@ -36,8 +38,14 @@ def folder(results_root: Path) -> Path:
     return results_root / "predictions"
 
 
+def names(results_root: Path) -> list[str]:
+    """The sessions that were predicted, here or published, in order."""
+    tops = (folder(results_root), folder(published_root(results_root)))
+    return sorted({path.stem for top in tops for path in top.glob("*.json")})
+
+
 def path_of(results_root: Path, session: str) -> Path:
-    """Where those of a session lie."""
+    """Where those of a session are written."""
     return folder(results_root) / f"{session}.json"
 
 
@@ -84,11 +92,13 @@ def digest(body: Mapping[str, Any]) -> str:
 
 def write(results_root: Path, made: Mapping[str, Any]) -> Path:
     """Write predictions down. Raises `PredictionError` where there are some: they are not replaced."""
-    path = path_of(results_root, str(made["session"]))
-    if path.exists():
+    session = str(made["session"])
+    path = path_of(results_root, session)
+    if read(results_root, session) is not None:
         raise PredictionError(
-            f"{path} is there already: predictions are made once; remove it where its session was not held"
+            f"session {session} is predicted already: predictions are made once; remove {path} where its session was not held"
         )
+    _timely(results_root, made, path)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, dump(made, indent=1) + "\n")
     return path
@@ -97,6 +107,8 @@ def write(results_root: Path, made: Mapping[str, Any]) -> Path:
 def read(results_root: Path, session: str) -> dict[str, Any] | None:
     """What was predicted for a session, or None. Raises `PredictionError` where it was changed, or made too late."""
     path = path_of(results_root, session)
+    if not path.exists():
+        path = path_of(published_root(results_root), session)
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -105,7 +117,12 @@ def read(results_root: Path, session: str) -> dict[str, Any] | None:
         raise PredictionError(
             f"{path} does not have the hash that it states: it was changed after it was made"
         )
-    facts = load_facts(results_root, session)
-    if facts is not None and str(facts["started"]) <= str(found["made"]):
-        raise PredictionError(f"{path} was made after its session had begun, so it predicts nothing")
+    _timely(results_root, found, path)
     return found
+
+
+def _timely(results_root: Path, made: Mapping[str, Any], path: Path) -> None:
+    """Raises `PredictionError` where the session had begun already, here or where the published one was held."""
+    facts = load_facts(results_root, str(made["session"]))
+    if facts is not None and str(facts["started"]) <= str(made["made"]):
+        raise PredictionError(f"{path} was made after its session had begun, so it predicts nothing")

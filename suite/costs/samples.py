@@ -1,6 +1,6 @@
 """What sessions measured, as samples that the model can be held against: a case on a link, its step and its parts.
 
-From the tables in results/tables/v1 alone, so that a clone of the project has all of it; what a case's options are is
+From the tables of sessions alone, so that a clone of the project has all of it; what a case's options are is
 worked out anew from the session's file.
 """
 
@@ -16,8 +16,9 @@ from typing import Any, Final
 
 import torch.distributed as dist
 
+from suite.analysis.published import SESSION, find_table
 from suite.analysis.session_tables import load_facts
-from suite.analysis.speed_columns import CASES, session_table_path
+from suite.analysis.speed_columns import CASES
 from suite.analysis.tables import Row, number, read_table
 from suite.costs.recipe import Bucket, Recipe, Request, Step, recipe_of
 from suite.costs.timeline import Local
@@ -76,7 +77,7 @@ def samples_of(results_root: Path, session: str) -> list[Sample]:
     known = cases_of(spec).by_id
     links = {found["label"]: found for found in facts["links"] if found["status"] == MEASURED}
     found = []
-    for row in read_table(session_table_path(results_root, CASES, session), CASES):
+    for row in read_table(find_table(results_root, CASES, f"{SESSION}{session}"), CASES):
         case = known.get(str(row["case_id"]))
         if case is None or row["link"] not in links or row["step_s"] is None or row["null_s"] is None:
             continue

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from suite.analysis.document import rows_of
-from suite.analysis.speed_columns import CASES, session_table_path
+from suite.analysis.published import SESSION, find_table
+from suite.analysis.speed_columns import CASES
 from suite.analysis.tables import Row, number, read_table
 from suite.costs.advice import Question
 from suite.costs.alike import Held, held_of
@@ -165,6 +166,6 @@ def _timed(root: Path, held: Held) -> Mapping[str, Row]:
     """Rows of a link by case id, of what has an interval."""
     return {
         str(row["case_id"]): row
-        for row in read_table(session_table_path(root, CASES, held.session), CASES)
+        for row in read_table(find_table(root, CASES, f"{SESSION}{held.session}"), CASES)
         if row["link"] == held.link.label and row["step_low"] is not None
     }

@@ -6,7 +6,6 @@ command that makes it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -24,7 +23,9 @@ from suite.analysis.document import (
     significant,
     span,
 )
-from suite.analysis.speed_columns import CASES, session_facts_path, session_table_path
+from suite.analysis.published import SESSION, find_table
+from suite.analysis.session_tables import load_facts
+from suite.analysis.speed_columns import CASES
 from suite.analysis.tables import Row, read_table
 from suite.rates.codecs import names
 from suite.rates.columns import AGAINST, CODECS, COMPILE, SCALING, SIMULATION
@@ -228,7 +229,7 @@ def session(root: Path, name: str) -> str:
 
     The limit is the reference's step over the same case's step with every collective replaced by a local copy.
     """
-    path = session_table_path(root, CASES, name)
+    path = find_table(root, CASES, f"{SESSION}{name}")
     if not path.is_file():
         return missing(f"bandwise session {name}")
     rows = read_table(path, CASES)
@@ -272,7 +273,7 @@ def session(root: Path, name: str) -> str:
 
 def bounds(root: Path, name: str) -> str:
     """A session's cases beside fp32 DDP at its best bucket size, that DDP's limit, and compute or wire plus codec."""
-    path = session_table_path(root, BOUNDS, name)
+    path = find_table(root, BOUNDS, f"{SESSION}{name}")
     if not path.is_file():
         return missing(f"bandwise session {name}")
     listed = [
@@ -314,10 +315,9 @@ def _paired(row: Row, what: str, count: str) -> tuple[str, str, str]:
 
 def session_machine(root: Path, name: str) -> str:
     """On what a session was held, in a sentence."""
-    path = session_facts_path(root, name)
-    if not path.is_file():
+    facts = load_facts(root, name)
+    if facts is None:
         return "Not measured yet."
-    facts = json.loads(path.read_text(encoding="utf-8"))
     links = ", ".join(f"{link['label']}: {link['status']}" for link in facts["links"])
     return f"Session `{name}`, ended {facts['ended'][:10]}; {links}. CPU and gloo; GPU: not measured."
 

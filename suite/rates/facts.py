@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from reference_impls.compilation import failures
 from suite.analysis.columns import Table
+from suite.analysis.published import source
 from suite.analysis.tables import Row, table_path, write_table
 from suite.runs.provenance import provenance
 from suite.runs.store import dump, write_atomic
@@ -70,7 +71,7 @@ def compiler() -> str | None:
 
 
 def facts_path(results_root: Path, table: Table) -> Path:
-    """Where the facts of a table lie: tables/v1/<suffix>-facts.json."""
+    """Where the facts of a table lie: tables/<suffix>-facts.json."""
     path = table_path(results_root, table)
     return path.with_name(f"{path.stem}-facts.json")
 
@@ -78,7 +79,8 @@ def facts_path(results_root: Path, table: Table) -> Path:
 def read_facts(results_root: Path, table: Table) -> dict[str, Any] | None:
     """The facts of a table, None where it has not been measured."""
     try:
-        found: dict[str, Any] = json.loads(facts_path(results_root, table).read_text(encoding="utf-8"))
+        path = facts_path(source(results_root, table.suffix).root, table)
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     return found

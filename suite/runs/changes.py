@@ -13,6 +13,7 @@ than `LIMIT_BYTES`; of a larger one the hash alone is on record. Paths are relat
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -39,11 +40,16 @@ def document(checkout: Path) -> bytes:
         ".", ":!results",
     )  # fmt: skip
     unknown = _git(checkout, "ls-files", "-z", "--others", "--exclude-standard", "--", *PACKAGES)
-    names = sorted(name for name in unknown.split(b"\0") if name)
-    new = [b"new file %s %s\n" % (_hash((checkout / n.decode()).read_bytes()).encode(), n) for n in names]
+    names = sorted(name for name in unknown.split(b"\0") if name and not name.endswith(b"/"))
+    new = [b"new file %s %s\n" % (_hash(_content(checkout / n.decode())).encode(), n) for n in names]
     if not patch and not new:
         return b""
     return b"changes to %s\n%s%s" % (commit.encode(), b"".join(new), patch)
+
+
+def _content(path: Path) -> bytes:
+    """What git would keep of a path: of a link, to a folder too, where it leads."""
+    return os.readlink(os.fsencode(path)) if path.is_symlink() else path.read_bytes()
 
 
 @lru_cache(maxsize=1)
@@ -63,6 +69,10 @@ def current() -> bytes:
 def described(changes: bytes) -> dict[str, Any] | None:
     """What a result says of them: hash and size; None where there are none."""
     return {"sha256": _hash(changes), "bytes": len(changes)} if changes else None
+
+
+PUBLISHED: Final = "published"
+"""The folder, within a results folder, of what is published; it is laid out like one."""
 
 
 def path_of(root: Path, sha256: str) -> Path:
@@ -89,8 +99,13 @@ def keep(root: Path, changes: bytes | None = None) -> Path | None:
 
 
 def kept(root: Path, sha256: str) -> str | None:
-    """The document of that hash, None where it was not kept. Raises `RefusedError` for one that is not what its name says."""
+    """The document of that hash, here or published, None where it was not kept.
+
+    Raises `RefusedError` for one that is not what its name says.
+    """
     path = path_of(root, sha256)
+    if not path.exists():
+        path = path_of(Path(root) / PUBLISHED, sha256)
     text = read(path, LIMIT_BYTES)
     if text is not None and _hash(text.encode()) != sha256:
         raise RefusedError(path, "is not what its name says", "fetch it again from where the run was made")

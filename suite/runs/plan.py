@@ -21,6 +21,8 @@ from suite.runs.store import Store
 from suite.runs.sweep import Arm, Panel, Sweep
 
 ALPHA: Final = 0.05
+MINIMUM_FOR_INTERVAL: Final = 6
+"""Fewest values (seeds, rounds, pairs) from which any interval of the suite is computed; why: `suite.analysis.statistics`."""
 RUN_FOLDER_BYTES: Final = 20_480
 """Disk a run's folder takes, in blocks: four small files."""
 
@@ -176,6 +178,7 @@ def summary(plan: Plan, store: Store, found: Mapping[str, Status] | None = None)
         "title": plan.sweep.title,
         "arms": len(plan.sweep.arms),
         "seeds": plan.sweep.seeds,
+        "seeds_for_intervals": MINIMUM_FOR_INTERVAL,
         "steps": plan.sweep.steps,
         "ladder": [at_budget(plan.sweep, budget).steps for budget in plan.sweep.budgets],
         "ranks": plan.sweep.ranks,

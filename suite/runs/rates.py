@@ -67,7 +67,7 @@ class Rates:
         if arm.lr is not None:
             return arm.lr
         found = self.find(panel, arm)
-        remedy = f"tune with `bandwise sweep {sweep.rates_owner} --tune`, or pin it with `lr:`"
+        remedy = f"tune with `{sweep.tuned_by}`, or pin it with `lr:`"
         if found is None:
             raise arm.error("lr", f"no learning rate for {panel.label} in {self.path.name}: {remedy}")
         if found.tuned_for != tuned_for(sweep, panel, arm):

@@ -30,6 +30,7 @@ checked without knowing any method; `plan` does the rest.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,13 @@ from suite.runs.yaml_lines import Section, Value, YamlError, load
 TUNING_SEED: Final = 10_000
 """First of the seeds on which learning rates are tried."""
 DEFAULT_BUCKET_BYTES: Final = 4 << 20
+
+
+OF_SESSIONS: Final = frozenset(
+    {"minutes", "links", "borrows", "blocks", "sweep", "direct", "rounds_h", "reference"}
+)
+"""Keys that the files of timing sessions have and sweeps have not."""
+SUFFIXES: Final = (".yaml", ".yml")
 
 
 class UnknownSweepError(ValueError):
@@ -160,6 +168,10 @@ class Sweep:
         shipped = self.path.resolve().is_relative_to(sweeps_folder().resolve())
         return self.name if shipped else str(self.path.resolve())
 
+    def command(self, verb: str, *more: str) -> str:
+        """A command on this sweep as people can give it, wherever they are: ``bandwise retry quick --status error``."""
+        return shlex.join(["bandwise", verb, self.called, *more])
+
     @property
     def published_as(self) -> str:
         """As `called`, for files that others read: of an own sweep the file's name alone, to be given in its folder."""
@@ -169,6 +181,15 @@ class Sweep:
     def rates_owner(self) -> str:
         """The sweep whose tuning writes the file of rates: this one, or the one it is based on."""
         return _name(self.rates_path, sweeps_folder()).removesuffix("-lr")
+
+    @property
+    def tuned_by(self) -> str:
+        """The command that writes the file of rates, as people can give it."""
+        owner = self.rates_path.with_name(f"{self.rates_path.stem.removesuffix('-lr')}.yaml")
+        shipped = owner.resolve().is_relative_to(sweeps_folder().resolve())
+        return shlex.join(
+            ["bandwise", "sweep", self.rates_owner if shipped else str(owner.resolve()), "--tune"]
+        )
 
     def panels(self) -> Iterator[Panel]:
         """All combinations of workload, sharding and world size, in the order of the file."""
@@ -207,12 +228,27 @@ def _name(path: Path, root: Path) -> str:
 
 
 def load_sweep(name: str) -> Sweep:
-    """Read a sweep by its name in `suite/sweeps` or by the path of a ``.yaml`` file.
+    """Read a sweep by its name in `suite/sweeps`, by that of a ``.yaml`` file in the current folder, or by a file's path.
 
     Raises `UnknownSweepError` with the nearest name, or `YamlError` with file, line and key.
     """
-    path = Path(name) if name.endswith((".yaml", ".yml")) else sweeps_folder() / f"{name}.yaml"
+    path = file_of(name, sweeps_folder())
     return _read(path, _merged(path, ()))
+
+
+def file_of(name: str, shipped: Path) -> Path:
+    """The file that a name or a path stands for: a path is taken as it is; else a file that ships, then one of the current
+    folder. Where there is none, where it would ship.
+    """
+    if name.endswith(SUFFIXES):
+        return Path(name)
+    own = Path(f"{name}.yaml")
+    return own if own.is_file() and not (shipped / own).exists() else shipped / own
+
+
+def tables_of(name: str) -> str:
+    """The name under which tables of a sweep or session lie, from a name or the path of its file."""
+    return _name(Path(name), sweeps_folder()) if name.endswith(SUFFIXES) else name
 
 
 def _merged(path: Path, above: tuple[Path, ...]) -> Value:
@@ -220,9 +256,16 @@ def _merged(path: Path, above: tuple[Path, ...]) -> Value:
     if not path.exists():
         name = _name(path, sweeps_folder())
         known = sweep_names() if path.is_relative_to(sweeps_folder()) else sweep_names(path.parent)
-        raise UnknownSweepError(f"no sweep {name!r}{nearest(name, known)}")
+        raise UnknownSweepError(
+            f"no sweep {name!r}{nearest(name, known)}; one that does not ship is named by the path of its file, or in its "
+            "folder by its name"
+        )
     value = load(path, path.name)
     section = Section(value)
+    if isinstance(value.content, dict) and OF_SESSIONS & value.content.keys():
+        raise UnknownSweepError(
+            f"{path.name} is a timing session, not a sweep: `bandwise session {path.stem}` holds it"
+        )
     base = section.get("base", str, "")
     if not base:
         return value

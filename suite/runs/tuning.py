@@ -3,7 +3,8 @@
 For each panel every arm tries the same number of rates, centred on the rate that the sweep states for its baseline.
 Of the rates whose final metric, mean over the seeds, is within the workload's margin of the best, the one of lowest NLL
 is chosen. While some arm chooses an end of the grid, the grid of *all* arms grows by one rate on that side, as often as
-the sweep allows; a choice that still lies on an edge is kept and marked.
+the sweep allows; a choice that still lies on an edge is kept and marked. Nothing is chosen from failures: an arm of which
+no rate ended well has none, and then no rate of the sweep is written.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ class TuningError(ValueError):
     """A trial has not ended; the message says which."""
 
 
+class TuningFailedError(RuntimeError):
+    """No trial of some arms ended well; the message names each with the reason, and the command that shows more."""
+
+
 @dataclass(frozen=True)
 class Candidate:
     """An arm in a panel that is to be tuned, with what its specs are made of."""
@@ -40,11 +45,40 @@ def tune(
     run: Callable[[Sequence[RunSpec]], None],
     note: Callable[[str], None] = lambda text: None,
 ) -> list[Tuned]:
-    """Tune all arms without a pinned rate. `run` carries specs out into the store; `note` is told how it goes.
+    """Tune all arms without a pinned rate, panel by panel, so that all that fails is known at once.
 
-    Raises `YamlError` or `TuningError`.
+    Args:
+        sweep: What is tuned.
+        store: Where results of trials are looked up.
+        run: Carries specs out into the store; what it raises passes through.
+        note: Is told how it goes, a line at a time.
+
+    Returns:
+        One choice an arm and panel.
+
+    Raises:
+        YamlError: A baseline has no centre.
+        TuningError: A trial has no result.
+        TuningFailedError: Some arm has no trial that ended well.
     """
-    return [tuned for panel in sweep.panels() for tuned in tune_panel(sweep, panel, store, run, note)]
+    found, failures = list[Tuned](), list[str]()
+    for panel in sweep.panels():
+        chosen, failed = tune_panel(sweep, panel, store, run, note)
+        found += chosen
+        failures += failed
+    refuse_failures(sweep, store, failures)
+    return found
+
+
+def refuse_failures(sweep: Sweep, store: Store, failures: Sequence[str]) -> None:
+    """Raise `TuningFailedError` where arms failed, one line each in `failures`."""
+    if failures:
+        lines = "\n".join(f"  {line}" for line in failures)
+        raise TuningFailedError(
+            f"no learning rate of sweep {sweep.name!r} was written, since no trial ended well of:\n{lines}\n"
+            f"`bandwise status --results {store.root}` lists all failed runs; where the cause is mended, the same command "
+            "tries again what did not diverge; an arm that diverges everywhere needs other centres, or `lr:` of its own"
+        )
 
 
 def tune_panel(
@@ -53,16 +87,30 @@ def tune_panel(
     store: Store,
     run: Callable[[Sequence[RunSpec]], None],
     note: Callable[[str], None] = lambda text: None,
-) -> list[Tuned]:
-    """Tune the arms of one panel, which depends on no other; the rest as for `tune`. What `run` raises passes through."""
+) -> tuple[list[Tuned], list[str]]:
+    """Tune the arms of one panel, which depends on no other; arguments and errors as for `tune`.
+
+    Returns:
+        The choices, and a line with the reason for each arm of which no trial ended well.
+    """
     found = list(candidates(sweep, panel))
     half = sweep.tuning.points // 2
     low, high = -half, half
     for round_ in range(sweep.tuning.extensions + 1):
         run([spec for c in found for specs in _specs(sweep, c, low, high).values() for spec in specs])
-        choices = [choose(sweep, c, store, low, high) for c in found]
-        ends = {choice.edge for choice in choices} - {"none"}
-        on_edge = [f"{choice.arm} ({choice.edge})" for choice in choices if choice.edge != "none"]
+        tried = [(c, trials_of(sweep, c, store, low, high)) for c in found]
+        choices = [chosen for c, trials in tried if (chosen := choose(sweep, c, trials))]
+        without = [(c, trials) for c, trials in tried if all(trial.value is None for trial in trials)]
+        on_edge = {
+            f"{choice.arm} ({choice.edge})": choice.edge for choice in choices if choice.edge != "none"
+        }
+        # what diverges at every rate may not at a lower one; what fails otherwise would fail there too
+        on_edge |= {
+            f"{c.arm.label} (low)": "low"
+            for c, trials in without
+            if {t.status for t in trials} == {"diverged"}
+        }
+        ends = set(on_edge.values())
         if not ends or round_ == sweep.tuning.extensions:
             break
         note(f"{panel.label}: on an edge: {', '.join(on_edge)}; the grid of all arms grows")
@@ -71,7 +119,7 @@ def tune_panel(
         note(
             f"{panel.label}: still on an edge after {sweep.tuning.extensions} extensions: {', '.join(on_edge)}"
         )
-    return choices
+    return choices, [f"{panel.label}: {c.arm.label}: {_failures(trials, store)}" for c, trials in without]
 
 
 def candidates(sweep: Sweep, panel: Panel) -> Iterator[Candidate]:
@@ -92,39 +140,53 @@ def grid_rate(centre: float, factor: float, offset: int) -> float:
     return float(f"{centre * factor**offset:.3g}")
 
 
-def choose(sweep: Sweep, candidate: Candidate, store: Store, low: int, high: int) -> Tuned:
-    """The best rate of the grid from offset `low` to `high`, by the results in the store.
+def trials_of(sweep: Sweep, candidate: Candidate, store: Store, low: int, high: int) -> list[Trial]:
+    """The trials of the grid from offset `low` to `high`, rates ascending. Raises `TuningError` where one has not ended."""
+    metric = get(candidate.workload.name, **candidate.workload.options).metric
+    return [_trial(specs, store, metric) for specs in _specs(sweep, candidate, low, high).values()]
 
-    Raises `TuningError` where a trial has not ended.
-    """
-    workload = get(candidate.workload.name, **candidate.workload.options)
-    trials = [_trial(specs, store, workload.metric) for specs in _specs(sweep, candidate, low, high).values()]
-    chosen = best_trial(trials, workload)
-    offset = low + trials.index(chosen)
+
+def choose(sweep: Sweep, candidate: Candidate, trials: Sequence[Trial]) -> Tuned | None:
+    """The best rate of the trials (rates ascending); None where none of them ended well."""
+    chosen = best_trial(trials, get(candidate.workload.name, **candidate.workload.options))
+    if chosen is None:
+        return None
     return Tuned(
         workload=candidate.panel.workload.label,
         sharding=candidate.panel.sharding,
         world_size=candidate.panel.world_size,
         arm=candidate.arm.label,
         lr=chosen.lr,
-        edge="low" if offset == low else "high" if offset == high else "none",
+        edge="low" if chosen is trials[0] else "high" if chosen is trials[-1] else "none",
         tuned_for=tuned_for(sweep, candidate.panel, candidate.arm),
         trials=tuple(trials),
     )
 
 
-def best_trial(trials: Sequence[Trial], workload: Workload) -> Trial:
+def best_trial(trials: Sequence[Trial], workload: Workload) -> Trial | None:
     """Of the rates (ascending) whose metric is within the workload's margin of the best, the one of lowest NLL.
 
-    Without an NLL the best metric decides. Where no rate ended well it is the lowest: a lower one might.
+    Without an NLL the best metric decides. None where no rate ended well.
     """
     sign = -1.0 if workload.direction == "higher" else 1.0
     ended = [(sign * trial.value, trial) for trial in trials if trial.value is not None]
     if not ended:
-        return trials[0]
+        return None
     limit = min(loss for loss, _ in ended) + workload.margin
     within = [(trial.nll if trial.nll is not None else loss, trial) for loss, trial in ended if loss <= limit]
     return min(within, key=lambda pair: pair[0])[1]
+
+
+def _failures(trials: Sequence[Trial], store: Store) -> str:
+    """`3 of 3 learning rates failed (error); run 0123..: the reason of the first`."""
+    words = ", ".join(dict.fromkeys(trial.status for trial in trials))
+    run_id, reason = next(
+        (run_id, result["reason"])
+        for trial in trials
+        for run_id in trial.runs
+        if (result := store.result(run_id)) and result["status"] != "done"
+    )
+    return f"{len(trials)} of {len(trials)} learning rates failed ({words}), the first with: {reason} (run {run_id})"
 
 
 def _specs(sweep: Sweep, c: Candidate, low: int, high: int) -> dict[int, list[RunSpec]]:

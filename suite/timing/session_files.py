@@ -37,7 +37,7 @@ from typing import Any
 from reference_impls.errors import nearest
 from suite.links.link import Link, LinkError
 from suite.runs.resolve import resolve_workload
-from suite.runs.sweep import DEFAULT_BUCKET_BYTES, Sweep, UnknownSweepError, load_sweep
+from suite.runs.sweep import DEFAULT_BUCKET_BYTES, OF_SESSIONS, Sweep, UnknownSweepError, file_of, load_sweep
 from suite.runs.yaml_lines import Section, Value, load
 from suite.timing.spec import (
     DEFAULT_BUCKET_MB,
@@ -98,17 +98,20 @@ def lender_of(name: str) -> str:
 
 
 def load_session(name: str) -> SessionSpec:
-    """Read a session by its name in `suite/sessions` or by the path of a ``.yaml`` file.
+    """Read a session by its name in `suite/sessions`, by that of a ``.yaml`` file in the current folder, or by a file's path.
 
     Raises `UnknownSessionError` with the nearest name, or `YamlError` with file, line and key.
     """
-    path = Path(name) if name.endswith((".yaml", ".yml")) else sessions_folder() / f"{name}.yaml"
+    path = file_of(name, sessions_folder())
     if not path.exists():
         known = session_names(path.parent)
         raise UnknownSessionError(
             f"no session {path.stem!r}{nearest(path.stem, known)}; known: {', '.join(known) or 'none'}"
         )
-    return _read(path, _merged(path, ()))
+    value = _merged(path, ())
+    if isinstance(value.content, dict) and not OF_SESSIONS & value.content.keys():
+        raise UnknownSessionError(f"{path.name} is a sweep, not a timing session: it says nothing of links")
+    return _read(path, value)
 
 
 def _merged(path: Path, above: tuple[Path, ...]) -> Value:

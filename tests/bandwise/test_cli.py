@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import time
@@ -383,3 +384,69 @@ def test_durations_and_tables_are_readable() -> None:
     assert [duration(s) for s in (0.4, 59, 125, 7800)] == ["0 s", "59 s", "2 min 05 s", "2 h 10 min"]
     assert table([{"a": "x", "n": 5}, {"a": "yy", "n": 12}], ["a", "n"]) == "a    n\nx    5\nyy  12"
     assert table([], ["a"]) == "(none)"
+
+
+@pytest.mark.parametrize("arms_that_fail", [("plain", "local"), ("local",)])
+def test_no_rate_is_written_from_failures(
+    arms_that_fail: tuple[str, ...],
+    tmp_path: Path,
+    results: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from bandwise.verbs import sweep as verb
+    from suite.runs.status import Status
+    from suite.training.execute import execute
+    from suite.training.local import Tally
+    from suite.training.record import failed
+
+    names = {"plain": "allreduce-sgd", "local": "local-sgd"}
+    broken = {names[arm] for arm in arms_that_fail}
+
+    def carry_out(label: str, specs: Any, store: Any, places: Any) -> Tally:
+        whole = [spec for spec in specs if spec.algorithm.name not in broken]
+        list(execute(whole, store) if whole else ())
+        for spec in specs:
+            store.put_spec(spec)  # as the pool does
+            if spec not in whole:
+                failed(spec, Status("error", "the disk is on fire")).save(store)
+        return Tally(len(specs), 0)
+
+    monkeypatch.setattr(verb, "_carry_out", carry_out)
+    budget = "tuning: {points: 3, factor: 2, extensions: 1, seeds: 1, centres: {plain: 0.05}}\n"
+    path = write_sweep(tmp_path, SWEEP.replace(", lr: 0.1}", "}") + budget)
+    rates = tmp_path / "small-lr.yaml"
+    rates.write_text("sweep: small\nseeds: [1]\nrates: []\n", encoding="utf-8")
+    before = rates.read_bytes()
+    assert main(["sweep", path, "--tune"]) == 3
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    said = captured.err.partition("bandwise: error: ")[2]
+    assert rates.read_bytes() == before
+    for arm in names:
+        told = re.search(rf"{arm}: (\d) of \1 learning rates failed \(error\)", said)
+        assert (told is not None) == (arm in arms_that_fail)
+    assert "the first with: the disk is on fire" in said
+    assert f"`bandwise status --results {results}` lists all failed runs" in said
+    listed = answer(capsys, "status", "--results", str(results))
+    assert "the disk is on fire" in {row["reason"] for row in listed["not_done"]}, "the remedy is one"
+
+
+def test_rates_that_failed_are_told_beside_the_choice(
+    tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from bandwise.verbs import sweep as verb
+    from suite.training.execute import execute
+    from suite.training.local import Tally
+
+    def carry_out(label: str, specs: Any, store: Any, places: Any) -> Tally:
+        list(execute(specs, store))
+        return Tally(len(specs), 0)
+
+    monkeypatch.setattr(verb, "_carry_out", carry_out)
+    budget = "tuning: {points: 3, factor: 1000000, extensions: 0, seeds: 1, centres: {plain: 0.05}}\n"
+    path = write_sweep(tmp_path, SWEEP.replace(", lr: 0.1}", "}") + budget)
+    assert main(["sweep", path, "--tune"]) == 0
+    said = capsys.readouterr().out
+    assert "2 learning rates written" in said
+    assert "trials failed: plain (iid) at 50000 (diverged)" in said

@@ -131,4 +131,4 @@ def test_the_score_is_written_and_shown(capsys: pytest.CaptureFixture[str], tmp_
     shown = capsys.readouterr().out
     assert "median_error" in shown
     for name in ("costs-score", "costs-predictions", "costs-prices"):
-        assert (tmp_path / "tables" / "v1" / f"{name}.csv").is_file()
+        assert (tmp_path / "tables" / f"{name}.csv").is_file()

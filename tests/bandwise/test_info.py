@@ -10,7 +10,7 @@ import pytest
 
 from bandwise.cli import main
 from reference_impls import load_plugin
-from reference_impls.registry import registry
+from reference_impls.registry import PLUGINS, registry
 
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
@@ -78,6 +78,8 @@ def test_info_knows_every_method(capsys: pytest.CaptureFixture[str]) -> None:
 def test_info_of_a_plugin_that_declares_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv(PLUGINS, "")
+    monkeypatch.setattr(registry, "plugins", set())
     monkeypatch.setattr(registry, "_entries", dict(registry._entries))
     (tmp_path / "plain_mean.py").write_text(
         "from dataclasses import dataclass\n"

@@ -49,7 +49,7 @@ def test_the_default_writes_the_table_of_codecs_and_its_facts(
         ("bf16", v) for v in ("accumulate", "decode", "encode")
     ]
     assert [Path(path).name for path in answer["tables"]] == ["rates-codecs.csv"]
-    assert {path.name for path in (tmp_path / "tables" / "v1").iterdir()} == {
+    assert {path.name for path in (tmp_path / "tables").iterdir()} == {
         "rates-codecs.csv",
         "rates-codecs-facts.json",
     }

@@ -175,7 +175,7 @@ def test_a_row_of_a_table_is_enough(
     assert found["verdict"] == "equal"
     assert found["compared"].startswith("to the nine digits of the table")
     assert ("every evaluation" in found["compared"]) == (not budgets), "rungs leave no curve"
-    table = store.root / "tables" / "v1" / name
+    table = store.root / "tables" / name
     again = Store(store.root / "reproduced")
     value = again.result(run_id)["final"]["excess_loss"]
     assert f"{value:.9g}" in table.read_text()
@@ -266,7 +266,7 @@ def test_a_session_held_again_is_judged_by_its_intervals(
     found = json.loads(capsys.readouterr().out)
     assert found["speeds"]
     assert {change["word"] for change in found["speeds"]} == {"no change"}
-    arms = again / "tables" / "v1" / f"session-{record['name']}-arms.csv"
+    arms = again / "tables" / f"session-{record['name']}-arms.csv"
     assert arms.is_file()
     assert main(["reproduce", "--session", "x", "--at", "HEAD"]) == 2
     assert main(["reproduce"]) == 2

@@ -75,7 +75,7 @@ def test_collect_makes_the_tables_and_check_holds_them(
     text = capsys.readouterr().out
     assert f"error: small: readable: {run_id}" in text
     assert "move it away; the next sweep trains the run again" in text
-    assert "tables: small-runs.csv: is not what the run folders give; `bandwise collect small`" in text
+    assert f"tables: small-runs.csv: is not what the run folders give; `bandwise collect {sweep}`" in text
     whole = answer(capsys, "check", code=3)
     assert [(finding["of"], finding["subject"]) for finding in whole["findings"]] == [("runs", run_id)]
 

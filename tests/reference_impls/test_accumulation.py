@@ -51,7 +51,12 @@ def _gloo(
     """Accumulate `parts` batches a step, the last of which communicates."""
     model = Model()
     optimizer = DataParallelOptimizer(
-        model.named_parameters(), algorithm, lr=0.1, bucket_bytes=4 * WIDTH * WIDTH, **options
+        model.named_parameters(),
+        algorithm,
+        lr=0.1,
+        bucket_bytes=4 * WIDTH * WIDTH,
+        allow_empty_buckets=True,
+        **options,
     )
     early = []
     for step in range(STEPS):

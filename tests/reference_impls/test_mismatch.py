@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,3 +133,88 @@ def test_a_rank_that_dies_on_gloo_ends_the_others_with_a_clear_error() -> None:
     for rank in (0, 2):
         assert results[rank][:2] == ("error", "PeerError"), results[rank]
         assert "checkpoint" in results[rank][2]
+
+
+def _different(rank: int, size: int, what: str) -> Any:
+    """Ranks with other hyper-parameters, from the start or later, or with other models."""
+    shapes = (10, 4) if what == "model" and rank == ODD else (10, 3)
+    parameters = [(name, torch.nn.Parameter(torch.zeros(n))) for name, n in zip("xy", shapes, strict=True)]
+    lr = 0.2 if what == "lr" and rank == ODD else 0.1
+    optimizer = DataParallelOptimizer(parameters, "allreduce-adamw", lr=lr, timeout_s=20.0)
+    for step in range(40):
+        if what == "later lr" and rank == ODD and step == 5:
+            optimizer.param_groups[0]["lr"] = 0.25
+        if what == "betas" and rank == ODD and step == 5:
+            optimizer.param_groups[0]["betas"] = (0.5, 0.999)
+        optimizer.zero_grad()
+        sum(p.sum() for _, p in parameters).backward()
+        optimizer.step()
+    return "no error"
+
+
+DIFFERENCES = {
+    "lr": ("step 0", "lr of parameter group 0 = 0.1", "lr of parameter group 0 = 0.2"),
+    "later lr": ("step 15", "lr of parameter group 0 = 0.1", "lr of parameter group 0 = 0.25"),
+    "betas": ("step 15", "[0.9, 0.999]", "[0.5, 0.999]"),
+    "model": ("construction", "trained 'y' = float32[3]", "trained 'y' = float32[4]"),
+}
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("what", DIFFERENCES)
+def test_ranks_with_other_settings_are_named_with_both_values(what: str) -> None:
+    """At construction, in the first step, or within the sixteen steps between two comparisons."""
+    for result in run_ranks(_different, 2, what):
+        assert result[:2] == ("error", "MismatchError"), result
+        for part in ("rank 0", f"rank {ODD}", *DIFFERENCES[what]):
+            assert part in result[2], result[2]
+
+
+def _leave_early(rank: int, size: int, how: str, timeout_s: float) -> Any:
+    """Rank 1 takes no part in the last steps, long after those that are compared."""
+    parameter = torch.nn.Parameter(torch.zeros(10))
+    optimizer = DataParallelOptimizer([("x", parameter)], "allreduce-sgd", lr=0.1, timeout_s=timeout_s)
+    started = 0.0
+    try:
+        for step in range(6):
+            started = time.monotonic()
+            if rank == ODD and step == 4:
+                if how == "skips":
+                    time.sleep(timeout_s + 3)
+                    continue
+                if how == "releases":
+                    optimizer.release()
+                if how == "fails":
+                    parameter.sum().backward()
+                    parameter.grad.mul_(0.5)
+                    optimizer.step()
+                return "left"
+            optimizer.zero_grad()
+            parameter.sum().backward()
+            optimizer.step()
+    except ExchangeError as error:
+        return type(error).__name__, str(error), time.monotonic() - started
+    return "no error"
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize(
+    ("how", "timeout_s", "within_s", "match"),
+    [
+        ("skips", 3.0, 5.0, "No word from rank 1"),
+        ("releases", 60.0, 10.0, "rank 1 has ended its training after 4 steps"),
+        ("returns", 60.0, 10.0, "rank 1 has ended its training after 4 steps"),
+        ("fails", 60.0, 10.0, "rank 1 has stopped (UsageError: the gradient of"),
+    ],
+)
+def test_a_rank_that_takes_no_further_part_is_named_in_time_with_what_to_do(
+    how: str, timeout_s: float, within_s: float, match: str
+) -> None:
+    results = run_ranks(_leave_early, 3, how, timeout_s)
+    for rank in (0, 2):
+        name, message, seconds = results[rank]
+        assert name == "PeerError", results[rank]
+        assert match in message
+        assert "drop_last=True" in message
+        assert "Join" in message
+        assert seconds < within_s

@@ -9,8 +9,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.utils.checkpoint import checkpoint
 
 from reference_impls import DataParallelOptimizer
+from reference_impls.collectives import AllReduce
+from reference_impls.drivers.agreement import Agreement
+from reference_impls.drivers.gradients import fingerprint
+from reference_impls.drivers.ledger import Ledger, Ledgers
 from reference_impls.errors import LayoutError, UnknownOptionError, UnsupportedError, UsageError
 from tests.reference_impls.problem import Net, batch
 
@@ -112,9 +118,145 @@ def test_a_second_backward_after_the_buckets_left_is_refused() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
     optimizer = DataParallelOptimizer(model.named_parameters(), "allreduce-sgd", bucket_bytes=16)
     model(torch.ones(1, 3)).sum().backward()
-    with pytest.raises(UsageError, match="no_sync"):
+    with pytest.raises(UsageError, match=r"second backward since the last step.*no_sync"):
         model(torch.ones(1, 3)).sum().backward()
     del optimizer
+
+
+def test_reentrant_checkpointing_is_refused_by_that_name() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 3)
+    optimizer = DataParallelOptimizer(model, "allreduce-sgd", bucket_bytes=16)
+    for reentrant in (False, True):
+        x = torch.ones(1, 3, requires_grad=True)
+        for _ in range(
+            2
+        ):  # the layer is used twice, and reentrant checkpointing completes its gradient twice
+            x = checkpoint(model, x, use_reentrant=reentrant)
+        if reentrant:
+            with pytest.raises(UsageError, match="use_reentrant=False"):
+                x.sum().backward()
+        else:
+            x.sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_parameters_that_are_no_longer_the_optimizers_are_named() -> None:
+    for whole in (True, False):
+        model = Net()
+        optimizer = DataParallelOptimizer(model if whole else model.named_parameters(), "allreduce-sgd")
+        loss(model, 0).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+        model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)
+        loss(model, 1).backward()
+        match = "'first' was replaced" if whole else r"no parameter got a gradient.*'first'.*assign=True"
+        with pytest.raises(UsageError, match=match):
+            optimizer.step()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_parameter_made_trainable_after_construction_is_named(whole: bool) -> None:
+    model = Net()
+    model.bias.requires_grad_(False)
+    optimizer = DataParallelOptimizer(model if whole else model.named_parameters(), "allreduce-sgd")
+    loss(model, 0).backward()
+    optimizer.step()
+    model.bias.requires_grad_(True)
+    optimizer.zero_grad()
+    loss(model, 1).backward()
+    with pytest.raises(UsageError, match="'bias' was frozen"):
+        optimizer.step()
+
+
+def test_a_step_without_gradients_is_refused_unless_allowed() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+    before = copy.deepcopy(model.state_dict())
+    optimizer = DataParallelOptimizer(model, "allreduce-sgd", lr=0.1, bucket_bytes=16)
+    with pytest.raises(UsageError, match="no parameter got a gradient since the last step"):
+        optimizer.step()
+    model[1](torch.ones(1, 3)).sum().backward()
+    with pytest.raises(
+        UsageError, match=r"parameters of a bucket.*'0.weight', '0.bias'.*allow_empty_buckets=True"
+    ):
+        optimizer.step()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    optimizer.release()
+    optimizer = DataParallelOptimizer(
+        model, "allreduce-sgd", lr=0.1, bucket_bytes=16, allow_empty_buckets=True
+    )
+    optimizer.zero_grad()
+    model[1](torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    optimizer.step()
+    assert torch.equal(model[0].weight, before["0.weight"])
+    assert not torch.equal(model[1].weight, before["1.weight"])
+
+
+def test_gradients_may_be_assigned_in_place_of_backward() -> None:
+    ours, theirs = Net(), Net()
+    optimizer = DataParallelOptimizer(ours, "allreduce-sgd", lr=0.1, bucket_bytes=256)
+    plain = torch.optim.SGD(theirs.parameters(), lr=0.1)
+    for model, opt in ((ours, optimizer), (theirs, plain)):
+        used = [p for name, p in model.named_parameters() if name != "unused"]
+        for p, gradient in zip(used, torch.autograd.grad(loss(model, 0), used), strict=True):
+            p.grad = gradient
+        opt.step()
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_what_cannot_be_taken_over_or_added_is_refused_with_the_remedy() -> None:
+    model = Net()
+    optimizer = DataParallelOptimizer(model, "allreduce-adamw")
+    loss(model, 0).backward()
+    optimizer.step()
+    with pytest.raises(UnsupportedError, match="build a new optimizer with all groups"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
+    with pytest.raises(LayoutError, match="no state of a DataParallelOptimizer"):
+        optimizer.load_state_dict(torch.optim.AdamW(Net().parameters()).state_dict())
+    optimizer.zero_grad()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(
+        UsageError, match=r"get_state_dict cannot read this optimizer.*optimizer.state_dict\(\)"
+    ):
+        get_state_dict(model, optimizer)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_after_release_the_error_says_so() -> None:
+    model = Net()
+    optimizer = DataParallelOptimizer(model, "allreduce-sgd")
+    optimizer.release()
+    optimizer.release()
+    loss(model, 0).backward()
+    for use in (optimizer.step, optimizer.state_dict, lambda: optimizer.load_state_dict({})):
+        with pytest.raises(UsageError, match=r"release\(\) has finished this optimizer"):
+            use()
+
+
+def test_a_scaler_and_probes_exclude_each_other() -> None:
+    with pytest.raises(UnsupportedError, match="GradScaler"):
+        DataParallelOptimizer(Net(), "root-sgd", scaler=torch.amp.GradScaler("cpu"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_fingerprint_shows_every_edit(dtype: torch.dtype) -> None:
+    """Single bits, scaling, signs (of all, of an even number), order; of lengths that are no multiple of anything."""
+    generator = torch.Generator().manual_seed(0)
+    for length in (1, 63, 64, 65, 4096, 5001):
+        x = torch.randn(length, generator=generator, dtype=dtype)
+        edits = [-x, 2 * x, x.clamp(-0.5, 0.5), torch.cat([x[: length // 2], -x[length // 2 :]])]
+        for i in range(0, length, 37):
+            edits.append(x.clone())
+            edits[-1][i] = torch.nextafter(x[i], torch.tensor(9.0, dtype=dtype))
+        for edited in edits:
+            assert torch.equal(x, edited) == torch.equal(fingerprint(x), fingerprint(edited))
+        assert torch.equal(fingerprint(x), fingerprint(x.clone()))
+    x[0] = float("nan")
+    assert torch.equal(fingerprint(x), fingerprint(x.clone()))
 
 
 def test_a_model_that_left_the_buffer_is_refused() -> None:
@@ -144,7 +286,8 @@ def test_an_exception_in_backward_leaves_the_optimizer_closed() -> None:
     optimizer = DataParallelOptimizer(model.named_parameters(), "allreduce-sgd", bucket_bytes=16)
     with pytest.raises(RuntimeError, match="broken layer"):
         model[1](Breaks.apply(model[0](torch.ones(1, 3)))).sum().backward()
-    optimizer.step()  # the layers before the broken one count as zeros; the step itself is whole
+    with pytest.raises(UsageError, match=r"got a gradient on this rank: '0.weight', '0.bias'"):
+        optimizer.step()
 
 
 def test_release_gives_the_parameters_back() -> None:
@@ -190,3 +333,27 @@ def test_channels_last_weights_keep_their_strides() -> None:
 def test_bad_input_says_what_to_do(error: type[Exception], match: str, build: object) -> None:
     with pytest.raises(error, match=match):
         build(Net())
+
+
+def test_the_ledger_of_a_rank_answers_for_that_rank_and_names_it_otherwise() -> None:
+    ledger = Ledger(1)
+    ledger.record(AllReduce(torch.zeros(4), "gradient"), 2)
+    assert Ledgers([ledger]).frame()["payload_bytes"].tolist() == [16]
+    assert Ledgers([ledger]).frame(rank=None)["rank"].tolist() == [1]
+    with pytest.raises(UsageError, match="bytes of rank 0 are not counted here, only those of 1"):
+        Ledgers([ledger]).frame(0)
+
+
+def test_an_error_that_was_caught_is_not_held_against_a_rank_that_goes_on() -> None:
+    store = dist.HashStore()
+    ranks = [Agreement(store, rank, 2, timeout_s=0.5) for rank in range(2)]
+    ranks[0].begin_step(3, "step")
+    ranks[1].completed(3)
+    ranks[1].leave("has stopped")
+    assert ranks[0]._ended() == "rank 1 has stopped after 3 steps"
+    ranks[1].completed(4)
+    assert ranks[0]._ended() == ""
+    ranks[1].leave("has ended its training")
+    assert ranks[0]._ended() == ""  # it has completed the step that rank 0 is at
+    ranks[0].begin_step(4, "step")
+    assert ranks[0]._ended() == "rank 1 has ended its training after 4 steps"

@@ -11,6 +11,7 @@ import torch
 
 from reference_impls import SimulatedCluster, create, info, list_algorithms, load_plugin
 from reference_impls.errors import UnknownAlgorithmError, UnknownOptionError, UnsupportedError
+from reference_impls.registry import PLUGINS, registry
 
 PLUGIN = '''
 """Half the gradient. A plugin."""
@@ -82,6 +83,15 @@ def test_impossible_options_are_refused_at_once(
         SimulatedCluster(name, [torch.zeros(10)], world_size, **options)
 
 
+@pytest.fixture
+def _plugins_of_the_test_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the test loads is unknown to the tests after it, and to the processes that they start."""
+    monkeypatch.setenv(PLUGINS, "")
+    monkeypatch.setattr(registry, "plugins", set())
+    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+
+
+@pytest.mark.usefixtures("_plugins_of_the_test_alone")
 def test_a_plugin_file_adds_an_algorithm(tmp_path: Path) -> None:
     path = tmp_path / "half_plugin.py"
     path.write_text(PLUGIN)
@@ -90,5 +100,24 @@ def test_a_plugin_file_adds_an_algorithm(tmp_path: Path) -> None:
     cluster = SimulatedCluster("half", [torch.zeros(4)], 2, lr=1.0)
     cluster.step([[torch.ones(4)], [torch.ones(4) * 3]])
     assert torch.equal(cluster.parameters(0)[0], torch.full((4,), -1.0))
+    load_plugin(path)  # once more: nothing happens
+    (tmp_path / "other.py").write_text(PLUGIN)
     with pytest.raises(ValueError, match="already registered"):
-        load_plugin(path)
+        load_plugin(tmp_path / "other.py")
+
+
+@pytest.mark.usefixtures("_plugins_of_the_test_alone")
+def test_a_plugin_is_known_to_processes_that_are_started_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "half_plugin.py").write_text(PLUGIN)
+    monkeypatch.chdir(tmp_path)
+    load_plugin("half_plugin.py")
+    code = "import reference_impls as r; print('half' in r.list_algorithms(), r.create('half').algorithm)"
+    command = [sys.executable, "-c", code]
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)
+    assert done.stdout.startswith("True Half(")
+    monkeypatch.setenv(PLUGINS, str(tmp_path / "gone.py"))
+    done = subprocess.run(command, cwd=root, check=False, capture_output=True, text=True)
+    assert f"no plugin file {tmp_path / 'gone.py'}, which {PLUGINS} names: correct or unset it" in done.stderr

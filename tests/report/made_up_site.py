@@ -1,4 +1,4 @@
-"""A results folder with something of everything that a site shows: speed, failures, damage, hostile names, claims, a snapshot."""
+"""A results folder with something of all that a site shows: speed, failures, damage, hostile names, claims, a published study."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from report.study.snapshot import freeze_tables
 from suite.analysis.collect import collect, facts_path, write
+from suite.analysis.published import put
 from suite.analysis.refused import write_refused
 from suite.runs.status import Status
 from suite.runs.store import Store, dump
 from tests.report import made_up_speed
 from tests.suite.analysis import made_up_study as made
 
-RESULTS = Path(__file__).resolve().parents[2] / "results"
+RESULTS = Path(__file__).resolve().parents[2] / "results" / "published"
 HOSTILE = 'step 3: </script><script>alert("1")</script> & <img src=x onerror=alert(2)>'
 HOSTILE_ARM = '<b onclick="x()">"bad" & é</b>'
+LABEL = "2027-01-15-made-up"
+"""Under which the study is published too."""
 WHOLE = ("global-qsgd standard", "iid", 0)
 """The run that has a curve and a ledger."""
 
@@ -52,9 +54,10 @@ def results(root: Path) -> Store:
     (store.folder(run_id(study, "local-sgd H=16", "iid", 4)) / "result.json").unlink()
     write(root, collect(root, study))
     made_up_speed.save_both(root)
-    freeze_tables(root, "made-up")
+    files = {f"{LABEL}/tables/{path.name}": path.read_bytes() for path in (root / "tables").glob("*")}
+    put(root, LABEL, files, {"day": "2027-01-15", "study": "made-up"})
     for name in ("claims.csv", "claims-parts.csv"):
-        shutil.copy(RESULTS / "tables" / "v1" / name, root / "tables" / "v1" / name)
+        shutil.copy(RESULTS / "tables" / name, root / "tables" / name)
     facts_path(root, "broken").write_text("{")
     record = root / "sessions" / "timed" / "20270101T000000Z-00000000"
     record.mkdir(parents=True)

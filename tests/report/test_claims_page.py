@@ -44,7 +44,11 @@ def test_a_line_and_all_that_decided_it(tmp_path: Path) -> None:
         "bandwise sweep claims/made-up",
     ):  # fmt: skip
         assert expected in shown
-    assert findings == ["Of 2 claims that authors make themselves: 2 reproduced."]
+    told = "measured: 1, 1 reproduced; arithmetic: 1, 1 reproduced"
+    assert findings == [
+        f"Of 2 claims, 2 of which authors make themselves: {told}. Of the authors' own: {told}."
+    ]
+    assert told in shown, "the same count, by the same function"
     assert 'href="#claim-made-up-loses"' in text
     assert "claim-made-up-loses" in page.ids
 
@@ -63,7 +67,8 @@ def test_contradicted_claims_of_authors_head_the_page(tmp_path: Path) -> None:
     ours = EXACT.replace("threshold: 1,", "threshold: 2,").replace("label: abstract", "label: derived")
     _, page, findings = page_of(record(tmp_path, wrong, ours))
     assert findings == [
-        "Of 1 claims that authors make themselves: 1 contradicted.",
+        "Of 2 claims, 1 of which authors make themselves: measured: 1, 1 contradicted; arithmetic: 1, 1 contradicted. Of the "
+        "authors' own: measured: 1, 1 contradicted.",
         "Contradicted at our scale, A paper: The method loses a point.",
     ]
     assert "ours, derived from the method, abstract (not the authors)" in page.sections["claims"]
@@ -121,5 +126,5 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = record(tmp_path, TRAINING, EXACT)
     assert main(["report", "claims", "--results", str(root)]) == 0
     assert capsys.readouterr().out.endswith(f"report: {root / 'reports' / 'claims.html'}\n")
-    assert main(["report", "claims", "--snapshot", "--results", str(root)]) == 3
-    assert "name a sweep with --snapshot" in capsys.readouterr().err
+    assert main(["report", "claims", "--local", "--results", str(root)]) == 2
+    assert "--local is for the page of one sweep" in capsys.readouterr().err

@@ -25,7 +25,7 @@ def changed(built: Built, tmp_path: Path) -> Path:
     """The made-up tables, with one arm ten points worse, an arm renamed, another processor."""
     root = tmp_path / "after"
     shutil.copytree(built.root / "tables", root / "tables")
-    path = root / "tables" / "v1" / "made-up-runs.csv"
+    path = root / "tables" / "made-up-runs.csv"
     lines = path.read_text().splitlines()
     place = lines[0].split(",").index("lr_peak")
     assert place
@@ -58,7 +58,7 @@ def test_what_changed_stands_on_the_page_and_hostile_text_does_nothing(built: Bu
 def test_findings_name_what_is_worse_and_count_what_did_not_finish(
     built: Built, changed: Path, tmp_path: Path
 ) -> None:
-    path = changed / "tables" / "v1" / "made-up-runs.csv"
+    path = changed / "tables" / "made-up-runs.csv"
     lines = path.read_text().splitlines()
     names = lines[0].split(",")
     rows = list(csv.reader(lines))
@@ -81,7 +81,7 @@ def test_findings_name_what_is_worse_and_count_what_did_not_finish(
 
 def test_speedups_stand_with_the_rounds_of_both_sides(timed: Built, tmp_path: Path) -> None:
     shutil.copytree(timed.root / "tables", tmp_path / "tables")
-    path = tmp_path / "tables" / "v1" / "session-alone-arms.csv"
+    path = tmp_path / "tables" / "session-alone-arms.csv"
     rows = read_table(path, ARMS)
     for row in rows:
         if row["speedup"] is not None:

@@ -13,16 +13,16 @@ import pytest
 
 from bandwise.cli import main
 from report.errors import ReportError
-from report.sheets.distortion_data import bound_of, load_sources, rate_distortion_path
+from report.sheets.distortion_data import bound_of, load_sources
 from report.sheets.distortion_page import build_distortion_page
 from suite.analysis.claim_columns import RATE_DISTORTION
-from suite.analysis.tables import Row, number, read_table, write_table
+from suite.analysis.tables import Row, number, read_table, table_path, write_table
 from suite.analysis.variance_bounds import geometric_omega, theta_bound, uniform_omega
 from tests.report.conftest import HOSTILE
 from tests.report.test_browser import left_on_page, open_in_browser
 from tests.report.test_page import Page
 
-RESULTS = Path(__file__).resolve().parents[2] / "results"
+RESULTS = Path(__file__).resolve().parents[2] / "results" / "published"
 
 
 def made(
@@ -51,7 +51,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
             made(stage, n, HOSTILE, "random-k", 0.5, 40.0),
         )
     ]
-    write_table(rate_distortion_path(found), RATE_DISTORTION, rows)
+    write_table(table_path(found, RATE_DISTORTION), RATE_DISTORTION, rows)
     return found
 
 
@@ -86,7 +86,7 @@ def test_bounds_by_hand() -> None:
 
 
 def test_no_measured_error_lies_above_its_bound() -> None:
-    rows = read_table(rate_distortion_path(RESULTS), RATE_DISTORTION)
+    rows = read_table(table_path(RESULTS, RATE_DISTORTION), RATE_DISTORTION)
     bounded = [(row, bound) for row in rows if (bound := bound_of(row)) is not None]
     assert {row["quantiser"] for row, _ in bounded} == {"qsgd-2", "qsgd-4", "qsgd-8", "nuqsgd-4"}
     assert all(number(row, "theta_low") <= bound for row, bound in bounded)
@@ -112,7 +112,7 @@ def test_the_page_has_a_panel_a_source_and_a_line_a_quantiser(root: Path, tmp_pa
     again, _ = build_distortion_page(root, tmp_path / "again.html")
     assert again.read_text(encoding="utf-8") == text
     inside = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S).group(1))
-    lines = list(csv.reader(io.StringIO(rate_distortion_path(root).read_text())))
+    lines = list(csv.reader(io.StringIO(table_path(root, RATE_DISTORTION).read_text())))
     assert inside["tables"]["rate-distortion.csv"]["columns"] == lines[0]
     assert sorted(inside["tables"]["rate-distortion.csv"]["rows"]) == sorted(lines[1:])
 

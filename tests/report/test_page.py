@@ -111,7 +111,7 @@ def test_the_json_inside_equals_the_tables(built):
         "micro",
     }
     for name, table in inside["tables"].items():
-        path = built.root / "tables" / "v1" / (f"made-up-{name}.csv" if name != "micro" else "micro.csv")
+        path = built.root / "tables" / (f"made-up-{name}.csv" if name != "micro" else "micro.csv")
         lines = list(csv.reader(io.StringIO(path.read_text())))
         assert [table["columns"], *table["rows"]] == lines
 
@@ -228,6 +228,22 @@ def test_studies_without_seeds_for_intervals_build(tmp_path):
     assert "2 of 2" in page.sections["digits-mlp-iid-n4"]
     assert "[" not in page.sections["digits-mlp-iid-n4"]
     assert any("not sensitive" in sentence for sentence in built.headline)
+
+
+def test_four_seeds_are_said_to_be_too_few_and_not_lost(tmp_path):
+    study = made.study_of(seeds=4, made=made.FEW)
+    made.run_all(tmp_path, study, made.FEW)
+    write(tmp_path, collect(tmp_path, study))
+    html = build(tmp_path).html
+    assert "lost seeds" not in html
+    assert "4 seeds: an interval needs 6, so these marks have none and are hollow." in html
+    assert "not sensitive, so no method is called equal (4 seeds: an interval needs 6)" in html
+    assert "too few seeds of" not in html
+
+
+def test_marks_without_intervals_of_lost_seeds_are_said_to_have_lost_them(built):
+    assert "Hollow marks have lost seeds and show no interval." in built.html
+    assert "an interval needs 6" not in built.html
 
 
 def test_two_thousand_runs_build_in_bounded_time_and_size(built, tmp_path):

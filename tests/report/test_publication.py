@@ -1,98 +1,171 @@
-"""Publications: whole, never written over, and every change to one is found."""
+"""What is published: whole or refused, never replaced in silence, every change to it is found."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from bandwise.cli import main
-from report.study.publication import PAGE, SUMS, Publication, examine, publish_tables
-from report.study.snapshot import SnapshotError, freeze_tables, sha256
-from suite.runs.store import StoreError
+from report.study.publication import publish
+from suite.analysis import published
+from suite.analysis.collect import facts_path
+from suite.analysis.columns import MICRO, SUMMARY
+from suite.analysis.published import PublishedError, read_manifest, source, verify
+from suite.analysis.tables import read_table, table_path, write_table
+from tests.report import made_up_speed
 from tests.report.conftest import Built
+
+DAY = "2027-02-01"
+
+
+def whole(root: Path, name: str) -> None:
+    """Let the facts of a made-up study say that all of it was run from one commit."""
+    path = facts_path(root, name)
+    facts = json.loads(path.read_text())
+    facts["statuses"] = {"done": sum(facts["statuses"].values())}
+    facts["origins"] = [{**origin, "dirty": False, "changes": None} for origin in facts.get("origins", ())]
+    path.write_text(json.dumps(facts))
 
 
 @pytest.fixture
 def root(built: Built, tmp_path: Path) -> Path:
-    """The made-up tables alone."""
+    """The made-up tables alone, as if all of it had been run."""
     shutil.copytree(built.root / "tables", tmp_path / "tables")
+    whole(tmp_path, "made-up")
     return tmp_path
 
 
-@pytest.fixture
-def published(root: Path) -> Publication:
-    """What was published of them."""
-    return publish_tables(root, "made-up")
+def test_a_study_is_published_with_hashes_and_read_from_there(root: Path) -> None:
+    (found,) = publish(root, "made-up", day=DAY)
+    files = read_manifest(root / "published")["sets"]["made-up"]["files"]
+    assert {"tables/made-up-runs.csv", "tables/made-up-study.json", "figures/made-up/tradeoff.svg"} <= set(
+        files
+    )
+    assert found == publish(root, "made-up", day="2027-03-01")[0], "the same again changes nothing"
+    assert verify(root) == []
+    assert source(root, "made-up").words == "made here"
+    shutil.rmtree(root / "tables")
+    assert source(root, "made-up").words == f"published {DAY}"
+    path = published.find_table(root, SUMMARY, "made-up")
+    assert path.is_relative_to(root / "published")
+    assert read_table(path, SUMMARY)
 
 
-def test_a_publication_is_whole_and_coreutils_agree(root: Path, published: Publication, built: Built) -> None:
-    folder = published.folder
-    assert folder == root / "published" / "2027-01-15-made-up"
-    assert (folder / PAGE).read_text() == built.html
-    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    assert {PAGE, SUMS, "manifest.json", "study.json", "tables/runs.csv", "figures/tradeoff.svg"} <= files
-    listed = {line.split("  ")[1] for line in (folder / SUMS).read_text().splitlines()}
-    assert listed == files - {SUMS}
-    subprocess.run(["sha256sum", "--check", "--strict", "--quiet", SUMS], cwd=folder, check=True)
-    assert examine(folder) == published
-    assert published.fingerprint == sha256((folder / SUMS).read_text())
+def test_what_is_not_whole_is_refused(root: Path) -> None:
+    facts = facts_path(root, "made-up")
+    facts.write_text(facts.read_text().replace('"done": 216', '"done": 214, "missing": 2'))
+    with pytest.raises(
+        PublishedError, match=r"2 of 216 runs have not finished: 2 missing; `bandwise status made-up`"
+    ):
+        publish(root, "made-up")
+    assert not (root / "published").exists()
 
 
-def test_it_is_never_written_over(root: Path, published: Publication) -> None:
-    before = {path: path.read_bytes() for path in published.folder.rglob("*") if path.is_file()}
-    with pytest.raises(SnapshotError, match="what is published stays"):
-        publish_tables(root, "made-up")
-    assert {path: path.read_bytes() for path in published.folder.rglob("*") if path.is_file()} == before
-    other = publish_tables(root, "made-up", name="again")
-    assert other.folder.name == "2027-01-15-again"
-    assert other.fingerprint == published.fingerprint
-    assert sorted(path.name for path in other.folder.parent.iterdir()) == [
-        "2027-01-15-again",
-        "2027-01-15-made-up",
-    ]
+@pytest.mark.parametrize("kept", [False, True])
+def test_changed_code_needs_its_patch(kept: bool, root: Path) -> None:
+    facts = facts_path(root, "made-up")
+    found = json.loads(facts.read_text())
+    sha256 = "ab" * 32
+    found["origins"] = [{"dirty": True, "changes": sha256, "runs": 216}]
+    facts.write_text(json.dumps(found))
+    if kept:
+        (root / "patches").mkdir()
+        (root / "patches" / f"{sha256}.diff").write_text("changes")
+        publish(root, "made-up", "day-one")
+        assert (root / "published" / "patches" / f"{sha256}.diff").read_text() == "changes"
+        return
+    with pytest.raises(PublishedError, match="changed code, and patches/abab"):
+        publish(root, "made-up")
+    found["origins"] = [{"dirty": True, "changes": None, "runs": 216}]
+    facts.write_text(json.dumps(found))
+    with pytest.raises(PublishedError, match="how it was changed was not kept"):
+        publish(root, "made-up")
+    assert not (root / "published").exists()
 
 
-def test_what_cannot_be_finished_is_not_there(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(file: int) -> None:
-        raise OSError(28, "No space left on device")
+def test_nothing_different_is_replaced_in_silence(root: Path) -> None:
+    before = publish(root, "made-up", day=DAY)[0]
+    path = table_path(root, SUMMARY, "made-up")
+    path.write_text(path.read_text().replace("undecided", "yes", 1))
+    with pytest.raises(PublishedError, match=f"made-up is published, {DAY}, and differs .* --replace"):
+        publish(root, "made-up")
+    assert verify(root) == []
+    publish(root, "made-up", "as-it-is", day=DAY)
+    after = publish(root, "made-up", replace=True, day="2027-03-01")[0]
+    assert after.fingerprint != before.fingerprint
+    assert (root / "published" / "tables" / path.name).read_bytes() == path.read_bytes()
+    assert verify(root) == []
+    assert published.labels(root) == ["as-it-is"]
 
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StoreError, match="no space left"):
-        publish_tables(root, "made-up")
-    assert list((root / "published").iterdir()) == []
+
+def test_a_session_needs_every_link(root: Path) -> None:
+    made_up_speed.save_both(root)
+    name = "code-gpt"
+    for path in (root / "tables").glob("session-timed-*"):
+        path.rename(path.with_name(path.name.replace("timed", name)))
+    assert publish(root, name)[0].name == f"session-{name}"
+    facts = root / "tables" / f"session-{name}-facts.json"
+    facts.write_text(facts.read_text().replace('"status": "done"', '"status": "disturbed"'))
+    with pytest.raises(PublishedError, match=f"{name} is not whole"):
+        publish(root, name, replace=True)
+    assert source(root, f"session-{name}").local is False, "what is published stands in"
 
 
-def test_every_change_is_found(published: Publication) -> None:
-    folder = published.folder
-    (folder / PAGE).write_text("better numbers")
-    (folder / "study.json").unlink()
+def test_groups_are_published_and_nothing_is_said_so(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_table(table_path(root, MICRO), MICRO, [])
+    assert [one.name for one in publish(root, "micro")] == ["micro"]
+    assert main(["publish", "rates", "--results", str(root)]) == 2
+    assert "begins with rates-" in capsys.readouterr().err
+    assert main(["publish", "no-such", "--results", str(root)]) == 2
+    assert "nothing was made here of no-such" in capsys.readouterr().err
+
+
+def test_what_cannot_be_finished_is_noticed_and_completed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moves = []
+
+    def full(source: Path, target: Path) -> None:
+        moves.append(target)
+        if len(moves) == 3:
+            raise OSError(28, "No space left on device")
+        shutil.move(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        with pytest.raises(PublishedError, match="No space left"):
+            publish(root, "made-up")
+    assert [line.split(" is ")[1] for line in verify(root)] == ["in no set of the manifest"] * 2
+    publish(root, "made-up")
+    assert verify(root) == []
+
+
+def test_every_change_is_found_by_the_verb_and_by_check(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish(root, "made-up")
+    arguments = ["publish", "--verify", "--results", str(root)]
+    assert main(arguments) == 0
+    assert "every file is as published" in capsys.readouterr().out
+    folder = root / "published"
+    (folder / "tables" / "made-up-runs.csv").write_text("better numbers")
+    (folder / "tables" / "made-up-tuning.csv").unlink()
     (folder / "more.txt").write_text("more")
-    wrong = ["study.json is missing", "more.txt is not in the manifest", f"{PAGE} has changed"]
-    assert list(examine(folder).wrong) == [*wrong, f"more.txt is not in {SUMS}"]
+    assert main([*arguments, "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["wrong"] == [
+        "tables/made-up-tuning.csv is missing",
+        "more.txt is in no set of the manifest",
+        "tables/made-up-runs.csv has changed",
+    ]
+    assert main(["check", "--results", str(root)]) == 3
+    assert "error: published: published: tables/made-up-runs.csv: has changed" in capsys.readouterr().out
+    assert main(["publish", "--results", str(root)]) == 2
 
 
-def test_a_manifest_that_was_made_to_fit_is_found(published: Publication) -> None:
-    path = published.folder / "manifest.json"
-    manifest = json.loads(path.read_text())
-    (published.folder / PAGE).write_text("better numbers")
-    manifest["files"][PAGE] = sha256("better numbers")
-    path.write_text(json.dumps(manifest))
-    assert examine(published.folder).wrong == ("manifest.json has changed", f"{PAGE} has changed")
-
-
-def test_the_verb(root: Path, published: Publication, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["publish", "--verify", str(published.folder)]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == f"fingerprint: {published.fingerprint}"
-    (published.folder / PAGE).write_text("")
-    assert main(["publish", "--verify", str(published.folder), "--json"]) == 3
-    assert json.loads(capsys.readouterr().out)["wrong"] == [f"{PAGE} has changed"]
-    assert main(["publish", "--verify", str(freeze_tables(root, "made-up"))]) == 0
-    assert "as published" in capsys.readouterr().out
-    assert main(["publish"]) == 2
-    assert main(["publish", "--verify", str(root)]) == 3
-    assert "it is not a snapshot" in capsys.readouterr().err
+def test_what_ships_is_as_it_was_published() -> None:
+    """After an edit by hand: take the file from git again, or publish."""
+    assert verify(Path(__file__).resolve().parents[2] / "results") == []

@@ -159,7 +159,7 @@ def test_a_run_that_failed_is_damaged_or_is_gone_says_so(pages: dict[Path, Page]
 
 
 def test_without_folders_the_rows_of_the_tables_stand_in(store: Store, tmp_path: Path) -> None:
-    for source in ("tables", "snapshots"):
+    for source in ("tables", "published"):
         (tmp_path / source).symlink_to(store.root / source)
     build_site(tmp_path, tmp_path / "out")
     run_id = a_run(store, *made_up_site.WHOLE)
@@ -176,7 +176,7 @@ def test_the_verb_builds_everything_or_leaves_the_runs_out(
 ) -> None:
     assert main(["report", "--no-runs", "--results", str(store.root), "--out", str(tmp_path / "out")]) == 3
     shown = capsys.readouterr().out
-    assert "not read: broken: tables/v1/broken-study.json is damaged" in shown
+    assert "not read: broken: tables/broken-study.json is damaged" in shown
     assert f"report: {tmp_path / 'out' / 'index.html'} (5 pages)" in shown
     study = Page((tmp_path / "out" / "made-up.html").read_text(encoding="utf-8"))
     assert not any(reference.startswith("made-up/") for reference in study.references)
@@ -195,9 +195,9 @@ def test_a_hostile_table_is_named_and_harms_no_other(
 ) -> None:
     root, run_id = tmp_path / "results", a_run(store, *made_up_site.WHOLE)
     shutil.copytree(store.root / "tables", root / "tables")
-    for path in sorted((root / "tables" / "v1").glob("made-up-*")):
+    for path in sorted((root / "tables").glob("made-up-*")):
         shutil.copy(path, path.with_name(path.name.replace("made-up", "other")))
-    table = root / "tables" / "v1" / "other-runs.csv"
+    table = root / "tables" / "other-runs.csv"
     table.write_text(damage(table.read_text(), run_id))
     built = build_site(root)
     assert [name for name, _ in built.unread] == ["broken", "other"]
@@ -212,7 +212,7 @@ def test_a_hostile_table_is_named_and_harms_no_other(
 
 def test_options_that_are_no_mapping_are_shown_as_they_stand(store: Store, tmp_path: Path) -> None:
     shutil.copytree(store.root / "tables", tmp_path / "tables")
-    table, run_id = tmp_path / "tables" / "v1" / "made-up-runs.csv", a_run(store, *made_up_site.WHOLE)
+    table, run_id = tmp_path / "tables" / "made-up-runs.csv", a_run(store, *made_up_site.WHOLE)
     lines = [
         re.sub(r'"\{""label.*?\}"', "<b>[1", line) if run_id in line else line
         for line in table.read_text().splitlines()
@@ -246,7 +246,7 @@ def test_a_damaged_table_that_studies_share_takes_no_other_page_away(
     root = tmp_path / "results"
     shutil.copytree(store.root / "tables", root / "tables")
     facts_path(root, "broken").unlink()
-    (root / "tables" / "v1" / table).write_text("some,other,columns\n1,2,3\n")
+    (root / "tables" / table).write_text("some,other,columns\n1,2,3\n")
     built = build_site(root, runs=False)
     assert name in [unread for unread, _ in built.unread]
     assert (root / "reports" / "index.html").is_file()

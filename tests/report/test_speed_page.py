@@ -19,13 +19,15 @@ from report.study import speed_page
 from report.study.build import build_page, update_tables
 from report.study.data import load
 from report.study.headline import headline
-from report.study.snapshot import freeze_tables, verify
+from report.study.publication import publish
 from report.study.speed_headline import alone_sentence, joined_sentence, speed_sentences
+from suite.analysis.published import published_root, read_manifest, verify
 from suite.analysis.speed_columns import ARMS, CASES, SPEED_TABLES, session_table_path
 from suite.analysis.tables import TableError, read_table
 from tests.report import made_up_speed as fast
 from tests.report.conftest import build
 from tests.report.test_page import ROOT, SWEEP, Page
+from tests.report.test_publication import whole
 from tests.suite.analysis import made_up_session
 from tests.suite.analysis import made_up_study as made
 
@@ -223,7 +225,7 @@ def test_what_was_timed_before_a_session_broke_is_kept(root, status, words):
     assert "100 Mbit/s, shards i.i.d." in page.sections["speedup"]
     assert "1 Gbit/s" not in page.sections["speedup"]
     assert f"Some speedups are missing for session timed: {words}." in built.headline
-    assert "1 Gbit/s: no speedup, since rank 2 was lost." in built.headline
+    assert "1 Gbit/s: not measured (rank 2 was lost)." in built.headline
     assert "No numbers: rank 2 was lost." in page.sections["session-timed"]
 
 
@@ -246,7 +248,7 @@ def test_a_link_that_stayed_disturbed_gives_no_number(root):
     why = "4 undisturbed rounds of the reference, and it takes 6; stop what else runs here"
     link = fast.link_facts(fast.SLOW, status="disturbed", reason=why, rho=None, rho_reason=why)
     built, page = with_session(root, rows, [link], status="disturbed", reason=f"100 Mbit/s: {why}")
-    assert built.headline[0] == f"100 Mbit/s: no speedup, since {why}."
+    assert built.headline[0] == f"100 Mbit/s: not measured ({why})."
     assert "speedup" not in page.sections
     assert f"No numbers: {why}." in flat(page.sections["session-timed"])
     assert f"No rho: {why}." in flat(page.sections["session-timed"])
@@ -315,22 +317,25 @@ def test_damaged_tables_are_refused(root):
         build_page(root, "made-up")
 
 
-def test_snapshots_hold_the_sessions(timed, tmp_path):
-    folder = freeze_tables(timed.root, "made-up", tmp_path)
-    assert verify(folder) == []
-    manifest = json.loads((folder / "manifest.json").read_text())
+def test_a_labelled_publication_holds_the_sessions_and_is_a_results_folder(timed, tmp_path):
+    root = tmp_path / "results"
+    shutil.copytree(timed.root / "tables", root / "tables")
+    whole(root, "made-up")
+    (found,) = publish(root, "made-up", "day-one")
+    files = read_manifest(published_root(root))["sets"]["day-one"]["files"]
+    assert found.files == len(files)
+    assert verify(root) == []
     assert {
-        "figures/speedup.svg",
-        "figures/phases-timed-1-gbit-s.svg",
-        "figures/forest-alone-100-mbit-s.svg",
-    } <= set(manifest["files"])
+        "day-one/figures/speedup.svg",
+        "day-one/figures/phases-timed-1-gbit-s.svg",
+        "day-one/figures/forest-alone-100-mbit-s.svg",
+    } <= set(files)
+    frozen = published_root(root) / "day-one"
     for name in ("timed", "alone"):
-        assert f"session-{name}-facts.json" in manifest["files"]
         for table in SPEED_TABLES:
-            frozen = read_table(folder / "tables" / f"session-{name}-{table.suffix}.csv", table)
-            assert frozen == read_table(session_table_path(timed.root, table, name), table)
-    assert [s["name"] for s in manifest["sessions"]] == ["timed", "alone"]
-    assert manifest["headline"] == timed.headline
+            path = session_table_path(frozen, table, name)
+            assert read_table(path, table) == read_table(session_table_path(root, table, name), table)
+    assert build_page(frozen, "made-up", tmp_path / "page.html").headline == timed.headline
 
 
 def test_a_report_collects_the_sessions_of_its_sweep(tmp_path, monkeypatch):

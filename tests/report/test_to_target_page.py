@@ -94,7 +94,7 @@ def test_the_numbers_of_the_pictures_can_be_downloaded(raced):
     tables = json.loads(text)["tables"]
     assert "curves" not in tables, "every evaluation of every seed would swell the page"
     for name in ("to-target", "profiles"):
-        lines = list(csv.reader(io.StringIO((raced.root / f"tables/v1/made-up-{name}.csv").read_text())))
+        lines = list(csv.reader(io.StringIO((raced.root / f"tables/made-up-{name}.csv").read_text())))
         assert [tables[name]["columns"], *tables[name]["rows"]] == lines
     columns, rows = tables["mean-curves"]["columns"], tables["mean-curves"]["rows"]
     own = [dict(zip(columns, row, strict=True)) for row in rows]

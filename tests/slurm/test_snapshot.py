@@ -69,6 +69,39 @@ def test_changes_are_part_of_what_is_kept(checkout: Path, tmp_path: Path) -> Non
     assert not [path for path in kept.path.parent.iterdir() if path.name.startswith(".")]
 
 
+def test_links_are_kept_as_links_wherever_they_lead(checkout: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/data.txt").write_text("data\n")
+    (checkout / "suite/known").symlink_to("runs")
+    git(checkout, "add", "--all")
+    git(checkout, "commit", "--quiet", "--message", "a link to a folder")
+    clean = take(tmp_path / "r", checkout)
+    assert clean.changes == ""
+    assert (clean.path / "suite/known").readlink() == Path("runs")
+    (checkout / "suite/outside").symlink_to("../../elsewhere")
+    (checkout / "suite/nowhere").symlink_to("gone.py")
+    (checkout / "suite/other").mkdir()
+    git(checkout / "suite/other", "init", "--quiet")
+    (checkout / "suite/other/file.py").write_text("of another repository\n")
+    kept = take(tmp_path / "r", checkout)
+    assert kept.changes
+    assert (kept.path / "suite/outside/data.txt").read_text() == "data\n", "it leads where it led"
+    assert (kept.path / "suite/nowhere").readlink() == Path("gone.py")
+    assert not (kept.path / "suite/other").exists()
+    assert "new file" in (kept.path / "changes.patch").read_text()
+    (checkout / "suite/outside").unlink()
+    (checkout / "suite/outside").symlink_to("../../another")
+    assert take(tmp_path / "r", checkout).changes != kept.changes, "where a link leads counts"
+
+
+def test_a_link_to_a_folder_is_kept_without_git(tmp_path: Path) -> None:
+    (tmp_path / "c/suite/runs").mkdir(parents=True)
+    (tmp_path / "c/suite/runs/a.py").write_text("1\n")
+    (tmp_path / "c/suite/link").symlink_to("runs")
+    kept = take(tmp_path / "r", tmp_path / "c")
+    assert (kept.path / "suite/link").readlink() == Path("runs")
+
+
 def test_results_inside_of_the_checkout_are_no_code(checkout: Path) -> None:
     clean = take(checkout / "out", checkout)
     (checkout / "out/runs").mkdir()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -10,10 +13,13 @@ from pathlib import Path
 import pytest
 
 import slurm.submit
+from reference_impls import load_plugin
+from reference_impls.registry import PLUGINS, registry
 from slurm.profile import Profile
 from slurm.records import ArrayJob, next_number
 from slurm.scheduler import SlurmError
 from slurm.script import SubmissionError, script
+from slurm.snapshot import take
 from slurm.submit import cut_arrays, submit_members
 from tests.slurm.specs import tiny
 
@@ -32,6 +38,30 @@ def srun_line(text: str) -> str:
 def written(folder: Path, profile: Profile = PROFILE, members: int = 40, tasks: int = 1) -> str:
     array = ArrayJob(0, members, tasks, "bandwise-tiny-01")
     return script(profile, array, folder / "work-0.json", None, Path("/code/abc"))
+
+
+def test_jobs_know_the_plugins_of_their_submission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PLUGINS, "")
+    monkeypatch.setattr(registry, "plugins", set())
+    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    assert PLUGINS not in written(tmp_path)
+    path = tmp_path / "one more.py"
+    entry = "Entry('nothing:Nothing', 'plugin', '', 'of a test')"
+    path.write_text(
+        f"from reference_impls.registry import Entry, registry\nregistry.add('one-more', {entry})\n"
+    )
+    load_plugin(path)
+    kept = take(tmp_path / "r")
+    text = script(PROFILE, ArrayJob(0, 1, 1, "a"), tmp_path / "work-0.json", None, kept.path)
+    path.write_text("raise RuntimeError('jobs run what was submitted')")
+    (line,) = [line for line in text.splitlines() if line.startswith(f"export {PLUGINS}=")]
+    code = "from reference_impls import list_algorithms; print('one-more' in list_algorithms())"
+    job = f"{line}; {shlex.quote(sys.executable)} -P -c {shlex.quote(code)}"
+    done = subprocess.run(
+        ["bash", "-c", job], env={"PATH": "/bin:/usr/bin", "PYTHONPATH": str(kept.path)},
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "True\n"
 
 
 def test_the_script_says_what_the_profile_says(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_what_is_mixed_within_a_panel(key: str, value: Any, rule: str, words: st
 
 
 def test_tables_that_are_not_those_of_the_runs(root: Path) -> None:
-    path = root / "tables" / "v1" / "made-up-summary.csv"
+    path = root / "tables" / "made-up-summary.csv"
     path.write_text(path.read_text().replace("accuracy", "precision"))
     facts_path(root, "made-up").unlink()
     findings = check_study(root, STUDY)

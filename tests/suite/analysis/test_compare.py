@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 
@@ -182,7 +181,7 @@ def test_a_folder_against_itself_and_against_an_older_table(tables, tmp_path):
     assert len(found.arms) == 36
     older = tmp_path / "older"
     shutil.copytree(tables / "tables", older / "tables")
-    path = older / "tables" / "v1" / "made-up-runs.csv"
+    path = older / "tables" / "made-up-runs.csv"
     lines = [line.split(",", 1) for line in path.read_text().splitlines()]
     path.write_text("".join(f"{rest},{first}\n" for first, rest in lines))  # columns in another order
     assert compare(read_side(str(older), tables), read_side(str(tables), tables)).arms == found.arms
@@ -191,9 +190,11 @@ def test_a_folder_against_itself_and_against_an_older_table(tables, tmp_path):
         read_side(str(older), tables)
 
 
-def test_a_commit_and_a_snapshot_and_nothing(tables, tmp_path):
+@pytest.mark.parametrize("place", ["results/published/tables", "results/tables/v1"])
+def test_a_commit_and_a_label_and_nothing(tables, tmp_path, place):
+    """Commits from before published data were parted from local ones have their tables elsewhere."""
     repository = tmp_path / "r"
-    shutil.copytree(tables / "tables", repository / "results" / "tables")
+    shutil.copytree(tables / "tables", repository / place)
     git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@b"]
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
         subprocess.run([*git, *command], check=True)
@@ -202,15 +203,13 @@ def test_a_commit_and_a_snapshot_and_nothing(tables, tmp_path):
         "identical",
         "too few",
     }
-    frozen = tables / "snapshots" / "day-one"
-    (frozen / "tables").mkdir(parents=True)
-    shutil.copy(tables / "tables/v1/made-up-runs.csv", frozen / "tables/runs.csv")
-    shutil.copy(tables / "tables/v1/made-up-study.json", frozen / "study.json")
-    (frozen / "manifest.json").write_text(json.dumps({"sweep": "made-up"}))
+    shutil.copytree(tables / "tables", tables / "published" / "day-one" / "tables", dirs_exist_ok=True)
     assert len(compare(read_side("day-one", tables), committed).arms) == 36
-    with pytest.raises(SideError, match="no folder, no snapshot and no commit; did you mean 'day-one'"):
+    with pytest.raises(
+        SideError, match="no folder, no label of a published study and no commit; did you mean 'day-one'"
+    ):
         read_side("day-on", tables, repository)
-    with pytest.raises(SideError, match="no folder, no snapshot and no commit"):
+    with pytest.raises(SideError, match="no folder, no label of a published study and no commit"):
         read_side("--output=x", tables, repository)
     with pytest.raises(SideError, match="has no tables"):
         read_side(str(tmp_path), tables)

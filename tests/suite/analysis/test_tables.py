@@ -77,11 +77,11 @@ def test_other_files_are_refused(tmp_path):
 
 def test_write_and_read(tmp_path):
     path = table_path(tmp_path, TUNING, "quick")
-    assert path == tmp_path / "tables" / "v1" / "quick-tuning.csv"
+    assert path == tmp_path / "tables" / "quick-tuning.csv"
     assert write_table(path, TUNING, [trial()]) == path
     assert read_table(path, TUNING) == [trial()]
     assert [file.name for file in path.parent.iterdir()] == ["quick-tuning.csv"]
-    assert table_path(tmp_path, MICRO) == tmp_path / "tables" / "v1" / "micro.csv"
+    assert table_path(tmp_path, MICRO) == tmp_path / "tables" / "micro.csv"
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.suffix)

@@ -17,6 +17,7 @@ from suite.runs.sweep import load_sweep, sweep_names, sweeps_folder
 from suite.timing.session_files import session_names
 
 RESULTS = Path(__file__).resolve().parents[3] / "results"
+PUBLISHED = RESULTS / "published"
 SEEDS = {"2411.16462", "2305.18627", "2008.11343", "2310.14423"}
 
 
@@ -27,15 +28,15 @@ def claims() -> list[Claim]:
 
 @pytest.fixture(scope="module")
 def judged(claims: list[Claim]) -> list[Judgement]:
-    return judge_all(RESULTS, claims)
+    return judge_all(PUBLISHED, claims)
 
 
 def test_the_record_is_what_judging_gives(judged: list[Judgement]) -> None:
-    assert differences(judged, recorded(RESULTS)[0], whole=True) == []
+    assert differences(judged, recorded(PUBLISHED)[0], whole=True) == []
 
 
 def test_numbers_on_record_are_those_that_judging_gives(judged: list[Judgement]) -> None:
-    _, parts = recorded(RESULTS)
+    _, parts = recorded(PUBLISHED)
     on_record = {(row["claim"], row["role"], row["part"]): row for row in parts}
     rows = [row for one in judged for row in part_rows(one)]
     assert len(rows) == len(on_record)

@@ -26,7 +26,7 @@ from suite.links.link import Link
 from suite.timing.session_files import load_session
 from tests.suite.costs import made_up
 
-RESULTS = Path(__file__).resolve().parents[3] / "results"
+RESULTS = Path(__file__).resolve().parents[3] / "results" / "published"
 COMPUTE_S, CODEC_S, PLAIN_BITS, SENT_BITS = 0.1, 0.02, 8e6, 1e6
 
 

@@ -10,7 +10,7 @@ from report.sheets.costs_figures import DOCUMENTS, IMAGES, pictures
 from suite.analysis.document import DocumentError
 from suite.costs.document import BLOCKS, filled
 
-RESULTS = Path(__file__).resolve().parents[3] / "results"
+RESULTS = Path(__file__).resolve().parents[3] / "results" / "published"
 
 
 @pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.stem)

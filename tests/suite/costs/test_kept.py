@@ -55,14 +55,14 @@ def test_other_code_is_fitted(root: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_model_that_ships_is_of_what_ships() -> None:
     """Else every question fits it anew, for half a minute; `bandwise costs score` writes it."""
-    results = Path(__file__).resolve().parents[3] / "results"
+    results = Path(__file__).resolve().parents[3] / "results" / "published"
     found = known(results)
-    said = json.loads((results / "tables" / "v1" / kept.NAME).read_text(encoding="utf-8"))["made_of"]
+    said = json.loads((results / "tables" / kept.NAME).read_text(encoding="utf-8"))["made_of"]
     assert said == kept.digest(found.calibration, found.samples, found.cores)
 
 
 def test_what_a_session_has_borrowed_counts_once() -> None:
-    results = Path(__file__).resolve().parents[3] / "results"
+    results = Path(__file__).resolve().parents[3] / "results" / "published"
     assert (load_facts(results, "ladder") or {})["lender"] == "costs-digits"
     sessions = {sample.session for sample in known(results).samples}
     assert "costs-digits" in sessions

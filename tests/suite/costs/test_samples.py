@@ -11,7 +11,7 @@ from suite.analysis.tables import number, read_table
 from suite.costs.network import FORMS, OF_PROBE, measured_as
 from suite.costs.samples import recipe_for, samples_of, shapes_of
 
-RESULTS = Path(__file__).resolve().parents[3] / "results"
+RESULTS = Path(__file__).resolve().parents[3] / "results" / "published"
 SESSIONS = ("costs-digits", "performance-compressed")
 FIRST_RANK = 0.1
 """Ranks may send different numbers of bytes (a tree, pieces of other lengths): the table has the mean, a recipe rank 0."""

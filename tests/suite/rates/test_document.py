@@ -14,7 +14,7 @@ from suite.rates.columns import AGAINST, CODECS, COMPILE, RATE_TABLES, SCALING
 from suite.rates.document import BLOCKS, PICTURES, DocumentError, filled
 from suite.rates.facts import facts_path, write_rates
 
-RESULTS = Path(__file__).resolve().parents[3] / "results"
+RESULTS = Path(__file__).resolve().parents[3] / "results" / "published"
 
 
 def codec_row(**changes) -> dict:

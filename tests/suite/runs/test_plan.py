@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs.plan import PlanError, make_plan, open_specs, smallest_p, summary
+from bandwise.verbs.plan import described
+from suite.runs.plan import MINIMUM_FOR_INTERVAL, PlanError, make_plan, open_specs, smallest_p, summary
 from suite.runs.rates import Trial, Tuned, load_rates, tuned_for, write_rates
 from suite.runs.status import Status
 from suite.runs.store import Store
@@ -43,6 +44,20 @@ def test_a_plan_holds_every_arm_with_every_seed_and_pairs_seeds(tmp_path: Path) 
     assert spec.algorithm.options["total_steps"] == 12
     assert (spec.lr.peak, spec.lr.min, spec.lr.warmup) == (0.1, pytest.approx(0.01), 2)
     assert len({run.spec.run_id for run in plan.runs}) == 6
+
+
+@pytest.mark.parametrize(
+    ("seeds", "said"), [(4, "means alone: an interval needs 6 seeds"), (6, "intervals, no ranks")]
+)
+def test_a_plan_promises_intervals_only_with_the_seeds_for_them(
+    seeds: int, said: str, tmp_path: Path
+) -> None:
+    path = write_sweep(tmp_path, SWEEP.replace("seeds: 3", f"seeds: {seeds}"))
+    found = summary(make_plan(load_sweep(path)), Store(tmp_path / "results"))
+    assert found["seeds_for_intervals"] == MINIMUM_FOR_INTERVAL == 6
+    (line,) = [line for line in described(found) if "comparisons" in line]
+    assert said in line
+    assert ("interval" in line.replace("an interval needs", "")) == (seeds >= 6), "nothing else is promised"
 
 
 def test_a_filter_keeps_matching_arms(tmp_path: Path) -> None:

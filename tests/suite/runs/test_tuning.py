@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs.plan import make_plan
+from slurm.profile_file import load_profile
+from slurm.search import search
+from suite.runs.plan import make_plan, method_of, spec_of
 from suite.runs.rates import Trial, write_rates
 from suite.runs.spec import RunSpec
 from suite.runs.status import Status
 from suite.runs.store import Store
 from suite.runs.sweep import TUNING_SEED, load_sweep
-from suite.runs.tuning import TuningError, best_trial, grid_rate, tune
+from suite.runs.tuning import TuningError, TuningFailedError, best_trial, candidates, grid_rate, tune
 from suite.runs.yaml_lines import YamlError
 from suite.training.execute import execute
 from suite.training.record import failed
@@ -37,16 +39,23 @@ def trial(lr: float, value: float | None, nll: float | None = None) -> Trial:
         ([trial(1, 96.8, 0.1), trial(2, 97.0, 0.2), trial(3, 96.5, 0.05)], 1),
         ([trial(1, 97.0, 0.2), trial(2, 97.0, 0.2)], 1),
         ([trial(1, None), trial(2, 50.0, 2.0), trial(3, None)], 2),
-        ([trial(1, None), trial(2, None)], 1),
     ],
 )
 def test_within_the_margin_of_the_best_metric_the_lowest_nll_wins(trials: list[Trial], chosen: float) -> None:
     assert get("digits-mlp").margin == 0.3, "the cases above are made for it"
-    assert best_trial(trials, get("digits-mlp")).lr == chosen
+    best = best_trial(trials, get("digits-mlp"))
+    assert best is not None
+    assert best.lr == chosen
+
+
+def test_nothing_is_chosen_from_failures() -> None:
+    assert best_trial([trial(1, None), trial(2, None)], get("digits-mlp")) is None
 
 
 def test_without_an_nll_the_best_metric_wins_in_its_own_direction() -> None:
-    assert best_trial([trial(1, 0.5), trial(2, 0.499), trial(3, 0.6)], get("quadratic")).lr == 2
+    best = best_trial([trial(1, 0.5), trial(2, 0.499), trial(3, 0.6)], get("quadratic"))
+    assert best is not None
+    assert best.lr == 2
 
 
 def test_rates_lie_on_a_log_grid_of_three_digits() -> None:
@@ -98,12 +107,31 @@ def test_an_edge_extends_the_grid_of_all_arms_until_the_limit(tmp_path: Path) ->
     assert "still on an edge after 2 extensions: plain (high), local (high)" in notes[2]
 
 
-def test_an_arm_that_never_ends_well_wants_lower_rates(tmp_path: Path) -> None:
+def test_an_arm_that_diverges_everywhere_is_tried_lower_and_then_refused(tmp_path: Path) -> None:
     sweep = load_sweep(write_sweep(tmp_path, TUNABLE + BUDGET.format(extensions=1, centre=1e9)))
+    store, seen, notes = Store(tmp_path / "results"), [], []
+    with pytest.raises(TuningFailedError) as refused:
+        tune(sweep, store, carry_out(store, seen), notes.append)
+    assert min(spec.lr.peak for spec in seen) == 2.5e8, "the grid grew towards lower rates once"
+    assert "on an edge: plain (low), local (low)" in notes[0]
+    for arm in ("plain", "local"):
+        assert f"n=2: {arm}: 4 of 4 learning rates failed (diverged), the first with: training loss" in str(
+            refused.value
+        )
+
+
+def test_a_search_by_jobs_refuses_failures_too(tmp_path: Path) -> None:
+    sweep = load_sweep(write_sweep(tmp_path, TUNABLE + BUDGET.format(extensions=0, centre=0.5)))
     store = Store(tmp_path / "results")
-    found = tune(sweep, store, carry_out(store, []))
-    assert {(tuned.lr, tuned.edge) for tuned in found} == {(2.5e8, "low")}
-    assert {t.status for tuned in found for t in tuned.trials} == {"diverged"}
+    for panel in sweep.panels():
+        for candidate in candidates(sweep, panel):
+            for lr in (0.25, 0.5, 1.0):
+                method = method_of(sweep, panel, candidate.arm, lr)
+                for seed in sweep.tuning.seeds:
+                    spec = spec_of(sweep, panel, method, candidate.workload, lr, seed)
+                    failed(spec, Status("error", "the disk is on fire")).save(store)
+    with pytest.raises(TuningFailedError, match=r"(?s)plain: 3 of 3 .*\(error\).*the disk is on fire"):
+        search(sweep, load_profile("slurm"), store.root)
 
 
 def test_one_diverged_seed_makes_a_rate_unusable(tmp_path: Path) -> None:

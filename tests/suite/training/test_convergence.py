@@ -5,7 +5,7 @@ Bars come from elsewhere than from what a row reaches here:
 
 - the margin of `digits-mlp`, 0.3, where a code's error is far below the noise of the gradient itself;
 - the threshold of a claim of the same method (results/claims), where there is one;
-- else half of what the weakest negative control of the sharding lost in the study `digits` (results/tables/v1): by class
+- else half of what the weakest negative control of the sharding lost in the study `digits` (results/tables): by class
   4.81 points (1 % of the coordinates without error feedback), so that what does half the damage of a control is refused.
 
 Shards are by class, where a worker that is not heard costs its digits, but for the vote without momentum sync, which by

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from reference_impls import info, load_plugin
+from reference_impls.registry import PLUGINS, registry
 from suite.runs.lease import Owner, take
 from suite.runs.plan import make_plan, open_specs
 from suite.runs.spec import RunSpec
@@ -70,6 +72,37 @@ def test_a_worker_that_dies_takes_only_its_runs_along(tmp_path: Path) -> None:
         assert store.metrics(spec.run_id) == undisturbed.metrics(spec.run_id)
 
 
+PLUGIN = """
+from dataclasses import dataclass
+from reference_impls.algorithms.all_reduce import AllReduce
+from reference_impls.registry import Entry, registry
+
+@dataclass(frozen=True)
+class Halved(AllReduce):
+    def reduce(self, shard):
+        return (yield from super().reduce(shard)).mul_(0.5)
+
+registry.add("halved", Entry("halved_plugin:Halved", "plugin", "", "half the gradient"))
+"""
+
+
+@pytest.mark.gloo
+def test_a_plugin_reaches_the_workers_and_their_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PLUGINS, "")
+    monkeypatch.setattr(registry, "plugins", set())
+    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    (tmp_path / "halved_plugin.py").write_text(PLUGIN)
+    load_plugin(tmp_path / "halved_plugin.py")
+    specs = [one_spec("halved", backend=backend, seed=3) for backend in ("simulated", "gloo")]
+    store = Store(tmp_path / "results")
+    assert run_local(specs, store, jobs=1).failures == []
+    assert [store.metrics(spec.run_id)[-1]["step"] for spec in specs] == [6, 6]
+    hashes = {store.result(spec.run_id)["sources"]["algorithm"] for spec in specs}
+    assert hashes == {info("halved").source_hash}, "the plugin's content is on record with the run"
+
+
 LONG = SWEEP.replace("steps: 12", "steps: 600").replace("seeds: 3", "seeds: 8")
 
 
@@ -112,7 +145,7 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
     tables = {}
     for root in (killed, whole):
         write(root, collect_sweep(root, sweep))
-        tables[root] = {path.name: rows(path) for path in sorted((root / "tables" / "v1").glob("*.csv"))}
+        tables[root] = {path.name: rows(path) for path in sorted((root / "tables").glob("*.csv"))}
     assert tables[killed] == tables[whole], "tables do not tell that the sweep was interrupted"
     assert len(tables[whole]["small-runs.csv"]) == len(specs)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.func import grad_and_value, vmap
 
 from suite.workloads import names
@@ -135,6 +136,54 @@ def test_bare_parameters_need_a_width() -> None:
         TypeError, match="Module holds the bare parameter table: give the class an initial_sd"
     ):
         draw_parameters(module, seed=0)
+
+
+LAYERS = {
+    "linear": lambda: nn.Linear(256, 300),
+    "bilinear": lambda: nn.Bilinear(64, 48, 40),
+    "conv1d": lambda: nn.Conv1d(32, 256, 5),
+    "conv2d": lambda: nn.Conv2d(16, 256, 3, groups=2),
+    "conv3d": lambda: nn.Conv3d(8, 256, 3),
+    "transposed": lambda: nn.ConvTranspose1d(64, 256, 5),
+    "rnn": lambda: nn.RNN(32, 64),
+    "lstm": lambda: nn.LSTM(32, 64, num_layers=2, bidirectional=True, proj_size=16),
+    "gru": lambda: nn.GRU(32, 64),
+    "gru cell": lambda: nn.GRUCell(32, 64),
+    "embedding": lambda: nn.Embedding(300, 32, padding_idx=7),
+    "embedding bag": lambda: nn.EmbeddingBag(300, 32),
+    "batch norm": lambda: nn.BatchNorm1d(32),
+    "instance norm": lambda: nn.InstanceNorm3d(32, affine=True),
+    "group norm": lambda: nn.GroupNorm(4, 32),
+    "layer norm": lambda: nn.LayerNorm(32),
+    "rms norm": lambda: nn.RMSNorm(32),
+    "attention": lambda: nn.MultiheadAttention(128, 4, add_bias_kv=True),
+    "attention of other widths": lambda: nn.MultiheadAttention(128, 4, kdim=64, vdim=96),
+    "transformer layer": lambda: nn.TransformerEncoderLayer(64, 4, 256),
+    "prelu": lambda: nn.PReLU(8),
+}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_torchs_layers_start_as_torch_starts_them(layer: str) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        model = nn.Sequential(LAYERS[layer]())
+    drawn = draw_parameters(model, seed=1)
+    for name, theirs in model.named_parameters():
+        ours, theirs = drawn[name], theirs.detach()
+        assert ours.shape == theirs.shape
+        spread = float(theirs.std())
+        if spread == 0:
+            assert torch.equal(ours, theirs), name
+            continue
+        loose = 5 / ours.numel() ** 0.5  # five standard errors of either sample's spread, at the most
+        assert float(ours.std()) == pytest.approx(spread, rel=loose), name
+        tail = [float(one.abs().max() / one.std()) for one in (ours, theirs)]
+        assert (tail[0] < 2.1) == (tail[1] < 2.1), f"{name}: uniform ends at 1.73 spreads, normal does not"
+        assert torch.equal((ours == 0).all(-1), (theirs == 0).all(-1)), f"{name}: the padding"
+    assert any(not torch.equal(draw_parameters(model, 2)[k], v) for k, v in drawn.items()) == any(
+        float(p.detach().std()) > 0 for p in model.parameters()
+    )
 
 
 @every_workload

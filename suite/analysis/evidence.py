@@ -1,0 +1,191 @@
+"""The one rule of what was measured says of a method: its accuracy in a cell of a study, its speed on a link, and both together.
+
+Pages of studies, their headlines, the first page with its leaderboard and `bandwise advise` all ask here, so that they cannot say
+different things. A cell is a method on a workload, a sharding and a number of workers. The words of accuracy:
+
+- *equal*: the whole interval of the paired difference lies inside the margin, in a study that would have seen a bad method;
+- *better by*, *worse by*: it lies wholly outside of it, on that side, by the mean; *worse* without a number: seeds diverged;
+- *undecided*: there is an interval, and it is neither;
+- *not known*: there is no interval, or the study is not sensitive; the reason stands beside it.
+
+A speed *holds* unless it was not measured (with the reason: the machine was disturbed, say) or trainings from end to end do not
+confirm it (`suite.analysis.direct`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from suite.analysis.direct import CONTRADICTED, NOT_CONFIRMED
+from suite.analysis.statistics import MINIMUM_FOR_INTERVAL
+from suite.analysis.tables import Row
+
+Word = Literal["equal", "better by", "worse by", "undecided", "not known"]
+UNCONFIRMED: Final = (NOT_CONFIRMED, CONTRADICTED)
+"""Checks by direct runs with which a speed does not hold."""
+DOUBT: Final = "direct runs do not confirm it"
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Of a method in a cell. difference: to the uncompressed run of its optimizer, mean over `pairs` seeds, with its 95 %
+    interval, in the unit of the metric; None where there is none. reason: why it is not known, or worse without a number.
+    """
+
+    word: Word
+    difference: float | None
+    low: float | None
+    high: float | None
+    pairs: int
+    unit: str
+    reason: str = ""
+
+    @property
+    def short(self) -> str:
+        """`equal`, `worse by 2.40 points`, `undecided`."""
+        if not self.word.endswith("by"):
+            return self.word
+        if self.difference is None or self.reason:
+            return self.word.removesuffix(" by")
+        return f"{self.word} {_plain(abs(self.difference), self.unit)}{_after(self.unit)}"
+
+    @property
+    def text(self) -> str:
+        """The same with the signed difference, its interval and its n, or with the reason why there is none."""
+        parts = [self.reason] if self.reason else []
+        if self.difference is not None and self.low is not None and self.high is not None:
+            ends = f"[{_signed(self.low, self.unit)}, {_signed(self.high, self.unit)}]"
+            parts.append(
+                f"{_signed(self.difference, self.unit)} {ends}{_after(self.unit)}, {self.pairs} seeds"
+            )
+        return f"{self.short} ({'; '.join(parts)})" if parts else self.short
+
+
+def accuracy(row: Row, *, higher: bool, not_sensitive: str = "") -> Accuracy:
+    """What a row of a study's summary says.
+
+    Args:
+        row: Of the table `summary`, of a method that is compared with a baseline.
+        higher: Whether a higher metric is better.
+        not_sensitive: Why the study cannot tell here; empty where it can.
+
+    Returns:
+        The judgement, by the column `equal` of the row and the side on which the difference lies.
+    """
+    planned, pairs = (int(float(row[name] or 0)) for name in ("n", "n_pairs"))
+    mean, low, high = (
+        None if row[name] is None else float(row[name] or 0.0)
+        for name in ("diff_mean", "diff_low", "diff_high")
+    )
+    word: Word
+    reason = ""
+    if row["n_diverged"]:
+        word, reason = "worse by", f"{row['n_diverged']} of {planned} seeds diverged"
+    elif mean is None or low is None or high is None:
+        word, reason = "not known", _too_few(planned, pairs)
+    elif row["equal"] == "no":
+        word = "better by" if (mean > 0) == higher else "worse by"
+    elif row["equal"] in {"yes", "undecided"} and not not_sensitive:
+        word = "equal" if row["equal"] == "yes" else "undecided"
+    else:
+        word, reason = "not known", f"not sensitive: {not_sensitive}" if not_sensitive else "not sensitive"
+    unit = "" if row["unit"] in {None, "1"} else str(row["unit"])
+    return Accuracy(word, mean, low, high, pairs, unit, reason)
+
+
+def _too_few(planned: int, pairs: int) -> str:
+    if planned < MINIMUM_FOR_INTERVAL:
+        return f"{planned} seeds: an interval needs {MINIMUM_FOR_INTERVAL}"
+    return f"{pairs} of {planned} seeds finished: an interval needs {MINIMUM_FOR_INTERVAL}"
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Of a method on a link, over the fastest uncompressed DDP there, with its interval; `ratio` None: not measured (`reason`).
+
+    doubt: what direct runs say against it; empty where they confirm it or there are none.
+    """
+
+    ratio: float | None
+    low: float | None = None
+    high: float | None = None
+    reason: str = ""
+    doubt: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it was measured and direct runs do not doubt it."""
+        return self.ratio is not None and not self.doubt
+
+    @property
+    def text(self) -> str:
+        """`1.46× [1.30, 1.60], but direct runs do not confirm it`, or `not measured (the machine was disturbed)`."""
+        if self.ratio is None:
+            return f"not measured ({self.reason})"
+        ends = "" if self.low is None or self.high is None else f" [{self.low:.3g}, {self.high:.3g}]"
+        return f"{self.ratio:.3g}×{ends}" + (f", but {DOUBT}" if self.doubt else "")
+
+
+def speed(arm: Row | None, link: Mapping[str, object]) -> Speed:
+    """What was timed of a method.
+
+    Args:
+        arm: Its row of a session's table `arms`; None where it has none.
+        link: Facts of the session's link.
+
+    Returns:
+        The judgement. Nothing of a link that gave no numbers was measured.
+    """
+    if link["status"] != "done":
+        return Speed(None, reason=_bare(link["reason"]) or "the session gave no numbers")
+    if arm is None:
+        return Speed(None, reason="the session has not timed it")
+    if arm["refused"] or arm["speedup"] is None:
+        return Speed(None, reason=_bare(arm["reason"]) or "no speedup was measured")
+    ratio, low, high = (
+        None if arm[c] is None else float(arm[c] or 0.0) for c in ("speedup", "speedup_low", "speedup_high")
+    )
+    doubt = (
+        f"{arm['check']}: {_bare(arm['reason']) or 'direct runs differ'}"
+        if arm["check"] in UNCONFIRMED
+        else ""
+    )
+    return Speed(ratio, low, high, doubt=doubt)
+
+
+def against(row: Row, judged: Accuracy, timed: Speed) -> str:
+    """Why a method is not counted as equal with a speed that holds, the gravest reason first; empty where it is."""
+    if judged.word != "equal":
+        return judged.text
+    if row["n_done"] != row["n"]:
+        return f"{row['n_done']} of {row['n']} seeds finished"
+    if row["n_stale"]:
+        return f"stale: {row['n_stale']} of its runs or its baseline's come from another source of the method"
+    if timed.ratio is None:
+        return f"equal, but its speed is {timed.text}"
+    return f"equal, but its speedup is {timed.doubt}" if timed.doubt else ""
+
+
+def _bare(reason: object) -> str:
+    """A recorded reason without its full stop, to stand inside a sentence."""
+    return str(reason or "").rstrip(". ")
+
+
+def _digits(unit: str) -> int:
+    return 2 if unit == "points" else 4
+
+
+def _plain(value: float, unit: str) -> str:
+    return f"{value:.{_digits(unit)}f}"
+
+
+def _signed(value: float, unit: str) -> str:
+    """With a true minus; zero has no sign."""
+    text = f"{value:+.{_digits(unit)}f}"
+    return _plain(0, unit) if float(text) == 0 else text.replace("-", "−")
+
+
+def _after(unit: str) -> str:
+    return f" {unit}" if unit else ""

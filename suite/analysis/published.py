@@ -1,0 +1,358 @@
+"""Where a table is read, and what is published: local results and published ones are parted, and never mixed within a set.
+
+    <results>/tables/                  what was made here; git ignores it, and everything else that is made here
+    <results>/published/               in git; `bandwise publish` alone writes here
+        manifest.json                  every set: the day on which it was published, where it comes from, SHA-256 of each file
+        tables/, figures/<study>/      as under <results>; pictures of a study
+        predictions/, patches/         what was predicted before it was measured; how code differed from its commit
+        <label>/tables/, figures/      a study as it was on one day, under a name of its own; a results folder by itself
+
+A *set* is what stands or falls as one: the tables of a study (its name), those of a timing session (`session-` and its name),
+or any other table with the facts beside it (the name of its file). A set is read from here where it is whole, from what is
+published otherwise; `source` says which. It is *whole* where `unfinished` and `lacking` both have nothing to say.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from suite.analysis.bounds import BOUNDS
+from suite.analysis.columns import OF_STUDY, Table
+from suite.analysis.ladder_columns import ISO_SECONDS, LADDER_TABLES
+from suite.analysis.speed_columns import SPEED_TABLES
+from suite.analysis.stages import STAGES
+from suite.analysis.tables import TABLES, table_path
+from suite.runs.changes import PUBLISHED
+from suite.runs.status import SETTLED
+from suite.runs.store import TEMPORARY, dump, write_atomic
+
+FOLDER: Final = PUBLISHED
+MANIFEST: Final = "manifest.json"
+MANIFEST_SCHEMA: Final = 1
+SESSION: Final = "session-"
+STUDY_FACTS: Final = "-study.json"
+FACTS: Final = "-facts.json"
+OF_SESSION: Final = (*SPEED_TABLES, BOUNDS, STAGES, ISO_SECONDS)
+TOGETHER: Final = MappingProxyType({"claims": ("claims.csv", "claims-parts.csv")})
+"""Sets of several tables that belong to no study and no session."""
+COVERING: Final = MappingProxyType(
+    {
+        "micro": ("benchmark", "params"),
+        "collectives": ("backend", "world_size", "rate_mbit", "delay_ms", "what", "bytes"),
+    }
+)
+"""Tables that grow row by row: a set here is whole where it has every one of these that is published."""
+Side = Literal["whole", "local", "published"]
+"""Which one is taken where both are there: local where it is whole; local; published."""
+
+
+class PublishedError(ValueError):
+    """Something cannot be published, or what is published cannot be read; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a set is read. root: the results folder whose `tables/` holds it. local: made here. aside: why what was made here
+    too is not shown; empty where nothing was, or where it is shown. day: on which it was published.
+    """
+
+    name: str
+    root: Path
+    local: bool
+    aside: str = ""
+    day: str = ""
+
+    @property
+    def not_shown(self) -> str:
+        """A sentence on what was made here and is not shown; "" where there is nothing to say."""
+        return (
+            f"What was made here of {self.name.removeprefix(SESSION)} is not shown: {self.aside}."
+            if self.aside
+            else ""
+        )
+
+    @property
+    def words(self) -> str:
+        """made here; published 2026-11-22."""
+        return "made here" if self.local else f"published {self.day}".rstrip()
+
+
+def published_root(results_root: Path | str) -> Path:
+    """The folder of what is published; it is laid out like a results folder."""
+    return Path(results_root) / FOLDER
+
+
+def documents_root(results_root: Path) -> Path:
+    """Whose tables the documents of the project show: published ones, where there are any."""
+    found = published_root(results_root)
+    return found if found.is_dir() else results_root
+
+
+def source(results_root: Path | str, name: str, side: Side = "whole") -> Source:
+    """Where the set of that name is read. A set that is nowhere is looked for here, and not found."""
+    root = Path(results_root)
+    shared = published_root(root)
+    mine, theirs = files_of(root, name), files_of(shared, name)
+    if not theirs:
+        return Source(name, root, local=True)
+    aside = ""
+    if mine and side != "published":
+        aside = unfinished(root, name) or lacking(root, name)
+        if side == "local" or not aside:
+            return Source(name, root, local=True)
+    return Source(name, shared, local=False, aside=aside, day=str(_sets(shared).get(name, {}).get("day", "")))
+
+
+def set_of(table: Table, name: str = "") -> str:
+    """The set that a table belongs to; name: of the study, or `session-` and that of the session."""
+    return name or next(
+        (one for one, files in TOGETHER.items() if f"{table.suffix}.csv" in files), table.suffix
+    )
+
+
+def find_table(results_root: Path | str, table: Table, name: str = "", side: Side = "whole") -> Path:
+    """Where a table is read; `suite.analysis.tables.table_path` is where it is written."""
+    return table_path(source(results_root, set_of(table, name), side).root, table, name)
+
+
+def studies_of(results_root: Path | str) -> list[str]:
+    """Names of the studies that have tables, made here or published, in order."""
+    return _names(results_root, f"**/*{STUDY_FACTS}", STUDY_FACTS)
+
+
+def sessions_held(results_root: Path | str) -> list[str]:
+    """Names of the sessions that have tables, made here or published, in order."""
+    return [name.removeprefix(SESSION) for name in _names(results_root, f"{SESSION}*{FACTS}", FACTS)]
+
+
+def origin_words(results_root: Path | str, tables: Iterable[Table]) -> str:
+    """Of tables that belong to no study where each is from: ``claims: published 2026-11-22``."""
+    found = [source(results_root, name) for name in dict.fromkeys(set_of(table) for table in tables)]
+    return "; ".join(f"{one.name}: {one.words}" for one in found if files_of(one.root, one.name))
+
+
+def _names(results_root: Path | str, pattern: str, end: str) -> list[str]:
+    tops = (Path(results_root) / TABLES, published_root(results_root) / TABLES)
+    return sorted(
+        {p.relative_to(top).as_posix().removesuffix(end) for top in tops for p in top.glob(pattern)}
+    )
+
+
+def labels(results_root: Path | str) -> list[str]:
+    """Under which a study stands published by itself, as it was on one day."""
+    return sorted(path.parent.name for path in published_root(results_root).glob(f"*/{TABLES}"))
+
+
+def files_of(root: Path, name: str) -> list[str]:
+    """The files of a set that a results folder has, below its `tables/`."""
+    if name.startswith(SESSION):
+        known = [*(f"{name}-{table.suffix}.csv" for table in OF_SESSION), f"{name}{FACTS}"]
+    elif name in TOGETHER:
+        known = [*TOGETHER[name]]
+    else:
+        known = [f"{name}.csv", f"{name}{FACTS}", f"{name}.json", f"{name}{STUDY_FACTS}"]
+        known += [f"{name}-{table.suffix}.csv" for table in (*OF_STUDY, *LADDER_TABLES)]
+    return sorted({file for file in known if (root / TABLES / file).is_file()})
+
+
+def unfinished(root: Path, name: str) -> str:
+    """Why a set in a results folder is not finished, in a sentence; "" where it is.
+
+    A study is finished when each of its planned runs has ended as the method's own outcome; a session when it was held to the
+    end and every link gave numbers; tables of neither when they are there.
+    """
+    files = files_of(root, name)
+    if not files:
+        return f"there are no tables of {name} here"
+    if any(file.endswith(STUDY_FACTS) for file in files):
+        facts = _facts(root, f"{name}{STUDY_FACTS}")
+        if facts is None:
+            return "its facts are damaged"
+        states: Mapping[str, int] = facts["statuses"]
+        open_ = {state: count for state, count in states.items() if state not in SETTLED}
+        listed = ", ".join(f"{count} {state}" for state, count in sorted(open_.items()))
+        return (
+            f"{sum(open_.values())} of {sum(states.values())} runs have not finished: {listed}"
+            if open_
+            else ""
+        )
+    if not name.startswith(SESSION):
+        return (
+            ""
+            if name not in TOGETHER or len(files) == len(TOGETHER[name])
+            else "one of its tables is missing"
+        )
+    facts = _facts(root, f"{name}{FACTS}")
+    if facts is None:
+        return "its facts are missing or damaged"
+    if facts["status"] != "done":
+        return f"the session is {facts['status']}: {facts['reason']}"
+    links = [f"{link['label']} is {link['status']}" for link in facts["links"] if link["status"] != "done"]
+    return ", ".join(links)
+
+
+def lacking(root: Path, name: str) -> str:
+    """What is published of a set and is not here, in a sentence; "" where nothing is."""
+    shared = published_root(root)
+    mine, theirs = files_of(root, name), files_of(shared, name)
+    if gone := [file for file in theirs if file not in mine and not file.endswith(FACTS)]:
+        return f"{', '.join(gone)} of it was not made here"
+    if name.startswith(SESSION):
+        here, there = (
+            [str(link["label"]) for link in (_facts(top, f"{name}{FACTS}") or {"links": ()})["links"]]
+            for top in (root, shared)
+        )
+        if gone := [label for label in there if label not in here]:
+            return f"it was not held over {', '.join(gone)}"
+    if name in COVERING:
+        here_rows, there_rows = (
+            _keys(top / TABLES / f"{name}.csv", COVERING[name]) for top in (root, shared)
+        )
+        if count := len(there_rows - here_rows):
+            return f"{len(here_rows)} of its rows were measured here, {count} that are published were not"
+    return ""
+
+
+def _keys(path: Path, names: Iterable[str]) -> set[tuple[str, ...]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return {tuple(row.get(name) or "" for name in names) for row in csv.DictReader(file)}
+
+
+def _facts(root: Path, file: str) -> dict[str, Any] | None:
+    """A file of facts; None where there is none that can be read."""
+    try:
+        found = json.loads((root / TABLES / file).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and {"statuses", "status"} & found.keys() else None
+
+
+# ---- what is published
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a folder of what is published; an empty one where there is none. Raises `PublishedError`."""
+    try:
+        found: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {"schema_version": MANIFEST_SCHEMA, "sets": {}}
+    except ValueError as error:
+        raise PublishedError(f"{folder / MANIFEST} is damaged ({error}): take it from git again") from None
+    if found.get("schema_version") != MANIFEST_SCHEMA:
+        raise PublishedError(
+            f"{folder / MANIFEST} has schema_version {found.get('schema_version')}, not {MANIFEST_SCHEMA}"
+        )
+    return found
+
+
+def _sets(folder: Path) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = read_manifest(folder)["sets"]
+    return found
+
+
+def verify(results_root: Path | str) -> list[str]:
+    """What of the published files is missing, has changed or is in no set of the manifest, in sentences; none: all is well."""
+    folder = published_root(results_root)
+    listed = {file: digest for one in _sets(folder).values() for file, digest in one["files"].items()}
+    present = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {
+        MANIFEST
+    }
+    wrong = [f"{file} is missing" for file in sorted(listed.keys() - present)]
+    wrong += [f"{file} is in no set of the manifest" for file in sorted(present - listed.keys())]
+    changed = (
+        file
+        for file in sorted(listed.keys() & present)
+        if _hash((folder / file).read_bytes()) != listed[file]
+    )
+    return wrong + [f"{file} has changed" for file in changed]
+
+
+def fingerprint(files: Mapping[str, str]) -> str:
+    """One hash of a set: SHA-256 of its files' hashes and names, as `sha256sum` lists them."""
+    return _hash("".join(f"{digest}  {file}\n" for file, digest in sorted(files.items())).encode())
+
+
+def put(
+    results_root: Path | str,
+    name: str,
+    files: Mapping[str, bytes],
+    about: Mapping[str, Any],
+    *,
+    replace: bool = False,
+) -> dict[str, Any]:
+    """Publish a set: its files by their path in the folder, all or none of them, and what the manifest says of it besides.
+
+    The files come first, whole and under other names, then get their own; the manifest is written last. Where that is cut off
+    `verify` names what does not fit, and the same command completes it.
+
+    Args:
+        name: of the set.
+        files: path below the published folder -> content.
+        about: day, command, commits and the like; the hashes are added.
+        replace: take the place of a set of that name that is different; git has what it was.
+
+    Returns:
+        The set as the manifest has it now.
+
+    Raises:
+        PublishedError: Another set of that name is published, or a file belongs to another set.
+    """
+    folder = published_root(results_root)
+    manifest = read_manifest(folder)
+    hashes = {file: _hash(content) for file, content in sorted(files.items())}
+    old = manifest["sets"].get(name)
+    if old is not None and old["files"] == hashes:
+        return dict(old)
+    if old is not None and not replace:
+        raise PublishedError(
+            f"{name} is published, {old['day']}, and differs from what is here: --replace takes its place, and git keeps "
+            f"what it was; --as LABEL leaves it"
+        )
+    shared = {
+        file: digest
+        for other, one in manifest["sets"].items()
+        if other != name
+        for file, digest in one["files"].items()
+    }
+    if clash := [file for file in hashes if file in shared and shared[file] != hashes[file]]:
+        raise PublishedError(
+            f"{clash[0]} belongs to another published set; publish under another name with --as LABEL"
+        )
+    growing = folder / f".{os.getpid()}{TEMPORARY}"
+    try:
+        for file, content in files.items():
+            _write(growing / file, content)
+        for file in files:
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(growing / file, folder / file)
+    except OSError as error:
+        raise PublishedError(f"cannot publish {name}: {error.strerror}") from error
+    finally:
+        shutil.rmtree(growing, ignore_errors=True)
+    manifest["sets"][name] = {**about, "files": hashes}
+    write_atomic(folder / MANIFEST, dump(manifest, indent=1) + "\n")
+    for file in (old or {"files": ()})["files"]:
+        if file not in hashes and file not in shared:
+            (folder / file).unlink(missing_ok=True)
+    return dict(manifest["sets"][name])
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,152 @@
+"""Every verb that takes a study takes its name or the path of its file, and every command that is printed as a remedy works."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bandwise.cli import main
+from suite.runs.store import Store
+from tests.suite.runs.project import SWEEP, write_sweep
+
+COMMAND = re.compile(r"`bandwise ([^`]+)`")
+VERBS = ("plan", "status", "sweep", "collect", "check", "report", "export", "publish", "retry", "cancel")
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder, with a blank in its name, with a sweep file and the results of all its runs."""
+    folder = tmp_path_factory.mktemp("a project") / "of mine"
+    folder.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BANDWISE_COMPILE", "0")
+        command = ["sweep", write_sweep(folder, SWEEP), "--results", str(folder / "results"), "--jobs", "1"]
+        assert main(command) == 0
+    return folder
+
+
+@pytest.fixture
+def project(swept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it whose results are the default; the current folder is another one."""
+    folder, elsewhere = tmp_path / "my project", tmp_path / "elsewhere"
+    shutil.copytree(swept, folder)
+    elsewhere.mkdir()
+    monkeypatch.setenv("BANDWISE_RESULTS", str(folder / "results"))
+    monkeypatch.setenv("BANDWISE_COMPILE", "0")
+    monkeypatch.chdir(elsewhere)
+    clean(folder)
+    return folder
+
+
+def clean(folder: Path) -> None:
+    """Let results say that they are from one commit without changes, whatever checkout the tests run in."""
+    for path in folder.rglob("result.json"):
+        text = re.sub(r'"changes":\s*\{[^}]*\},?', "", path.read_text())
+        path.write_text(re.sub(r'"dirty":\s*true', '"dirty":false', text))
+
+
+def call(verb: str, name: str) -> list[str]:
+    """A command of the verb that is over soon."""
+    more = {"retry": ["--status", "error"], "sweep": ["--jobs", "1"]}
+    return [verb, name, *more.get(verb, [])]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_takes_a_path_from_anywhere_and_in_its_folder_the_name(
+    verb: str, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(project / "small.yaml")
+    assert main(["collect", path]) == 0
+    for name in (path, "small", "small.yaml"):
+        if name != path:
+            monkeypatch.chdir(project)
+        assert main(call(verb, name)) == 0, (name, capsys.readouterr().err)
+
+
+def test_a_name_that_is_nowhere_says_how_to_give_one(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for verb in ("report", "check", "collect"):
+        assert main([verb, "smal"]) in (2, 3)
+        assert "named by the path of its file, or in its folder by its name" in capsys.readouterr().err
+
+
+def test_a_session_is_no_sweep_and_a_sweep_no_session(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path(__file__).resolve().parents[2] / "suite"
+    assert main(["plan", str(folder / "sessions" / "quick.yaml")]) == 2
+    assert "is a timing session, not a sweep: `bandwise session quick`" in capsys.readouterr().err
+    assert main(["report", "code-gpt"]) == 2
+    assert (
+        "code-gpt is a timing session; it stands on the page that `bandwise report` makes"
+        in capsys.readouterr().err
+    )
+    assert main(["session", str(folder / "sweeps" / "quick.yaml"), "--dry-run"]) == 2
+    assert "is a sweep, not a timing session" in capsys.readouterr().err
+
+
+def order(words: str) -> int:
+    """Rates before runs before tables before the rest, as the messages say."""
+    verb = words.split()[0]
+    return 0 if "--tune" in words else {"sweep": 1, "retry": 1, "collect": 2}.get(verb, 3)
+
+
+def lose(project: Path, what: str) -> None:
+    """Bring the project into a state of which a verb has something to say."""
+    store = Store(project / "results")
+    runs = store.run_ids()
+    if what == "tables":
+        return
+    if what == "all runs":
+        shutil.rmtree(project / "results")
+    elif what == "two runs":
+        for run_id in runs[:2]:
+            shutil.rmtree(store.folder(run_id))
+    elif what == "an error":
+        path = store.folder(runs[0]) / "result.json"
+        path.write_text(
+            path.read_text()
+            .replace('"status":"done"', '"status":"error"')
+            .replace('"reason":""', '"reason":"x"')
+        )
+    elif what == "rates":
+        text = (project / "small.yaml").read_text()
+        tuning = "tuning: {points: 3, factor: 3.0, extensions: 0, seeds: 1, centres: {plain: 0.1}}\n"
+        (project / "small.yaml").write_text(re.sub(r", lr: [0-9.e-]+", "", text) + tuning)
+
+
+@pytest.mark.parametrize("state", ["tables", "all runs", "two runs", "an error", "rates"])
+def test_every_remedy_that_is_printed_is_accepted(
+    state: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lose(project, state)
+    path = str(project / "small.yaml")
+    printed = ""
+    for verb in ("check", "export", "report", "publish", "collect", "plan", "status"):
+        main([verb, path])
+        said = capsys.readouterr()
+        printed += said.out + said.err
+    remedies = {words for words in COMMAND.findall(printed) if "SWEEP" not in words and "NAME" not in words}
+    assert remedies, "something is said of each of these states"
+    for words in sorted(remedies, key=lambda words: (order(words), words)):
+        code = main(shlex.split(words))
+        said = capsys.readouterr()
+        assert code in (0, 3), f"bandwise {words}: {said.err}"
+        assert "no sweep" not in said.err
+
+
+def test_remedies_help(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What `check` says to do, done in order, leaves it with nothing that is wrong."""
+    lose(project, "two runs")
+    path = str(project / "small.yaml")
+    for _ in range(3):
+        if main(["check", path]) == 0:
+            break
+        found = [words for words in COMMAND.findall(capsys.readouterr().out) if not words.startswith("run")]
+        assert found
+        for words in dict.fromkeys(found):
+            assert main(shlex.split(words)) == 0
+    assert main(["check", path]) == 0

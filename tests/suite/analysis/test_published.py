@@ -1,0 +1,110 @@
+"""Readers take what was made here where it is whole and what is published otherwise, and never mix the two."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from suite.analysis.columns import MICRO, RUNS
+from suite.analysis.published import files_of, find_table, sessions_held, source, studies_of, unfinished
+from suite.analysis.session_tables import load_facts
+from suite.analysis.tables import table_path, write_table
+
+SHIPPED = Path(__file__).resolve().parents[3] / "results" / "published"
+
+
+def study(root: Path, name: str, **statuses: int) -> None:
+    """Facts and one table of a study."""
+    write_table(table_path(root, RUNS, name), RUNS, [])
+    (root / "tables" / f"{name}-study.json").write_text(json.dumps({"statuses": statuses}))
+
+
+def session(root: Path, name: str, status: str = "done", **links: str) -> None:
+    """Facts of a session; links: their status by label."""
+    path = root / "tables" / f"session-{name}-facts.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    listed = [{"label": label, "status": word} for label, word in links.items()]
+    path.write_text(
+        json.dumps({"schema_version": 1, "status": status, "reason": "no cluster", "links": listed})
+    )
+
+
+@pytest.mark.parametrize(
+    ("statuses", "words"),
+    [
+        ({"done": 5, "diverged": 1}, "made here"),
+        ({"done": 2, "missing": 550}, "published"),
+        ({"done": 5, "error": 1}, "published"),
+    ],
+)
+def test_a_study_is_read_here_where_every_run_has_ended(
+    statuses: dict[str, int], words: str, tmp_path: Path
+) -> None:
+    study(tmp_path / "published", "digits", done=6)
+    assert source(tmp_path, "digits").words == "published"
+    study(tmp_path, "digits", **statuses)
+    found = source(tmp_path, "digits")
+    assert found.words == words
+    assert bool(found.aside) == (words != "made here")
+    assert find_table(tmp_path, RUNS, "digits").is_relative_to(found.root / "tables")
+    assert source(tmp_path, "digits", "local").local
+    assert not source(tmp_path, "digits", "published").local
+    assert studies_of(tmp_path) == ["digits"]
+
+
+def test_what_is_published_nowhere_is_read_here_whole_or_not(tmp_path: Path) -> None:
+    study(tmp_path, "own", missing=3)
+    assert source(tmp_path, "own").local
+    assert source(tmp_path, "own").aside == ""
+
+
+def test_tables_of_older_files_are_not_mixed_in(tmp_path: Path) -> None:
+    """A study here that lacks a table which is published of it is not whole."""
+    study(tmp_path / "published", "digits", done=6)
+    study(tmp_path, "digits", done=6)
+    table_path(tmp_path, RUNS, "digits").unlink()
+    assert source(tmp_path, "digits").aside == "digits-runs.csv of it was not made here"
+
+
+def test_a_session_is_read_here_where_all_its_links_gave_numbers(tmp_path: Path) -> None:
+    session(tmp_path / "published", "quick", fast="done", slow="done")
+    for status, links, aside in (
+        ("unavailable", {}, "the session is unavailable: no cluster"),
+        ("done", {"fast": "done"}, "it was not held over slow"),
+        ("done", {"fast": "done", "slow": "disturbed"}, "slow is disturbed"),
+        ("done", {"fast": "done", "slow": "done"}, ""),
+    ):
+        session(tmp_path, "quick", status, **links)
+        found = source(tmp_path, "session-quick")
+        assert (found.aside, found.local) == (aside, not aside)
+        assert len((load_facts(tmp_path, "quick") or {})["links"]) == 2
+    assert sessions_held(tmp_path) == ["quick"]
+
+
+def test_a_few_measurements_of_asv_do_not_displace_the_published_ones(tmp_path: Path) -> None:
+    def row(benchmark: str, commit: str) -> dict[str, object]:
+        return {**dict.fromkeys(MICRO.names), "benchmark": benchmark, "commit": commit, "status": "done"}
+
+    write_table(table_path(tmp_path / "published", MICRO), MICRO, [row(f"b{k}", "old") for k in range(51)])
+    write_table(table_path(tmp_path, MICRO), MICRO, [row(f"b{k}", "new") for k in range(5)])
+    assert find_table(tmp_path, MICRO).is_relative_to(tmp_path / "published")
+    assert (
+        "5 of its rows were measured here, 46 that are published were not" in source(tmp_path, "micro").aside
+    )
+    write_table(table_path(tmp_path, MICRO), MICRO, [row(f"b{k}", "new") for k in range(52)])
+    assert find_table(tmp_path, MICRO) == table_path(tmp_path, MICRO)
+
+
+def test_damaged_facts_here_do_not_hide_what_is_published(tmp_path: Path) -> None:
+    study(tmp_path / "published", "digits", done=6)
+    study(tmp_path, "digits", done=6)
+    (tmp_path / "tables" / "digits-study.json").write_text("{")
+    assert source(tmp_path, "digits").aside == "its facts are damaged"
+
+
+def test_all_that_ships_is_whole() -> None:
+    sets = [*studies_of(SHIPPED), *(f"session-{name}" for name in sessions_held(SHIPPED))]
+    assert {name: unfinished(SHIPPED, name) for name in sets if unfinished(SHIPPED, name)} == {}
+    assert files_of(SHIPPED, "claims") == ["claims-parts.csv", "claims.csv"]
