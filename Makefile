@@ -1,6 +1,8 @@
 # Everything a newcomer needs:
 #   make bench      set up .venv, run the quick study and the quick timing session, build the report; git sees no change
-#   make test       set up .venv, run the tests that take minutes;  make test-full: the long ones too
+#   make test       set up .venv, run the tests: five minutes
+#   make test-full  all tests, long ones and those of Slurm, namespaces and Chromium (make test-system) included: hours
+#   make test-ci    what .ci/run runs: test, test-system, and those long tests that a change since main concerns
 #   make lint       formatting, ruff, mypy
 #   make system     as root on Debian or Ubuntu: what some tests need (Slurm, iproute2, Chromium, g++)
 # Variables:
@@ -17,13 +19,14 @@ TESTS ?=
 WORKERS ?= 3
 SHARED := -n $(WORKERS) --no-loadscope-reorder
 VENV := .venv
+PYTEST = $(VENV)/bin/python -m pytest --benchmark-disable
 SYSTEM_PACKAGES := slurm-wlm munge slurmdbd mariadb-server-core iproute2 chromium g++ python3-dev
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DELETE_ON_ERROR:
-.PHONY: bench test test-full lint system setup system-for-ci
+.PHONY: bench test test-system test-touched test-ci test-full lint system setup system-for-ci
 
 bench: setup
 	$(VENV)/bin/bandwise sweep $(BENCH)
@@ -32,10 +35,24 @@ bench: setup
 	$(VENV)/bin/bandwise report $(BENCH)
 
 test: setup system-for-ci
-	$(VENV)/bin/python -m pytest -m "not slow" --benchmark-disable $(SHARED) $(TESTS)
+	$(PYTEST) -m "not full and not system" $(SHARED) $(TESTS)
+
+test-system: setup system-for-ci
+	$(PYTEST) -m "system and not full" $(SHARED) $(TESTS)
+
+test-touched: setup
+	touched=$$($(VENV)/bin/python -m tests.touched)
+	[ -n "$$touched" ] || { echo "no long test is concerned"; exit 0; }
+	# 5: these folders have no long tests
+	$(PYTEST) -m "full and not system" $(SHARED) $$touched || [ $$? = 5 ]
+
+test-ci:
+	failed=
+	for part in test test-system test-touched; do $(MAKE) $$part || failed="$$failed $$part"; done
+	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
 test-full: setup system-for-ci
-	$(VENV)/bin/python -m pytest --benchmark-disable --ignore=tests/bench $(SHARED) $(TESTS)
+	$(PYTEST) --ignore=tests/bench $(SHARED) $(TESTS)
 	$(VENV)/bin/python -m pytest tests/bench
 
 lint: setup

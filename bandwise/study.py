@@ -70,7 +70,7 @@ def submit_study(
 
 def _planned(sweep: Sweep, profile: Profile, root: Path, study: Any) -> dict[str, Any]:
     """The scripts of a dry run, in their order."""
-    from slurm.search import search
+    from slurm.stage import search
     from slurm.study import PLACEHOLDER, send_stages
     from slurm.submit import submit_runs
     from suite.runs.plan import make_plan

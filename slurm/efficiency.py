@@ -48,15 +48,26 @@ class Efficiency:
 
 
 def slot_efficiency(sweep: str, store: Store) -> Efficiency | None:
-    """Of all submissions of a sweep, None where there was none. Raises `SlurmError` where Slurm does not answer."""
-    found = records(store.root, sweep)
-    if not found:
+    """The slot efficiency of all submissions of a sweep.
+
+    Args:
+        sweep: The sweep's name.
+        store: Where the runs' files and the submissions' records lie.
+
+    Returns:
+        The efficiency, None where nothing was submitted.
+
+    Raises:
+        SlurmError: Slurm does not answer.
+    """
+    submissions = records(store.root, sweep)
+    if not submissions:
         return None
     known = {job.id: job for job in scheduler.jobs()}
-    names = {a.name for r in found for a in r.arrays if any(id_ not in known for id_ in _ids(a))}
-    for job in scheduler.accounted(names, min(record.since for record in found)):
+    names = {a.name for r in submissions for a in r.arrays if any(id_ not in known for id_ in _ids(a))}
+    for job in scheduler.accounted(names, min(record.since for record in submissions)):
         known.setdefault(job.id, job)
-    return of_jobs(found, known.values(), store)
+    return of_jobs(submissions, known.values(), store)
 
 
 def of_jobs(submissions: Sequence[Record], jobs: Iterable[Job], store: Store) -> Efficiency:

@@ -4,17 +4,20 @@ A run's own files say how it ended and whether it shows life. What they cannot s
 job was killed, lost its node, ran out of memory. Here the submissions' records say which job a run belongs
 to, one squeue tells of all jobs at once, and the accounting, where there is one, of those that the controller has forgotten;
 where there is none, the job's log does. With no record of an open run nothing is asked.
+
+Of a log count its last telling lines, and the state that they mean: srun and its helpers say first which task ended and
+how, and then at length that they end the others; only the first is worth telling.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from slurm import scheduler
-from slurm.logs import last_words, meaning
 from slurm.records import ArrayJob, Record, records
 from slurm.scheduler import Job, SlurmError
 from suite.runs.lease import Owner, forget, holder
@@ -24,6 +27,68 @@ from suite.runs.status import Status
 from suite.runs.store import Store, StoreError
 from suite.runs.sweep import load_sweep
 from suite.training.record import failed
+
+# Logs
+
+
+WORDS: Final = (
+    (re.compile(r"oom.?kill|out of memory|exceeded (job )?memory limit", re.IGNORECASE), "oom"),
+    (re.compile(r"DUE TO TIME LIMIT"), "timeout"),
+    (re.compile(r"DUE TO PREEMPTION"), "preempted"),
+    (re.compile(r"DUE TO NODE FAILURE|[Nn]ode failure"), "node_lost"),
+    (re.compile(r"error: \S+: tasks? [\d,-]+: "), "error"),
+    (re.compile(r"CANCELLED AT"), "cancelled"),
+)
+"""What a log says of its job's end, most telling first."""
+LAST_BYTES: Final = 8192
+LAST_LINES: Final = 3
+_TASK: Final = WORDS[-2][0]
+_STOPPED: Final = re.compile(r"\*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ \*\*\*$")
+"""What srun does to the tasks that are left, whatever the cause."""
+_NOISE: Final = re.compile(
+    r"^member of Slurm job |^\[W\d{4} |^srun: (launch/slurm|Force Terminated|Job step aborted|cluster configuration lacks)"
+)
+
+
+def log_tail(logs: Path, job_id: str) -> str:
+    """The last telling lines that any task of a job wrote on standard error.
+
+    Args:
+        logs: The folder of the submission's logs.
+        job_id: As Slurm's commands show it, ``17_3`` for a member of an array.
+
+    Returns:
+        At most `LAST_LINES` lines in one, separated by semicolons; "" where there are none.
+    """
+    lines: list[str] = []
+    for path in sorted(logs.glob(f"{job_id}_*_log.err"), reverse=True):
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - LAST_BYTES))
+            lines += file.read().decode(errors="replace").splitlines()
+    return "; ".join(_telling([line.strip() for line in lines])[-LAST_LINES:])
+
+
+def state_from_log(words: str) -> str:
+    """The state of a run whose job has gone with these last words."""
+    return next((state for pattern, state in WORDS if pattern.search(words)), "error")
+
+
+def _telling(lines: list[str]) -> list[str]:
+    """Those that say something new: what follows the end of one task is that of the others."""
+    telling: list[str] = []
+    for line in lines:
+        another = _TASK.search(line) and telling and _TASK.search(telling[-1])
+        if line and line not in telling and not another and not _NOISE.search(line):
+            if _STOPPED.search(line) and any(
+                pattern.search(each) for pattern, _ in WORDS[:-1] for each in telling
+            ):
+                continue
+            telling.append(line)
+    return telling
+
+
+# Runs and their jobs
+
 
 FATES: Final = {
     "BOOT_FAIL": "node_lost",
@@ -40,7 +105,7 @@ FATES: Final = {
 
 
 @dataclass(frozen=True)
-class Standing:
+class RunStates:
     """How runs stand.
 
     gone: runs that were found here to have ended with their job, which held them; `settle` notes them. jobs: the live
@@ -59,7 +124,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class _Seat:
+class _Membership:
     """The place of a run in a submission: which member of which array."""
 
     record: Record
@@ -67,42 +132,59 @@ class _Seat:
     index: int
 
 
-def standing(specs: Sequence[RunSpec], store: Store) -> Standing:
-    """How these runs stand now: one call of squeue for all of them, and of sacct where jobs are unknown to it."""
-    own = {spec.run_id: store.status(spec.run_id) for spec in specs}
-    seats = _seats({run_id for run_id, status in own.items() if not status.settled}, records(store.root))
+def run_states(specs: Sequence[RunSpec], store: Store) -> RunStates:
+    """How these runs stand now: one call of squeue for all of them, and of sacct where jobs are unknown to it.
+
+    Args:
+        specs: The runs.
+        store: Where their own files lie.
+
+    Returns:
+        A status of every run, the runs whose jobs have gone, and the live jobs; `RunStates.unanswered` says why Slurm
+        could not be asked.
+    """
+    noted = {spec.run_id: store.status(spec.run_id) for spec in specs}
+    seats = _memberships(
+        {run_id for run_id, status in noted.items() if not status.settled}, records(store.root)
+    )
     if not seats:
-        return Standing(own)
+        return RunStates(noted)
     try:
         asked = _Slurm(seats)
     except SlurmError as error:
-        return Standing(own, unanswered=str(error))
-    found, gone = dict(own), {}
+        return RunStates(noted, unanswered=str(error))
+    statuses, gone = dict(noted), {}
     for spec in specs:
         places = seats.get(spec.run_id)
         if not places:
             continue
         live = asked.live(places)
         if live is not None:
-            found[spec.run_id] = _in_live_job(spec.run_id, own[spec.run_id], live, asked.job(live), store)
+            statuses[spec.run_id] = _in_live_job(
+                spec.run_id, noted[spec.run_id], live, asked.job(live), store
+            )
             continue
         end = _end(spec.run_id, places[-1], asked, store)
-        found[spec.run_id] = end or store.status(spec.run_id)
+        statuses[spec.run_id] = end or store.status(spec.run_id)
         if end:
             gone[spec] = asked.owner(places[-1])
-    return Standing(found, gone, tuple(asked.holding.values()))
+    return RunStates(statuses, gone, tuple(asked.holding.values()))
 
 
-def settle(found: Standing, store: Store) -> None:
+def settle(states: RunStates, store: Store) -> None:
     """Note the end of the runs whose jobs have gone, unless they have ended by themselves meanwhile.
 
     A store that cannot be written is no reason to say nothing: it is left as it is.
+
+    Args:
+        states: What `run_states` answered.
+        store: Where the runs' files lie.
     """
-    for spec, owner in found.gone.items():
+    for spec, owner in states.gone.items():
         forget(store.folder(spec.run_id), owner)  # else nobody could take the run until the lease is stale
         if store.result(spec.run_id) is None:
             try:
-                failed(spec, found.statuses[spec.run_id]).save(store)
+                failed(spec, states.statuses[spec.run_id]).save(store)
             except StoreError:
                 return
 
@@ -110,24 +192,33 @@ def settle(found: Standing, store: Store) -> None:
 def note_ends(store: Store, sweep: str | None = None) -> str:
     """Note what became of runs whose jobs have gone, before tables are made of them.
 
-    sweep: a name or the path of a file; None: all that were submitted. Returns why Slurm could not be asked, or "".
-    Nothing is asked where nothing was submitted. Raises what reading a sweep raises.
+    Nothing is asked where nothing was submitted.
+
+    Args:
+        store: Where the runs' files lie.
+        sweep: A name or the path of a file; None: all that were submitted.
+
+    Returns:
+        Why Slurm could not be asked, or "".
+
+    Raises:
+        YamlError: A sweep cannot be read.
     """
     submitted = {record.called for record in records(store.root)}
     if not submitted:
         return ""
     for called in sorted(submitted) if sweep is None else (sweep,):
-        found = standing(make_plan(load_sweep(called)).specs, store)
-        settle(found, store)
-        if found.unanswered:
-            return found.unanswered
+        states = run_states(make_plan(load_sweep(called)).specs, store)
+        settle(states, store)
+        if states.unanswered:
+            return states.unanswered
     return ""
 
 
 class _Slurm:
     """What Slurm says of all jobs that open runs belong to. Raises `SlurmError` where it does not answer."""
 
-    def __init__(self, seats: Mapping[str, Sequence[_Seat]]) -> None:
+    def __init__(self, seats: Mapping[str, Sequence[_Membership]]) -> None:
         self.holding: dict[str, Job] = {}
         self._by_id: dict[str, Job] = {}
         self._by_name: dict[str, str] = {}
@@ -139,16 +230,16 @@ class _Slurm:
             self._take(scheduler.accounted({seat.array.name for seat in unknown}, since))
         self._sending = {path: record.sending() for path, record in _records(unknown).items()}
 
-    def job(self, seat: _Seat) -> Job | None:
+    def job(self, seat: _Membership) -> Job | None:
         """The job of a member, or None where Slurm knows none."""
         number = self.number(seat)
         return self._by_id.get(seat.array.member_id(seat.index, number)) if number else None
 
-    def number(self, seat: _Seat) -> str:
+    def number(self, seat: _Membership) -> str:
         """Id of the array: as its submitter noted it, else as Slurm has it under its name, else ""."""
         return seat.array.job_id or self._by_name.get(seat.array.name, "")
 
-    def live(self, places: Sequence[_Seat]) -> _Seat | None:
+    def live(self, places: Sequence[_Membership]) -> _Membership | None:
         """The seat whose job waits, runs, or is about to be sent."""
         for seat in reversed(places):
             job = self.job(seat)
@@ -159,15 +250,15 @@ class _Slurm:
                 return seat
         return None
 
-    def owner(self, seat: _Seat) -> Owner:
+    def owner(self, seat: _Membership) -> Owner:
         """The name under which the member's job holds runs."""
         return Owner(f"slurm {seat.array.member_id(seat.index, self.number(seat))}")
 
-    def last_words(self, seat: _Seat) -> str:
+    def last_words(self, seat: _Membership) -> str:
         """The end of the log of a member, "" where there is none."""
         id_ = seat.array.member_id(seat.index, self.number(seat))
         if id_ not in self._words:
-            self._words[id_] = last_words(seat.record.logs, id_)
+            self._words[id_] = log_tail(seat.record.logs, id_)
         return self._words[id_]
 
     def _take(self, jobs: Iterable[Job]) -> None:
@@ -175,49 +266,49 @@ class _Slurm:
         self._by_name = {job.name: job.id.partition("_")[0] for job in self._by_id.values()}
 
 
-def _records(seats: Iterable[_Seat]) -> dict[Path, Record]:
+def _records(seats: Iterable[_Membership]) -> dict[Path, Record]:
     return {seat.record.path: seat.record for seat in seats}
 
 
-def _seats(run_ids: set[str], submissions: Sequence[Record]) -> dict[str, list[_Seat]]:
+def _memberships(run_ids: set[str], submissions: Sequence[Record]) -> dict[str, list[_Membership]]:
     """The places of these runs in all submissions, oldest first."""
-    found: dict[str, list[_Seat]] = {}
+    memberships: dict[str, list[_Membership]] = {}
     for record in submissions if run_ids else ():
         for array in record.arrays:
             for index in range(array.members):
                 for run_id in run_ids.intersection(record.runs(array.first + index)):
-                    found.setdefault(run_id, []).append(_Seat(record, array, index))
-    return found
+                    memberships.setdefault(run_id, []).append(_Membership(record, array, index))
+    return memberships
 
 
-def _in_live_job(run_id: str, own: Status, seat: _Seat, job: Job | None, store: Store) -> Status:
+def _in_live_job(run_id: str, noted: Status, seat: _Membership, job: Job | None, store: Store) -> Status:
     """A run whose job waits or runs: an outcome of before does not count any more."""
     note = store.note(run_id)
-    if own.terminal and (note is None or note.attempt != seat.record.facts["before"].get(run_id)):
-        return own
+    if noted.terminal and (note is None or note.attempt != seat.record.facts["before"].get(run_id)):
+        return noted
     if job is None:
         return Status("queued", "its submission is on the way")
     if job.waits:
         return Status("queued", f"Slurm job {job.id} waits: {job.reason}")
-    if own.state in {"running", "stale"}:
-        return own
+    if noted.state in {"running", "stale"}:
+        return noted
     return Status("queued", f"its turn comes in Slurm job {job.id}, which is {job.state.lower()}")
 
 
-def _end(run_id: str, seat: _Seat, asked: _Slurm, store: Store) -> Status | None:
+def _end(run_id: str, seat: _Membership, asked: _Slurm, store: Store) -> Status | None:
     """How a run ended whose job has gone; None where its own files say it, or it is not the job's affair."""
     job, number = asked.job(seat), asked.number(seat)
-    own = store.status(run_id)  # once more: it may have ended while Slurm was asked
-    if own.terminal or not number or (job is not None and job.state == "COMPLETED"):
+    noted = store.status(run_id)  # once more: it may have ended while Slurm was asked
+    if noted.terminal or not number or (job is not None and job.state == "COMPLETED"):
         return None
     id_ = seat.array.member_id(seat.index, number)
-    if own.state == "running" and holder(store.folder(run_id)) not in {None, asked.owner(seat).name}:
+    if noted.state == "running" and holder(store.folder(run_id)) not in {None, asked.owner(seat).name}:
         return None
     words = asked.last_words(seat)
-    said = meaning(words)
-    state = said if job is None else FATES.get(job.state, "error")
+    from_log = state_from_log(words)
+    state = from_log if job is None else FATES.get(job.state, "error")
     if state == "error":
-        state = said if said == "oom" else state
+        state = from_log if from_log == "oom" else state
     how = "has gone and Slurm no longer says how" if job is None else f"ended as {job.state}"
     ending = f": {words}" if words else ""
     again = f"`bandwise retry {seat.record.called} --status {state}`"

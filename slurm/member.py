@@ -57,7 +57,7 @@ class Seat:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Seat:
-        """By Slurm's variables."""
+        """The seat that Slurm's variables in an environment name."""
         index = environment.get("SLURM_ARRAY_TASK_ID")
         return cls(
             job_id=environment.get("SLURM_JOB_ID", "unknown")
@@ -124,9 +124,19 @@ def listen(interruption: Interruption) -> None:
 
 
 def train(work: Work, seat: Seat, interruption: Interruption) -> int:
-    """Train all groups and keep every outcome. Returns 0, or `FAULT` after a fault of the program.
+    """Train all groups and keep every outcome.
 
-    Raises `StoreError` when results cannot be kept; what a job leaves open is seen by whoever asks how it stands.
+    Args:
+        work: What this member trains.
+        seat: Which task of which job this process is.
+        interruption: The flag that signals raise.
+
+    Returns:
+        0, or `FAULT` after a fault of the program.
+
+    Raises:
+        StoreError: Results cannot be kept; what a job leaves open is seen by whoever asks how it stands.
+        PeersLostError: Another task of a run on real process groups is lost.
     """
     import torch  # after the signals are listened to: it takes seconds
 

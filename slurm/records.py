@@ -101,23 +101,53 @@ class Record:
 
 
 def load_record(path: Path) -> Record:
-    """Read a submission's file. Raises `StoreError` for a damaged one."""
+    """Read a submission's file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The submission.
+
+    Raises:
+        StoreError: The file is damaged.
+    """
     facts = dict(parsed(read(path) or "", path))
     arrays = tuple(ArrayJob(**array) for array in facts.pop("arrays", ()))
     return Record(path, facts, arrays)
 
 
 def records(results_root: Path, sweep: str | None = None) -> list[Record]:
-    """All submissions under a results root, or those of one sweep, oldest first; those of older schemas left out."""
+    """All submissions under a results root, oldest first; those of older schemas are left out.
+
+    Args:
+        results_root: The results root.
+        sweep: Of this sweep alone; None: of all.
+
+    Returns:
+        The submissions.
+
+    Raises:
+        StoreError: A file is damaged.
+    """
     folder = results_root / "sweeps"
     pattern = f"{sweep}/submission-*.json" if sweep else "**/submission-*.json"
-    found = [load_record(path) for path in folder.glob(pattern)]
-    kept = [record for record in found if record.facts["schema_version"] == SCHEMA]
+    loaded = [load_record(path) for path in folder.glob(pattern)]
+    kept = [record for record in loaded if record.facts["schema_version"] == SCHEMA]
     return sorted(kept, key=lambda record: (record.facts["created"], record.facts["number"]))
 
 
 def next_number(folder: Path, claim: bool, stem: str = "slurm") -> int:
-    """Number of the next submission (or study) of a sweep; claim: make its folder, so that no other can have it."""
+    """Number of the next submission (or study) of a sweep.
+
+    Args:
+        folder: The sweep's folder.
+        claim: Make the number's folder, so that no other can have it.
+        stem: What the folders' names begin with.
+
+    Returns:
+        The number, from 1.
+    """
     number = 1 + max((int(path.name.partition("-")[2]) for path in folder.glob(f"{stem}-*")), default=0)
     while claim:
         try:

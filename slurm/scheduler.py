@@ -78,10 +78,10 @@ def require_slurm() -> None:
 
 def max_array_size() -> int:
     """How many members an array may have on this cluster (Slurm's MaxArraySize; 0 where arrays are off)."""
-    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", _ask("scontrol", "show", "config"), re.MULTILINE)
-    if found is None:
+    match = re.search(r"^MaxArraySize\s*=\s*(\d+)", _ask("scontrol", "show", "config"), re.MULTILINE)
+    if match is None:
         raise SlurmError("`scontrol show config` names no MaxArraySize: check that this Slurm answers")
-    return int(found.group(1))
+    return int(match.group(1))
 
 
 def sbatch_options() -> set[str]:
@@ -90,7 +90,17 @@ def sbatch_options() -> set[str]:
 
 
 def submit(script: str) -> str:
-    """Send a batch script; returns the job's id. Raises `SlurmError` with sbatch's own words."""
+    """Send a batch script.
+
+    Args:
+        script: Path of the script.
+
+    Returns:
+        The job's id.
+
+    Raises:
+        SlurmError: sbatch refused it; with sbatch's own words.
+    """
     return _ask("sbatch", "--parsable", script).strip().partition(";")[0]
 
 
@@ -108,8 +118,8 @@ def requeue(job_id: str) -> None:
 def jobs() -> list[Job]:
     """All jobs of this user that the controller knows, each member of an array by itself, ended ones included."""
     listed = _ask("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%j|%T|%M|%r")
-    found = [line.split("|", 4) for line in listed.splitlines() if line.count("|") >= 4]
-    return [Job(id_, name, state, reason, seconds(took)) for id_, name, state, took, reason in found]
+    rows = [line.split("|", 4) for line in listed.splitlines() if line.count("|") >= 4]
+    return [Job(id_, name, state, reason, seconds(took)) for id_, name, state, took, reason in rows]
 
 
 def accounted(names: Iterable[str], since: str) -> list[Job]:
@@ -124,9 +134,9 @@ def accounted(names: Iterable[str], since: str) -> list[Job]:
         listed = _ask(*command, f"--name={wanted}", "--format=JobID,JobName,State,Elapsed,Reason")
     except SlurmError:
         return []  # accounting is off, or its daemon is away: as good as none
-    found = [line.split("|", 4) for line in listed.splitlines() if line.count("|") >= 4]
+    rows = [line.split("|", 4) for line in listed.splitlines() if line.count("|") >= 4]
     return [
-        Job(id_, name, state.split()[0], reason, seconds(took)) for id_, name, state, took, reason in found
+        Job(id_, name, state.split()[0], reason, seconds(took)) for id_, name, state, took, reason in rows
     ]
 
 
@@ -159,6 +169,6 @@ def _ask(*command: str) -> str:
             f"`{' '.join(command)}` gave no answer in {CALL_TIMEOUT_S} s: is slurmctld up?"
         ) from None
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines() or ["no message"]
-        raise SlurmError(f"`{' '.join(command)}` failed ({said[-1]}): {WHAT_TO_DO}")
+        complaint = done.stderr.strip().splitlines() or ["no message"]
+        raise SlurmError(f"`{' '.join(command)}` failed ({complaint[-1]}): {WHAT_TO_DO}")
     return done.stdout

@@ -9,6 +9,7 @@
 time: who sends the stage, then its job. Jobs are known by their name, ``<name>-<k>``, so that a kill at any moment
 loses none. What comes after tuning is sent when the rates are there; the rest is sent at once, by ``afterany``: a later
 stage looks itself whether what it needs is there. A stage of its kind that waits or runs already is not sent again.
+`cancel_sweep` cancels the jobs of all submissions and studies of a sweep, of a submission that was killed half-way too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -25,7 +27,7 @@ from typing import Any, Final
 from slurm import scheduler
 from slurm.profile import Profile
 from slurm.profile_file import check_options
-from slurm.records import next_number
+from slurm.records import next_number, records
 from slurm.scheduler import Job, SlurmError
 from slurm.snapshot import planned, take
 from suite.runs.store import dump, parsed, read, write_atomic
@@ -36,7 +38,6 @@ SCHEMA: Final = 1
 TUNE: Final = "tune"
 RUNS: Final = "runs"
 SESSION: Final = "session"
-REPORT: Final = "report"
 MORE_MIN: Final = 10
 """Minutes that a session's job has beyond those that its file states: it builds its cases and clears up."""
 PLACEHOLDER: Final = "STAGE-BEFORE"
@@ -58,16 +59,16 @@ class Study:
     stages: tuple[str, ...]
 
     def job_name(self, number: int) -> str:
-        """Of the job of a stage."""
+        """Name of the job of a stage."""
         return f"{self.name}-{number}"
 
     def note(self, number: int, state: str, reason: str) -> None:
         """Say how a stage stands."""
-        said = {"stage": self.stages[number], "state": state, "reason": reason}
-        write_atomic(self._note(number), dump(said) + "\n")
+        facts = {"stage": self.stages[number], "state": state, "reason": reason}
+        write_atomic(self._note(number), dump(facts) + "\n")
 
     def noted(self, number: int) -> dict[str, Any] | None:
-        """What a stage has said, None before its turn."""
+        """What a stage has noted, None before its turn."""
         text = read(self._note(number))
         return None if text is None else dict(parsed(text, self._note(number)))
 
@@ -94,7 +95,22 @@ class Sent:
 def new_study(
     sweep: Sweep, profile: Profile, root: Path, stages: Sequence[str], *, dry_run: bool = False
 ) -> Study:
-    """A study with the code as it is now, noted unless it is a dry run. Raises `SlurmError`, `ProfileError`."""
+    """A study with the code as it is now, noted unless it is a dry run.
+
+    Args:
+        sweep: What is studied.
+        profile: What its jobs ask the cluster for.
+        root: The results root.
+        stages: In order: "tune", "runs", "session:<name>", "report".
+        dry_run: Write nothing; needs no Slurm.
+
+    Returns:
+        The study; nothing of it has been sent.
+
+    Raises:
+        SlurmError: Slurm is missing.
+        ProfileError: This Slurm does not know an option of the profile.
+    """
     if not dry_run:
         scheduler.require_slurm()
         check_options(profile, scheduler.sbatch_options())
@@ -142,25 +158,38 @@ def load_study(path: Path) -> Study:
 
 def studies(root: Path, sweep: str) -> list[Study]:
     """All studies of a sweep, oldest first."""
-    found = [load_study(path) for path in (root / "sweeps" / sweep).glob("study-*/study.json")]
-    return sorted(found, key=lambda study: study.created)
+    loaded = [load_study(path) for path in (root / "sweeps" / sweep).glob("study-*/study.json")]
+    return sorted(loaded, key=lambda study: study.created)
 
 
 def send_stages(study: Study, first: int, after: Sequence[str], *, dry_run: bool = False) -> list[Sent]:
     """Send the stages from `first` on that are jobs of their own, each after the one before."""
     sent: list[Sent] = []
     for number in range(first, len(study.stages)):
-        found = send_stage(study, number, after, dry_run=dry_run)
-        sent.append(found)
-        after = [found.job]
+        stage = send_stage(study, number, after, dry_run=dry_run)
+        sent.append(stage)
+        after = [stage.job]
     return sent
 
 
 def send_stage(study: Study, number: int, after: Sequence[str], *, dry_run: bool = False) -> Sent:
-    """Send one stage, unless it is on its way: then its job is named. Raises `SlurmError` with sbatch's own words."""
-    from slurm.script import (
-        stage_script,
-    )  # here, since it needs submitit, which who only looks does not wait for
+    """Send one stage, unless it is on its way: then its job is named.
+
+    Args:
+        study: The study.
+        number: Of the stage.
+        after: Ids of the jobs that have to end first.
+        dry_run: Send nothing.
+
+    Returns:
+        The stage's job, and its script where it is new.
+
+    Raises:
+        SlurmError: sbatch refused it; with sbatch's own words.
+    """
+    from slurm.submit import (
+        stage_script,  # here, since it needs submitit, which who only looks does not wait for
+    )
 
     stage = study.stages[number]
     alone, profile = stage.startswith(SESSION), study.profile
@@ -183,9 +212,9 @@ def send_stage(study: Study, number: int, after: Sequence[str], *, dry_run: bool
 def live_job(known: Sequence[Study], stage: str, jobs: Sequence[Job]) -> Job | None:
     """The job of a stage of this kind that waits, or runs and is not this very process."""
     names = {study.job_name(k) for study in known for k, other in enumerate(study.stages) if other == stage}
-    own = os.environ.get("SLURM_JOB_ID", "")
+    this_job = os.environ.get("SLURM_JOB_ID", "")
     return next((job for job in jobs if job.name in names and job.waits), None) or next(
-        (job for job in jobs if job.name in names and not job.ended and job.id != own), None
+        (job for job in jobs if job.name in names and not job.ended and job.id != this_job), None
     )
 
 
@@ -201,31 +230,69 @@ def stage_rows(root: Path, sweep: str) -> list[dict[str, str]]:
         jobs = []
     rows = []
     for number, stage in enumerate(study.stages):
-        said = study.noted(number)
-        own = [job for job in jobs if job.name == study.job_name(number)]
-        job = live_job(known, stage, jobs) or max(own, key=lambda job: int(job.id), default=None)
-        rows.append({"stage": stage, **_stands(said, job)})
+        note = study.noted(number)
+        stage_jobs = [job for job in jobs if job.name == study.job_name(number)]
+        job = live_job(known, stage, jobs) or max(stage_jobs, key=lambda job: int(job.id), default=None)
+        rows.append({"stage": stage, **_stands(note, job)})
     return rows
 
 
-def _stands(said: dict[str, Any] | None, job: Job | None) -> dict[str, str]:
+def _stands(note: dict[str, Any] | None, job: Job | None) -> dict[str, str]:
     if job is not None and not job.ended:
         why = f": {job.reason}" if job.waits else ""
-        told = f"; {said['reason']}" if said and said["reason"] else ""
+        remark = f"; {note['reason']}" if note and note["reason"] else ""
         return {
             "state": "queued" if job.waits else "running",
-            "reason": f"Slurm job {job.id}{why}{told}",
+            "reason": f"Slurm job {job.id}{why}{remark}",
         }
-    if said is not None and said["state"] not in {"running", "queued"}:
-        return {"state": said["state"], "reason": said["reason"]}
+    if note is not None and note["state"] not in {"running", "queued"}:
+        return {"state": note["state"], "reason": note["reason"]}
     if job is not None:
         return {
             "state": "error",
             "reason": f"Slurm job {job.id} ended as {job.state}; give the same command again",
         }
-    if said is not None:
+    if note is not None:
         return {
             "state": "stale",
-            "reason": f"{said['reason']}; Slurm knows no job of it: give the same command again",
+            "reason": f"{note['reason']}; Slurm knows no job of it: give the same command again",
         }
     return {"state": "missing", "reason": "its turn has not come, or its job is not known to Slurm any more"}
+
+
+# Cancelling
+
+
+POLL_S: Final = 0.5
+
+
+def cancel_sweep(sweep: str, results_root: Path, end_s: float) -> tuple[list[str], list[str]]:
+    """Cancel all jobs of a sweep that have not ended and wait until they have.
+
+    Args:
+        sweep: The sweep's name.
+        results_root: Where its submissions and studies are noted.
+        end_s: Longest wait in seconds.
+
+    Returns:
+        Ids of the jobs (arrays by their first id) that were cancelled, and of those that are still being ended.
+
+    Raises:
+        SlurmError: Slurm does not answer.
+    """
+    names = {array.name for record in records(results_root, sweep) for array in record.arrays}
+    names |= {s.job_name(k) for s in studies(results_root, sweep) for k in range(len(s.stages))}
+    if not names:
+        return [], []
+    cancelled = _live(names)
+    scheduler.cancel(cancelled)
+    deadline = time.monotonic() + end_s
+    while (left := _live(names)) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    return cancelled, left
+
+
+def _live(names: set[str]) -> list[str]:
+    """Jobs of these names that have not ended."""
+    live = (job for job in scheduler.jobs() if job.name in names and not job.ended)
+    return sorted({job.id.partition("_")[0] for job in live}, key=int)

@@ -1,9 +1,19 @@
 """Submit a sweep: runs become members of Slurm arrays, and the call returns at once.
 
-A cluster limits how many members an array has, so a large sweep becomes several arrays. Slurm limits how many
+**Members.** A member is what one job trains, group after group, in one warm process. Starting Python, torch and the first
+compiled function takes seconds, so a member holds enough work for that to be a small share; it is never longer than half of
+its time limit; and within both, there are a few members for each that may run at once, so that none waits long for the last
+one. Members of simulated runs are one task, those of runs on real process groups a task a rank, and the two never mix.
+
+**Arrays.** A cluster limits how many members an array has, so a large sweep becomes several arrays. Slurm limits how many
 members run at once array by array only; where that limit matters, each array waits for the one before it.
-What is sent is noted before it is sent (see `records`), so a submission that is killed half-way is taken up by the next one:
-what waits in a live job is left to that job, of whatever sweep, and the rest is submitted.
+
+**Scripts.** submitit knows sbatch's parameters, checks their names and writes the scripts, the same text for `--dry-run` and
+for sbatch. Its pickles are not used: it writes them under a job's id after sbatch has answered, so that a submitter killed in
+between leaves jobs without work. Members read a file that is there before their job is, and run `slurm.member` of the snapshot.
+
+What is sent is noted before it is sent (see `slurm.records`), so a submission that is killed half-way is taken up by the next
+one: what waits in a live job is left to that job, of whatever sweep, and the rest is submitted.
 """
 
 from __future__ import annotations
@@ -22,20 +32,194 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
+from submitit import SlurmExecutor
+
+from reference_impls.registry import PLUGINS
 from slurm import scheduler
-from slurm.jobs import Standing, settle, standing
-from slurm.pack import Member, pack, tasks
+from slurm.jobs import RunStates, run_states, settle
 from slurm.profile import Profile
 from slurm.profile_file import check_options
 from slurm.records import SCHEMA, ArrayJob, Record, next_number
 from slurm.scheduler import DEFAULT_MAX_ARRAY_SIZE, SlurmError, max_array_size, require_slurm, unfinished
-from slurm.script import SubmissionError, script
-from slurm.snapshot import keep_environment, planned, take
+from slurm.snapshot import keep_environment, planned, plugins, take
 from suite.links.process import Process
 from suite.runs.estimate import Estimator
+from suite.runs.grouping import groups
 from suite.runs.spec import RunSpec
 from suite.runs.status import CIRCUMSTANCE
 from suite.runs.store import Store, dump, write_atomic
+from suite.training.threads import THREAD_VARIABLES
+
+# Runs into members
+
+
+MEMBERS_A_SLOT: Final = 3
+
+Group = Sequence[RunSpec]
+"""Runs that are trained together."""
+Member = Sequence[Group]
+"""Groups that one job trains one after another."""
+
+
+def tasks(spec: RunSpec) -> int:
+    """How many processes a run needs: one, or a rank each where it is not simulated."""
+    return 1 if spec.backend == "simulated" else spec.world_size
+
+
+def pack(specs: Sequence[RunSpec], profile: Profile, estimator: Estimator | None = None) -> list[list[Group]]:
+    """Members for all these runs, those of equal resources beside each other, runs in their order.
+
+    Args:
+        specs: The runs.
+        profile: How much work a member should hold, and how long it may take.
+        estimator: Seconds of a run; default: what is known without any measurement.
+
+    Returns:
+        Members: lists of groups of runs.
+
+    Raises:
+        ProfileError: The profile cannot place a run.
+    """
+    known = estimator or Estimator()
+    by_tasks: dict[int, list[RunSpec]] = {}
+    for spec in specs:
+        by_tasks.setdefault(tasks(spec), []).append(spec)
+    members: list[list[Group]] = []
+    for count, part in sorted(by_tasks.items()):
+        profile.shape(count)
+        members.extend(_pack(part, profile, known))
+    return members
+
+
+def _pack(specs: Sequence[RunSpec], profile: Profile, known: Estimator) -> list[list[Group]]:
+    most = MEMBERS_A_SLOT * profile.array_parallelism
+    if profile.pack_s == 0:
+        return [[group] for group in groups(specs, slots=max(1, profile.array_parallelism // MEMBERS_A_SLOT))]
+    total = sum(map(known.seconds, specs))
+    wanted = max(1, min(most, int(total / profile.pack_s)), -int(-total // profile.work_max_s))
+    # `groups` cuts each kind of run into three a slot and more, so that there is something to spread.
+    cut = groups(specs, slots=-(-wanted // MEMBERS_A_SLOT))
+    wanted = min(wanted, len(cut))
+    return _spread(cut, [sum(map(known.seconds, group)) for group in cut], wanted, profile.work_max_s)
+
+
+def _spread(cut: Sequence[Group], costs: Sequence[float], members: int, most_s: float) -> list[list[Group]]:
+    """Neighbouring groups together, in members of about equal seconds, at least so many, none above `most_s`
+    unless a single group is."""
+    aim = sum(costs) / members
+    packed: list[list[Group]] = [[]]
+    held = 0.0
+    for i, (group, cost) in enumerate(zip(cut, costs, strict=True)):
+        left, needed = len(cut) - i, members - len(packed)
+        full = held + cost / 2 > aim or held + cost > most_s or left <= needed
+        if packed[-1] and full:
+            packed.append([])
+            held = 0.0
+        packed[-1].append(group)
+        held += cost
+    return packed
+
+
+# Batch scripts
+
+
+class SubmissionError(ValueError):
+    """The request cannot be submitted as it is; the message says what to change."""
+
+
+class _Writer(SlurmExecutor):
+    """submitit's executor as a writer of scripts, also on a machine without Slurm."""
+
+    @classmethod
+    def affinity(cls) -> int:
+        return 2
+
+    def text(self, command: str, members: int) -> str:
+        """The script for an array of so many members."""
+        if members > 1:
+            self.parameters["map_count"] = members
+        return self._make_submission_file_text(command, uid="")
+
+
+def script(profile: Profile, array: ArrayJob, work: Path, after: str | None, code: Path) -> str:
+    """The batch script of an array.
+
+    Args:
+        profile: What a member asks the cluster for.
+        array: The array.
+        work: The file that its members read; logs lie beside it.
+        after: Id of the array that has to end first, or None.
+        code: The snapshot that the members run.
+
+    Returns:
+        The text.
+
+    Raises:
+        SubmissionError: Slurm would misread the folder.
+        ValueError: submitit does not know a parameter.
+    """
+    if "%" in str(work):
+        raise SubmissionError(
+            f"{work.parent}: Slurm replaces what follows a % in a path; use a results folder without one"
+        )
+    writer = _Writer(work.parent)
+    writer.update_parameters(**parameters(profile, array, after, code))
+    command = shlex.join([sys.executable, "-u", "-m", "slurm.member", str(work)])
+    return writer.text(command, array.members)
+
+
+def stage_script(
+    profile: Profile, name: str, study: Path, number: int, after: Sequence[str], code: Path, *, alone: bool
+) -> str:
+    """The batch script of a stage of a study, a job of one task: see `slurm.stage`.
+
+    A step of a job that has its node alone asks for no number of CPUs, so that it may use them all.
+
+    Args:
+        profile: What the job asks the cluster for.
+        name: Of the job.
+        study: The study's file.
+        number: Of the stage.
+        after: Ids of the jobs that have to end first.
+        code: The snapshot that the job runs.
+        alone: With its node for itself.
+
+    Returns:
+        The text.
+
+    Raises:
+        ValueError: submitit does not know a parameter.
+    """
+    writer = _Writer(study.parent)
+    options = parameters(profile, ArrayJob(0, 1, 1, name), None, code)
+    if after:
+        options["dependency"] = f"afterany:{':'.join(after)}"
+    if alone:
+        options["additional_parameters"] = {**options["additional_parameters"], "exclusive": True}
+        options["srun_args"] = ["--kill-on-bad-exit=1", "--cpu-bind=none"]
+    writer.update_parameters(**options)
+    return writer.text(shlex.join([sys.executable, "-u", "-m", "slurm.stage", str(study), str(number)]), 1)
+
+
+def parameters(profile: Profile, array: ArrayJob, after: str | None, code: Path) -> dict[str, Any]:
+    """The profile's parameters and those that belong to the submission, under submitit's names."""
+    given = profile.parameters(array.tasks)
+    ours = [f"export {name}={shlex.quote(value)}" for name, value in profile.variables().items()]
+    ours += [f"export {name}=1" for name in THREAD_VARIABLES]
+    ours.append(f"export PYTHONPATH={shlex.quote(str(code))}${{PYTHONPATH:+:$PYTHONPATH}}")
+    copies = os.pathsep.join(str(copy) for copy in plugins(code.parent).values())
+    ours += [f"export {PLUGINS}={shlex.quote(copies)}"] if copies else []
+    ours.append("export PYTHONSAFEPATH=1")  # else Python would look into the folder of the submission first
+    return {
+        **given,
+        "job_name": array.name,
+        "dependency": f"afterany:{after}" if after else None,
+        "setup": [*given["setup"], *ours],
+    }
+
+
+# Submission
+
 
 POLL_S: Final = 2.0
 UNANSWERED_POLLS_MAX: Final = 5
@@ -91,13 +275,30 @@ def submit_runs(
 ) -> Submission:
     """Submit those of the runs that stand as `only` says and wait in no live job. Nothing is sent where none is left.
 
-    Runs whose jobs have gone are settled on the way. The rest is as for `submit_members`.
+    Runs whose jobs have gone are settled on the way.
+
+    Args:
+        specs: The runs.
+        profile: What a member asks the cluster for.
+        results_root: A folder that the compute nodes see under the same path.
+        sweep: The sweep's name.
+        called: How commands name the sweep, where that is not its name.
+        dry_run: Write and send nothing; needs no Slurm.
+        command: What was typed, for the record; default this process's arguments.
+        only: States in which a run is submitted.
+
+    Returns:
+        What was submitted, or would be.
+
+    Raises:
+        SlurmError: Slurm is missing, does not answer, or refuses an array; arrays that were submitted before stay.
+        ProfileError: The profile cannot place a run, or names an option that sbatch does not know.
     """
     store = Store(results_root)
-    found = _standing(specs, store, sweep, dry_run)
+    states = _answered_states(specs, store, sweep, dry_run)
     if not dry_run:
-        settle(found, store)
-    open_ = [spec for spec in specs if found.statuses[spec.run_id].state in only]
+        settle(states, store)
+    open_ = [spec for spec in specs if states.statuses[spec.run_id].state in only]
     if not open_:
         return Submission(sweep, called or sweep, None, 0, 0, (), ())
     members = pack(open_, profile, Estimator.of_store(set(specs).difference(open_), store))
@@ -116,15 +317,23 @@ def submit_members(
     dry_run: bool = False,
     command: str | None = None,
 ) -> Submission:
-    """Submit runs of the sweep of that name, cut into members as `pack` does.
+    """Submit runs of a sweep, cut into members as `pack` does.
 
-    results_root: a folder that the compute nodes see under the same path. called: how commands name the sweep, where
-    that is not its name. dry_run: write and send nothing,
-    return the scripts; needs no Slurm. command: what was typed, for the record; default this process's
-    arguments.
+    Args:
+        members: The members.
+        profile: What a member asks the cluster for.
+        results_root: A folder that the compute nodes see under the same path.
+        sweep: The sweep's name.
+        called: How commands name the sweep, where that is not its name.
+        dry_run: Write and send nothing, return the scripts; needs no Slurm.
+        command: What was typed, for the record; default this process's arguments.
 
-    Raises `SlurmError` where Slurm is missing or refuses an array; arrays that were submitted before stay,
-    and the record names them.
+    Returns:
+        What was submitted, or would be.
+
+    Raises:
+        SubmissionError: There is nothing to submit, or a member mixes runs of different resources.
+        SlurmError: Slurm is missing or refuses an array; arrays that were submitted before stay, and the record names them.
     """
     if not members or not all(members) or not all(group for member in members for group in member):
         raise SubmissionError("nothing to submit: give at least one group of runs, and no empty ones")
@@ -186,8 +395,13 @@ def wait(
 ) -> None:
     """Return once none of the jobs is in the queue any more, however they ended.
 
-    progress is called with the number of jobs left after every look. Raises `SlurmError` when the scheduler
-    has not answered several times in a row.
+    Args:
+        job_ids: The jobs, arrays by their first id.
+        progress: Called with the number of jobs left after every look.
+        poll_s: Seconds between two looks.
+
+    Raises:
+        SlurmError: The scheduler has not answered several times in a row.
     """
     unanswered = 0
     while True:
@@ -206,24 +420,33 @@ def wait(
 
 
 def cut_arrays(sizes: Sequence[int], limit: int, sweep: str = "sweep") -> list[ArrayJob]:
-    """Arrays of at most ``limit`` members of equal tasks (`sizes`, in order); limit 0: arrays are off, each stands alone."""
-    most, first, found = max(1, limit), 0, []
+    """Cut members into arrays of equal tasks.
+
+    Args:
+        sizes: Tasks of every member, in order.
+        limit: Most members of an array; 0: arrays are off, each member stands alone.
+        sweep: Name of the sweep, for the names of the jobs.
+
+    Returns:
+        The arrays, in order.
+    """
+    most, first, arrays = max(1, limit), 0, []
     plain = re.sub(r"[^A-Za-z0-9._/-]", "-", sweep)
     for count, same in groupby(sizes):
         end = first + len(list(same))
         for start in range(first, end, most):
             name = f"bandwise-{plain}-{secrets.token_hex(4)}"
-            found.append(ArrayJob(start, min(most, end - start), count, name))
+            arrays.append(ArrayJob(start, min(most, end - start), count, name))
         first = end
-    return found
+    return arrays
 
 
-def _standing(specs: Sequence[RunSpec], store: Store, sweep: str, dry_run: bool) -> Standing:
+def _answered_states(specs: Sequence[RunSpec], store: Store, sweep: str, dry_run: bool) -> RunStates:
     """How the runs stand. Where something was submitted before, Slurm has to answer, or runs might be done twice."""
-    found = standing(specs, store)
-    if found.unanswered and not dry_run:
-        raise SlurmError(f"cannot tell which runs of {sweep} wait in jobs: {found.unanswered}")
-    return found
+    states = run_states(specs, store)
+    if states.unanswered and not dry_run:
+        raise SlurmError(f"cannot tell which runs of {sweep} wait in jobs: {states.unanswered}")
+    return states
 
 
 def _send(record: Record, array: ArrayJob, path: Path, profile: Profile) -> Record:

@@ -28,6 +28,23 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--methods",
+        metavar="NAME,...",
+        help="of tests that go over the table of methods, these methods alone",
+    )
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """What there is besides, for those who run pytest by hand."""
+    chosen = config.getoption("markexpr") or "all of them"
+    return (
+        f"tiers: {chosen}. `make test` is -m 'not full and not system' (minutes), `make test-system` -m system (Slurm, "
+        "network namespaces, Chromium), `make test-full` everything (hours)"
+    )
+
+
 PROGRAMS = {
     "slurm": ("slurmctld", "slurmd", "munged", "sbatch"),
     "chromium": ("chromium|chromium-browser|google-chrome",),
@@ -42,6 +59,13 @@ def _programs_of_markers(request: pytest.FixtureRequest) -> None:
             require_system(*programs)
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what needs more of the system than Python."""
+    needs = set(PROGRAMS) & {mark.name for mark in item.iter_markers()}
+    if needs or "possible" in getattr(item, "fixturenames", ()):  # that fixture looks for namespaces
+        item.add_marker("system")
+
+
 WAITS = ("tests/slurm", "tests/suite/links", "tests/suite/timing")
 """Tests that mostly wait for others: daemons, links, deadlines."""
 
@@ -52,8 +76,18 @@ def _together(nodeid: str) -> str:
     return next((folder for folder in WAITS if file.startswith(f"{folder}/")), file)
 
 
+def _method(item: pytest.Item) -> str:
+    """The method whose row of the table a test is given; empty where it is given none."""
+    row = getattr(item, "callspec", None) and item.callspec.params.get("row")
+    return str(getattr(row, "algorithm", ""))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where workers share the tests (`pytest -n`), those that wait begin first."""
+    """Leave out rows of other methods than asked for; where workers share the tests, those that wait begin first."""
+    if chosen := config.getoption("--methods"):
+        others = [item for item in items if _method(item) not in ("", *chosen.split(","))]
+        items[:] = [item for item in items if item not in others]
+        config.hook.pytest_deselected(items=others)
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: WAITS.index(t) if (t := _together(item.nodeid)) in WAITS else len(WAITS))
 

@@ -22,8 +22,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Cancel."""
     require_checkout(NAME)
-    from slurm.cancel import cancel_sweep
-    from slurm.jobs import settle, standing
+    from slurm.jobs import run_states, settle
+    from slurm.study import cancel_sweep
     from suite.runs.plan import make_plan
     from suite.runs.status import counts
     from suite.runs.store import Store
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
 
     plan, store = make_plan(load_sweep(args.sweep)), Store(results_root(args))
     cancelled, left = cancel_sweep(plan.sweep.name, store.root, END_S)
-    found = standing(plan.specs, store)
+    found = run_states(plan.specs, store)
     settle(found, store)
     states = counts(found.statuses.values())
     if args.json:

@@ -168,7 +168,7 @@ def _env(args: argparse.Namespace) -> int:
 def _exec(args: argparse.Namespace) -> int:
     from slurm import devcluster
     from suite.links import cluster
-    from suite.links.system import SBIN
+    from suite.links.process import SBIN
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:

@@ -60,7 +60,7 @@ def _probe(args: argparse.Namespace) -> int:
     from suite.analysis.tables import table_path
     from suite.costs.calibration import Grid, calibrate
     from suite.costs.columns import COLLECTIVES
-    from suite.rates.facts import Watch, write_rates
+    from suite.micro.tables import Watch, write_with_facts
 
     started, watch = time.monotonic(), Watch()
     grid = Grid(worlds=(4,), rates_bps=(100e6, 1e9), delays_s=()) if args.quick else Grid()
@@ -76,7 +76,7 @@ def _probe(args: argparse.Namespace) -> int:
     rows = calibrate(
         grid.links(),
         show,
-        keep=lambda so_far: write_rates(root, COLLECTIVES, list(so_far), watch.facts(threads=1)),
+        keep=lambda so_far: write_with_facts(root, COLLECTIVES, list(so_far), watch.facts(threads=1)),
     )
     path = table_path(root, COLLECTIVES)
     return _said(args, {"exchanges": len(rows), "table": str(path)}, f"{len(rows)} exchanges: {path}")
@@ -164,11 +164,11 @@ def _scaling(args: argparse.Namespace) -> int:
 def _omega(args: argparse.Namespace) -> int:
     from suite.costs.columns import OMEGA
     from suite.costs.omega import THREADS, omega_rows
-    from suite.rates.facts import Watch, write_rates
+    from suite.micro.tables import Watch, write_with_facts
 
     watch = Watch()
     rows = omega_rows(THREADS)
-    path = write_rates(results_root(args), OMEGA, rows, watch.facts(THREADS))
+    path = write_with_facts(results_root(args), OMEGA, rows, watch.facts(THREADS))
     return _said(args, {"omega": rows, "table": str(path)}, f"{table(rows, OMEGA.names)}\n{path}")
 
 

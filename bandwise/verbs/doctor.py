@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Examine."""
     require_checkout(NAME)
-    from slurm.devcluster.programs import findings as of_slurm
+    from slurm.devcluster.config import findings as of_slurm
     from suite.links.doctor import checks
 
     findings = [*checks(workers=args.workers), *of_slurm()]

@@ -60,18 +60,18 @@ def run(args: argparse.Namespace) -> int:
     """Measure, or write the document."""
     require_checkout(NAME)
     if args.threads < 1 or (args.numel is not None and args.numel < 1):
-        from suite.rates.codecs import RatesError
+        from suite.micro.throughput import ThroughputError
 
-        raise RatesError("--numel and --threads must be 1 or more")
+        raise ThroughputError("--numel and --threads must be 1 or more")
     root = results_root(args)
     if args.write_docs:
         return _write_docs(args, root)
-    from suite.rates.facts import Watch, write_rates
+    from suite.micro.tables import Watch, write_with_facts
 
     watch = Watch()
     found = _measured(args)
     facts = watch.facts(args.threads)
-    paths = [] if args.only else [str(write_rates(root, one, rows, facts)) for one, rows in found]
+    paths = [] if args.only else [str(write_with_facts(root, one, rows, facts)) for one, rows in found]
     if args.json:
         print_json({"facts": facts, "tables": paths, **{one.suffix: rows for one, rows in found}})
         return 0
@@ -89,24 +89,24 @@ def run(args: argparse.Namespace) -> int:
 
 def _measured(args: argparse.Namespace) -> Sequence[tuple[Any, list[dict[str, Any]]]]:
     """(table, rows) of what was asked for."""
-    from suite.rates.codecs import NUMEL, codec_rows
-    from suite.rates.columns import AGAINST, CODECS, COMPILE, SCALING, SIMULATION
+    from suite.micro.tables import AGAINST, CODECS, COMPILE, SCALING, SIMULATION
+    from suite.micro.throughput import NUMEL, codec_rows
 
     numel, show = NUMEL if args.numel is None else args.numel, Progress()
     if args.compile:
-        from suite.rates.first_call import compile_rows
+        from suite.micro.first_call import compile_rows
 
         return [(COMPILE, compile_rows(args.threads, show))]
     if args.scaling:
-        from suite.rates.scaling import scaling_rows
+        from suite.micro.scaling import scaling_rows
 
         return [(SCALING, scaling_rows(args.threads, show))]
     if args.simulation:
-        from suite.rates.gloo_rows import simulation_rows
+        from suite.micro.simulation import simulation_rows
 
         return [(SIMULATION, simulation_rows(show))]
     if args.against:
-        from suite.rates.against import against_rows
+        from suite.micro.throughput import against_rows
 
         return [(AGAINST, against_rows(numel, args.threads, show))]
     return [(CODECS, codec_rows(numel, args.threads, args.only, show))]

@@ -35,7 +35,7 @@ DIFFERS = 3
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
     parser.add_argument("run_id", metavar="RUN_ID", nargs="?", help="16 hex digits, as in the column run_id")
-    parser.add_argument("--session", metavar="NAME", help="instead of a run: hold this timing session again")
+    parser.add_argument("--session", metavar="NAME", help="instead of a run: run this timing session again")
     parser.add_argument(
         "--at",
         metavar="COMMIT",
@@ -112,7 +112,7 @@ def _changes(root: Path, then: Recorded) -> tuple[str, list[str]]:
 
 
 def _session(args: argparse.Namespace, root: Path, again: Path) -> int:
-    """Hold a session in the results folder `again`, and set its speedups against those on record."""
+    """Run a session in the results folder `again`, and set its speedups against those on record."""
     from suite.analysis.compare import again_held
     from suite.analysis.recorded import RecordError
     from suite.analysis.session_tables import collect_session
@@ -123,7 +123,7 @@ def _session(args: argparse.Namespace, root: Path, again: Path) -> int:
     spec = load_session(args.session)
     record = Session(
         spec, again, lambda text: print(f"{spec.name}: {text}", file=sys.stderr, flush=True)
-    ).hold()
+    ).run()
     collect_session(again, args.session)
     if record["status"] not in {"done", "disturbed"}:
         raise RecordError(

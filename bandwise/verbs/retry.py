@@ -84,10 +84,10 @@ def _last_profile(sweep: str, store: Store) -> Profile | None:
 
 def _here(args: argparse.Namespace, specs: list[RunSpec], chosen: frozenset[str], store: Store) -> int:
     """Try them again in the local pool."""
-    from slurm.jobs import settle, standing
+    from slurm.jobs import run_states, settle
     from suite.training.local import run_local
 
-    found = standing(specs, store)
+    found = run_states(specs, store)
     settle(found, store)
     again = [spec for spec in specs if found.statuses[spec.run_id].state in chosen]
     tally = run_local(again, store)

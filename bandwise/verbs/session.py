@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Hold the session."""
+    """Run the session."""
     require_checkout(NAME)
     from suite.timing.session import Session
     from suite.timing.session_files import load_session
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     def show(text: str) -> None:
         print(f"{spec.name}: {text}, {duration(time.monotonic() - started)}", file=sys.stderr, flush=True)
 
-    record = Session(spec, root, show).hold()
+    record = Session(spec, root, show).run()
     took = duration(time.monotonic() - started)
     path = path_of(root, record["name"], record["session_id"])
     rows = _rows(record)

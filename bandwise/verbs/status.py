@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     """Show."""
     require_checkout(NAME)
     from slurm.efficiency import slot_efficiency
-    from slurm.jobs import settle, standing
+    from slurm.jobs import run_states, settle
     from slurm.study import stage_rows
     from suite.runs.plan import make_plan, run_rows
     from suite.runs.status import counts
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
             raise
         return _before_the_rates(args, stages, str(error))
     specs = plan.specs if plan else [store.spec(run_id) for run_id in store.run_ids()]
-    found = standing(specs, store)
+    found = run_states(specs, store)
     settle(found, store)
     rows = (
         run_rows(plan, found.statuses)

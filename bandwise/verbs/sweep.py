@@ -177,7 +177,7 @@ def _tune(args: argparse.Namespace, sweep: Sweep, store: Store, places: Sequence
 
     found = tune(sweep, store, carry_out, lambda text: print(text, file=sys.stderr))
     write_rates(sweep, found)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "workload": t.workload,
             "sharding": t.sharding,
@@ -249,7 +249,7 @@ def _submit(args: argparse.Namespace, sweep: Sweep, profile: Profile, root: Path
 
 def _wait(plan: Plan, submission: Submission, root: Path) -> dict[str, int]:
     """Wait for the jobs; returns how many runs of the sweep are in which state then."""
-    from slurm.jobs import settle, standing
+    from slurm.jobs import run_states, settle
     from slurm.submit import wait
     from suite.runs.plan import statuses
     from suite.runs.status import counts
@@ -266,6 +266,6 @@ def _wait(plan: Plan, submission: Submission, root: Path) -> dict[str, int]:
         wait(submission.job_ids, show)
     finally:
         line.close()
-    found = standing(plan.specs, store)
+    found = run_states(plan.specs, store)
     settle(found, store)
     return counts(found.statuses.values())

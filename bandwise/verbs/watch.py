@@ -17,7 +17,7 @@ from bandwise.output import counted, duration, print_json
 
 if TYPE_CHECKING:
     from slurm.efficiency import Efficiency
-    from slurm.jobs import Standing
+    from slurm.jobs import RunStates
     from suite.runs.plan import Plan
     from suite.runs.store import Store
 
@@ -72,10 +72,10 @@ class _Watcher:
 
     def look(self) -> bool:
         """Look once and say what is new; returns whether something is still under way."""
-        from slurm.jobs import settle, standing
+        from slurm.jobs import run_states, settle
         from suite.runs.status import counts
 
-        found = standing(self._plan.specs, self._store)
+        found = run_states(self._plan.specs, self._store)
         settle(found, self._store)
         self.states = counts(found.statuses.values())
         self._jobs = len(found.jobs)
@@ -116,7 +116,7 @@ class _Watcher:
             "note": self._note,
         }
 
-    def _tell(self, found: Standing) -> None:
+    def _tell(self, found: RunStates) -> None:
         for run_id, status in found.statuses.items():
             what = f"{status.state}: {status.reason}"
             if status.terminal and status.state not in WELL and self._told.get(run_id) != what:
@@ -131,7 +131,7 @@ class _Watcher:
             print(text)
             sys.stdout.flush()
 
-    def _time_left(self, found: Standing) -> float | None:
+    def _time_left(self, found: RunStates) -> float | None:
         """Seconds until the runs under way have ended, by those that have finished and the jobs that run now."""
         from suite.runs.estimate import Estimator
 

@@ -43,7 +43,7 @@ _PERSON: Final = b"bandwise-sketch1"
 _CHUNK: Final = 1 << 22  # coordinates hashed at once
 
 
-def _coefficients(seed: int, row: int) -> tuple[int, ...]:
+def coefficients(seed: int, row: int) -> tuple[int, ...]:
     digest = hashlib.blake2b(struct.pack("<qq", seed, row), digest_size=32, person=_PERSON).digest()
     return tuple(word % _PRIME for word in struct.unpack("<4Q", digest))
 
@@ -145,7 +145,7 @@ class CountSketch:
 
     def _words(self, row: int, part: slice, device: torch.device) -> Tensor:
         first = self.start + part.start
-        return torch.tensor([*_coefficients(self.seed, row), self.columns, first], device=device)
+        return torch.tensor([*coefficients(self.seed, row), self.columns, first], device=device)
 
     def squared_norm(self, table: Tensor) -> Tensor:
         """Estimate of the squared 2-norm: the median over rows of the sum of squares, [...]."""

@@ -1,6 +1,6 @@
 """Pictures of cost as work grows, and `docs/performance.md` made anew from the tables of rates.
 
-Marks are medians with their quartiles; dashed lines are what theory says (`suite.rates.scaling`), grey where it is the
+Marks are medians with their quartiles; dashed lines are what theory says (`suite.micro.scaling`), grey where it is the
 least that any code could take. The same tables give the same bytes.
 """
 
@@ -20,8 +20,8 @@ from report.drawing.theme import COLOURS, colour, mark
 from suite.analysis.document import rows_of
 from suite.analysis.published import documents_root
 from suite.analysis.tables import Row
-from suite.rates.columns import SCALING
-from suite.rates.document import PICTURES, filled
+from suite.micro.document import PICTURES, filled
+from suite.micro.tables import SCALING
 from suite.runs.store import write_atomic
 
 __all__ = ["DOCUMENT", "IMAGES", "pictures", "write_document"]

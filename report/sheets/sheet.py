@@ -44,7 +44,7 @@ def render_sheet(
         data=embedded({"tables": {f"{table.suffix}.csv": _cells(table, rows) for table, rows in tables}}),
         css=asset("style.css"),
         js=asset("table.js"),
-        **parts,
+        **{"origin": "", **parts},
     )
 
 

@@ -11,9 +11,7 @@ or, from a shell, ``bandwise cluster up --slurm``. It needs Debian's packages sl
 also slurmdbd and mariadb-server-core, uses no system-wide configuration, and leaves nothing behind.
 """
 
-from slurm.devcluster.cluster import Cluster, attach, down, is_here, status
-from slurm.devcluster.config import Node
-from slurm.devcluster.lifecycle import cluster, up
-from slurm.devcluster.programs import DevClusterError
+from slurm.devcluster.cluster import Cluster, attach, cluster, down, is_here, status, up
+from slurm.devcluster.config import DevClusterError, Node
 
 __all__ = ["Cluster", "DevClusterError", "Node", "attach", "cluster", "down", "is_here", "status", "up"]

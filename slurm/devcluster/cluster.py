@@ -1,23 +1,141 @@
-"""A running development cluster: where clients find it, faults for tests, and its end."""
+"""A real Slurm cluster in one machine: brought up, used by its clients, broken on purpose by tests, taken down.
+
+One ``munged``, one ``slurmctld`` and a ``slurmd`` for every node, with a key, sockets, ports, logs and state
+of their own in one folder, kept by one process (``keeper.py``). Nothing outside the folder is read or
+written: a Slurm that the machine already has does not notice.
+
+Nodes either share this machine's network, or each lives behind a wire of the emulated cluster: then ``slurmctld``
+and ``slurmdbd`` listen at the switch, and all that Slurm says goes over the shaped wires, like what jobs say. Behind links
+nothing of this machine's own network leads to ``slurmctld``, and nothing is added to it. Each client gets a small script
+instead, in a folder that stands first on PATH: called from outside, it runs the client at the cluster's switch, with root's
+privileges or in the cluster's user namespace; called inside, by a job, it runs it right there.
+"""
 
 from __future__ import annotations
 
+import math
 import os
+import pwd
+import secrets
+import shlex
 import shutil
 import signal
+import socket
 import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slurm.devcluster.clients import ask, node_states, variables, without_slurm
-from slurm.devcluster.layout import Layout, Record
-from slurm.devcluster.programs import DevClusterError
+from slurm.devcluster.config import (
+    MARKER,
+    ClusterConfig,
+    DevClusterError,
+    Layout,
+    Node,
+    Record,
+    daemons,
+    installed_clients,
+    programs,
+    slurm_conf,
+    slurmdbd_conf,
+)
 from suite.links import cluster as links_cluster
+from suite.links.keeper import write_json
+from suite.links.link import Link
 from suite.links.process import Process
+from suite.links.topology import SWITCH_ADDRESS
+
+# Clients
+
+
+OUTER_VARIABLES = ("SLURM", "SBATCH", "SRUN", "SALLOC", "SQUEUE", "SINFO", "SCANCEL", "SACCT")
+ANSWER_TIMEOUT_S = 60.0
+OWN_NETWORK = Path("/proc/self/ns/net")
+
+
+def without_slurm(environ: Mapping[str, str]) -> dict[str, str]:
+    """Without the variables of an enclosing Slurm job, which clients would take for options."""
+    return {key: value for key, value in environ.items() if not key.startswith(OUTER_VARIABLES)}
+
+
+def variables(layout: Layout) -> dict[str, str]:
+    """What a client's environment needs to find the cluster."""
+    environment = {"SLURM_CONF": str(layout.slurm_conf)}
+    if layout.clients_dir.exists():
+        path = os.environ.get("PATH", os.defpath).split(os.pathsep)
+        environment["PATH"] = os.pathsep.join(dict.fromkeys([str(layout.clients_dir), *path]))
+    return environment
+
+
+def write_clients(layout: Layout, prefix: tuple[str, ...], programs: Mapping[str, str]) -> None:
+    """Write the scripts. prefix: leads from this network to the switch; programs: client -> its path."""
+    layout.clients_dir.mkdir(mode=0o755)
+    for name, path in programs.items():
+        script = layout.clients_dir / name
+        script.write_text(client_script(path, prefix, os.readlink(OWN_NETWORK)), encoding="utf-8")
+        script.chmod(0o755)
+
+
+def client_script(program: str, prefix: tuple[str, ...], outside: str) -> str:
+    """Text of a script. outside: name of the network namespace from which ``prefix`` must lead, as readlink says."""
+    return (
+        "#!/bin/sh\n"
+        f'case "$(readlink {OWN_NETWORK})" in\n'
+        f'{shlex.quote(outside)}) exec {shlex.join([*prefix, program])} "$@" ;;\n'
+        f'*) exec {shlex.quote(program)} "$@" ;;\n'
+        "esac\n"
+    )
+
+
+def ask(layout: Layout, *command: str) -> str:
+    """Ask one of Slurm's clients.
+
+    Args:
+        layout: The cluster's folder.
+        command: The client and its arguments.
+
+    Returns:
+        Its standard output.
+
+    Raises:
+        DevClusterError: The client is missing, failed, or gave no answer in `ANSWER_TIMEOUT_S`; with its complaint.
+    """
+    environment = {**without_slurm(os.environ), **variables(layout)}
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=ANSWER_TIMEOUT_S,
+        )
+    except (FileNotFoundError, subprocess.TimeoutExpired) as error:
+        raise DevClusterError(f"`{shlex.join(command)}`: {error}") from error
+    if done.returncode != 0:
+        raise DevClusterError(
+            f"`{shlex.join(command)}`: {done.stderr.strip() or f'exit code {done.returncode}'}"
+        )
+    return done.stdout
+
+
+def node_states(layout: Layout) -> dict[str, str]:
+    """Slurm's word on each node (``idle``, ``allocated``, ``down*``); nothing while the controller does not answer."""
+    try:
+        answer = ask(layout, "sinfo", "--noheader", "--Node", "--format=%N %T")
+    except DevClusterError:
+        return {}
+    return dict(line.split(maxsplit=1) for line in answer.splitlines())
+
+
+# A running cluster
+
 
 STOP_TIMEOUT_S = 20.0
 STOP_GRACE_S = 2.0
@@ -72,10 +190,10 @@ class Cluster:
 
     def kill_node(self, node: str) -> None:
         """SIGKILL to all that runs on the node, as when its power fails; its network stays. Needs links."""
-        while found := self.processes(node):
-            for process in found:
+        while running := self.processes(node):
+            for process in running:
                 process.signal(signal.SIGKILL)
-            for process in found:
+            for process in running:
                 process.wait_s(FAULT_TIMEOUT_S)
 
     def start_slurmd(self, node: str) -> None:
@@ -139,9 +257,13 @@ def attach(state_dir: Path) -> Cluster:
 
 
 def down(state_dir: Path) -> None:
-    """Stop the cluster of ``state_dir`` and remove the folder; nothing happens where there is no such folder.
+    """Stop the cluster of a folder and remove the folder; nothing happens where there is no such folder.
 
-    Raises DevClusterError where the folder is not a cluster's, or its processes do not end.
+    Args:
+        state_dir: The folder.
+
+    Raises:
+        DevClusterError: The folder is not a cluster's, or its processes do not end.
     """
     layout = Layout(state_dir.resolve())
     if not layout.state_dir.exists():
@@ -175,18 +297,18 @@ def status(state_dir: Path) -> dict[str, Any]:
     if plan is None:
         return {"state": "down", "state_dir": str(layout.state_dir)}
     up = record is not None and record.keeper.alive()
-    found: dict[str, Any] = {"label": "", "delay": "", "workers": []}
+    links: dict[str, Any] = {"label": "", "delay": "", "workers": []}
     if layout.links_dir.exists():
-        found = links_cluster.status(layout.links_dir)
+        links = links_cluster.status(layout.links_dir)
     reason = "" if up else "its keeper has ended"
     if up and record is not None and record.exited:
         reason = ", ".join(f"{name} ended with code {code}" for name, code in record.exited.items())
     states = node_states(layout) if up else {}
     names = [node["name"] for node in plan["config"]["nodes"]]
-    workers = found["workers"] or [{"rank": rank} for rank in range(len(names))]
-    reason = reason or found.get("reason", "")
+    workers = links["workers"] or [{"rank": rank} for rank in range(len(names))]
+    reason = reason or links.get("reason", "")
     return {
-        **found,
+        **links,
         "state": "broken" if reason else "up",
         "reason": reason,
         "state_dir": str(layout.state_dir),
@@ -214,9 +336,212 @@ def _network(pid: int) -> str:
 
 def _in_network(name: str) -> list[Process]:
     """Processes in the network namespace of that name."""
-    found = []
+    processes = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and _network(int(entry.name)) == name:
             with suppress(ProcessLookupError):
-                found.append(Process.of(int(entry.name)))
-    return found
+                processes.append(Process.of(int(entry.name)))
+    return processes
+
+
+# Bringing one up
+
+
+UP_TIMEOUT_S = 60.0
+"""Until all nodes are idle; each daemon has `slurm.devcluster.keeper.READY_TIMEOUT_S` besides."""
+
+LOG_TAIL_LINES = 8
+CHECKOUT = Path(__file__).resolve().parents[2]
+CONTROLLER_PORT, SLURMD_PORT, ACCOUNTING_PORT = 6817, 6818, 6819
+"""Slurm's own, behind links, where nobody else listens."""
+
+
+def up(
+    nodes: int | Sequence[Node] | Link = 2,
+    *,
+    state_dir: Path | None = None,
+    tied: bool = True,
+    accounting: bool = False,
+    **settings: Any,
+) -> Cluster:
+    """Start a cluster and return once all its nodes are idle.
+
+    Args:
+        nodes: How many, all on 127.0.0.1 and free ports; or each ``Node`` with its own place; or a ``Link``:
+            every worker is a node.
+        state_dir: A folder that is empty or does not exist; default a new one among the temporary files.
+        tied: Whether the cluster ends with this process, however that ends. Otherwise it stays until ``down(state_dir)``.
+        accounting: With slurmdbd and a MariaDB of our own, so that ``sacct`` answers and there are accounts and QoS.
+        settings: Further fields of ``ClusterConfig`` (``cpus_per_node``, ``max_array_size``, ...).
+
+    Returns:
+        The running cluster.
+
+    Raises:
+        DevClusterError: A program is missing, the folder is in use, or the cluster does not come up.
+        ClusterError, LinkError: The links (`suite.links`) cannot be had.
+        SettingsError: The folder's path is too long, or settings do not go together.
+    """
+    paths = programs(accounting)
+    if nodes in (0, [], ()):
+        raise DevClusterError("a cluster has at least 1 node")
+    with ExitStack() as undo:  # when it fails, and when it is interrupted
+        layout = _new_folder(state_dir, _names(nodes))
+        undo.callback(shutil.rmtree, layout.state_dir, ignore_errors=True)
+        links = None
+        if isinstance(nodes, Link):
+            links = links_cluster.up(nodes, state_dir=layout.links_dir)
+            undo.callback(links.down)
+            places = _behind(links)
+        else:
+            places = _beside_each_other(nodes)
+        config = ClusterConfig(
+            nodes=places[2:],
+            controller=places[0],
+            accounting=places[1] if accounting else None,
+            hostname=socket.gethostname().partition(".")[0],
+            user=pwd.getpwuid(os.geteuid()).pw_name,
+            **{"memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20, **settings},
+        )
+        _write(config, layout, paths)
+        popen = _start_keeper(layout, tied, links)
+        names = tuple(node.name for node in config.nodes)
+        cluster = Cluster(layout.state_dir, variables(layout), names, Process.of(popen.pid), links, popen)
+        undo.callback(cluster.down)
+        _wait_until_idle(cluster, layout, popen)
+        undo.pop_all()
+    return cluster
+
+
+@contextmanager
+def cluster(nodes: int | Sequence[Node] | Link = 2, **settings: Any) -> Iterator[Cluster]:
+    """``with cluster(nodes=2) as slurm:`` a cluster for the block's time. Arguments as ``up``."""
+    handle = up(nodes, **settings)
+    try:
+        yield handle
+    finally:
+        handle.down()
+
+
+def free_ports(count: int) -> list[int]:
+    """Distinct TCP ports free on every address now (another program may still take one before Slurm does)."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def _names(nodes: int | Sequence[Node] | Link) -> list[str]:
+    if isinstance(nodes, Link):
+        nodes = nodes.workers
+    return [f"node-{i}" for i in range(nodes)] if isinstance(nodes, int) else [node.name for node in nodes]
+
+
+def _beside_each_other(nodes: int | Sequence[Node]) -> tuple[Node, ...]:
+    """Controller, accounting, then the nodes, in this machine's own network."""
+    if isinstance(nodes, int):
+        nodes = [Node(name, port) for name, port in zip(_names(nodes), free_ports(nodes), strict=True)]
+    controller, accounting = free_ports(2)
+    return (Node("controller", controller), Node("accounting", accounting), *nodes)
+
+
+def _behind(links: links_cluster.Cluster) -> tuple[Node, ...]:
+    """Controller and accounting at the switch, then a node a worker."""
+    switch = links.enter_switch(as_self=True)
+    nodes = (
+        Node(name, SLURMD_PORT, address, links.enter(rank, as_self=True))
+        for rank, (name, address) in enumerate(zip(_names(links.link), links.addresses, strict=True))
+    )
+    return (
+        Node("controller", CONTROLLER_PORT, SWITCH_ADDRESS, switch),
+        Node("accounting", ACCOUNTING_PORT, SWITCH_ADDRESS, switch),
+        *nodes,
+    )
+
+
+def _new_folder(state_dir: Path | None, names: list[str]) -> Layout:
+    """An empty state folder. munge insists that everybody may enter it and nobody else may write in it."""
+    if state_dir is None:
+        state_dir = Path(tempfile.gettempdir()) / f"bandwise-slurm-{secrets.token_hex(4)}"
+    layout = Layout(state_dir.resolve())
+    layout.check(names)
+    layout.state_dir.mkdir(parents=True, exist_ok=True)
+    if layout.state_dir.stat().st_uid != os.geteuid():
+        raise DevClusterError(f"{layout.state_dir} belongs to another user; choose another folder")
+    if any(layout.state_dir.iterdir()):
+        raise DevClusterError(
+            f"{layout.state_dir} is not empty: a cluster is up there (`down` ends it), or it is not for this"
+        )
+    layout.state_dir.chmod(0o755)
+    return layout
+
+
+def _write(config: ClusterConfig, layout: Layout, paths: dict[str, str]) -> None:
+    layout.database_dir.mkdir(mode=0o700)
+    folders = [layout.munge_dir, layout.log_dir, layout.spool_dir, layout.save_dir, layout.requests_dir]
+    for folder in [*folders, *(layout.spool_dir / node.name for node in config.nodes)]:
+        folder.mkdir(mode=0o755)
+    layout.munge_key.touch(mode=0o600)
+    layout.munge_key.write_bytes(secrets.token_bytes(128))
+    layout.slurm_conf.write_text(slurm_conf(config, layout), encoding="utf-8")
+    if config.accounting is not None:
+        layout.slurmdbd_conf.touch(mode=0o600)
+        layout.slurmdbd_conf.write_text(slurmdbd_conf(config, config.accounting, layout), encoding="utf-8")
+    if config.controller.prefix:
+        write_clients(layout, config.controller.prefix, installed_clients())
+    plan = {
+        "marker": MARKER,
+        "config": asdict(config),
+        "daemons": [asdict(daemon) for daemon in daemons(config, layout, paths)],
+    }
+    write_json(layout.cluster_json, plan)
+
+
+def _start_keeper(layout: Layout, tied: bool, links: links_cluster.Cluster | None) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "slurm.devcluster.keeper", str(layout.state_dir)]
+    tie = () if links is None else (links.tie(),)
+    with (layout.log_dir / "keeper.out").open("wb") as out:
+        return subprocess.Popen(
+            command + ["--tied"] * tied + [f"--links={number}" for number in tie],
+            cwd=CHECKOUT,
+            env=without_slurm(os.environ),
+            stdin=subprocess.PIPE if tied else subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=tie,
+        )
+
+
+def _wait_until_idle(cluster: Cluster, layout: Layout, popen: subprocess.Popen[bytes]) -> None:
+    deadline = math.inf
+    states: dict[str, str] = {}
+    while time.monotonic() < deadline:
+        record = Record.read(layout)
+        ended = sorted(record.exited) if record is not None else []
+        if popen.poll() is not None:
+            ended.append("keeper")
+        if ended:
+            raise DevClusterError(f"{', '.join(ended)} did not start.\n{_tails(layout)}")
+        if record is not None and set(cluster.nodes) <= set(record.started):
+            deadline = min(deadline, time.monotonic() + UP_TIMEOUT_S)
+            states = cluster.states()
+            if set(cluster.nodes) <= states.keys() and set(states.values()) == {"idle"}:
+                return
+        time.sleep(0.1)
+    raise DevClusterError(
+        f"not all nodes idle after {UP_TIMEOUT_S:.0f} s (states: {states}).\n{_tails(layout)}"
+    )
+
+
+def _tails(layout: Layout) -> str:
+    """The last lines of every log: all that is left to read once the folder is gone."""
+    parts = []
+    for log in sorted(layout.log_dir.glob("*")):
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_TAIL_LINES:]
+        parts += [f"--- {log.name}", *lines]
+    return "\n".join(parts)

@@ -1,16 +1,232 @@
-"""What a development cluster is made of, as data: nodes, limits, and the slurm.conf that follows.
+"""What a development cluster is made of, as data: programs, files, nodes, limits, accounts, and the daemons that follow.
 
-Everything here is pure: no process is started and no file is written. A node says where it listens
-(``address``) and what stands before its command (``prefix``), so that it may live behind a link, in a network
-namespace of its own, while the rest stays as it is.
+Nothing here starts a process; of files only the two that describe the cluster are read and written. ``cluster.json`` is
+written once, by who brings the cluster up: its configuration and what to start. ``daemons.json`` is written by the keeper: who
+runs, and how what has ended ended. Both are replaced whole.
+
+A node says where it listens (``address``) and what stands before its command (``prefix``), so that it may live behind a link,
+in a network namespace of its own, while the rest stays as it is.
+
+Accounting is a MariaDB of our own, slurmdbd, and who may run what. MariaDB keeps its data in the state folder and listens on a
+Unix socket there and on no port. It knows one user, the one who brings the cluster up, by the socket; there is no password.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
 
-from slurm.devcluster.layout import Layout, SettingsError
+from suite.links.doctor import Finding
+from suite.links.keeper import read_json, write_json
+from suite.links.process import Process, find_program
+
+# Programs of the system
+
+
+SLURM = ("munged", "slurmctld", "slurmd", "sbatch", "sinfo")
+SLURM_PACKAGES = "slurm-wlm munge"
+SYSTEM_TABLES = ("mysql_system_tables.sql", "mysql_system_tables_data.sql")
+"""What a new database is made from; it comes with MariaDB."""
+
+SQL_FOLDERS = (Path("/usr/share/mysql"), Path("/usr/share/mariadb"))
+ACCOUNTING = ("slurmdbd", "sacctmgr", "sacct", "mariadbd", *SYSTEM_TABLES)
+ACCOUNTING_PACKAGES = "slurmdbd mariadb-server-core"
+CLIENTS = (
+    "sbatch", "srun", "salloc", "sattach", "squeue", "scontrol", "scancel", "sinfo", "sacct", "sacctmgr", "sstat", "sprio",
+)  # fmt: skip
+
+
+def find_file(name: str) -> str | None:
+    """Absolute path of a program, or of one of MariaDB's scripts, or None."""
+    scripts = (folder / name for folder in SQL_FOLDERS if name in SYSTEM_TABLES)
+    return next((str(path) for path in scripts if path.is_file()), None) or find_program(name)
+
+
+class DevClusterError(RuntimeError):
+    """The cluster cannot be brought up, used or taken down; the message says why and what to do."""
+
+
+def programs(accounting: bool) -> dict[str, str]:
+    """Name -> absolute path of what a cluster starts. Raises DevClusterError with the packages to install."""
+    paths = {name: find_file(name) for name in SLURM + (ACCOUNTING if accounting else ())}
+    for names, what, packages in (
+        (SLURM, "Slurm and munge", SLURM_PACKAGES),
+        (ACCOUNTING, "Slurm's accounting", ACCOUNTING_PACKAGES),
+    ):
+        missing = [name for name in names if name in paths and paths[name] is None]
+        if missing:
+            raise DevClusterError(
+                f"{', '.join(missing)} not found: install {what} (`sudo make system`, or `apt-get install {packages}`)"
+            )
+    return {name: path for name, path in paths.items() if path is not None}
+
+
+def installed_clients() -> dict[str, str]:
+    """Name -> absolute path of the clients that are installed."""
+    return {name: path for name in CLIENTS if (path := find_program(name)) is not None}
+
+
+def findings(look_up: Callable[[str], str | None] = find_file) -> list[Finding]:
+    """What `bandwise doctor` says about ``cluster up --slurm`` and ``--accounting``."""
+    return [
+        _finding("slurm", SLURM, "`cluster up --slurm`", SLURM_PACKAGES, look_up),
+        _finding("accounting", ACCOUNTING, "`cluster up --slurm --accounting`", ACCOUNTING_PACKAGES, look_up),
+    ]
+
+
+def _finding(
+    name: str, wanted: tuple[str, ...], what: str, packages: str, look_up: Callable[[str], str | None]
+) -> Finding:
+    missing = [program for program in wanted if look_up(program) is None]
+    if not missing:
+        return Finding(name, True, f"{what} can be had", needed=False)
+    return Finding(
+        name,
+        False,
+        f"no {what}: {', '.join(missing)} not found",
+        f"sudo apt-get install {packages}",
+        needed=False,
+    )
+
+
+# The state folder
+
+
+MARKER = "bandwise-devcluster-1"
+"""Stands in ``cluster.json``: a folder without it is never removed."""
+
+SOCKET_PATH_MAX_BYTES = 107
+"""Longest path of a Unix socket on Linux; munge and every job step listen on one below the state folder."""
+
+
+class SettingsError(ValueError):
+    """Settings that do not go together, or a folder that is none for a cluster; the message says what to choose."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where things lie below the state folder, whether it exists or not."""
+
+    state_dir: Path
+
+    @property
+    def munge_dir(self) -> Path:
+        """munged's own files."""
+        return self.state_dir / "munge"
+
+    @property
+    def munge_key(self) -> Path:
+        """The secret by which daemons and clients know each other."""
+        return self.munge_dir / "key"
+
+    @property
+    def munge_socket(self) -> Path:
+        """Where munged listens."""
+        return self.munge_dir / "socket"
+
+    @property
+    def log_dir(self) -> Path:
+        """Logs of all daemons, and what they print."""
+        return self.state_dir / "log"
+
+    @property
+    def spool_dir(self) -> Path:
+        """A folder a node, for ``slurmd`` and its steps."""
+        return self.state_dir / "spool"
+
+    @property
+    def save_dir(self) -> Path:
+        """What ``slurmctld`` would need after a restart."""
+        return self.state_dir / "save"
+
+    @property
+    def database_dir(self) -> Path:
+        """MariaDB's data; only with accounting."""
+        return self.state_dir / "database"
+
+    @property
+    def database_socket(self) -> Path:
+        """Where MariaDB listens, and nowhere else."""
+        return self.state_dir / "database.sock"
+
+    @property
+    def links_dir(self) -> Path:
+        """The emulated cluster (`suite.links.cluster`) whose workers are the nodes; only with links."""
+        return self.state_dir / "links"
+
+    @property
+    def clients_dir(self) -> Path:
+        """Slurm's clients as they are to be called from outside the links; only with links."""
+        return self.state_dir / "bin"
+
+    @property
+    def requests_dir(self) -> Path:
+        """An empty file by a daemon's name asks the keeper to start it again."""
+        return self.state_dir / "requests"
+
+    @property
+    def slurm_conf(self) -> Path:
+        """What SLURM_CONF names."""
+        return self.state_dir / "slurm.conf"
+
+    @property
+    def slurmdbd_conf(self) -> Path:
+        """Slurm looks for it beside slurm.conf."""
+        return self.state_dir / "slurmdbd.conf"
+
+    @property
+    def cluster_json(self) -> Path:
+        """Configuration and daemons, as values."""
+        return self.state_dir / "cluster.json"
+
+    @property
+    def daemons_json(self) -> Path:
+        """The `Record`."""
+        return self.state_dir / "daemons.json"
+
+    def check(self, names: Iterable[str]) -> None:
+        """Raises SettingsError where the folder lies too deep for the sockets of job steps on nodes of these names."""
+        name = max(names, key=len)
+        longest = self.spool_dir / name / f"{name}_4294967295.4294967295"
+        if len(str(longest).encode()) > SOCKET_PATH_MAX_BYTES:
+            raise SettingsError(
+                f"{self.state_dir}: too long for Unix sockets below it "
+                f"({SOCKET_PATH_MAX_BYTES} bytes at most); choose a shorter folder, such as one in /tmp"
+            )
+
+    def plan(self) -> dict[str, Any] | None:
+        """What ``cluster.json`` says; None where the folder is none of ours."""
+        plan = read_json(self.cluster_json)
+        return plan if plan is not None and plan.get("marker") == MARKER else None
+
+
+@dataclass
+class Record:
+    """Who runs: the keeper, what it started by name, exit codes of what has ended (negative: the signal's number)."""
+
+    keeper: Process
+    started: dict[str, Process] = field(default_factory=dict)
+    exited: dict[str, int] = field(default_factory=dict)
+
+    def write(self, layout: Layout) -> None:
+        """Replace ``daemons.json``."""
+        write_json(layout.daemons_json, asdict(self))
+
+    @classmethod
+    def read(cls, layout: Layout) -> Record | None:
+        """The record in the folder; None where no keeper has written any."""
+        values = read_json(layout.daemons_json)
+        if values is None:
+            return None
+        started = {name: Process(**process) for name, process in values["started"].items()}
+        return cls(Process(**values["keeper"]), started, values["exited"])
+
+
+# Settings
+
 
 CLUSTER_NAME = "bandwise"
 ACCOUNT = "bandwise"
@@ -162,3 +378,120 @@ def _accounting(config: ClusterConfig, layout: Layout) -> dict[str, object]:
         "AccountingStoragePass": layout.munge_socket,
         "AccountingStorageEnforce": "associations,limits,qos",
     }
+
+
+# Accounting
+
+
+SMALL = (
+    "--innodb-buffer-pool-size=64M",
+    "--innodb-log-file-size=16M",
+    "--innodb-flush-log-at-trx-commit=0",
+    "--performance-schema=OFF",
+)
+"""A database of some hundred jobs, which nobody needs once the cluster is down."""
+
+
+def slurmdbd_conf(config: ClusterConfig, place: Node, layout: Layout) -> str:
+    """Text of slurmdbd.conf."""
+    settings: dict[str, object] = {
+        "AuthType": "auth/munge",
+        "AuthInfo": f"socket={layout.munge_socket}",
+        "DbdHost": config.hostname,
+        "DbdAddr": place.address,
+        "DbdPort": place.port,
+        "SlurmUser": config.user,
+        "StorageType": "accounting_storage/mysql",
+        "StorageHost": "localhost",  # by the Unix socket that MYSQL_UNIX_PORT names
+        "StorageLoc": "slurm",
+        "StorageUser": config.user,
+        "PidFile": layout.state_dir / "slurmdbd.pid",
+        "LogFile": layout.log_dir / "slurmdbd.log",
+    }
+    return "".join(f"{key}={value}\n" for key, value in settings.items())
+
+
+def accounting_daemons(
+    config: ClusterConfig, layout: Layout, programs: Mapping[str, str]
+) -> tuple[Daemon, ...]:
+    """The database, slurmdbd and the accounts in it, which must be there before slurmctld; nothing without accounting."""
+    place = config.accounting
+    if place is None:
+        return ()
+    # as root MariaDB runs only if told so; anybody else must not be told
+    user = ("--user=root",) if config.user == "root" else ()
+    database = (programs["mariadbd"], "--no-defaults", f"--datadir={layout.database_dir}", *SMALL, *user)
+    environment = ("env", f"SLURM_CONF={layout.slurm_conf}", f"MYSQL_UNIX_PORT={layout.database_socket}")
+    sockets = (f"--socket={layout.database_socket}", f"--pid-file={layout.state_dir / 'database.pid'}")
+    shell = ("sh", "-c")
+    return (
+        Daemon("system-tables", (*shell, system_tables_script(config.user, programs, database)), once=True),
+        Daemon("mariadbd", (*database, "--skip-networking", *sockets), ready=str(layout.database_socket)),
+        Daemon("slurmdbd", (*place.prefix, *environment, programs["slurmdbd"], "-D")),
+        Daemon(
+            "accounts",
+            (*place.prefix, *environment, *shell, accounts_script(config, programs["sacctmgr"])),
+            once=True,
+        ),
+    )
+
+
+def system_tables_script(user: str, programs: Mapping[str, str], database: tuple[str, ...]) -> str:
+    """Shell: MariaDB's own tables, with one user who is known by the socket.
+
+    What mariadb-install-db does, without its help tables, its changes to files of the system, and the client package.
+    """
+    statements = ("create database mysql;", "use mysql;", f"set @auth_root_socket='{user}';")
+    tables = shlex.join(["cat", *(programs[name] for name in SYSTEM_TABLES)])
+    bootstrap = shlex.join([*database, "--bootstrap", "--max-allowed-packet=8M", "--net-buffer-length=16K"])
+    return f"{{ printf '%s\\n' {shlex.join(statements)}; {tables}; }} | {bootstrap}"
+
+
+def accounts_script(config: ClusterConfig, sacctmgr: str) -> str:
+    """Shell: wait until slurmdbd answers, then enter the cluster, its user, and the QoS that preempts the usual one."""
+    change = f"{shlex.quote(sacctmgr)} --immediate --quiet"
+    commands = [
+        f"until {change} list cluster; do sleep 0.1; done",
+        f"{change} add cluster {CLUSTER_NAME}",
+        f"{change} add qos {URGENT_QOS} set priority=1000 preempt=normal",
+        f"{change} add account {ACCOUNT} cluster={CLUSTER_NAME}",
+        f"{change} add user {config.user} account={ACCOUNT} cluster={CLUSTER_NAME}",
+        f"{change} modify user {config.user} set qos=normal,{URGENT_QOS} defaultqos=normal",
+        f"{change} modify user {config.user} set defaultaccount={ACCOUNT}",
+    ]
+    return " && ".join(commands)
+
+
+# What is started
+
+
+def daemons(config: ClusterConfig, layout: Layout, programs: Mapping[str, str]) -> tuple[Daemon, ...]:
+    """``programs`` maps the names of `slurm.devcluster.config` to paths."""
+    configuration = ("-D", "-f", str(layout.slurm_conf))
+    return (
+        _munged(layout, programs),
+        *accounting_daemons(config, layout, programs),
+        Daemon("slurmctld", (*config.controller.prefix, programs["slurmctld"], *configuration)),
+        *(
+            Daemon(node.name, (*node.prefix, programs["slurmd"], "-N", node.name, *configuration))
+            for node in config.nodes
+        ),
+    )
+
+
+def _munged(layout: Layout, programs: Mapping[str, str]) -> Daemon:
+    """One for all nodes: who reaches its socket is in the same file system, whatever the network."""
+    folder = layout.munge_dir
+    options = {
+        "key-file": layout.munge_key,
+        "socket": layout.munge_socket,
+        "pid-file": folder / "pid",
+        "log-file": folder / "log",
+        "seed-file": folder / "seed",
+    }
+    argv = (programs["munged"], "--foreground", "--num-threads=2")
+    return Daemon(
+        "munged",
+        (*argv, *(f"--{name}={path}" for name, path in options.items())),
+        ready=str(layout.munge_socket),
+    )

@@ -1,7 +1,7 @@
 """The parent of a development cluster's daemons: starts them, and takes everything along when it ends.
 
 Slurm's job steps detach themselves from ``slurmd``, so a list of daemon pids does not hold them all. The
-keeper is the subreaper of what it starts (`suite.links.subreaper`): to stop, it kills whatever descends from
+keeper is the subreaper of what it starts (`suite.links.process`): to stop, it kills whatever descends from
 it, takes the links down where there are any, and removes the state folder.
 
 Run by ``slurm.devcluster.up`` as ``python -m slurm.devcluster.keeper STATE_DIR [--tied] [--links FD]``; ends on SIGTERM
@@ -22,11 +22,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm.devcluster.config import Daemon
-from slurm.devcluster.layout import Layout, Record
+from slurm.devcluster.config import Daemon, Layout, Record
 from suite.links import cluster as links_cluster
-from suite.links.process import Process
-from suite.links.subreaper import Signals, become_subreaper, ended_children, kill_descendants
+from suite.links.process import Process, Signals, become_subreaper, ended_children, kill_descendants
 
 READY_TIMEOUT_S = 60.0
 """Longest that a daemon may take until it can be used; a new database takes some seconds."""
@@ -130,7 +128,7 @@ def run(layout: Layout, tied: bool) -> None:
     keeper = Keeper(layout, {daemon.name: daemon for daemon in entries}, Record(Process.of(os.getpid())))
     try:
         keeper.start_all()
-        signals.until_told(keeper.attend, tied)
+        signals.wait_for_stop(keeper.attend, tied)
     finally:
         keeper.stop()
 

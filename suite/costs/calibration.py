@@ -19,7 +19,7 @@ from suite.links.cluster import up
 from suite.links.link import MAX_RATE_BPS, Link
 from suite.links.probe import COLLECTIVES, PIECE_BYTES
 from suite.timing.load import Meter
-from suite.timing.ranks import Place, Ranks
+from suite.timing.ranks import RankHosts, Ranks
 from suite.timing.spec import Limits
 
 BACKEND: Final = "gloo"
@@ -61,8 +61,8 @@ class Grid:
 def calibrate(
     links: Sequence[Link],
     show: Show = lambda text: None,
-    place: Callable[[Link], Place] = up,
-    start: Callable[[Place], Ranks] = Ranks,
+    place: Callable[[Link], RankHosts] = up,
+    start: Callable[[RankHosts], Ranks] = Ranks,
     keep: Callable[[Sequence[Row]], object] = lambda rows: None,
 ) -> list[Row]:
     """Rows of the table `collectives`. keep: told all rows so far after every link, so that none is lost.

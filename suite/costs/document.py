@@ -14,7 +14,7 @@ from suite.costs.answers import SCORED, advised, omega, regret, settings, speedu
 from suite.costs.columns import COLLECTIVES, PREDICTIONS, PRICES, SCORE
 from suite.costs.samples import Sample, samples_of
 from suite.costs.score import ALL, BAR_MEDIAN, BAR_WORST
-from suite.rates.facts import read_facts
+from suite.micro.tables import read_facts
 
 __all__ = ["BLOCKS", "filled"]
 

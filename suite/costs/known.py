@@ -19,7 +19,7 @@ from suite.costs import kept
 from suite.costs.columns import COLLECTIVES
 from suite.costs.model import Model
 from suite.costs.samples import Sample, samples_of
-from suite.rates.facts import read_facts
+from suite.micro.tables import read_facts
 from suite.timing.session_files import session_names
 
 

@@ -15,7 +15,7 @@ from reference_impls.codecs import exponential
 from reference_impls.randomness import Key
 from suite.analysis.tables import Row
 from suite.costs.papers import GLOBAL_QSGD_OMEGA, GlobalQSGD
-from suite.rates.pairs import in_turns
+from suite.micro.pairs import in_turns
 
 NUMEL: Final = 25_000_000
 THREADS: Final = 2

@@ -27,14 +27,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from suite.links import counters, topology
-from suite.links.counters import Counters
-from suite.links.keeper import CHECKOUT, carry_out, check_delay_line
+from suite.links import topology
+from suite.links.keeper import CHECKOUT, Layout, Plan, State, carry_out, check_delay_line, write_json
 from suite.links.link import Link, LinkError
-from suite.links.namespaces import entry
-from suite.links.process import Process
-from suite.links.state import Layout, Plan, State, write_json
-from suite.links.system import CommandError, environ, find
+from suite.links.process import CommandError, Process, find_program, program_environment
+from suite.links.topology import Counters, entry
 
 UP_TIMEOUT_S = 30.0
 UP_TIMEOUT_PER_WORKER_S = 0.5
@@ -74,7 +71,7 @@ class Cluster:
         return self._state().delay
 
     def enter(self, rank: int, *, as_self: bool = False) -> tuple[str, ...]:
-        """What stands before a command to run it on worker ``rank``; ``as_self``: see `suite.links.namespaces.entry`."""
+        """What stands before a command to run it on worker ``rank``; ``as_self``: see `suite.links.topology.entry`."""
         return entry(self.holder(rank).pid, self._state().user_namespace, as_self)
 
     def enter_switch(self, *, as_self: bool = False) -> tuple[str, ...]:
@@ -98,8 +95,14 @@ class Cluster:
     def shape(self, link: Link) -> None:
         """Change rates, stragglers and delay of the running cluster; what is under way on a wire is lost.
 
-        The number of workers stays. A delay can be set where the cluster was brought up with one, or with
-        ``delay_line=True``. Raises LinkError where the link cannot be had here, ClusterError where it fails.
+        The number of workers stays. A delay can be set where the cluster was brought up with one, or with ``delay_line=True``.
+
+        Args:
+            link: The link as it is to be.
+
+        Raises:
+            LinkError: The link cannot be had here.
+            ClusterError: It was not changed, or in part only.
         """
         plan, state = self._plan(), self._state()
         if link.workers != plan.link.workers:
@@ -130,12 +133,12 @@ class Cluster:
     def counters(self, rank: int) -> Counters:
         """What worker ``rank`` has sent and received since it stands. Raises ClusterError."""
         try:
-            found = counters.read(self.enter(rank))
+            counters = topology.read_counters(self.enter(rank))
         except CommandError as error:
             raise ClusterError(str(error)) from error
-        if found is None:
+        if counters is None:
             raise ClusterError(f"worker {rank} has no {topology.INTERFACE}: the cluster is going down")
-        return found
+        return counters
 
     def down(self) -> None:
         """Stop every process of the cluster and remove its folder. Harmless when it is down already."""
@@ -177,14 +180,20 @@ def up(
 ) -> Cluster:
     """Bring a cluster up and return once packets can pass.
 
-    state_dir: a folder that is empty or does not exist; default a new one among the temporary files.
-    tied: the cluster ends with this process, however that ends. Otherwise it stays until ``down(state_dir)``.
-    delay_line: build what delays need even where ``link`` has none now, for `Cluster.shape`; default: if it has one.
+    Args:
+        link: What to build.
+        state_dir: A folder that is empty or does not exist; default a new one among the temporary files.
+        tied: Whether the cluster ends with this process, however that ends. Otherwise it stays until ``down(state_dir)``.
+        delay_line: Build what delays need even where ``link`` has none now, for `Cluster.shape`; default: if it has one.
 
-    Raises ClusterError where a program is missing, the system forbids namespaces, or the folder is in use; LinkError
-    where the link cannot be had here.
+    Returns:
+        The running cluster.
+
+    Raises:
+        ClusterError: A program is missing, the system forbids namespaces, or the folder is in use.
+        LinkError: The link cannot be had here.
     """
-    missing = [name for name in PROGRAMS if find(name) is None]
+    missing = [name for name in PROGRAMS if find_program(name) is None]
     if missing:
         raise ClusterError(
             f"{', '.join(missing)} not found: install iproute2 and util-linux "
@@ -199,7 +208,7 @@ def up(
             popen = subprocess.Popen(
                 command + ["--tied"] * tied,
                 cwd=CHECKOUT,
-                env=environ(),
+                env=program_environment(),
                 stdin=subprocess.PIPE if tied else subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -213,7 +222,17 @@ def up(
 
 
 def attach(state_dir: Path) -> Cluster:
-    """The cluster that is up in ``state_dir``. Raises ClusterError where there is none."""
+    """The cluster that is up in a folder.
+
+    Args:
+        state_dir: The folder.
+
+    Returns:
+        The cluster.
+
+    Raises:
+        ClusterError: None is up there.
+    """
     cluster = Cluster(state_dir.resolve())
     if not cluster.state_dir.exists():
         raise ClusterError(f"no cluster is up in {cluster.state_dir}")
@@ -223,10 +242,15 @@ def attach(state_dir: Path) -> Cluster:
 
 
 def down(state_dir: Path) -> None:
-    """Stop the cluster of ``state_dir`` and remove the folder; nothing happens where there is no such folder.
+    """Stop the cluster of a folder and remove the folder; nothing happens where there is no such folder.
 
     Programs that somebody runs on a worker lose its network and are left alone otherwise.
-    Raises ClusterError where the folder is not a cluster's, or its processes do not end.
+
+    Args:
+        state_dir: The folder.
+
+    Raises:
+        ClusterError: The folder is not a cluster's, or its processes do not end.
     """
     layout = Layout(state_dir.resolve())
     if not layout.state_dir.exists():

@@ -1,37 +1,158 @@
-"""The parent of an emulated cluster: makes its namespaces and wires, and takes everything along when it ends.
+"""The parent of an emulated cluster, and the state folder by which it and `suite.links.cluster` know of each other.
 
-The keeper moves into a network namespace of its own, which holds the switch, and starts one *holder* a worker, a
-process that does nothing but keep the worker's namespace alive. No namespace has a name, so that the kernel removes
-them, and every wire in them, once these processes have ended. Holders and the delay line die with the keeper, even
-when that is killed; what it started stands in ``state.json``.
+Two small JSON files lie in the folder, each with one writer, both replaced whole. ``link.json`` is written by whoever
+brings the cluster up or changes its link: what to build. ``state.json`` is written by the keeper: what stands, and which
+processes are ours.
 
-Run by `suite.links.cluster.up` as ``python -m suite.links.keeper STATE_DIR [--tied]``; ends on SIGTERM or SIGINT, and
+The keeper makes namespaces and wires, and takes everything along when it ends. It moves into a network namespace of its
+own, which holds the switch, and starts one *holder* a worker, a process that does nothing but keep the worker's namespace
+alive. No namespace has a name, so that the kernel removes them, and every wire in them, once these processes have ended.
+Holders and the delay line die with the keeper, even when that is killed.
+
+`suite.links.cluster.up` runs it as ``python -m suite.links.keeper STATE_DIR [--tied]``; it ends on SIGTERM or SIGINT, and
 with ``--tied`` also when its standard input closes, that is with the process that started it. Standard library only.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from suite.links import delay_line, topology
 from suite.links.link import Link, LinkError, rate_words
-from suite.links.namespaces import NamespaceError, enter_new_network, entry, hold_network
-from suite.links.process import Process
-from suite.links.state import Layout, Plan, State, write_json
-from suite.links.subreaper import (
+from suite.links.process import (
+    CommandError,
+    Process,
     Signals,
     become_subreaper,
     die_with_parent,
     ended_children,
     kill_descendants,
+    program_environment,
+    run_program,
 )
-from suite.links.system import CommandError, environ, run
+from suite.links.topology import Delay, NamespaceError, enter_new_network, entry, hold_network
+
+MARKER = "bandwise-cluster-1"
+"""Stands in ``link.json``: a folder without it is never removed, and no process in it is signalled."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where things lie below the state folder."""
+
+    state_dir: Path
+
+    @property
+    def link_json(self) -> Path:
+        """The `Plan`."""
+        return self.state_dir / "link.json"
+
+    @property
+    def state_json(self) -> Path:
+        """The `State`."""
+        return self.state_dir / "state.json"
+
+    @property
+    def delays_json(self) -> Path:
+        """What the delay line reads when it is told that the link has changed."""
+        return self.state_dir / "delays.json"
+
+    @property
+    def log(self) -> Path:
+        """What the keeper and the delay line say."""
+        return self.state_dir / "keeper.log"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The link as it is to be. delay_line: delays can be set, even where the link has none now. generation: how many
+    times the link was set."""
+
+    link: Link
+    delay_line: bool
+    generation: int = 1
+
+    def write(self, layout: Layout) -> None:
+        """Replace ``link.json``."""
+        values = {"link": self.link.as_dict(), "delay_line": self.delay_line, "generation": self.generation}
+        write_json(layout.link_json, {"marker": MARKER, **values})
+
+    @classmethod
+    def read(cls, layout: Layout) -> Plan | None:
+        """The plan in the folder; None where the folder is none of ours."""
+        values = read_json(layout.link_json)
+        if values is None or values.pop("marker", None) != MARKER:
+            return None
+        return cls(**{**values, "link": Link.from_dict(values["link"])})
+
+
+@dataclass
+class State:
+    """What stands. holders: the process in each worker's namespace, by rank. exited: name -> exit code of what should
+    run and does not. error: what kept the keeper from building the cluster, as ``{"kind", "message"}``; kinds are
+    ``namespaces``, ``link`` and ``other``."""
+
+    keeper: Process
+    ready: bool = False
+    user_namespace: bool = False
+    delay: Delay = "none"
+    holders: list[Process] = field(default_factory=list)
+    delay_line: Process | None = None
+    exited: dict[str, int] = field(default_factory=dict)
+    error: dict[str, str] | None = None
+
+    def write(self, layout: Layout) -> None:
+        """Replace ``state.json``."""
+        write_json(layout.state_json, asdict(self))
+
+    @classmethod
+    def read(cls, layout: Layout) -> State | None:
+        """The state in the folder; None where no keeper has written any yet."""
+        values = read_json(layout.state_json)
+        if values is None:
+            return None
+        line = values["delay_line"]
+        return cls(
+            **{
+                **values,
+                "keeper": Process(**values["keeper"]),
+                "holders": [Process(**holder) for holder in values["holders"]],
+                "delay_line": None if line is None else Process(**line),
+            }
+        )
+
+    def processes(self) -> list[Process]:
+        """Everything that the keeper started and recorded."""
+        return [*([] if self.delay_line is None else [self.delay_line]), *self.holders]
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """What a file holds, None where it holds no JSON object or does not exist."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
+        return None
+    return values if isinstance(values, dict) else None
+
+
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    """Replace a file whole."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(values, indent=1), encoding="utf-8")
+    temporary.replace(path)
+
+
+# The keeper
+
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 READY_TIMEOUT_S = 10.0
@@ -89,7 +210,7 @@ class Keeper:
         line = subprocess.Popen(
             [*argv, *topology.delay_line_routes(link)],
             cwd=CHECKOUT,
-            env=environ(),
+            env=program_environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             preexec_fn=partial(die_with_parent, os.getpid()),
@@ -126,16 +247,16 @@ def carry_out(
     """Run commands in their namespaces, each behind what leads there. Raises CommandError."""
     for command in commands:
         prefix = to_hub if command.rank is None else to_workers[command.rank]
-        run([*prefix, *command.argv])
+        run_program([*prefix, *command.argv])
 
 
 def has_netem() -> bool:
     """Whether the kernel can delay packets, tried on the loopback interface of this (new) namespace."""
     try:
-        run(["tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"])
+        run_program(["tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"])
     except CommandError:
         return False
-    run(["tc", "qdisc", "del", "dev", "lo", "root"])
+    run_program(["tc", "qdisc", "del", "dev", "lo", "root"])
     return True
 
 
@@ -157,7 +278,7 @@ def main(state_dir: Path, tied: bool) -> None:
     signals = Signals()
     try:
         keeper.build()
-        signals.until_told(keeper.reap, tied)
+        signals.wait_for_stop(keeper.reap, tied)
     finally:
         keeper.stop()
 

@@ -146,16 +146,6 @@ def parse_duration(text: str) -> float:
     return float(f"{value * TIME_UNITS[unit]:.12g}")
 
 
-def rate_text(rate_bps: float) -> str:
-    """As `parse_rate` and ``tc`` read it: ``100mbit``, ``2.5gbit``."""
-    return UNSHAPED if math.isinf(rate_bps) else "".join(_largest(rate_bps, RATE_UNITS))
-
-
-def duration_text(seconds: float) -> str:
-    """As `parse_duration` and ``tc`` read it: ``5ms``, ``500us``."""
-    return "".join(_largest(seconds, TIME_UNITS)) if seconds else "0ms"
-
-
 def rate_words(rate_bps: float) -> str:
     """For people: ``100 Mbit/s``."""
     if math.isinf(rate_bps):

@@ -111,12 +111,12 @@ def probe(link_rate_bps: float, repeats: int = 3) -> list[Measurement]:
     n = _size()
     if not link_rate_bps > 0:
         raise ValueError(f"link rate {link_rate_bps!r}: give bits a second, as in 1e8")
-    found = round_trip(repeats=10)
+    measured = round_trip(repeats=10)
     for what in PROBED:
         kind = COLLECTIVES[what]
         room = MOST_BYTES / max(1, kind.answer(n))
-        found.append(bandwidth(what, size_for(link_rate_bps, kind.sent(n), room), repeats))
-    return found + pairwise(size_for(link_rate_bps, 1.0), repeats)
+        measured.append(bandwidth(what, size_for(link_rate_bps, kind.sent(n), room), repeats))
+    return measured + pairwise(size_for(link_rate_bps, 1.0), repeats)
 
 
 def size_for(rate_bps: float, sent: float, most_bytes: float = MOST_BYTES) -> float:
@@ -127,28 +127,42 @@ def size_for(rate_bps: float, sent: float, most_bytes: float = MOST_BYTES) -> fl
 def round_trip(repeats: int = 10) -> list[Measurement]:
     """Seconds from rank 0 to each other rank and back, with a message of one float."""
     rank, n = dist.get_rank(), _size()
-    one = torch.zeros(1)
-    found = []
+    message = torch.zeros(1)
+    measured = []
     for peer in range(1, n):
         seconds = torch.zeros(repeats, dtype=torch.float64)
         dist.barrier()
         for i in range(-2, repeats):  # the first two make connections and are not counted
             started = time.perf_counter()
             if rank == 0:
-                dist.send(one, peer)
-                dist.recv(one, peer)
+                dist.send(message, peer)
+                dist.recv(message, peer)
             elif rank == peer:
-                dist.recv(one, 0)
-                dist.send(one, 0)
+                dist.recv(message, 0)
+                dist.send(message, 0)
             if i >= 0:
                 seconds[i] = time.perf_counter() - started
         dist.broadcast(seconds, 0)
-        found.append(_measurement(f"round-trip 0-{peer}", one.nbytes, seconds.tolist(), one.nbytes))
-    return found
+        measured.append(
+            _measurement(f"round-trip 0-{peer}", message.nbytes, seconds.tolist(), message.nbytes)
+        )
+    return measured
 
 
 def bandwidth(collective: str, nbytes: float, repeats: int = 3) -> Measurement:
-    """What `collective` (a name of `COLLECTIVES`) reaches with buffers of about `nbytes`. Raises ValueError."""
+    """What a collective reaches with buffers of about so many bytes.
+
+    Args:
+        collective: A name of `COLLECTIVES`.
+        nbytes: Bytes of the buffer on each rank, made a whole number of pieces.
+        repeats: Exchanges that count.
+
+    Returns:
+        Seconds and bits a second of the slowest rank, the same on all ranks.
+
+    Raises:
+        ValueError: There is no such collective.
+    """
     if collective not in COLLECTIVES:
         raise ValueError(f"no collective {collective!r}; there are {', '.join(COLLECTIVES)}")
     kind, n = COLLECTIVES[collective], _size()
@@ -186,14 +200,14 @@ def pairwise(nbytes: float, repeats: int = 3) -> list[Measurement]:
         shift()
         return _on_all_ranks(took[0] - started)
 
-    found = []
+    pairs = []
     for distance in range(1, n):
         size = _shrunk(whole, max(exchange(distance, whole)), n)
         rounds = [exchange(distance, size) for _ in range(repeats)]
         for to in range(n):
             name = f"pair {(to - distance) % n}->{to}"
-            found.append(_measurement(name, size, [seconds[to] for seconds in rounds], size))
-    return sorted(found, key=lambda measured: measured.what)
+            pairs.append(_measurement(name, size, [seconds[to] for seconds in rounds], size))
+    return sorted(pairs, key=lambda measured: measured.what)
 
 
 def straggler(measurements: Iterable[Measurement]) -> int | None:
@@ -235,9 +249,9 @@ def _timed(call: Callable[[], None]) -> float:
 def _on_all_ranks(seconds: float) -> list[float]:
     """What every rank measured, by rank."""
     mine = torch.tensor([seconds], dtype=torch.float64)
-    found = [torch.zeros_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(found, mine)
-    return [float(one) for one in found]
+    gathered = [torch.zeros_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, mine)
+    return [float(value) for value in gathered]
 
 
 def _shrunk(nbytes: int, first_s: float, n: int) -> int:

@@ -1,6 +1,7 @@
-"""Which ``ip`` and ``tc`` commands make a link: pure functions from a `Link` to commands.
+"""The network of an emulated cluster: which ``ip`` and ``tc`` commands make a link, its namespaces, and what went over it.
 
-Two shapes. Without a delay, worker *i*'s ``eth0`` and the switch's port ``h<i>`` are the two ends of a wire (veth)::
+Commands are pure functions of a `Link`. There are two shapes. Without a delay, worker *i*'s ``eth0`` and the switch's port
+``h<i>`` are the two ends of a wire (veth)::
 
     worker i: eth0 (tbf: from the worker) ==== h<i> (tbf: to the worker), a port of the bridge br0
 
@@ -11,16 +12,27 @@ With a delay, something stands in each wire that holds back what comes from the 
 That is either the delay line, a program that carries packets between h<i> and c<i> (`suite.links.delay_line`), or the
 kernel's netem on c<i>, with h<i> and c<i> joined by a bridge d<i> of their own. What is held back stands behind the
 worker's rate limit and before the receiver's, as on a long wire: it does not fill either queue.
+
+Namespaces are made with a process's own privileges, or inside a user namespace where it has none. Counters are asked of
+``ip``, that is over netlink: the files in /sys go on showing the namespace in which they were mounted.
+Standard library only.
 """
 
 from __future__ import annotations
 
+import ctypes
+import json
 import math
-from collections.abc import Sequence
+import os
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from suite.links.link import Link
+from suite.links.process import CommandError, die_with_parent, find_program, run_program
 
 Delay = Literal["none", "line", "netem"]
 """What delays: nothing (no delay can be set), the delay line, the kernel's netem."""
@@ -70,7 +82,16 @@ def burst_bytes(rate_bps: float) -> int:
 
 
 def build(link: Link, delay: Delay, holders: Sequence[int]) -> list[Command]:
-    """Make switch and wires, without rates; ``holders`` are pids, one in each worker's namespace, by rank."""
+    """Make switch and wires, without rates.
+
+    Args:
+        link: The link.
+        delay: What is to delay packets.
+        holders: Pids by rank, one in each worker's namespace.
+
+    Returns:
+        The commands, in order.
+    """
     commands = [
         _hub(f"ip link add name {SWITCH} type bridge"),
         _up("lo"),
@@ -90,8 +111,14 @@ def build(link: Link, delay: Delay, holders: Sequence[int]) -> list[Command]:
 def shape(link: Link, delay: Delay, generation: int) -> list[Command]:
     """Set every rate, and netem's delay.
 
-    generation: another number than the last time (1 to 65535), so that the queues are made anew: a changed token
-    bucket that holds a packet longer than its new depth would never let it go.
+    Args:
+        link: The link.
+        delay: What delays packets.
+        generation: Another number than the last time (1 to 65535), so that the queues are made anew: a changed token bucket that
+            holds a packet longer than its new depth would never let it go.
+
+    Returns:
+        The commands, in order.
     """
     commands = []
     for rank in range(link.workers):
@@ -163,3 +190,196 @@ def _up(device: str) -> Command:
 
 def _worker(rank: int, command: str) -> Command:
     return Command(rank, tuple(command.split()))
+
+
+# Network namespaces
+
+
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWNET = 0x40000000
+
+CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN = 12, 13, 21
+NEEDED = (CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN)
+
+CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
+RENO = "reno"
+"""TCP's congestion control on our links: the one that every kernel has and lets every namespace choose. What the machine
+is set to differs from machine to machine, and BBR, tried, stalls for 0.2 s at a time to look for the shortest round trip."""
+
+
+class NamespaceError(RuntimeError):
+    """The system lets this process make no network namespace."""
+
+
+def privileged(status: str) -> bool:
+    """Whether ``/proc/self/status`` shows the capabilities that network namespaces need."""
+    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    effective = int(fields["CapEff"], 16)
+    return all(effective >> capability & 1 for capability in NEEDED)
+
+
+def enter_new_network() -> bool:
+    """Put this process into a network namespace of its own; True where that took a user namespace too.
+
+    In the user namespace this user is called root, and may do there what root may. Raises NamespaceError.
+    """
+    user, group = os.geteuid(), os.getegid()
+    if privileged(Path("/proc/self/status").read_text(encoding="utf-8")):
+        _unshare(CLONE_NEWNET)
+        _settle()
+        return False
+    _unshare(CLONE_NEWUSER | CLONE_NEWNET)
+    try:
+        Path("/proc/self/setgroups").write_text("deny", encoding="utf-8")
+        Path("/proc/self/uid_map").write_text(f"0 {user} 1", encoding="utf-8")
+        Path("/proc/self/gid_map").write_text(f"0 {group} 1", encoding="utf-8")
+    except OSError as error:
+        raise NamespaceError(f"{error.filename}: {error.strerror}") from error
+    _settle()
+    return True
+
+
+def hold_network() -> int:
+    """Fork a process that sits in a new network namespace until its parent ends; returns its pid.
+
+    Raises NamespaceError.
+    """
+    parent = os.getpid()
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _as_child(parent, lambda: _hold(write_end))
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as answer:
+        complaint = answer.read().decode()
+    if complaint != "ready":
+        raise NamespaceError(complaint or "the process that holds a namespace died")
+    return pid
+
+
+def entry(holder: int, user_namespace: bool, as_self: bool = False) -> tuple[str, ...]:
+    """What stands before a command to run it in the network namespace of a process.
+
+    Args:
+        holder: Pid of the process.
+        user_namespace: Whether its network namespace lies in a user namespace of ours.
+        as_self: Under this user's own name and without further rights; in a user namespace one is called root otherwise, and
+            programs believe that they may do what root may.
+
+    Returns:
+        The words.
+    """
+    nsenter = find_program("nsenter") or "nsenter"
+    network = f"--net=/proc/{holder}/ns/net"
+    if not user_namespace:
+        return (nsenter, network)
+    prefix = (nsenter, f"--user=/proc/{holder}/ns/user", "--preserve-credentials", network)
+    if not as_self:
+        return prefix
+    unshare = find_program("unshare") or "unshare"
+    return (*prefix, unshare, "--user", f"--map-user={os.geteuid()}", f"--map-group={os.getegid()}")
+
+
+def _as_child(parent: int, act: Callable[[], None]) -> None:
+    """What a forked child does; it never comes back into the parent's code."""
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        die_with_parent(parent)
+        act()
+    finally:
+        os._exit(127)
+
+
+def _hold(write_end: int) -> None:
+    try:
+        _unshare(CLONE_NEWNET)
+        _settle()
+    except NamespaceError as error:
+        os.write(write_end, str(error).encode())
+        return
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)  # else what the parent reads could not be seen to close
+    os.write(write_end, b"ready")
+    os.close(write_end)
+    while True:
+        signal.pause()
+
+
+def _unshare(flags: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(flags) != 0:
+        raise NamespaceError(f"unshare({flags:#x}): {os.strerror(ctypes.get_errno())}")
+
+
+def _settle() -> None:
+    """This namespace's TCP as we want it, and no IPv6: its neighbour discovery would be counted as traffic."""
+    wanted = {CONGESTION_CONTROL: RENO}
+    wanted |= {Path(f"/proc/sys/net/ipv6/conf/{scope}/disable_ipv6"): "1" for scope in ("all", "default")}
+    for path, value in wanted.items():
+        with suppress(
+            OSError
+        ):  # no IPv6 in this kernel; or /proc/sys cannot be written: sessions record what holds
+            path.write_text(value, encoding="utf-8")
+
+
+# What went over an interface
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Bytes and packets since the interface was made, Ethernet headers included, and packets that it dropped.
+
+    A packet may be a whole TCP segment of up to 64 KiB with one header, cut up later on its way.
+    """
+
+    rx_bytes: int
+    tx_bytes: int
+    rx_packets: int
+    tx_packets: int
+    dropped: int
+
+    def __sub__(self, earlier: Counters) -> Counters:
+        """What was counted since ``earlier``."""
+        return Counters(
+            self.rx_bytes - earlier.rx_bytes,
+            self.tx_bytes - earlier.tx_bytes,
+            self.rx_packets - earlier.rx_packets,
+            self.tx_packets - earlier.tx_packets,
+            self.dropped - earlier.dropped,
+        )
+
+
+def read_counters(prefix: Sequence[str] = (), interface: str = INTERFACE) -> Counters | None:
+    """Counters of an interface.
+
+    Args:
+        prefix: Leads to the interface's namespace; default: this process's own.
+        interface: Its name.
+
+    Returns:
+        The counters, None where there is no such interface.
+
+    Raises:
+        CommandError: ``ip`` is missing or fails otherwise.
+    """
+    try:
+        answer = run_program([*prefix, "ip", "-s", "-j", "link", "show", "dev", interface])
+    except CommandError as error:
+        if "does not exist" in str(error):
+            return None
+        raise
+    return parse_counters(answer)
+
+
+def parse_counters(answer: str) -> Counters:
+    """Counters in what ``ip -s -j link show dev NAME`` answers."""
+    (link,) = (entry for entry in json.loads(answer) if entry)
+    received, sent = link["stats64"]["rx"], link["stats64"]["tx"]
+    return Counters(
+        rx_bytes=received["bytes"],
+        tx_bytes=sent["bytes"],
+        rx_packets=received["packets"],
+        tx_packets=sent["packets"],
+        dropped=received["dropped"] + sent["dropped"],
+    )

@@ -1,6 +1,6 @@
-"""Benchmarks of the building blocks for asv: thin, no method's code in here. README.md beside this file says how.
+"""How fast the building blocks are here: throughput over a memory copy, first calls, and cost as work grows.
 
-asv is told to launch by a fork server, which imports these modules once and forks a process for every combination of
-parameters: torch and its compiler take longer to import than most benchmarks run. Therefore nothing at the top of a
-module here may start a thread or touch a GPU; work begins in `setup`.
+Every number is a ratio to something timed in the same process in turns with it, so that tables of two machines can be
+compared, and a busy moment hits both sides. `benchmarks` are run by asv, commit by commit, and hold the one table of codec
+cases. What trains end to end is timed by sessions (`suite.timing`).
 """

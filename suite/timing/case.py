@@ -15,6 +15,10 @@ from suite.runs.canonical import identity, plain
 ROUND: Final = "round-"
 """Kinds that are rounds of local steps start with this; the number of steps follows."""
 
+PLACES: Final = ("stage", "collective", "group")
+SENT: Final = ("calls", "payload_bytes", "wire_bytes", "received_bytes")
+"""Keys of a block's `stages`: where bytes belong, and what is counted a unit."""
+
 Role = Literal["ddp", "method"]
 Mode = Literal["run", "null", "serial"]
 """run: as in training. null: collectives replaced by local copies. serial: every collective waited for at once, so

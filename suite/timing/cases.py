@@ -1,4 +1,4 @@
-"""Arms -> cases: what of a study has to be timed, each thing once; and back, a case -> the method that is run.
+"""What of a study has to be timed: arms -> cases, each thing once; a case -> the method that is run; and whole runs.
 
 An arm's steps may be of several kinds, and each kind is a case of its own; arms that differ only in *when* they take a
 step of some kind share its case. The name in a case is that of the registered method which such steps alone make up,
@@ -18,8 +18,8 @@ from reference_impls.algorithm import Algorithm
 from reference_impls.registry import Method, registry
 from suite.runs.canonical import CanonicalError
 from suite.runs.plan import make_plan
-from suite.runs.resolve import resolve_algorithm
-from suite.runs.spec import Part
+from suite.runs.resolve import make_spec, resolve_algorithm
+from suite.runs.spec import Part, Rate, RunSpec
 from suite.timing.case import ROUND, Case
 from suite.timing.spec import DEFAULT_BUCKET_MB, SessionSpec
 
@@ -54,36 +54,47 @@ class Cases:
 
 
 def cases_of(spec: SessionSpec) -> Cases:
-    """The cases of a session. Raises `YamlError` with the line of an arm, `CaseError` for one that cannot be timed."""
+    """The cases of a session.
+
+    Args:
+        spec: The session.
+
+    Returns:
+        Cases by id, and which arm needs which.
+
+    Raises:
+        YamlError: An arm is wrong; with its line.
+        CaseError: An arm cannot be timed.
+    """
     references = ddp_cases(spec)
     default = next(
         c for c in references if c.algorithm == "fp32" and c.options["bucket_cap_mb"] == DEFAULT_BUCKET_MB
     )
     powersgd = [powersgd_case(spec)] if spec.powersgd_rank else []
-    found = {case.case_id: case for case in [*references, *powersgd]}
+    cases = {case.case_id: case for case in [*references, *powersgd]}
     uses: Uses = {}
     for arm, sharding, part in parts_of(spec):
         for kind, case in kinds_of(part, spec.rounds_h).items():
-            found.setdefault(case.case_id, case)
+            cases.setdefault(case.case_id, case)
             uses.setdefault(arm, {}).setdefault(sharding, {})[kind] = case.case_id
-    found = _labelled(found, uses)
+    cases = _labelled(cases, uses)
     candidates = tuple(case.case_id for case in references)
-    own = tuple(case_id for case_id, case in found.items() if case.role == "method")
-    timed = (default.case_id, *(case.case_id for case in powersgd), *own)
-    return Cases(found, uses, default.case_id, candidates, timed)
+    methods = tuple(case_id for case_id, case in cases.items() if case.role == "method")
+    timed = (default.case_id, *(case.case_id for case in powersgd), *methods)
+    return Cases(cases, uses, default.case_id, candidates, timed)
 
 
 def parts_of(spec: SessionSpec) -> list[tuple[str, str, Part]]:
     """Arm, sharding and resolved method of everything in a session."""
     if spec.sweep is None:
-        found = []
+        parts = []
         for arm in spec.arms.values():
             try:
                 part = resolve_algorithm(arm.algorithm, arm.options, spec.world_size, NOMINAL_STEPS)
             except ValueError as error:
                 raise arm.error("options", str(error)) from None
-            found.append((arm.label, "-", part))
-        return found
+            parts.append((arm.label, "-", part))
+        return parts
     distinct = {
         (run.arm.label, run.panel.sharding): run.spec.algorithm for run in make_plan(spec.sweep).whole
     }
@@ -93,14 +104,14 @@ def parts_of(spec: SessionSpec) -> list[tuple[str, str, Part]]:
 def kinds_of(part: Part, rounds_h: Sequence[int]) -> dict[str, Case]:
     """Kind of step -> case of a resolved method; rounds of local steps only in the lengths `rounds_h`."""
     method = create(part.name, **part.options)
-    found = {}
+    cases = {}
     for kind, algorithm in method.algorithm.steady().items():
         steps = int(kind.removeprefix(ROUND)) if kind.startswith(ROUND) else 1
         if kind.startswith(ROUND) and steps not in rounds_h:
             continue
         name = own_name(algorithm, part.name)
-        found[kind] = _case(Method(name, algorithm, method.hyperparameters), kind, steps)
-    return found
+        cases[kind] = _case(Method(name, algorithm, method.hyperparameters), kind, steps)
+    return cases
 
 
 def own_name(algorithm: Algorithm, otherwise: str) -> str:
@@ -116,7 +127,17 @@ def own_name(algorithm: Algorithm, otherwise: str) -> str:
 
 
 def method_of(case: Case) -> Method:
-    """The configured method of a case of role ``method``. Raises `CaseError` for another one."""
+    """The configured method of a case.
+
+    Args:
+        case: A case of role ``method``.
+
+    Returns:
+        The method.
+
+    Raises:
+        CaseError: The case is torch's own training.
+    """
     if case.role != "method":
         raise CaseError(f"case {case.label!r} is torch's own training, not a method of ours")
     module, _, name = case.options["class"].partition(":")
@@ -152,8 +173,8 @@ def source_of(case: Case) -> dict[str, Any]:
 
 
 def _ddp(spec: SessionSpec, label: str, algorithm: str, options: dict[str, Any]) -> Case:
-    own = {**options, "optimizer": spec.reference.optimizer, **spec.reference.options}
-    return Case("ddp", label, "step", 1, algorithm, own)
+    all_options = {**options, "optimizer": spec.reference.optimizer, **spec.reference.options}
+    return Case("ddp", label, "step", 1, algorithm, all_options)
 
 
 def _case(method: Method, kind: str, steps: int) -> Case:
@@ -173,10 +194,10 @@ def _case(method: Method, kind: str, steps: int) -> Case:
     return case
 
 
-def _labelled(found: Mapping[str, Case], uses: Uses) -> dict[str, Case]:
+def _labelled(cases: Mapping[str, Case], uses: Uses) -> dict[str, Case]:
     """The cases with labels that tell them apart: those of one name and kind are told by the first arm that uses them."""
     count: dict[str, int] = {}
-    for case in found.values():
+    for case in cases.values():
         count[case.label] = count.get(case.label, 0) + 1
     first: dict[str, str] = {}
     for arm, shardings in uses.items():
@@ -187,7 +208,7 @@ def _labelled(found: Mapping[str, Case], uses: Uses) -> dict[str, Case]:
         case_id: dataclasses.replace(case, label=f"{first[case_id]}: {case.kind}")
         if count[case.label] > 1
         else case
-        for case_id, case in found.items()
+        for case_id, case in cases.items()
     }
 
 
@@ -197,3 +218,48 @@ def _target(cls: type) -> str:
 
 def _tupled(value: Any) -> Any:
     return tuple(_tupled(item) for item in value) if isinstance(value, list) else value
+
+
+# Whole runs beside the blocks
+
+
+def direct_specs(session: SessionSpec) -> dict[str, list[RunSpec]]:
+    """The whole runs beside the blocks. Unshortened they are the very runs of the sweep.
+
+    A shortened run has the peak learning rate of the sweep's and a schedule of its own length.
+
+    Args:
+        session: The session.
+
+    Returns:
+        Arm -> its runs, one a repeat, each of another seed.
+
+    Raises:
+        ValueError: The sweep cannot be planned.
+    """
+    if session.sweep is None:
+        return {}
+    sweep, direct = session.sweep, session.direct
+    specs: dict[str, list[RunSpec]] = {}
+    for run in make_plan(sweep).whole:
+        if run.arm.label not in direct.arms or run.panel.sharding != direct.sharding or run.spec.seed:
+            continue
+        whole, warmup = run.spec, min(sweep.shape.warmup, direct.steps)
+        options = run.arm.options_at(whole.lr.peak)
+        method = resolve_algorithm(run.arm.algorithm, options, whole.world_size, direct.steps, warmup)
+        specs[run.arm.label] = [
+            make_spec(
+                algorithm=method,
+                workload=whole.workload,
+                sharding=whole.sharding,
+                world_size=whole.world_size,
+                steps=direct.steps,
+                batch_size=whole.batch_size,
+                lr=Rate(whole.lr.schedule, whole.lr.peak, whole.lr.min, warmup),
+                seed=seed,
+                backend=whole.backend,
+                bucket_bytes=whole.bucket_bytes,
+            )
+            for seed in range(direct.repeats)
+        ]
+    return specs

@@ -1,7 +1,12 @@
-"""What a rank process can be told to do. All ranks get the same commands in the same order.
+"""What a rank process can be told to do, a training from end to end among it. All ranks get the same commands in order.
 
 A command takes and answers plain values. It raises `RefusedError` for what cannot be done and has not begun to communicate:
 all ranks find the same, and the group is whole. Any other exception means that it may be broken.
+
+A *direct run* is one training on the real link, by which composed times are checked. It has the options, the batches and the
+learning rates of its spec. The clock runs from a barrier before the first step to one after the last; batches are drawn
+before it and the result is evaluated after it. Requests of the first steps are not compared between ranks (`check="off"`),
+since over a slow link that would cost time which no later step takes.
 """
 
 from __future__ import annotations
@@ -10,23 +15,91 @@ import dataclasses
 import gc
 import inspect
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, cast, get_args
 
 import torch.distributed as dist
+from torch import Tensor, nn
 
+from reference_impls import DataParallelOptimizer
 from reference_impls.compilation import paths
 from reference_impls.registry import Method
-from suite.links.namespaces import CONGESTION_CONTROL
 from suite.links.probe import COLLECTIVES, bandwidth, probe
+from suite.links.topology import CONGESTION_CONTROL
+from suite.runs.from_spec import learning_rate, task_of
 from suite.runs.spec import RunSpec
-from suite.timing import direct
+from suite.runs.store import finite
 from suite.timing.case import Case, Mode
 from suite.timing.cases import method_of
-from suite.timing.subject import Batch, Block, MethodSubject, NoSuchStepError, ReferenceSubject, Subject
+from suite.timing.subject import (
+    Batch,
+    Block,
+    MethodSubject,
+    NoSuchStepError,
+    ReferenceSubject,
+    Subject,
+    no_collector,
+)
 from suite.training.member import taken
 from suite.workloads import get
+
+
+def direct_run(spec: RunSpec) -> dict[str, Any]:
+    """Train as one rank of the default group, whose size is the spec's.
+
+    Args:
+        spec: The run.
+
+    Returns:
+        seconds of this rank; steps; steps_by_kind; final: on rank 0 the final scores (null where not finite), else None.
+    """
+    rank, task, rate = dist.get_rank(), task_of(spec), learning_rate(spec)
+    module = task.workload.module(spec.seed)
+    batches = [[part[rank].clone() for part in task.batch(step)] for step in range(spec.steps)]
+    optimizer = DataParallelOptimizer(
+        module.named_parameters(),
+        spec.algorithm.name,
+        lr=spec.lr.peak,
+        seed=spec.seed,
+        bucket_bytes=spec.bucket_bytes,
+        check="off",
+        **spec.algorithm.options,
+    )
+    kinds: Counter[str] = Counter()
+    with no_collector():
+        dist.barrier()
+        started = time.perf_counter()
+        for step, batch in enumerate(batches):
+            for group in optimizer.param_groups:
+                group["lr"] = rate(step)
+            if optimizer.method.algorithm.probes:
+                optimizer.step(partial(_backward, module, batch))
+            else:
+                module(*batch).backward()
+                optimizer.step()
+            optimizer.zero_grad()
+            kinds[optimizer.kind] += 1
+        dist.barrier()
+        seconds = time.perf_counter() - started
+    final = None
+    if rank == 0:
+        scores = task.evaluate({name: parameter.detach() for name, parameter in module.named_parameters()})
+        final = {name: finite(value) for name, value in scores.items()}
+    optimizer.release()
+    return {
+        "seconds": seconds,
+        "steps": spec.steps,
+        "steps_by_kind": dict(sorted(kinds.items())),
+        "final": final,
+    }
+
+
+def _backward(module: nn.Module, batch: Sequence[Tensor]) -> None:
+    module(*batch).backward()
+
 
 BATCHES: Final = 8
 """Batches that all blocks go round in."""
@@ -138,7 +211,7 @@ class Commands:
         return {"measurement": dataclasses.asdict(bandwidth(what, nbytes, repeats))}
 
     def direct(self, spec: Mapping[str, Any]) -> dict[str, Any]:
-        """A whole training; see `suite.timing.direct`."""
+        """A whole training; see `suite.timing.commands`."""
         try:
             run = RunSpec.from_dict(spec)
         except ValueError as error:
@@ -147,7 +220,7 @@ class Commands:
             raise RefusedError(
                 f"the run is for {run.world_size} ranks, but this group has {dist.get_world_size()}"
             )
-        return direct.train(run)
+        return direct_run(run)
 
     def _release(self) -> None:
         gc.unfreeze()

@@ -118,12 +118,12 @@ def descendants(root: int, proc: Path = Path("/proc")) -> list[int]:
             continue
         parent = int(text.rpartition(")")[2].split()[1])
         children.setdefault(parent, []).append(int(folder.name))
-    found, todo = [], [root]
+    pids, todo = [], [root]
     while todo:
         pid = todo.pop()
-        found.append(pid)
+        pids.append(pid)
         todo += children.get(pid, [])
-    return sorted(found)
+    return sorted(pids)
 
 
 def load_average(proc: Path = Path("/proc")) -> list[float]:

@@ -17,7 +17,7 @@ import sys
 from datetime import timedelta
 from typing import IO, Any, Final
 
-from suite.links.subreaper import die_with_parent
+from suite.links.process import die_with_parent
 from suite.training.threads import THREAD_VARIABLES
 
 TIMEOUT: Final = timedelta(seconds=60)

@@ -1,8 +1,8 @@
 """The rank processes of a session: started on the workers of a cluster, told what to do, and ended by their ids.
 
-Every command goes to all ranks, and every rank answers one line. A rank that dies, faults or does not answer ends the
-session: `RankLostError` names the one that went first. Standard error of each rank goes to a file of its own, whose last line is
-part of that message.
+Every command goes to all ranks, and every rank replies one line. A rank that dies, faults or does not reply ends the
+session: `RankLostError` names the one that went first. Standard error of each rank goes to a file of its own, whose last line
+is part of that message. The replies to one command become one entry of the record: the slowest rank's seconds, means of the rest.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean, median
 from typing import IO, Any, Final, Protocol
 
 from suite.links.link import Link
+from suite.timing.case import PLACES, SENT
 from suite.training.launch import exit_text
 from suite.training.threads import THREAD_VARIABLES
 
@@ -43,7 +45,7 @@ class RankLostError(RuntimeError):
         self.how = how
 
 
-class Place(Protocol):
+class RankHosts(Protocol):
     """Where ranks run: an emulated cluster (`suite.links.cluster.Cluster`), or `Loopback`."""
 
     @property
@@ -52,7 +54,7 @@ class Place(Protocol):
 
     @property
     def addresses(self) -> Sequence[str]:
-        """Of every rank."""
+        """Address of every rank."""
 
     def enter(self, rank: int) -> tuple[str, ...]:
         """What stands before a command that is to run on the worker of a rank."""
@@ -92,7 +94,7 @@ class Ranks:
     logs: folder for standard error; by default in the cluster's own folder, which goes with it, else a temporary one.
     """
 
-    def __init__(self, place: Place, logs: Path | None = None, module: str = MODULE) -> None:
+    def __init__(self, place: RankHosts, logs: Path | None = None, module: str = MODULE) -> None:
         state_dir: Path | None = getattr(place, "state_dir", None)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if logs is None and state_dir is not None:
@@ -120,7 +122,18 @@ class Ranks:
         return [member.pid for member in self._members]
 
     def ask(self, command: Mapping[str, Any], timeout_s: float) -> list[dict[str, Any]]:
-        """Tell all ranks the same and collect their answers, by rank. Raises `RankLostError`."""
+        """Tell all ranks the same and collect their replies.
+
+        Args:
+            command: What to do, as plain values.
+            timeout_s: Seconds after which a rank counts as silent.
+
+        Returns:
+            The replies, by rank.
+
+        Raises:
+            RankLostError: A rank died, faulted or did not reply.
+        """
         line = json.dumps(command, allow_nan=False).encode() + b"\n"
         for rank, member in enumerate(self._members):
             try:
@@ -158,7 +171,7 @@ class Ranks:
         self.stop()
 
     def _start(
-        self, place: Place, rank: int, interface: str, port: int, module: str
+        self, place: RankHosts, rank: int, interface: str, port: int, module: str
     ) -> subprocess.Popen[bytes]:
         environment = {
             **os.environ,
@@ -220,17 +233,17 @@ class Ranks:
 
     def _lost(self, faults: Mapping[int, Mapping[str, Any] | None]) -> RankLostError:
         """The rank to name: one that died by a signal before one that ended, before one that complains of the others."""
-        found = []
+        candidates = []
         for rank, answer in sorted(faults.items()):
             if answer is None:
                 code = self._code(rank)
                 words = f"died: {exit_text(code)}" if code is not None else "has closed its answers"
-                found.append(
+                candidates.append(
                     (0 if code is not None and code < 0 else 1, rank, words + self._last_words(rank))
                 )
             else:
-                found.append((2, rank, f"faulted: {answer['type']}: {answer['error']}"))
-        _, rank, how = min(found)
+                candidates.append((2, rank, f"faulted: {answer['type']}: {answer['error']}"))
+        _, rank, how = min(candidates)
         return RankLostError(rank, how)
 
     def _code(self, rank: int) -> int | None:
@@ -257,3 +270,84 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+# What all ranks reply to one command, as one entry of the record
+
+
+def block_entry(answers: Sequence[Mapping[str, Any]], lead: int, unit_steps: int) -> dict[str, Any]:
+    """What a block took, without its first `lead` units.
+
+    unit_s: the block's sample, the slowest rank's seconds from its first unit to its last, a unit. unit_seconds: of each
+    unit the slowest rank's; a rank that is late in one unit may be early in the next, so these add up to more than the
+    block took. step_seconds: the median over the steps of the slowest rank's. spread: of
+    the processor time of the ranks, largest less smallest over their mean; None where none was used. phases: seconds a
+    step, mean over ranks. A rank's phases are means over all units of its block, so phases go without a lead.
+    """
+    units = [list(answer["unit_seconds"])[lead:] for answer in answers]
+    steps = [list(answer["step_seconds"])[lead * unit_steps :] for answer in answers]
+    busy = [float(answer["cpu_s"]) for answer in answers]
+    return {
+        "unit_s": max(sum(column) for column in units) / len(units[0]),
+        "unit_seconds": [max(column) for column in zip(*units, strict=True)],
+        "step_seconds": median(max(column) for column in zip(*steps, strict=True)),
+        "spread": (max(busy) - min(busy)) / fmean(busy) if fmean(busy) > 0 else None,
+        "phases": mean_phases([answer["phases"] for answer in answers]),
+    }
+
+
+def mean_phases(phases: Sequence[Mapping[str, float] | None]) -> dict[str, float] | None:
+    """Seconds a step by phase, mean over ranks; None where a rank has none."""
+    known = [seconds for seconds in phases if seconds is not None]
+    if len(known) < len(phases) or not known:
+        return None
+    return {name: fmean(seconds.get(name, 0.0) for seconds in known) for name in sorted(set().union(*known))}
+
+
+def traffic_entry(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Bytes a unit, mean over ranks, also by stage, and the path that each codec took on any rank."""
+    paths: dict[str, set[str]] = {}
+    for answer in answers:
+        for name, way in answer["path"].items():
+            paths.setdefault(name, set()).update(way.split("/"))
+    return {
+        "wire_bytes": fmean(answer["wire_bytes"] for answer in answers),
+        "received_bytes": fmean(answer["received_bytes"] for answer in answers),
+        "stages": mean_stages([answer["stages"] for answer in answers]),
+        "path": {name: "/".join(sorted(ways)) for name, ways in sorted(paths.items())},
+    }
+
+
+def mean_stages(ranks: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """A unit's bytes by stage, collective and group, mean over ranks; a rank that sends nothing there counts as 0.
+
+    Args:
+        ranks: What each rank says of its block.
+
+    Returns:
+        A row each stage, collective and group, sorted, with the keys of `PLACES` and `SENT`.
+    """
+    totals: dict[tuple[str, ...], dict[str, float]] = {}
+    for stages in ranks:
+        for row in stages:
+            sums = totals.setdefault(tuple(row[name] for name in PLACES), dict.fromkeys(SENT, 0.0))
+            for name in SENT:
+                sums[name] += row[name] / len(ranks)
+    return [{**dict(zip(PLACES, place, strict=True)), **sums} for place, sums in sorted(totals.items())]
+
+
+def direct_entry(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A whole run, as an entry of the record.
+
+    Args:
+        answers: The ranks' replies.
+
+    Returns:
+        seconds: the slowest rank's; steps; steps_by_kind; final: the scores of the rank that was evaluated.
+    """
+    return {
+        "seconds": max(answer["seconds"] for answer in answers),
+        "steps": answers[0]["steps"],
+        "steps_by_kind": dict(answers[0]["steps_by_kind"]),
+        "final": next((answer["final"] for answer in answers if answer["final"] is not None), None),
+    }

@@ -79,7 +79,7 @@ class Reference:
         self.algorithm = algorithm
         self._group = dist.group.WORLD if group is None else group
         self._elements = sum(p.numel() for p in module.parameters() if p.requires_grad)
-        own, hyper, cap, name = _split(algorithm, options)
+        hook_options, hyper, cap, name = _split(algorithm, options)
         if algorithm == "powersgd":
             cap = max(cap or DEFAULT_BUCKET_MB, math.ceil(self._elements * 4 / 2**20) + 1)
         self.model = DistributedDataParallel(module, process_group=self._group, bucket_cap_mb=cap)
@@ -89,7 +89,7 @@ class Reference:
         elif algorithm == "fp16":
             self.model.register_comm_hook(self._group, fp16_compress_hook)
         elif algorithm == "powersgd":
-            self._state = PowerSGDState(self._group, **own)
+            self._state = PowerSGDState(self._group, **hook_options)
             self.model.register_comm_hook(self._state, powerSGD_hook)
         self.optimizer = local_optimizer(name).build(
             [{"params": list(module.parameters()), "lr": lr, **hyper}]
@@ -124,10 +124,12 @@ def _split(
         raise UnsupportedError(f"{algorithm} with precision {precision!r}: say the same in both")
     cap = given.pop("bucket_cap_mb", DEFAULT_BUCKET_MB)
     name = given.pop("optimizer", "sgd")
-    own = {key: given.pop(key, value) for key, value in _POWERSGD.items()} if algorithm == "powersgd" else {}
+    hook_options = (
+        {key: given.pop(key, value) for key, value in _POWERSGD.items()} if algorithm == "powersgd" else {}
+    )
     known = local_optimizer(name).hyperparameters
     for key in given:
         if key not in known:
             raise UnknownOptionError(f"DDP with {name} has no option {key!r}{nearest(key, known)}")
     hyper = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
-    return own, {**known, **hyper}, None if cap == DEFAULT_BUCKET_MB else cap, name
+    return hook_options, {**known, **hyper}, None if cap == DEFAULT_BUCKET_MB else cap, name

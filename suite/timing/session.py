@@ -1,5 +1,11 @@
 """A timing session from start to end: a cluster, its ranks, every link in turn, and the record of it all.
 
+On each link come a probe, the choice of the reference, and rounds in which everything is timed once. Blocks of one round
+belong together: their order is drawn anew for each round, so that whatever changes slowly meets all cases alike. A block is
+as many units as fill a set time, at most a set number; where several fit, one more before them settles caches and queues.
+What others disturb is repeated at the end of its round, and kept in the record all the same; what then still has too few
+undisturbed rounds for an interval gets spare rounds.
+
 The record is written after every link and at the end, however it ends. Its status: ``done`` (at least one link has
 numbers), ``disturbed`` (none has), ``unavailable`` (no cluster can be made here: reason and fix), ``error`` (a rank was
 lost), ``cancelled``. What was measured before is kept in any case.
@@ -7,29 +13,309 @@ lost), ``cancelled``. What was measured before is kept in any case.
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final
+from statistics import median
+from typing import Any, Final, Protocol
 
 from suite.links.cluster import ClusterError, up
 from suite.links.doctor import obstacle
 from suite.links.link import MAX_RATE_BPS, Link, LinkError
 from suite.runs.provenance import provenance
+from suite.runs.spec import RunSpec
 from suite.timing import load, store
 from suite.timing.case import Mode
-from suite.timing.cases import Cases, cases_of, source_of
-from suite.timing.direct_specs import direct_specs
+from suite.timing.cases import Cases, cases_of, direct_specs, source_of
 from suite.timing.formats import SESSION_VERSION
-from suite.timing.load import Meter
-from suite.timing.ranks import THREADS, Place, RankLostError, Ranks
-from suite.timing.rounds import LinkRounds, Show
-from suite.timing.spec import SessionSpec
+from suite.timing.load import Load, Meter, Snapshot
+from suite.timing.ranks import (
+    THREADS,
+    RankHosts,
+    RankLostError,
+    Ranks,
+    block_entry,
+    direct_entry,
+    traffic_entry,
+)
+from suite.timing.spec import FEWEST_BLOCKS, SessionSpec
 from suite.workloads import get
+
+# One link
+
+
+PATIENCE_S: Final = 120.0
+"""Added to what a command should take before its ranks count as silent: they wait for each other for 60 s."""
+LONGEST_PHASED: Final = 16
+"""Rounds of more local steps are timed as they are, but not without communication or phase by phase: they would take a
+good part of the session to say what rounds of 16 steps say."""
+HOPELESS: Final = 0.5
+"""Share of disturbed blocks in a round beyond which nothing is repeated: such a machine will not be quieter soon."""
+
+Show = Callable[[str], None]
+Estimates = dict[tuple[str, str], float]
+
+
+class Answering(Protocol):
+    """The ranks."""
+
+    def ask(self, command: Mapping[str, Any], timeout_s: float) -> list[dict[str, Any]]:
+        """Tell all ranks the same; their answers by rank."""
+
+
+class Watching(Protocol):
+    """The meter of the machine's load."""
+
+    def snapshot(self) -> Snapshot:
+        """The counters now."""
+
+    def since(self, before: Snapshot) -> Load:
+        """What happened since."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing of a round: a block of a case in a mode, or a whole run of an arm."""
+
+    case_id: str = ""
+    mode: Mode = "run"
+    arm: str = ""
+    run: RunSpec | None = None
+
+
+@dataclass
+class LinkRounds:
+    """Measures one link. number: of the link in the session. `entry` is its part of the record, complete at any time.
+
+    traffic: case id -> bytes and paths, filled in passing. late: whether the session's stated minutes are over; nothing is
+    repeated then.
+    """
+
+    spec: SessionSpec
+    cases: Cases
+    link: Link
+    number: int
+    ranks: Answering
+    meter: Watching
+    runs: Mapping[str, Sequence[RunSpec]]
+    traffic: dict[str, dict[str, Any]]
+    show: Show
+    late: Callable[[], bool] = lambda: False
+
+    def __post_init__(self) -> None:
+        self._estimates: Estimates = {}
+        self._hopeless = False
+        self.entry: dict[str, Any] = {
+            "link": self.link.as_dict(),
+            "label": self.link.label,
+            "status": "error",
+            "reason": "not measured to the end",
+            "probe": [],
+            "screen": [],
+            "reference": None,
+            "default": self.cases.default,
+            "best": {},
+            "blocks": [],
+            "direct": [],
+        }
+
+    def measure(self) -> None:
+        """Everything that the session wants of this link. Raises `RankLostError`."""
+        self.show("probe")
+        rate_bps = min(
+            self.link.rate_bps, MAX_RATE_BPS
+        )  # a message for an unshaped link must have a size too
+        probed = self.ranks.ask({"do": "probe", "rate_bps": rate_bps}, PATIENCE_S)
+        self.entry["probe"] = probed[0]["measurements"]
+        self.show("choosing the reference")
+        self.screen()
+        for case_id in self.timed:
+            self._block(case_id, "run", 1)  # queues and windows of this link; how long a unit takes
+        for number in range(self.spec.blocks):
+            self._round(number, list(self._items(number)))
+        for number in range(self.spec.blocks, self.spec.blocks + self.spec.spare_blocks):
+            lacking = self._lacking(number)
+            if self._hopeless or not lacking or self.late():
+                break
+            self._round(number, lacking)
+        self._judge()
+
+    @property
+    def timed(self) -> list[str]:
+        """Cases that are timed on this link: all of the session's own, and the best DDP of each precision."""
+        best = [case_id for case_id in self.entry["best"].values() if case_id not in self.cases.timed]
+        return [*self.cases.timed, *dict.fromkeys(best)]
+
+    def screen(self) -> None:
+        """Try DDP in every precision and bucket size; the fastest of a precision is timed, the fastest is the reference."""
+        wanted = self.spec.reference
+        seconds: dict[str, list[float]] = {case_id: [] for case_id in self.cases.candidates}
+        for number in range(wanted.screen_blocks):
+            for case_id in self._shuffled(list(seconds), f"screen {number}"):
+                seconds[case_id] += self._block(case_id, "run", wanted.screen_units)["unit_seconds"]
+        self.entry["screen"] = [
+            {"case_id": case_id, "unit_seconds": unit_seconds} for case_id, unit_seconds in seconds.items()
+        ]
+        best: dict[str, str] = {}
+        for case_id in sorted(seconds, key=lambda case_id: median(seconds[case_id])):
+            best.setdefault(self.cases.of(case_id).algorithm, case_id)
+        self.entry["best"] = best
+        self.entry["reference"] = next(iter(best.values()))
+
+    def _round(self, number: int, items: list[Item]) -> None:
+        """Take all items in an order of this round's own, and what was disturbed again."""
+        items = self._shuffled(items, f"round {number}")
+        disturbed: list[Item] = []
+        position = 0
+        name = f"round {number + 1} of {self.spec.blocks}" + " (spare)" * (number >= self.spec.blocks)
+        for attempt in range(self.spec.limits.retries + 1):
+            todo, disturbed = (items if attempt == 0 else disturbed), []
+            for item in todo:
+                if self._take(item, number, position, attempt):
+                    disturbed.append(item)
+                position += 1
+                if position % 10 == 0:
+                    self.show(f"{name}, {position} of {len(items)}" + " and again" * (attempt > 0))
+            self._hopeless = len(disturbed) > HOPELESS * len(items)
+            if not disturbed or self._hopeless or self.late():
+                break
+        note = f", {len(disturbed)} stayed disturbed" if disturbed else ""
+        self.show(f"{name} done{note}")
+
+    def _items(self, number: int) -> Iterator[Item]:
+        modes: list[Mode] = ["run"]
+        modes += ["null"] if among(number, self.spec.null_blocks, self.spec.blocks) else []
+        modes += ["serial"] if among(number, self.spec.serial_blocks, self.spec.blocks) else []
+        for case_id in self.timed:
+            phased = self.cases.of(case_id).unit_steps <= LONGEST_PHASED
+            yield from (Item(case_id, mode) for mode in (modes if phased else modes[:1]))
+        for arm, runs in self.runs.items():
+            if number < len(runs):
+                yield Item(arm=arm, run=runs[number])
+
+    def _lacking(self, number: int) -> list[Item]:
+        """What has too few undisturbed rounds for an interval, with what has to stand in the same round.
+
+        That is the reference, all kinds of step of an arm, and these beside an arm's whole run.
+        """
+        good: dict[str, set[int]] = {}
+        for taken in [*self.entry["blocks"], *self.entry["direct"]]:
+            if not taken["disturbed"] and taken.get("mode", "run") == "run":
+                good.setdefault(taken.get("case_id") or taken["arm"], set()).add(taken["round"])
+
+        def few(*names: str) -> bool:
+            return len(set.intersection(*(good.get(name, set()) for name in names))) < FEWEST_BLOCKS
+
+        reference = str(self.entry["reference"])
+        together = [{case_id} for case_id in self.timed]
+        together += [
+            set(kinds.values()) for shardings in self.cases.uses.values() for kinds in shardings.values()
+        ]
+        cases = set().union(*(ids for ids in together if few(reference, *ids)))
+        arms = []
+        for arm, runs in self.runs.items():
+            of_arm = set(self.cases.uses[arm][runs[0].sharding].values())
+            if len(runs) >= FEWEST_BLOCKS and few(arm, *of_arm):
+                arms.append(Item(arm=arm, run=runs[number % len(runs)]))
+                cases |= of_arm
+        if cases:
+            cases |= {reference, self.cases.default}
+        return [*(Item(case_id) for case_id in self.timed if case_id in cases), *arms]
+
+    def _take(self, item: Item, number: int, position: int, attempt: int) -> bool:
+        """Measure an item and put it down; whether it was disturbed."""
+        where = {"round": number, "position": position, "attempt": attempt}
+        before = self.meter.snapshot()
+        if item.run is None:
+            entry = self._block(item.case_id, item.mode, self._units(item.case_id, item.mode))
+        else:
+            command = {"do": "direct", "spec": item.run.as_dict()}
+            entry = direct_entry(self.ranks.ask(command, PATIENCE_S + item.run.steps))
+        load = self.meter.since(before)
+        reason = load.disturbed(self.spec.limits)
+        disturbance = {
+            "foreign_share": load.foreign_share,
+            "steal_share": load.steal_share,
+            "load": load.load_average,
+            "disturbed": bool(reason),
+            "reason": reason,
+        }
+        if item.run is None:
+            self.entry["blocks"].append(
+                {**where, "case_id": item.case_id, "mode": item.mode, **entry, **disturbance}
+            )
+        else:
+            what = {
+                "arm": item.arm,
+                "sharding": item.run.sharding,
+                "run_id": item.run.run_id,
+                "spec": item.run.as_dict(),
+            }
+            self.entry["direct"].append({**where, **what, **entry, **disturbance})
+        return bool(reason)
+
+    def _block(self, case_id: str, mode: Mode, units: int) -> dict[str, Any]:
+        case = self.cases.of(case_id)
+        expected = self._estimate(case_id, mode)
+        fills_s = self.spec.block_s if mode == "run" else self.spec.phase_s
+        lead = 1 if case.unit_steps == 1 and mode != "serial" and expected < fills_s else 0
+        command = {"do": "block", "case": case_id, "mode": mode, "units": units + lead}
+        answers = self.ranks.ask(command, PATIENCE_S + 10 * (expected or 10.0) * (units + lead))
+        entry = block_entry(answers, lead, case.unit_steps)
+        self._estimates[case_id, mode] = entry["unit_s"]
+        if mode == "run":
+            self.traffic[case_id] = traffic_entry(answers)
+        return entry
+
+    def _units(self, case_id: str, mode: Mode) -> int:
+        """As many as fill the time of a block, at least one, at most the session's number of steps."""
+        steps = self.cases.of(case_id).unit_steps
+        most, block_s = self.spec.units, self.spec.block_s
+        if mode != "run":
+            most, block_s = self.spec.phase_units, self.spec.phase_s
+        fitting = int(block_s / max(self._estimate(case_id, mode), 1e-6))
+        return max(1, min(fitting, -(-most // steps)))
+
+    def _estimate(self, case_id: str, mode: Mode) -> float:
+        """Seconds a unit as last seen; 0 before the first time."""
+        known = self._estimates.get((case_id, mode))
+        return self._estimates.get((case_id, "run"), 0.0) if known is None else known
+
+    def _judge(self) -> None:
+        """Whether the reference has rounds enough that nobody disturbed."""
+        reference = self.entry["reference"]
+        good = {
+            block["round"]
+            for block in self.entry["blocks"]
+            if block["case_id"] == reference and block["mode"] == "run" and not block["disturbed"]
+        }
+        self.entry["status"], self.entry["reason"] = "done", ""
+        if len(good) < FEWEST_BLOCKS:
+            example = next((b["reason"] for b in reversed(self.entry["blocks"]) if b["reason"]), "")
+            self.entry["status"] = "disturbed"
+            self.entry["reason"] = (
+                f"the reference has {len(good)} undisturbed rounds, and it takes {FEWEST_BLOCKS} "
+                f"({example}): leave the machine alone and run the session again"
+            )
+
+    def _shuffled(self, items: list[Any], what: str) -> list[Any]:
+        """In an order that depends on the session's seed, the link and `what` alone."""
+        random.Random(f"{self.spec.seed} {self.number} {what}").shuffle(items)
+        return items
+
+
+def among(number: int, some: int, all_: int) -> bool:
+    """Whether item `number` of `all_` is one of `some` spread evenly over them, the first among them."""
+    return some > 0 and (number * some) // all_ != ((number - 1) * some) // all_ if number else some > 0
+
+
+# The session
+
 
 BUILD_S: Final = 600.0
 """Longest that building a case, or its first steps with their compiling, may take."""
@@ -43,8 +329,8 @@ class Session:
     spec: SessionSpec
     root: Path
     show: Show = lambda text: None
-    place: Callable[[Link], Place] = up
-    start: Callable[[Place], Ranks] = Ranks
+    place: Callable[[Link], RankHosts] = up
+    start: Callable[[RankHosts], Ranks] = Ranks
     meter: Meter = field(default_factory=Meter)
 
     def __post_init__(self) -> None:
@@ -54,8 +340,15 @@ class Session:
         self.record = self._new_record()
         self._began = time.monotonic()
 
-    def hold(self) -> dict[str, Any]:
-        """Measure all links; returns the record, which is also on disk. Raises `StoreError` where it cannot be written."""
+    def run(self) -> dict[str, Any]:
+        """Measure all links.
+
+        Returns:
+            The record, which is also on disk.
+
+        Raises:
+            StoreError: The record cannot be written.
+        """
         try:
             for delayed, links in groupby(enumerate(self.spec.links), lambda item: item[1].delay_s > 0):
                 self._on_one_cluster(list(links), delayed=delayed)
@@ -131,9 +424,9 @@ class Session:
         if self.record["links"]:
             self._end("error", str(error))
             return
-        found = obstacle() if isinstance(error, ClusterError) else None
-        self.record["fix"] = found.fix if found else ""
-        self._end("unavailable", f"{found.name}: {found.detail}" if found else str(error))
+        missing = obstacle() if isinstance(error, ClusterError) else None
+        self.record["fix"] = missing.fix if missing else ""
+        self._end("unavailable", f"{missing.name}: {missing.detail}" if missing else str(error))
 
     def _end(self, status: str, reason: str) -> None:
         self.record["status"], self.record["reason"] = status, reason
@@ -162,7 +455,7 @@ class Session:
             "name": spec.name,
             "session_id": store.new_id(),
             "status": "error",
-            "reason": "not held to the end",
+            "reason": "not run to the end",
             "fix": "",
             "started": started,
             "ended": started,
@@ -190,6 +483,13 @@ def estimate(spec: SessionSpec, cases: Cases) -> dict[str, Any]:
     """Rounds, blocks and about how many seconds a session takes, as far as its file tells.
 
     A block is reckoned at its set time and a unit before it; whole runs and steps longer than a block are not known before.
+
+    Args:
+        spec: The session.
+        cases: Its cases.
+
+    Returns:
+        Plain values; ``block_seconds`` in seconds, ``stated_minutes`` in minutes.
     """
     timed = len(cases.timed)
     run = spec.blocks * timed * spec.block_s

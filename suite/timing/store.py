@@ -17,7 +17,7 @@ from suite.timing.formats import SESSION
 from suite.timing.migrations import upgraded
 
 FILE: Final = "session.json"
-AGAIN: Final = "move its folder away, and hold the session again"
+AGAIN: Final = "move its folder away, and run the session again"
 
 
 def new_id(now: datetime | None = None) -> str:
@@ -74,5 +74,5 @@ def _checked(record: Any, path: Path) -> dict[str, Any]:
 
 def latest(root: Path | str, name: str) -> dict[str, Any] | None:
     """The newest record of a session of that name, or None."""
-    found = records(root, name)
-    return found[-1] if found else None
+    known = records(root, name)
+    return known[-1] if known else None

@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from reference_impls import DataParallelOptimizer
 from reference_impls.drivers.trace import Trace
 from reference_impls.registry import Method
-from suite.timing.answers import PLACES, SENT
-from suite.timing.case import ROUND, Case, Mode
+from suite.timing.case import PLACES, ROUND, SENT, Case, Mode
 from suite.timing.references import Reference
 
 LEARNING_RATE: Final = 1e-6
@@ -96,9 +95,19 @@ class Subject(ABC):
     def block(
         self, mode: Mode, units: int, batches: Sequence[Batch], start: Callable[[], Any] = lambda: None
     ) -> Block:
-        """Take steps until `units` units of the case's kind are complete. `start`: called just before, a barrier.
+        """Take steps until so many units of the case's kind are complete.
 
-        Raises `NoSuchStepError` after 8 times as many steps and 8 units more.
+        Args:
+            mode: With communication, without, or serial.
+            units: How many units count.
+            batches: Which the steps go round in.
+            start: Called just before the clock starts; a barrier.
+
+        Returns:
+            What the block took on this rank.
+
+        Raises:
+            NoSuchStepError: The units were not complete after 8 times as many steps and 8 units more.
         """
         size = self.case.unit_steps
         end = AVERAGE if self.case.kind.startswith(ROUND) else self.case.kind
@@ -106,30 +115,30 @@ class Subject(ABC):
         marks, kinds, ends = [0.0] * (limit + 1), [""] * limit, [0] * units
         with self.stepping(mode) as stepping:
             cuts: list[Mapping[str, float] | None] = [None] * (limit + 1)
-            taken = found = since = 0
+            taken = complete = since = 0
             cuts[0] = stepping.phases()
             with no_collector():
                 start()
                 cpu = time.process_time()
                 marks[0] = time.perf_counter()
-                while found < units and taken < limit:
+                while complete < units and taken < limit:
                     stepping.step(batches[taken % len(batches)])
                     kinds[taken] = stepping.kind
                     taken += 1
                     since += 1
                     if stepping.kind == end:
                         if since >= size:
-                            ends[found] = taken
-                            found += 1
+                            ends[complete] = taken
+                            complete += 1
                         since = 0
                     cuts[taken] = stepping.phases()
                     marks[taken] = time.perf_counter()
                 cpu = time.process_time() - cpu
         counts = Counter(kinds[:taken])
-        if found < units:
+        if complete < units:
             seen = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
             raise NoSuchStepError(
-                f"case {self.case.label!r} took {found} of {units} units of {self.case.kind!r} ({size} steps each) within "
+                f"case {self.case.label!r} took {complete} of {units} units of {self.case.kind!r} ({size} steps each) within "
                 f"{limit} steps (took: {seen}): give it a configuration that takes such steps at once and often"
             )
         steps = [step for last in ends for step in range(last - size, last)]
@@ -175,23 +184,23 @@ class MethodSubject(Subject):
                 yield _TracedSteps(self.module, self.optimizer, trace)
 
     def traffic(self, mode: Mode, kinds: Mapping[str, int]) -> tuple[float, float]:
-        told = self.stages(kinds)
-        return sum(one["wire_bytes"] for one in told), sum(one["received_bytes"] for one in told)
+        stages = self.stages(kinds)
+        return sum(row["wire_bytes"] for row in stages), sum(row["received_bytes"] for row in stages)
 
     def stages(self, kinds: Mapping[str, int]) -> tuple[Mapping[str, Any], ...]:
         """From the ledger. What `plan` sends is spread over all steps; a round has its steps of both kinds."""
         is_round, taken = self.case.kind.startswith(ROUND), sum(kinds.values())
-        found: dict[tuple[str, ...], Counter[str]] = {}
+        totals: dict[tuple[str, ...], Counter[str]] = {}
         for row in self.optimizer.ledger.totals():
             if is_round or row["kind"] == "plan":
                 share = self.case.unit_steps / taken
             else:
                 share = 1 / kinds[row["kind"]] if row["kind"] == self.case.kind else 0.0
             if share:
-                sums = found.setdefault(tuple(row[name] for name in PLACES), Counter())
+                sums = totals.setdefault(tuple(row[name] for name in PLACES), Counter())
                 sums.update({name: share * row[name] for name in SENT})
         return tuple(
-            {**dict(zip(PLACES, place, strict=True)), **sums} for place, sums in sorted(found.items())
+            {**dict(zip(PLACES, place, strict=True)), **sums} for place, sums in sorted(totals.items())
         )
 
     def release(self) -> None:
@@ -325,8 +334,8 @@ def _phases(
     sums: defaultdict[str, float] = defaultdict(float)
     for step in steps:
         before, after = cuts[step] or {}, cuts[step + 1] or {}
-        told = {name: seconds - before.get(name, 0.0) for name, seconds in after.items()}
-        for name, seconds in told.items():
+        by_phase = {name: seconds - before.get(name, 0.0) for name, seconds in after.items()}
+        for name, seconds in by_phase.items():
             sums[name] += seconds
-        sums["other"] += marks[step + 1] - marks[step] - sum(told.values())
+        sums["other"] += marks[step + 1] - marks[step] - sum(by_phase.values())
     return {name: seconds / len(steps) for name, seconds in sums.items()}

@@ -35,7 +35,7 @@ def test_the_table(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "made-up-bits   the paper, abstract  exact     reproduced" in out
     assert "-2 [-2.09, -1.91] points" in out
-    assert out.endswith("2 claims: 2 reproduced\n")
+    assert out.endswith("2 claims: 2 reproduced; made here\n")
 
 
 def test_one_claim_in_full(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,7 +61,7 @@ def changed(clone: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_what_is_made_here_displaces_nothing_that_is_published(clone: Path) -> None:
     python(clone, "bandwise", "sweep", "smoke", "--jobs", "1")
     assert "smoke: made here" in python(clone, "bandwise", "report", "smoke")

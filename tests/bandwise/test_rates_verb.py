@@ -12,14 +12,14 @@ import torch
 from bandwise.cli import main
 from report.sheets import rates_figures
 from suite.analysis.tables import Row, read_table, table_path
-from suite.rates import against, codecs, first_call, gloo_rows, scaling
-from suite.rates.columns import AGAINST, CODECS, COMPILE, SCALING, SIMULATION
+from suite.micro import first_call, scaling, simulation, throughput
+from suite.micro.tables import AGAINST, CODECS, COMPILE, SCALING, SIMULATION
 
 
 @pytest.fixture(autouse=True)
 def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("BANDWISE_COMPILE", "0")
-    monkeypatch.setattr(codecs, "BUDGET_S", 0.0)
+    monkeypatch.setattr(throughput, "BUDGET_S", 0.0)
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
@@ -41,7 +41,7 @@ def test_some_codecs_are_printed_and_not_written(tmp_path: Path, capsys: pytest.
 def test_the_default_writes_the_table_of_codecs_and_its_facts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(codecs, "CODECS", ("copy", "bf16"))
+    monkeypatch.setattr(throughput, "CODECS", ("copy", "bf16"))
     assert main(["rates", "--numel", "1000", "--threads", "1", "--results", str(tmp_path), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     rows = read_table(table_path(tmp_path, CODECS), CODECS)
@@ -59,10 +59,10 @@ def test_the_default_writes_the_table_of_codecs_and_its_facts(
 @pytest.mark.parametrize(
     ("flag", "module", "function", "table"),
     [
-        ("--against", against, "against_rows", AGAINST),
+        ("--against", throughput, "against_rows", AGAINST),
         ("--compile", first_call, "compile_rows", COMPILE),
         ("--scaling", scaling, "scaling_rows", SCALING),
-        ("--simulation", gloo_rows, "simulation_rows", SIMULATION),
+        ("--simulation", simulation, "simulation_rows", SIMULATION),
     ],
 )
 def test_the_other_measurements(

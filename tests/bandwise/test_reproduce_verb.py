@@ -253,12 +253,12 @@ def test_a_session_held_again_is_judged_by_its_intervals(
     spec = types.SimpleNamespace(name=record["name"])
     monkeypatch.setattr("suite.timing.session_files.load_session", lambda name: spec)
 
-    def hold(session: Session) -> dict[str, Any]:
+    def run(session: Session) -> dict[str, Any]:
         made_up_session.saved(again, record)
         return record
 
     monkeypatch.setattr(Session, "__init__", lambda self, *_: None)
-    monkeypatch.setattr(Session, "hold", hold)
+    monkeypatch.setattr(Session, "run", run)
     assert main(["reproduce", "--session", record["name"]]) == 2  # nothing is on record yet
     assert "has no tables" in capsys.readouterr().err
     made_up_session.saved(root, record)

@@ -10,7 +10,7 @@ import pytest
 
 from bandwise.cli import main
 from suite.links.cluster import ClusterError
-from suite.links.finding import Finding
+from suite.links.doctor import Finding
 from suite.links.link import Link
 from suite.timing import session, store
 from suite.timing.load import Load

@@ -1,6 +1,6 @@
 """Is a codec grossly wrong now? Its time against a memory copy in the same process, its path, its memory, its bytes.
 
-What must be reached stands in `suite/rates/bars.py` and is judged by `bandwise rates` on a quiet machine. Half of that must
+What must be reached stands in `suite/micro/tables.py` and is judged by `bandwise rates` on a quiet machine. Half of that must
 be reached on any: the fastest of several runs of both, in turns. Absolute times mean nothing here and are compared with
 nothing: what changed from commit to commit is asv's question.
 """
@@ -17,10 +17,10 @@ import torch
 from reference_impls import compilation
 from reference_impls.codecs import signs
 from reference_impls.codecs.selection import kept
-from suite.micro.cases import CODECS, VERBS, build
-from suite.micro.memory import large_bytes
-from suite.rates import against, bars
-from suite.rates.codecs import path
+from suite.micro import tables, throughput
+from suite.micro.benchmarks.cases import CODECS, VERBS, build
+from suite.micro.benchmarks.memory import large_bytes
+from suite.micro.throughput import path_taken
 from tests.support import require_compiler
 
 NUMEL = 1 << 22
@@ -55,7 +55,7 @@ def _compiled_on_one_thread() -> Any:
 
 
 @pytest.mark.benchmark(group="codecs")
-@pytest.mark.parametrize(("codec", "verb"), list(bars.CODECS))
+@pytest.mark.parametrize(("codec", "verb"), list(tables.CODEC_BARS))
 def test_not_slow(benchmark: Any, codec: str, verb: str) -> None:
     case = build(codec, NUMEL)
     run = getattr(case, verb)
@@ -63,13 +63,13 @@ def test_not_slow(benchmark: Any, codec: str, verb: str) -> None:
     run()  # compiled here, not in what is timed
     compilation.reset_paths()
     run()
-    assert path() in {"compiled", "torch"}, compilation.paths()
+    assert path_taken() in {"compiled", "torch"}, compilation.paths()
     assert compilation.failures() == {}
     benchmark(run)
     if benchmark.enabled:
         own, control = fastest(run, build("copy", NUMEL).encode)
         benchmark.extra_info["rate"] = control / own
-        assert control / own >= bars.CODECS[codec, verb] / LENIENT
+        assert control / own >= tables.CODEC_BARS[codec, verb] / LENIENT
 
 
 @pytest.mark.parametrize("codec", BYTES_SAVED)
@@ -101,7 +101,7 @@ def test_top_k_beats_torch(benchmark: Any) -> None:
     benchmark(case.encode)
     if benchmark.enabled:
         own, other = fastest(case.encode, lambda: torch.topk(case.x.abs(), k), rounds=5)
-        assert other / own >= bars.AGAINST["top-k-1pct", "torch.topk of abs"] / LENIENT
+        assert other / own >= tables.AGAINST_BARS["top-k-1pct", "torch.topk of abs"] / LENIENT
 
 
 @pytest.mark.benchmark(group="beside torch")
@@ -110,8 +110,8 @@ def test_the_sketch_beats_plain_torch(benchmark: Any) -> None:
     case.encode()
     benchmark(case.encode)
     if benchmark.enabled:
-        own, other = fastest(case.encode, lambda: against.plain_sketch(case.codec, case.x), rounds=3)
-        assert other / own >= bars.AGAINST["count-sketch", "plain torch"] / LENIENT
+        own, other = fastest(case.encode, lambda: throughput.plain_sketch(case.codec, case.x), rounds=3)
+        assert other / own >= tables.AGAINST_BARS["count-sketch", "plain torch"] / LENIENT
 
 
 @pytest.mark.benchmark(group="signs")

@@ -353,6 +353,7 @@ def test_more_impossible_options(options: dict[str, Any]) -> None:
         cluster(2, warmup_steps=1, **options)
 
 
+@pytest.mark.full
 def test_the_factor_of_a_clipped_gradient_does_not_depend_on_threads() -> None:
     """Every rank computes it from the agreed gradient: where ranks have other numbers of threads, replicas would part."""
     found, before = [], torch.get_num_threads()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +12,8 @@ from reference_impls import DataParallelOptimizer
 from tests.reference_impls import wide_problem
 from tests.reference_impls.problem import LR, Net, batch, learning_rate, take, told
 from tests.reference_impls.ranks import Ranks
-from tests.reference_impls.table import FIRST, ROWS, STEPS, Row
+from tests.reference_impls.table import FIRST, OVER_GLOO, ROWS, STEPS, Row, tiered
+from tests.reference_impls.trajectories import trajectory
 
 pytestmark = pytest.mark.gloo
 LONGER = 50
@@ -61,13 +62,33 @@ def _whole_and_resumed(rank: int, size: int, row: Row) -> list[list[torch.Tensor
     return [[p.detach().clone() for p in model.parameters()] for model in (whole, resumed)]
 
 
-OTHERS = [row for row in ROWS if row not in FIRST]
+def _tier(row: Row, size: int, steps: int) -> Any:
+    fast = row.id in OVER_GLOO and (size, steps) == (3, STEPS)
+    return pytest.param(
+        size, row, steps, id=f"{size}-{row.id}-{steps}", marks=() if fast else pytest.mark.full
+    )
+
+
 CASES = [
-    *(pytest.param(size, row, LONGER, id=f"{size}-{row.id}") for size in (3, 4) for row in FIRST),
-    *(pytest.param(3, row, STEPS, id=f"3-{row.id}-brief") for row in OTHERS),
-    *(pytest.param(3, row, LONGER, id=f"3-{row.id}", marks=pytest.mark.slow) for row in OTHERS),
+    *(_tier(row, size, LONGER) for size in (3, 4) for row in FIRST),
+    *(_tier(row, 3, STEPS) for row in ROWS if row.id in OVER_GLOO or row not in FIRST),
+    *(_tier(row, 3, LONGER) for row in ROWS if row not in FIRST),
 ]
-"""Every method for `LONGER` steps; its other rows for `STEPS`, and as long as that in the long tests."""
+
+
+def _asked(rows: Iterable[Row]) -> set[Any]:
+    """What rows ask of a process group: collectives on groups, in each kind of step, and how replicas meet."""
+    trained = [(row, trajectory(row, 3)) for row in rows]
+    return {
+        *((x["collective"], x["group"]) for _, t in trained for x in t.ledger),
+        *(kind.rstrip(".0123456789") for _, t in trained for kind in t.kinds),
+        *(row.replicas for row, _ in trained),
+    }
+
+
+@pytest.mark.parametrize("rows", [FIRST, pytest.param(ROWS, marks=pytest.mark.full)], ids=["first", "all"])
+def test_rows_over_gloo_ask_for_all_that_any_row_asks_for(rows: Sequence[Row]) -> None:
+    assert _asked(row for row in ROWS if row.id in OVER_GLOO) >= _asked(rows)
 
 
 @pytest.mark.parametrize(("size", "row", "steps"), CASES)
@@ -91,14 +112,11 @@ def test_simulation_equals_gloo(row: Row, size: int, steps: int, ranks: Callable
         assert len(found["ledger"]) > 0
 
 
-RESUMED = [
-    *(pytest.param(row, id=row.id) for row in FIRST),
-    *(pytest.param(row, id=row.id, marks=pytest.mark.slow) for row in OTHERS),
-]
+RESUMED = ("lion-cub-1bit-selective", "zero-one-adam", "streaming-diloco-sgd", "powersgd-warm-up")
 """All rows resume in simulation (`test_properties.py`)."""
 
 
-@pytest.mark.parametrize("row", RESUMED)
+@pytest.mark.parametrize("row", tiered(fast=[row for row in ROWS if row.id in RESUMED]))
 def test_resuming_on_gloo_with_another_lag_equals_the_uninterrupted_run(
     row: Row, ranks: Callable[[int], Ranks]
 ) -> None:

@@ -113,6 +113,7 @@ def _train(rank: int, size: int) -> list[Tensor]:
 
 
 @pytest.mark.gloo
+@pytest.mark.full
 def test_on_gloo_as_in_the_simulation() -> None:
     simulated = SimulatedCluster(
         "ef-signsgd", list(Net().parameters()), 4, lr=LR, seed=3, names=names(), bucket_bytes=256,

@@ -11,7 +11,7 @@ from tests.reference_impls import wide_problem
 from tests.reference_impls.ranks import Ranks
 from tests.reference_impls.table import ROWS, Row
 
-pytestmark = [pytest.mark.gloo, pytest.mark.slow]
+pytestmark = [pytest.mark.gloo, pytest.mark.full]
 STEPS = 1000
 EXACT = [row for row in ROWS if row.exact]
 

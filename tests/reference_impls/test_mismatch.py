@@ -107,6 +107,7 @@ def test_gloo_ranks_that_disagree_are_named_by_all() -> None:
 
 
 @pytest.mark.gloo
+@pytest.mark.full
 def test_a_rank_that_falls_silent_on_gloo_is_named_after_the_timeout() -> None:
     results = run_ranks(_disagree, 3, "silent", 2.0)
     for rank in (0, 2):
@@ -127,6 +128,7 @@ def _die(rank: int, size: int) -> Any:
 
 
 @pytest.mark.gloo
+@pytest.mark.full
 def test_a_rank_that_dies_on_gloo_ends_the_others_with_a_clear_error() -> None:
     results = run_ranks(_die, 3, joins=False)
     assert results[ODD] is None

@@ -297,6 +297,7 @@ def _beside_another_rank(rank: int, size: int) -> Any:
 
 
 @pytest.mark.gloo
+@pytest.mark.full
 def test_nodes_of_a_part_of_the_processes() -> None:
     results = run_ranks(_beside_another_rank, 5)
     simulated = cluster(TwoLevel(), 4, 2, bucket_bytes=256)
@@ -314,6 +315,7 @@ def _disagree(rank: int, size: int) -> Any:
 
 
 @pytest.mark.gloo
+@pytest.mark.full
 def test_a_disagreement_within_a_node_is_named_there_and_ends_the_others() -> None:
     results = run_ranks(_disagree, 4, joins=False)
     for rank in (2, 3):

@@ -9,8 +9,9 @@ import torch
 
 from reference_impls import SimulatedCluster, list_algorithms
 from reference_impls.optimizers import local_optimizer
-from tests.reference_impls.problem import LR, Net, at_probes, gradients, learning_rate, names, told
-from tests.reference_impls.table import FIRST, ROWS, STEPS, Row
+from tests.reference_impls.problem import LR, Net, gradients, learning_rate, names, told
+from tests.reference_impls.table import FIRST, ROWS, STEPS, Row, tiered
+from tests.reference_impls.trajectories import SEED, advance, build, trajectory
 
 # their updates of a parameter without gradient are zero, which one bit cannot say: the policy for zeros moves it
 ONE_BIT = (
@@ -20,35 +21,11 @@ ONE_BIT = (
     "lion-sign-gather",
     "control-one-rank-sign",
 )
-every_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 SIZED = [
-    pytest.param(row, n, id=f"{row.id}-{n}", marks=() if row in FIRST or n == 3 else pytest.mark.slow)
+    pytest.param(row, n, id=f"{row.id}-{n}", marks=() if row in FIRST and n == 3 else pytest.mark.full)
     for row in ROWS
     for n in (2, 3, 8)
 ]
-"""Every method with 2, 3 and 8 workers; its other rows with 3, and with all in the long tests."""
-
-
-def build(row: Row, world_size: int, bucket_bytes: int = 256) -> SimulatedCluster:
-    """The small bucket cuts the model into several shards."""
-    parameters = list(Net().parameters())
-    return SimulatedCluster(
-        row.algorithm,
-        parameters,
-        world_size,
-        lr=LR,
-        seed=3,
-        names=names(),
-        bucket_bytes=bucket_bytes,
-        **row.options,
-    )
-
-
-def advance(cluster: SimulatedCluster, first: int, last: int) -> None:
-    for step in range(first, last):
-        grads = [gradients(cluster.parameters(r), r, step) for r in range(cluster.world_size)]
-        cluster.observe(**told(step))
-        cluster.step(grads, lr=learning_rate(step), probes=at_probes(cluster, step))
 
 
 def test_the_table_names_every_algorithm() -> None:
@@ -58,24 +35,24 @@ def test_the_table_names_every_algorithm() -> None:
 @pytest.mark.parametrize(("row", "world_size"), SIZED)
 def test_replicas_are_equal_where_the_method_says_so(row: Row, world_size: int) -> None:
     world_size = min(world_size, row.largest)
-    cluster = build(row, world_size)
+    trained = trajectory(row, world_size)
     compared = 0
-    for step in range(STEPS):
-        advance(cluster, step, step + 1)
-        met = cluster.kind in ("average", "step") if row.replicas == "average" else step == STEPS - 1
+    for step, (kind, parameters) in enumerate(zip(trained.kinds, trained.parameters, strict=True)):
+        met = kind in ("average", "step") if row.replicas == "average" else step == STEPS - 1
         if row.replicas == "step" or (met and row.replicas != "never"):
             compared += 1
             for rank in range(1, world_size):
-                for ours, theirs in zip(cluster.parameters(0), cluster.parameters(rank), strict=True):
-                    assert torch.equal(ours, theirs)
+                for ours, theirs in zip(parameters[0], parameters[rank], strict=True):
+                    assert torch.equal(ours, theirs), f"step {step}, rank {rank}"
     assert compared >= 2 or row.replicas in ("end", "never") or row.algorithm.startswith("control")
+    last = trained.parameters[-1]
     if row.replicas == "never" and world_size > 2:  # two that gossip have the mean at once
-        assert not torch.equal(cluster.parameters(0)[0], cluster.parameters(1)[0])
+        assert not torch.equal(last[0][0], last[1][0])
     assert compared >= 1 or row.replicas == "never"
-    assert all(torch.isfinite(p).all() for p in cluster.parameters(0))
+    assert all(torch.isfinite(p).all() for p in last[0])
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.plain], ids=lambda row: row.id)
+@pytest.mark.parametrize("row", tiered(row for row in ROWS if row.plain))
 def test_one_worker_is_the_plain_optimizer(row: Row) -> None:
     """n = 1: the same bits as torch's own optimizer (Lion: as ours) stepped on the same gradients."""
     cluster = build(row, 1)
@@ -96,10 +73,9 @@ def test_one_worker_is_the_plain_optimizer(row: Row) -> None:
         assert torch.equal(own, simulated), name
 
 
-@every_row
+@pytest.mark.parametrize("row", tiered())
 def test_resuming_equals_the_uninterrupted_run_to_the_bit(row: Row) -> None:
-    whole, first = build(row, 3), build(row, 3)
-    advance(whole, 0, STEPS)
+    whole, first = trajectory(row, 3), build(row, 3)
     advance(first, 0, 7)
     file = io.BytesIO()
     torch.save(first.state_dict(), file)
@@ -108,23 +84,21 @@ def test_resuming_equals_the_uninterrupted_run_to_the_bit(row: Row) -> None:
     second.load_state_dict(torch.load(file, weights_only=True))
     advance(second, 7, STEPS)
     for rank in range(3):
-        for expected, found in zip(whole.parameters(rank), second.parameters(rank), strict=True):
+        for expected, found in zip(whole.parameters[-1][rank], second.parameters(rank), strict=True):
             assert torch.equal(expected, found)
 
 
-@every_row
+@pytest.mark.parametrize("row", tiered())
 def test_draws_come_from_the_seed_and_never_from_the_global_generator(row: Row) -> None:
     """Two runs with one seed are equal to the bit, whatever else the program has drawn."""
-    torch.manual_seed(1)
-    a = build(row, 3)
-    advance(a, 0, 4)
-    torch.manual_seed(2)
+    a = trajectory(row, 3)
+    torch.manual_seed(SEED + 1)
     b = build(row, 3)
     advance(b, 0, 4)
-    assert all(torch.equal(x, y) for x, y in zip(a.parameters(1), b.parameters(1), strict=True))
+    assert all(torch.equal(x, y) for x, y in zip(a.parameters[3][1], b.parameters(1), strict=True))
 
 
-@every_row
+@pytest.mark.parametrize("row", tiered())
 def test_training_descends(row: Row) -> None:
     """On one common quadratic every method, the controls included, must come closer to the optimum."""
     generator = torch.Generator().manual_seed(0)

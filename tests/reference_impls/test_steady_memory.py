@@ -68,6 +68,8 @@ def cases() -> Iterator[tuple[str, Method]]:
 
 
 CASES: Final = dict(cases())
+FAST: Final = ("allreduce-adamw:step", "lion-cub-1bit:step", "local-sgd:round-1")
+"""What needs little compiling."""
 
 
 def largest_allocation(method: Method) -> int:
@@ -90,7 +92,13 @@ def largest_allocation(method: Method) -> int:
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, marks=[pytest.mark.xfail(reason=ALLOCATES[case])] if case in ALLOCATES else [])
+        pytest.param(
+            case,
+            marks=[
+                *([pytest.mark.xfail(reason=ALLOCATES[case])] if case in ALLOCATES else []),
+                *([] if case in FAST else [pytest.mark.full]),
+            ],
+        )
         for case in CASES
     ],
 )
@@ -99,7 +107,7 @@ def test_a_step_allocates_nothing_large(case: str) -> None:
 
 
 def test_the_list_names_methods_that_exist() -> None:
-    assert set(ALLOCATES) <= set(CASES)
+    assert {*ALLOCATES, *FAST} <= set(CASES)
 
 
 def test_an_allocation_is_found() -> None:

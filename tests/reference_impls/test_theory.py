@@ -149,9 +149,9 @@ def iterations(name: str, options: dict[str, Any], lr: float, most: int, to: flo
 @pytest.mark.parametrize(
     "label",
     [
-        pytest.param("qsgd, 1 level", marks=pytest.mark.slow),
+        pytest.param("qsgd, 1 level", marks=pytest.mark.full),
         "qsgd, 4 levels",
-        pytest.param("global-qsgd, l2", marks=pytest.mark.slow),
+        pytest.param("global-qsgd, l2", marks=pytest.mark.full),
         "natural",
     ],
 )
@@ -195,7 +195,7 @@ def test_slope_of_the_error_against_the_number_of_workers(
     assert slope(sizes, found) == pytest.approx(expected, abs=0.12), (label, found)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_floor_of_exponential_codes_is_there_at_64_workers() -> None:
     """Relative squared error 0.08 for identical gradients whatever n: the last addition rounds the whole sum."""
     options = {"dithering": "exponential"}
@@ -228,7 +228,7 @@ def distance(lr: float, feedback: bool) -> float:
     return total
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_error_feedback_leaves_a_bias_of_the_square_of_the_rate() -> None:
     """And without it the bias does not go away with the rate."""
     rates = [0.05, 0.1, 0.2]

@@ -13,8 +13,8 @@ from reference_impls import SimulatedCluster, create
 from reference_impls.algorithm import Algorithm, Shard, Traits
 from reference_impls.registry import Method
 from tests.reference_impls.problem import Net, told
-from tests.reference_impls.table import FIRST, ROWS, STEPS, Row
-from tests.reference_impls.test_properties import advance, build
+from tests.reference_impls.table import FIRST, ROWS, STEPS, Row, tiered
+from tests.reference_impls.trajectories import advance, build
 
 NOT_YET: frozenset[str] = frozenset()
 """Methods that do not say their traits yet. It must shrink to nothing."""
@@ -64,7 +64,7 @@ def counted(cluster: SimulatedCluster, kinds: list[str]) -> dict[str, list[float
     ("row", "n"),
     [
         pytest.param(
-            row, n, id=f"{n}-{row.id}", marks=() if row in FIRST or n in (3, 8) else pytest.mark.slow
+            row, n, id=f"{n}-{row.id}", marks=() if row in FIRST and n in (1, 3) else pytest.mark.full
         )
         for n in (1, 2, 3, 8)
         for row in SAID
@@ -207,8 +207,8 @@ def estimates(row: Row) -> bool:
 ESTIMATORS = [row for row in SAID if estimates(row)]
 
 
-@pytest.mark.parametrize("row", ESTIMATORS, ids=lambda row: row.id)
-@pytest.mark.parametrize("count", [DRAWS, pytest.param(MORE_DRAWS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("row", tiered(ESTIMATORS))
+@pytest.mark.parametrize("count", [DRAWS, pytest.param(MORE_DRAWS, marks=pytest.mark.full)])
 def test_bias_is_as_said(row: Row, count: int) -> None:
     answers, mean, classes = draws(row, count)
     assert answers.shape == (count, TOTAL)

@@ -80,6 +80,7 @@ def tenth(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     return measured(tmp_path_factory.mktemp("tenth"), 100, 5)
 
 
+@pytest.mark.full
 def test_a_tenth_is_built_in_a_third_of_the_time(tenth: Measured) -> None:
     assert tenth.runs == 1000
     assert tenth.tables_s + tenth.build_s < BUILD_S / 3, str(tenth)
@@ -93,7 +94,7 @@ def test_a_tenth_is_loaded_at_once(tenth: Measured, tmp_path: Path) -> None:
     assert rows == 200
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.chromium
 @pytest.mark.timeout(900)
 def test_ten_thousand_runs(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_in_a_browser_it_sorts_filters_and_downloads(root: Path, tmp_path: Path)
 
 
 def test_the_shipped_tables_make_a_page(tmp_path: Path) -> None:
-    results = Path(__file__).resolve().parents[2] / "results"
+    results = Path(__file__).resolve().parents[2] / "results" / "published"
     path, found = build_scaling_page(results, tmp_path / "page.html")
     checks = read_table(table_path(results, BREAK_EVEN_CHECKS), BREAK_EVEN_CHECKS)
     decided = {(row["session"], row["link"], row["speedup"], row["verdict"]) for row in checks}

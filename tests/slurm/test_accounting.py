@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurm.devcluster import Cluster, DevClusterError, cluster
-from slurm.devcluster.config import ACCOUNT, URGENT_QOS
-from slurm.devcluster.programs import ACCOUNTING, ACCOUNTING_PACKAGES, find_file
+from slurm.devcluster.config import ACCOUNT, ACCOUNTING, ACCOUNTING_PACKAGES, URGENT_QOS, find_file
 from tests.slurm.jobs import detail, ends, seconds_until, state, submit
 
 pytestmark = [

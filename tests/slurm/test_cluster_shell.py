@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from bandwise.cli import main
-from slurm.devcluster.clients import client_script
-from slurm.devcluster.programs import ACCOUNTING, SLURM, findings
+from slurm.devcluster.cluster import client_script
+from slurm.devcluster.config import ACCOUNTING, SLURM, findings
 from tests.slurm.test_linked_cluster import require_links
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm.devcluster import DevClusterError, Node, cluster, down, programs, status, up
-from slurm.devcluster.config import ClusterConfig, slurm_conf
-from slurm.devcluster.daemons import daemons
-from slurm.devcluster.layout import Layout, SettingsError
-from slurm.devcluster.lifecycle import free_ports
+from slurm.devcluster import DevClusterError, Node, cluster, down, status, up
+from slurm.devcluster import config as devcluster_config
+from slurm.devcluster.cluster import free_ports
+from slurm.devcluster.config import ClusterConfig, Layout, SettingsError, daemons, slurm_conf
 from suite.links.process import Process, children
 from tests.support import eventually
 
@@ -89,7 +88,15 @@ def test_a_database_is_reached_by_its_socket_alone() -> None:
     text = slurm_conf(settings, layout)
     assert "PreemptType=preempt/qos" in text
     assert "AccountingStoragePort=6998" in text
-    every = ("munged", "slurmctld", "slurmd", "slurmdbd", "mariadbd", "sacctmgr", *programs.SYSTEM_TABLES)
+    every = (
+        "munged",
+        "slurmctld",
+        "slurmd",
+        "slurmdbd",
+        "mariadbd",
+        "sacctmgr",
+        *devcluster_config.SYSTEM_TABLES,
+    )
     started = daemons(settings, layout, {name: f"/bin/{name}" for name in every})
     names = [daemon.name for daemon in started]
     assert names == [
@@ -117,7 +124,7 @@ def test_a_process_is_not_taken_for_another_with_its_pid() -> None:
 
 
 def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "SLURM", ("sh", "no-such-daemon"))
+    monkeypatch.setattr(devcluster_config, "SLURM", ("sh", "no-such-daemon"))
     with pytest.raises(DevClusterError, match=r"^no-such-daemon not found: .*make system"):
         up(1)
 

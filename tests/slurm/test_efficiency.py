@@ -116,7 +116,7 @@ def lasting(wanted_s: float, count: int) -> list[RunSpec]:
     return [tiny(seed, steps=steps) for seed in range(count)]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.slurm
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from slurm import scheduler
-from slurm.jobs import Standing, settle, standing
-from slurm.logs import last_words, meaning
+from slurm.jobs import RunStates, log_tail, run_states, settle, state_from_log
 from slurm.records import ArrayJob, Record, load_record, records
 from slurm.scheduler import Job, SlurmError
 from suite.links.process import Process
@@ -63,31 +62,31 @@ def job(index: int, state: str, reason: str = "None", number: str = "17") -> Job
     return Job(f"{number}_{index}", NAME, state, reason)
 
 
-def states(found: Standing) -> list[str]:
+def states(found: RunStates) -> list[str]:
     return [found.statuses[spec.run_id].state for spec in SPECS]
 
 
 def test_without_a_submission_slurm_is_not_asked(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "jobs", lambda: pytest.fail("asked"))
-    assert states(standing(SPECS, store)) == ["missing"] * 4
+    assert states(run_states(SPECS, store)) == ["missing"] * 4
     submitted(store)
     for spec in SPECS:
         failed(spec, Status("diverged", "inf")).save(store)
-    assert states(standing(SPECS, store)) == ["diverged"] * 4
+    assert states(run_states(SPECS, store)) == ["diverged"] * 4
 
 
 def test_a_waiting_job_says_why(store: Store, says: dict[str, list[Job]]) -> None:
     submitted(store)
     store.begin(SPECS[2])
     says["squeue"] = [job(0, "PENDING", "QOSMaxJobsPerUserLimit"), job(1, "RUNNING")]
-    found = standing(SPECS, store)
+    found = run_states(SPECS, store)
     assert states(found) == ["queued", "queued", "running", "queued"]
     assert found.statuses[SPECS[0].run_id].reason == "Slurm job 17_0 waits: QOSMaxJobsPerUserLimit"
     assert "its turn comes in Slurm job 17_1" in found.statuses[SPECS[3].run_id].reason
     assert not found.gone
     assert not found.stuck
     says["squeue"] = [job(0, "PENDING", "DependencyNeverSatisfied"), job(1, "PENDING", "JobHeldUser")]
-    assert standing(SPECS, store).stuck
+    assert run_states(SPECS, store).stuck
 
 
 @pytest.mark.parametrize(
@@ -109,8 +108,8 @@ def test_a_run_whose_job_has_gone_ends_as_the_job_did(
     failed(SPECS[1], Status("diverged", "inf")).save(store)
     (record.logs / "17_0_0_log.err").write_text("far above\n" * 9 + "srun: error: task 0: Killed\n\n")
     says["squeue"] = [job(0, slurms), job(1, "RUNNING")]
-    settle(standing(SPECS, store), store)
-    found = standing(SPECS, store)
+    settle(run_states(SPECS, store), store)
+    found = run_states(SPECS, store)
     assert states(found) == [ours, "diverged", "queued", "queued"]
     reason = store.status(SPECS[0].run_id).reason
     assert f"Slurm job 17_0 ended as {slurms}" in reason
@@ -121,7 +120,7 @@ def test_a_run_whose_job_has_gone_ends_as_the_job_did(
 def test_a_job_that_completed_leaves_its_open_runs_open(store: Store, says: dict[str, list[Job]]) -> None:
     submitted(store)
     says["squeue"] = [job(0, "COMPLETED"), job(1, "COMPLETED")]
-    assert states(standing(SPECS, store)) == ["missing"] * 4
+    assert states(run_states(SPECS, store)) == ["missing"] * 4
 
 
 @pytest.mark.parametrize(
@@ -138,7 +137,7 @@ def test_without_accounting_the_log_tells_of_a_forgotten_job(
 ) -> None:
     record = submitted(store)
     (record.logs / "17_0_0_log.err").write_text(log)
-    found = standing(SPECS[:2], store)
+    found = run_states(SPECS[:2], store)
     assert states_of(found) == {ours}
     assert "has gone and Slurm no longer says how" in found.statuses[SPECS[0].run_id].reason
 
@@ -146,10 +145,10 @@ def test_without_accounting_the_log_tells_of_a_forgotten_job(
 def test_with_accounting_a_forgotten_job_is_known(store: Store, says: dict[str, list[Job]]) -> None:
     submitted(store)
     says["sacct"] = [job(0, "NODE_FAIL"), job(1, "CANCELLED")]
-    assert states(standing(SPECS, store)) == ["node_lost", "node_lost", "cancelled", "cancelled"]
+    assert states(run_states(SPECS, store)) == ["node_lost", "node_lost", "cancelled", "cancelled"]
 
 
-def states_of(found: Standing) -> set[str]:
+def states_of(found: RunStates) -> set[str]:
     return {status.state for status in found.statuses.values()}
 
 
@@ -157,15 +156,15 @@ def test_an_array_whose_id_was_never_noted_is_found_by_its_name(
     store: Store, says: dict[str, list[Job]]
 ) -> None:
     submitted(store, job_id="")
-    assert states_of(standing(SPECS, store)) == {"missing"}, "the submitter has ended and nothing was sent"
+    assert states_of(run_states(SPECS, store)) == {"missing"}, "the submitter has ended and nothing was sent"
     says["squeue"] = [job(0, "PENDING", "Priority", "23"), job(1, "FAILED", number="23")]
-    assert states(standing(SPECS, store)) == ["queued", "queued", "error", "error"]
+    assert states(run_states(SPECS, store)) == ["queued", "queued", "error", "error"]
 
 
 def test_an_array_that_is_on_its_way_is_queued(store: Store, says: dict[str, list[Job]]) -> None:
     me = {"host": socket.gethostname(), **asdict(Process.of(os.getpid()))}
     submitted(store, job_id="", submitter=me)
-    assert states_of(standing(SPECS, store)) == {"queued"}
+    assert states_of(run_states(SPECS, store)) == {"queued"}
 
 
 def test_an_old_failure_does_not_count_while_the_run_is_tried_again(
@@ -175,21 +174,21 @@ def test_an_old_failure_does_not_count_while_the_run_is_tried_again(
     store.begin(SPECS[0])
     failed(SPECS[0], Status("oom", "too large")).save(store)
     says["squeue"] = [job(0, "OUT_OF_MEMORY", number="17"), job(1, "COMPLETED")]
-    assert states(standing(SPECS[:1] + SPECS, store))[0] == "oom"
+    assert states(run_states(SPECS[:1] + SPECS, store))[0] == "oom"
     record = submitted(store, number=2, before={SPECS[0].run_id: 1}, created="2026-01-31T13:00:00.000+00:00")
     record = record.noted(ArrayJob(0, 2, 1, NAME, "18"))
     record.save()
     says["squeue"] += [job(0, "RUNNING", number="18"), job(1, "PENDING", "Resources", "18")]
-    assert states(standing(SPECS, store))[0] == "queued"
+    assert states(run_states(SPECS, store))[0] == "queued"
     store.begin(SPECS[0])
     failed(SPECS[0], Status("oom", "still too large")).save(store)
-    assert states(standing(SPECS, store))[0] == "oom", "what the new job found counts"
+    assert states(run_states(SPECS, store))[0] == "oom", "what the new job found counts"
 
 
 def test_an_end_found_meanwhile_is_not_written_over(store: Store, says: dict[str, list[Job]]) -> None:
     submitted(store)
     says["squeue"] = [job(0, "FAILED"), job(1, "FAILED")]
-    found = standing(SPECS, store)
+    found = run_states(SPECS, store)
     failed(SPECS[0], Status("diverged", "inf")).save(store)
     settle(found, store)
     assert [store.status(s.run_id).state for s in SPECS] == ["diverged", "error", "error", "error"]
@@ -201,16 +200,16 @@ def test_a_silent_slurm_leaves_everything_as_it_is(store: Store, monkeypatch: py
 
     monkeypatch.setattr(scheduler, "jobs", silent)
     submitted(store)
-    found = standing(SPECS, store)
+    found = run_states(SPECS, store)
     assert (found.unanswered, found.gone, states_of(found)) == ("no answer", {}, {"missing"})
 
 
 def test_the_last_words_are_those_of_all_tasks(tmp_path: Path) -> None:
-    assert last_words(tmp_path, "17_0") == ""
+    assert log_tail(tmp_path, "17_0") == ""
     (tmp_path / "17_0_0_log.err").write_text("one\n\ntwo\n")
     (tmp_path / "17_0_1_log.err").write_text("zero\n")
     (tmp_path / "17_10_0_log.err").write_text("of another\n")
-    assert last_words(tmp_path, "17_0") == "zero; one; two"
+    assert log_tail(tmp_path, "17_0") == "zero; one; two"
 
 
 def test_records_are_read_back_in_order_and_older_schemas_left_out(store: Store) -> None:
@@ -261,5 +260,5 @@ def test_a_log_tells_what_came_first_and_not_what_srun_did_about_it(
     written: str, state: str, told: str, tmp_path: Path
 ) -> None:
     (tmp_path / "17_0_log.err").write_text(written)
-    words = last_words(tmp_path, "17")
-    assert (meaning(words), words) == (state, told)
+    words = log_tail(tmp_path, "17")
+    assert (state_from_log(words), words) == (state, told)

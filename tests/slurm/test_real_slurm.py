@@ -14,7 +14,7 @@ import pytest
 
 from bandwise.cli import main
 from slurm.devcluster import Cluster
-from slurm.jobs import standing
+from slurm.jobs import run_states
 from slurm.profile import Profile, ProfileError
 from slurm.records import records
 from slurm.scheduler import SlurmError, max_array_size, sbatch_options, unfinished
@@ -163,7 +163,7 @@ def test_what_slurm_refuses_is_reported_with_its_reason(dev_cluster: Cluster, tm
         submit_members([[[tiny(0)]]], profile, tmp_path, sweep="tiny")
     (record,) = records(tmp_path)
     assert "nvalid partition" in record.arrays[0].refused
-    assert standing([tiny(0)], Store(tmp_path)).statuses[tiny(0).run_id].state == "missing"
+    assert run_states([tiny(0)], Store(tmp_path)).statuses[tiny(0).run_id].state == "missing"
 
 
 def test_an_option_that_sbatch_has_not_is_refused_before_anything_is_sent(

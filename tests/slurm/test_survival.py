@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from slurm.devcluster import Cluster, cluster
-from slurm.devcluster.clients import without_slurm
+from slurm.devcluster.cluster import free_ports, without_slurm
 from slurm.devcluster.config import HIGH_PARTITION
-from slurm.devcluster.lifecycle import free_ports
 from suite.links.link import Link
 from tests.slurm.survival_support import (
     Study,

@@ -9,8 +9,7 @@ import pytest
 
 from slurm import scheduler
 from slurm.devcluster import Cluster, cluster
-from slurm.devcluster.config import URGENT_QOS
-from slurm.devcluster.programs import ACCOUNTING, ACCOUNTING_PACKAGES, find_file
+from slurm.devcluster.config import ACCOUNTING, ACCOUNTING_PACKAGES, URGENT_QOS, find_file
 from suite.links.link import Link
 from tests.slurm.survival_support import Study, found_by_clients, taken_and_given_back
 from tests.slurm.test_linked_cluster import require_links

@@ -20,7 +20,7 @@ import pytest
 from bandwise.cli import main
 from slurm import scheduler
 from slurm.devcluster import Cluster, cluster
-from slurm.jobs import settle, standing
+from slurm.jobs import run_states, settle
 from slurm.profile import Profile
 from slurm.records import records
 from slurm.submit import submit_members, submit_runs, wait
@@ -98,7 +98,7 @@ def drain(store: Store) -> None:
 
 
 def state(store: Store, spec: RunSpec) -> str:
-    return standing([spec], store).statuses[spec.run_id].state
+    return run_states([spec], store).statuses[spec.run_id].state
 
 
 SUBMITTER = """
@@ -171,7 +171,7 @@ def test_scancel_by_hand_is_seen_and_retried(
     assert eventually(lambda: state(store, endless) == "running", 60)
     scheduler.cancel(submission.job_ids)
     drain(store)
-    found = standing([endless, waiting], store)
+    found = run_states([endless, waiting], store)
     settle(found, store)
     status = store.status(endless.run_id)
     assert status.state == "cancelled"
@@ -221,7 +221,7 @@ def test_a_member_that_dies_without_a_word_is_seen(slurm: Cluster, store: Store)
     (member,) = members_of(store, "dies")
     os.kill(member, signal.SIGKILL)
     drain(store)
-    found = standing([endless, next_one], store)
+    found = run_states([endless, next_one], store)
     settle(found, store)
     status = store.status(endless.run_id)
     assert status.state == "error"
@@ -264,7 +264,7 @@ def test_without_accounting_a_job_that_slurm_has_forgotten_is_told_by_its_log(st
         (member,) = members_of(store, "killed")
         os.kill(member, signal.SIGKILL)
         assert eventually(lambda: not scheduler.jobs(), 60)
-        found = standing([killed, cancelled], store).statuses
+        found = run_states([killed, cancelled], store).statuses
     assert (found[killed.run_id].state, found[cancelled.run_id].state) == ("error", "cancelled")
     for status in found.values():
         assert "has gone and Slurm no longer says how" in status.reason
@@ -281,7 +281,7 @@ def test_near_its_limit_a_job_is_started_again_and_goes_on(slurm: Cluster, store
         subprocess.run(["scancel", "--signal=USR2", job_id], check=True)
         if turn == 0:
             assert eventually(lambda: state(store, endless) == "queued", 30)
-            assert not standing([endless], store).gone
+            assert not run_states([endless], store).gone
     drain(store)
     status = store.status(endless.run_id)
     assert status.state == "timeout"
@@ -296,7 +296,7 @@ def test_real_ranks_are_tasks_of_a_job_of_their_own(slurm: Cluster, store: Store
     submission = submit_runs([real, simulated], profile, store.root, sweep="ranks")
     assert sorted(array.tasks for array in submission.jobs) == [1, 2]
     wait(submission.job_ids, poll_s=0.3)
-    found = standing([real, simulated], store)
+    found = run_states([real, simulated], store)
     assert {status.state for status in found.statuses.values()} == {"done"}, found
     assert store.metrics(real.run_id) == store.metrics(simulated.run_id)
     (job_id,) = (array.job_id for array in submission.jobs if array.tasks == 2)
@@ -329,7 +329,7 @@ def test_three_thousand_tiny_runs_are_planned_submitted_and_looked_at_in_seconds
     submission = submit_runs(plan.specs, held, store.root, sweep="big")
     assert time.monotonic() - sending < 30, "on the clock, since most of it waits for the disk and for sbatch"
     submitted = processor_s()
-    found = standing(plan.specs, store)
+    found = run_states(plan.specs, store)
     assert len(run_rows(plan, found.statuses)) == 3000
     looked = processor_s()
     assert planned - started < 2

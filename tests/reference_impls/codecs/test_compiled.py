@@ -200,7 +200,13 @@ FUNCTIONS = {
 SMALL = {levels: {"min_max.ends"}, lion_votes: {"sums.fold_lanes"}}
 
 
-@pytest.mark.parametrize("work", FUNCTIONS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "work",
+    [
+        pytest.param(f, id=f.__name__, marks=() if f in (bit_votes, four_bits) else pytest.mark.full)
+        for f in FUNCTIONS
+    ],
+)
 @pytest.mark.usefixtures("compiler")
 def test_compiled_equals_eager(work, monkeypatch):
     compilation.reset_paths()
@@ -282,6 +288,7 @@ def test_a_failed_compilation_is_told_once_and_recorded():
 
 @pytest.mark.usefixtures("compiler")
 @torch._dynamo.config.patch(recompile_limit=2)
+@pytest.mark.full
 def test_many_variants_are_all_compiled():
     """Of dtypes and numbers of dimensions, more than the compiler takes of one function."""
     record = PathRecord()

@@ -37,7 +37,7 @@ def test_hashes_are_those_of_exact_integers(start: int) -> None:
     """Python's integers have no limit; the last coordinates that are admitted come closest to overflow."""
     sketch = CountSketch(3, 1000003, seed=7, start=start)
     for row in range(3):
-        a = count_sketch._coefficients(7, row)
+        a = count_sketch.coefficients(7, row)
         columns, signs = sketch.hashes(row, 300)
         for i in range(300):
             h = sum(c * (start + i) ** power for power, c in enumerate(a)) % P
@@ -49,7 +49,7 @@ def test_hashes_are_those_of_exact_integers(start: int) -> None:
 def test_hashes_do_not_overflow_with_extreme_coefficients(
     coefficients: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(count_sketch, "_coefficients", lambda seed, row: coefficients)
+    monkeypatch.setattr(count_sketch, "coefficients", lambda seed, row: coefficients)
     start = (1 << 30) - 50
     columns, _ = CountSketch(1, 1 << 30, start=start).hashes(0, 50)
     for i in range(50):
@@ -61,7 +61,7 @@ def test_golden_hashes() -> None:
     assert count_sketch.HASH_VERSION == 1
     columns, signs = CountSketch(5, 1000, seed=3).hashes(2, 8)
     assert (columns.tolist(), signs.int().tolist()) == GOLDEN
-    assert count_sketch._coefficients(0, 0) == COEFFICIENTS
+    assert count_sketch.coefficients(0, 0) == COEFFICIENTS
 
 
 COEFFICIENTS = (1329515510, 862290606, 1577034662, 2034816193)
@@ -188,7 +188,7 @@ def test_compiled_equals_eager_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(count_sketch, "_CHUNK", 1 << 17)
     d = (1 << 17) + 70_000  # one full chunk, one shorter
     compiled = CountSketch(3, 5000).hashes(1, d)
-    words = torch.tensor([*count_sketch._coefficients(0, 1), 5000, 0])
+    words = torch.tensor([*count_sketch.coefficients(0, 1), 5000, 0])
     eager = torch.empty(d, dtype=torch.int32), torch.empty(d)
     count_sketch._hash.eager(*eager, words)
     assert all(torch.equal(a, b) for a, b in zip(compiled, eager, strict=True))

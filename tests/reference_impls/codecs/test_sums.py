@@ -50,6 +50,7 @@ def test_the_tree_matters():
     assert fixed_sum(x).item() != float(np.cumsum(x.numpy(), dtype=np.float32)[-1])
 
 
+@pytest.mark.full
 def test_rows_and_threads():
     x = torch.randn(3, 2, 5000, generator=torch.Generator().manual_seed(1))
     assert torch.equal(fixed_sum(x), torch.stack([torch.stack([fixed_sum(r) for r in rows]) for rows in x]))

@@ -48,7 +48,7 @@ def test_hashes_modulo_2_to_the_61_overflow_int64() -> None:
     assert float((wrapped != exact).double().mean()) > 0.9
 
     columns, signs = CountSketch(1, c, seed=1).hashes(0, d)
-    a = count_sketch._coefficients(1, 0)
+    a = count_sketch.coefficients(1, 0)
     h = [sum(w * j**e for e, w in enumerate(a)) % ((1 << 31) - 1) for j in range(d)]
     assert columns.tolist() == [(v // 2 * c) >> 30 for v in h]
     assert signs.tolist() == [1.0 if v % 2 else -1.0 for v in h]

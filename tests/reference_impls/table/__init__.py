@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
 from tests.reference_impls.table import (
     adam,
     baseline,
@@ -15,7 +20,7 @@ from tests.reference_impls.table import (
 )
 from tests.reference_impls.table.row import SGD, STEPS, Row
 
-__all__ = ["FIRST", "ROWS", "SGD", "STEPS", "Row"]
+__all__ = ["FIRST", "OVER_GLOO", "ROWS", "SGD", "STEPS", "Row", "tiered"]
 
 _FAMILIES = (
     baseline,
@@ -30,4 +35,30 @@ _FAMILIES = (
 )
 ROWS: tuple[Row, ...] = tuple(row for family in _FAMILIES for row in family.ROWS)
 FIRST: tuple[Row, ...] = tuple({row.algorithm: row for row in reversed(ROWS)}.values())[::-1]
-"""One row a method, for tests of what lies below the methods and is slow."""
+"""One row a method: what the fast tests look at, and tests of what lies below the methods."""
+
+OVER_GLOO: tuple[str, ...] = (
+    "allreduce-bf16",
+    "allreduce-fp16",
+    "control-one-rank-sign",
+    "dgc-unmasked",
+    "dgc-warm-up",
+    "dq-sgd-convex",
+    "ef-sign-adam",
+    "global-qsgd-halving",
+    "global-qsgd-sparse",
+    "intsgd-32-bucket",
+    "lion-cub-1bit-selective",
+    "noloco",
+    "powersgd-warm-up",
+    "root-sgd",
+    "streaming-diloco-sgd",
+    "zero-one-adam",
+)
+"""Rows that together ask real processes for all that any row asks them for: each collective on each group with each
+operation and type of numbers, each kind of step, each way of meeting, what is pending over steps."""
+
+
+def tiered(rows: Iterable[Row] = ROWS, fast: Sequence[Row] = FIRST) -> list[Any]:
+    """Rows as parameters of a test, those that are not among `fast` in the full tests alone."""
+    return [pytest.param(row, id=row.id, marks=() if row in fast else pytest.mark.full) for row in rows]

@@ -19,7 +19,7 @@ from suite.runs.from_spec import learning_rate
 from suite.runs.resolve import make_spec, resolve_algorithm, resolve_workload
 from suite.runs.spec import Rate, RunSpec
 from tests.reference_impls.problem import told
-from tests.reference_impls.table import ROWS, STEPS
+from tests.reference_impls.table import STEPS, tiered
 
 
 def spec_of(algorithm: str, options: dict[str, object], steps: int = STEPS) -> RunSpec:
@@ -38,7 +38,7 @@ def spec_of(algorithm: str, options: dict[str, object], steps: int = STEPS) -> R
     )
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+@pytest.mark.parametrize("row", tiered())
 def test_planned_kinds_are_those_that_are_taken(row):
     spec = spec_of(row.algorithm, row.options)
     rate = learning_rate(spec)

@@ -51,7 +51,7 @@ DOC = Path(__file__).resolve().parents[3] / "docs" / "session-formats.md"
 def test_from_ranks_to_tables(tmp_path):
     (tmp_path / "tiny-sweep.yaml").write_text(SWEEP)
     (tmp_path / "tiny.yaml").write_text(SESSION)
-    record = Session(load_session(str(tmp_path / "tiny.yaml")), tmp_path, place=Loopback).hold()
+    record = Session(load_session(str(tmp_path / "tiny.yaml")), tmp_path, place=Loopback).run()
     assert (record["status"], record["reason"]) == ("done", "")
 
     described = set(

@@ -7,7 +7,7 @@ import pytest
 from suite.analysis.tables import number, to_csv
 from suite.costs import omega
 from suite.costs.columns import OMEGA
-from suite.rates.pairs import Pairs
+from suite.micro.pairs import Pairs
 
 
 def test_bytes_of_codes_are_compared_with_bytes_of_floats(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from suite.links.keeper import Layout, State
 from suite.links.link import Link
-from suite.links.state import Layout, State
 from tests.support import skip_or_fail
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -1,9 +1,10 @@
-"""The emulated cluster: workers reach each other at the rates asked for, whoever asks; what cannot be is refused."""
+"""The emulated cluster: workers reach each other at the rates asked for, and it ends whole; what cannot be is refused."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,14 +15,14 @@ import pytest
 
 from suite.links import cluster as cluster_module
 from suite.links import delay_line
-from suite.links.cluster import ClusterError, up
+from suite.links.cluster import ClusterError, attach, default_state_dir, down, status, up
+from suite.links.keeper import Layout, Plan, State
 from suite.links.link import Link, LinkError
-from suite.links.namespaces import privileged
-from suite.links.process import children
-from suite.links.system import find
+from suite.links.process import Process, children, find_program
+from suite.links.topology import entry, privileged
 from tests.suite.links.emulated import TWO, fake_programs, recorded, said_by_nobody
-from tests.suite.links.tour import PAYLOAD_BYTES, rates, transfer
-from tests.support import require_system
+from tests.suite.links.tour import PAYLOAD_BYTES, held_namespaces, interfaces, namespace, rates, transfer
+from tests.support import eventually, require_system
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -131,7 +132,7 @@ def test_with_netem_the_kernel_carries_every_packet(
     false_tc = f"""case "$*" in
 *netem*) echo "$*" >>{asked};;
 "qdisc del dev lo root") ;;
-*) exec {find("tc")} "$@";;
+*) exec {find_program("tc")} "$@";;
 esac"""
     fake_programs(tmp_path, {"tc": false_tc})
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
@@ -171,3 +172,194 @@ def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     with pytest.raises(ClusterError, match=r"^no-such-program not found: .*apt-get install iproute2"):
         up(TWO, state_dir=tmp_path / "cluster")
     assert not (tmp_path / "cluster").exists()
+
+
+# How it ends: with its owner, by `down`, by a crash; nothing of ours stays, nothing of others goes
+
+
+@pytest.mark.usefixtures("possible")
+def test_a_cluster_ends_with_the_process_that_holds_it(state_dir: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from suite.links.cluster import up; "
+        "from suite.links.link import Link; up(Link(2, 1e8), state_dir=Path(sys.argv[1])); "
+        "print('up', flush=True); time.sleep(600)"
+    )
+    command = [sys.executable, "-c", code, str(state_dir)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "up\n"
+        state = recorded(state_dir)
+        owner.kill()
+    assert state.keeper.wait_s(20)
+    assert not state_dir.exists()
+    assert not [process for process in state.processes() if process.alive()]
+
+
+@pytest.mark.usefixtures("possible")
+def test_a_cluster_that_is_not_tied_stays_until_down(state_dir: Path) -> None:
+    made = up(TWO, state_dir=state_dir, tied=False)
+    popen = made._popen
+    assert popen is not None
+    assert popen.stdin is None  # nothing of ours that could close
+    assert attach(state_dir).link == TWO
+    down(state_dir)
+    assert popen.wait(10) == 0
+    with pytest.raises(ClusterError, match="no cluster is up"):
+        attach(state_dir)
+    made.down()  # once more is harmless
+
+
+@pytest.mark.usefixtures("possible")
+def test_down_leaves_programs_alone_that_others_run_on_a_worker(state_dir: Path) -> None:
+    made = up(TWO, state_dir=state_dir)
+    with subprocess.Popen([*made.enter(0), "sleep", "600"]) as program:
+        try:
+            entered = entry(program.pid, recorded(state_dir).user_namespace)
+            assert eventually(lambda: namespace(entered) == namespace(made.enter(0)))
+            made.down()
+            assert program.poll() is None
+            assert eventually(lambda: interfaces(entered) == ["lo"])
+        finally:
+            program.kill()
+
+
+@pytest.mark.usefixtures("possible")
+def test_a_keeper_that_was_killed_takes_all_along_and_down_removes_the_rest(state_dir: Path) -> None:
+    made = up(Link.parse(2, "100mbit", delay="1ms"), state_dir=state_dir)
+    state = recorded(state_dir)
+    namespaces = {namespace(made.enter(rank)) for rank in range(2)}
+    assert len(state.processes()) >= 2
+    state.keeper.signal(signal.SIGKILL)
+    assert state.keeper.wait_s(5)
+    assert eventually(lambda: not [process for process in state.processes() if process.alive()])
+    assert eventually(lambda: not namespaces & held_namespaces())
+    assert status(state_dir)["state"] == "broken"
+    with pytest.raises(ClusterError, match="no cluster is up"):
+        made.enter(0)
+    with pytest.raises(ClusterError, match="is not empty"):
+        up(TWO, state_dir=state_dir)
+    made.down()
+    assert status(state_dir) == {"state": "down", "state_dir": str(state_dir)}
+
+
+@pytest.mark.usefixtures("possible")
+def test_a_worker_that_ends_breaks_the_cluster_and_is_named(state_dir: Path) -> None:
+    with up(TWO, state_dir=state_dir) as made:
+        recorded(state_dir).holders[1].signal(signal.SIGKILL)
+        assert eventually(lambda: status(state_dir)["state"] == "broken")
+        assert status(state_dir)["reason"] == "worker 1 ended with code -9"
+        with pytest.raises(ClusterError, match="worker 1 has ended"):
+            made.enter(1)
+        made.enter(0)
+
+
+def test_a_keeper_that_cannot_be_started_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no-such-python"))
+    with pytest.raises(FileNotFoundError):
+        up(TWO, state_dir=tmp_path / "cluster")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years")
+    for act in (down, attach):
+        with pytest.raises(ClusterError, match="holds no cluster of ours"):
+            act(tmp_path)
+    with pytest.raises(ClusterError, match="is not empty"):
+        up(TWO, state_dir=tmp_path)
+    assert status(tmp_path)["state"] == "down"
+    assert (tmp_path / "thesis.tex").read_text() == "years"
+    down(tmp_path / "never-made")
+
+
+def test_a_pid_that_has_gone_to_a_stranger_is_not_signalled(tmp_path: Path) -> None:
+    own = Process.of(os.getpid())
+    earlier = Process(own.pid, own.started_ticks - 1)  # had our pid, and ended
+    layout = Layout(tmp_path / "cluster")
+    layout.state_dir.mkdir()
+    Plan(TWO, delay_line=False).write(layout)
+    State(earlier, ready=True, holders=[earlier, earlier]).write(layout)
+    assert status(layout.state_dir)["state"] == "broken"
+    down(layout.state_dir)
+    assert not layout.state_dir.exists()  # and this test goes on
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    own = Process.of(os.getpid())
+    state = State(own, True, True, "line", [own], own, {"delay line": 1}, {"kind": "link", "message": "no"})
+    state.write(layout)
+    assert State.read(layout) == state
+    plan = Plan(Link(2, 1e8, stragglers={1: 1e7}), delay_line=True, generation=7)
+    plan.write(layout)
+    assert Plan.read(layout) == plan
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.json", "state.json"]
+
+
+# ``bandwise cluster``
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "-x", "a b", "x" * 65])
+def test_a_name_is_no_path(name: str) -> None:
+    with pytest.raises(LinkError, match="cluster name"):
+        default_state_dir(name)
+
+
+@pytest.mark.usefixtures("possible")
+def test_the_shell_can_bring_it_up_use_it_and_take_it_down(tmp_path: Path) -> None:
+    def shell(*arguments: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "bandwise", "cluster", *arguments],
+            cwd=ROOT,
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == code, done.stderr
+        return done.stdout if code == 0 else done.stdout + done.stderr
+
+    try:
+        told = shell("up", "--workers", "3", "--rate", "50mbit", "--straggler", "1=20mbit")
+        assert told.startswith("cluster default is up: 3 workers, 50 Mbit/s, rank 1 at 20 Mbit/s\n")
+        assert "bandwise cluster exec 0 -- ip address" in told
+        assert "is not empty" in shell("up", code=3)
+        assert "10.77.0.2/24" in shell("exec", "1", "--", "ip", "-br", "address")
+        assert shell("exec", "2", "sh", "-c", "exit 7", code=7) == ""
+        assert "nothing to run" in shell("exec", "2", code=2)
+        assert "no worker 3" in shell("exec", "3", "--", "true", code=3)
+        found = json.loads(shell("status", "--json"))
+        assert found["state"] == "up"
+        assert found["link"]["stragglers"] == {"1": 2e7}
+        assert shell("status", "--name", "other", code=3) == "no cluster other\n"
+    finally:
+        assert shell("down") == "cluster default is down\n"
+    assert json.loads(shell("--json", "down"))["was"] == "down"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rate", "5mbit"], "choose 10mbit to 10gbit"),
+        (["--rate", "fast"], "such as 100mbit"),
+        (["--down-rate", "20gbit"], "down rate"),
+        (["--delay", "5"], "such as 5ms"),
+        (["--straggler", "2"], "RANK=RATE"),
+        (["--straggler", "x=10mbit"], "RANK=RATE"),
+        (["--straggler", "4=10mbit"], "ranks 0 to 3"),
+        (["--straggler", "1=100mbit"], "no slower"),
+        (["--workers", "0"], "0 workers"),
+        (["--name", "../x"], "cluster name"),
+    ],
+)
+def test_the_shell_refuses_what_cannot_be(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from bandwise.cli import main
+
+    assert main(["cluster", "up", *arguments]) == 2
+    assert message in capsys.readouterr().err

@@ -10,15 +10,13 @@ from pathlib import Path
 import pytest
 
 from bandwise.cli import main
-from suite.links import doctor, trial
-from suite.links.doctor import checks, namespaces, obstacle
-from suite.links.finding import Finding
-from suite.links.machine import Machine, Trial, run_trial
+from suite.links import doctor
+from suite.links.doctor import Finding, Machine, Trial, checks, namespaces, obstacle, run_trial
 from tests.support import require_system
 
-WORKS: Trial = dict.fromkeys(trial.STEPS)
-NO_NETEM: Trial = {**WORKS, trial.NETEM: "Error: Specified qdisc kind is unknown."}
-REFUSED: Trial = {trial.NAMESPACES: "unshare(0x50000000): Operation not permitted"}
+WORKS: Trial = dict.fromkeys(doctor.TRIAL_STEPS)
+NO_NETEM: Trial = {**WORKS, doctor.NETEM: "Error: Specified qdisc kind is unknown."}
+REFUSED: Trial = {doctor.NAMESPACES: "unshare(0x50000000): Operation not permitted"}
 PROGRAMS = ("ip", "tc", "nsenter", "g++", "apt-get")
 
 ALL_RIGHTS = "000001ffffffffff"
@@ -142,7 +140,7 @@ def test_why_there_are_no_namespaces(
 
 def test_rights_that_a_namespace_does_not_give(tmp_path: Path) -> None:
     """Where AppArmor lets a namespace be made and then takes the rights in it away."""
-    tried = {trial.NAMESPACES: "`ip link set lo up`: RTNETLINK answers: Operation not permitted"}
+    tried = {doctor.NAMESPACES: "`ip link set lo up`: RTNETLINK answers: Operation not permitted"}
     found = namespaces(machine(tmp_path, APPARMOR, tried=tried))
     assert found.fix.endswith("apparmor_restrict_unprivileged_userns=0")
 
@@ -170,9 +168,9 @@ def test_a_missing_program(missing: str, manager: str, fix: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("step", "fix"),
     [
-        (trial.BRIDGE, "sudo modprobe bridge"),
-        (trial.VETH, "sudo modprobe veth"),
-        (trial.TBF, "sudo modprobe sch_tbf"),
+        (doctor.BRIDGE, "sudo modprobe bridge"),
+        (doctor.VETH, "sudo modprobe veth"),
+        (doctor.TBF, "sudo modprobe sch_tbf"),
     ],
 )
 def test_a_kernel_that_lacks_something(step: str, fix: str, tmp_path: Path) -> None:
@@ -194,7 +192,7 @@ def test_a_good_machine_has_nothing_to_be_fixed(tmp_path: Path) -> None:
     [
         (WORKS, True, "the kernel's netem"),
         (NO_NETEM, True, "delay line in user space"),
-        ({**NO_NETEM, trial.PACKET: "no packet socket"}, False, "neither netem nor a packet socket"),
+        ({**NO_NETEM, doctor.PACKET: "no packet socket"}, False, "neither netem nor a packet socket"),
     ],
 )
 def test_delays(tried: Trial, ok: bool, detail: str, tmp_path: Path) -> None:
@@ -327,15 +325,22 @@ def test_the_system_at_hand_is_left_as_it_was() -> None:
     tried = run_trial()
     after = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
     assert before == after
-    assert trial.NAMESPACES in tried
-    if tried[trial.NAMESPACES] is None:
-        assert set(tried) >= {trial.NAMESPACES, trial.ENTER, trial.BRIDGE, trial.VETH, trial.TBF, trial.NETEM}
+    assert doctor.NAMESPACES in tried
+    if tried[doctor.NAMESPACES] is None:
+        assert set(tried) >= {
+            doctor.NAMESPACES,
+            doctor.ENTER,
+            doctor.BRIDGE,
+            doctor.VETH,
+            doctor.TBF,
+            doctor.NETEM,
+        }
 
 
 def test_a_trial_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("suite.links.machine.trial.__name__", "suite.links.nothing_of_that_name")
+    monkeypatch.setattr("suite.links.doctor.TRIAL_MODULE", "suite.links.nothing_of_that_name")
     tried = run_trial()
-    assert "nothing_of_that_name" in str(tried[trial.NAMESPACES])
+    assert "nothing_of_that_name" in str(tried[doctor.NAMESPACES])
     assert not namespaces(machine(tmp_path, tried=tried)).ok
 
 

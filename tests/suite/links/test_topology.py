@@ -6,9 +6,8 @@ import math
 
 import pytest
 
-from suite.links import counters
+from suite.links import topology
 from suite.links.link import MAX_RATE_BPS, MIN_RATE_BPS, Link
-from suite.links.namespaces import entry, privileged
 from suite.links.topology import (
     Command,
     Delay,
@@ -17,6 +16,8 @@ from suite.links.topology import (
     burst_bytes,
     delay_line_delays,
     delay_line_routes,
+    entry,
+    privileged,
     shape,
 )
 
@@ -126,9 +127,9 @@ ANSWER = """[{},{"ifname":"eth0","stats64":{
 
 
 def test_counters_are_read_from_what_ip_answers() -> None:
-    found = counters.parse(ANSWER)
-    assert found == counters.Counters(1000, 70000, 10, 2, 4)
-    assert found - counters.Counters(1, 2, 3, 1, 4) == counters.Counters(999, 69998, 7, 1, 0)
+    found = topology.parse_counters(ANSWER)
+    assert found == topology.Counters(1000, 70000, 10, 2, 4)
+    assert found - topology.Counters(1, 2, 3, 1, 4) == topology.Counters(999, 69998, 7, 1, 0)
 
 
 STATUS = "Name:\tpython\nCapPrm:\t000001ffffffffff\nCapEff:\t{}\nSeccomp:\t0\n"

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from suite.links.cluster import Cluster, status, up
+from suite.links.keeper import Layout, State
 from suite.links.link import Link
-from suite.links.process import Process
-from suite.links.state import Layout, State
-from suite.links.system import run
+from suite.links.process import Process, run_program
 from suite.links.topology import port
 
 PAYLOAD_BYTES = 300_000
@@ -83,12 +82,12 @@ def walk(state_dir: Path) -> dict[str, Any]:
 
 def interfaces(prefix: tuple[str, ...] = ()) -> list[str]:
     """Names of the interfaces in the namespace to which ``prefix`` leads."""
-    return sorted(entry["ifname"] for entry in json.loads(run([*prefix, "ip", "-j", "link"])))
+    return sorted(entry["ifname"] for entry in json.loads(run_program([*prefix, "ip", "-j", "link"])))
 
 
 def namespace(prefix: tuple[str, ...]) -> str:
     """Name of the network namespace, such as ``net:[4026532000]``."""
-    return run([*prefix, "readlink", "/proc/self/ns/net"]).strip()
+    return run_program([*prefix, "readlink", "/proc/self/ns/net"]).strip()
 
 
 def held_namespaces() -> set[str]:
@@ -116,7 +115,7 @@ def rates(cluster: Cluster) -> list[list[float]]:
 
 def bucket(prefix: tuple[str, ...], device: str) -> dict[str, Any]:
     """The options of a device's token bucket."""
-    (qdisc,) = json.loads(run([*prefix, "tc", "-j", "qdisc", "show", "dev", device]))
+    (qdisc,) = json.loads(run_program([*prefix, "tc", "-j", "qdisc", "show", "dev", device]))
     assert qdisc["kind"] == "tbf"
     return dict(qdisc["options"])
 
@@ -133,7 +132,7 @@ def transfer(
         assert server.stdout is not None
         assert server.stdout.readline() == "listening\n"
         address = cluster.addresses[target]
-        answer = run([*cluster.enter(source), *python, CLIENT, address, str(payload_bytes)])
+        answer = run_program([*cluster.enter(source), *python, CLIENT, address, str(payload_bytes)])
         source_address, seconds = answer.split()
         return source_address, float(seconds)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurm.profile_file import load_profile
-from slurm.search import search
+from slurm.stage import search
 from suite.runs.plan import make_plan, method_of, spec_of
 from suite.runs.rates import Trial, write_rates
 from suite.runs.spec import RunSpec

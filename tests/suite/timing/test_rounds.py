@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from suite.timing.answers import block_entry, mean_phases
-from suite.timing.cases import cases_of
-from suite.timing.direct_specs import direct_specs
+from suite.timing.cases import cases_of, direct_specs
 from suite.timing.load import Load
-from suite.timing.rounds import LinkRounds, among
+from suite.timing.ranks import block_entry, mean_phases
+from suite.timing.session import LinkRounds, among
 from suite.timing.spec import SessionSpec
 from tests.suite.timing.fakes import BUSY, QUIET, FakeMeter, FakeRanks, sent, session_spec
 

@@ -17,13 +17,13 @@ import pytest
 
 from suite.links import doctor
 from suite.links.cluster import Cluster, ClusterError, up
-from suite.links.finding import Finding
+from suite.links.doctor import Finding
 from suite.links.link import Link
 from suite.links.process import children
 from suite.timing import store
 from suite.timing.cases import Cases, cases_of
 from suite.timing.load import Load, descendants
-from suite.timing.ranks import Loopback, Place, Ranks
+from suite.timing.ranks import Loopback, RankHosts, Ranks
 from suite.timing.session import Session, estimate
 from suite.timing.spec import SessionSpec
 from tests.suite.analysis.made_up_session import record, write_sweep
@@ -82,7 +82,7 @@ class Held:
             self.places.append(FakePlace(link))
             return self.places[-1]
 
-        def start(_: Place) -> FakeRanks:
+        def start(_: RankHosts) -> FakeRanks:
             self.ranks.append(FakeRanks(lost_at=lost_at))
             return self.ranks[-1]
 
@@ -92,7 +92,7 @@ class Held:
                 raise KeyboardInterrupt
 
         session = Session(spec, root, show, place, start, FakeMeter(load))  # type: ignore[arg-type]
-        self.record = session.hold()
+        self.record = session.run()
         self.path = store.path_of(root, self.record["name"], self.record["session_id"])
 
     def ended(self) -> bool:
@@ -192,10 +192,10 @@ def test_where_no_cluster_can_be_made(
     finding = Finding("namespaces", False, "the kernel forbids them", "sudo sysctl -w x=0")
     monkeypatch.setattr("suite.timing.session.obstacle", lambda: finding)
 
-    def place(link: Link) -> Place:
+    def place(link: Link) -> RankHosts:
         raise ClusterError("no network namespace can be made here")
 
-    record = Session(spec, tmp_path, place=place).hold()
+    record = Session(spec, tmp_path, place=place).run()
     assert record["status"] == "unavailable"
     assert record["reason"] == "namespaces: the kernel forbids them"
     assert record["fix"] == "sudo sysctl -w x=0"
@@ -237,7 +237,7 @@ def nobody_left() -> Iterator[None]:
 
 def real(spec: SessionSpec, root: Path, monkeypatch: pytest.MonkeyPatch, **given: Any) -> dict[str, Any]:
     monkeypatch.setenv("BANDWISE_COMPILE", "0")
-    return Session(spec, root, **given).hold()
+    return Session(spec, root, **given).run()
 
 
 def check_numbers(record: dict[str, Any], cases: Cases) -> None:
@@ -301,7 +301,7 @@ def test_a_worker_killed_in_mid_session_leaves_nothing_behind(
         clusters.append(up(link))
         return clusters[-1]
 
-    def start(place: Place) -> Ranks:
+    def start(place: RankHosts) -> Ranks:
         started.append(Ranks(place))
         return started[-1]
 

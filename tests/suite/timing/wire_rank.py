@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from reference_impls import DataParallelOptimizer
-from suite.links.counters import Counters, read
+from suite.links.topology import Counters, read_counters
 from tests.reference_impls.problem import LR, take, told
 from tests.reference_impls.table import FIRST
 
@@ -27,7 +27,7 @@ SETTLE_S = 0.05
 
 def counted() -> Counters:
     """The counters of this namespace's interface."""
-    found = read()
+    found = read_counters()
     assert found is not None, "this process is not on a worker of a cluster"
     return found
 

@@ -35,7 +35,7 @@ from suite.runs.spec import Rate, RunSpec
 from suite.runs.sweep import DEFAULT_BUCKET_BYTES
 from suite.training.train import train_group
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 
 SEEDS, N, STEPS, WARMUP, BATCH = 12, 4, 60, 6, 32
 MARGIN = -0.3

@@ -82,6 +82,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.gloo
+@pytest.mark.full
 def test_ranks_started_by_a_launcher_meet_and_one_of_them_saves(tmp_path: Path) -> None:
     spec = one_spec(steps=3, backend="gloo")
     (tmp_path / "spec.json").write_text(spec.to_json())

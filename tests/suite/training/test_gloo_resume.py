@@ -50,6 +50,7 @@ def stop_after(spec: RunSpec, store: Store, step: int) -> int:
         ("local-adamw", {"period": 7}),
     ],
 )
+@pytest.mark.full
 def test_ranks_stop_at_the_same_step_and_go_on_to_the_bit(
     name: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -76,6 +77,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store
 
 
+@pytest.mark.full
 def test_a_kill_of_one_rank_is_gone_on_from_the_last_checkpoint(tmp_path: Path, whole: Store) -> None:
     store = Store(tmp_path)
     others = set(multiprocessing.active_children())
@@ -102,6 +104,7 @@ def test_a_kill_of_one_rank_is_gone_on_from_the_last_checkpoint(tmp_path: Path, 
     assert kept(store, LOCAL.run_id) == kept(whole, LOCAL.run_id)
 
 
+@pytest.mark.full
 def test_a_rank_file_that_cannot_be_read_makes_all_ranks_begin_anew(tmp_path: Path, whole: Store) -> None:
     store = Store(tmp_path)
     step = stop_after(LOCAL, store, 100)

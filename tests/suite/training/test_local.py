@@ -40,6 +40,7 @@ def states(store: Store, specs: list[RunSpec]) -> dict[str, int]:
     return counts(store.status(spec.run_id) for spec in specs)
 
 
+@pytest.mark.full
 def test_a_worker_that_dies_takes_only_its_runs_along(tmp_path: Path) -> None:
     specs = [one_spec(seed=seed, steps=400) for seed in range(6)]
     store = Store(tmp_path / "disturbed")

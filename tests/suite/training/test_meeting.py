@@ -145,6 +145,7 @@ def launched(results: Path, specs: list[str], **more: str) -> list[subprocess.Po
 
 
 @pytest.mark.gloo
+@pytest.mark.full
 def test_a_launch_trains_run_after_run_and_passes_over_what_others_have(tmp_path: Path) -> None:
     specs = [one_spec(steps=20, seed=seed, backend="gloo") for seed in range(4)]
     store = Store(tmp_path / "joined")

@@ -19,14 +19,10 @@ from suite.training.interruption import Interrupted
 from suite.training.record import Outcome
 from suite.training.train import train_group
 from suite.training.watch import Watch
-from tests.reference_impls.table import ROWS, STEPS
+from tests.reference_impls.table import FIRST, ROWS, STEPS
 from tests.suite.runs.project import After, kept, lasting, one_spec
 
 ROOT = Path(__file__).resolve().parents[3]
-TABLE = [
-    one_spec(row.algorithm, row.options, world_size=min(3, row.largest), steps=STEPS, batch_size=2, peak=0.01)
-    for row in ROWS
-]
 
 
 def trained(specs: list[RunSpec]) -> dict[str, Outcome]:
@@ -38,10 +34,21 @@ def trained(specs: list[RunSpec]) -> dict[str, Outcome]:
     return found
 
 
+@pytest.fixture(scope="module", params=["first", pytest.param("all", marks=pytest.mark.full)])
+def table(request: pytest.FixtureRequest) -> list[RunSpec]:
+    """The table of methods: the first row of each, or all rows."""
+    return [
+        one_spec(
+            row.algorithm, row.options, world_size=min(3, row.largest), steps=STEPS, batch_size=2, peak=0.01
+        )
+        for row in (FIRST if request.param == "first" else ROWS)
+    ]
+
+
 @pytest.fixture(scope="module")
-def whole() -> dict[str, Outcome]:
-    """The table of methods, each trained without a stop."""
-    return trained(TABLE)
+def whole(table: list[RunSpec]) -> dict[str, Outcome]:
+    """Each trained without a stop."""
+    return trained(table)
 
 
 def stopped(specs: list[RunSpec], step: int) -> tuple[dict[str, Checkpoint], list[Outcome]]:
@@ -59,11 +66,13 @@ def stopped(specs: list[RunSpec], step: int) -> tuple[dict[str, Checkpoint], lis
 
 
 @pytest.mark.parametrize("step", [4, 11])
-def test_every_method_goes_on_to_the_bit(step: int, whole: dict[str, Outcome], tmp_path: Path) -> None:
+def test_every_method_goes_on_to_the_bit(
+    step: int, table: list[RunSpec], whole: dict[str, Outcome], tmp_path: Path
+) -> None:
     """Error feedback, owned state, local rounds, warm-up, schedules, sketches: whatever the table holds."""
     again: dict[str, Outcome] = {}
-    for n in {spec.world_size for spec in TABLE}:
-        specs = [spec for spec in TABLE if spec.world_size == n]
+    for n in {spec.world_size for spec in table}:
+        specs = [spec for spec in table if spec.world_size == n]
         held, ended = stopped(specs, step)
         starts, left = {}, [spec for spec in specs if spec.run_id in held]
         for spec in left:
@@ -73,15 +82,15 @@ def test_every_method_goes_on_to_the_bit(step: int, whole: dict[str, Outcome], t
             starts[spec.run_id] = Start(attempt=2, step=step, checkpoint=found)
         again.update({o.run_id: o for o in [*ended, *train_group(left, starts)]})
     differ = [
-        spec.algorithm.name for spec in TABLE if lasting(again[spec.run_id]) != lasting(whole[spec.run_id])
+        spec.algorithm.name for spec in table if lasting(again[spec.run_id]) != lasting(whole[spec.run_id])
     ]
     assert not differ
     assert {outcome.result["steps"] for outcome in again.values()} == {STEPS}
 
 
-def test_checkpoints_on_the_way_change_nothing(whole: dict[str, Outcome]) -> None:
+def test_checkpoints_on_the_way_change_nothing(table: list[RunSpec], whole: dict[str, Outcome]) -> None:
     """A checkpoint ends exchanges that are under way; that must not show."""
-    specs = [spec for spec in TABLE if spec.world_size == 3]
+    specs = [spec for spec in table if spec.world_size == 3]
     seen: list[int] = []
     outcomes = list(
         train_group(

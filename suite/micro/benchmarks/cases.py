@@ -1,0 +1,567 @@
+"""The codecs as one table of cases, so that every benchmark runs every codec the same way.
+
+A case holds its buffers and knows how to encode, to decode, for most codecs to add what is decoded to what is there
+(`accumulate`, which averaging needs), how many bytes went over the wire, and how many bytes of memory have to be touched
+at least. The control `copy` sends float32 as it is: the time of a codec means something only beside a memory copy.
+
+Benchmarks come from the working tree and the code they measure from the commit under test. What a commit does not have
+yet therefore raises NotImplementedError, which asv shows as "not available" instead of as a failure.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import math
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch._inductor.compile_fx
+
+# A literal, not a look at the package: the list of an old commit must be the list of today.
+CODECS = (
+    "copy",
+    "signs",
+    "scaled-signs",
+    "standard-dithering-4bit",
+    "standard-dithering-4bit-global",
+    "standard-dithering-8bit",
+    "standard-dithering-8bit-global",
+    "equal-levels-4bit-given",
+    "equal-levels-4bit-global",
+    "equal-levels-8bit-given",
+    "equal-levels-8bit-global",
+    "equal-levels-4bit",
+    "equal-levels-4bit-linf",
+    "equal-levels-8bit",
+    "geometric-levels-4bit",
+    "exponential-dithering",
+    "natural-9bit",
+    "ternary-2bit",
+    "ternary-trits",
+    "min-max-4bit",
+    "lion-8bit-l1",
+    "scaled-rounding-8bit",
+    "thc-4bit",
+    "hadamard",
+    "bf16",
+    "fp16",
+    "top-k-1pct",
+    "chunk-top-k",
+    "count-sketch",
+    "low-rank-4",
+)
+VERBS = ("encode", "decode", "accumulate")
+WORLD_SIZE = 4
+THREADS = 1
+FLOAT = 4  # bytes
+
+
+def single_thread() -> None:
+    """One thread, in every benchmark process: several would measure the machine's other work."""
+    torch.set_num_threads(THREADS)
+
+
+def module(name: str) -> ModuleType:
+    """The module, or NotImplementedError where this commit does not have it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise NotImplementedError(f"{name} does not exist at this commit: {error}") from error
+
+
+@functools.lru_cache(maxsize=1)
+def gradient(numel: int) -> torch.Tensor:
+    """float32 [numel] of the same numbers always, with heavier tails than a normal: most gradients have them.
+
+    Cases of one size share it, so nobody may write to it.
+    """
+    source = torch.Generator().manual_seed(20260101)
+    normal = torch.randn(numel, generator=source)
+    return normal.mul_(torch.rand(numel, generator=source).add_(0.05))
+
+
+def decode_adds(decode: Callable[..., object]) -> bool:
+    """Whether this decoder can add to what is there (an argument ``add``)."""
+    return "add" in inspect.signature(decode).parameters
+
+
+class Case:
+    """One codec on one vector. x, out: float32 [numel]; wire: what is sent; side_bytes: scales sent beside it.
+
+    verbs: what it can do. small_parts: part of its work is on vectors much shorter than x, too short to be compiled for.
+    reads: how often x has to be read to encode it: twice where what is found in all of it must be known before the first
+    element can be written.
+    """
+
+    side_bytes = 0
+    verbs: tuple[str, ...] = ("encode", "decode")
+    small_parts = False
+    reads = 1
+
+    def __init__(self, numel: int) -> None:
+        self.x = gradient(numel)
+        self.out = torch.zeros(numel)
+        self.wire = self.buffer(numel)
+
+    def buffer(self, numel: int) -> torch.Tensor:
+        return torch.zeros(numel, dtype=torch.int8)
+
+    def encode(self) -> None:
+        raise NotImplementedError
+
+    def decode(self) -> None:
+        raise NotImplementedError
+
+    def accumulate(self) -> None:
+        """`out` += what `wire` decodes to."""
+        raise NotImplementedError(f"{type(self).__name__} does not add")
+
+    def restore(self) -> torch.Tensor:
+        """`x` as it comes out of the wire, scaled as the method scales it: float32 [numel]."""
+        self.encode()
+        self.decode()
+        return self.out
+
+    def sent_bytes(self) -> int:
+        return self.wire.numel() * self.wire.element_size() + self.side_bytes
+
+    def touched(self, verb: str) -> float:
+        """Bytes an element between processor and memory that no implementation can avoid, large vectors assumed.
+
+        What is read counts once for each time it must be read; what is written counts twice, since a processor reads a
+        line of the cache before it writes to it; what is added to is read and written. A copy touches 4 + 8.
+        """
+        sent = self.sent_bytes() / max(self.x.numel(), 1)
+        return self.reads * FLOAT + 2 * sent if verb == "encode" else sent + 2 * FLOAT
+
+
+class Copy(Case):
+    """The control. Its source is its own, so that no codec finds its vector in the cache because of it."""
+
+    def __init__(self, numel: int) -> None:
+        super().__init__(numel)
+        self.x = self.x.clone()
+
+    def buffer(self, numel: int) -> torch.Tensor:
+        return torch.zeros(numel)
+
+    def encode(self) -> None:
+        self.wire.copy_(self.x)
+
+    def decode(self) -> None:
+        self.out.copy_(self.wire)
+
+
+# Codecs that say something of every element: signs, integers, powers of two, halves, lookup tables
+
+
+LEVELS = (2**7 - 1) // WORLD_SIZE  # what 8 bits leave to each of four ranks
+HEAD_ROOM = 2  # log2(WORLD_SIZE) doublings on the way to the sum
+NIBBLE_LEVELS = 7  # what 4 bits hold of one rank
+
+
+class Keyed(Case):
+    """A codec with a stream of random numbers."""
+
+    def __init__(self, numel: int) -> None:
+        self.key = module("reference_impls.randomness").Key.of(seed=0, step=0, stage="micro", rank=0)
+        super().__init__(numel)
+
+
+class ByProtocol(Keyed):
+    """A codec that follows `reference_impls.codecs.codec.Codec`: scales travel inside the message."""
+
+    verbs = ("encode", "decode", "accumulate")
+
+    def __init__(self, numel: int, place: str, name: str, **options: Any) -> None:
+        self.codec = getattr(module(f"reference_impls.codecs.{place}"), name)(**options)
+        super().__init__(numel)
+
+    def buffer(self, numel: int) -> torch.Tensor:
+        return torch.zeros(self.codec.wire_bytes(numel), dtype=torch.uint8)
+
+    def encode(self) -> None:
+        self.codec.encode(self.x, self.key, self.wire)
+
+    def decode(self) -> None:
+        self.codec.decode(self.wire, self.out)
+
+    def accumulate(self) -> None:
+        if decode_adds(self.codec.decode):
+            self.codec.decode(self.wire, self.out, add=True)
+        else:  # as long as it cannot add itself, what it decodes is added in another pass
+            spare = module("reference_impls.buffers").empty_like(self.out)
+            self.codec.decode(self.wire, spare)
+            self.out.add_(spare)
+
+
+class EqualLevels(ByProtocol):
+    """All elements under one number, packed: codes on a scale that is there (given), or on the largest magnitude."""
+
+    def __init__(self, numel: int, levels: int, *, given: bool) -> None:
+        self.given = given
+        super().__init__(numel, "uniform_levels", "UniformLevels", levels=levels, norm="linf", block_size=0)
+        self.reads = 1 if given else 2
+
+    def buffer(self, numel: int) -> torch.Tensor:
+        if not hasattr(self.codec, "encode_by"):
+            raise NotImplementedError("this codec finds its scale itself at this commit")
+        self.found = self.x.abs().max().view(1, 1)
+        return super().buffer(numel)
+
+    def encode(self) -> None:
+        if self.given:
+            self.codec.encode_by(self.x, self.found, self.key, self.wire)
+        else:
+            super().encode()
+
+
+class Signs(Case):
+    """One bit an element. Its residual is taken against mean |x|, the best scale for signs; votes send no scale."""
+
+    verbs = ("encode", "decode", "accumulate")
+
+    def buffer(self, numel: int) -> torch.Tensor:
+        self.codec = module("reference_impls.codecs.signs")
+        self.scales = torch.full((1,), 0.25)
+        return torch.zeros(self.codec.wire_bytes(numel), dtype=torch.uint8)
+
+    def encode(self) -> None:
+        self.codec.pack_signs(self.x, self.wire, zero=True)
+
+    def decode(self) -> None:
+        self.codec.unpack_signs(self.wire, self.out)
+
+    def accumulate(self) -> None:
+        self.codec.decode_accumulate(self.wire.unsqueeze(0), self.scales, self.out)
+
+    def restore(self) -> torch.Tensor:
+        return super().restore() * self.x.abs().mean()
+
+
+class StandardDithering(Keyed):
+    """Bytes on a scale that all ranks share, as they are added on the way. finds_scale: encoding begins with max |x|."""
+
+    side_bytes = 4
+    finds_scale = False
+    levels = LEVELS
+
+    def __init__(self, numel: int) -> None:
+        super().__init__(numel)
+        self.scale = self.largest()
+        self.reads = 2 if self.finds_scale else 1
+
+    def largest(self) -> torch.Tensor:
+        """As the reducers find it."""
+        size_of: Callable[..., torch.Tensor] = module("reference_impls.reducers.shared_scale")._size_of
+        return size_of(self.x, "linf")
+
+    def buffer(self, numel: int) -> torch.Tensor:
+        self.codec = module("reference_impls.codecs.dithering")
+        return torch.zeros(numel, dtype=torch.int8)
+
+    def encode(self) -> None:
+        if self.finds_scale:
+            self.scale = self.largest()
+        self.codec.encode(self.x, self.scale, self.levels, self.key, self.wire)
+
+    def decode(self) -> None:
+        self.codec.decode(self.wire, self.scale, self.levels, 1, self.out)
+
+
+class StandardDitheringGlobal(StandardDithering):
+    finds_scale = True
+
+
+class NibbleDithering(StandardDithering):
+    """Two codes a byte, as `reducers.integer_sum` sends them in 4 bits."""
+
+    levels = NIBBLE_LEVELS
+
+    def buffer(self, numel: int) -> torch.Tensor:
+        super().buffer(numel)
+        self.nibbles = module("reference_impls.codecs.nibbles")
+        self.codes = torch.zeros(numel, dtype=torch.int8)
+        return torch.zeros(self.nibbles.wire_bytes(numel), dtype=torch.uint8)
+
+    def encode(self) -> None:
+        if self.finds_scale:
+            self.scale = self.largest()
+        self.codec.encode(self.x, self.scale, self.levels, self.key, self.codes)
+        self.nibbles.pack(self.codes, self.wire, -self.levels)
+
+    def decode(self) -> None:
+        self.nibbles.unpack(self.wire, self.codes, -self.levels)
+        self.codec.decode(self.codes, self.scale, self.levels, 1, self.out)
+
+
+class NibbleDitheringGlobal(NibbleDithering):
+    finds_scale = True
+
+
+class TernaryTwoBit(StandardDithering):
+    """TernGrad's codes -1, 0, 1 as they go to their server in 2 bits."""
+
+    levels = 1
+
+    def buffer(self, numel: int) -> torch.Tensor:
+        super().buffer(numel)
+        self.packing = module("reference_impls.codecs.packed_integers")
+        self.codes = torch.zeros(numel, dtype=torch.int8)
+        return torch.zeros(self.packing.wire_bytes(numel, 2), dtype=torch.uint8)
+
+    def encode(self) -> None:
+        self.codec.encode(self.x, self.scale, self.levels, self.key, self.codes)
+        self.packing.pack(self.codes.add_(1), 2, self.wire)
+
+    def decode(self) -> None:
+        self.packing.unpack(self.wire, 2, self.codes)
+        self.codec.decode(self.codes.sub_(1), self.scale, self.levels, 1, self.out)
+
+
+class TernaryTrits(TernaryTwoBit):
+    """The same, five a byte."""
+
+    def buffer(self, numel: int) -> torch.Tensor:
+        super().buffer(numel)
+        self.trits = module("reference_impls.codecs.trits")
+        return torch.zeros(self.trits.wire_bytes(numel), dtype=torch.uint8)
+
+    def encode(self) -> None:
+        self.codec.encode(self.x, self.scale, self.levels, self.key, self.codes)
+        self.trits.pack(self.codes, self.wire, -1)
+
+    def decode(self) -> None:
+        self.trits.unpack(self.wire, self.codes, -1)
+        self.codec.decode(self.codes, self.scale, self.levels, 1, self.out)
+
+
+class ExponentialDithering(Keyed):
+    side_bytes = 4
+
+    def __init__(self, numel: int) -> None:
+        super().__init__(numel)
+        self.scale = self.x.abs().max()
+
+    def buffer(self, numel: int) -> torch.Tensor:
+        self.codec = module("reference_impls.codecs.exponential")
+        return torch.zeros(self.codec.wire_bytes(numel), dtype=torch.uint8)
+
+    def encode(self) -> None:
+        self.codec.encode(self.x, self.scale, HEAD_ROOM, self.key, self.wire)
+
+    def decode(self) -> None:
+        self.codec.decode(self.wire, self.scale, HEAD_ROOM, 1, self.out)
+
+
+class ScaledRounding(Keyed):
+    """IntSGD's integers: a factor that is known before, and whether all was finite."""
+
+    def buffer(self, numel: int) -> torch.Tensor:
+        self.codec = module("reference_impls.codecs.scaled_rounding")
+        self.codes = torch.zeros(numel, dtype=torch.int32)
+        self.factor = LEVELS / (4 * self.x.square().mean().sqrt())
+        return torch.zeros(numel, dtype=torch.int8)
+
+    def encode(self) -> None:
+        self.codec.encode(self.x, self.factor, LEVELS, "stochastic", self.key, self.codes)
+        self.wire.copy_(self.codes)
+
+    def decode(self) -> None:
+        self.out.copy_(self.wire).div_(self.factor)
+
+
+class LionIntegers(Case):
+    """Votes in small integers. No scale is sent: a receiver takes the sign of their sum, which is the decoding here."""
+
+    reads = 2
+
+    def buffer(self, numel: int) -> torch.Tensor:
+        self.codec = module("reference_impls.codecs.lion_integers")
+        return torch.zeros(numel, dtype=torch.int8)
+
+    def encode(self) -> None:
+        self.codec.encode(self.x, [slice(0, self.x.numel())], "l1", LEVELS, self.wire)
+
+    def decode(self) -> None:
+        self.out.copy_(self.wire).sign_()
+
+    def restore(self) -> torch.Tensor:
+        """What the votes say of x, by the scale that made them (gain 0.5)."""
+        self.encode()
+        scale: torch.Tensor = self.codec.scale_of(self.x, "l1")
+        return self.wire * (scale / (0.5 * LEVELS))
+
+
+class Lookup(Keyed):
+    """THC's published table on numbers as they are after the rotation: of variance 1. Its decoding is that of one rank."""
+
+    def buffer(self, numel: int) -> torch.Tensor:
+        self.table = module("reference_impls.codecs.lookup").table("published", 4, 30, 1 / 32)
+        self.packing = module("reference_impls.codecs.packed_integers")
+        self.x = self.x / self.x.square().mean().sqrt()
+        self.indices = torch.zeros(numel, dtype=torch.int32)
+        return torch.zeros(self.packing.wire_bytes(numel, self.table.bits), dtype=torch.uint8)
+
+    def encode(self) -> None:
+        self.table.encode(self.x, self.key, self.indices)
+        self.packing.pack(self.indices, self.table.bits, self.wire)
+
+    def decode(self) -> None:
+        self.packing.unpack(self.wire, self.table.bits, self.indices)
+        self.out.copy_(self.table.look_up(self.indices)).mul_(2).sub_(self.table.top).mul_(
+            self.table.unit / 2
+        )
+
+
+class Hadamard(Keyed):
+    """The rotation that THC encodes after; nothing is sent by itself, `wire` are the rotated numbers."""
+
+    CHUNK = 1024
+
+    def buffer(self, numel: int) -> torch.Tensor:
+        self.chunks = module("reference_impls.codecs.hadamard").Chunks(numel, self.CHUNK)
+        coins = self.key.bits(self.chunks.padded) & 1
+        self.signs = (coins * 2 - 1).to(torch.float32)
+        return torch.zeros(self.chunks.padded)
+
+    def encode(self) -> None:
+        self.wire = self.chunks.rotate(self.chunks.pad(self.x), self.signs)
+
+    def decode(self) -> None:
+        self.out = self.chunks.rotate_back(self.wire, self.signs)
+
+    def restore(self) -> torch.Tensor:
+        self.encode()
+        self.decode()
+        sizes: torch.Tensor = self.chunks.spread(self.chunks.sizes(self.out.device))
+        return self.out / sizes[: self.out.numel()]
+
+    def touched(self, verb: str) -> float:
+        return 3 * 4 + 4  # numbers read, numbers written, signs read
+
+
+def by_protocol(place: str, name: str, **options: Any) -> Callable[[int], Case]:
+    return lambda numel: ByProtocol(numel, place, name, **options)
+
+
+DENSE_CASES: dict[str, Callable[[int], Case]] = {
+    "signs": Signs,
+    "scaled-signs": by_protocol("scaled_signs", "ScaledSigns"),
+    "standard-dithering-4bit": NibbleDithering,
+    "standard-dithering-4bit-global": NibbleDitheringGlobal,
+    "standard-dithering-8bit": StandardDithering,
+    "standard-dithering-8bit-global": StandardDitheringGlobal,
+    "equal-levels-4bit-given": lambda numel: EqualLevels(numel, 7, given=True),
+    "equal-levels-4bit-global": lambda numel: EqualLevels(numel, 7, given=False),
+    "equal-levels-8bit-given": lambda numel: EqualLevels(numel, 127, given=True),
+    "equal-levels-8bit-global": lambda numel: EqualLevels(numel, 127, given=False),
+    "equal-levels-4bit": by_protocol("uniform_levels", "UniformLevels"),
+    "equal-levels-4bit-linf": by_protocol("uniform_levels", "UniformLevels", norm="linf"),
+    "equal-levels-8bit": by_protocol("uniform_levels", "UniformLevels", levels=127),
+    "geometric-levels-4bit": by_protocol("geometric_levels", "GeometricLevels"),
+    "exponential-dithering": ExponentialDithering,
+    "natural-9bit": by_protocol("natural", "Natural"),
+    "ternary-2bit": TernaryTwoBit,
+    "ternary-trits": TernaryTrits,
+    "min-max-4bit": by_protocol("min_max", "MinMax"),
+    "lion-8bit-l1": LionIntegers,
+    "scaled-rounding-8bit": ScaledRounding,
+    "thc-4bit": Lookup,
+    "hadamard": Hadamard,
+    "bf16": by_protocol("halves", "Halves"),
+    "fp16": by_protocol("halves", "Halves", format="fp16"),
+}
+
+
+# Codecs that say little: some coordinates, sums of coordinates, two thin matrices
+
+
+RANK = 4
+LINE = 64  # bytes of the cache that are moved together
+
+
+class Sparse(ByProtocol):
+    """Some coordinates. What is added touches their lines of the cache alone."""
+
+    small_parts = True
+    reads = 2
+
+    def __init__(self, numel: int, place: str, name: str, share: float) -> None:
+        self.share = share  # of the coordinates that are sent
+        super().__init__(numel, place, name)
+
+    def touched(self, verb: str) -> float:
+        if verb != "accumulate":
+            return super().touched(verb)
+        return self.sent_bytes() / self.x.numel() + min(8.0, 2 * LINE * self.share)
+
+
+class CountSketch(Case):
+    """Sketched-SGD's defaults: 5 rows of 0.9 % of the coordinates. Decoding estimates every coordinate."""
+
+    small_parts = True
+    ROWS = 5
+    COLUMN_RATIO = 0.009
+
+    def buffer(self, numel: int) -> torch.Tensor:
+        columns = max(1, math.ceil(self.COLUMN_RATIO * numel))
+        self.codec = module("reference_impls.codecs.count_sketch").CountSketch(self.ROWS, columns, seed=1)
+        return torch.zeros(self.ROWS, columns)
+
+    def encode(self) -> None:
+        self.codec.encode(self.x, self.wire)
+
+    def decode(self) -> None:
+        self.codec.decode(self.wire, self.out)
+
+
+class LowRank(Keyed):
+    """PowerSGD's arithmetic on one matrix, as square as it can be: two products and an orthonormalisation; and P^T Q back.
+
+    The thin factors are what is sent. Collectives, error feedback and the start from the last Q are the reducer's.
+    """
+
+    small_parts = True
+    reads = 2
+
+    def buffer(self, numel: int) -> torch.Tensor:
+        self.codec = module("reference_impls.codecs.low_rank")
+        rows = next(r for r in range(math.isqrt(numel), 0, -1) if numel % r == 0)
+        self.matrix = self.x.view(rows, -1)
+        rank = min(RANK, rows)
+        self.q = self.codec.refreshed(torch.zeros(rank, numel // rows), self.key)
+        self.p = torch.zeros(rank, rows)
+        self.start = self.q.clone()
+        return torch.zeros(rank * (rows + numel // rows))
+
+    def encode(self) -> None:
+        torch.mm(self.start, self.matrix.T, out=self.p)
+        self.p = self.codec.orthonormal(self.p)
+        torch.mm(self.p, self.matrix, out=self.q)
+        self.wire[: self.p.numel()] = self.p.view(-1)
+        self.wire[self.p.numel() :] = self.q.view(-1)
+
+    def decode(self) -> None:
+        torch.mm(self.p.T, self.q, out=self.out.view_as(self.matrix))
+
+
+SPARSE_CASES: dict[str, Callable[[int], Case]] = {
+    "top-k-1pct": lambda numel: Sparse(numel, "sparse", "TopK", 0.01),
+    "chunk-top-k": lambda numel: Sparse(numel, "chunk_top_k", "ChunkTopK", 64 / 4096),
+    "count-sketch": CountSketch,
+    "low-rank-4": LowRank,
+}
+
+
+CASES: dict[str, Callable[[int], Case]] = {"copy": Copy, **DENSE_CASES, **SPARSE_CASES}
+
+
+def build(codec: str, numel: int, threads: int = THREADS) -> Case:
+    """The case of a name in `CODECS` on a vector of `numel` elements, to be run on this many threads."""
+    torch.set_num_threads(threads)
+    return CASES[codec](numel)

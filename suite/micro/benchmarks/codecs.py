@@ -1,0 +1,135 @@
+"""Codecs: seconds to encode, decode and add up, memory, bytes an element, and what is lost. `copy` is the yardstick."""
+
+from __future__ import annotations
+
+from .cases import CODECS, build, module
+from .memory import large_bytes, peak_bytes
+
+__all__ = ["TimeAccumulate", "TimeDecode", "TimeEncode", "TrackCodec", "TrackMemory"]
+
+# Below and above the size from which on codecs are compiled: the first runs eagerly.
+NUMELS = (4096, 1048576)
+
+
+class _Timed:
+    """Seconds for one vector, warm and on one thread; compilation happens in `setup`."""
+
+    version = "2"
+    timeout = 120
+    rounds = 1
+    processes = 1
+    repeat = (3, 10, 0.4)
+    warmup_time = 0.05
+    sample_time = 0.02
+    param_names = ("codec", "numel")
+    verbs: tuple[str, ...] = ()
+
+    def prepare(self, codec: str, numel: int) -> None:
+        """Build the case and run it twice. No number is better than one that names the wrong path: where the codec
+        did not run compiled (no C++ compiler, say) or did not run eagerly, as its size asks for, there is none."""
+        compilation, randomness = module("reference_impls.compilation"), module("reference_impls.randomness")
+        self.case = build(codec, numel)
+        compilation.reset_paths()
+        # Codecs that say little work on little, too; but whether anything is compiled here does not depend on them.
+        randomness.Key.of(seed=0, step=0, stage="micro", rank=0).bits(numel)
+        for _ in range(2):
+            for verb in self.verbs:
+                getattr(self.case, verb)()
+        expected = "compiled" if numel >= compilation.THRESHOLD else "eager"
+        ran = compilation.paths()
+        small = {name for name in ran if self.case.small_parts and not name.startswith("randomness.")}
+        if any(set(calls) != {expected} for name, calls in ran.items() if name not in small):
+            raise NotImplementedError(
+                f"{codec} with {numel} elements did not run on the {expected} path: {ran}"
+            )
+
+
+class TimeEncode(_Timed):
+    params = (CODECS, NUMELS)
+    verbs = ("encode",)
+
+    def setup(self, codec: str, numel: int) -> None:
+        self.prepare(codec, numel)
+
+    def time_encode(self, codec: str, numel: int) -> None:
+        self.case.encode()
+
+
+class TimeDecode(_Timed):
+    params = (CODECS, NUMELS)
+    verbs = ("encode", "decode")
+
+    def setup(self, codec: str, numel: int) -> None:
+        self.prepare(codec, numel)
+
+    def time_decode(self, codec: str, numel: int) -> None:
+        self.case.decode()
+
+
+class TimeAccumulate(_Timed):
+    """Adding what is decoded to what is there, for the codecs whose messages are averaged one by one."""
+
+    params = (CODECS, NUMELS[1:])
+    verbs = ("encode", "accumulate")
+
+    def setup(self, codec: str, numel: int) -> None:
+        if "accumulate" not in build(codec, 32).verbs:
+            raise NotImplementedError(f"{codec} does not add")
+        self.prepare(codec, numel)
+
+    def time_accumulate(self, codec: str, numel: int) -> None:
+        self.case.accumulate()
+
+
+class TrackMemory:
+    """Bytes an element. Lower is better; what a warm call allocates in large pieces should be nothing."""
+
+    params = (CODECS,)
+    param_names = ("codec",)
+    version = "1"
+    timeout = 120
+    NUMEL = 1 << 20
+
+    def setup(self, codec: str) -> None:
+        self.case = build(codec, self.NUMEL)
+        self.all()
+
+    def all(self) -> None:
+        for verb in self.case.verbs:
+            getattr(self.case, verb)()
+
+    def track_peak(self, codec: str) -> float:
+        """Most that is held at once beyond the case's own buffers, by a call that finds nothing in the pool."""
+        module("reference_impls.buffers").release()
+        return peak_bytes(self.all) / self.NUMEL
+
+    def track_allocated(self, codec: str) -> float:
+        self.all()
+        return large_bytes(self.all) / self.NUMEL
+
+    track_peak.unit = "bytes/element"
+    track_allocated.unit = "bytes/element"
+
+
+class TrackCodec:
+    """Exact and deterministic: these move only when the code does. Lower is better."""
+
+    params = (CODECS,)
+    param_names = ("codec",)
+    version = "1"
+    timeout = 120
+
+    def setup(self, codec: str) -> None:
+        self.case = build(codec, 16384)
+
+    def track_bytes_per_element(self, codec: str) -> float:
+        self.case.encode()
+        return self.case.sent_bytes() / self.case.x.numel()
+
+    def track_residual(self, codec: str) -> float:
+        """||x - restored|| / ||x||, the same x for all."""
+        x = self.case.x.double()
+        return float((x - self.case.restore().double()).norm() / x.norm())
+
+    track_bytes_per_element.unit = "bytes/element"  # a bare "bytes" is rounded to whole ones by asv
+    track_residual.unit = "1"

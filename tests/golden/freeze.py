@@ -1,0 +1,649 @@
+"""What must not change while the code is restructured, frozen as small files: `python -m tests.golden.freeze [SECTION ...]`.
+
+A section is a function from the name of a case to what is kept of it, under three keys:
+
+exact: must be equal everywhere.
+bits: must be equal to the bit where torch computes as it did on the machine that froze it (`arithmetic`).
+about: numbers that may differ by `TOLERANCE` where it does not.
+
+Large content is kept as hashes that still say where it differs: a hash a column and a few digits a row of a table, a hash a
+rank of parameters beside their norm. What is kept is asked from the command line where it can answer, so that names of modules
+matter as little as possible.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import csv
+import functools
+import hashlib
+import io
+import itertools
+import json
+import math
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bandwise.cli import main
+from tests.reference_impls.table import FIRST, ROWS, STEPS, Row
+from tests.reference_impls.trajectories import trajectory
+
+HERE = Path(__file__).resolve().parent
+CHECKOUT = HERE.parents[1]
+RESULTS = CHECKOUT / "results"
+TABLES = Path("tables") / "v1"
+"""Where the tables lie in a results folder, the one that ships and those made here."""
+WORKERS = 3
+TEST_IMAGES = 540
+"""Of the digits that the studies that ship are judged on."""
+TOLERANCE = 0.05
+Case = dict[str, Any]
+
+
+def answer(*arguments: object) -> Any:
+    """What a verb answers with --json."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+        code = main([*map(str, arguments), "--json"])
+    if code not in (0, 3):  # 3: a run that ended otherwise than well is a result too
+        raise RuntimeError(f"bandwise {' '.join(map(str, arguments))} ended with {code}")
+    return json.loads(out.getvalue())
+
+
+def brief(value: Any, digits: int = 12) -> str:
+    """The beginning of the SHA-256 of a tensor's bytes, of bytes, of a text, or of a value as JSON."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().contiguous().view(torch.uint8).numpy().tobytes()
+    if not isinstance(value, bytes | str):
+        value = json.dumps(value, sort_keys=True)
+    return hashlib.sha256(value.encode() if isinstance(value, str) else value).hexdigest()[:digits]
+
+
+@functools.cache
+def arithmetic() -> str:
+    """A hash of what torch itself computes here from fixed numbers: kernels and processors round in ways of their own."""
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(7)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    first, second, x = draw(3, 512, 64), draw(3, 10, 512), draw(3, 32, 64)
+    hidden = torch.relu(torch.bmm(x, first.mT))
+    scores = torch.bmm(hidden, second.mT)
+    wide, tall = draw(70_001), draw(512, 4)
+    made = [
+        hidden, scores, torch.log_softmax(scores, -1), torch.bmm(scores.mT, hidden), torch.bmm(hidden.mT, x),
+        wide.sum(), wide.norm(), wide.square().mean(), wide.abs().sqrt(), wide.exp(), wide.tanh(), torch.rsqrt(wide.abs()),
+        torch.linalg.qr(tall)[0], tall.T @ draw(512, 512), torch.fft.rfft(wide[:4096]).abs(),
+    ]  # fmt: skip
+    return brief(torch.cat([m.flatten() for m in made]))
+
+
+# the whole public way: `bandwise run`
+
+
+def settings_of(row: Row) -> list[str]:
+    """The options of a row of the table of methods, for the command line, which knows the length itself."""
+    given = {key: value for key, value in row.options.items() if key != "total_steps"}
+    return [part for key, value in given.items() for part in ("--set", f"{key}={_typed(value)}")]
+
+
+def _typed(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def run(name: str, workload: str = "quadratic", backend: str = "simulated") -> Case:
+    """One training by its first row in the table: result and curve without what times and hosts decide."""
+    row = next(row for row in FIRST if row.algorithm == name)
+    with tempfile.TemporaryDirectory() as folder:
+        result = answer(
+            "run", "--algorithm", name, *settings_of(row), "--workload", workload, "--backend", backend, "--steps", STEPS,
+            "--world-size", WORKERS, "--batch-size", 8, "--warmup", 2, "--lr", 0.01, "--results", folder,
+        )  # fmt: skip
+        (curve,) = Path(folder).glob("runs/*/*/metrics.jsonl")
+        lines = [json.loads(line) for line in curve.read_text().splitlines()]
+        specs = [path.read_text() for path in Path(folder).glob("runs/*/*/spec.json")]
+    ledger = result["bytes"].pop("by")
+    counted = ("step", "lr", "wire_bytes")
+    return {
+        "exact": {
+            "run_id": result["run_id"],
+            "spec": brief(specs),
+            "status": result["status"],
+            "steps_by_kind": result["steps_by_kind"],
+            "bytes": result["bytes"],
+            "ledger": _by_place(ledger),
+            "rates": brief([line["lr"] for line in lines]),
+            "wire_bytes": brief([line["wire_bytes"] for line in lines]),
+        },
+        "bits": {
+            "curve": [brief({k: v for k, v in line.items() if k not in counted}, 6) for line in lines],
+            "final": result["final"],
+            "best": result["best"],
+            "train_loss_last": result["train_loss_last"],
+        },
+        "about": {"final": result["final"], "train_loss_last": result["train_loss_last"]},
+    }
+
+
+def _by_place(ledger: Iterable[dict[str, Any]]) -> dict[str, list[float]]:
+    """Rows of a ledger that are summed over steps."""
+    return {
+        f"{x['kind']} {x['stage']} {x['collective']} {x['group']} @{x['rank']}": [
+            x["calls"], x["payload_bytes"], x["wire_bytes"], x["received_bytes"]
+        ]
+        for x in ledger
+    }  # fmt: skip
+
+
+GLOO = ("allreduce-sgd", "lion-cub-1bit", "global-qsgd", "apmsqueeze", "local-sgd", "streaming-diloco")
+
+
+def gloo_run(name: str) -> Case:
+    """The same on real processes."""
+    return run(name, backend="gloo")
+
+
+def network_run(name: str) -> Case:
+    """The same of a small convolutional network, which has matrices."""
+    return run(name, "digits-cnn")
+
+
+# the methods themselves
+
+
+def trajectory_case(row_id: str) -> Case:
+    """A row of the table in simulation: kinds of steps, bytes, parameters of every rank at the end."""
+    row = next(row for row in ROWS if row.id == row_id)
+    found = trajectory(row, min(WORKERS, row.largest))
+    sums = _by_place(found.ledger)
+    flat = [torch.cat([p.flatten() for p in parameters]) for parameters in found.parameters[-1]]
+    return {
+        "exact": {"kinds": " ".join(found.kinds), "ledger": sums},
+        "bits": {"parameters": [brief(x) for x in flat], "norms": [float(x.double().norm()) for x in flat]},
+        "about": {"norms": [float(x.double().norm()) for x in flat]},
+    }
+
+
+# what the command line says
+
+
+def command_cases() -> list[str]:
+    methods = [entry["name"] for entry in answer("list", "algorithms")["algorithms"]]
+    workloads = [entry["name"] for entry in answer("list", "workloads")["workloads"]]
+    kinds = [f"list {kind}" for kind in ("algorithms", "workloads", "sweeps")]
+    return [*kinds, *(f"info {name}" for name in (*methods, *workloads)), *map(" ".join, schedules())]
+
+
+def command(text: str) -> Case:
+    """What a command answers: numbers in clear, texts as hashes, so that a changed word is told from a changed figure."""
+    found = answer(*text.split())
+    if text.startswith("info"):
+        found = {key: value for key, value in found.items() if key != "source_hash"}
+        found["options"] = {
+            o["name"]: {**o, "help": brief(o["help"], 6), "name": None} for o in found["options"]
+        }
+        for key in ("summary", "differences"):
+            if key in found:
+                found[key] = brief(found[key], 6)
+    if text.startswith("list"):
+        ((_, rows),) = found.items()
+        texts = ("summary", "title")
+        found = {
+            row["name"]: {k: brief(v, 6) if k in texts else v for k, v in row.items() if k != "name"}
+            for row in rows
+        }
+    return {"exact": found}
+
+
+def schedules() -> Iterator[tuple[str, ...]]:
+    """Every rule under every learning-rate schedule."""
+    rates = {
+        "constant": (), "cosine": (), "linear": (), "step": ("--milestones", "300,600", "--gamma", "0.1"),
+        "cosine_step": ("--base", "2"),
+    }  # fmt: skip
+    rules = {
+        "qsr": ("--set", "h_base=2", "--set", "alpha=0.02"),
+        "qsr-power-3": ("--set", "h_base=4", "--set", "alpha=0.03", "--set", "power=3"),
+        "constant": ("--set", "period=7"),
+    }
+    for (rule, options), (rate, more) in itertools.product(rules.items(), rates.items()):
+        for warmup in ("0", "50"):
+            yield (
+                "schedule", rule.removesuffix("-power-3"), "--steps", "1000", "--warmup", warmup, "--lr", rate,
+                "--peak-lr", "0.3", "--min-lr", "0.001", *more, *options,
+            )  # fmt: skip
+    yield (
+        "schedule", "qsr", "--steps", "93600", "--warmup", "10000", "--lr", "cosine", "--peak-lr", "0.008", "--min-lr",
+        "1e-6", "--set", "h_base=4", "--set", "alpha=0.0175",
+    )  # fmt: skip
+
+
+def sweeps() -> list[str]:
+    return [entry["name"] for entry in answer("list", "sweeps")["sweeps"]]
+
+
+def plan(sweep: str) -> Case:
+    """A sweep that ships as it is planned where nothing has run: the ids of its runs, and what is said of them."""
+    with tempfile.TemporaryDirectory() as empty:
+        found = answer("plan", sweep, "--results", empty)
+    runs = found.pop("list")
+    ids = sorted(entry["run_id"] for entry in runs)
+    by_arm = {}
+    for arm in dict.fromkeys(entry["arm"] for entry in runs):
+        by_arm[arm] = brief(sorted(entry["run_id"] for entry in runs if entry["arm"] == arm), 8)
+    about = {key: found.pop(key) for key in ("disk_bytes", "core_seconds_left")}
+    return {
+        "exact": {
+            "ids": {"count": len(ids), "sha256": brief("\n".join(ids), 64), "first": ids[:3]},
+            "arms": by_arm,
+            "order": brief([[e["panel"], e["arm"], e["steps"], e["seed"]] for e in runs]),
+            "said": {key: brief(v, 6) if key == "title" else v for key, v in found.items()},
+        },
+        "about": about,
+    }
+
+
+# wire formats
+
+LENGTHS = (1, 2, 31, 64, 1000, 4097)
+
+
+def codec_cases() -> list[str]:
+    from suite.micro.cases import CODECS
+
+    return [name for name in CODECS if name != "copy"]
+
+
+def codec(name: str) -> Case:
+    """The bytes that a codec sends of vectors of several lengths, how many, and what comes out again."""
+    from suite.micro.cases import build
+
+    found = {}
+    for numel in LENGTHS:
+        case = build(name, numel)
+        restored = case.restore()
+        found[str(numel)] = [case.sent_bytes(), brief(_bytes(case.wire), 8), brief(restored, 8)]
+    return {"bits": found, "exact": {length: sent for length, (sent, _, _) in found.items()}}
+
+
+def _bytes(wire: Any) -> bytes:
+    if isinstance(wire, torch.Tensor):
+        return wire.detach().contiguous().view(torch.uint8).numpy().tobytes()
+    return b"".join(_bytes(part) for part in wire)
+
+
+# tables
+
+
+def digest(path: Path) -> dict[str, Any]:
+    """A table as hashes that say which column and which row differ; a JSON file as its values."""
+    text = path.read_text()
+    if path.suffix == ".json":
+        return {"json": json.loads(text)}
+    rows = list(csv.reader(io.StringIO(text)))
+    header, body = rows[0], rows[1:]
+    columns = {name: brief([row[i] for row in body], 6) for i, name in enumerate(header)}
+    return {
+        "bytes": brief(text),
+        "rows": len(body),
+        "columns": columns,
+        "by_row": " ".join(brief(row, 4) for row in body),
+        "first": ",".join(body[0]) if body else "",
+    }
+
+
+def tables_under(root: Path) -> dict[str, Any]:
+    """All tables of a results folder by name."""
+    return {path.name: digest(path) for path in sorted((root / TABLES).glob("*"))}
+
+
+SWEEP = """
+title: frozen
+workloads: [quadratic]
+shardings: [iid, by-class]
+world_size: 3
+steps: 40
+batch_size: 2
+seeds: 6
+budgets: [0.5, 1, 1.5]
+lr: {schedule: cosine, warmup: 5, min_ratio: 0.01}
+arms:
+  sgd: {algorithm: allreduce-sgd, options: {momentum: 0.9}, lr: 0.05}
+  lion: {algorithm: allreduce-lion, lr: 0.01}
+  qsgd: {algorithm: qsgd, baseline: sgd, lr: 0.05}
+  lion-1bit: {algorithm: lion-cub-1bit, options: {momentum_sync: never}, baseline: lion, lr: 0.01}
+  local: {algorithm: local-sgd, options: {momentum: 0.9, period: 4}, baseline: sgd, lr: 0.05}
+  explodes: {algorithm: top-k, options: {ratio: 0.1}, baseline: sgd, lr: 900.0}
+  silence: {algorithm: control-no-communication, baseline: sgd, control: true, lr: 0.05}
+"""
+
+
+def trained_study() -> dict[str, Any]:
+    """A small study with a ladder, two shardings and an arm that diverges, trained and collected by the command line."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "frozen.yaml").write_text(SWEEP)
+        answer("sweep", Path(folder, "frozen.yaml"), "--results", folder)
+        answer("collect", Path(folder, "frozen.yaml"), "--results", folder)
+        made = tables_under(Path(folder))
+        for table in made.values():
+            _forget_where(table)
+        return made
+
+
+def _forget_where(table: dict[str, Any]) -> None:
+    """Leave out what says with which code and where a run ran."""
+    if "json" in table:
+        for key in ("provenance", "origins", "first_finished", "last_finished", "command"):
+            table["json"].pop(key, None)
+    elif "commit" in table["columns"]:
+        for key in ("commit", "environment", "stale"):
+            table["columns"].pop(key, None)
+        for key in ("bytes", "by_row", "first"):
+            table.pop(key)
+
+
+def made_up_study() -> dict[str, Any]:
+    """The tests' made-up study: curves, and runs that diverged, failed, were never run."""
+    from suite.analysis.collect import collect, write
+    from suite.runs.status import Status
+    from tests.suite.analysis import made_up_curves, made_up_study
+
+    with tempfile.TemporaryDirectory() as folder:
+        study = made_up_study.study_of()
+        store = made_up_study.run_all(Path(folder), study)
+        made_up_curves.keep_all(store, study)
+        diverged = Status("diverged", "training loss is nan at step 57")
+        made_up_study.fail(store, study, "apmsqueeze", "by-class", 2, diverged)
+        made_up_study.fail(store, study, "local-sgd H=4", "iid", 1, Status("error", "RuntimeError: made up"))
+        shutil.rmtree(store.folder(made_up_curves.spec_of(study, "local-sgd H=16", 4).run_id))
+        write(Path(folder), collect(folder, study))
+        return tables_under(Path(folder))
+
+
+def made_up_ladder() -> dict[str, Any]:
+    """The tests' made-up study over four budgets."""
+    from suite.analysis.collect import collect, write
+    from tests.suite.analysis import made_up_ladder
+
+    with tempfile.TemporaryDirectory() as folder:
+        study = made_up_ladder.study_of()
+        made_up_ladder.run_all(Path(folder), study)
+        write(Path(folder), collect(folder, study))
+        return tables_under(Path(folder))
+
+
+def made_up_session() -> dict[str, Any]:
+    """The tests' made-up timing session: speeds joined to a sweep, direct trainings, a disturbed block, a second link."""
+    from suite.analysis.session_tables import write
+    from suite.runs.store import Store
+    from tests.suite.analysis import made_up_session as made
+
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        sweep = made.write_sweep(root)
+        record = made.record(sweep)
+        record["links"][0]["direct"] = made.direct(sweep, "lion-1bit", lambda number: 1.02 + 0.01 * number)
+        second = copy.deepcopy(record["links"][0])
+        second["link"]["rate_bps"], second["label"], second["direct"] = 1e9, "1 Gbit/s", []
+        for block in second["blocks"][::7]:
+            block.update(disturbed=True, reason="made up")
+        record["links"].append(second)
+        write(root, "made-up", record, Store(root))
+        made_ = tables_under(root)
+    for table in made_.values():
+        if "json" in table:
+            table["json"].pop("sweep", None)
+    return made_
+
+
+STUDIES = {
+    "trained": trained_study,
+    "made-up-study": made_up_study,
+    "made-up-ladder": made_up_ladder,
+    "made-up-session": made_up_session,
+}
+
+
+def study(name: str) -> Case:
+    """All tables of a study; of the trained one only where torch computes the same."""
+    return {"bits" if name == "trained" else "exact": STUDIES[name]()}
+
+
+# tables that ship, made again from what is in git
+
+SHIPPED = ("quick", "digits", "profiles", "ladder", "costs", "claims")
+
+
+def remade(name: str, root: Path) -> None:
+    """Make the derived tables of a study that ships, of the cost model or of the claims again, under another root.
+
+    Of a study they are made from its rows and curves as they stand in git, put back as runs.
+    """
+    if name == "costs":
+        shutil.copytree(
+            RESULTS, root, dirs_exist_ok=True, ignore=shutil.ignore_patterns("runs", "sessions", "snapshots")
+        )
+        for derived in (
+            "score",
+            "predictions",
+            "prices",
+            "advised",
+            "scaling",
+            "break-even",
+            "break-even-checks",
+        ):
+            (root / TABLES / f"costs-{derived}.csv").unlink()
+        answer("costs", "score", "--results", root)
+        answer("costs", "scaling", "--results", root)
+    elif name == "claims":
+        shutil.copytree(
+            RESULTS, root, dirs_exist_ok=True, ignore=shutil.ignore_patterns("runs", "sessions", "snapshots")
+        )
+        for derived in ("claims.csv", "claims-parts.csv"):
+            (root / TABLES / derived).unlink()
+        answer("claims", "--write", "--results", root)
+    else:
+        _put_back(name, root)
+        answer("collect", name, "--results", root)
+
+
+def _rows(file: str) -> list[dict[str, str]]:
+    path = RESULTS / TABLES / file
+    if not path.exists():
+        return []
+    with path.open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def _put_back(sweep: str, root: Path) -> None:
+    """Run folders that say what the tables of the sweep say of them."""
+    from suite.analysis.from_plan import study_of
+    from suite.runs.plan import make_plan
+    from suite.runs.status import Status
+    from suite.runs.store import Store, dump
+    from suite.runs.sweep import load_sweep
+    from suite.workloads import get
+    from tests.suite.analysis import made_up_study
+
+    planned = study_of(make_plan(load_sweep(sweep)))
+    rows = {row["run_id"]: row for row in (*_rows(f"{sweep}-rungs.csv"), *_rows(f"{sweep}-runs.csv"))}
+    curves: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for line in _rows(f"{sweep}-curves.csv"):
+        curves.setdefault(
+            tuple(line[k] for k in ("workload", "sharding", "world_size", "arm", "seed")), []
+        ).append(line)
+    store = Store(root)
+    for entry in planned.entries:
+        spec, row = entry.spec, rows[entry.spec.run_id]
+        workload = get(spec.workload.name, **spec.workload.options)
+        wire = float(row["wire_bytes_per_step"] or 0) * spec.steps
+        final = {workload.metric: _score(row["value"], workload.metric)} if row["value"] else {}
+        if row["nll"]:
+            final["nll"] = float(row["nll"])
+        source = planned.by_name[entry.arm].source_hash
+        made_up_study.finish(store, spec, Status(row["status"], row["reason"]), {
+            "schema_version": 2, "run_id": spec.run_id, "spec": spec.as_dict(), "attempt": 1, "metric": workload.metric,
+            "direction": workload.direction, "directions": {name: workload.direction_of(name) for name in final},
+            "final": final, "best": final.get(workload.metric), "train_loss_last": None, "steps": spec.steps,
+            "bytes": {
+                "payload_per_rank_mean": float(row.get("payload_bytes_per_step") or 0) * spec.steps,
+                "payload_per_rank_max": float(row.get("payload_bytes_per_step") or 0) * spec.steps,
+                "wire_per_rank_mean": wire,
+                "wire_per_rank_max": float(row.get("wire_bytes_per_step_max") or 0) * spec.steps,
+                "by": [],
+            },
+            "steps_by_kind": {"sync": int(row.get("syncs") or 0)}, "path": {}, "sources": {"algorithm": source},
+            "train_s": 1.0, "lost_s": 0.0,
+            "provenance": {
+                **made_up_study.PROVENANCE, "commit": row["commit"], "environment_hash": row["environment"],
+            },
+        })  # fmt: skip
+        own = (entry.workload, spec.sharding, str(spec.world_size), entry.arm, str(spec.seed))
+        if lines := curves.get(own) if entry.budget == 1 else None:
+            kept = [
+                {
+                    "step": int(line["step"]),
+                    "lr": 0.1,
+                    "train_loss": _number(line["train_loss"]),
+                    # older runs do not say what they had sent
+                    **({"wire_bytes": float(line["wire_bytes"])} if line["wire_bytes"] else {}),
+                    workload.metric: _score(line["value"], workload.metric),
+                    "nll": _number(line["nll"]),
+                }
+                for line in lines
+            ]
+            (store.folder(spec.run_id) / "metrics.jsonl").write_text(
+                "".join(dump(line) + "\n" for line in kept)
+            )
+
+
+def _score(cell: str, metric: str) -> float | None:
+    """A score; an accuracy as the count of test images that it is, since equal differences decide an exact test."""
+    value = _number(cell)
+    if value is None or metric != "accuracy":
+        return value
+    images = round(value * TEST_IMAGES / 100)
+    whole = 100 * images / TEST_IMAGES
+    return whole if math.isclose(value, whole, rel_tol=1e-8) else value
+
+
+def _number(cell: str) -> float | None:
+    return float(cell) if cell else None
+
+
+@dataclass(frozen=True)
+class Section:
+    """One file of what is frozen. cases: all of them; fast: those that every `make test` looks at."""
+
+    make: Callable[[str], Case]
+    cases: Callable[[], Sequence[str]]
+    fast: Callable[[str], bool] = lambda name: True
+
+
+FIRST_IDS = frozenset(row.id for row in FIRST)
+SECTIONS = {
+    "runs": Section(run, lambda: [row.algorithm for row in FIRST]),
+    "network-runs": Section(network_run, lambda: [row.algorithm for row in FIRST], lambda name: False),
+    "gloo": Section(gloo_run, lambda: GLOO, lambda name: False),
+    "trajectories": Section(trajectory_case, lambda: [row.id for row in ROWS], FIRST_IDS.__contains__),
+    "commands": Section(command, command_cases),
+    "plans": Section(plan, sweeps, lambda name: name in ("quick", "ladder", "claims/lion-cub")),
+    "codecs": Section(codec, codec_cases),
+    "studies": Section(study, lambda: list(STUDIES), lambda name: name != "trained"),
+}
+
+
+def frozen(section: str) -> dict[str, Any]:
+    """What is on record of a section."""
+    found: dict[str, Any] = json.loads((HERE / f"{section}.json").read_text())
+    return found
+
+
+def plain(case: Case) -> Case:
+    """As it comes back from a file."""
+    found: Case = json.loads(json.dumps(case))
+    return found
+
+
+def differences(old: Any, new: Any, place: str = "") -> Iterator[str]:
+    """Where two values differ, each with its path; a list of many is told by its first."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in old.keys() | new.keys():
+            if key not in old or key not in new:
+                yield f"{place}/{key}: {'gone' if key in old else 'new'}"
+            else:
+                yield from differences(old[key], new[key], f"{place}/{key}")
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for i, (a, b) in enumerate(zip(old, new, strict=True)):
+            yield from differences(a, b, f"{place}[{i}]")
+    elif isinstance(old, str) and isinstance(new, str) and place.endswith("/by_row"):
+        a, b = old.split(), new.split()
+        if rows := [i for i, (x, y) in enumerate(itertools.zip_longest(a, b)) if x != y]:
+            yield f"{place}: rows {rows[:20]} of {len(a)} differ"
+    elif old != new:
+        yield f"{place}: was {old!r}, is {new!r}"
+
+
+def far(old: Any, new: Any, place: str = "") -> Iterator[str]:
+    """Where two values of the same shape differ by more than `TOLERANCE`."""
+    if isinstance(old, dict):
+        for key in old:
+            yield from far(old[key], new[key], f"{place}/{key}")
+    elif isinstance(old, list):
+        for i, (a, b) in enumerate(zip(old, new, strict=True)):
+            yield from far(a, b, f"{place}[{i}]")
+    elif (old is None) != (new is None) or (
+        old is not None and not math.isclose(old, new, rel_tol=TOLERANCE)
+    ):
+        yield f"{place}: was {old!r}, is {new!r}"
+
+
+def unlike(shipped: Path, made: Path) -> Iterator[str]:
+    """Where two tables differ by more than the ninth digit of what they are made from lets them."""
+    old, new = (list(csv.DictReader(io.StringIO(path.read_text()))) for path in (shipped, made))
+    if len(old) != len(new):
+        yield f"{shipped.name}: {len(old)} rows, made again {len(new)}"
+    for number, (a, b) in enumerate(zip(old, new, strict=False), start=1):
+        for column in a.keys() | b.keys():
+            if a.get(column) != b.get(column) and not _close(a.get(column, ""), b.get(column, "")):
+                yield f"{shipped.name} row {number}, {column}: ships {a.get(column)!r}, made again {b.get(column)!r}"
+
+
+def _close(a: str, b: str) -> bool:
+    try:
+        return math.isclose(float(a), float(b), rel_tol=1e-6, abs_tol=1e-7)
+    except ValueError:
+        return False
+
+
+def compared(kept: Case, made: Case, place: str, same_arithmetic: bool) -> Iterator[str]:
+    """How a case differs from what is on record."""
+    yield from differences(kept.get("exact"), made.get("exact"), place)
+    if same_arithmetic:
+        yield from differences(kept.get("bits"), made.get("bits"), place)
+    yield from far(kept.get("about", {}), made.get("about", {}), place)
+
+
+def write(section: str) -> Path:
+    """Freeze a section as it is now: a line a case."""
+    part = SECTIONS[section]
+    lines = [f'"{name}": {json.dumps(part.make(name), sort_keys=True)}' for name in part.cases()]
+    path = HERE / f"{section}.json"
+    path.write_text("{\n" + ",\n".join([f'"arithmetic": "{arithmetic()}"', *lines]) + "\n}\n")
+    return path
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for wanted in sys.argv[1:] or SECTIONS:
+        sys.stdout.write(f"{write(wanted)}\n")

@@ -1,0 +1,73 @@
+"""One training of a row of the table, kept for the tests of a session: every property is asserted on the same steps."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from reference_impls import SimulatedCluster
+from tests.reference_impls.problem import LR, Net, at_probes, gradients, learning_rate, names, told
+from tests.reference_impls.table import ROWS, STEPS, Row
+
+SEED = 1
+"""Of torch's own generator, on which nothing may depend."""
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """kinds: of each step. parameters: [step][rank][parameter] after it. ledger: summed over steps. cluster: at the end."""
+
+    kinds: tuple[str, ...]
+    parameters: tuple[tuple[tuple[torch.Tensor, ...], ...], ...]
+    ledger: tuple[dict[str, Any], ...]
+    cluster: SimulatedCluster
+
+
+def build(row: Row, world_size: int, bucket_bytes: int = 256) -> SimulatedCluster:
+    """The small bucket cuts the model into several shards."""
+    parameters = list(Net().parameters())
+    return SimulatedCluster(
+        row.algorithm,
+        parameters,
+        world_size,
+        lr=LR,
+        seed=3,
+        names=names(),
+        bucket_bytes=bucket_bytes,
+        **row.options,
+    )
+
+
+def advance(cluster: SimulatedCluster, first: int, last: int) -> None:
+    """Train from one step to another."""
+    for step in range(first, last):
+        grads = [gradients(cluster.parameters(r), r, step) for r in range(cluster.world_size)]
+        cluster.observe(**told(step))
+        cluster.step(grads, lr=learning_rate(step), probes=at_probes(cluster, step))
+
+
+def parameters_of(cluster: SimulatedCluster) -> tuple[tuple[torch.Tensor, ...], ...]:
+    """Copies of the parameters of every rank."""
+    return tuple(tuple(p.clone() for p in cluster.parameters(r)) for r in range(cluster.world_size))
+
+
+def trajectory(row: Row, world_size: int) -> Trajectory:
+    """`STEPS` steps of the row."""
+    return _trajectory(row.id, world_size)
+
+
+@functools.cache
+def _trajectory(row_id: str, world_size: int) -> Trajectory:
+    kinds, parameters = [], []
+    with torch.random.fork_rng():
+        torch.manual_seed(SEED)
+        cluster = build(next(row for row in ROWS if row.id == row_id), world_size)
+        for step in range(STEPS):
+            advance(cluster, step, step + 1)
+            kinds.append(cluster.kind)
+            parameters.append(parameters_of(cluster))
+    ledger = tuple(dict(x) for x in cluster.ledger.totals())
+    return Trajectory(tuple(kinds), tuple(parameters), ledger, cluster)
