@@ -29,7 +29,8 @@ BUDGET = (
 
 
 def trial(lr: float, value: float | None, nll: float | None = None) -> Trial:
-    return Trial(lr, value, nll, "done" if value is not None else "diverged", ("0" * 16,))
+    status = "done" if value is not None else "diverged"
+    return Trial(lr=lr, value=value, nll=nll, status=status, runs=("0" * 16,))
 
 
 @pytest.mark.parametrize(
