@@ -93,7 +93,7 @@ TUNABLE = SWEEP.replace(", lr: 0.1}", "}")
 def test_untuned_arms_say_how_to_tune(tmp_path: Path) -> None:
     sweep = load_sweep(write_sweep(tmp_path, TUNABLE))
     with pytest.raises(
-        YamlError, match=r"small.yaml:10: key 'arms.plain.lr': .*`bandwise sweep small --tune`"
+        YamlError, match=r"small.yaml:10: key 'arms.plain.lr': .*`bandwise sweep .*small.yaml --tune`"
     ):
         make_plan(sweep)
 
