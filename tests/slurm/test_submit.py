@@ -16,7 +16,7 @@ import pytest
 import slurm.submit
 from reference_impls import load_plugin
 from reference_impls.registry import PLUGINS, registry
-from slurm.profile import Profile, ProfileError
+from slurm.profile import Container, Profile, ProfileError
 from slurm.records import ArrayJob, next_number
 from slurm.scheduler import SlurmError
 from slurm.snapshot import take
@@ -197,7 +197,7 @@ def test_a_member_of_real_ranks_has_a_task_a_rank(tmp_path: Path) -> None:
             "tasks_per_node": 2,
             "gpus_per_task": 1,
             "interface": "eth0",
-            "container": {"image": "/i.sqsh"},
+            "container": Container(image="/i.sqsh"),
             "environment": {"A": "x y"},
             "max_requeues": 0,
         }
