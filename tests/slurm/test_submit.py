@@ -16,7 +16,7 @@ import pytest
 import slurm.submit
 from reference_impls import load_plugin
 from reference_impls.registry import PLUGINS, registry
-from slurm.profile import Profile, ProfileError
+from slurm.profile import Container, Profile, ProfileError
 from slurm.records import ArrayJob, next_number
 from slurm.scheduler import SlurmError
 from slurm.snapshot import take
@@ -68,7 +68,9 @@ def test_members_hold_enough_work_and_not_too_much(each_s: float) -> None:
 
 
 def test_packing_can_be_switched_off() -> None:
-    members = pack([tiny(seed) for seed in range(40)], replace(PACKED, pack_s=0, array_parallelism=12))
+    members = pack(
+        [tiny(seed) for seed in range(40)], PACKED.model_copy(update={"pack_s": 0, "array_parallelism": 12})
+    )
     assert len(members) == 10
     assert all(len(member) == 1 for member in members)
 
@@ -77,7 +79,7 @@ def test_runs_on_real_ranks_stand_apart_by_their_number_of_tasks() -> None:
     simulated = tiny(0)
     real = replace(simulated, backend="gloo")
     more = replace(real, world_size=4)
-    members = pack([more, simulated, real], replace(PACKED, pack_s=10**6))
+    members = pack([more, simulated, real], PACKED.model_copy(update={"pack_s": 10**6}))
     assert [[tasks(spec) for group in member for spec in group] for member in members] == [[1], [2], [4]]
 
 
@@ -94,14 +96,14 @@ def test_runs_on_real_ranks_stand_apart_by_their_number_of_tasks() -> None:
 def test_ranks_are_spread_as_the_profile_says(
     nodes: int | None, per_node: int | None, ranks: int, shape: tuple[int, int]
 ) -> None:
-    found = replace(PACKED, nodes=nodes, tasks_per_node=per_node).shape(ranks)
+    found = PACKED.model_copy(update={"nodes": nodes, "tasks_per_node": per_node}).shape(ranks)
     assert (found.nodes, found.tasks_per_node) == shape
     assert found.tasks == ranks
 
 
 @pytest.mark.parametrize(("nodes", "per_node"), [(None, 3), (3, None), (2, 1)])
 def test_ranks_that_cannot_be_placed_are_refused(nodes: int | None, per_node: int | None) -> None:
-    profile = replace(PACKED, nodes=nodes, tasks_per_node=per_node)
+    profile = PACKED.model_copy(update={"nodes": nodes, "tasks_per_node": per_node})
     with pytest.raises(ProfileError, match="give tasks_per_node alone, as a divisor of 4"):
         pack([replace(tiny(0), backend="gloo", world_size=4)], profile)
 
@@ -190,14 +192,15 @@ def test_the_script_says_what_the_profile_says(tmp_path: Path) -> None:
 
 
 def test_a_member_of_real_ranks_has_a_task_a_rank(tmp_path: Path) -> None:
-    profile = replace(
-        PROFILE,
-        tasks_per_node=2,
-        gpus_per_task=1,
-        interface="eth0",
-        container={"image": "/i.sqsh"},
-        environment={"A": "x y"},
-        max_requeues=0,
+    profile = PROFILE.model_copy(
+        update={
+            "tasks_per_node": 2,
+            "gpus_per_task": 1,
+            "interface": "eth0",
+            "container": Container(image="/i.sqsh"),
+            "environment": {"A": "x y"},
+            "max_requeues": 0,
+        }
     )
     text = written(tmp_path, profile, members=1, tasks=4)
     found = directives(text)
