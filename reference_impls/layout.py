@@ -111,6 +111,21 @@ def flat_view(flat: Tensor, offset: int, like: Tensor) -> Tensor:
     )
 
 
+def with_own_storage(view: Tensor) -> Tensor:
+    """The same memory as a tensor whose storage ends where it ends, so that saving it does not write what lies around it.
+
+    Args:
+        view: Part of a larger storage, dense; as `flat_view` answers it.
+
+    Returns:
+        Tensor of the same shape, strides and memory, which it keeps alive.
+    """
+    width = view.element_size()
+    start = view.storage_offset() * width
+    storage = view.untyped_storage()[start : start + view.numel() * width]
+    return torch.empty(0, dtype=view.dtype, device=view.device).set_(storage, 0, view.shape, view.stride())
+
+
 def _is_dense(x: Tensor) -> bool:
     """Whether the strides of `x` walk over each of its elements exactly once (a permutation of a contiguous tensor)."""
     expected = 1

@@ -16,9 +16,11 @@ the mean of DistributedDataParallel would be, so that every rank's own scaler sk
 from __future__ import annotations
 
 import json
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +162,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         self._scaler = scaler
         self._accumulating = False
         self._silent = False
+        self._averaged = False
         self._in_step = False
         self._probing = False
         self._joined = False
@@ -177,6 +180,11 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
             for p in self._place
             if p.requires_grad
         ]
+        if module is not None and method.algorithm.local_steps:
+            hook = partial(
+                self._warn_of_own_parameters
+            )  # torch marks the hook, which a method does not allow
+            self._hooks.append(module.register_state_dict_post_hook(hook))
         self._end = weakref.finalize(self, Agreement.leave, self._agreement, "has ended its training")
         self._agreement.compare_settings(_layout(worker, frozen, module))
         if broadcast:
@@ -418,9 +426,11 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
             for shard in self._worker.shards:
                 dist.all_reduce(shard.params, group=self._group)
                 shard.params.div_(size)
+        self._averaged = True
         try:
             yield
         finally:
+            self._averaged = False
             with torch.no_grad():
                 for shard, own in zip(self._worker.shards, held, strict=True):
                     shard.params.copy_(own)
@@ -435,6 +445,14 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
             hook.remove()
         self._worker.release()
         self._transport.close()
+
+    def _warn_of_own_parameters(self, *_: Any) -> None:
+        if self.kind == "local" and not self._averaged and self._worker.clock.world.size > 1:
+            warnings.warn(
+                f"model.state_dict() between two rounds of {self.method.name} holds the parameters of this rank alone: call it "
+                "inside `with optimizer.averaged():` to save or evaluate the mean over ranks",
+                stacklevel=4,
+            )
 
     def _share_groups(self, worker: Worker) -> None:
         self.param_groups = worker.optimizer.param_groups  # the same dicts: schedulers on either reach both

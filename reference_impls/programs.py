@@ -21,6 +21,7 @@ import hashlib
 import importlib.util
 import inspect
 import io
+import logging
 import os
 import pickle
 import platform
@@ -38,6 +39,15 @@ LOCK_SECONDS: Final = 120
 """How long to wait for another process that compiles the same function. A stopped process holds its lock for ever."""
 
 _ROOT: Final = Path(__file__).resolve().parent
+
+
+@functools.cache
+def _say_that_it_takes_long() -> None:
+    """Once a process, before the first function is compiled that no earlier process has kept."""
+    logging.getLogger("bandwise").warning(
+        "bandwise compiles its codecs for this machine: the first steps take some seconds longer, and later processes load "
+        "what was compiled (BANDWISE_COMPILE=0 runs them as plain torch, slower, with the same bits)"
+    )
 
 
 @functools.cache
@@ -186,6 +196,7 @@ class Programs:
             if isinstance(tensor, Tensor):
                 for dimension in range(1, tensor.dim()):
                     torch._dynamo.mark_static(tensor, dimension)
+        _say_that_it_takes_long()
         form: Any = torch.compile(self._function, dynamic=True, fullgraph=True)
         try:
             with torch._dynamo.config.patch(specialize_float=True):

@@ -58,6 +58,7 @@ def described(found: Mapping[str, Any]) -> list[str]:
         lines.append(
             f"  left out: {left_out['arm']} in {left_out['panel']}, {left_out['runs']} runs: {left_out['reason']}"
         )
+    lines.extend(f"  warning: {warning}" for warning in found["warnings"])
     basis = "by finished runs" if found["core_seconds_measured"] else "a rough guess until runs have finished"
     sent = found["wire_bytes_left"]
     traffic = "" if sent is None else f", and sends {sent / 1e6:.1f} MB in all"

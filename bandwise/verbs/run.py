@@ -64,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     from suite.runs.lease import holder
+    from suite.runs.spec import warning_of
     from suite.runs.store import Store, load_spec
     from suite.training.execute import execute
     from suite.training.interruption import Interrupted, on_signals
@@ -74,6 +75,8 @@ def run(args: argparse.Namespace) -> int:
     spec = load_spec(args.spec, store) if args.spec else _spec(args)
     if store.status(spec.run_id).settled and not args.again:
         return _answer(args, store.result(spec.run_id) or {}, "already settled; --again repeats it")
+    if warning := warning_of(spec):
+        print(f"warning: {warning}", file=sys.stderr)
     torch.set_num_threads(1)
     line, folder = ProgressLine(f"run {spec.run_id}"), store.folder(spec.run_id)
     try:

@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _locally(args: argparse.Namespace, sweep: Sweep, store: Store, places: Sequence[Slot]) -> int:
-    from suite.runs.plan import make_plan, open_specs, statuses
+    from suite.runs.plan import make_plan, open_specs, statuses, warnings_of
     from suite.runs.status import counts
 
     plan = make_plan(sweep, args.only)
@@ -110,6 +110,8 @@ def _locally(args: argparse.Namespace, sweep: Sweep, store: Store, places: Seque
         f"{sweep.name}: {len(plan.specs)} runs, {len(missing)} to do, results in {store.root}",
         file=sys.stderr,
     )
+    for warning in warnings_of(plan):
+        print(f"warning: {warning}", file=sys.stderr)
     tally = _carry_out(sweep.name, missing, store, places)
     states = counts(statuses(plan, store).values())
     if args.json:

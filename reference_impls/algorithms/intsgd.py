@@ -10,11 +10,10 @@ largest magnitude over all ranks, 4 bytes in a max all-reduce: the rule of in-ne
 
 Differences: the body of the paper could not be read; two published codes and what is recalled of the paper were. a is per
 tensor (their block-wise form, with epsilon for each tensor instead of a share of it) or per bucket, not per model. Codes
-are cut at the whole number floor((2^(b-1) - 1) / n), so no sum overflows; theirs is cut at a fraction and truncated.
-Cutting is
-biased in both (8 bits leave
-+-1 at n = 64: 0.86 of the mean; ``unbiased`` is said of what is not cut), and the exponent's rule does cut:
-magnitudes reach up to twice the limit. The first a is known
+are cut at the whole number floor((2^(b-1) - 1) / n), so no sum overflows; theirs is cut at a fraction and truncated. Cutting
+is biased in both, and ``unbiased`` is said of what is not cut: 8 bits leave +-1 at n = 64, where of an element above
+sqrt(2 n) = 11 times the root mean square the excess is lost; the
+exponent's rule cuts as a matter of course: magnitudes reach up to twice the limit. The first a is known
 after one step in full precision (``warmup_steps``); with none it is `initial_factor`, 100 as in their GPU code. Momentum
 and weight decay are the local optimizer's, after the mean; their ResNet script applies them before. Where a tensor has not
 moved or lr is 0, the factor is `initial_factor`. What is not finite is counted by one more integer of the sum and makes

@@ -16,8 +16,7 @@ Differences: the mean is taken in both rounds (the paper averages sketches and s
 (the code: biases) travel uncompressed with ordinary momentum, in the same all-reduce as the sketch. P = 0: one round, the
 estimates are applied. The code's cut of v to its own largest coordinates before sketching is left out. Theory version: the
 estimate is squared where the paper prints it unsquared; of more than k heavy coordinates the k largest; its weighted
-average of iterates is not formed; lr is the schedule of the training. Estimates are squared in their own dtype:
-above 1e19 in float32 all count as heavy. All of it also runs with one worker, so results do
+average of iterates is not formed; lr is the schedule of the training. All of it also runs with one worker, so results do
 not depend on how a batch is spread.
 """
 
@@ -189,7 +188,10 @@ class SketchedSGDTheory(Sketched):
         k = kept(self.ratio, shard.d)
         estimates = torch.empty(shard.d, dtype=table.dtype, device=table.device)
         sketch.decode(table, estimates)
-        heavy = ~(estimates.square() < sketch.squared_norm(table) / k)
+        # times a power of two, which changes no comparison: squares of 1e19 and more are none of float32
+        exponent = torch.frexp(table.abs().amax()).exponent.clamp(-100, 100)
+        small = torch.ldexp(torch.ones((), dtype=table.dtype, device=table.device), -exponent)
+        heavy = ~((estimates * small).square() < sketch.squared_norm(table * small) / k)
         drawn = shard.key("others", shared=True).bits(shard.d, table.device).long()
         return largest(torch.where(heavy, magnitude(estimates.to(torch.float32)).long() + _HEAVY, drawn), k)
 

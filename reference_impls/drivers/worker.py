@@ -19,7 +19,7 @@ from reference_impls.collectives import Group, Pending
 from reference_impls.drivers import slots
 from reference_impls.drivers.probes import Probes
 from reference_impls.errors import LayoutError, UsageError
-from reference_impls.layout import Place, canonical, cut, flat_view
+from reference_impls.layout import Place, canonical, cut, flat_view, with_own_storage
 
 STATE_VERSION = 1
 
@@ -78,7 +78,7 @@ class Worker:
                 part = slice(place.start - start, place.stop - start)
                 home = flat_view(params, part.start, place.param)
                 home.copy_(place.param)
-                place.param.data = home
+                place.param.data = with_own_storage(home)
                 views.append(View(place.name, place.param, part, place.group, place.start))
         shard = Shard(
             index, params, grads, tuple(views), self.clock, lambda: self.optimizer.param_groups, start, count,

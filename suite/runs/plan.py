@@ -14,7 +14,7 @@ from reference_impls.errors import UnknownAlgorithmError
 from suite.runs.grouping import Estimator
 from suite.runs.learning_rates import Rates, load_rates
 from suite.runs.resolve import make_spec, resolve_algorithm, resolve_workload, source_hash
-from suite.runs.spec import Part, Rate, RunSpec
+from suite.runs.spec import Part, Rate, RunSpec, warning_of
 from suite.runs.status import SETTLED, Status, counts
 from suite.runs.store import Store
 from suite.runs.sweep import WHOLE, Arm, Setting, Sweep
@@ -186,6 +186,7 @@ def summary(plan: Plan, store: Store, found: Mapping[str, Status] | None = None)
         "states": counts(found.values()),
         "skipped": _skipped(plan, found),
         "stale_code": len(_older_than_code(plan, results)),
+        "warnings": warnings_of(plan),
         "panels": panels,
         "disk_bytes": len(missing) * RUN_FOLDER_BYTES,
         "core_seconds_left": round(needs.seconds, 1),
@@ -241,6 +242,15 @@ def _skipped(plan: Plan, found: Mapping[str, Status]) -> list[dict[str, Any]]:
         if found[run.spec.run_id].state == "skipped"
     ]
     return excluded + itself
+
+
+def warnings_of(plan: Plan) -> list[str]:
+    """Each warning of a run once, with the labels of the methods that it is of."""
+    labels: dict[str, list[str]] = {}
+    for run in plan.runs:
+        if (text := warning_of(run.spec)) and run.arm.label not in labels.setdefault(text, []):
+            labels[text].append(run.arm.label)
+    return [f"{', '.join(names)}: {text}" for text, names in labels.items()]
 
 
 def _older_than_code(plan: Plan, results: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -156,3 +156,23 @@ class RunSpec:
 
     def __hash__(self) -> int:
         return hash(self.run_id)
+
+
+def warning_of(spec: RunSpec) -> str:
+    """What somebody who asks for this run may not have meant; empty where there is nothing to say.
+
+    Args:
+        spec: The run.
+
+    Returns:
+        A clause without a full stop, or "".
+    """
+    options = spec.algorithm.options
+    period = options.get("period")
+    if not isinstance(period, int) or period <= spec.steps or spec.world_size == 1:
+        return ""
+    when = "once, after the last step" if options.get("total_steps") == spec.steps else "never"
+    return (
+        f"{spec.algorithm.name} has rounds of {period} steps (period) in a training of {spec.steps}: workers average "
+        f"{when}; give a period below {spec.steps}"
+    )

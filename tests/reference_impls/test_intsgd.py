@@ -185,3 +185,18 @@ def test_what_is_refused() -> None:
     ):  # fmt: skip
         with pytest.raises(UnsupportedError, match=next(iter(options))):
             cluster(2, **options)
+
+
+@pytest.mark.parametrize(
+    ("n", "times", "left"), [(2, 20.0, 1.0), (64, 10.0, 1.0), (64, 20.0, math.sqrt(128) / 20)]
+)
+def test_what_is_cut_of_large_elements(n: int, times: float, left: float) -> None:
+    """8 bits, 64 ranks: codes are -1, 0, 1, and of an element above sqrt(2 n) times the root mean square the excess is lost."""
+    gradient = torch.zeros(40_000)
+    gradient[:: int(times**2)] = 1.0  # these are `times` the root mean square
+    cluster = SimulatedCluster("intsgd", [torch.zeros(40_000)], n, lr=1.0, momentum=0.0)
+    for _ in range(2):  # the first step is in full precision, and the factor of the second follows it
+        before = cluster.parameters(0)[0].clone()
+        cluster.step([[gradient.clone()] for _ in range(n)])
+    applied = before - cluster.parameters(0)[0]
+    assert float(applied[gradient > 0].mean()) == pytest.approx(left, rel=0.02)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +12,9 @@ import torch
 from torch import Tensor
 
 from reference_impls import DataParallelOptimizer, SimulatedCluster
+from reference_impls.drivers.worker import Worker
 from reference_impls.errors import LayoutError
+from reference_impls.registry import create
 from tests.reference_impls.problem import LR, Net, batch
 from tests.reference_impls.ranks import Ranks
 
@@ -95,3 +99,45 @@ def test_a_cluster_s_average() -> None:
     cluster = SimulatedCluster("local-sgd", [torch.zeros(2)], 2, lr=1.0)
     cluster.step([[torch.tensor([1.0, 0.0])], [torch.tensor([0.0, 3.0])]])
     assert torch.equal(cluster.averaged()[0], torch.tensor([-0.5, -1.5]))
+
+
+def test_saving_one_weight_writes_that_weight_alone() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 3))
+    optimizer = Worker(
+        create("allreduce-sgd").algorithm,
+        [
+            {
+                "params": list(model.parameters()),
+                "param_names": list("abcd"),
+                **create("allreduce-sgd").group(lr=0.1),
+            }
+        ],
+        rank=0,
+        size=1,
+    )
+    weight, file = model[1].weight, io.BytesIO()
+    torch.save(weight, file)
+    assert len(file.getvalue()) < 3000  # 768 bytes of numbers; the flat buffer has 17,000
+    optimizer.shards[0].params.zero_()
+    assert not weight.any()  # and yet it is the same memory
+
+
+def _saves_between_rounds(rank: int, size: int) -> list[bool]:
+    model = Net()
+    optimizer = DataParallelOptimizer(model, "local-sgd", lr=LR, period=2)
+    warned = []
+    for step in range(2):
+        _train(model, optimizer, rank, step, step + 1)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model.state_dict()
+        warned.append(any("averaged()" in str(w.message) for w in caught))
+        with warnings.catch_warnings(), optimizer.averaged():
+            warnings.simplefilter("error")
+            model.state_dict()
+    return warned
+
+
+@pytest.mark.gloo
+def test_a_replica_is_not_saved_between_rounds_without_a_word(ranks: Callable[[int], Ranks]) -> None:
+    assert ranks(2).run(_saves_between_rounds) == [[True, False]] * 2

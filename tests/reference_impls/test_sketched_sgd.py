@@ -295,3 +295,13 @@ def test_impossible_options_are_refused():
         cluster("sketched-sgd", 2, candidates=-1)
     with pytest.raises(UnsupportedError, match="form"):
         cluster("gs-sgd", 2, form="ring")
+
+
+def test_heavymix_finds_the_same_coordinates_where_squares_overflow() -> None:
+    """Gradients of 2^70, whose squares are none of float32, take the steps of those of 1, times 2^70."""
+    rows = normal(2, D, seed=5).float()
+    steps = [
+        step(cluster("sketched-sgd-theory", 2, dtype=torch.float32, **SIZES), rows * scale)
+        for scale in (1.0, 2.0**70)
+    ]
+    assert torch.equal(steps[0] * 2.0**70, steps[1])
