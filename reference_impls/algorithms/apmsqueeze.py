@@ -23,11 +23,148 @@ worker compresses nothing. No bias correction, as in both codes, unless asked fo
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
-from reference_impls.algorithms.frozen_variance import FrozenVariance
+import torch
+from torch import Tensor
+
+from reference_impls import buffers, wire
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, replicated
+from reference_impls.algorithms.compressed_momentum import (
+    COMPRESSED,
+    COMPRESSION,
+    EXACT,
+    HYPERPARAMETERS,
+    TINY,
+    WHEN,
+    OneBitMean,
+    WarmUp,
+    check_one_bit_mean,
+    check_warm_up,
+    error_slots,
+    masked,
+    moved,
+    one_bit_bits,
+    one_bit_bytes,
+    one_bit_mean,
+    squared_norm,
+    steady_phases,
+)
+from reference_impls.algorithms.lion_update import mixed_in
+from reference_impls.collectives import Exchange, Group
+from reference_impls.errors import UnsupportedError
 
 
 @dataclass(frozen=True)
-class APMSqueeze(FrozenVariance):
+class APMSqueeze(WarmUp, OneBitMean, Algorithm):
     """Kinds of step: ``warm-up`` (fp32 all-reduce of gradients) and ``compressed`` (1-bit momentum)."""
+
+    compress: Literal["momentum", "gradient"] = option("momentum", "what is sent compressed")
+    bias_correction: bool = option(False, "Adam's bias corrections; the variance keeps its last one")
+    initial_variance: float = option(0.0, "v at the start; 1 reproduces the prototype", ge=0)
+    decay: Literal["decoupled", "l2"] = option(
+        "decoupled", "weight decay on the parameters, or in the gradient before the momentum"
+    )
+    mask_momentum: bool = option(
+        False, "the momentum of coordinates without variance is 0, not only their step"
+    )
+    max_grad_norm: float | None = option(
+        None,
+        "clip by the global norm; in compressed steps by sqrt(mean |g_i|^2), one scalar on the wire",
+        gt=0,
+    )
+
+    defaults: ClassVar[Mapping[str, Any]] = HYPERPARAMETERS
+    reduces_gradient: ClassVar[bool] = False
+    clipping: ClassVar[str] = "max_grad_norm"
+
+    @property
+    def scope(self) -> Literal["bucket", "model"]:  # type: ignore[override]
+        """A global norm needs the whole gradient."""
+        return "bucket" if self.max_grad_norm is None else "model"
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        agreed = {"momentum": replicated(), "variance": replicated(self.initial_variance)}
+        return {**agreed, **error_slots(self)}
+
+    def check(self, world: Group) -> None:
+        self.check_freezing()
+        check_one_bit_mean(self)
+
+    def check_freezing(self) -> None:
+        """Raise `UnsupportedError` if the variance is never frozen, or frozen at nothing."""
+        check_warm_up(self)
+        if self.frozen_from == 0 and not self.initial_variance > TINY:
+            raise UnsupportedError(
+                "without warm-up and with initial_variance=0 no coordinate ever has a variance, and nothing moves: give "
+                "warmup_steps >= 1, or an initial_variance (1 makes it momentum SGD)"
+            )
+
+    def plan(self, clock: Clock) -> str:
+        return "warm-up" if clock.step < self.frozen_from else "compressed"
+
+    def reduce(self, shard: Shard) -> Exchange[Tensor]:
+        g = shard.grads
+        if self.decay == "l2":
+            for part, h in shard.groups():
+                g[part].add_(shard.params[part], alpha=h["weight_decay"])
+        if shard.kind == "warm-up":
+            g = yield from shard.world.mean(g, "gradient")
+            return g if self.max_grad_norm is None else g.mul_(self._clipping(squared_norm(g)))
+        if self.max_grad_norm is not None:  # only local gradients exist: their root mean square norm
+            square = yield from shard.world.mean(squared_norm(g).view(1), "norm")
+            g = torch.mul(g, self._clipping(square), out=buffers.empty_like(g))
+        u = g if self.compress == "gradient" else mixed_in(shard, shard.state["momentum"], g)
+        return (yield from one_bit_mean(self, shard, u, self.compress))
+
+    def update(self, shard: Shard, reduced: Tensor) -> None:
+        m, v = shard.state["momentum"], shard.state["variance"]
+        agreed_momentum = shard.kind == "compressed" and self.compress == "momentum"
+        for part, h in shard.groups():
+            beta1, beta2 = h["betas"]
+            if agreed_momentum:
+                m[part] = reduced[part]
+            else:
+                m[part].lerp_(reduced[part], 1 - beta1)
+            if shard.kind == "warm-up":
+                v[part].mul_(beta2).addcmul_(reduced[part], reduced[part], value=1 - beta2)
+            elif self.mask_momentum:
+                masked(m[part], v[part])
+            correction1 = correction2 = 1.0
+            if self.bias_correction:
+                correction1 = 1 - beta1 ** (shard.step + 1)
+                refreshed = min(shard.step + 1, self.frozen_at(shard))  # how often v was changed
+                correction2 = 1 - beta2**refreshed if refreshed else 1.0
+            x = shard.params[part]
+            if self.decay == "decoupled" and h["weight_decay"]:
+                x.mul_(1 - h["lr"] * h["weight_decay"])
+            x.add_(moved(self, m[part], v[part], h["eps"], correction2), alpha=-h["lr"] / correction1)
+
+    def frozen_at(self, shard: Shard) -> int:
+        """The step from which on the variance stays, as far as it is known."""
+        return self.frozen_from
+
+    def _clipping(self, square: Tensor) -> Tensor:
+        """By what a gradient is multiplied so that its norm, given squared, is at most the largest. NaN passes."""
+        assert self.max_grad_norm is not None
+        return torch.clamp(self.max_grad_norm / (square.sqrt() + 1e-6), max=1.0)
+
+    def steady(self) -> Mapping[str, Algorithm]:
+        exact = self.at_defaults(*WHEN, "compress", *COMPRESSION, **EXACT)
+        return steady_phases(self, exact, self.at_defaults(*WHEN, **COMPRESSED))
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        exact = wire.all_reduce(4 * wire.elements(shapes), n)
+        clip = 0.0 if self.max_grad_norm is None else wire.all_reduce(4, n)
+        return {"warm-up": exact, "compressed": one_bit_bytes(self, shapes, n) + clip}
+
+    def traits(self) -> Traits:
+        return Traits(
+            bits=f"compressed {one_bit_bits(self)}; warm-up 2 (n-1)/n x 32",
+            unbiased=None,
+            sums=self.compressor == "none",
+            warm_up="warm-up" in self.steady(),
+        )

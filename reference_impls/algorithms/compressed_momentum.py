@@ -1,21 +1,23 @@
-"""What Adam's compressed relatives have in common: how a vector is averaged in one bit, and how a variance is a metric.
+"""What Adam's compressed relatives share: two groups of options, and the functions that read them.
 
-`compressed_mean` is the compressed all-reduce (`reference_impls.reducers.compressed_all_reduce`) with its options; its
+`one_bit_mean` is the compressed all-reduce (`reference_impls.reducers.compressed_all_reduce`) with its options; its
 errors live in slots. `denominator` and `moved` are sqrt(v) + eps and m / (sqrt(v) + eps), for coordinates that have a
-variance.
+variance. The warm-up in full precision ends at step `frozen_from`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor
 
 from reference_impls import buffers, wire
 from reference_impls.algorithm import (
+    FOREVER,
     Algorithm,
     Shard,
     Slot,
@@ -25,6 +27,7 @@ from reference_impls.algorithm import (
     per_rank,
     per_tensor,
 )
+from reference_impls.codecs.sums import fixed_sum
 from reference_impls.collectives import Exchange, Group
 from reference_impls.compilation import compiled
 from reference_impls.errors import UnsupportedError
@@ -35,14 +38,26 @@ from reference_impls.reducers.compressed_all_reduce import (
     wire_bytes,
 )
 
-TINY = torch.finfo(torch.float32).tiny
-COMPRESSION = ("compressor", "norm", "scale", "pad_in_scale")
+TINY: Final = torch.finfo(torch.float32).tiny
+HYPERPARAMETERS: Final[Mapping[str, Any]] = {
+    "lr": 1e-3,
+    "betas": (0.9, 0.999),
+    "eps": 1e-8,
+    "weight_decay": 0.0,
+}
+"""Adam's, by the names of torch's parameter groups."""
+COMPRESSION: Final = ("compressor", "norm", "scale", "pad_in_scale")
 """Options that only steps which compress read."""
+WHEN: Final = ("warmup_steps", "warmup_fraction", "total_steps", "lr_warmup_steps")
+"""Options that decide only when the warm-up ends."""
+
+
+# ---- the one-bit mean ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class CompressedMomentum(Algorithm):
-    """The options of a one-bit mean, and its state."""
+class OneBitMean:
+    """Options of a mean in one bit each way, and of the denominator that it is divided by."""
 
     compressor: Literal["sign", "none"] = option("sign", "none: an exact mean, as a control")
     norm: Norm = option("l2", "scale of a block: l2 keeps the norm, l2nz does over non-zeros, l1 contracts")
@@ -52,70 +67,125 @@ class CompressedMomentum(Algorithm):
     )
     eps_inside_root: bool = option(False, "sqrt(v + eps) instead of sqrt(v) + eps")
 
-    defaults: ClassVar[Mapping[str, Any]] = {
-        "lr": 1e-3,
-        "betas": (0.9, 0.999),
-        "eps": 1e-8,
-        "weight_decay": 0.0,
-    }
-    reduces_gradient: ClassVar[bool] = False
+
+def check_one_bit_mean(own: OneBitMean) -> None:
+    """Raise `UnsupportedError` if the options cannot go together."""
+    if own.pad_in_scale and own.scale == "tensor":
+        raise UnsupportedError(
+            "pad_in_scale needs scale='shard' or 'chunk': tensors have no padding of their own here"
+        )
+
+
+def error_slots(own: OneBitMean) -> Mapping[str, Slot]:
+    """What the one-bit mean carries from step to step."""
+    errors = {"worker_error": per_rank(fold="mean"), "server_error": owned()}
+    return {**errors, "pad_error": per_tensor("per_rank", _a_chunk)} if own.pad_in_scale else errors
+
+
+def one_bit_mean(own: OneBitMean, shard: Shard, u: Tensor, stage: str) -> Exchange[Tensor]:
+    """The mean of `u` over all ranks, in one bit each way (or exactly, and in place)."""
+    if own.compressor == "none":
+        return (yield from shard.world.mean(u, stage))
+    errors = shard.state["worker_error"], shard.state["server_error"]
+    pads = shard.state["pad_error"][shard.views[-1].name] if own.pad_in_scale else None
+    return (yield from compressed_all_reduce(shard, u, *errors, stage, own.norm, own.scale, pads))
+
+
+def forget_errors(shard: Shard) -> None:
+    """What was lost so far is let go of."""
+    shard.state["worker_error"].zero_()
+    shard.state["server_error"].zero_()
+    for error in shard.state.get("pad_error", {}).values():
+        error.zero_()
+
+
+def one_bit_bytes(own: OneBitMean, shapes: Sequence[Sequence[int]], n: int) -> float:
+    """Bytes that a rank sends in one `one_bit_mean`."""
+    if own.compressor == "none":
+        return wire.all_reduce(4 * wire.elements(shapes), n)
+    return wire_bytes(shapes, n, own.scale)
+
+
+def one_bit_bits(own: OneBitMean) -> str:
+    """Bits that a worker sends a parameter in one `one_bit_mean`, for `traits`."""
+    if own.compressor == "none":
+        return "2 (n-1)/n x 32"
+    return "2 (n-1)/n + 64 (n-1)/d" + (" a tensor" if own.scale == "tensor" else "")
+
+
+def _a_chunk(view: View, world: Group) -> tuple[int, ...]:
+    """An error a chunk for its padding, and one as server."""
+    return (world.size + 1,)
+
+
+# ---- the warm-up ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """Options that say when a warm-up in full precision ends and its variance is frozen."""
+
+    warmup_steps: int | None = option(
+        None, "T_w: steps in full precision; default warmup_fraction of total_steps", ge=0
+    )
+    warmup_fraction: float = option(0.15, "T_w as a share of total_steps", ge=0, le=1)
+    total_steps: int | None = option(None, "steps of the whole training, from which T_w follows", ge=1)
+    lr_warmup_steps: int = option(0, "steps of learning-rate warm-up; T_w is never shorter", ge=0)
 
     @property
-    def error_slots(self) -> Mapping[str, Slot]:
-        """What the one-bit mean carries from step to step."""
-        errors = {"worker_error": per_rank(fold="mean"), "server_error": owned()}
-        return {**errors, "pad_error": per_tensor("per_rank", _a_chunk)} if self.pad_in_scale else errors
+    def frozen_from(self) -> int:
+        """T_w: the first compressed step."""
+        if self.warmup_steps is not None:
+            return max(self.warmup_steps, self.lr_warmup_steps)
+        assert self.total_steps is not None  # check_warm_up() has refused anything else
+        return max(math.ceil(self.warmup_fraction * self.total_steps), self.lr_warmup_steps)
 
-    def check(self, world: Group) -> None:
-        if self.pad_in_scale and self.scale == "tensor":
-            raise UnsupportedError(
-                "pad_in_scale needs scale='shard' or 'chunk': tensors have no padding of their own here"
-            )
 
-    def compressed_mean(self, shard: Shard, u: Tensor, stage: str) -> Exchange[Tensor]:
-        """The mean of `u` over all ranks, in one bit each way (or exactly, and in place)."""
-        if self.compressor == "none":
-            return (yield from shard.world.mean(u, stage))
-        errors = shard.state["worker_error"], shard.state["server_error"]
-        pads = shard.state["pad_error"][shard.views[-1].name] if self.pad_in_scale else None
-        return (yield from compressed_all_reduce(shard, u, *errors, stage, self.norm, self.scale, pads))
+def check_warm_up(own: WarmUp) -> None:
+    """Raise `UnsupportedError` if it is not said when the warm-up ends."""
+    if own.warmup_steps is None and own.total_steps is None:
+        raise UnsupportedError(
+            f"{type(own).__name__} needs warmup_steps, or total_steps from which it takes warmup_fraction"
+        )
 
-    def forget_errors(self, shard: Shard) -> None:
-        """What was lost so far is let go of."""
-        shard.state["worker_error"].zero_()
-        shard.state["server_error"].zero_()
-        for error in shard.state.get("pad_error", {}).values():
-            error.zero_()
 
-    def compressed_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> float:
-        """Bytes that a rank sends in one `compressed_mean`."""
-        if self.compressor == "none":
-            return wire.all_reduce(4 * wire.elements(shapes), n)
-        return wire_bytes(shapes, n, self.scale)
+def steady_phases(own: WarmUp, exact: Algorithm, compressed: Algorithm) -> Mapping[str, Algorithm]:
+    """Of two phases those that come: kind of step -> its configuration; both where the options leave it open."""
+    found = {"warm-up": exact, "compressed": compressed}
+    if own.warmup_steps is None and own.total_steps is None:
+        return found
+    if own.frozen_from == 0:
+        del found["warm-up"]
+    elif own.total_steps is not None and own.frozen_from >= own.total_steps:
+        del found["compressed"]
+    return found
 
-    @property
-    def compressed_bits(self) -> str:
-        """Bits that a worker sends a parameter in one `compressed_mean`, for `traits`."""
-        if self.compressor == "none":
-            return "2 (n-1)/n x 32"
-        return "2 (n-1)/n + 64 (n-1)/d" + (" a tensor" if self.scale == "tensor" else "")
 
-    def denominator(self, v: Tensor, eps: float) -> Tensor:
-        """sqrt(v) + eps, in a buffer of the pool."""
-        out = buffers.empty_like(v)
-        if self.eps_inside_root:
-            return torch.add(v, eps, out=out).sqrt_()
-        return torch.sqrt(v, out=out).add_(eps)
+EXACT: Final = {"warmup_steps": FOREVER}
+COMPRESSED: Final = {"warmup_steps": 1}
+"""Options under which a phase comes at once and stays; at 0 steps of warm-up no coordinate would have a variance."""
 
-    def moved(self, m: Tensor, v: Tensor, eps: float, correction: float = 1.0) -> Tensor:
-        """m over the `denominator` of v / correction, in a buffer of the pool; 0 where there is no variance.
 
-        There +-scale / eps would be enormous. NaN passes through.
-        """
-        out = buffers.empty_like(m)
-        numbers = torch.tensor([correction, eps], dtype=m.dtype, device=m.device)
-        _move(out, m, v, numbers, self.eps_inside_root)
-        return out
+# ---- Adam's arithmetic ---------------------------------------------------------------------------------------------
+
+
+def denominator(own: OneBitMean, v: Tensor, eps: float) -> Tensor:
+    """sqrt(v) + eps, in a buffer of the pool."""
+    out = buffers.empty_like(v)
+    if own.eps_inside_root:
+        return torch.add(v, eps, out=out).sqrt_()
+    return torch.sqrt(v, out=out).add_(eps)
+
+
+def moved(own: OneBitMean, m: Tensor, v: Tensor, eps: float, correction: float = 1.0) -> Tensor:
+    """m over the `denominator` of v / correction, in a buffer of the pool; 0 where there is no variance.
+
+    There +-scale / eps would be enormous. NaN passes through.
+    """
+    out = buffers.empty_like(m)
+    numbers = torch.tensor([correction, eps], dtype=m.dtype, device=m.device)
+    _move(out, m, v, numbers, own.eps_inside_root)
+    return out
 
 
 @compiled
@@ -128,6 +198,11 @@ def _move(out: Tensor, m: Tensor, v: Tensor, numbers: Tensor, inside: bool) -> N
 def masked(x: Tensor, v: Tensor) -> Tensor:
     """`x`, made 0 in place where there is no variance."""
     return x.masked_fill_(torch.le(v, TINY, out=buffers.empty_like(v, torch.bool)), 0.0)
+
+
+def squared_norm(x: Tensor) -> Tensor:
+    """|x|^2 in a fixed order, since replicas must get the same bits on whatever machine."""
+    return fixed_sum(torch.mul(x, x, out=buffers.empty_like(x)))
 
 
 def by_tensor(shard: Shard) -> Iterator[tuple[View, Mapping[str, Any]]]:
@@ -143,8 +218,3 @@ def by_tensor(shard: Shard) -> Iterator[tuple[View, Mapping[str, Any]]]:
 def one_number(view: View, world: Group) -> tuple[int, ...]:
     """Shape of state per tensor: one number."""
     return (1,)
-
-
-def _a_chunk(view: View, world: Group) -> tuple[int, ...]:
-    """An error a chunk for its padding, and one as server."""
-    return (world.size + 1,)

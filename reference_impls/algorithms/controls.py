@@ -14,25 +14,61 @@ import torch
 from torch import Tensor
 
 from reference_impls import buffers, wire
-from reference_impls.algorithm import Algorithm, Cost, Shard, Slot, Traits, option, per_rank
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, per_rank
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.algorithms.lion_update import mixed_in, step
-from reference_impls.algorithms.local_updates import LocalUpdates
+from reference_impls.algorithms.local_updates import plain_rounds
+from reference_impls.algorithms.model_averaging import (
+    ModelAveraging,
+    average,
+    average_bytes,
+    averaging_slots,
+    averaging_traits,
+    begin_round,
+    check_averaging,
+    round_kind,
+)
 from reference_impls.codecs import signs
-from reference_impls.collectives import Exchange
+from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
 from reference_impls.reducers.majority import broken, voided
-from reference_impls.schedules.rules import Constant, Rule
+from reference_impls.schedules.rules import Constant
 
 
 @dataclass(frozen=True)
-class NoCommunication(LocalUpdates):
+class NoCommunication(ModelAveraging, WithLocalOptimizer):
     """Every worker trains alone; parameters are averaged once, at the end."""
 
-    def rule(self) -> Rule:
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return averaging_slots(self)
+
+    def check(self, world: Group) -> None:
+        check_averaging(self, world)
         if self.total_steps is None:
             raise UnsupportedError("this control averages once, at the end of training: give total_steps")
-        return Constant(self.total_steps, total=self.total_steps)
+
+    def plan(self, clock: Clock) -> str:
+        assert self.total_steps is not None  # check() has refused it
+        return round_kind(clock, Constant(self.total_steps, total=self.total_steps))
+
+    def reduce(self, shard: Shard) -> Tensor:
+        if shard.step == 0:
+            begin_round(self, shard)
+        return shard.grads  # a step of the local optimizer
+
+    def synchronize(self, shard: Shard) -> Exchange[None]:
+        if shard.kind == "average":
+            yield from average(self, shard)
+
+    def steady(self) -> Mapping[str, Algorithm]:
+        return plain_rounds(self, self.optimizer)
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        return {"local": 0.0, "average": average_bytes(self, self.optimizer, shapes, n)}
+
+    def traits(self) -> Traits:
+        return averaging_traits(self)
 
 
 @dataclass(frozen=True)

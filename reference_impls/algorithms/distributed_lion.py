@@ -13,16 +13,30 @@ makes the direction NaN everywhere, for which one more vote is sent. The tables 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from reference_impls import buffers, wire
-from reference_impls.algorithm import Shard, Traits, option
-from reference_impls.algorithms.lion_update import POLICIES, LionUpdate, SynchronisedLion, sign_of, verdict
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, per_rank
+from reference_impls.algorithms.lion_update import (
+    HYPERPARAMETERS,
+    POLICIES,
+    LocalClip,
+    SynchronisedMomenta,
+    clip,
+    mixed_in,
+    sign_of,
+    steady_sync,
+    step,
+    sync_bits,
+    sync_bytes,
+    verdict,
+)
 from reference_impls.codecs import signs
 from reference_impls.codecs.dithering import levels
 from reference_impls.collectives import Exchange, Group
@@ -39,8 +53,8 @@ from reference_impls.reducers.majority import (
 
 
 @dataclass(frozen=True)
-class DistributedLion(LionUpdate):
-    """What MaVo and Avg share: how votes travel, and what a zero votes."""
+class Votes:
+    """Options that say how votes travel, and what a zero votes."""
 
     transport: Transport = option(
         "two-phase", "how votes travel: two-phase, all-gather, int4-sum, int8-sum or fp32-sum"
@@ -51,31 +65,95 @@ class DistributedLion(LionUpdate):
         choices=(*POLICIES, "zero"),
     )
 
+
+def check_votes(own: Votes, world: Group) -> None:
+    """Raise `UnsupportedError` if votes cannot travel so."""
+    if own.zero_policy == "zero" and own.transport not in SUMS:
+        raise UnsupportedError(
+            f"zero_policy='zero' has no place in one bit: use one of the transports {', '.join(SUMS)}"
+        )
+    if own.transport in SUMS and own.transport != "fp32-sum":
+        levels(SUMS[own.transport], world.size)
+
+
+def cast(own: Votes, shard: Shard, u: Tensor) -> tuple[Tensor, Tensor | None]:
+    """This rank's votes, and where it abstains."""
+    if own.zero_policy == "zero":
+        positive, abstains = (buffers.empty_like(u, torch.bool) for _ in range(2))
+        return torch.gt(u, 0, out=positive), torch.eq(u, 0, out=abstains)
+    return signs.positive(u, verdict(own.zero_policy, shard, "zero")), None
+
+
+def majority_of_signs(own: Votes, shard: Shard, u: Tensor, tie_policy: str) -> Exchange[Tensor]:
+    """MaVo: -1, 0 and 1; ties by their policy, NaN everywhere if `u` is not finite on any rank."""
+    positive, abstains = cast(own, shard, u)
+    tie = None if tie_policy == "zero" else verdict(tie_policy, shard, "tie")
+    return (yield from majority(shard.world, positive, broken(u), tie, u.dtype, own.transport, abstains))
+
+
+def average_of_signs(own: Votes, shard: Shard, u: Tensor) -> Exchange[Tensor]:
+    """Avg: -1, -1 + 2/n, .., 1; NaN everywhere if `u` is not finite on any rank."""
+    positive, abstains = cast(own, shard, u)
+    lead = yield from balance(shard.world, positive, broken(u), u.dtype, own.transport, abstains)
+    return lead.div_(shard.world.size)
+
+
+def majority_traits(own: Votes, tie_policy: str) -> Traits:
+    """Of methods that apply the majority."""
+    return _traits(own, "3" if tie_policy == "zero" else "2")
+
+
+def average_traits(own: Votes) -> Traits:
+    """Of methods that apply the average."""
+    return _traits(own, "(1 + ceil(log2(n+1)))")
+
+
+def _traits(own: Votes, counts: str) -> Traits:
+    """counts: bits of both ways in two phases."""
+    bits = {
+        "two-phase": f"{counts} (n-1)/n",
+        "all-gather": "n-1",
+        "int4-sum": "8 (n-1)/n",
+        "int8-sum": "16 (n-1)/n",
+        "fp32-sum": "64 (n-1)/n",
+    }[own.transport]
+    return Traits(bits=bits, unbiased=None, sums=own.transport in SUMS)
+
+
+@dataclass(frozen=True)
+class DistributedLion(Votes, LocalClip, Algorithm):
+    """Distributed Lion but for what the server makes of the votes."""
+
+    defaults: ClassVar[Mapping[str, Any]] = HYPERPARAMETERS
+    reduces_gradient: ClassVar[bool] = False
+
+    @property
+    def scope(self) -> Literal["bucket", "model"]:  # type: ignore[override]
+        """A norm over the whole model needs the whole gradient."""
+        return "bucket" if self.local_clip_norm is None else "model"
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return {"momentum": per_rank(fold="mean")}
+
     def check(self, world: Group) -> None:
-        super().check(world)
-        if self.zero_policy == "zero" and self.transport not in SUMS:
-            raise UnsupportedError(
-                f"zero_policy='zero' has no place in one bit: use one of the transports {', '.join(SUMS)}"
-            )
-        if self.transport in SUMS and self.transport != "fp32-sum":
-            levels(SUMS[self.transport], world.size)
+        check_votes(self, world)
 
-    def votes(self, shard: Shard, u: Tensor) -> tuple[Tensor, Tensor | None]:
-        """This rank's votes, and where it abstains."""
-        if self.zero_policy == "zero":
-            positive, abstains = (buffers.empty_like(u, torch.bool) for _ in range(2))
-            return torch.gt(u, 0, out=positive), torch.eq(u, 0, out=abstains)
-        return signs.positive(u, verdict(self.zero_policy, shard, "zero")), None
+    def reduce(self, shard: Shard) -> Exchange[Tensor]:
+        if self.local_clip_norm is not None:
+            clip(shard.grads, self.local_clip_norm)
+        u = mixed_in(shard, shard.state["momentum"], shard.grads)  # b1 m + (1 - b1) g
+        return (yield from self.aggregate(shard, u))
 
-    def bits_a_parameter(self, counts: str) -> str:
-        """What `traits` says; `counts`: bits of the way down in two phases, with those of the way up."""
-        return {
-            "two-phase": f"{counts} (n-1)/n",
-            "all-gather": "n-1",
-            "int4-sum": "8 (n-1)/n",
-            "int8-sum": "16 (n-1)/n",
-            "fp32-sum": "64 (n-1)/n",
-        }[self.transport]
+    @abstractmethod
+    def aggregate(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
+        """The direction all ranks agree on, Tensor[d], from the signs of all `u`."""
+
+    def update(self, shard: Shard, reduced: Tensor) -> None:
+        m = shard.state["momentum"]
+        for part, h in shard.groups():
+            m[part].lerp_(shard.grads[part], 1 - h["betas"][1])  # the local gradient
+            step(shard.params[part], reduced[part], h)
 
 
 @dataclass(frozen=True)
@@ -89,16 +167,13 @@ class DistributedLionMaVo(DistributedLion):
     )
 
     def aggregate(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
-        positive, abstains = self.votes(shard, u)
-        tie = None if self.tie_policy == "zero" else verdict(self.tie_policy, shard, "tie")
-        return (yield from majority(shard.world, positive, broken(u), tie, u.dtype, self.transport, abstains))
+        return majority_of_signs(self, shard, u, self.tie_policy)
 
-    def direction_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> float:
-        return majority_bytes(wire.elements(shapes), n, self.transport, self.tie_policy == "zero")
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        return {"step": majority_bytes(wire.elements(shapes), n, self.transport, self.tie_policy == "zero")}
 
     def traits(self) -> Traits:
-        bits = self.bits_a_parameter("3" if self.tie_policy == "zero" else "2")
-        return Traits(bits=bits, unbiased=None, sums=self.transport in SUMS)
+        return majority_traits(self, self.tie_policy)
 
 
 @dataclass(frozen=True)
@@ -106,20 +181,17 @@ class DistributedLionAvg(DistributedLion):
     """The average of signs: -1, -1 + 2/n, .., 1."""
 
     def aggregate(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
-        positive, abstains = self.votes(shard, u)
-        lead = yield from balance(shard.world, positive, broken(u), u.dtype, self.transport, abstains)
-        return lead.div_(shard.world.size)
+        return average_of_signs(self, shard, u)
 
-    def direction_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> float:
-        return balance_bytes(wire.elements(shapes), n, self.transport)
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        return {"step": balance_bytes(wire.elements(shapes), n, self.transport)}
 
     def traits(self) -> Traits:
-        bits = self.bits_a_parameter("(1 + ceil(log2(n+1)))")
-        return Traits(bits=bits, unbiased=None, sums=self.transport in SUMS)
+        return average_traits(self)
 
 
 @dataclass(frozen=True)
-class LionUpdateMean(SynchronisedLion):
+class LionUpdateMean(SynchronisedMomenta, LocalClip, Algorithm):
     """The sign of the mean of all updates, not quantised: Lion on the mean gradient, in the precision of the message.
 
     u and m are linear in g, so synchronising momenta changes nothing here; where it helps, it helps a quantiser.
@@ -127,15 +199,49 @@ class LionUpdateMean(SynchronisedLion):
 
     dtype: Literal["fp32", "bf16"] = option("bf16", "how updates travel")
 
-    def aggregate(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
-        if self.dtype != "bf16":
+    defaults: ClassVar[Mapping[str, Any]] = HYPERPARAMETERS
+    reduces_gradient: ClassVar[bool] = False
+
+    @property
+    def scope(self) -> Literal["bucket", "model"]:  # type: ignore[override]
+        """A norm over the whole model needs the whole gradient."""
+        return "bucket" if self.local_clip_norm is None else "model"
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return self.sync.slots()
+
+    def check(self, world: Group) -> None:
+        self.sync  # noqa: B018 - refuses impossible options
+
+    def plan(self, clock: Clock) -> str:
+        return self.sync.kind(clock)
+
+    def reduce(self, shard: Shard) -> Exchange[Tensor]:
+        if self.local_clip_norm is not None:
+            clip(shard.grads, self.local_clip_norm)
+        u = mixed_in(shard, shard.state["momentum"], shard.grads)
+        if self.dtype == "fp32":
             return sign_of((yield from shard.world.mean(u, "updates")))
         message = buffers.empty_like(u, torch.bfloat16).copy_(u)
         return sign_of(u.copy_((yield from shard.world.mean(message, "updates"))))
 
-    def direction_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> float:
-        return wire.all_reduce((2 if self.dtype == "bf16" else 4) * wire.elements(shapes), n)
+    def update(self, shard: Shard, reduced: Tensor) -> None:
+        m = shard.state["momentum"]
+        for part, h in shard.groups():
+            m[part].lerp_(shard.grads[part], 1 - h["betas"][1])
+            step(shard.params[part], reduced[part], h)
+
+    def synchronize(self, shard: Shard) -> Exchange[None]:
+        return self.sync.synchronize(shard)
+
+    def steady(self) -> Mapping[str, Algorithm]:
+        return steady_sync(self, self.sync)
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        element = 2 if self.dtype == "bf16" else 4
+        return sync_bytes(self.sync, wire.all_reduce(element * wire.elements(shapes), n), shapes, n)
 
     def traits(self) -> Traits:
         bits = f"{32 if self.dtype == 'bf16' else 64} (n-1)/n"
-        return Traits(bits=bits + self.sync_bits(), unbiased=None, sums=True)
+        return Traits(bits=bits + sync_bits(self.sync), unbiased=None, sums=True)

@@ -21,29 +21,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Final, Literal, cast
 
+import torch
 from torch import Tensor
 
 from reference_impls import wire
 from reference_impls.algorithm import Cost, Shard, Traits, option
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
-from reference_impls.codecs import dithering
+from reference_impls.codecs import dithering, exponential
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError, one_of
-from reference_impls.reducers.global_qsgd import (
-    FORMS,
-    Form,
-    Transport,
-    code_bytes,
-    exponential_mean,
-    form_for,
-    standard_mean,
-)
-from reference_impls.reducers.shared_scale import Scaling
+from reference_impls.reducers.dithered_mean import Transport, code_bytes, standard_mean
+from reference_impls.reducers.shared_scale import Scaling, shared_scale
 
 SUMS = ("all-reduce", "two-phase")
 BY_ALL_REDUCE = (4, 8, 16)
+Form = Literal["auto", "tree", "halving-doubling"]
+FORMS: Final = ("auto", "tree", "halving-doubling")
 
 
 @dataclass(frozen=True)
@@ -84,14 +79,27 @@ class GlobalQSGD(WithLocalOptimizer):
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         scaling = Scaling(self.norm, self.scale, self.block_size)
-        if self.dithering == "standard":
+        if self.dithering == "standard":  # equal levels of M, an integer sum
             return (
                 yield from standard_mean(
                     shard, shard.grads, "gradient", bits=self.bits, scaling=scaling, transport=self._transport()
                 )
             )  # fmt: skip
-        form = cast(Form, self.form)
-        return (yield from exponential_mean(shard, shard.grads, "gradient", scaling=scaling, form=form))
+        n = shard.world.size
+        depth, form = head_room(n), form_for(cast(Form, self.form), n)
+        x = shard.grads.to(torch.float32)
+        shared = yield from shared_scale(shard, x, "gradient", scaling)  # M, the same on all ranks
+        padded = n * -(-shard.d // n) if form == "halving-doubling" else shard.d
+        codes = shard.scratch("gradient-codes", padded, torch.uint8)
+        codes[shard.d :].zero_()
+        exponential.encode(x, shared, depth, shard.key("gradient-dither"), codes[: shard.d])
+        if form == "tree":
+            codes = yield from _tree_sum(shard, codes, "gradient")
+        else:
+            yield from _halving_doubling_sum(shard, codes, "gradient")
+        mean = shard.scratch("gradient-mean", shard.d, torch.float32)
+        exponential.decode(codes[: shard.d], shared, depth, n, mean)
+        return mean
 
     def _transport(self) -> Transport:
         """How codes of standard dithering travel."""
@@ -121,3 +129,85 @@ class GlobalQSGD(WithLocalOptimizer):
         if form_for(cast(Form, self.form), n) == "tree":
             return {"step": shared + 2 * (n - 1) * d / n}
         return {"step": shared + 2 * (n - 1) * -(-d // n)}
+
+
+def head_room(size: int) -> int:
+    """Depth of the balanced addition over `size` ranks: ceil(log2 size)."""
+    return (size - 1).bit_length()
+
+
+def form_for(form: Form, size: int) -> Form:
+    """What `form` means for `size` ranks; `UnsupportedError` if it cannot be had."""
+    power_of_two = size & (size - 1) == 0
+    if form == "auto":
+        return "halving-doubling" if power_of_two else "tree"
+    if form == "halving-doubling" and not power_of_two:
+        raise UnsupportedError(
+            f"halving-doubling needs a power of two of ranks, not {size}: use form='tree' or 'auto'"
+        )
+    return form
+
+
+def _tree_sum(shard: Shard, codes: Tensor, stage: str) -> Exchange[Tensor]:
+    """Sum of all ranks' codes, in place, on a binary tree whose root is the last rank.
+
+    In layer l, ranks at distance 2**l meet and the higher one adds; a missing partner is the identity. Seen from the root
+    (v = n-1 - rank), v sends in the layer of its lowest set bit, to v without that bit.
+    """
+    world = shard.world
+    place = world.size - 1 - world.rank
+    depth = head_room(world.size)
+    for layer in range(depth):
+        child, parent = _edges(place, layer, world.size)
+        came = yield from world.send_recv(codes, f"{stage}-up", to=parent, source=child)
+        if came is not None:
+            exponential.add(codes, came, shard.key(f"{stage}-add-{layer}"), codes)
+    for layer in reversed(range(depth)):
+        child, parent = _edges(place, layer, world.size)
+        came = yield from world.send_recv(codes, f"{stage}-down", to=child, source=parent)
+        if came is not None:
+            codes = came
+    return codes
+
+
+def _edges(place: int, layer: int, size: int) -> tuple[int | None, int | None]:
+    """Ranks from which and to which the rank at `place` below the root sends upwards in this layer."""
+    distance = 1 << layer
+    within = place % (2 * distance)
+    child = place + distance if within == 0 and place + distance < size else None
+    parent = place - distance if within == distance else None
+    return None if child is None else size - 1 - child, None if parent is None else size - 1 - parent
+
+
+def _halving_doubling_sum(shard: Shard, codes: Tensor, stage: str) -> Exchange[None]:
+    """Sum of all ranks' codes, in place; n a power of two, `codes` uint8 [n * piece].
+
+    Halving: partners at distance n/2, n/4, ..., 1 give each other the half that the other will own. Doubling: back in
+    the reverse order, the sums are passed on as bytes.
+    """
+    world = shard.world
+    start, length = 0, codes.numel()
+    distance = world.size // 2
+    while distance:
+        partner = world.rank ^ distance
+        length //= 2
+        keep, give = (start, start + length) if partner > world.rank else (start + length, start)
+        half = codes[give : give + length].contiguous()
+        came = yield from world.send_recv(half, f"{stage}-halve", to=partner, source=partner)
+        assert came is not None  # both partners send
+        mine = codes[keep : keep + length]
+        exponential.add(mine, came, shard.key(f"{stage}-add-{distance}"), mine)
+        start = keep
+        distance //= 2
+    distance = 1
+    while distance < world.size:
+        partner = world.rank ^ distance
+        came = yield from world.send_recv(
+            codes[start : start + length], f"{stage}-double", to=partner, source=partner
+        )
+        assert came is not None
+        other = start - length if partner < world.rank else start + length
+        codes[other : other + length].copy_(came)
+        start = min(start, other)
+        length *= 2
+        distance *= 2

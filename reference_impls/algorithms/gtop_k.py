@@ -1,7 +1,7 @@
 """gTop-k: the k largest coordinates of all workers together, merged pair by pair. arXiv 1901.04359 (text not read).
 
 p_i = g_i + e_i; every worker's k largest coordinates meet on a tree; at each meeting equal places are added and the k largest
-of the sum go on (`reducers.sparse_merge`), so that a message has k entries on every edge, whatever the number of workers;
+of the sum go on (`merge`), so that a message has k entries on every edge, whatever the number of workers;
 what comes out, divided by n, is the gradient, and e_i keeps what was not used.
 
 Differences: from the authors' published code and README alone. ``put_back="merger"``: an entry that drops out at a meeting
@@ -25,12 +25,12 @@ from torch import Tensor
 from reference_impls import wire
 from reference_impls.algorithm import Cost, Shard, Slot, Traits, option, per_rank
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
+from reference_impls.codecs import selection
 from reference_impls.codecs.selection import kept
-from reference_impls.codecs.sparse import Indices, TopK, unpack_pairs
+from reference_impls.codecs.sparse import Indices, TopK, pack_pairs, unpack_pairs
 from reference_impls.collectives import Exchange
 from reference_impls.reducers import folds
 from reference_impls.reducers.folds import Fold
-from reference_impls.reducers.sparse_merge import merge
 
 
 @dataclass(frozen=True)
@@ -84,3 +84,29 @@ class GTopK(WithLocalOptimizer):
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         return {"step": folds.wire_bytes(self._codec().wire_bytes(wire.elements(shapes)), n, self.form)}
+
+
+def merge(
+    mine: Tensor, came: Tensor, numel: int, k: int, indices: Indices
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Two messages uint8 [bytes] of k entries each (fp32 values) -> the merged message, and what it leaves out.
+
+    Entries at the same place are added (one float32 addition, the same in both orders); of the up to 2k places that
+    result, the k largest stay, ties to the lowest index, NaN and inf first.
+
+    Returns:
+        (message, (places int64 [m], values float32 [m])): 0 <= m <= k entries that were not among the largest.
+    """
+    (a, x), (b, y) = (unpack_pairs(m, numel, k, indices, "fp32") for m in (mine, came))
+    places, order = torch.sort(torch.cat([a, b]), stable=True)
+    values = torch.cat([x, y])[order]
+    twice = (places[1:] == places[:-1]).nonzero().view(-1)
+    values[twice] += values[twice + 1]
+    single = torch.ones_like(places, dtype=torch.bool)
+    single[twice + 1] = False
+    places, values = places[single], values[single]
+    stay = torch.zeros_like(places, dtype=torch.bool)
+    stay[selection.largest(selection.magnitude(values), k)] = True
+    message = torch.zeros_like(mine)
+    pack_pairs(places[stay], values[stay], numel, message, indices, "fp32")
+    return message, (places[~stay], values[~stay])

@@ -18,17 +18,29 @@ codes in them, full precision within nodes and for small tensors are ours. Error
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from reference_impls import buffers, wire
-from reference_impls.algorithm import Shard, Traits, option
-from reference_impls.algorithms.lion_update import POLICIES, SynchronisedLion, verdict
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option
+from reference_impls.algorithms.lion_update import (
+    HYPERPARAMETERS,
+    POLICIES,
+    LocalClip,
+    SynchronisedMomenta,
+    clip,
+    mixed_in,
+    steady_sync,
+    step,
+    sync_bits,
+    sync_bytes,
+    verdict,
+)
 from reference_impls.codecs import lion_integers, signs
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
@@ -39,8 +51,8 @@ from reference_impls.reducers.parts import joined
 
 
 @dataclass(frozen=True)
-class LionCub(SynchronisedLion):
-    """What both transports share. Kinds of step: ``step``, ``sync``, ``measure``."""
+class LionCub(SynchronisedMomenta, LocalClip, Algorithm):
+    """Lion Cub but for the vote, of which there are two. Kinds of step: ``step``, ``sync``, ``measure``."""
 
     two_level: Literal["never", "fp32", "bf16"] = option(
         "never", "mean of u within a node first, in this precision; the vote is then between nodes"
@@ -49,42 +61,77 @@ class LionCub(SynchronisedLion):
         0, "tensors of fewer elements follow the exact sign of the mean u, sent in fp32", ge=0
     )
 
-    @abstractmethod
-    def vote(self, shard: Shard, group: Group, u: Tensor) -> Exchange[Tensor]:
-        """The direction all ranks of the group agree on, Tensor[d] of -1, 0, +1."""
+    defaults: ClassVar[Mapping[str, Any]] = HYPERPARAMETERS
+    reduces_gradient: ClassVar[bool] = False
 
-    @abstractmethod
-    def vote_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> float:
-        """Bytes that a rank sends in a vote."""
+    @property
+    def scope(self) -> Literal["bucket", "model"]:  # type: ignore[override]
+        """A norm over the whole model needs the whole gradient."""
+        return "bucket" if self.local_clip_norm is None else "model"
 
-    def aggregate(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
-        group = shard.world
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return self.sync.slots()
+
+    def check(self, world: Group) -> None:
+        self.sync  # noqa: B018 - refuses impossible options
+
+    def plan(self, clock: Clock) -> str:
+        return self.sync.kind(clock)
+
+    def reduce(self, shard: Shard) -> Exchange[Tensor]:
+        if self.local_clip_norm is not None:
+            clip(shard.grads, self.local_clip_norm)
+        u = mixed_in(shard, shard.state["momentum"], shard.grads)  # b1 m + (1 - b1) g
+        voters = shard.world
         if self.two_level != "never" and shard.node.size > 1:
-            group = shard.cross
-            if self.two_level == "bf16":
-                message = buffers.empty_like(u, torch.bfloat16).copy_(u)
-                u.copy_((yield from shard.node.mean(message, "updates")))
-            else:
-                u = yield from shard.node.mean(u, "updates")
+            u, voters = (yield from self._mean_within_node(shard, u)), shard.cross
         small = [view.part for view in shard.views if view.param.numel() < self.fp32_below]
         exact = joined(u, small)
-        direction = yield from self.vote(shard, group, u)
+        direction = yield from self.vote(shard, voters, u)
         if small:  # their votes have been sent as well: a few bits more, and one vector for all
-            exact = yield from group.mean(exact, "small-updates")
+            exact = yield from voters.mean(exact, "small-updates")
             lengths = [part.stop - part.start for part in small]
             for part, mean in zip(small, exact.split_with_sizes(lengths), strict=True):
                 direction[part] = mean.sign() + 0 * (mean + direction[part])  # the sign of NaN is 0
         return direction
 
-    def direction_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> float:
+    @abstractmethod
+    def vote(self, shard: Shard, group: Group, u: Tensor) -> Exchange[Tensor]:
+        """The direction all ranks of the group agree on, Tensor[d] of -1, 0, +1; may consume `u`."""
+
+    def update(self, shard: Shard, reduced: Tensor) -> None:
+        m = shard.state["momentum"]
+        for part, h in shard.groups():
+            m[part].lerp_(shard.grads[part], 1 - h["betas"][1])  # the local gradient
+            step(shard.params[part], reduced[part], h)
+
+    def synchronize(self, shard: Shard) -> Exchange[None]:
+        return self.sync.synchronize(shard)
+
+    def _mean_within_node(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
+        if self.two_level == "fp32":
+            return (yield from shard.node.mean(u, "updates"))
+        message = buffers.empty_like(u, torch.bfloat16).copy_(u)
+        return u.copy_((yield from shard.node.mean(message, "updates")))
+
+    def steady(self) -> Mapping[str, Algorithm]:
+        return steady_sync(self, self.sync)
+
+    @abstractmethod
+    def vote_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> float:
+        """Bytes that a rank sends in a vote."""
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         small = sum(size for shape in shapes if (size := prod(shape)) < self.fp32_below)
-        return self.vote_bytes(shapes, n) + wire.all_reduce(4 * small, n)
+        direction = self.vote_bytes(shapes, n) + wire.all_reduce(4 * small, n)
+        return sync_bytes(self.sync, direction, shapes, n)
 
     def extra_bits(self) -> str:
         """What `traits` says behind the bits of the vote."""
         node = "" if self.two_level == "never" else " across nodes"
         small = f", 32 more for tensors below {self.fp32_below}" if self.fp32_below else ""
-        return node + small + self.sync_bits()
+        return node + small + sync_bits(self.sync)
 
 
 @dataclass(frozen=True)

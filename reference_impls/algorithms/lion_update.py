@@ -1,8 +1,8 @@
-"""What Lion's distributed forms share: a worker with a momentum of its own, and a direction agreed on with the others.
+"""What Lion's distributed forms share: the arithmetic of the update, the synchronisation of momenta, and their options.
 
-u_i = b1 m_i + (1 - b1) g_i on worker i; the method answers a direction from all u_i, the same on all ranks;
-x <- (1 - lr wd) x - lr direction; m_i <- b2 m_i + (1 - b2) g_i with the local gradient. arXiv 2302.06675, 2404.00438.
-Momenta drift apart; `SynchronisedLion` may bring them together (`reducers.momentum_sync`).
+u_i = b1 m_i + (1 - b1) g_i on worker i (`mixed_in`); the method answers a direction from all u_i, the same on all ranks;
+x <- (1 - lr wd) x - lr direction (`step`); m_i <- b2 m_i + (1 - b2) g_i with the local gradient. arXiv 2302.06675,
+2404.00438. Momenta drift apart; `reducers.momentum_sync` may bring them together.
 
 Differences: decay comes before the step, which is equal up to rounding. Learning rate, betas and weight decay are those
 of the parameter groups at every step. The local gradient may be clipped by its norm over the whole model, which the
@@ -11,36 +11,28 @@ papers do not say; the method then waits for the whole gradient.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import torch
 from torch import Tensor
 
 from reference_impls import buffers
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, option, per_rank
+from reference_impls.algorithm import Algorithm, Cost, Shard, option
 from reference_impls.codecs.sums import fixed_sum
-from reference_impls.collectives import Exchange, Group
 from reference_impls.randomness import Key
 from reference_impls.reducers.momentum_sync import MODES, MomentumSync
 
-POLICIES = ("hash", "alternate", "plus", "minus")
-_WHEN = ("sync_every", "sync_until", "sync_doubling", "sync_measure_every")
-_SYNC = (*_WHEN, "sync_fraction", "sync_dtype", "sync_names")
-
-
-def verdict(policy: str, shard: Shard, stage: str) -> bool | Key:
-    """What a policy of `POLICIES` says at this step: +1, -1, or a stream of coins that all ranks share."""
-    if policy == "hash":
-        return shard.key(stage, shared=True)
-    return shard.step % 2 == 0 if policy == "alternate" else policy == "plus"
+HYPERPARAMETERS: Final[Mapping[str, Any]] = {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.0}
+POLICIES: Final = ("hash", "alternate", "plus", "minus")
+_WHEN: Final = ("sync_every", "sync_until", "sync_doubling", "sync_measure_every")
+_SYNC: Final = (*_WHEN, "sync_fraction", "sync_dtype", "sync_names")
 
 
 @dataclass(frozen=True)
-class LionUpdate(Algorithm):
-    """One kind of step."""
+class LocalClip:
+    """The option to clip the local gradient. A method that has it waits for the whole model where it is set."""
 
     local_clip_norm: float | None = option(
         None,
@@ -48,45 +40,12 @@ class LionUpdate(Algorithm):
         gt=0,
     )
 
-    defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.0}
-    reduces_gradient: ClassVar[bool] = False
     clipping: ClassVar[str] = "local_clip_norm"
-
-    @abstractmethod
-    def aggregate(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
-        """The direction all ranks agree on, Tensor[d]; may consume `u`."""
-
-    @abstractmethod
-    def direction_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> float:
-        """Bytes that a rank sends to agree on the direction; arguments as in `wire_bytes`."""
-
-    @property
-    def scope(self) -> Literal["bucket", "model"]:  # type: ignore[override]
-        """A norm over the whole model needs the whole gradient."""
-        return "bucket" if self.local_clip_norm is None else "model"
-
-    @property
-    def slots(self) -> Mapping[str, Slot]:
-        return {"momentum": per_rank(fold="mean")}
-
-    def reduce(self, shard: Shard) -> Exchange[Tensor]:
-        if self.local_clip_norm is not None:
-            clip(shard.grads, self.local_clip_norm)
-        return (yield from self.aggregate(shard, mixed_in(shard, shard.state["momentum"], shard.grads)))
-
-    def update(self, shard: Shard, reduced: Tensor) -> None:
-        m = shard.state["momentum"]
-        for part, h in shard.groups():
-            m[part].lerp_(shard.grads[part], 1 - h["betas"][1])
-            step(shard.params[part], reduced[part], h)
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        return {"step": self.direction_bytes(shapes, n)}
 
 
 @dataclass(frozen=True)
-class SynchronisedLion(LionUpdate):
-    """Kinds of step: ``step``, ``sync``, ``measure``."""
+class SynchronisedMomenta:
+    """Options that say when and how momenta are averaged. Kinds of step: ``step``, ``sync``, ``measure``."""
 
     momentum_sync: str = option(
         "never", "when momenta are averaged: never, periodic, doubling or selective", choices=MODES
@@ -103,51 +62,50 @@ class SynchronisedLion(LionUpdate):
 
     @property
     def sync(self) -> MomentumSync:
-        """The rule of momentum synchronisation that the options describe."""
+        """The rule that the options describe; `UnsupportedError` for impossible ones."""
         return MomentumSync(
             self.momentum_sync, self.sync_every, self.sync_until, self.sync_doubling,
             self.sync_fraction, self.sync_measure_every, self.sync_dtype, self.sync_names,
         )  # fmt: skip
 
-    @property
-    def slots(self) -> Mapping[str, Slot]:
-        return self.sync.slots()
 
-    def check(self, world: Group) -> None:
-        super().check(world)
-        self.sync  # noqa: B018 - refuses impossible options
+def steady_sync(own: Algorithm, sync: MomentumSync) -> Mapping[str, Algorithm]:
+    """`Algorithm.steady` of a method with the options of `SynchronisedMomenta`."""
+    plain = own.at_defaults(*_SYNC, momentum_sync="never")
+    kept = {"sync_dtype": sync.dtype, "sync_names": sync.names}
+    if sync.mode == "selective":  # at every step after 0, which measures
+        often = own.at_defaults(*_WHEN, sync_every=1)
+    else:
+        often = own.at_defaults(*_SYNC, momentum_sync="periodic", sync_every=1, **kept)
+    measuring = own.at_defaults(*_WHEN, "sync_dtype", sync_measure_every=1)
+    found = {"step": plain, "sync": often, "measure": measuring}
+    return {kind: found[kind] for kind in sync.kinds()}
 
-    def plan(self, clock: Clock) -> str:
-        return self.sync.kind(clock)
 
-    def synchronize(self, shard: Shard) -> Exchange[None]:
-        return self.sync.synchronize(shard)
+def sync_bytes(
+    sync: MomentumSync, direction: float, shapes: Sequence[Sequence[int]], n: int
+) -> Mapping[str, Cost]:
+    """Kind of step -> bytes of agreeing on a direction and of synchronising momenta together."""
+    return {
+        kind: (direction + cost[0], direction + cost[1]) if isinstance(cost, tuple) else direction + cost
+        for kind, cost in sync.wire_bytes(shapes, n).items()
+    }
 
-    def steady(self) -> Mapping[str, Algorithm]:
-        plain = self.at_defaults(*_SYNC, momentum_sync="never")
-        kept = {"sync_dtype": self.sync_dtype, "sync_names": self.sync_names}
-        if self.momentum_sync == "selective":  # at every step after 0, which measures
-            often = self.at_defaults(*_WHEN, sync_every=1)
-        else:
-            often = self.at_defaults(*_SYNC, momentum_sync="periodic", sync_every=1, **kept)
-        measuring = self.at_defaults(*_WHEN, "sync_dtype", sync_measure_every=1)
-        found = {"step": plain, "sync": often, "measure": measuring}
-        return {kind: found[kind] for kind in self.sync.kinds()}
 
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        direction = self.direction_bytes(shapes, n)
-        return {
-            kind: (direction + cost[0], direction + cost[1]) if isinstance(cost, tuple) else direction + cost
-            for kind, cost in self.sync.wire_bytes(shapes, n).items()
-        }
+def sync_bits(sync: MomentumSync) -> str:
+    """What synchronising adds to `traits`."""
+    if sync.mode == "never":
+        return ""
+    most = "up to " if sync.mode == "selective" or sync.names is not None else ""
+    bits = f"; sync: + {most}2 (n-1)/n x {16 if sync.dtype == 'bf16' else 32}"
+    return bits + ("; measure: + 2 (n-1)/n x 64" if sync.mode == "selective" else "")
 
-    def sync_bits(self) -> str:
-        """What synchronising adds to `traits`."""
-        if self.momentum_sync == "never":
-            return ""
-        most = "up to " if self.momentum_sync == "selective" or self.sync_names is not None else ""
-        sync = f"; sync: + {most}2 (n-1)/n x {16 if self.sync_dtype == 'bf16' else 32}"
-        return sync + ("; measure: + 2 (n-1)/n x 64" if self.momentum_sync == "selective" else "")
+
+def verdict(policy: str, shard: Shard, stage: str) -> bool | Key:
+    """What a policy of `POLICIES` says at this step: +1, -1, or a stream of coins that all ranks share."""
+    if policy == "hash":
+        return shard.key(stage, shared=True)
+    return shard.step % 2 == 0 if policy == "alternate" else policy == "plus"
 
 
 def mixed_in(shard: Shard, momentum: Tensor, gradient: Tensor) -> Tensor:

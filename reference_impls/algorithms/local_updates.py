@@ -1,8 +1,9 @@
 """Local SGD, local AdamW and QSR: step locally, average the parameters once a round. arXiv 1805.09767, 2310.14423.
 
 QSR sets the length of a round from the learning rate of its first step, H = max(H_base, floor((alpha / lr)^2)), so
-that rounds grow as the learning rate decays. Rules are in `reference_impls.schedules.rules`; how workers meet at the
-end of a round (carrier, outer optimizer, inner states) is in `reference_impls.algorithms.meeting` and goes with any rule.
+that rounds grow as the learning rate decays. Rules are in `reference_impls.schedules.rules`; how models are averaged
+at the end of a round (compression, outer optimizer, inner states) is in `reference_impls.algorithms.model_averaging` and
+goes with any rule.
 
 Differences: parameters of all trainable tensors are averaged, also of those without gradient (the official code skips
 them). Optimizer states stay local unless `inner_state` says otherwise; the official code can average Adam's m and v
@@ -15,74 +16,68 @@ the end, as in the official code; without it training is open-ended, and what fo
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Traits, option
-from reference_impls.algorithms.meeting import Meeting
+from torch import Tensor
+
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option
+from reference_impls.algorithms.all_reduce import WithLocalOptimizer
+from reference_impls.algorithms.model_averaging import (
+    ROUNDS,
+    ModelAveraging,
+    average,
+    average_bytes,
+    averaging_options,
+    averaging_slots,
+    averaging_traits,
+    begin_round,
+    check_averaging,
+    round_kind,
+)
 from reference_impls.collectives import Exchange, Group
-from reference_impls.schedules.rules import QSR, Constant, Rule
-
-ROUNDS = (1, 4, 16, 64)
-"""Lengths of the rounds that are timed, in steps."""
+from reference_impls.schedules.rules import QSR, Constant
 
 
 @dataclass(frozen=True)
-class LocalUpdates(Meeting):
-    """Rounds of local steps, each ended by a meeting. Kinds of step: ``local``, ``average``."""
-
-    total_steps: int | None = option(
-        None, "steps of the whole training; the last round then ends exactly there", ge=1
-    )
-
-    @abstractmethod
-    def rule(self) -> Rule:
-        """How long a round is."""
-
-    def check(self, world: Group) -> None:
-        super().check(world)
-        self.rule()  # refuses impossible options
-
-    def plan(self, clock: Clock) -> Exchange[str] | str:
-        left = int(clock.counters.get("left", 0)) or self.rule().period(clock.step, clock.lr)
-        clock.counters["left"] = left - 1
-        return "local" if left > 1 else "average"
-
-    def synchronize(self, shard: Shard) -> Exchange[None]:
-        if shard.kind == "average":
-            yield from self.meet(shard)
-        elif shard.kind != "local":
-            self.follow(shard)  # a step that keeps workers together by other means
-
-    def steady(self) -> Mapping[str, Algorithm]:
-        """Kind ``round-H``: a unit of H steps, H - 1 of kind ``local`` and an ``average``, instead of kinds of step.
-
-        Rounds of one length are alike whatever rule chose it, and a local step may still hide part of the average
-        before it, so a round is timed as a whole; rounds of other lengths lie between those of `ROUNDS`.
-        """
-        return {f"round-{h}": PeriodicAveraging(**self.meeting(), period=h) for h in ROUNDS}
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        return {"local": 0.0, "average": self.met_bytes(shapes, n)}
-
-    def traits(self) -> Traits:
-        return Traits(f"local: 0; average: {self.met_bits()}", None, self.carried().sums)
-
-
-@dataclass(frozen=True)
-class PeriodicAveraging(LocalUpdates):
-    """Local SGD / local AdamW with rounds of `period` steps."""
+class PeriodicAveraging(ModelAveraging, WithLocalOptimizer):
+    """Local SGD / local AdamW with rounds of `period` steps. Kinds of step: ``local``, ``average``."""
 
     period: int = option(8, "H: local steps in a round, at least 1", ge=1)
 
-    def rule(self) -> Rule:
-        return Constant(self.period, total=self.total_steps)
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return averaging_slots(self)
+
+    def check(self, world: Group) -> None:
+        check_averaging(self, world)
+
+    def plan(self, clock: Clock) -> str:
+        return round_kind(clock, Constant(self.period, total=self.total_steps))
+
+    def reduce(self, shard: Shard) -> Tensor:
+        if shard.step == 0:
+            begin_round(self, shard)
+        return shard.grads  # a step of the local optimizer
+
+    def synchronize(self, shard: Shard) -> Exchange[None]:
+        if shard.kind == "average":
+            yield from average(self, shard)
+
+    def steady(self) -> Mapping[str, Algorithm]:
+        return plain_rounds(self, self.optimizer)
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        return {"local": 0.0, "average": average_bytes(self, self.optimizer, shapes, n)}
+
+    def traits(self) -> Traits:
+        return averaging_traits(self)
 
 
 @dataclass(frozen=True)
-class QuadraticSynchronization(LocalUpdates):
-    """QSR. `power` 1 and 3 give the linear and the cubic rule."""
+class QuadraticSynchronization(ModelAveraging, WithLocalOptimizer):
+    """QSR. `power` 1 and 3 give the linear and the cubic rule. Kinds of step: ``local``, ``average``."""
 
     alpha: float = option(
         0.0,
@@ -95,7 +90,9 @@ class QuadraticSynchronization(LocalUpdates):
     warmup_period: int | None = option(None, "H during the warm-up, and with alpha 0; default: h_base", ge=1)
     h_max: int | None = option(None, "longest round; default: no limit, as published", ge=1)
 
-    def rule(self) -> Rule:
+    @property
+    def rule(self) -> QSR:
+        """H = max(h_base, floor((alpha / lr)^power)); `UnsupportedError` for impossible options."""
         return QSR(
             self.alpha,
             self.h_base,
@@ -105,3 +102,41 @@ class QuadraticSynchronization(LocalUpdates):
             h_max=self.h_max,
             h_warmup=self.warmup_period,
         )
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return averaging_slots(self)
+
+    def check(self, world: Group) -> None:
+        check_averaging(self, world)
+        self.rule  # noqa: B018 - refuses impossible options
+
+    def plan(self, clock: Clock) -> str:
+        return round_kind(clock, self.rule)
+
+    def reduce(self, shard: Shard) -> Tensor:
+        if shard.step == 0:
+            begin_round(self, shard)
+        return shard.grads  # a step of the local optimizer
+
+    def synchronize(self, shard: Shard) -> Exchange[None]:
+        if shard.kind == "average":
+            yield from average(self, shard)
+
+    def steady(self) -> Mapping[str, Algorithm]:
+        return plain_rounds(self, self.optimizer)
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        return {"local": 0.0, "average": average_bytes(self, self.optimizer, shapes, n)}
+
+    def traits(self) -> Traits:
+        return averaging_traits(self)
+
+
+def plain_rounds(own: ModelAveraging, optimizer: Any) -> Mapping[str, Algorithm]:
+    """Kind ``round-H``: a unit of H steps, H - 1 of kind ``local`` and an ``average``, instead of kinds of step.
+
+    Rounds of one length are alike whatever rule chose it, and a local step may still hide part of the average before it, so
+    a round is timed as a whole; rounds of other lengths lie between those of `ROUNDS`.
+    """
+    return {f"round-{h}": PeriodicAveraging(**averaging_options(own, optimizer), period=h) for h in ROUNDS}

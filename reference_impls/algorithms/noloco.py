@@ -17,18 +17,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from reference_impls import buffers, wire
 from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, per_rank
-from reference_impls.algorithms.local_updates import ROUNDS, PeriodicAveraging
+from reference_impls.algorithms.all_reduce import WithLocalOptimizer
+from reference_impls.algorithms.model_averaging import (
+    ModelAveraging,
+    check_averaging,
+    own_rounds,
+    round_kind,
+    settle_inner_states,
+)
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
-from reference_impls.optimizers.outer import OuterKind
+from reference_impls.optimizers import OuterKind
 from reference_impls.randomness import Key
+from reference_impls.schedules.rules import Constant
 
 
 @dataclass(frozen=True)
-class NoLoCo(PeriodicAveraging):
+class NoLoCo(ModelAveraging, WithLocalOptimizer):
     """Kinds of step: ``local`` and ``average``, which ends a round in pairs."""
 
     period: int = option(50, "inner steps in a round, at least 1", ge=1)
@@ -37,29 +46,28 @@ class NoLoCo(PeriodicAveraging):
     outer_momentum: float = option(0.5, "b: momentum of the outer step", ge=0, lt=1)
 
     @property
-    def anchored(self) -> bool:
-        return True
-
-    @property
     def slots(self) -> Mapping[str, Slot]:
         return {"anchor": per_rank(fold="mean"), "outer_momentum": per_rank(fold="mean")}
 
     def check(self, world: Group) -> None:
-        super().check(world)
-        if self.carrier != "fp32" or self.inner_policy() == "average" or self.outer != "heavy-ball":
+        check_averaging(self, world)
+        if self.carrier != "fp32" or self.inner_policy == "average" or self.outer != "heavy-ball":
             raise UnsupportedError(
                 "pairs exchange in full precision, average nothing and step by heavy-ball: carrier='fp32', "
                 "inner_state='keep', outer='heavy-ball'"
             )
 
-    def partner(self, clock: Clock) -> int | None:
-        """The rank that this one meets in this step; None if it stays alone."""
-        draws = Key.of(seed=clock.seed, step=clock.step, stage="pairs").bits(clock.world.size)
-        order: list[int] = draws.argsort(stable=True).tolist()
-        place = order.index(clock.world.rank) ^ 1
-        return order[place] if place < len(order) else None
+    def plan(self, clock: Clock) -> str:
+        return round_kind(clock, Constant(self.period, total=self.total_steps))
 
-    def meet(self, shard: Shard) -> Exchange[None]:
+    def reduce(self, shard: Shard) -> Tensor:
+        if shard.step == 0:
+            shard.state["anchor"].copy_(shard.params)
+        return shard.grads  # a step of the local optimizer
+
+    def synchronize(self, shard: Shard) -> Exchange[None]:
+        if shard.kind != "average":
+            return
         anchor, momentum = shard.state["anchor"], shard.state["outer_momentum"]
         own = buffers.empty(2 * shard.d, anchor.dtype, anchor.device)
         torch.sub(shard.params, anchor, out=own[: shard.d])
@@ -74,10 +82,17 @@ class NoLoCo(PeriodicAveraging):
         momentum.add_(slow.sub_(anchor), alpha=self.outer_lr)
         anchor.add_(momentum)
         shard.params.copy_(anchor)
-        yield from self.settle_inner_states(shard)
+        yield from settle_inner_states(self, shard)
+
+    def partner(self, clock: Clock) -> int | None:
+        """The rank with which this one exchanges in this step; None if it stays alone."""
+        draws = Key.of(seed=clock.seed, step=clock.step, stage="pairs").bits(clock.world.size)
+        order: list[int] = draws.argsort(stable=True).tolist()
+        place = order.index(clock.world.rank) ^ 1
+        return order[place] if place < len(order) else None
 
     def steady(self) -> Mapping[str, Algorithm]:
-        return {f"round-{h}": self.at_defaults("total_steps", period=h) for h in ROUNDS}
+        return own_rounds(self)
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         return {"local": 0.0, "average": 8 * wire.elements(shapes) * (n // 2 * 2) / n}

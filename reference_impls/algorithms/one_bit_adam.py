@@ -25,18 +25,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from torch import Tensor
 
-from reference_impls.algorithm import Clock, Shard, option
-from reference_impls.algorithms.frozen_variance import FrozenVariance
+from reference_impls.algorithm import Algorithm, Clock, Shard, option
+from reference_impls.algorithms.apmsqueeze import APMSqueeze
+from reference_impls.algorithms.compressed_momentum import WHEN
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.reducers.compressed_all_reduce import Scale
 
 
 @dataclass(frozen=True)
-class OneBitAdam(FrozenVariance):
+class OneBitAdam(APMSqueeze):
     """Kinds of step: ``warm-up`` (fp32 all-reduce of gradients) and ``compressed`` (1-bit momentum)."""
 
     scale: Scale = option("shard", "on the way up one scale a server's chunk, a shard, or a tensor")
@@ -50,12 +51,6 @@ class OneBitAdam(FrozenVariance):
         0.96, "freeze when |v|_1 then and now are within this factor (freeze=auto)", gt=0, le=1
     )
     auto_window: int = option(1000, "steps between the two, 1 / (1 - beta2) (freeze=auto)", ge=1)
-
-    when: ClassVar[tuple[str, ...]] = (*FrozenVariance.when, "freeze", "auto_ratio", "auto_window")
-
-    @property
-    def known_when(self) -> bool:
-        return self.freeze == "steps" and super().known_when
 
     def check_freezing(self) -> None:
         if self.freeze == "steps":
@@ -90,7 +85,11 @@ class OneBitAdam(FrozenVariance):
         )  # alike on all ranks
         return {"norm_before": clock.counters.get("norm", 0.0), "norm": norm}
 
-    def variance_correction(self, shard: Shard, beta2: float) -> float:
+    def frozen_at(self, shard: Shard) -> int:
         if self.freeze == "steps":
-            return super().variance_correction(shard, beta2)
-        return 1 - beta2 ** min(shard.step + 1, int(shard.clock.counters.get("frozen", shard.step + 1)))
+            return super().frozen_at(shard)
+        return int(shard.clock.counters.get("frozen", shard.step + 1))
+
+    def steady(self) -> Mapping[str, Algorithm]:
+        unknown = WHEN if self.freeze == "auto" else ()  # either phase may come
+        return APMSqueeze.steady(self.at_defaults("freeze", "auto_ratio", "auto_window", *unknown))

@@ -21,37 +21,56 @@ is the next step's input, so ``pad_in_scale`` is DeepSpeed's only where 8 n divi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from reference_impls import buffers
+from reference_impls import buffers, wire
 from reference_impls.algorithm import (
+    Algorithm,
+    Clock,
+    Cost,
     Shard,
     Slot,
+    Traits,
     option,
     per_tensor,
     replicated,
 )
 from reference_impls.algorithms.compressed_momentum import (
+    COMPRESSED,
+    COMPRESSION,
+    EXACT,
+    HYPERPARAMETERS,
+    WHEN,
+    OneBitMean,
+    WarmUp,
     by_tensor,
+    check_one_bit_mean,
+    check_warm_up,
+    denominator,
+    error_slots,
     masked,
+    moved,
+    one_bit_bits,
+    one_bit_bytes,
+    one_bit_mean,
     one_number,
+    squared_norm,
+    steady_phases,
 )
 from reference_impls.algorithms.lion_update import mixed_in
-from reference_impls.algorithms.warm_up import WarmedUp
-from reference_impls.codecs.sums import fixed_sum
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
 from reference_impls.reducers.compressed_all_reduce import Scale
 
 
 @dataclass(frozen=True)
-class OneBitLAMB(WarmedUp):
-    """LAMB in the warm-up, then frozen trust ratios and a factor on each."""
+class OneBitLAMB(WarmUp, OneBitMean, Algorithm):
+    """Kinds of step: ``warm-up`` (LAMB) and ``compressed`` (1-bit momentum, frozen trust ratios, a factor on each)."""
 
     scale: Scale = option("shard", "on the way up one scale a server's chunk, a shard, or a tensor")
     min_coeff: float = option(0.01, "least trust ratio of the warm-up", gt=0)
@@ -64,6 +83,9 @@ class OneBitLAMB(WarmedUp):
         0.1, "largest change of the factor in a step, as a share of it", ge=0, lt=1
     )
 
+    defaults: ClassVar[Mapping[str, Any]] = HYPERPARAMETERS
+    reduces_gradient: ClassVar[bool] = False
+
     @property
     def slots(self) -> Mapping[str, Slot]:
         return {
@@ -73,17 +95,21 @@ class OneBitLAMB(WarmedUp):
             "coefficient": per_tensor("replicated", one_number),  # C, without correction
             "factor": per_tensor("replicated", one_number, 1.0),  # the last f
             "fusion": per_tensor("replicated", one_number, 1.0),  # rho
-            **self.error_slots,
+            **error_slots(self),
         }
 
     def check(self, world: Group) -> None:
-        super().check(world)
+        check_warm_up(self)
+        check_one_bit_mean(self)
         if self.frozen_from < 1:
             raise UnsupportedError(
                 "1-bit LAMB needs a warm-up of at least 1 step: without one nothing has a trust ratio"
             )
         if self.min_coeff > self.max_coeff or self.factor_min > self.factor_max:
             raise UnsupportedError("1-bit LAMB wants min_coeff <= max_coeff and factor_min <= factor_max")
+
+    def plan(self, clock: Clock) -> str:
+        return "warm-up" if clock.step < self.frozen_from else "compressed"
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         if shard.kind == "warm-up":
@@ -93,7 +119,7 @@ class OneBitLAMB(WarmedUp):
         u = mixed_in(shard, shard.state["momentum"], shard.grads)
         for view in shard.views:
             u[view.part].mul_(shard.state["fusion"][view.name])
-        return (yield from self.compressed_mean(shard, u, "momentum"))
+        return (yield from one_bit_mean(self, shard, u, "momentum"))
 
     def _fuse(self, shard: Shard) -> None:
         """Set rho, and begin the fresh variance at the frozen one."""
@@ -121,7 +147,7 @@ class OneBitLAMB(WarmedUp):
         beta1, beta2 = h["betas"]
         m, v = state["momentum"].lerp_(g, 1 - beta1), state["variance"]
         v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
-        move = self.moved(m, v, h["eps"]).add_(x, alpha=h["weight_decay"])
+        move = moved(self, m, v, h["eps"]).add_(x, alpha=h["weight_decay"])
         norms = _norm(x), _norm(move)
         ratio = (norms[0] / norms[1]).clamp(self.min_coeff, self.max_coeff)
         ratio = torch.where((norms[0] == 0) | (norms[1] == 0), 1.0, ratio)
@@ -138,8 +164,8 @@ class OneBitLAMB(WarmedUp):
         torch.sub(now, g, out=g).div_(1 - beta1)
         fresh.mul_(beta2).addcmul_(g, g, value=1 - beta2)
         m.copy_(now)
-        move = self.moved(m, v, h["eps"])
-        factor = self.denominator(v, h["eps"]).div_(self.denominator(fresh, h["eps"])).max()
+        move = moved(self, m, v, h["eps"])
+        factor = denominator(self, v, h["eps"]).div_(denominator(self, fresh, h["eps"])).max()
         if h["weight_decay"]:
             adaptive = _norm(move)
             move.add_(x, alpha=h["weight_decay"])
@@ -153,7 +179,22 @@ class OneBitLAMB(WarmedUp):
         started = 1 - self.coeff_beta**self.frozen_from if self.coefficient_correction else 1.0
         return move.mul_(h["lr"] / started * state["coefficient"] * factor)
 
+    def steady(self) -> Mapping[str, Algorithm]:
+        exact = self.at_defaults(*WHEN, *COMPRESSION, **EXACT)
+        return steady_phases(self, exact, self.at_defaults(*WHEN, **COMPRESSED))
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        exact = wire.all_reduce(4 * wire.elements(shapes), n)
+        return {"warm-up": exact, "compressed": one_bit_bytes(self, shapes, n)}
+
+    def traits(self) -> Traits:
+        return Traits(
+            bits=f"compressed {one_bit_bits(self)}; warm-up 2 (n-1)/n x 32",
+            unbiased=None,
+            sums=self.compressor == "none",
+            warm_up="warm-up" in self.steady(),
+        )
+
 
 def _norm(x: Tensor) -> Tensor:
-    """In a fixed order, since replicas must get the same bits on whatever machine."""
-    return fixed_sum(torch.mul(x, x, out=buffers.empty_like(x))).sqrt()
+    return squared_norm(x).sqrt()

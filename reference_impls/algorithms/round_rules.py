@@ -23,18 +23,27 @@ import torch
 from torch import Tensor
 
 from reference_impls import wire
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, option
-from reference_impls.algorithms.all_reduce import AllReduce
-from reference_impls.algorithms.local_updates import LocalUpdates
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option
+from reference_impls.algorithms.all_reduce import AllReduce, WithLocalOptimizer
+from reference_impls.algorithms.local_updates import plain_rounds
+from reference_impls.algorithms.model_averaging import (
+    ModelAveraging,
+    average,
+    average_bytes,
+    averaging_slots,
+    averaging_traits,
+    begin_round,
+    check_averaging,
+    round_kind,
+)
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError, UsageError
-from reference_impls.schedules.adaptive import adacomm_period
-from reference_impls.schedules.rules import Constant, Rule
+from reference_impls.schedules.rules import Constant
 
 
 @dataclass(frozen=True)
-class Switching(LocalUpdates):
-    """Data-parallel at first (kind ``step``), then rounds of local steps (``local``, ``average``)."""
+class Switching(ModelAveraging):
+    """The option that says when data-parallel training (kind ``step``) ends and rounds (``local``, ``average``) begin."""
 
     switch_step: int | None = option(
         None, "first step of the second phase; default: half of total_steps", ge=0
@@ -47,43 +56,61 @@ class Switching(LocalUpdates):
             return self.switch_step
         return self.total_steps // 2
 
-    def check(self, world: Group) -> None:
-        super().check(world)
-        if self.switch is None:
-            raise UnsupportedError(
-                "say when data-parallel training ends: switch_step >= 0, or total_steps, half of which it then is"
-            )
 
-    def switched(self, clock: Clock) -> bool:
-        """Whether the second phase has begun; called by `plan`."""
-        assert self.switch is not None  # check() has refused it
-        return clock.step >= self.switch
-
-    def plan(self, clock: Clock) -> Exchange[str] | str:
-        return super().plan(clock) if self.switched(clock) else "step"
-
-    def reduce(self, shard: Shard) -> Exchange[Tensor] | Tensor:
-        return shard.world.mean(shard.grads, "gradient") if shard.kind == "step" else super().reduce(shard)
-
-    def steady(self) -> Mapping[str, Algorithm]:
-        return {"step": AllReduce(optimizer=self.optimizer), **super().steady()}
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        return {"step": wire.all_reduce(4 * wire.elements(shapes), n), **super().wire_bytes(shapes, n)}
+def check_switching(own: Switching, world: Group) -> None:
+    """Raise `UnsupportedError` if it is not said when data-parallel training ends."""
+    check_averaging(own, world)
+    if own.switch is None:
+        raise UnsupportedError(
+            "say when data-parallel training ends: switch_step >= 0, or total_steps, half of which it then is"
+        )
 
 
 @dataclass(frozen=True)
-class PostLocal(Switching):
+class PostLocal(Switching, WithLocalOptimizer):
     """Post-local SGD: H = 1 by gradients until the switch, then rounds of `period` steps."""
 
     period: int = option(16, "H: local steps in a round after the switch", ge=1)
 
-    def rule(self) -> Rule:
-        return Constant(self.period, total=self.total_steps)
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return averaging_slots(self)
+
+    def check(self, world: Group) -> None:
+        check_switching(self, world)
+
+    def plan(self, clock: Clock) -> str:
+        assert self.switch is not None  # check() has refused it
+        if clock.step < self.switch:
+            return "step"
+        return round_kind(clock, Constant(self.period, total=self.total_steps))
+
+    def reduce(self, shard: Shard) -> Exchange[Tensor] | Tensor:
+        if shard.kind == "step":
+            return shard.world.mean(shard.grads, "gradient")
+        if shard.step == 0:
+            begin_round(self, shard)
+        return shard.grads  # a step of the local optimizer
+
+    def synchronize(self, shard: Shard) -> Exchange[None]:
+        if shard.kind == "average":
+            yield from average(self, shard)
+        elif shard.kind == "step":
+            begin_round(self, shard)
+
+    def steady(self) -> Mapping[str, Algorithm]:
+        return {"step": AllReduce(optimizer=self.optimizer), **plain_rounds(self, self.optimizer)}
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        averaged = average_bytes(self, self.optimizer, shapes, n)
+        return {"step": wire.all_reduce(4 * wire.elements(shapes), n), "local": 0.0, "average": averaged}
+
+    def traits(self) -> Traits:
+        return averaging_traits(self)
 
 
 @dataclass(frozen=True)
-class SWAP(Switching):
+class SWAP(Switching, WithLocalOptimizer):
     """Stochastic weight averaging in parallel: one round from the switch to the end."""
 
     switch_accuracy: float | None = option(
@@ -91,42 +118,68 @@ class SWAP(Switching):
         "switch as soon as observe(accuracy=...) tells this much on average, at the latest at switch_step",
     )
 
-    def rule(self) -> Rule:
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return averaging_slots(self)
+
+    def check(self, world: Group) -> None:
         if self.total_steps is None:
             raise UnsupportedError("SWAP averages once, at the end of training: give total_steps")
-        return Constant(self.total_steps, total=self.total_steps)
+        check_switching(self, world)
 
     @property
     def plans_from_data(self) -> bool:
         return self.switch_accuracy is not None
 
-    def switched(self, clock: Clock) -> bool:
-        return bool(clock.counters.get("switched", 0)) or super().switched(clock)
-
     def plan(self, clock: Clock) -> Exchange[str] | str:
-        return super().plan(clock) if self.switch_accuracy is None else self._agreed(clock)
+        assert self.switch is not None  # check() has refused it
+        if clock.counters.get("switched", 0) or clock.step >= self.switch:
+            return self._last_round(clock)
+        return "step" if self.switch_accuracy is None else self._agreed(clock, self.switch_accuracy)
 
-    def _agreed(self, clock: Clock) -> Exchange[str]:
+    def _agreed(self, clock: Clock, wanted: float) -> Exchange[str]:
         """Workers see other accuracies: all switch by their mean. A worker that was told none holds all back."""
-        assert self.switch_accuracy is not None
-        if not self.switched(clock):
-            own = torch.tensor(
-                [clock.observed.get("accuracy", -math.inf)], dtype=torch.float64, device=clock.device
-            )
-            if float((yield from clock.world.mean(own, "accuracy"))) >= self.switch_accuracy:
-                clock.counters["switched"] = 1
-        kind = super().plan(clock)
-        assert isinstance(kind, str)
-        return kind
+        own = torch.tensor(
+            [clock.observed.get("accuracy", -math.inf)], dtype=torch.float64, device=clock.device
+        )
+        if float((yield from clock.world.mean(own, "accuracy"))) >= wanted:
+            clock.counters["switched"] = 1
+            return self._last_round(clock)
+        return "step"
+
+    def _last_round(self, clock: Clock) -> str:
+        assert self.total_steps is not None  # check() has refused it
+        return round_kind(clock, Constant(self.total_steps, total=self.total_steps))
+
+    def reduce(self, shard: Shard) -> Exchange[Tensor] | Tensor:
+        if shard.kind == "step":
+            return shard.world.mean(shard.grads, "gradient")
+        if shard.step == 0:
+            begin_round(self, shard)
+        return shard.grads  # a step of the local optimizer
+
+    def synchronize(self, shard: Shard) -> Exchange[None]:
+        if shard.kind == "average":
+            yield from average(self, shard)
+        elif shard.kind == "step":
+            begin_round(self, shard)
+
+    def steady(self) -> Mapping[str, Algorithm]:
+        return {"step": AllReduce(optimizer=self.optimizer), **plain_rounds(self, self.optimizer)}
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         agreed = {} if self.switch_accuracy is None else {"plan": wire.all_reduce(8, n)}
-        return {**agreed, **super().wire_bytes(shapes, n)}
+        averaged = average_bytes(self, self.optimizer, shapes, n)
+        exact = wire.all_reduce(4 * wire.elements(shapes), n)
+        return {**agreed, "step": exact, "local": 0.0, "average": averaged}
+
+    def traits(self) -> Traits:
+        return averaging_traits(self)
 
 
 @dataclass(frozen=True)
-class AdaComm(LocalUpdates):
-    """Rounds whose length follows the root of the loss."""
+class AdaComm(ModelAveraging, WithLocalOptimizer):
+    """Rounds whose length follows the root of the loss. Kinds of step: ``local``, ``average``."""
 
     first_period: int = option(16, "tau_0: steps of the first rounds", ge=1)
     adapt_every: int = option(100, "steps between changes of the length", ge=1)
@@ -137,8 +190,12 @@ class AdaComm(LocalUpdates):
         "paper", "paper, or paddle: tau_0 inside the root, from 1 to 16"
     )
 
-    def rule(self) -> Rule:
-        return Constant(self.first_period, total=self.total_steps)
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return averaging_slots(self)
+
+    def check(self, world: Group) -> None:
+        check_averaging(self, world)
 
     @property
     def plans_from_data(self) -> bool:
@@ -146,16 +203,9 @@ class AdaComm(LocalUpdates):
 
     def plan(self, clock: Clock) -> Exchange[str]:
         counters = clock.counters
-        left = int(counters.get("left", 0))
-        if not left:
-            if clock.step >= counters.get("adapt_at", 0):
-                yield from self._adapt(clock)
-            left = Constant(int(counters["period"]), total=self.total_steps).period(clock.step, clock.lr)
-        counters["left"] = left - 1
-        return "local" if left > 1 else "average"
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        return {"plan": wire.all_reduce(8, n), **super().wire_bytes(shapes, n)}
+        if not counters.get("left", 0) and clock.step >= counters.get("adapt_at", 0):
+            yield from self._adapt(clock)
+        return round_kind(clock, Constant(int(counters["period"]), total=self.total_steps))
 
     def _adapt(self, clock: Clock) -> Exchange[None]:
         """Agree on the loss and set the length of the next rounds."""
@@ -177,6 +227,52 @@ class AdaComm(LocalUpdates):
             _ratio(counters["first_lr"], clock.lr), self.decay, self.form,
         )  # fmt: skip
 
+    def reduce(self, shard: Shard) -> Tensor:
+        if shard.step == 0:
+            begin_round(self, shard)
+        return shard.grads  # a step of the local optimizer
+
+    def synchronize(self, shard: Shard) -> Exchange[None]:
+        if shard.kind == "average":
+            yield from average(self, shard)
+
+    def steady(self) -> Mapping[str, Algorithm]:
+        return plain_rounds(self, self.optimizer)
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        averaged = average_bytes(self, self.optimizer, shapes, n)
+        return {"plan": wire.all_reduce(8, n), "local": 0.0, "average": averaged}
+
+    def traits(self) -> Traits:
+        return averaging_traits(self)
+
 
 def _ratio(a: float, b: float) -> float:
     return a / b if b else math.inf
+
+
+def adacomm_period(
+    period: int, first: int, loss_ratio: float, lr_ratio: float, decay: float, form: str
+) -> int:
+    """The next length of a round.
+
+    period: the present one. first: tau_0. loss_ratio: F(x_now) / F(x_0). lr_ratio: lr_0 / lr_now. Forms:
+
+    - ``paper``: ceil(sqrt(loss_ratio lr_ratio) tau_0), and if that is not shorter than the present one, ceil(decay
+      period): rounds only ever shorten.
+    - ``paddle``: ceil(sqrt(loss_ratio lr_ratio tau_0)), from 1 to 16 (PaddlePaddle's LocalSGD).
+
+    Raises `UnsupportedError` where the loss is negative; NaN and infinite ratios keep the present length, so that a
+    training that diverges is seen as one.
+    """
+    ratio = loss_ratio * lr_ratio
+    if ratio < 0:
+        raise UnsupportedError(
+            f"the loss has changed its sign (ratio {loss_ratio}): AdaComm needs a loss that is never negative"
+        )
+    if not math.isfinite(ratio):
+        return period
+    if form == "paddle":
+        return max(1, min(16, math.ceil(math.sqrt(ratio * first))))
+    proposed = max(1, math.ceil(math.sqrt(ratio) * first))
+    return proposed if proposed < period else max(1, math.ceil(decay * period))

@@ -18,55 +18,69 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from reference_impls.algorithm import Shard, Slot, Traits, option, per_rank
-from reference_impls.algorithms.distributed_lion import DistributedLionAvg, DistributedLionMaVo
-from reference_impls.algorithms.lion_update import clip, step
+from reference_impls import wire
+from reference_impls.algorithm import Algorithm, Cost, Shard, Slot, Traits, option, per_rank
+from reference_impls.algorithms.distributed_lion import (
+    Votes,
+    average_of_signs,
+    average_traits,
+    check_votes,
+    majority_of_signs,
+    majority_traits,
+)
+from reference_impls.algorithms.lion_update import POLICIES, LocalClip, clip, step
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
+from reference_impls.reducers.majority import balance_bytes, majority_bytes
 
 
 @dataclass(frozen=True)
-class SignSGD(DistributedLionMaVo):
+class SignSGD(Votes, LocalClip, Algorithm):
     """Votes on the sign of the gradient; no state."""
 
+    tie_policy: str = option(
+        "alternate",
+        "verdict on ties: alternate, plus, minus, hash or zero (two-phase: a second bit down)",
+        choices=(*POLICIES, "zero"),
+    )
     vote: Literal["majority", "average"] = option("majority", "what is applied: the majority or the average")
 
     defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-4, "weight_decay": 0.0}
+    reduces_gradient: ClassVar[bool] = False
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
-        return {}
+    def scope(self) -> Literal["bucket", "model"]:  # type: ignore[override]
+        """A norm over the whole model needs the whole gradient."""
+        return "bucket" if self.local_clip_norm is None else "model"
 
     def check(self, world: Group) -> None:
-        super().check(world)
+        check_votes(self, world)
         if self.vote == "average" and self.tie_policy != SignSGD.tie_policy:
             raise UnsupportedError("an average has no ties to decide: tie_policy goes with vote='majority'")
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         if self.local_clip_norm is not None:
             clip(shard.grads, self.local_clip_norm)
-        return (yield from self.aggregate(shard, shard.grads))
+        return (yield from self.direction(shard, shard.grads))
 
-    def aggregate(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
+    def direction(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
+        """The majority or the average of the signs of all `u`, Tensor[d]."""
         if self.vote == "average":
-            return (yield from DistributedLionAvg.aggregate(self._average, shard, u))
-        return (yield from super().aggregate(shard, u))
+            return average_of_signs(self, shard, u)
+        return majority_of_signs(self, shard, u, self.tie_policy)
 
     def update(self, shard: Shard, reduced: Tensor) -> None:
         for part, h in shard.groups():
             step(shard.params[part], reduced[part], h)
 
-    def direction_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> float:
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        d = wire.elements(shapes)
         if self.vote == "average":
-            return self._average.direction_bytes(shapes, n)
-        return super().direction_bytes(shapes, n)
+            return {"step": balance_bytes(d, n, self.transport)}
+        return {"step": majority_bytes(d, n, self.transport, self.tie_policy == "zero")}
 
     def traits(self) -> Traits:
-        return self._average.traits() if self.vote == "average" else super().traits()
-
-    @property
-    def _average(self) -> DistributedLionAvg:
-        return DistributedLionAvg(self.local_clip_norm, self.transport, self.zero_policy)
+        return average_traits(self) if self.vote == "average" else majority_traits(self, self.tie_policy)
 
 
 @dataclass(frozen=True)
@@ -85,4 +99,4 @@ class Signum(SignSGD):
         m = shard.state["momentum"]
         for part, h in shard.groups():
             m[part].lerp_(shard.grads[part], 1 - h["momentum"])
-        return (yield from self.aggregate(shard, m))
+        return (yield from self.direction(shard, m))

@@ -26,15 +26,32 @@ from torch import Tensor
 
 from reference_impls import wire
 from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, per_rank
-from reference_impls.algorithms.local_updates import ROUNDS, PeriodicAveraging
+from reference_impls.algorithms.all_reduce import WithLocalOptimizer
+from reference_impls.algorithms.local_updates import plain_rounds
+from reference_impls.algorithms.model_averaging import (
+    ModelAveraging,
+    average,
+    average_bits,
+    average_bytes,
+    averaging_slots,
+    averaging_traits,
+    begin_round,
+    check_averaging,
+    outer_step,
+    own_rounds,
+    pseudogradient,
+    round_kind,
+    settle_inner_states,
+)
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
-from reference_impls.optimizers.outer import OuterKind
+from reference_impls.optimizers import OuterKind
 from reference_impls.reducers.push_sum import PushSum
+from reference_impls.schedules.rules import Constant
 
 
 @dataclass(frozen=True)
-class SlowMo(PeriodicAveraging):
+class SlowMo(ModelAveraging, WithLocalOptimizer):
     """Kinds of step: ``local`` (gossips, where the base does) and ``average``, which ends a round."""
 
     period: int = option(12, "steps of the base method in a round, at least 1", ge=1)
@@ -50,69 +67,69 @@ class SlowMo(PeriodicAveraging):
     )
     average: bool = option(True, "average exactly at the end of a round; without, gossip alone (sgp, osgp)")
 
+    @property
     def inner_policy(self) -> str:
         if self.inner_state == "paper":
             return "reset" if self.optimizer == "sgd" else "keep"
         return self.inner_state
 
+    @property
     def gossip(self) -> PushSum | None:
         """The base's gossip, if it has any."""
         return None if self.base == "local" else PushSum(self.overlap if self.base == "osgp" else 0)
 
     @property
     def slots(self) -> Mapping[str, Slot]:
-        gossip = self.gossip()
-        found = {**super().slots, **(gossip.slots if gossip else {})}
+        found = averaging_slots(self) | dict(self.gossip.slots if self.gossip else {})
         if not self.average:
             found |= {name: per_rank(fold="mean") for name in ("anchor", "outer_momentum") if name in found}
         return found
 
     def check(self, world: Group) -> None:
-        super().check(world)
+        check_averaging(self, world)
         if not self.average and (self.base == "local" or self.carrier != "fp32"):
             raise UnsupportedError(
                 "average=False is for bases that gossip and carries nothing: choose base='sgp' or 'osgp', carrier='fp32'"
             )
 
-    def plan(self, clock: Clock) -> Exchange[str] | str:
-        kind = super().plan(clock)
-        gossip = self.gossip()
-        if gossip:
-            gossip.count(clock, flush=kind == "average" and self.average)
+    def plan(self, clock: Clock) -> str:
+        kind = round_kind(clock, Constant(self.period, total=self.total_steps))
+        if self.gossip:
+            self.gossip.count(clock, flush=kind == "average" and self.average)
         return kind
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor] | Tensor:
-        gossip = self.gossip()
-        if gossip and shard.step == 0:
-            gossip.begin(shard)
-        return super().reduce(shard)
+    def reduce(self, shard: Shard) -> Tensor:
+        if shard.step == 0:
+            if self.gossip:
+                self.gossip.begin(shard)
+            begin_round(self, shard)  # A <- x
+        return shard.grads  # a step of the local optimizer
 
     def synchronize(self, shard: Shard) -> Exchange[None]:
-        gossip, ends = self.gossip(), shard.kind == "average"
-        if gossip:
-            yield from gossip.flush(shard) if ends and self.average else gossip.push(shard)
-        if ends:
-            yield from self.meet(shard) if self.average else self._alone(shard)
-            if gossip:
-                gossip.replace(shard)
-
-    def _alone(self, shard: Shard) -> Exchange[None]:
-        """The slow step of a worker that does not average."""
-        self.outer_step(shard, self.progress(shard))
-        shard.params.copy_(shard.state["anchor"])
-        yield from self.settle_inner_states(shard)
+        ends = shard.kind == "average"
+        if self.gossip:
+            yield from self.gossip.flush(shard) if ends and self.average else self.gossip.push(shard)
+        if not ends:
+            return
+        if self.average:
+            yield from average(self, shard)  # u <- b u + (A - mean x) / g; A <- A - a g u; x <- A
+        else:  # the same, of this worker's parameters alone
+            outer_step(self, shard, pseudogradient(shard))
+            shard.params.copy_(shard.state["anchor"])
+            yield from settle_inner_states(self, shard)
+        if self.gossip:
+            self.gossip.replace(shard)
 
     def steady(self) -> Mapping[str, Algorithm]:
-        if self.base == "local":
-            return super().steady()
-        return {f"round-{h}": self.at_defaults("total_steps", period=h) for h in ROUNDS}
+        return plain_rounds(self, self.optimizer) if self.base == "local" else own_rounds(self)
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         pushed = 4.0 * wire.elements(shapes) if self.base != "local" and n > 1 else 0.0
-        return {"local": pushed, "average": self.met_bytes(shapes, n) if self.average else pushed}
+        averaged = average_bytes(self, self.optimizer, shapes, n)
+        return {"local": pushed, "average": averaged if self.average else pushed}
 
     def traits(self) -> Traits:
-        found = super().traits()
+        found = averaging_traits(self)
         if self.base == "local":
             return found
-        return Traits(f"local: 32; average: {self.met_bits() if self.average else '32'}", None, found.sums)
+        return Traits(f"local: 32; average: {average_bits(self) if self.average else '32'}", None, found.sums)

@@ -14,22 +14,94 @@ options; buffers are not touched. One worker compresses nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
-from reference_impls.algorithm import Algorithm, option
-from reference_impls.algorithms.local_updates import ROUNDS, PeriodicAveraging
+import torch
+from torch import Tensor
+
+from reference_impls import buffers, wire
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, per_rank
+from reference_impls.algorithms.all_reduce import WithLocalOptimizer
+from reference_impls.algorithms.model_averaging import (
+    ModelAveraging,
+    average,
+    average_bytes,
+    averaging_slots,
+    averaging_traits,
+    begin_round,
+    check_averaging,
+    own_rounds,
+    round_kind,
+)
 from reference_impls.codecs.chunk_top_k import ChunkTopK
-from reference_impls.collectives import Group
+from reference_impls.codecs.codec import PerTensor
+from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
-from reference_impls.reducers.carriers import Carrier
-from reference_impls.reducers.chunked_mean import ChunkedMean
+from reference_impls.reducers.compression import Compression
+from reference_impls.schedules.rules import Constant
 
 
 @dataclass(frozen=True)
-class SparseLoCo(PeriodicAveraging):
-    """Local updates whose progress travels as the largest values of each chunk."""
+class ChunkedMean:
+    """The largest values of each chunk of each tensor, gathered, with decaying error feedback.
+
+    e <- b e + x on every rank; its message is what `codecs.chunk_top_k` makes of e, tensor by tensor; e <- e - decoded, so
+    that decoded + e_new = b e_old + x holds element by element. The answer is the sum of the decoded messages over all
+    ranks, divided by their number, or with `senders` element by element by the ranks whose value there is not zero.
+    """
+
+    codec: ChunkTopK
+    decay: float = 1.0
+    senders: bool = False
+    form: str = "gather"
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return {"carrier_error": per_rank(fold=None if self.senders else "mean")}  # among senders, no mean
+
+    @property
+    def sums(self) -> bool:
+        return False
+
+    @property
+    def unbiased(self) -> bool:
+        return False
+
+    def check(self, n: int) -> None:
+        return None
+
+    def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
+        if shard.world.size == 1:
+            return x
+        codec = PerTensor(self.codec, tuple(view.part.stop - view.part.start for view in shard.views))
+        error = shard.state["carrier_error"].mul_(self.decay).add_(x)
+        message = buffers.empty(codec.wire_bytes(shard.d), torch.uint8, x.device)
+        decoded = buffers.empty_like(x, torch.float32)
+        exact = error if error.dtype == decoded.dtype else decoded.copy_(error)
+        codec.encode(exact, shard.key(stage), message)
+        codec.decode(message, decoded)
+        error.sub_(decoded)
+        rows = yield from shard.world.gather(message, stage)
+        x.zero_()
+        count = buffers.empty_like(x).zero_() if self.senders else None
+        for row in rows:
+            codec.decode(row, decoded)
+            x.add_(decoded)
+            if count is not None:
+                count.add_(torch.ne(decoded, 0, out=decoded))
+        return x.div_(shard.world.size) if count is None else x.div_(count.clamp_(min=1))
+
+    def sent(self, shapes: Sequence[Sequence[int]], n: int) -> Sequence[float]:
+        message = sum(self.codec.wire_bytes(prod(shape)) for shape in shapes)
+        return (wire.all_gather(message, n),)
+
+
+@dataclass(frozen=True)
+class SparseLoCo(ModelAveraging, WithLocalOptimizer):
+    """Local updates whose progress travels as the largest values of each chunk. Kinds: ``local``, ``average``."""
 
     period: int = option(30, "H: inner steps in a round, at least 1", ge=1)
     k: int = option(64, "values that are sent of a chunk", ge=1)
@@ -44,14 +116,38 @@ class SparseLoCo(PeriodicAveraging):
     def anchored(self) -> bool:
         return True
 
-    def carried(self) -> Carrier:
+    @property
+    def compression(self) -> Compression:
+        """e <- b e + (A - x); the k largest of a chunk are sent; e keeps what was not."""
         codec = ChunkTopK(self.k, self.chunk, self.value_bits)
         return ChunkedMean(codec, self.error_decay, self.aggregate == "senders")
 
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return averaging_slots(self)
+
     def check(self, world: Group) -> None:
-        super().check(world)
+        check_averaging(self, world)
         if self.carrier != "fp32":
             raise UnsupportedError(f"SparseLoCo has a carrier of its own: leave carrier={self.carrier!r} out")
 
+    def plan(self, clock: Clock) -> str:
+        return round_kind(clock, Constant(self.period, total=self.total_steps))
+
+    def reduce(self, shard: Shard) -> Tensor:
+        if shard.step == 0:
+            begin_round(self, shard)  # A <- x
+        return shard.grads  # a step of the local optimizer
+
+    def synchronize(self, shard: Shard) -> Exchange[None]:
+        if shard.kind == "average":
+            yield from average(self, shard)  # A <- A - a mean(sent); x <- A
+
     def steady(self) -> Mapping[str, Algorithm]:
-        return {f"round-{h}": self.at_defaults("total_steps", period=h) for h in ROUNDS}
+        return own_rounds(self)
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        return {"local": 0.0, "average": average_bytes(self, self.optimizer, shapes, n)}
+
+    def traits(self) -> Traits:
+        return averaging_traits(self)

@@ -25,16 +25,26 @@ from typing import Literal
 
 from torch import Tensor
 
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Traits, option
-from reference_impls.algorithms.local_updates import ROUNDS
-from reference_impls.algorithms.meeting import Meeting
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option
+from reference_impls.algorithms.all_reduce import WithLocalOptimizer
+from reference_impls.algorithms.model_averaging import (
+    ROUNDS,
+    ModelAveraging,
+    average,
+    average_bits,
+    averaging_slots,
+    begin_round,
+    check_averaging,
+    outer_step,
+    pseudogradient,
+)
 from reference_impls.collectives import Exchange, Group, finish, start
 from reference_impls.errors import UnsupportedError
-from reference_impls.optimizers.outer import OuterKind, mixed
+from reference_impls.optimizers import OuterKind, mixed
 
 
 @dataclass(frozen=True)
-class StreamingDiLoCo(Meeting):
+class StreamingDiLoCo(ModelAveraging, WithLocalOptimizer):
     """Kinds of step: ``local``, ``average`` (a fragment leaves), ``final`` (everything meets, at `total_steps`)."""
 
     total_steps: int | None = option(None, "steps of the whole training; at its end all fragments meet", ge=1)
@@ -57,8 +67,12 @@ class StreamingDiLoCo(Meeting):
     def anchored(self) -> bool:
         return True
 
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return averaging_slots(self)
+
     def check(self, world: Group) -> None:
-        super().check(world)
+        check_averaging(self, world)
         if self.fragments > self.period:
             raise UnsupportedError(
                 f"{self.fragments} fragments do not fit into a period of {self.period} steps: one leaves a step"
@@ -88,29 +102,34 @@ class StreamingDiLoCo(Meeting):
             return "final"
         return "local" if self.leaving(done) is None else "average"
 
+    def reduce(self, shard: Shard) -> Tensor:
+        if shard.step == 0:
+            begin_round(self, shard)  # A <- x
+        return shard.grads  # a step of the inner optimizer
+
     def synchronize(self, shard: Shard) -> Exchange[None]:
         own, done = self.fragment(shard), shard.step + 1
         if shard.kind == "final":
             if "progress" in shard.pending:
                 yield from self._arrive(shard)
-            yield from self.meet(shard)
+            yield from average(self, shard)
             return
         if self.leaving(done) == own:
-            shard.pending["progress"] = yield from start(self._carry(shard, self.progress(shard)))
+            shard.pending["progress"] = yield from start(self._mean(shard, pseudogradient(shard)))
         if "progress" in shard.pending and self.leaving(done - self.overlap) == own:
             yield from self._arrive(shard)
 
-    def _carry(self, shard: Shard, progress: Tensor) -> Exchange[Tensor]:
-        return (yield from self.carried().mean(shard, progress, "progress"))
+    def _mean(self, shard: Shard, progress: Tensor) -> Exchange[Tensor]:
+        return (yield from self.compression.mean(shard, progress, "progress"))
 
     def _arrive(self, shard: Shard) -> Exchange[None]:
         """The mean progress of this fragment is there: outer step, and the worker mixes it with its own."""
         mean = yield from finish(shard.pending.pop("progress"))
-        self.outer_step(shard, mean)
+        outer_step(self, shard, mean)
         mixed(shard.params, shard.state["anchor"], self.mixing)
 
     def steady(self) -> Mapping[str, Algorithm]:
-        """Kind ``round-H``: H steps of which the last sends a fragment, like a round of `LocalUpdates`."""
+        """Kind ``round-H``: H steps of which the last sends a fragment, like a round of local SGD."""
         return {
             f"round-{h}": self.at_defaults("total_steps", period=h * self.fragments, overlap=self._within(h))
             for h in ROUNDS
@@ -128,7 +147,7 @@ class StreamingDiLoCo(Meeting):
         kinds = {t: "local" if self.leaving(t) is None else "average" for t in steps}
         count = {kind: list(kinds.values()).count(kind) for kind in ("local", "average")}
         total = {"local": 0.0, "average": 0.0}
-        sent = self.carried().sent(shapes, n)
+        sent = self.compression.sent(shapes, n)
         for t, kind in kinds.items():
             if kind == "average":
                 for phase, size in enumerate(sent):
@@ -141,7 +160,7 @@ class StreamingDiLoCo(Meeting):
 
     def traits(self) -> Traits:
         return Traits(
-            f"local: 0; average: {self.met_bits()} / {self.fragments}; final: {self.met_bits()}",
+            f"local: 0; average: {average_bits(self)} / {self.fragments}; final: {average_bits(self)}",
             None,
-            self.carried().sums,
+            self.compression.sums,
         )

@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -47,9 +47,17 @@ from reference_impls.algorithm import (
 )
 from reference_impls.algorithms.compressed_momentum import (
     COMPRESSION,
-    CompressedMomentum,
+    HYPERPARAMETERS,
+    OneBitMean,
     by_tensor,
+    check_one_bit_mean,
+    error_slots,
+    forget_errors,
     masked,
+    moved,
+    one_bit_bits,
+    one_bit_bytes,
+    one_bit_mean,
     one_number,
 )
 from reference_impls.collectives import Exchange, Group
@@ -58,7 +66,7 @@ from reference_impls.reducers.compressed_all_reduce import Scale
 
 
 @dataclass(frozen=True)
-class ZeroOneAdam(CompressedMomentum):
+class ZeroOneAdam(OneBitMean, Algorithm):
     """Kinds of step: ``variance`` (fp32), ``gradient`` (1 bit), ``local`` (nothing) and ``average`` (1 bit)."""
 
     scale: Scale = option("shard", "on the way up one scale a server's chunk, a shard, or a tensor")
@@ -81,6 +89,8 @@ class ZeroOneAdam(CompressedMomentum):
         0, "steps of learning-rate warm-up; the variance phase is never shorter", ge=0
     )
 
+    defaults: ClassVar[Mapping[str, Any]] = HYPERPARAMETERS
+    reduces_gradient: ClassVar[bool] = False
     local_steps: ClassVar[bool] = True
 
     @property
@@ -93,7 +103,7 @@ class ZeroOneAdam(CompressedMomentum):
             "anchor": replicated(),  # the parameters at the last average
             "moved": per_rank(fold="mean"),  # u
             "rates": per_tensor("replicated", one_number),  # sum of the learning rates of the round
-            **self.error_slots,
+            **error_slots(self),
         }
 
     @property
@@ -125,7 +135,7 @@ class ZeroOneAdam(CompressedMomentum):
                 "0/1 Adam needs a variance phase of at least 1 step: without one no coordinate has a variance, and "
                 "nothing moves"
             )
-        super().check(world)
+        check_one_bit_mean(self)
 
     def plan(self, clock: Clock) -> str:
         counters = clock.counters
@@ -144,10 +154,10 @@ class ZeroOneAdam(CompressedMomentum):
         if shard.kind == "variance":
             return shard.world.mean(shard.grads, "gradient")
         if shard.kind == "gradient":
-            return self.compressed_mean(shard, shard.grads, "gradient")
+            return one_bit_mean(self, shard, shard.grads, "gradient")
         m, u = shard.state["momentum"], shard.state["moved"]
         if shard.step == self.local_from:
-            self.forget_errors(shard)
+            forget_errors(shard)
             shard.state["anchor"].copy_(shard.params)
         for part, h in shard.groups():
             m[part].lerp_(shard.grads[part], 1 - h["betas"][0])
@@ -157,7 +167,7 @@ class ZeroOneAdam(CompressedMomentum):
         return (
             u
             if shard.kind == "local"
-            else self.compressed_mean(shard, buffers.empty_like(u).copy_(u), "momentum")
+            else one_bit_mean(self, shard, buffers.empty_like(u).copy_(u), "momentum")
         )
 
     def update(self, shard: Shard, reduced: Tensor) -> None:
@@ -173,9 +183,9 @@ class ZeroOneAdam(CompressedMomentum):
             if shard.kind in ("local", "average"):
                 shard.state["anchor"][part].mul_(keep)
             if shard.kind == "average":
-                x.copy_(shard.state["anchor"][part]).sub_(self.moved(reduced[part], v[part], h["eps"]))
+                x.copy_(shard.state["anchor"][part]).sub_(moved(self, reduced[part], v[part], h["eps"]))
             else:
-                x.add_(self.moved(m[part], v[part], h["eps"]), alpha=-h["lr"])
+                x.add_(moved(self, m[part], v[part], h["eps"]), alpha=-h["lr"])
         if shard.kind == "average":
             self._begin_round(shard, reduced)
 
@@ -209,7 +219,7 @@ class ZeroOneAdam(CompressedMomentum):
         return {kind: one for kind, one in found.items() if kind in kinds}
 
     def traits(self) -> Traits:
-        one = self.compressed_bits
+        one = one_bit_bits(self)
         return Traits(
             bits=f"variance 2 (n-1)/n x 32; gradient {one}; local 0; average {one}",
             unbiased=None,
@@ -218,7 +228,7 @@ class ZeroOneAdam(CompressedMomentum):
         )
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        one = self.compressed_bytes(shapes, n)
+        one = one_bit_bytes(self, shapes, n)
         exact = wire.all_reduce(4 * wire.elements(shapes), n)
         return {"variance": exact, "gradient": one, "local": 0.0, "average": one}
 

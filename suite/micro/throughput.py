@@ -22,13 +22,13 @@ from torch import Tensor
 
 from reference_impls import compilation
 from reference_impls.algorithm import Clock, Shard, View
+from reference_impls.algorithms.powersgd import PowerSGD
 from reference_impls.codecs import count_sketch
 from reference_impls.codecs.selection import kept
 from reference_impls.collectives import Group
 from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.ledger import Ledger
 from reference_impls.drivers.lockstep import Lockstep
-from reference_impls.reducers.low_rank import Matrix, low_rank_mean
 from suite.analysis.tables import Row
 from suite.micro import tables
 from suite.micro.benchmarks.cases import CODECS, RANK, VERBS, Case, CountSketch, LowRank, build, gradient
@@ -335,14 +335,11 @@ def _power_sgd(numel: int) -> Iterator[Comparison]:
 def _our_power_sgd(grads: Tensor, shape: tuple[int, int], q: Tensor) -> Run:
     """A step of the reducer for one rank: error feedback on, started from the last Q, as it is by default."""
     world = Group("world", 0, 1)
-    parameter = torch.zeros(1).expand(shape)
-    view = View("weight", parameter, slice(0, grads.numel()), 0, 0)
+    view = View("weight", torch.zeros(1).expand(shape), slice(0, grads.numel()), 0, 0)
     shard = Shard(0, grads, grads, (view,), Clock(world, seed=0, step=0), lambda: [{}], 0)
-    matrix = Matrix(view, *shape, len(q))
-    errors, engine = {"weight": torch.zeros_like(grads)}, Engine(Lockstep(1), [Ledger(0)])
-    return lambda: engine.run(
-        [low_rank_mean(shard, grads, [matrix], {"weight": q}, "gradient", errors=errors)]
-    )
+    shard.state = {"q": {"weight": q}, "error": {"weight": torch.zeros_like(grads)}}
+    method, engine = PowerSGD(rank=len(q), min_compression_rate=0.0), Engine(Lockstep(1), [Ledger(0)])
+    return lambda: engine.run([method.low_rank_mean(shard)])
 
 
 @contextlib.contextmanager

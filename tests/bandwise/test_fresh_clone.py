@@ -62,6 +62,7 @@ def changed(clone: Path) -> str:
 
 
 @pytest.mark.full
+@pytest.mark.timeout(1200)  # pages of many studies, on a machine that may be busy
 def test_what_is_made_here_displaces_nothing_that_is_published(clone: Path) -> None:
     python(clone, "bandwise", "sweep", "smoke", "--jobs", "1")
     assert "smoke: made here" in python(clone, "bandwise", "report", "smoke")

@@ -39,7 +39,9 @@ from tests.reference_impls.trajectories import trajectory
 HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[1]
 RESULTS = CHECKOUT / "results"
-TABLES = Path("tables") / "v1"
+TABLES = Path("tables")
+"""Where verbs write tables, below a results folder."""
+PUBLISHED = RESULTS / "published" / TABLES
 """Where the tables lie in a results folder, the one that ships and those made here."""
 WORKERS = 3
 TEST_IMAGES = 540
@@ -259,14 +261,14 @@ LENGTHS = (1, 2, 31, 64, 1000, 4097)
 
 
 def codec_cases() -> list[str]:
-    from suite.micro.cases import CODECS
+    from suite.micro.benchmarks.cases import CODECS
 
     return [name for name in CODECS if name != "copy"]
 
 
 def codec(name: str) -> Case:
     """The bytes that a codec sends of vectors of several lengths, how many, and what comes out again."""
-    from suite.micro.cases import build
+    from suite.micro.benchmarks.cases import build
 
     found = {}
     for numel in LENGTHS:
@@ -429,28 +431,13 @@ def remade(name: str, root: Path) -> None:
 
     Of a study they are made from its rows and curves as they stand in git, put back as runs.
     """
+    if name in ("costs", "claims"):  # nothing but what is published: what was made here has no say
+        shutil.copytree(PUBLISHED.parent, root / "published")
+        shutil.copytree(RESULTS / "claims", root / "claims")
     if name == "costs":
-        shutil.copytree(
-            RESULTS, root, dirs_exist_ok=True, ignore=shutil.ignore_patterns("runs", "sessions", "snapshots")
-        )
-        for derived in (
-            "score",
-            "predictions",
-            "prices",
-            "advised",
-            "scaling",
-            "break-even",
-            "break-even-checks",
-        ):
-            (root / TABLES / f"costs-{derived}.csv").unlink()
         answer("costs", "score", "--results", root)
         answer("costs", "scaling", "--results", root)
     elif name == "claims":
-        shutil.copytree(
-            RESULTS, root, dirs_exist_ok=True, ignore=shutil.ignore_patterns("runs", "sessions", "snapshots")
-        )
-        for derived in ("claims.csv", "claims-parts.csv"):
-            (root / TABLES / derived).unlink()
         answer("claims", "--write", "--results", root)
     else:
         _put_back(name, root)
@@ -458,7 +445,7 @@ def remade(name: str, root: Path) -> None:
 
 
 def _rows(file: str) -> list[dict[str, str]]:
-    path = RESULTS / TABLES / file
+    path = PUBLISHED / file
     if not path.exists():
         return []
     with path.open(newline="") as lines:

@@ -59,7 +59,7 @@ def test_tables_that_ship_are_made_again_from_what_is_in_git(name: str, tmp_path
     made = sorted(path for path in (tmp_path / freeze.TABLES).glob(f"{name}*.csv"))
     assert len(made) >= 2
     for path in made:
-        assert list(freeze.unlike(freeze.RESULTS / freeze.TABLES / path.name, path)) == []
+        assert list(freeze.unlike(freeze.PUBLISHED / path.name, path)) == []
 
 
 def test_a_difference_is_found_and_placed() -> None:

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from reference_impls import SimulatedCluster
+from reference_impls.algorithms.global_qsgd import head_room
 from reference_impls.codecs import dithering
 from reference_impls.collectives import Group
 from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.ledger import Ledger, Ledgers
 from reference_impls.drivers.lockstep import Lockstep
 from reference_impls.errors import UnsupportedError
-from reference_impls.reducers.global_qsgd import head_room
 from reference_impls.reducers.integer_sum import integer_sum
 
 RANKS = (1, 2, 3, 4, 5, 8)

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from reference_impls import SimulatedCluster
+from reference_impls.algorithms.gtop_k import merge
 from reference_impls.codecs.selection import kept
 from reference_impls.codecs.sparse import TopK, unpack_pairs
 from reference_impls.errors import UnsupportedError
 from reference_impls.randomness import Key
 from reference_impls.reducers import folds
-from reference_impls.reducers.sparse_merge import merge
 
 FORMS = ("tree", "doubling")
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
+from reference_impls.algorithms.l_greco import cheapest
 from reference_impls.errors import UnsupportedError
-from reference_impls.schedules.budget import cheapest
 
 ALL = {"min_compression_rate": 0.0}
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster
+from reference_impls.algorithms.root_sgd import StepSize
 from reference_impls.errors import UnsupportedError
-from reference_impls.schedules.step_size import StepSize
 
 D = 19
 CURVATURE = torch.logspace(-1, 0, D, dtype=torch.float64)

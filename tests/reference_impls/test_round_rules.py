@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
+from reference_impls.algorithms.round_rules import adacomm_period
 from reference_impls.collectives import Collective
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import UnsupportedError, UsageError
-from reference_impls.schedules.adaptive import adacomm_period
 
 D, N, LR = 30, 3, 0.1
 

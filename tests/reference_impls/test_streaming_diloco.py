@@ -11,7 +11,7 @@ from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
 from reference_impls.errors import UnsupportedError
-from reference_impls.optimizers.outer import Outer
+from reference_impls.optimizers import Outer
 from tests.reference_impls.local_training import (
     RATE,
     close,

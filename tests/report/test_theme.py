@@ -9,7 +9,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from reference_impls.catalogue.entry import Family
+from reference_impls.catalogue import Family
 from report.drawing.theme import COLOURS, FAMILIES, MARKS
 from report.rendering import asset
 

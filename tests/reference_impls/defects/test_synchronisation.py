@@ -13,7 +13,7 @@ from reference_impls import SimulatedCluster, create
 from reference_impls.algorithm import Clock
 from reference_impls.codecs.dct import BlockDCT
 from reference_impls.collectives import Group
-from reference_impls.optimizers.outer import Outer
+from reference_impls.optimizers import Outer
 from tests.reference_impls.local_training import (
     RATE,
     D,

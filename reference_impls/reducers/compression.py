@@ -1,9 +1,9 @@
-"""How a vector's mean travels when workers meet: any of the reducers behind one name, with its state and its price.
+"""How the mean travels when local models are averaged: any of the reducers behind one name, with its state and its price.
 
 fp32            all-reduce in the dtype of the vector                        2 (n-1)/n x 4 bytes an element
 bf16            all-reduce of its bfloat16; sums are rounded on the way      2 (n-1)/n x 2
 int16/int8/int4 dithered without bias to the levels that n ranks can sum in so many bits, on one scale a shard, and
-                summed as integers (`reducers.global_qsgd`)
+                summed as integers (`reducers.dithered_mean`)
 sign            one bit an element and a scale a piece, in two phases, with error feedback on both ways
 e3m0            4-bit floats, a sign and seven powers of two or zero, under the largest magnitude of each 512 elements,
                 gathered and added in full precision
@@ -31,12 +31,12 @@ from reference_impls.codecs.scaled_signs import ScaledSigns
 from reference_impls.collectives import Exchange
 from reference_impls.errors import UnsupportedError, nearest
 from reference_impls.reducers.coded_mean import gather_mean, two_phase_mean
-from reference_impls.reducers.global_qsgd import standard_mean
+from reference_impls.reducers.dithered_mean import standard_mean
 
-__all__ = ["CARRIERS", "Carrier", "carrier"]
+__all__ = ["COMPRESSIONS", "Compression", "compression"]
 
 
-class Carrier(Protocol):
+class Compression(Protocol):
     """A way to average. `slots`: state it keeps, which must be among the method's. `sums`: codes are added on the way."""
 
     @property
@@ -171,7 +171,7 @@ class Coded:
 
 
 FORMS: Final = ("gather", "two-phase")
-_NAMED: Final[Mapping[str, Carrier]] = {
+_NAMED: Final[Mapping[str, Compression]] = {
     "fp32": Plain(),
     "bf16": Plain(half=True),
     "int16": Integers(16),
@@ -180,15 +180,15 @@ _NAMED: Final[Mapping[str, Carrier]] = {
     "e3m0": Coded(GeometricLevels(7, "linf", 512)),
     "sign": Coded(ScaledSigns("l1"), "two-phase", feedback=True),
 }
-CARRIERS: Final = tuple(_NAMED)
+COMPRESSIONS: Final = tuple(_NAMED)
 
 
-def carrier(which: str | Codec, form: str = "gather", feedback: bool = False) -> Carrier:
-    """A carrier by name, or a codec carried by `form`, with error `feedback`. Raises `UnsupportedError`."""
+def compression(which: str | Codec, form: str = "gather", feedback: bool = False) -> Compression:
+    """A compression by name, or a codec whose messages travel by `form`, with error `feedback`. Raises `UnsupportedError`."""
     if not isinstance(which, str):
         return Coded(which, form, feedback)
     if which not in _NAMED:
         raise UnsupportedError(
-            f"carrier must be one of {', '.join(CARRIERS)}, or a codec; got {which!r}{nearest(which, CARRIERS)}"
+            f"carrier must be one of {', '.join(COMPRESSIONS)}, or a codec; got {which!r}{nearest(which, COMPRESSIONS)}"
         )
     return _NAMED[which]

@@ -13,8 +13,8 @@ from torch import Tensor
 from reference_impls import SimulatedCluster, create
 from reference_impls.codecs.halves import Halves
 from reference_impls.errors import UnsupportedError
-from reference_impls.optimizers.outer import OUTER, Outer
-from reference_impls.reducers.carriers import CARRIERS
+from reference_impls.optimizers import OUTER, Outer
+from reference_impls.reducers.compression import COMPRESSIONS
 from tests.reference_impls.local_training import (
     RATE,
     D,
@@ -41,7 +41,7 @@ RULES: list[tuple[str, dict[str, Any]]] = [
 # ---- any carrier under any rule ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("carrier", COMPRESSIONS)
 @pytest.mark.parametrize(("name", "options"), RULES, ids=[name for name, _ in RULES])
 def test_any_carrier_brings_any_rounds_together(name: str, options: dict[str, Any], carrier: str) -> None:
     """Replicas are equal to the bit after every meeting, and the run stays near the one that met in full precision."""
@@ -104,7 +104,7 @@ def errors(found: SimulatedCluster, rank: int, slot: str) -> Tensor:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("carrier", COMPRESSIONS)
 def test_what_is_not_finite_on_one_rank_is_not_finite_on_all(carrier: str, bad: float) -> None:
     ours = SimulatedCluster("local-sgd", [torch.ones(40)], 3, lr=0.1, period=2, carrier=carrier)
     for step in range(2):
@@ -116,7 +116,7 @@ def test_what_is_not_finite_on_one_rank_is_not_finite_on_all(carrier: str, bad: 
         assert not math.isfinite(float(ours.parameters(rank)[0][7]))
 
 
-@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("carrier", COMPRESSIONS)
 def test_equal_progress_of_zero_moves_nothing(carrier: str) -> None:
     ours = SimulatedCluster("diloco-sgd", [torch.ones(11)], 3, lr=0.1, period=2, carrier=carrier)
     for _ in range(4):
@@ -124,7 +124,7 @@ def test_equal_progress_of_zero_moves_nothing(carrier: str) -> None:
     assert torch.equal(ours.parameters(2)[0], torch.ones(11))
 
 
-@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("carrier", COMPRESSIONS)
 def test_more_ranks_than_elements(carrier: str) -> None:
     ours = SimulatedCluster("local-sgd", [torch.ones(2)], 6, lr=0.1, period=1, carrier=carrier)
     for step in range(3):
@@ -135,7 +135,7 @@ def test_more_ranks_than_elements(carrier: str) -> None:
 
 def test_a_lone_worker_compresses_nothing_and_sends_nothing() -> None:
     plain = trained("local-sgd", 1, 9, period=3)
-    for carrier in CARRIERS:
+    for carrier in COMPRESSIONS:
         ours = trained("local-sgd", 1, 9, period=3, carrier=carrier)
         assert torch.equal(point(ours), point(plain))
         assert sum(sent(ours).values()) == 0
