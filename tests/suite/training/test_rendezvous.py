@@ -119,7 +119,9 @@ def test_who_does_not_come_is_named(tmp_path: Path) -> None:
 
 
 def test_without_rank_0_the_others_give_up(tmp_path: Path) -> None:
-    with pytest.raises(RendezvousError, match=r"rank 0 did not come within 0.5 s: .* no rendezvous-17.0.0.json"):
+    with pytest.raises(
+        RendezvousError, match=r"rank 0 did not come within 0.5 s: .* no rendezvous-17.0.0.json"
+    ):
         join_launch(Place(1, 2), tmp_path, SRUN, timeout_s=0.5)
 
 
