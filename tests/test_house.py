@@ -158,7 +158,7 @@ def normalised(name: str) -> str:
 
 def third_party(paths: list[Path]) -> dict[str, str]:
     """Normalised distribution -> one place that imports it."""
-    ours = {*FLOOR, "tests"}
+    ours = {*FLOOR, "tests", "docs"}
     found = {}
     for path in paths:
         for line, module in imports(path):

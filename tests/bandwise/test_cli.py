@@ -295,7 +295,7 @@ def test_a_run_that_ends_badly_has_exit_code_3(results: Path, capsys: pytest.Cap
         (["run", "--algorithm", "local-sgd", "--set", "perod=3"], "did you mean 'period'"),
         (["run", "--algorithm", "local-sgd", "--workload", "digits-mpl"], "digits-mlp"),
         (["run", "--algorithm", "local-sgd", "--sharding", "by-clas"], "did you mean 'by-class'"),
-        (["run", "--algorithm", "local-sgd", "--backend", "mpi"], "unknown backend 'mpi'"),
+        (["run", "--algorithm", "local-sgd", "--backend", "mpi"], "'mpi' is none of simulated, gloo"),
         (["run", "--algorithm", "local-sgd", "--world-size", "0"], "world_size"),
         (["run", "--algorithm", "local-sgd", "--lr", "-1"], "min <= peak"),
         (["run", "--algorithm", "lion-cub-pbit", "--set", "bits=3"], "4, 8"),

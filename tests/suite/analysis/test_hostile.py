@@ -97,7 +97,7 @@ def test_a_bad_status_is_named_and_the_run_is_begun_again(text: str, tmp_path: P
         (f"0{SCRIPT[:8]}", None, "is no run's folder"),
         ("0123456789abcdef", "{", "is damaged"),
         ("0123456789abcdef", "[]", "is refused"),
-        ("0123456789abcdef", '{"spec_version": 1}', "algorithm is missing"),
+        ("0123456789abcdef", '{"spec_version": 1}', "key 'algorithm' is missing"),
         ("0123456789abcdef", "[" * 100_000, "is nested"),
     ],
 )

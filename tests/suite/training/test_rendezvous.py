@@ -86,7 +86,7 @@ def come(
 
 def test_ranks_meet_by_a_file_that_is_gone_afterwards(tmp_path: Path) -> None:
     found: list[Rendezvous | RendezvousError] = []
-    (tmp_path / "meeting-17.0.1.json").write_text(json.dumps({"address": "127.0.0.1", "port": 1}))
+    (tmp_path / "rendezvous-17.0.1.json").write_text(json.dumps({"address": "127.0.0.1", "port": 1}))
     ranks = [threading.Thread(target=come, args=(Place(rank, 2), tmp_path, found)) for rank in (1, 0)]
     ranks[0].start()
     time.sleep(0.3)
@@ -94,7 +94,7 @@ def test_ranks_meet_by_a_file_that_is_gone_afterwards(tmp_path: Path) -> None:
     for rank in ranks:
         rank.join()
     assert all(isinstance(one, Rendezvous) for one in found), found
-    assert [path.name for path in tmp_path.iterdir()] == ["meeting-17.0.1.json"], (
+    assert [path.name for path in tmp_path.iterdir()] == ["rendezvous-17.0.1.json"], (
         "another launch's file stays"
     )
     one, other = found
@@ -119,7 +119,9 @@ def test_who_does_not_come_is_named(tmp_path: Path) -> None:
 
 
 def test_without_rank_0_the_others_give_up(tmp_path: Path) -> None:
-    with pytest.raises(RendezvousError, match=r"rank 0 did not come within 0.5 s: .* no meeting-17.0.0.json"):
+    with pytest.raises(
+        RendezvousError, match=r"rank 0 did not come within 0.5 s: .* no rendezvous-17.0.0.json"
+    ):
         join_launch(Place(1, 2), tmp_path, SRUN, timeout_s=0.5)
 
 
@@ -165,7 +167,7 @@ def test_a_launch_trains_run_after_run_and_passes_over_what_others_have(tmp_path
     list(execute([specs[3]], whole))
     assert kept(store, specs[3].run_id) == kept(whole, specs[3].run_id)
     assert store.status(specs[1].run_id).state == "missing"
-    assert not list(store.folder(specs[0].run_id).glob("meeting*"))
+    assert not list(store.folder(specs[0].run_id).glob("rendezvous*"))
 
 
 @pytest.mark.gloo
