@@ -181,11 +181,14 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
             if p.requires_grad
         ]
         if module is not None and method.algorithm.local_steps:
-            hook = partial(
-                self._warn_of_own_parameters
-            )  # torch marks the hook, which a method does not allow
+            # torch marks the hook, which a method does not allow
+            hook = partial(self._warn_of_own_parameters)
             self._hooks.append(module.register_state_dict_post_hook(hook))
         self._end = weakref.finalize(self, Agreement.leave, self._agreement, "has ended its training")
+        # a rank that is dead breaks its connections, but is only silent in the store, where settings are compared
+        self._transport.await_work(
+            self._transport.maximum(torch.zeros(1, device=worker.clock.device)), ("construction",)
+        )
         self._agreement.compare_settings(_layout(worker, frozen, module))
         if broadcast:
             self._broadcast([*(shard.params for shard in worker.shards), *frozen.values(), *self._buffers()])
