@@ -17,6 +17,7 @@ SUITE_PACKAGES: Final = {
     "asv": "asv",
     "jinja2": "Jinja2",
     "matplotlib": "matplotlib",
+    "pydantic": "pydantic",
     "scipy": "scipy",
     "seaborn": "seaborn",
     "sklearn": "scikit-learn",

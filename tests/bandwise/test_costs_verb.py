@@ -51,7 +51,7 @@ def test_advice_ranks_and_says_where_each_pays(capsys: pytest.CaptureFixture[str
     assert by_name["lion-cub-1bit"]["speedup"] > 2
     assert by_name["lion-cub-1bit"]["pays_below_vs_fp32"].endswith("bit/s")
     assert by_name["all-reduce bf16"]["pays_below_vs_fp32"] == "always"
-    assert by_name["lion-cub-1bit"]["accuracy"] == "no study"
+    assert by_name["lion-cub-1bit"]["accuracy"] == "not known"
     assert found["predicted"] is True
     assert found["timed_on"] == "a processor"
 

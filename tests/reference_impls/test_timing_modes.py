@@ -29,7 +29,9 @@ METHODS["in-the-background"] = Method("in-the-background", Delayed(2), {})  # ex
 
 
 def _optimizer(model: Net, method: Method) -> DataParallelOptimizer:
-    return DataParallelOptimizer(model.named_parameters(), method, lr=LR, seed=3, bucket_bytes=256)
+    return DataParallelOptimizer(
+        model.named_parameters(), method, lr=LR, seed=3, bucket_bytes=256, unused="zeros"
+    )
 
 
 def _train(model: Net, optimizer: DataParallelOptimizer, rank: int, first: int, last: int) -> list[str]:

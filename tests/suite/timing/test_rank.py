@@ -133,7 +133,7 @@ def test_the_probe_names_what_it_measured(ranks: RankProcesses) -> None:
         ({"do": "block", "case": CASES["fp32"].case_id, "mode": "fast", "units": 1}, "null"),
         ({"do": "block", "case": CASES["fp32"].case_id, "mode": "run", "units": 0}, "at least 1"),
         ({"do": "block", "case": CASES["fp32"].case_id}, "mode"),
-        ({"do": "direct", "spec": {}}, "lacks"),
+        ({"do": "direct", "spec": {}}, "is missing"),
         ({"do": "direct", "spec": one_spec(world_size=4).as_dict()}, "4 ranks"),
     ],
 )

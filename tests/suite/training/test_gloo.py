@@ -141,5 +141,5 @@ def test_exit_codes_in_words() -> None:
 
 
 def test_only_known_backends_are_specs() -> None:
-    with pytest.raises(ValueError, match="unknown backend 'nccl'"):
+    with pytest.raises(ValueError, match="'nccl' is none of simulated, gloo"):
         RunSpec.from_dict({**one_spec().as_dict(), "backend": "nccl"})
