@@ -183,7 +183,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         if module is not None and method.algorithm.local_steps:
             # torch marks the hook, which a method does not allow
             hook = partial(self._warn_of_own_parameters)
-            self._hooks.append(module.register_state_dict_post_hook(hook))
+            self._hooks.append(module.register_state_dict_post_hook(hook))  # type: ignore[no-untyped-call]
         self._end = weakref.finalize(self, Agreement.leave, self._agreement, "has ended its training")
         # a rank that is dead breaks its connections, but is only silent in the store, where settings are compared
         self._transport.await_work(
