@@ -169,3 +169,16 @@ def test_digits_is_quick_with_seeds_for_ranks() -> None:
     assert set(make_plan(quick).specs) <= set(make_plan(digits).specs), (
         "the quick runs are the first of digits"
     )
+
+
+@pytest.mark.parametrize(("period", "warned"), [(13, True), (12, False), (4, False)])
+def test_rounds_longer_than_the_training_are_warned_of(period: int, warned: bool, tmp_path: Path) -> None:
+    """The training has 12 steps."""
+    path = write_sweep(tmp_path, SWEEP.replace("period: 4", f"period: {period}"))
+    found = summary(make_plan(load_sweep(path)), Store(tmp_path / "results"))
+    assert [("local:" in text, "once, after the last step" in text) for text in found["warnings"]] == [
+        (True, True)
+    ] * warned
+    assert (
+        any("warning: local: local-sgd has rounds of 13 steps" in line for line in described(found)) == warned
+    )
