@@ -242,25 +242,31 @@ class Agreement:
         )
 
     def _awaited(self, key: str, who: str) -> str:
-        """The value of `key`. who: the beginning of the sentence that says who left it out."""
-        deadline = time.monotonic() + self._timeout_s
+        """The value of `key`. who: the beginning of the sentence that says who left it out.
+
+        It is asked for again and again: a wait of the store's own that ends in vain writes a warning to the log each time.
+        """
+        started, asked_at, pause_s = time.monotonic(), time.monotonic(), 0.0005
         while True:
-            began, patience_s = time.monotonic(), min(_POLL_S, self._timeout_s)
             try:
-                self._store.wait([key], timedelta(seconds=patience_s))
-                return str(self._store.get(key).decode())
+                if self._store.check([key]):
+                    return str(self._store.get(key).decode())
             except RuntimeError as error:  # torch raises DistStoreError, a RuntimeError
-                if time.monotonic() - began < patience_s / 2:  # no timeout
-                    raise PeerError(
-                        f"{who} can tell it: the store is gone ({_first_line(error)}). {_ADVICE}"
-                    ) from error
+                raise PeerError(
+                    f"{who} can tell it: the store is gone ({_first_line(error)}). {_ADVICE}"
+                ) from error
+            now = time.monotonic()
+            if now - asked_at >= min(_POLL_S, self._timeout_s):
+                asked_at = now
                 if ended := self._ended():
-                    raise PeerError(f"{who} has not; {ended}. {_UNEVEN}") from error
-                if time.monotonic() >= deadline:
-                    raise PeerError(
-                        f"{who} has asked for nothing within {self._timeout_s:g} s. {self._last_words()} Look at the log "
-                        f"of the rank that is silent; if it is merely slow, raise timeout_s. {_UNEVEN}"
-                    ) from error
+                    raise PeerError(f"{who} has not; {ended}. {_UNEVEN}")
+            if now - started >= self._timeout_s:
+                raise PeerError(
+                    f"{who} has asked for nothing within {self._timeout_s:g} s. {self._last_words()} Look at the log "
+                    f"of the rank that is silent; if it is merely slow, raise timeout_s. {_UNEVEN}"
+                )
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 0.02)
 
     def _gathered(self, word: str, group: tuple[int, ...]) -> list[str]:
         """The words of all of `group`."""
