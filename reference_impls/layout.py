@@ -118,8 +118,10 @@ def with_own_storage(view: Tensor) -> Tensor:
         view: Part of a larger storage, dense; as `flat_view` answers it.
 
     Returns:
-        Tensor of the same shape, strides and memory, which it keeps alive.
+        Tensor of the same shape, strides and memory, which it keeps alive; on the meta device, where there is none, `view`.
     """
+    if view.is_meta:
+        return view
     width = view.element_size()
     start = view.storage_offset() * width
     storage = view.untyped_storage()[start : start + view.numel() * width]

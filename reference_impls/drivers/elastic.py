@@ -60,6 +60,7 @@ def resized(
         **first,
         "world_size": world.size,
         "rank": world.rank,
+        "given": sorted({name for state in states for name in state.get("given") or ()}),
         "slots": {name: change.slot(name) for name in slots},
         "parameters": change.parameters([state["parameters"] for state in states]),
         "optimizer": change.optimizer([state["optimizer"] for state in states]),

@@ -36,10 +36,11 @@ class Team:
             raise UnsupportedError(f"unused must be stay or zeros, got {unused!r}")
         if clip_norm is not None and not clip_norm > 0:
             raise UnsupportedError(f"clip_norm must be positive, got {clip_norm}")
+        for worker in workers if unused == "zeros" else ():
+            worker.given = None
         self.workers = workers
         self.engine = engine
         self.clip_norm = clip_norm
-        self.unused = unused
         self.launched = 0
         self.planned = False
         self._interrupted = False
@@ -100,7 +101,14 @@ class Team:
             self.submit_next()
         results = self.engine.finish()[::-1]  # submissions came last shard first
         self._agree_on_unused()
-        stay = [(param, param.clone()) for worker in self.workers for param in worker.never_used()]
+        stay = [
+            (view.param, view.param.clone())
+            for worker in self.workers
+            if (names := worker.never_used)
+            for shard in worker.shards
+            for view in shard.views
+            if view.name in names
+        ]
         for i, worker in enumerate(self.workers):
             reduced = [per_rank[i] for per_rank in results]
             worker.clock.counters.update(worker.algorithm.remember(worker.shards, reduced))
@@ -116,7 +124,6 @@ class Team:
             param.copy_(before_step)
         for worker in self.workers:
             worker.clock.step += 1
-            worker.given = None
         self.launched, self.planned, self._interrupted = 0, False, False
         self.engine.trace.enter(before)
         self.engine.trace.end_step()
@@ -142,37 +149,35 @@ class Team:
     def _agree_on_unused(self) -> None:
         """Find the parameters for which no rank has had a gradient so far.
 
-        A maximum over ranks, a byte a parameter. In the first step it sets up and is not counted, like the broadcast of
-        the parameters; afterwards only what is still unused is asked about, and counted as steps of kind ``unused``. Where
-        all parameters have been used, which is the rule from the first step on, nothing is asked any more.
+        A maximum over ranks, a byte a parameter. The first time it sets up and is not counted, like the broadcast of the
+        parameters; afterwards only what is still unused is asked about, and counted as steps of kind ``unused``. Where all
+        parameters have been used, which is the rule from the first time on, nothing is asked any more. Local steps ask
+        nothing: until the next average every rank goes by its own gradients.
         """
-        known = self.workers[0].unused
-        if self.unused == "zeros" or known == () or (known is None and self.workers[0].given is None):
+        first = self.workers[0]
+        known = first.unused
+        local = first.algorithm.local_steps and first.clock.kind == "local"
+        if first.given is None or known == () or local:
             return
-        names = [v.name for s in self.workers[0].shards for v in s.views] if known is None else known
-        ledgers, kind = self.engine.ledgers, self.workers[0].clock.kind
+        names = [v.name for s in first.shards for v in s.views] if known is None else known
+        ledgers = self.engine.ledgers
         if known is None:
             self.engine.ledgers = [Ledger(ledger.rank) for ledger in ledgers]
         self._mark("unused")
-        used = self.engine.run(
-            [
-                w.clock.world.max(
-                    torch.tensor(
-                        [w.given is None or name in w.given for name in names],
-                        dtype=torch.uint8,
-                        device=w.clock.device,
-                    ),
-                    "unused",
-                )
-                for w in self.workers
-            ]
-        )
+        used = self.engine.run([w.clock.world.max(self._used(w, names), "unused") for w in self.workers])
         self.engine.ledgers = ledgers
-        self._mark(kind)
+        self._mark(first.clock.kind)
         for worker, own in zip(self.workers, used, strict=True):
             worker.unused = tuple(
                 name for name, any_rank in zip(names, own.tolist(), strict=True) if not any_rank
             )
+            worker.given = set()
+
+    @staticmethod
+    def _used(worker: Worker, names: Sequence[str]) -> Tensor:
+        """uint8 [names]: 1 for a parameter that has had a gradient on this rank since ranks last agreed."""
+        given = worker.given or ()
+        return torch.tensor([name in given for name in names], dtype=torch.uint8, device=worker.clock.device)
 
     def _clip(self, reduced: Sequence[Tensor]) -> None:
         if self.clip_norm is None:

@@ -54,8 +54,10 @@ class Worker:
         self._grad_views = [[flat_view(s.grads, v.part.start, v.param) for v in s.views] for s in self.shards]
         self.probes = Probes(self.shards, algorithm.probes)
         self.optimizer = algorithm.inner_optimizer(groups)
-        self.unused: tuple[str, ...] | None = None  # had no gradient on any rank so far; None: not known yet
-        self.given: set[str] | None = None  # got one in this step; None: all did (they came in the storage)
+        self.unused: tuple[str, ...] | None = None
+        """Had no gradient on any rank when ranks last agreed; None: they have not yet."""
+        self.given: set[str] | None = set() if storage is None else None
+        """Had one on this rank since then; None: nobody counts (they come in the storage, or count as zeros)."""
 
     def _shard(
         self, index: int, count: int, run: Sequence[Place], storage: tuple[Tensor, Tensor] | None
@@ -91,9 +93,8 @@ class Worker:
 
     def gather_gradients(self, shard: Shard, gradients: Sequence[Tensor | None]) -> None:
         """Copy one gradient a parameter into the shard's flat buffer; a missing one counts as zeros."""
-        if self.unused != ():
-            names = (v.name for v, g in zip(shard.views, gradients, strict=True) if g is not None)
-            self.given = {*(self.given or ()), *names}
+        if self.given is not None and self.unused != ():
+            self.given |= {v.name for v, g in zip(shard.views, gradients, strict=True) if g is not None}
         targets, sources = [], []
         for target, gradient in zip(self._grad_views[shard.index], gradients, strict=True):
             if gradient is None:
@@ -127,22 +128,22 @@ class Worker:
 
         ``.grad`` is afterwards what it was before, and never the flat buffer.
         """
-        held = [view.param.grad for shard in self.shards for view in shard.views]
+        held, stay = [view.param.grad for shard in self.shards for view in shard.views], self.never_used
         for shard, views in zip(self.shards, self._grad_views, strict=True):
             for view, gradient in zip(shard.views, views, strict=True):
-                view.param.grad = None if view.name in (self.unused or ()) else gradient
+                view.param.grad = None if view.name in stay else gradient
         self.optimizer.step()
         for view, own in zip((view for shard in self.shards for view in shard.views), held, strict=True):
             view.param.grad = own
 
-    def never_used(self) -> list[Tensor]:
-        """The parameters for which no rank has had a gradient so far."""
-        unused = self.unused or ()
-        return (
-            [view.param for shard in self.shards for view in shard.views if view.name in unused]
-            if unused
-            else []
-        )
+    @property
+    def never_used(self) -> frozenset[str]:
+        """The parameters that have had no gradient: on any rank when ranks last agreed, nor on this one since."""
+        if self.given is None or self.unused == ():
+            return frozenset()
+        known = self.unused
+        names = [view.name for shard in self.shards for view in shard.views] if known is None else known
+        return frozenset(names) - self.given
 
     def check_home(self) -> None:
         """Raise `UsageError` if a parameter has left the flat buffer."""
@@ -181,6 +182,7 @@ class Worker:
             "counters": dict(self.clock.counters),
             "observed": dict(self.clock.observed),
             "unused": None if self.unused is None else list(self.unused),
+            "given": None if self.given is None else sorted(self.given),
             "slots": slots.save(self.shards, self.algorithm.slots),
             "pending": pending,
             "parameters": {v.name: v.param.detach().clone() for s in self.shards for v in s.views},
@@ -245,7 +247,8 @@ class Worker:
         self.clock.counters.update(state["counters"])
         self.clock.observed.update(state.get("observed", {}))
         unused = state.get("unused")
-        self.unused, self.given = None if unused is None else tuple(unused), None
+        if self.given is not None:
+            self.unused, self.given = None if unused is None else tuple(unused), set(state.get("given") or ())
 
     def _refuse_of_another_rank(self, state: Mapping[str, Any]) -> None:
         """Raise `LayoutError` unless all that the method keeps is the same on all ranks."""

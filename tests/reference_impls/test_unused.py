@@ -105,3 +105,24 @@ def test_what_is_unused_is_kept_in_a_checkpoint() -> None:
     for rank in range(SIZE):
         pairs = zip(whole.parameters(rank), resumed.parameters(rank), strict=True)
         assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_local_steps_ask_nothing_and_averages_bring_what_one_rank_has_trained() -> None:
+    """Rounds of four; in the second round one rank alone has a gradient for it, once."""
+    row = next(row for row in FIRST if row.algorithm == "local-sgd")
+    cluster = build(row, period=4, total_steps=None, weight_decay=0.1)
+    before = cluster.parameters(0)[UNUSED].clone()
+    advance(cluster, 0, 4)
+    advance(cluster, 4, 5, (1,))
+    moved = [not torch.equal(cluster.parameters(rank)[UNUSED], before) for rank in range(SIZE)]
+    assert moved == [False, True, False]
+    resumed = build(row, period=4, total_steps=None, weight_decay=0.1)
+    resumed.load_state_dict(cluster.state_dict())  # in the midst of a round
+    for some in (cluster, resumed):
+        advance(some, 5, 12)
+    for rank in range(SIZE):
+        assert not torch.equal(cluster.parameters(rank)[UNUSED], before)
+        assert torch.equal(cluster.parameters(rank)[UNUSED], cluster.parameters(0)[UNUSED])
+        assert torch.equal(cluster.parameters(rank)[UNUSED], resumed.parameters(rank)[UNUSED])
+    sent = cluster.ledger.frame(0)
+    assert sent[sent.kind == "unused"].step.tolist() == [7], "at the second average, and never again"
