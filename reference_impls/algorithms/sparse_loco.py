@@ -23,17 +23,11 @@ import torch
 from torch import Tensor
 
 from reference_impls import buffers, wire
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, per_rank
-from reference_impls.algorithms.all_reduce import WithLocalOptimizer
+from reference_impls.algorithm import Algorithm, Clock, Shard, Slot, option, per_rank
 from reference_impls.algorithms.model_averaging import (
     ModelAveraging,
     average,
-    average_bytes,
-    averaging_slots,
-    averaging_traits,
     begin_round,
-    check_averaging,
-    own_rounds,
     round_kind,
 )
 from reference_impls.codecs.chunk_top_k import ChunkTopK
@@ -100,7 +94,7 @@ class ChunkedMean:
 
 
 @dataclass(frozen=True)
-class SparseLoCo(ModelAveraging, WithLocalOptimizer):
+class SparseLoCo(ModelAveraging):
     """Local updates whose progress travels as the largest values of each chunk. Kinds: ``local``, ``average``."""
 
     period: int = option(30, "H: inner steps in a round, at least 1", ge=1)
@@ -122,12 +116,8 @@ class SparseLoCo(ModelAveraging, WithLocalOptimizer):
         codec = ChunkTopK(self.k, self.chunk, self.value_bits)
         return ChunkedMean(codec, self.error_decay, self.aggregate == "senders")
 
-    @property
-    def slots(self) -> Mapping[str, Slot]:
-        return averaging_slots(self)
-
     def check(self, world: Group) -> None:
-        check_averaging(self, world)
+        super().check(world)
         if self.carrier != "fp32":
             raise UnsupportedError(f"SparseLoCo has a carrier of its own: leave carrier={self.carrier!r} out")
 
@@ -144,10 +134,4 @@ class SparseLoCo(ModelAveraging, WithLocalOptimizer):
             yield from average(self, shard)  # A <- A - a mean(sent); x <- A
 
     def steady(self) -> Mapping[str, Algorithm]:
-        return own_rounds(self)
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        return {"local": 0.0, "average": average_bytes(self, self.optimizer, shapes, n)}
-
-    def traits(self) -> Traits:
-        return averaging_traits(self)
+        return self.own_rounds()

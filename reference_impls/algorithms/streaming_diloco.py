@@ -25,16 +25,12 @@ from typing import Literal
 
 from torch import Tensor
 
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option
-from reference_impls.algorithms.all_reduce import WithLocalOptimizer
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Traits, option
 from reference_impls.algorithms.model_averaging import (
     ROUNDS,
     ModelAveraging,
     average,
-    average_bits,
-    averaging_slots,
     begin_round,
-    check_averaging,
     outer_step,
     pseudogradient,
 )
@@ -44,7 +40,7 @@ from reference_impls.optimizers import OuterKind, mixed
 
 
 @dataclass(frozen=True)
-class StreamingDiLoCo(ModelAveraging, WithLocalOptimizer):
+class StreamingDiLoCo(ModelAveraging):
     """Kinds of step: ``local``, ``average`` (a fragment leaves), ``final`` (everything meets, at `total_steps`)."""
 
     total_steps: int | None = option(None, "steps of the whole training; at its end all fragments meet", ge=1)
@@ -67,12 +63,8 @@ class StreamingDiLoCo(ModelAveraging, WithLocalOptimizer):
     def anchored(self) -> bool:
         return True
 
-    @property
-    def slots(self) -> Mapping[str, Slot]:
-        return averaging_slots(self)
-
     def check(self, world: Group) -> None:
-        check_averaging(self, world)
+        super().check(world)
         if self.fragments > self.period:
             raise UnsupportedError(
                 f"{self.fragments} fragments do not fit into a period of {self.period} steps: one leaves a step"
@@ -160,7 +152,7 @@ class StreamingDiLoCo(ModelAveraging, WithLocalOptimizer):
 
     def traits(self) -> Traits:
         return Traits(
-            f"local: 0; average: {average_bits(self)} / {self.fragments}; final: {average_bits(self)}",
+            f"local: 0; average: {self.average_bits()} / {self.fragments}; final: {self.average_bits()}",
             None,
             self.compression.sums,
         )
