@@ -59,7 +59,7 @@ class ModelAveraging(WithLocalOptimizer):
     outer_lr: float = option(1.0, "learning rate of the outer optimizer", ge=0)
     outer_momentum: float = option(0.0, "momentum of the outer optimizer", ge=0, lt=1)
     inner_state: Literal["keep", "average", "reset"] = option(
-        "keep", "states of the local optimizer after a meeting: keep (local), average, reset"
+        "keep", "states of the local optimizer after an average: keep (local), average, reset"
     )
     total_steps: int | None = option(
         None, "steps of the whole training; the last round then ends exactly there", ge=1

@@ -54,7 +54,8 @@ class ChunkedMean:
 
     @property
     def slots(self) -> Mapping[str, Slot]:
-        return {"carrier_error": per_rank(fold=None if self.senders else "mean")}  # among senders, no mean
+        fold: Literal["mean"] | None = None if self.senders else "mean"  # among senders, no mean
+        return {"compression_error": per_rank(fold=fold)}
 
     @property
     def sums(self) -> bool:
@@ -71,7 +72,7 @@ class ChunkedMean:
         if shard.world.size == 1:
             return x
         codec = PerTensor(self.codec, tuple(view.part.stop - view.part.start for view in shard.views))
-        error = shard.state["carrier_error"].mul_(self.decay).add_(x)
+        error = shard.state["compression_error"].mul_(self.decay).add_(x)
         message = buffers.empty(codec.wire_bytes(shard.d), torch.uint8, x.device)
         decoded = buffers.empty_like(x, torch.float32)
         exact = error if error.dtype == decoded.dtype else decoded.copy_(error)
@@ -119,7 +120,9 @@ class SparseLoCo(ModelAveraging):
     def check(self, world: Group) -> None:
         super().check(world)
         if self.carrier != "fp32":
-            raise UnsupportedError(f"SparseLoCo has a carrier of its own: leave carrier={self.carrier!r} out")
+            raise UnsupportedError(
+                f"SparseLoCo has a compression of its own: leave carrier={self.carrier!r} out"
+            )
 
     def plan(self, clock: Clock) -> str:
         return round_kind(clock, Constant(self.period, total=self.total_steps))

@@ -159,9 +159,9 @@ def test_who_holds_the_lock_for_ever_is_told(monkeypatch):
     record = PathRecord()
     function = Compiled(shifted, threshold=8, record=record)
     monkeypatch.setattr("torch._dynamo.aot_compile.aot_compile_fullgraph", locked)
-    told = r"another process has been compiling.*x\.lock.*if it is stopped, end it"
+    warning = r"another process has been compiling.*x\.lock.*if it is stopped, end it"
     out = torch.empty(100)
-    with pytest.warns(RuntimeWarning, match=told):
+    with pytest.warns(RuntimeWarning, match=warning):
         function(torch.zeros(100), True, out)
     assert torch.equal(out, torch.ones(100))
 
@@ -170,12 +170,12 @@ BROKEN = """
 import torch, warnings
 from reference_impls import compilation
 from reference_impls.codecs import nibbles
-with warnings.catch_warnings(record=True) as told:
+with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     for _ in range(2):
         nibbles.pack(torch.ones(1 << 18, dtype=torch.int32), wire := torch.empty(1 << 17, dtype=torch.uint8))
 assert (wire == 17).all()
-assert [w.category for w in told if "could not be compiled" in str(w.message)] == [RuntimeWarning], told
+assert [w.category for w in caught if "could not be compiled" in str(w.message)] == [RuntimeWarning], caught
 (paths,) = compilation.paths().values()
 assert set(paths) == {"eager"}
 assert len(compilation.failures()) == 1
