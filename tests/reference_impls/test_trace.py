@@ -118,7 +118,8 @@ def local_workers(algorithm: Algorithm, pipeline_depth: int = 1) -> tuple[LocalW
     trace = Trace(HAND)
     engine = Engine(Serial(Slow(1), trace), [Ledger(0)], pipeline_depth)
     engine.trace = trace
-    found = LocalWorkers([Worker(algorithm, groups, rank=0, size=1, bucket_bytes=16)], engine)
+    worker = Worker(algorithm, groups, rank=0, size=1, bucket_bytes=16)
+    found = LocalWorkers([worker], engine, unused="zeros")  # gradients are set in place
     assert found.shards == SHARDS
     return found, trace
 
