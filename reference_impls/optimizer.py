@@ -41,9 +41,8 @@ from reference_impls.drivers.ledger import Ledger, Ledgers
 from reference_impls.drivers.local_workers import LocalWorkers, Unused
 from reference_impls.drivers.null import NullTransport
 from reference_impls.drivers.process_group import ProcessGroup
-from reference_impls.drivers.serial import Serial
 from reference_impls.drivers.timeline import TimedTransport, Timeline
-from reference_impls.drivers.trace import Trace
+from reference_impls.drivers.trace import Serial, Trace
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import LayoutError, UnsupportedError, UsageError
 from reference_impls.registry import Method, create

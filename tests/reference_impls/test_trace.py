@@ -16,8 +16,7 @@ from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.ledger import Ledger
 from reference_impls.drivers.local_workers import LocalWorkers
 from reference_impls.drivers.lockstep import Lockstep
-from reference_impls.drivers.serial import Serial
-from reference_impls.drivers.trace import PHASES, Trace, Untraced
+from reference_impls.drivers.trace import PHASES, Serial, Trace, Untraced
 from reference_impls.drivers.worker import Worker
 
 SHARDS = 3
