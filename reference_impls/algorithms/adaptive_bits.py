@@ -2,7 +2,7 @@
 
 The kind of a step names the width ("4-bit"), so bytes are exact by kind and all ranks send messages of one length. `plan`
 runs before the gradient exists: widths follow from numbers that `remember` kept of the last step's mean gradient, which
-all ranks have. A subclass says `width_at(clock)` and what to remember.
+all ranks have. A method's own file has its rule, `plan`, and what it remembers.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from reference_impls import buffers
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Traits, option
+from reference_impls.algorithm import Algorithm, Cost, Traits, option
 from reference_impls.algorithms.compressed_gradient import CompressedGradient
 from reference_impls.algorithms.qsgd import QSGD
 from reference_impls.codecs.blocks import Norm
 from reference_impls.codecs.codec import Codec
 from reference_impls.codecs.sums import fixed_sum
-from reference_impls.collectives import Exchange, Group
+from reference_impls.collectives import Group
 from reference_impls.errors import UnsupportedError
 
 WIDEST = 16
@@ -37,10 +37,6 @@ class AdaptiveBits(CompressedGradient):
         2, "fewest bits a coordinate, sign included (one bit is a sign without a level)", ge=2, le=WIDEST
     )
     max_bits: int = option(WIDEST, "most bits a coordinate", ge=2, le=WIDEST)
-
-    @abstractmethod
-    def width_at(self, clock: Clock) -> int:
-        """Bits of this step, min_bits .. max_bits; may write ``clock.counters``."""
 
     def check(self, world: Group) -> None:
         if self.min_bits > self.max_bits:
@@ -62,14 +58,9 @@ class AdaptiveBits(CompressedGradient):
     def plans_from_data(self) -> bool:
         return True
 
-    def plan(self, clock: Clock) -> str:
-        if clock.step < self.warmup_steps:
-            return "warm-up"
-        return f"{self.width_at(clock)}-bit"
-
-    def reduce(self, shard: Shard) -> Exchange[Tensor]:
-        bits = self.max_bits if shard.kind == "warm-up" else int(shard.kind.removesuffix("-bit"))
-        return (yield from self.fixed(bits).reduce(shard))
+    def of_kind(self, kind: str) -> QSGD:
+        """QSGD that takes steps of this kind."""
+        return self.fixed(self.max_bits if kind == "warm-up" else int(kind.removesuffix("-bit")))
 
     @property
     def widths(self) -> range:
