@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _states(text: str | None) -> frozenset[str]:
     """The words after ``--status``. Raises `OptionError` for one that names no failure."""
-    from suite.runs.status import CIRCUMSTANCE
+    from suite.runs.result import CIRCUMSTANCE
 
     chosen = frozenset(word for word in (text or "").split(",") if word) or CIRCUMSTANCE
     if wrong := sorted(chosen - CIRCUMSTANCE):

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     from slurm.study import stage_rows
     from suite.runs.documents import YamlError
     from suite.runs.plan import make_plan, run_rows
-    from suite.runs.status import counts
+    from suite.runs.result import counts
     from suite.runs.store import Store
     from suite.runs.sweep import load_sweep
 

@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _locally(args: argparse.Namespace, sweep: Sweep, store: Store, places: Sequence[Slot]) -> int:
     from suite.runs.plan import make_plan, open_specs, statuses, warnings_of
-    from suite.runs.status import counts
+    from suite.runs.result import counts
 
     plan = make_plan(sweep, args.only)
     missing = open_specs(plan.specs, store)
@@ -166,8 +166,8 @@ def _slots(args: argparse.Namespace) -> tuple[Slot, ...]:
 
 
 def _tune(args: argparse.Namespace, sweep: Sweep, store: Store, places: Sequence[Slot]) -> int:
-    from suite.runs.learning_rates import write_rates
     from suite.runs.plan import open_specs
+    from suite.runs.sweep import write_rates
     from suite.runs.tuning import tune
 
     def carry_out(specs: Sequence[Any]) -> None:
@@ -253,7 +253,7 @@ def _wait(plan: Plan, submission: Submission, root: Path) -> dict[str, int]:
     from slurm.jobs import run_states, settle
     from slurm.submit import wait
     from suite.runs.plan import statuses
-    from suite.runs.status import counts
+    from suite.runs.result import counts
     from suite.runs.store import Store
 
     line, store = ProgressLine(plan.sweep.name), Store(root)

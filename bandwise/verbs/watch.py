@@ -73,7 +73,7 @@ class _Watcher:
     def look(self) -> bool:
         """Look once and say what is new; returns whether something is still under way."""
         from slurm.jobs import run_states, settle
-        from suite.runs.status import counts
+        from suite.runs.result import counts
 
         found = run_states(self._plan.specs, self._store)
         settle(found, self._store)
@@ -133,7 +133,7 @@ class _Watcher:
 
     def _time_left(self, found: RunStates) -> float | None:
         """Seconds until the runs under way have ended, by those that have finished and the jobs that run now."""
-        from suite.runs.grouping import Estimator
+        from suite.runs.plan import Estimator
 
         open_ = [s for s in self._plan.specs if found.statuses[s.run_id].state in UNDER_WAY]
         running = sum(not job.waits for job in found.jobs)

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from report.study.data import Panel
 from suite.analysis.tables import Row
-from suite.runs.status import Note
-from suite.runs.store import RefusedError, Store
+from suite.runs.files import RefusedError
+from suite.runs.result import Note
+from suite.runs.store import Store
 
 FILES: Final = ("spec.json", "result.json", "metrics.jsonl", "status.json")
 

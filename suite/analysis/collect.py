@@ -25,9 +25,9 @@ from suite.analysis.study import Arm, Entry, Study
 from suite.analysis.summary import sensitivity_rows, summary_rows
 from suite.analysis.tables import TABLES, Row, table_path, to_csv
 from suite.analysis.to_target import races, to_target_rows
-from suite.runs.canonical import canonical_json
-from suite.runs.status import LIVE, Status
-from suite.runs.store import Store, dump, write_atomic
+from suite.runs.files import canonical_json, dump, write_atomic
+from suite.runs.result import LIVE, Status
+from suite.runs.store import Store
 from suite.runs.sweep import WHOLE
 
 FACTS_SCHEMA = 1

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from suite.analysis.columns import Column, Table
-from suite.runs.store import write_atomic
+from suite.runs.files import write_atomic
 
 Value = str | int | float | bool | None
 Row = dict[str, Value]

@@ -165,7 +165,9 @@ def _steps(
     book = _Book(n, node_size)
     engine = Engine(book, [Ledger(0)])
     engine.trace = _Places(book)
-    team = Team([worker], engine, unused="zeros")  # gradients are drawn in place: nobody counts which have come
+    team = Team(
+        [worker], engine, unused="zeros"
+    )  # gradients are drawn in place: nobody counts which have come
     taken: list[Step] = []
     ended = 0
     for _ in range(max(LONGEST, 3 * size)):

@@ -24,8 +24,7 @@ from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, median_int
 from suite.analysis.tables import Row
 from suite.micro.pairs import ENOUGH, quartiles, verdict
 from suite.runs.checkpoint import Start
-from suite.runs.resolve import make_spec, resolve_algorithm, resolve_workload
-from suite.runs.spec import Rate, RunSpec
+from suite.runs.spec import Rate, RunSpec, make_spec, resolve_algorithm, resolve_workload
 from suite.runs.store import Store
 from suite.training.interruption import Hooks
 from suite.training.pool import run_local

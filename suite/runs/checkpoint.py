@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from suite.runs.files import TEMPORARY, dump, replacing, write_atomic
 from suite.runs.spec import RunSpec
-from suite.runs.store import TEMPORARY, dump, replacing, write_atomic
 
 CHECKPOINT_SCHEMA: Final = 1
 UNREADABLE: Final = (OSError, RuntimeError, ValueError, KeyError, TypeError, EOFError, pickle.UnpicklingError)

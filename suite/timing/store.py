@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from suite.runs.code_state import keep as keep_changes
 from suite.runs.documents import JSON, Amount, Count, Positive, problem
 from suite.runs.files import RefusedError, dump, parsed, read, write_atomic
+from suite.runs.provenance import keep_changes
 from suite.runs.result import Provenance
 from suite.runs.store import of_version
 

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from suite.runs.checkpoint import Start
-from suite.runs.lease import Owner
 from suite.runs.spec import RunSpec
-from suite.runs.store import STALE_AFTER_S, Store
+from suite.runs.store import STALE_AFTER_S, Owner, Store
 from suite.training.interruption import CHECKPOINT_S, CheckpointPolicy, Hooks, Interrupted, Interruption
 from suite.training.ownership import MAX_ATTEMPTS, RunOwnership
 from suite.training.processes import join, launch
@@ -36,7 +35,7 @@ def execute(
     again: bool = False,
     scheduled: bool = False,
 ) -> Iterator[Outcome]:
-    """Train a group of runs (see `grouping.groups`), save each outcome, then yield it. `progress`: completed steps.
+    """Train a group of runs (see `suite.runs.plan.groups`), save each outcome, then yield it. `progress`: completed steps.
 
     Runs on real processes start their ranks here, meeting at `port` (0: any free one); under torchrun or srun this
     process is one rank, whose own outcome is yielded, and only rank 0 saves. Results are defined on one thread: the

@@ -22,9 +22,8 @@ from torch import Tensor, nn
 from reference_impls import DataParallelOptimizer
 from reference_impls.compilation import paths
 from suite.runs.checkpoint import Checkpoint, CheckpointError, Start, publish, rank_path, read, write
-from suite.runs.from_spec import learning_rate, sources, task_of
-from suite.runs.spec import RunSpec
-from suite.runs.store import StoreError
+from suite.runs.files import StoreError
+from suite.runs.spec import RunSpec, learning_rate, sources, task_of
 from suite.training.gradients import BatchedGradients, first_difference, flatten, shapes_of
 from suite.training.interruption import Action, CheckpointPolicy, Interrupted
 from suite.training.record import EXPECTED_FAULTS, LedgerSums, Outcome, Recorder, evaluation_steps

@@ -15,10 +15,10 @@ from typing import Final
 
 from suite.runs import checkpoint as files
 from suite.runs.checkpoint import Checkpoint, CheckpointError, Start
-from suite.runs.lease import Lease, Owner, take
+from suite.runs.files import StoreError
+from suite.runs.result import Status
 from suite.runs.spec import RunSpec
-from suite.runs.status import Status
-from suite.runs.store import STALE_AFTER_S, NewerResultError, Store, StoreError
+from suite.runs.store import STALE_AFTER_S, Lease, NewerResultError, Owner, Store, take_lease
 from suite.training.interruption import Hooks
 from suite.training.record import Outcome, failed
 
@@ -68,7 +68,7 @@ class RunOwnership:
         for spec in specs:
             if self._settled(spec):
                 continue
-            lease = take(self._store.folder(spec.run_id), self._owner, self._stale_after_s)
+            lease = take_lease(self._store.folder(spec.run_id), self._owner, self._stale_after_s)
             if lease is None:
                 continue
             if self._settled(spec):  # by whoever held the lease until just now
@@ -186,7 +186,7 @@ class RunOwnership:
         return not self._again and status.settled
 
     def _start(self, spec: RunSpec) -> Start:
-        from suite.runs.from_spec import sources
+        from suite.runs.spec import sources
 
         folder = self._store.folder(spec.run_id)
         whole, index = files.whole_path(folder), folder / "checkpoint.json"

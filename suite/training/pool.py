@@ -24,12 +24,12 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any, Final
 
-from suite.runs.grouping import groups
-from suite.runs.lease import Owner, holder, release
+from suite.runs.files import StoreError
+from suite.runs.plan import groups
 from suite.runs.provenance import THREAD_VARIABLES
+from suite.runs.result import Status
 from suite.runs.spec import RunSpec
-from suite.runs.status import Status
-from suite.runs.store import Store, StoreError
+from suite.runs.store import Owner, Store, lease_holder, release_lease
 from suite.training.interruption import CHECKPOINT_S, Interrupted, PipeStop
 from suite.training.processes import exit_text
 from suite.training.record import failed
@@ -281,7 +281,7 @@ class _Worker:
             self._close()
             for run_id in filter(self._has, self._hand):
                 self._store.abandon(run_id)
-                release(self._store.folder(run_id), self._owner)
+                release_lease(self._store.folder(run_id), self._owner)
 
     def _ended(self, tally: Tally, run_id: str, state: str) -> None:
         spec = self._hand.pop(run_id)
@@ -298,7 +298,7 @@ class _Worker:
                 self._ended(tally, spec.run_id, self._store.status(spec.run_id).state)
                 continue
             failed(spec, status).save(self._store)
-            release(self._store.folder(spec.run_id), self._owner)
+            release_lease(self._store.folder(spec.run_id), self._owner)
             self._ended(tally, spec.run_id, status.state)
             tally.failures.append((spec.run_id, status.state, status.reason))
 
@@ -308,7 +308,7 @@ class _Worker:
 
     def _has(self, run_id: str) -> bool:
         """Whether a run in hand is this worker's to end, and not another process's that it passed over."""
-        mine = holder(self._store.folder(run_id)) in {None, self._owner.name}
+        mine = lease_holder(self._store.folder(run_id)) in {None, self._owner.name}
         return mine and not self._store.status(run_id).settled
 
     def _close(self) -> None:

@@ -27,8 +27,8 @@ from typing import Any, Final
 
 from suite.runs.checkpoint import Start
 from suite.runs.provenance import THREAD_VARIABLES
+from suite.runs.result import Status
 from suite.runs.spec import RunSpec
-from suite.runs.status import Status
 from suite.runs.store import Store
 from suite.training.interruption import CheckpointPolicy, Hooks, Interrupted, PipeStop
 from suite.training.ownership import RunOwnership

@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from suite.runs.checkpoint import Start
-from suite.runs.code_state import keep as keep_changes
-from suite.runs.provenance import provenance
-from suite.runs.result import LONGEST_REASON, RESULT_VERSION, Evaluation
+from suite.runs.files import finite
+from suite.runs.provenance import keep_changes, provenance
+from suite.runs.result import LONGEST_REASON, RESULT_VERSION, Evaluation, Status
 from suite.runs.spec import RunSpec
-from suite.runs.status import Status
-from suite.runs.store import Store, finite
+from suite.runs.store import Store
 
 _KEYS: Final = ("rank", "kind", "stage", "collective", "group")
 

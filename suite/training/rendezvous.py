@@ -26,9 +26,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from suite.runs.files import dump, write_atomic
+from suite.runs.result import Status
 from suite.runs.spec import RunSpec, SpecError
-from suite.runs.status import Status
-from suite.runs.store import dump, write_atomic
 from suite.training.record import Outcome
 
 RENDEZVOUS_S: Final = 120.0

@@ -18,9 +18,8 @@ from torch import Tensor
 from reference_impls import SimulatedCluster
 from reference_impls.compilation import paths
 from suite.runs.checkpoint import Checkpoint, Start
-from suite.runs.from_spec import learning_rate, sources, task_of
-from suite.runs.grouping import group_key
-from suite.runs.spec import RunSpec
+from suite.runs.plan import group_key
+from suite.runs.spec import RunSpec, learning_rate, sources, task_of
 from suite.training.gradients import (
     AtProbes,
     BatchedGradients,
@@ -159,7 +158,7 @@ def train_group(
     starts: where runs begin that are not new, all at the same step; they are taken out of the mapping. keep: given a
     checkpoint of each run that is under way when `policy` says so. Raises ValueError when the runs cannot share a
     group, `Interrupted` when the policy says stop, after the outcomes of runs that had ended alone and the checkpoints
-    of the others. Needs about `grouping.COPIES` floats a parameter, worker and run.
+    of the others. Needs about `suite.runs.plan.COPIES` floats a parameter, worker and run.
     """
     starts = {} if starts is None else starts
     begun = {starts[spec.run_id].step if spec.run_id in starts else 0 for spec in specs}

@@ -395,7 +395,7 @@ def test_no_rate_is_written_from_failures(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     from bandwise.verbs import sweep as verb
-    from suite.runs.status import Status
+    from suite.runs.result import Status
     from suite.training.execute import execute
     from suite.training.pool import Tally
     from suite.training.record import failed

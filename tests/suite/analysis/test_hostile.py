@@ -12,8 +12,8 @@ import pytest
 from bandwise.cli import main
 from report.study.build import build_page
 from suite.analysis.collect import collect, write
-from suite.runs.lease import Owner
-from suite.runs.store import Store, StoreError
+from suite.runs.files import StoreError
+from suite.runs.store import Owner, Store
 from suite.training.ownership import RunOwnership
 from tests.suite.analysis import made_up_study as made
 from tests.suite.runs.hostile import DAMAGES, SCRIPT

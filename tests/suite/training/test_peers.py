@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch.distributed as dist
 
-from suite.runs.status import Status
+from suite.runs.result import Status
 from suite.training.record import failed
 from suite.training.rendezvous import PeersLostError, Place, Rendezvous, cause, tell
 from tests.suite.runs.project import one_spec

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from suite.runs.from_spec import learning_rate, task_of
-from suite.runs.spec import RunSpec
+from suite.runs.spec import RunSpec, learning_rate, task_of
 from suite.runs.store import Store
 from suite.training.execute import execute
 from suite.training.gradients import BatchedGradients, split

@@ -204,6 +204,6 @@ def test_the_time_of_all_attempts_is_summed(tmp_path: Path) -> None:
 
 
 def _source(store: Store, spec: RunSpec) -> str:
-    from suite.runs.from_spec import sources
+    from suite.runs.spec import sources
 
     return str(sources(spec)["algorithm"])
