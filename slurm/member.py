@@ -25,7 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from suite.training.interruption import Interrupted, Interruption
+from suite.training.checkpoint import Interrupted, Interruption
 
 if TYPE_CHECKING:
     from suite.runs.result import Status

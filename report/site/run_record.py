@@ -59,7 +59,7 @@ def run_record(store: Store, row: Row, panel: Panel) -> RunRecord:
     if not folder.is_dir() or folder.is_symlink():
         return RunRecord(row, panel)
     refused: list[str] = []
-    _, result = store.standing(run_id)
+    _, result = store.state(run_id)
     if result is None and (error := store.refusal(run_id)):
         refused.append(f"{error.reason}: {error.fix}")
     spec = dict(result["spec"]) if result else _spec(store, run_id, refused)

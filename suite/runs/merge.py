@@ -70,13 +70,13 @@ def _merge_changes(into: Path, other: Path, sha256: str, merged: Merged) -> None
 
 
 def _merge_run(here: Store, there: Store, run_id: str, merged: Merged) -> None:
-    status, result = there.standing(run_id)
+    status, result = there.state(run_id)
     if refusal := there.refusal(run_id):
         merged.refused.append(str(refusal))
         return
     if result is None:
         return  # under way there, or not begun
-    mine, own = here.standing(run_id)
+    mine, own = here.state(run_id)
     if isinstance(newer := here.refusal(run_id), NewerResultError):
         merged.refused.append(str(newer))
         return

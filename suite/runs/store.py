@@ -27,7 +27,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -47,7 +47,7 @@ from suite.runs.result import RESULT_VERSION, RUN_ID, Evaluation, Note, Status, 
 from suite.runs.spec import RunSpec, SpecError
 
 STALE_AFTER_S: Final = 180.0
-"""How long a run, or who has it in hand, may show no life; network file systems see changes up to a minute late."""
+"""How long a run, or who works on it, may show no life; network file systems see changes up to a minute late."""
 AGAIN: Final = "move it away; the next sweep trains the run again"
 
 
@@ -156,7 +156,7 @@ class Store:
 
     def result(self, run_id: str) -> dict[str, Any] | None:
         """The result; None while the run has not ended, and where its file is refused."""
-        return self.standing(run_id)[1]
+        return self.state(run_id)[1]
 
     def refusal(self, run_id: str) -> RefusedError | None:
         """Why the result, or without one the status, is not read; None where all is well."""
@@ -185,10 +185,10 @@ class Store:
 
         `invalid`, with the reason, is one whose files are refused.
         """
-        return self.standing(run_id)[0]
+        return self.state(run_id)[0]
 
-    def standing(self, run_id: str) -> tuple[Status, dict[str, Any] | None]:
-        """How the run stands, as `status`, and its result, None where there is none that can be used."""
+    def state(self, run_id: str) -> tuple[Status, dict[str, Any] | None]:
+        """The state of the run, as `status`, and its result, None where there is none that can be used."""
         try:
             result = self._result(run_id)
             note = self._note(run_id) if result is None else None
@@ -229,13 +229,7 @@ class Store:
 
     def _result(self, run_id: str) -> dict[str, Any] | None:
         path = self.folder(run_id) / "result.json"
-        text = read(path, fix=AGAIN)
-        if text is None:
-            return None
-        result = of_version(parsed(text, path, AGAIN), RESULT_VERSION, path, AGAIN)
-        if wrong := result_problem(result, run_id):
-            raise RefusedError(path, f"is refused ({wrong})", AGAIN)
-        return result
+        return read_version(path, RESULT_VERSION, lambda found: result_problem(found, run_id), AGAIN)
 
     def _note(self, run_id: str) -> Note | None:
         path = self.folder(run_id) / "status.json"
@@ -273,7 +267,34 @@ class Store:
         write_atomic(self.folder(run_id) / "status.json", dump(note.as_dict()) + "\n")
 
 
-def of_version(value: Any, version: int, path: Path, fix: str) -> dict[str, Any]:
+def read_version(
+    path: Path, version: int, problem_of: Callable[[dict[str, Any]], str | None], fix: str
+) -> dict[str, Any] | None:
+    """A file of JSON as the document of a version that it must be.
+
+    Args:
+        path: The file.
+        version: Its `schema_version`.
+        problem_of: What else keeps a document from being one, in one clause; None where nothing does.
+        fix: What to do about a file that is refused.
+
+    Returns:
+        The document; None where there is no file.
+
+    Raises:
+        RefusedError: It is damaged, or not what it must be.
+        NewerResultError: A newer version of this project wrote it.
+    """
+    text = read(path, fix=fix)
+    if text is None:
+        return None
+    found = _of_version(parsed(text, path, fix), version, path, fix)
+    if wrong := problem_of(found):
+        raise RefusedError(path, f"is refused ({wrong})", fix)
+    return found
+
+
+def _of_version(value: Any, version: int, path: Path, fix: str) -> dict[str, Any]:
     """A document of that version. Raises `RefusedError` for any other, `NewerResultError` for a newer one."""
     if not isinstance(value, dict):
         raise RefusedError(path, "is not a mapping", fix)
@@ -281,8 +302,8 @@ def of_version(value: Any, version: int, path: Path, fix: str) -> dict[str, Any]
     if type(said) is not int or said < 1:
         raise RefusedError(path, "says no schema_version that ever was", fix)
     if said > version:
-        told = f"has schema_version {said}, this code reads {version}"
-        raise NewerResultError(path, told, "update this checkout, or name other --results")
+        reason = f"has schema_version {said}, this code reads {version}"
+        raise NewerResultError(path, reason, "update this checkout, or name other --results")
     if said < version:
         raise RefusedError(path, f"has schema_version {said}, this code reads {version}", fix)
     return value
@@ -329,7 +350,7 @@ class Owner:
 
 @dataclass(frozen=True)
 class Lease:
-    """A lease in hand."""
+    """A lease that this process has."""
 
     path: Path
 

@@ -374,7 +374,7 @@ def _merged(path: Path, above: tuple[Path, ...]) -> YamlFile:
     file = YamlFile.load(path)
     if isinstance(file.data, dict) and OF_SESSIONS & file.data.keys():
         raise UnknownSweepError(
-            f"{path.name} is a timing session, not a sweep: `bandwise session {path.stem}` holds it"
+            f"{path.name} is a timing session, not a sweep: `bandwise session {path.stem}` runs it"
         )
     base = file.top("base", str, "")
     if not base:

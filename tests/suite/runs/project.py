@@ -7,7 +7,7 @@ from typing import Any
 
 from suite.runs.spec import Rate, RunSpec, make_spec, resolve_algorithm, resolve_workload
 from suite.runs.store import Store
-from suite.training.interruption import Interruption
+from suite.training.checkpoint import Interruption
 from suite.training.record import Outcome, Recorder
 from suite.workloads import get
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs import checkpoint as files
 from suite.runs.spec import RunSpec
 from suite.runs.store import Owner, Store, take_lease
+from suite.training import checkpoint as files
+from suite.training.checkpoint import Interrupted, Interruption
 from suite.training.execute import execute
-from suite.training.interruption import Interrupted, Interruption
 from tests.suite.runs.project import After, beats, kept, one_spec
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -163,7 +163,7 @@ def test_a_checkpoint_of_other_code_is_not_gone_on_from(
     half: tuple[RunSpec, Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, store = half
-    monkeypatch.setattr("suite.runs.spec.sources", lambda spec: {"algorithm": "moved"})
+    monkeypatch.setattr("suite.training.execute.sources", lambda spec: {"algorithm": "moved"})
     reasons = begun_with(spec, store)
     assert reasons == [
         (0, "begun anew, the checkpoint is of no use: it was begun by other code of the method")
@@ -251,7 +251,7 @@ def test_an_interruption_before_the_first_step_leaves_the_run_missing(tmp_path: 
 def test_a_long_step_apart_the_run_shows_life_by_the_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("suite.training.interruption.SIGN_OF_LIFE_S", 0.0)
+    monkeypatch.setattr("suite.training.checkpoint.SIGN_OF_LIFE_S", 0.0)
     seen: list[int] = []
     list(execute([one_spec(steps=20)], Store(tmp_path), seen.append))
     assert seen == list(range(1, 21))

@@ -83,7 +83,7 @@ def come(
         found.append(error)
 
 
-def test_ranks_meet_by_a_file_that_is_gone_afterwards(tmp_path: Path) -> None:
+def test_ranks_find_each_other_by_a_file_that_is_gone_afterwards(tmp_path: Path) -> None:
     found: list[Rendezvous | RendezvousError] = []
     (tmp_path / "rendezvous-17.0.1.json").write_text(json.dumps({"address": "127.0.0.1", "port": 1}))
     ranks = [threading.Thread(target=come, args=(Place(rank, 2), tmp_path, found)) for rank in (1, 0)]
