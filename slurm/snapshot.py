@@ -113,8 +113,8 @@ def _content(results_root: Path, checkout: Path) -> tuple[Snapshot, list[str]]:
             for path in sorted((checkout / package).rglob("*"))
             if _is_file(path) and "__pycache__" not in path.parts
         ]
-        told = _hash(b"", [checkout / name for name in files])
-        return Snapshot(folder / f"copy-{told}", None, told), files
+        digest = _hash(b"", [checkout / name for name in files])
+        return Snapshot(folder / f"copy-{digest}", None, digest), files
     here = ["--", ".", ":!results"]
     if folder.is_relative_to(checkout.resolve()):  # a results folder of another name inside of the checkout
         here.append(f":!{folder.parent.relative_to(checkout.resolve())}")
@@ -146,11 +146,11 @@ def _copy(checkout: Path, name: str, target: Path) -> None:
 
 
 def _hash(patch: bytes, files: list[Path]) -> str:
-    told = hashlib.sha256(patch)
+    digest = hashlib.sha256(patch)
     for path in files:
         content = b"-> " + os.readlink(os.fsencode(path)) if path.is_symlink() else path.read_bytes()
-        told.update(str(path.name).encode() + b"\0" + content + b"\0")
-    return told.hexdigest()[:ID_DIGITS]
+        digest.update(str(path.name).encode() + b"\0" + content + b"\0")
+    return digest.hexdigest()[:ID_DIGITS]
 
 
 def _git(checkout: Path, *arguments: str) -> bytes:

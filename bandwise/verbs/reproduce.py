@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from suite.runs.store import Store
 
 NAME = "reproduce"
-HELP = "a run again, and whether the same came of it"
+HELP = "train a run again and compare it with its record"
 RECORDED = "recorded"
 DIFFERS = 3
 
@@ -140,7 +140,7 @@ def _session(args: argparse.Namespace, root: Path, again: Path) -> int:
     print(table([vars(change) for change in found.speeds], names))
     if record["reason"]:
         print(f"this time: {record['reason']}")
-    print(f"{len(found.speeds)} speedups held again (a then, b now), {len(differing)} differ")
+    print(f"{len(found.speeds)} speedups measured again (a then, b now), {len(differing)} differ")
     return DIFFERS if differing or not found.speeds else 0
 
 

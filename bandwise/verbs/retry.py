@@ -13,9 +13,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from bandwise.checkout import add_results_option, require_checkout, results_root
-from bandwise.options import OptionError
+from bandwise.options import OptionError, add_place_option, profile_of
 from bandwise.output import counted, print_json
-from bandwise.place import add_place_option, profile_of
 
 if TYPE_CHECKING:
     from slurm.profile import Profile

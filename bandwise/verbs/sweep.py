@@ -1,4 +1,4 @@
-"""Do what is missing of a sweep, here or on a cluster. Safe to interrupt: the same command goes on where it stopped.
+"""Train what is missing of a sweep, here or on a cluster. Safe to interrupt: the same command goes on where it stopped.
 
 `--tune` searches the learning rates of the sweep instead and rewrites its file of rates. On a cluster the search goes on by
 itself, round by round; given again when it has ended, the same command writes the rates. `--then session,report` has
@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bandwise.checkout import add_results_option, require_checkout, results_root
-from bandwise.options import OptionError
+from bandwise.options import OptionError, add_place_option, profile_of
 from bandwise.output import ProgressLine, counted, print_json
-from bandwise.place import add_place_option, profile_of
 from bandwise.verbs.plan import described
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from suite.training.pool import Slot, Tally
 
 NAME = "sweep"
-HELP = "do what is missing of a sweep"
+HELP = "train what is missing of a sweep, here or on a cluster"
 SETTLED_WELL = frozenset({"done", "diverged"})
 SHOWN_FAILURES = 10
 

@@ -1,4 +1,4 @@
-"""Follow a sweep: how many runs stand how, the time left, failures as they come. Ends when nothing is under way.
+"""Follow a sweep: how many runs are in which state, the time left, failures as they come. Ends when nothing is under way.
 
 Slurm is asked once a refresh, for all runs together. Exit code 0 when all is done, 3 when runs ended otherwise or are
 missing; the reasons are shown, and `bandwise retry` takes them up.
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Watcher:
-    """Remembers which failures have been told, and what it takes to say how much time is left."""
+    """Remembers which failures have been shown, and what it takes to say how much time is left."""
 
     def __init__(self, plan: Plan, store: Store, quiet: bool) -> None:
         self._plan, self._store, self._quiet = plan, store, quiet

@@ -1,4 +1,4 @@
-"""Predictions that are written down before their session is held, with a hash, and looked at afterwards.
+"""Predictions that are written down before their session is run, with a hash, and looked at afterwards.
 
 ``predictions/<session>.json`` of the results folder, or of what is published, holds
 the predicted seconds a step of every case on every link of a session, when and by
