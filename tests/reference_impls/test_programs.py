@@ -204,3 +204,19 @@ def test_more_kinds_than_the_compiler_takes_run_eagerly():
         found = [float(function(torch.ones(8), factor)[7]) for factor in (1.5, 2.5, 3.5, 1.5)]
     assert found == [1.5, 2.5, 3.5, 1.5]
     assert record.paths() == {"test_programs.multiplied": {"compiled": 2, "eager": 2}}
+
+
+def test_the_first_compilation_is_announced_and_a_kept_program_is_loaded_in_silence(caplog):
+    programs._say_that_it_takes_long.cache_clear()
+
+    def announced():
+        return [r.message for r in caplog.records if "BANDWISE_COMPILE=0" in r.message]
+
+    def call(function, *rest):
+        function(torch.randn(65536), *rest, torch.empty(65536, dtype=torch.int32))
+
+    call(of_package(rounded), torch.tensor(1.0), 7, words(0))
+    assert len(announced()) == 1
+    programs._say_that_it_takes_long.cache_clear()  # as in a later process
+    call(of_package(rounded), torch.tensor(1.0), 7, words(1))
+    assert len(announced()) == 1, "nothing is compiled"
