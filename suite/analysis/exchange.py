@@ -20,7 +20,7 @@ from reference_impls.codecs.codec import Codec
 from reference_impls.collectives import Group
 from reference_impls.randomness import Key
 from reference_impls.registry import Method, create
-from suite.training.gradients import Shapes
+from suite.training.train import Shapes
 
 _LARGEST_BUCKET: Final = 1 << 40
 _PHASES: Final = ("plan", "reduce", "_across", "update", "synchronize")
