@@ -1,55 +1,153 @@
-"""Reading and writing the derived tables: CSV files whose bytes depend on their content alone.
+"""Reading and writing the derived tables: pandas frames, and CSV files whose bytes depend on their content alone.
 
-Rows are dicts. Writing sorts them by the key columns, prints floats with nine significant digits (and
-rounding noise as 0), truth as yes/no, a missing value as an empty cell, and ends lines with a bare newline;
-so the same rows give the same bytes on every machine, and a diff of two commits shows what changed. Reading
-gives the values back by the columns' kinds.
+A table is a DataFrame with the columns that `suite.analysis.columns` declares. Kinds of columns are dtypes of pandas: text is
+``str``, int is ``Int64``, float is ``float64``, a flag is ``boolean``; what is missing is missing as pandas has it. Writing sorts
+by the key columns, prints floats with nine significant digits (and rounding noise as 0), truth as yes/no, a missing value as an
+empty cell, and ends lines with a bare newline; so the same frame gives the same bytes on every machine, and a diff of two commits
+shows what changed.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from suite.analysis.columns import Column, Table
-from suite.runs.store import write_atomic
+import numpy as np
+import pandas as pd
+
+from suite.analysis.columns import Column, Kind, Table
+from suite.runs.files import write_atomic
 
 Value = str | int | float | bool | None
 Row = dict[str, Value]
-
+"""A row of a table as a plain dict; a missing value is None."""
 
 TABLES: Final = "tables"
 """The folder of tables in a results folder, and in what is published."""
 
-NOISE = 1e-12
+NOISE: Final = 1e-12
 """Floats smaller than this are what subtraction leaves of equal numbers; they are written as 0."""
+
+DTYPES: Final[Mapping[Kind, str]] = {"text": "str", "int": "Int64", "float": "float64", "flag": "boolean"}
 
 
 class TableError(ValueError):
     """A row does not fit its table, or a file is not the table it should be."""
 
 
-def _cell(value: Value, column: Column) -> str:
-    if value is None:
-        return ""
-    fits = {
-        "text": isinstance(value, str),
-        "flag": isinstance(value, bool),
-        "int": isinstance(value, int) and not isinstance(value, bool),
-        "float": isinstance(value, int | float) and not isinstance(value, bool),
-    }[column.kind]
-    if not fits or (isinstance(value, float) and math.isnan(value)):
-        raise TableError(f"column {column.name} holds {column.kind}, not {value!r}")
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if column.kind == "float" and isinstance(value, int | float):
-        return format(0.0 if abs(value) < NOISE else value, ".9g")
-    return str(value).replace("\r\n", "\n").replace("\r", "\n")
+def frame_of(table: Table, rows: Iterable[Mapping[str, Value]]) -> pd.DataFrame:
+    """A frame of rows.
+
+    Args:
+        table: Its columns; the frame has them all, in their order.
+        rows: Each with a value a column, None where it is missing.
+
+    Returns:
+        DataFrame with a row each, in the order given, and the dtypes of the kinds.
+
+    Raises:
+        TableError: A row has other columns, or a value is of another kind; the message names the column.
+    """
+    listed, names = list(rows), set(table.names)
+    for row in listed:
+        if row.keys() != names:
+            odd = sorted(names ^ row.keys())
+            raise TableError(f"a row of table {table.suffix} lacks or adds: {', '.join(odd)}")
+    return pd.DataFrame({c.name: _series(c, [row[c.name] for row in listed]) for c in table.columns})
+
+
+def rows_of(frame: pd.DataFrame) -> list[Row]:
+    """The rows of a frame as dicts of plain values, None where one is missing."""
+    columns = {name: _plain(frame[name]) for name in frame.columns}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def checked(table: Table, frame: pd.DataFrame) -> pd.DataFrame:
+    """The declared columns of a frame in their order, with their dtypes.
+
+    Args:
+        table: What the frame should be.
+        frame: Holds its columns, in any order.
+
+    Returns:
+        The same rows.
+
+    Raises:
+        TableError: It lacks or adds a column, or one holds another kind of values.
+    """
+    if set(frame.columns) != set(table.names):
+        odd = sorted(set(frame.columns) ^ set(table.names))
+        raise TableError(f"table {table.suffix} lacks or adds: {', '.join(odd)}")
+    return pd.DataFrame({c.name: _series(c, _plain(frame[c.name])) for c in table.columns})
+
+
+def to_csv(table: Table, frame: pd.DataFrame | Iterable[Mapping[str, Value]]) -> str:
+    """The file's text: header, and rows sorted by the key columns, what is missing first.
+
+    Args:
+        table: The columns, and how many of them are the key.
+        frame: A frame, or rows.
+
+    Returns:
+        Text with bare newlines.
+
+    Raises:
+        TableError: Other columns, a value of another kind, or two rows of one key.
+    """
+    whole = checked(table, frame) if isinstance(frame, pd.DataFrame) else frame_of(table, frame)
+    key = list(table.names[: table.keys])
+    if key:
+        twice = whole[whole.duplicated(key)]
+        if len(twice):
+            said = ", ".join(f"{name} {value}" for name, value in rows_of(twice[key])[0].items())
+            raise TableError(f"two rows of table {table.suffix} have the key {said}; give the runs two arms")
+        whole = whole.sort_values(key, na_position="first", kind="stable")
+    return csv_text(table.columns, rows_of(whole))
+
+
+def csv_text(columns: Sequence[Column], rows: Iterable[Mapping[str, Value]]) -> str:
+    """Header and rows as they are given. Raises TableError for a value of another kind."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([column.name for column in columns])
+    writer.writerows([_cell(row[column.name], column) for column in columns] for row in rows)
+    return text.getvalue()
+
+
+def parsed(table: Table, text: str, source: str = "table") -> pd.DataFrame:
+    """The frame of a file's text, in file order.
+
+    Args:
+        table: The columns that the header must name.
+        text: What `to_csv` made.
+        source: What errors call the file.
+
+    Returns:
+        DataFrame with the declared dtypes.
+
+    Raises:
+        TableError: Another header, a row with more or fewer cells, or a cell of another kind; the message names the row.
+    """
+    lines: Sequence[list[str]] = list(csv.reader(io.StringIO(text, newline="")))
+    if not lines or tuple(lines[0]) != table.names:
+        raise TableError(f"{source} does not have the columns of table {table.suffix}; make the tables again")
+    for line, cells in enumerate(lines[1:], start=2):
+        if len(cells) != len(table.columns):
+            raise TableError(f"{source}, row {line}: {len(cells)} cells, not {len(table.columns)}")
+    data = {}
+    for i, column in enumerate(table.columns):
+        values: list[Value] = []
+        for line, cells in enumerate(lines[1:], start=2):
+            try:
+                values.append(cell_value(cells[i], column))
+            except (ValueError, KeyError) as error:
+                raise TableError(f"{source}, row {line}: {error}") from error
+        data[column.name] = _series(column, values)
+    return pd.DataFrame(data)
 
 
 def cell_value(cell: str, column: Column) -> Value:
@@ -63,66 +161,12 @@ def cell_value(cell: str, column: Column) -> Value:
     return int(cell) if column.kind == "int" else float(cell)
 
 
-def _sort_key(row: Mapping[str, Value], table: Table) -> tuple[tuple[bool, float, str], ...]:
-    def order(value: Value) -> tuple[bool, float, str]:
-        if value is None:
-            return (False, 0.0, "")
-        return (True, 0.0, value) if isinstance(value, str) else (True, float(value), "")
-
-    return tuple(order(row[name]) for name in table.names[: table.keys])
-
-
 def number(row: Mapping[str, Value], name: str) -> float:
     """The number in a cell. Raises TableError where it is empty or a text."""
     value = row[name]
     if value is None or isinstance(value, str):
         raise TableError(f"column {name} holds {value!r} where a number is needed")
     return float(value)
-
-
-def to_csv(table: Table, rows: Iterable[Mapping[str, Value]]) -> str:
-    """The file's text: header and rows sorted by the key columns.
-
-    Raises TableError when a row has other columns, a value of another kind, or the key of another row.
-    """
-    names, listed = table.names, list(rows)
-    for row in listed:
-        if set(row) != set(names):
-            odd = sorted(set(row) ^ set(names))
-            raise TableError(f"a row of table {table.suffix} lacks or adds: {', '.join(odd)}")
-    listed.sort(key=lambda row: _sort_key(row, table))
-    for before, after in itertools.pairwise(listed):
-        if _sort_key(before, table) == _sort_key(after, table):
-            key = ", ".join(f"{name} {after[name]}" for name in names[: table.keys])
-            raise TableError(f"two rows of table {table.suffix} have the key {key}; give the runs two arms")
-    return csv_text(table.columns, listed)
-
-
-def csv_text(columns: Sequence[Column], rows: Iterable[Mapping[str, Value]]) -> str:
-    """Header and rows as they are given. Raises TableError for a value of another kind."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([column.name for column in columns])
-    writer.writerows([_cell(row[column.name], column) for column in columns] for row in rows)
-    return text.getvalue()
-
-
-def from_csv(table: Table, text: str, source: str = "table") -> list[Row]:
-    """Rows of the file's text, in file order. Raises TableError for another header or a value of another
-    kind.
-    """
-    lines: Sequence[list[str]] = list(csv.reader(io.StringIO(text, newline="")))
-    if not lines or tuple(lines[0]) != table.names:
-        raise TableError(f"{source} does not have the columns of table {table.suffix}; make the tables again")
-    rows: list[Row] = []
-    for number, cells in enumerate(lines[1:], start=2):
-        if len(cells) != len(table.columns):
-            raise TableError(f"{source}, row {number}: {len(cells)} cells, not {len(table.columns)}")
-        try:
-            rows.append({c.name: cell_value(cell, c) for c, cell in zip(table.columns, cells, strict=True)})
-        except (ValueError, KeyError) as error:
-            raise TableError(f"{source}, row {number}: {error}") from error
-    return rows
 
 
 def table_path(results_root: Path, table: Table, sweep: str = "") -> Path:
@@ -134,20 +178,90 @@ def table_path(results_root: Path, table: Table, sweep: str = "") -> Path:
     return Path(results_root) / TABLES / name
 
 
-def read_table(path: Path, table: Table) -> list[Row]:
-    """Rows of a file. Raises TableError when there is none or it is another table."""
+def read_frame(path: Path, table: Table) -> pd.DataFrame:
+    """The frame of a file.
+
+    Args:
+        path: Of the CSV file.
+        table: Its columns.
+
+    Returns:
+        DataFrame with the declared dtypes, rows in file order.
+
+    Raises:
+        TableError: There is none, or it is another table.
+    """
     try:
         text = path.read_bytes().decode("utf-8")
     except FileNotFoundError:
         raise TableError(
             f"{path} does not exist; run `bandwise report` on the sweep to make the tables"
         ) from None
-    return from_csv(table, text, str(path))
+    return parsed(table, text, str(path))
 
 
-def write_table(path: Path, table: Table, rows: Iterable[Mapping[str, Value]]) -> Path:
-    """Replace the file by these rows, whole or not at all. Raises TableError, and StoreError when it cannot
-    be written.
+def read_table(path: Path, table: Table) -> list[Row]:
+    """Rows of a file. Raises TableError when there is none or it is another table."""
+    return rows_of(read_frame(path, table))
+
+
+def from_csv(table: Table, text: str, source: str = "table") -> list[Row]:
+    """Rows of the file's text, in file order. Raises TableError as `parsed` does."""
+    return rows_of(parsed(table, text, source))
+
+
+def write_table(path: Path, table: Table, frame: pd.DataFrame | Iterable[Mapping[str, Value]]) -> Path:
+    """Replace the file by a frame or by rows, whole or not at all.
+
+    Args:
+        path: Of the file.
+        table: Its columns.
+        frame: What it shall hold.
+
+    Returns:
+        `path`.
+
+    Raises:
+        TableError: As `to_csv`.
+        StoreError: It cannot be written.
     """
-    write_atomic(path, to_csv(table, rows))
+    write_atomic(path, to_csv(table, frame))
     return path
+
+
+def _series(column: Column, values: Sequence[Value]) -> pd.Series:
+    """A column of plain values with the dtype of its kind. Raises TableError for a value of another kind."""
+    for value in values:
+        _refuse_other_kind(value, column)
+    if column.kind == "float":
+        return pd.Series([np.nan if v is None else float(v) for v in values], dtype="float64")
+    return pd.Series(list(values), dtype=DTYPES[column.kind])
+
+
+def _plain(series: pd.Series) -> list[Value]:
+    """The values of a column as Python has them, None where one is missing."""
+    return [None if gone else value for value, gone in zip(series.tolist(), series.isna(), strict=True)]
+
+
+def _refuse_other_kind(value: Value, column: Column) -> None:
+    if value is None:
+        return
+    fits = {
+        "text": isinstance(value, str),
+        "flag": isinstance(value, bool),
+        "int": isinstance(value, int) and not isinstance(value, bool),
+        "float": isinstance(value, int | float) and not isinstance(value, bool),
+    }[column.kind]
+    if not fits or (isinstance(value, float) and math.isnan(value)):
+        raise TableError(f"column {column.name} holds {column.kind}, not {value!r}")
+
+
+def _cell(value: Value, column: Column) -> str:
+    _refuse_other_kind(value, column)
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if column.kind == "float" and isinstance(value, int | float):
+        return format(0.0 if abs(value) < NOISE else value, ".9g")
+    return str(value).replace("\r\n", "\n").replace("\r", "\n")
