@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from reference_impls import DataParallelOptimizer
 from suite.links.topology import Counters, read_counters
-from tests.reference_impls.problem import LR, take, told
+from tests.reference_impls.problem import LR, take, observed
 from tests.reference_impls.table import FIRST
 
 PARAMETERS = 1 << 19  # a message of a bit an element is then 64 kB
@@ -57,7 +57,7 @@ def main() -> None:
                 time.sleep(SETTLE_S)
                 optimizer.ledger.clear()
                 before = counted()
-            optimizer.observe(**told(step))
+            optimizer.observe(**observed(step))
             changed = gradient * (1 + step)  # what does not change is not sent by every method
             take(optimizer, lambda own=parameter, new=changed: setattr(own, "grad", new.clone()))
             optimizer.zero_grad()
