@@ -119,7 +119,14 @@ def lose(project: Path, what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "state", ["tables", pytest.param("all runs", marks=pytest.mark.full), "two runs", "an error", "rates"]
+    "state",
+    [
+        "tables",
+        pytest.param("all runs", marks=pytest.mark.full),
+        pytest.param("two runs", marks=pytest.mark.full),
+        "an error",
+        pytest.param("rates", marks=pytest.mark.full),
+    ],
 )
 def test_every_remedy_that_is_printed_is_accepted(
     state: str, project: Path, capsys: pytest.CaptureFixture[str]

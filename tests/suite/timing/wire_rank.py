@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from reference_impls import DataParallelOptimizer
 from suite.links.topology import Counters, read_counters
-from tests.reference_impls.problem import LR, take, observed
+from tests.reference_impls.problem import LR, observed, take
 from tests.reference_impls.table import FIRST
 
 PARAMETERS = 1 << 19  # a message of a bit an element is then 64 kB
