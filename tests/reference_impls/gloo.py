@@ -15,15 +15,24 @@ import torch.multiprocessing as mp
 
 
 def run_ranks(
-    function: Callable[..., Any], size: int, *arguments: Any, timeout_s: float = 120.0, joins: bool = True
+    function: Callable[..., Any],
+    size: int,
+    *arguments: Any,
+    timeout_s: float = 120.0,
+    joins: bool = True,
+    fresh: bool = False,
 ) -> list[Any]:
     """``function(rank, size, *arguments)`` on `size` processes inside an initialised group.
 
     Answers one value a rank: what the function returned, or ("error", type name, message) if it raised, or None if the
     process left nothing behind. joins: whether to expect all processes to exit with code 0.
+    fresh: whether each is an interpreter of its own, which runs its exit handlers when it ends; the server's children do not.
     """
     with tempfile.TemporaryDirectory() as folder:
-        context, surroundings = processes_that_have_torch(), dict(os.environ)
+        context, surroundings = (
+            mp.get_context("spawn") if fresh else processes_that_have_torch(),
+            dict(os.environ),
+        )
         processes = [
             context.Process(
                 target=_child, args=(function, rank, size, folder, surroundings, arguments), daemon=True
