@@ -4,9 +4,9 @@ Mutation testing with the mistakes of `table.py`. Each is made in a copy of the 
 there until one fails, which kills it. Where they all pass, the whole fast tier is run, and with `--tier full` the full tier
 too; what passes that survives. A mutant without a killer is either a gap in the tests or no mistake at all.
 
-Before the first mutant the same tests must pass in an unchanged copy. Results are JSON lines in FILE; with the same FILE, what
-was run with the same row, tier and code is not run again. At the end a Markdown table of all of them is printed. The exit
-status is 0, or 1 where a mutant survived.
+A test that fails kills nothing unless it passes in an unchanged copy, which is tried at once. Results are JSON lines in FILE;
+with the same FILE, what was run with the same row, tier and code is not run again. At the end a Markdown table of all of them is
+printed. The exit status is 0, 1 where a mutant survived, and 2 where nothing can be said of one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -43,6 +42,8 @@ FULL: Final = ("-m", "full or system", "--ignore=tests/bench")
 HINTS_S: Final = 900
 """Seconds after which tests of a mutant count as failed: an endless loop is noticed too."""
 TIER_S: Final = 4 * 3600
+TOO_LONG: Final = "(too long)"
+"""In place of the test that failed, where none did within those seconds."""
 
 Tier = Literal["hints", "fast", "full"]
 
@@ -209,11 +210,11 @@ def tests_in(copy: Path, arguments: Sequence[str], *, compiled: bool, limit_s: f
     try:
         output, _ = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
-        return Run(f"more than {limit_s:g} s", time.monotonic() - started)
+        return Run(TOO_LONG, time.monotonic() - started)
     finally:
         _end(process)
     seconds = time.monotonic() - started
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
     if process.returncode == 0:
         return Run("", seconds)
     if failed is not None:
@@ -240,29 +241,38 @@ def stages(mutant: Mutant, tier: Tier, root: Path) -> Iterator[tuple[Tier, list[
 
 
 def judge(mutant: Mutant, copy: Path, tier: Tier, passes: Passes) -> dict[str, Any]:
-    """Whether a mutant is killed, by which test, of which tier."""
+    """Whether a mutant is killed, by which test, of which tier.
+
+    Args:
+        mutant: The mutant.
+        copy: A copy of the checkout; it is as before afterwards.
+        tier: How far to go.
+        passes: What is known of tests without a mistake.
+
+    Raises:
+        MutationError: It cannot be made, or what failed fails without it too.
+    """
     texts = {path: path.read_text(encoding="utf-8") for path in sources(copy)}
     path = place(mutant, texts)
     seconds = 0.0
     found = {"killed_by": "", "tier": "", "package": path.relative_to(copy).parts[0]}
     for stage, arguments, limit_s in stages(mutant, tier, copy):
-        if stage != "hints":
-            passes(copy, arguments, compiled=mutant.compiled, limit_s=limit_s)
         with changed(path, mutated(mutant, texts[path])):
             run = tests_in(copy, arguments, compiled=mutant.compiled, limit_s=limit_s)
         seconds += run.seconds
         if run.failed:
+            alone = arguments if run.failed == TOO_LONG else [run.failed]
+            passes(copy, alone, compiled=mutant.compiled, limit_s=limit_s)
             found |= {"killed_by": run.failed, "tier": stage}
             break
     return {**found, "seconds": round(seconds, 1)}
 
 
 class Passes:
-    """That the same tests pass without a mistake is asked once."""
+    """That tests pass without a mistake; what has passed once is not asked again."""
 
     def __init__(self) -> None:
         self._known: set[tuple[str, ...]] = set()
-        self._lock = threading.Lock()
 
     def __call__(self, copy: Path, arguments: Sequence[str], *, compiled: bool, limit_s: float) -> None:
         """Refuse tests that fail in an unchanged copy.
@@ -271,14 +281,13 @@ class Passes:
             MutationError: One fails.
         """
         key = (*arguments, str(compiled))
-        with self._lock:
-            if key in self._known:
-                return
-            if failed := tests_in(copy, arguments, compiled=compiled, limit_s=limit_s).failed:
-                raise MutationError(
-                    f"{failed} fails without any mistake in the code, so it can kill no mutant: mend it first"
-                )
-            self._known.add(key)
+        if key in self._known:
+            return
+        if failed := tests_in(copy, arguments, compiled=compiled, limit_s=limit_s).failed:
+            raise MutationError(
+                f"{failed} fails without any mistake in the code, so it can kill no mutant: mend it first"
+            )
+        self._known.add(key)
 
 
 # Records
@@ -323,7 +332,7 @@ def table(records: Iterable[Mapping[str, Any]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the mutants; 0, or 1 where one survived."""
+    """Run the mutants; 0, 1 where one survived, 2 where nothing can be said of one."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.mutants.run", description="Do the tests notice mistakes?"
     )
@@ -346,42 +355,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commit = _git(ROOT, "rev-parse", "HEAD").strip()
     records = known(args.out, chosen, args.tier, code)
     waiting = [mutant for mutant in chosen if mutant.name not in records]
-    for record in _judged(waiting, args.tier, args.workers):
-        full = {**identity(record["of"], args.tier, code), "commit": commit, **record["result"]}
+    problems = []
+    for mutant, result in _judged(waiting, args.tier, args.workers):
+        if isinstance(result, MutationError):
+            problems.append(f"{mutant.name}: {result}")
+            sys.stderr.write(f"{problems[-1]}\n")
+            continue
+        record = {**identity(mutant, args.tier, code), "commit": commit, **result}
         with args.out.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(full) + "\n")
-        records[record["of"].name] = full
-        word = full["killed_by"] or "survives"
-        sys.stderr.write(
-            f"{len(records)} of {len(chosen)}: {record['of'].name}: {word} ({full['seconds']} s)\n"
-        )
-    ordered = [records[mutant.name] for mutant in chosen]
+            file.write(json.dumps(record) + "\n")
+        records[mutant.name] = record
+        word = record["killed_by"] or "survives"
+        sys.stderr.write(f"{len(records)} of {len(chosen)}: {mutant.name}: {word} ({record['seconds']} s)\n")
+    ordered = [records[mutant.name] for mutant in chosen if mutant.name in records]
     killed = sum(bool(record["killed_by"]) for record in ordered)
-    sys.stdout.write(f"{table(ordered)}\n\n{killed} of {len(ordered)} killed\n")
-    return 0 if killed == len(ordered) else 1
+    sys.stdout.write(f"{table(ordered)}\n\n{killed} of {len(chosen)} killed\n")
+    for problem in problems:
+        sys.stdout.write(f"\nNot judged: {problem}\n")
+    return 2 if problems else 0 if killed == len(chosen) else 1
 
 
-def _judged(mutants: Sequence[Mutant], tier: Tier, workers: int) -> Iterator[dict[str, Any]]:
-    """Results as they come, each with its mutant; so many copies are tested at a time."""
-    if not mutants:
-        return
+def _judged(
+    mutants: Sequence[Mutant], tier: Tier, workers: int
+) -> Iterator[tuple[Mutant, dict[str, Any] | MutationError]]:
+    """Mutants with their results, or why there is none, as they come; so many copies are tested at a time."""
     passes, free = Passes(), SimpleQueue[Path]()
 
-    def one(mutant: Mutant) -> dict[str, Any]:
+    def one(mutant: Mutant) -> tuple[Mutant, dict[str, Any] | MutationError]:
         copy = free.get()
         try:
-            return {"of": mutant, "result": judge(mutant, copy, tier, passes)}
+            return mutant, judge(mutant, copy, tier, passes)
+        except MutationError as error:
+            return mutant, error
         finally:
             free.put(copy)
 
     with ExitStack() as copies, ThreadPoolExecutor(workers) as pool:
-        for _ in range(workers):
+        for _ in range(min(workers, len(mutants))):
             free.put(copies.enter_context(copied(ROOT)))
-        first = free.get()
-        for compiled in sorted({mutant.compiled for mutant in mutants}):
-            own = [mutant for mutant in mutants if mutant.compiled == compiled]
-            passes(first, [*FAST, *hinted(own, first)], compiled=compiled, limit_s=TIER_S)
-        free.put(first)
         try:
             for future in as_completed([pool.submit(one, mutant) for mutant in mutants]):
                 yield future.result()
