@@ -139,11 +139,12 @@ REFERENCE_IMPLS: Final = (
         ("tests/**/test_apmsqueeze.py", "tests/**/test_one_bit_adam.py"),
     ),
     Mutant(
-        "apmsqueeze-moves-coordinates-without-variance-alone",
-        "comparison",
-        "torch.where(v <= TINY, 0.0, m / denominator)",
-        "torch.where(v > TINY, 0.0, m / denominator)",
-        ("tests/**/test_apmsqueeze.py",),
+        "compiled-signs-lie-one-bit-higher",
+        "off by one",
+        "flags(x[..., plane, :]).to(torch.int32) << plane",
+        "flags(x[..., plane, :]).to(torch.int32) << (plane + 1)",
+        ("tests/**/codecs/test_compiled.py",),
+        compiled=True,
     ),
     Mutant(
         "qsr-rounds-a-period-up",
