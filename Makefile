@@ -23,6 +23,9 @@ VENV := .venv
 PYTEST = $(VENV)/bin/python -m pytest --benchmark-disable
 SYSTEM_PACKAGES := slurm-wlm munge slurmdbd mariadb-server-core iproute2 chromium g++ python3-dev
 
+# Where this is set, every process of the tests would compile the sources, and pytest its assertions, anew: a third of its start.
+export PYTHONDONTWRITEBYTECODE :=
+
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
