@@ -13,7 +13,7 @@ from report.study.data import Panel, StudyData
 from suite.analysis.columns import MICRO, RUNS, TUNING
 from suite.analysis.ladder_columns import RUNGS
 from suite.analysis.tables import Row
-from suite.runs.status import CIRCUMSTANCE
+from suite.runs.result import CIRCUMSTANCE
 
 ACCURACY_CLASSES = {
     "equal": "yes",

@@ -42,8 +42,8 @@ from suite.costs.samples import (
     ddp_recipe,
     method_recipe,
 )
-from suite.runs.canonical import canonical_json
-from suite.runs.resolve import resolve_algorithm
+from suite.runs.files import canonical_json
+from suite.runs.spec import resolve_algorithm
 from suite.runs.sweep import Sweep, UnknownSweepError, load_sweep
 from suite.timing.case import ROUND, Case
 from suite.timing.cases import NOMINAL_STEPS, kinds_of, method_of

@@ -46,7 +46,7 @@ from suite.costs.prices import (
 from suite.costs.recipe import Bucket, Recipe, Request, Step
 from suite.costs.samples import Known, Local, Sample, Setting, case_recipe, measured_local, recipe_for
 from suite.links.link import Link
-from suite.runs.store import dump, parsed, read, write_atomic
+from suite.runs.files import dump, parsed, read, write_atomic
 from suite.timing.case import Case
 
 PRICES: Final = Table(

@@ -52,9 +52,8 @@ from suite.costs.samples import (
     workload_name,
 )
 from suite.links.link import rate_words
-from suite.runs.canonical import canonical_json
+from suite.runs.files import canonical_json, dump, write_atomic
 from suite.runs.provenance import provenance
-from suite.runs.store import dump, write_atomic
 from suite.timing.cases import cases_of
 from suite.timing.spec import SessionSpec
 

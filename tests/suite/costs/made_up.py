@@ -9,7 +9,7 @@ from suite.costs.model import Model, Overlap
 from suite.costs.prices import OF_PROBE, Backend, Price
 from suite.costs.samples import Local, Sample, Setting, parameters_of
 from suite.links.link import Link
-from suite.runs.resolve import resolve_algorithm
+from suite.runs.spec import resolve_algorithm
 from suite.timing.case import Case
 from suite.timing.cases import kinds_of
 

@@ -31,7 +31,7 @@ from suite.costs.scaling import (
 )
 from suite.costs.score import PREDICTIONS
 from suite.links.link import Link
-from suite.runs.store import dump
+from suite.runs.files import dump
 from suite.timing.case import Case
 from tests.report.made_up_speed import facts, row
 from tests.suite.costs import made_up
