@@ -198,10 +198,10 @@ def _show(args: argparse.Namespace, root: Path, question: Any, predictions: Any,
     if score is None:
         print("model error: not scored yet; `bandwise costs score`")
     else:
-        for row in score.itertuples():
+        for column in score.to_dict("records"):
             print(
-                f"model error, {row.left_out} not seen before: median {100 * row.median_error:.0f} %, "
-                f"worst {100 * row.worst_error:.0f} % (n = {row.n})"
+                f"model error, {column['left_out']} not seen before: median {100 * column['median_error']:.0f} %, "
+                f"worst {100 * column['worst_error']:.0f} % (n = {column['n']})"
             )
     if args.evidence:
         for row in rows:

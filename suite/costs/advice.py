@@ -258,9 +258,10 @@ def _speeds(results_root: Path, sweep: str) -> dict[tuple[str, str, int], dict[s
             continue
         links = {link["label"]: link for link in facts["links"]}
         timed = read_frame(find_table(results_root, ARMS, f"{SESSION}{name}"), ARMS)
-        for (arm, sharding), rows in timed.groupby(["arm", "sharding"], sort=False):
+        for row in rows_of(timed):
+            arm, sharding, link = str(row["arm"]), str(row["sharding"]), str(row["link"])
             by_link = speeds.setdefault((arm, sharding, int(facts["world_size"])), {})
-            by_link.update({row["link"]: speed(row, links[row["link"]]) for row in rows_of(rows)})
+            by_link[link] = speed(row, links[link])
     return speeds
 
 

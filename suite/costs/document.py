@@ -110,15 +110,15 @@ def score(root: Path) -> str:
         ),
         [
             (
-                row.left_out,
-                f"**{row.value}**" if row.value == ALL else row.value,
-                row.n,
-                f"{row.median_error:.1%}",
-                f"{near[row.left_out, row.value]:.0%}",
-                f"{row.worst_error:.1%}",
-                "yes" if row.met else "no",
+                row["left_out"],
+                f"**{row['value']}**" if row["value"] == ALL else row["value"],
+                row["n"],
+                f"{row['median_error']:.1%}",
+                f"{near[row['left_out'], row['value']]:.0%}",
+                f"{row['worst_error']:.1%}",
+                "yes" if row["met"] else "no",
             )
-            for row in table.itertuples()
+            for row in table.to_dict("records")
         ],
     )
 
@@ -243,13 +243,13 @@ def advised(root: Path, session: str) -> str:
         ("link", "method", "advised, ms", "measured, ms", "error"),
         [
             (
-                row.link,
-                row.method,
-                milliseconds(row.advised_s),
-                milliseconds(row.measured_s),
-                f"{row.error:+.1%}",
+                row["link"],
+                row["method"],
+                milliseconds(row["advised_s"]),
+                milliseconds(row["measured_s"]),
+                f"{row['error']:+.1%}",
             )
-            for row in rows.itertuples()
+            for row in rows.to_dict("records")
         ],
     )
 
@@ -261,7 +261,7 @@ def regret(root: Path) -> str:
         return missing(SCORED)
     lines = []
     for (session, link), rows in table.groupby(["session", "link"], sort=False):
-        first, best = rows.loc[rows["advised_s"].idxmin()], rows.loc[rows["measured_s"].idxmin()]
+        first, best = (rows.sort_values(name, kind="stable").iloc[0] for name in ("advised_s", "measured_s"))
         errors = rows["error"].abs()
         lines.append((
             session, link, len(rows), f"{errors.median():.1%}", f"{errors.max():.1%}", first["method"], best["method"],
@@ -359,9 +359,14 @@ def places(root: Path) -> list[Placed]:
         rows = measured[measured["source"] == session].drop_duplicates("rate_mbit", keep="last")
         drawn = [
             Placed(
-                f"session {session}", rate_words(1e6 * row.rate_mbit), row.rho, False, source, session=True
+                f"session {session}",
+                rate_words(1e6 * row["rate_mbit"]),
+                row["rho"],
+                False,
+                source,
+                session=True,
             )
-            for row in rows.itertuples()
+            for row in rows.to_dict("records")
         ]
     return sorted([*placed(), *drawn], key=lambda place: -place.rho)
 

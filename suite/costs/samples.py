@@ -128,15 +128,15 @@ def samples_of(results_root: Path, session: str) -> list[Sample]:
     return [
         Sample(
             session,
-            settings[row.link],
-            cases[row.case_id],
-            row.step_s,
-            row.step_low,
-            row.step_high,
-            row.null_s,
+            settings[row["link"]],
+            cases[row["case_id"]],
+            row["step_s"],
+            row["step_low"],
+            row["step_high"],
+            row["null_s"],
             local,
         )
-        for row, local in zip(timed.itertuples(), _serial_phases(timed), strict=True)
+        for row, local in zip(timed.to_dict("records"), _serial_phases(timed), strict=True)
     ]
 
 

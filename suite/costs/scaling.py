@@ -261,14 +261,15 @@ def steps_of(root: Path, held: Held, methods: Sequence[Candidate]) -> dict[str, 
     for precision in REFERENCES:
         ddp = timed[(timed["role"] == "ddp") & (timed["algorithm"] == precision)]
         if len(ddp):
-            best = ddp.loc[ddp["step_s"].idxmin()]
+            best = ddp.sort_values("step_s", kind="stable").iloc[0]
             steps[ALL_REDUCE + precision] = Spread(
                 best["step_s"], best["step_low"], best["step_high"], int(best["n"])
             )
     for method in methods:
         mean = mean_step(method, timed, ("step_s", "step_low", "step_high"))
         if mean is not None:
-            steps[method.label] = Spread(*mean, int(_of_kinds(method, timed)["n"].min()))
+            middle, low, high = mean
+            steps[method.label] = Spread(middle, low, high, int(_of_kinds(method, timed)["n"].min()))
     return steps
 
 
@@ -279,8 +280,10 @@ def speedups_of(root: Path, held: Held, methods: Sequence[Candidate]) -> dict[st
     if not set(timed.loc[timed["role"] == "ddp", "algorithm"]) >= set(REFERENCES):
         return {}
     speedups = {}
+    columns = ("speedup", "speedup_high", "speedup_low")
+    slowdowns = 1 / timed[list(columns)]
     for method in methods:
-        slowdown = mean_step(method, timed, ("speedup", "speedup_high", "speedup_low"))
+        slowdown = mean_step(method, slowdowns, columns)
         if slowdown is not None:
             middle, least, largest = slowdown
             n = int(_of_kinds(method, timed)["n_pairs"].min())

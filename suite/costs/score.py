@@ -214,15 +214,13 @@ def _local(
 def score_table(predictions: pd.DataFrame) -> pd.DataFrame:
     """Table `costs-score`: each value left out, and all of a column together, in the order of `LEFT_OUT`."""
     errors = predictions.assign(error=predictions["error"].abs())
-    each = pd.concat([errors, errors.assign(value=ALL)])
-    summary = each.groupby(["left_out", "value"])["error"].agg(
-        n="count", median_error="median", worst_error="max"
-    )
-    summary = summary.reset_index().assign(
-        met=lambda frame: (frame["median_error"] <= BAR_MEDIAN) & (frame["worst_error"] <= BAR_WORST),
-        column=lambda frame: frame["left_out"].map(list(LEFT_OUT).index),
-        whole=lambda frame: frame["value"] == ALL,
-    )
+    groups = pd.concat([errors, errors.assign(value=ALL)]).groupby(["left_out", "value"])["error"]
+    median, worst = groups.median(), groups.max()
+    summary = pd.DataFrame({"n": groups.count(), "median_error": median, "worst_error": worst})
+    summary["met"] = (median <= BAR_MEDIAN) & (worst <= BAR_WORST)
+    summary = summary.reset_index()
+    summary["column"] = summary["left_out"].map(list(LEFT_OUT).index)
+    summary["whole"] = summary["value"] == ALL
     return summary.sort_values(["column", "whole", "value"], ignore_index=True)[list(SCORE.names)]
 
 
@@ -253,7 +251,7 @@ def agreement(known: Known, session: str) -> pd.DataFrame:
     rest = [sample for sample in known.samples if sample.session != session]
     model = fit_model(known.calibration, rest, known.cores)
     methods = candidates(rest, known.cores)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for label, setting in {sample.setting.link.label: sample.setting for sample in held}.items():
         here = [sample for sample in held if sample.setting.link.label == label]
         computing = median_local([sample for sample in here if sample.name == DDP])

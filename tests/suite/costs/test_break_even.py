@@ -126,11 +126,11 @@ def test_the_shipped_rates_are_what_the_model_says() -> None:
     """One row worked out anew; `bandwise costs scaling` makes all of them."""
     found = shipped(RESULTS)
     table = read_frame(table_path(RESULTS, BREAK_EVEN), BREAK_EVEN)
-    (row,) = table[table["workload"].isna() & (table["method"] == "lion-cub-1bit")].itertuples()
+    (row,) = table[table["workload"].isna() & (table["method"] == "lion-cub-1bit")].to_dict("records")
     vote = next(one for one in candidates(found.samples, found.cores) if one.label == "lion-cub-1bit")
     below = break_even(stretches(curve_of(vote, EXAMPLE, model_of(found))))
-    assert row.below_mbit == pytest.approx(below / 1e6, rel=1e-6)
-    assert row.below_low_mbit < row.below_mbit < row.below_high_mbit
+    assert row["below_mbit"] == pytest.approx(below / 1e6, rel=1e-6)
+    assert row["below_low_mbit"] < row["below_mbit"] < row["below_high_mbit"]
 
 
 def test_a_link_is_named_with_its_session() -> None:

@@ -84,7 +84,7 @@ def test_rows_are_kept_after_every_link(monkeypatch: pytest.MonkeyPatch) -> None
     calibrate(
         [Link(2, 1e9), Link(2, 1e8)],
         place=FakePlace,
-        start=lambda place: Ranks(),
+        start=lambda place: Ranks(),  # type: ignore[arg-type, return-value]
         keep=lambda so_far: kept.append(len(so_far)),
     )
     assert len(kept) == 2

@@ -12,7 +12,7 @@ import pytest
 from suite.analysis.session_tables import load_facts
 from suite.costs import model
 from suite.costs.recipe import Recipe
-from suite.costs.samples import Known, known
+from suite.costs.samples import Known, case_recipe, known
 from suite.links.link import Link
 from tests.suite.costs import made_up
 from tests.suite.costs.test_fit import exchanges
@@ -68,10 +68,9 @@ def test_a_model_that_reckons_otherwise_is_fitted(kept: Known, monkeypatch: pyte
 
 
 def test_a_method_that_sends_otherwise_is_fitted(kept: Known, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = model.case_recipe
 
     def larger(*given: Any) -> Recipe:
-        return real(*given).scaled(1.01)
+        return case_recipe(*given).scaled(1.01)
 
     monkeypatch.setattr(model, "case_recipe", larger)
     with pytest.raises(AssertionError, match="fitted anew"):

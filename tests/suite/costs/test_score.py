@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from suite.costs.samples import Sample
 from suite.costs.score import ALL, LEFT_OUT, predictions_table, score_table
 from suite.links.link import Link
 from tests.suite.costs import made_up
@@ -22,11 +23,11 @@ LINKS = [
 
 
 @pytest.fixture(scope="module")
-def everything() -> list[made_up.Sample]:
+def everything() -> list[Sample]:
     return list(made_up.samples(LINKS))
 
 
-def test_a_right_model_is_right_about_what_it_has_not_seen(everything: list[made_up.Sample]) -> None:
+def test_a_right_model_is_right_about_what_it_has_not_seen(everything: list[Sample]) -> None:
     predictions = predictions_table(everything, exchanges(made_up.MODEL.backend), made_up.CORES)
     score = score_table(predictions)
     whole = score[score["value"] == ALL].set_index("left_out")
@@ -38,7 +39,7 @@ def test_a_right_model_is_right_about_what_it_has_not_seen(everything: list[made
     assert whole["n"]["method"] == len(everything)
 
 
-def test_what_is_left_out_does_not_help(everything: list[made_up.Sample]) -> None:
+def test_what_is_left_out_does_not_help(everything: list[Sample]) -> None:
     """Steps at 1 Gbit/s three times as long: predicted from the other rates, they are off by as much."""
     wrong = [
         replace(sample, step_s=3 * sample.step_s) if sample.setting.link.rate_bps == 1e9 else sample
@@ -53,7 +54,7 @@ def test_what_is_left_out_does_not_help(everything: list[made_up.Sample]) -> Non
     assert score["worst_error"]["rate", ALL] > 0.6
 
 
-def test_local_seconds_are_not_the_sample_s_own(everything: list[made_up.Sample]) -> None:
+def test_local_seconds_are_not_the_sample_s_own(everything: list[Sample]) -> None:
     """A method's null blocks on the link itself, ten times too long, change no prediction for that link."""
     target = everything[-1]
     changed = [
@@ -61,7 +62,7 @@ def test_local_seconds_are_not_the_sample_s_own(everything: list[made_up.Sample]
         for sample in everything
     ]
 
-    def predicted(samples: list[made_up.Sample]) -> float:
+    def predicted(samples: list[Sample]) -> float:
         table = predictions_table(samples, exchanges(made_up.MODEL.backend), made_up.CORES)
         place = ("rate", target.case.case_id, target.setting.link.label, target.setting.world_size)
         return float(table.set_index(["left_out", "case_id", "link", "world_size"])["predicted_s"][place])
