@@ -3,7 +3,7 @@
 #   make test       set up .venv, run the tests: five minutes
 #   make test-full  all tests, long ones and those of Slurm, namespaces and Chromium (make test-system) included: hours
 #   make test-ci    what .ci/run runs: test, test-system, and those long tests that a change since main concerns
-#   make docs       pages of file formats and JSON Schemas, from the declarations
+#   make docs       pages of file formats, JSON Schemas and the cost model's pages, from declarations and published tables
 #   make lint       formatting, ruff, mypy
 #   make system     as root on Debian or Ubuntu: what some tests need (Slurm, iproute2, Chromium, g++)
 # Variables:

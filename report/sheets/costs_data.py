@@ -8,7 +8,8 @@ from pathlib import Path
 
 from suite.analysis.document import rows_of
 from suite.analysis.tables import Row
-from suite.costs.columns import BEST, SCORE, SPEEDUPS, WARM_UP
+from suite.costs.break_even import BEST, SPEEDUPS, WARM_UP
+from suite.costs.score import SCORE
 
 
 @dataclass(frozen=True)

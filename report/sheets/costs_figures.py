@@ -21,13 +21,11 @@ from report.drawing.svg import svg_file
 from report.drawing.theme import COLOURS, colour, mark
 from report.sheets.costs_rho import rho_axis
 from suite.analysis.document import rows_of
-from suite.analysis.published import documents_root
 from suite.analysis.tables import Row, number
-from suite.costs.answers import places
-from suite.costs.columns import BEST, PREDICTED, SPEEDUPS, WARM_UP
-from suite.costs.document import filled
+from suite.costs.break_even import BEST, SPEEDUPS, WARM_UP
+from suite.costs.document import places
+from suite.costs.model import PREDICTED
 from suite.links.link import rate_words
-from suite.runs.files import write_atomic
 
 __all__ = [
     "DOCUMENTS",
@@ -37,7 +35,6 @@ __all__ = [
     "pictures",
     "speedup_lines",
     "warm_up_map",
-    "write_document",
 ]
 
 _DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
@@ -279,14 +276,3 @@ def pictures(results_root: Path) -> dict[str, str]:
     found = {table: rows_of(results_root, table) for table in (SPEEDUPS, BEST, WARM_UP)}
     drawn = {f"{table.suffix}.svg": DRAWN[table.suffix](rows) for table, rows in found.items() if rows}
     return {**drawn, "costs-rho.svg": rho_axis(places(results_root))}
-
-
-def write_document(results_root: Path) -> list[Path]:
-    """The pictures and the pages, of published tables where there are any; returns what was written."""
-    written, root = [], documents_root(results_root)
-    for name, text in pictures(root).items():
-        write_atomic(IMAGES / name, text)
-        written.append(IMAGES / name)
-    for page in DOCUMENTS:
-        write_atomic(page, filled(page.read_text(encoding="utf-8"), root))
-    return [*written, *DOCUMENTS]

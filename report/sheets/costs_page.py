@@ -9,8 +9,8 @@ from report.drawing.svg import inline
 from report.sheets.costs_data import Costs
 from report.sheets.costs_figures import DRAWN
 from suite.analysis.tables import number
-from suite.costs.columns import BEST, SCORE, SPEEDUPS, WARM_UP
-from suite.costs.score import ALL
+from suite.costs.break_even import BEST, SPEEDUPS, WARM_UP
+from suite.costs.score import ALL, SCORE
 
 TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     SPEEDUPS.suffix: (

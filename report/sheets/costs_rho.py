@@ -10,7 +10,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from report.drawing.scales import bare, look, new_figure
 from report.drawing.svg import svg_file
 from report.drawing.theme import COLOURS
-from suite.costs.placed import Placed
+from suite.costs.papers import Placed
 
 _WIDTH: Final = 7.2
 _LINE: Final = 0.2

@@ -10,9 +10,9 @@ from typing import Final
 from report.errors import ReportError
 from suite.analysis.document import rows_of
 from suite.analysis.tables import Row, number
-from suite.costs.alike import held_of, series_of
-from suite.costs.columns import BREAK_EVEN, BREAK_EVEN_CHECKS, PREDICTED, SCALING
-from suite.costs.scaling import STRONG, WEAK
+from suite.costs.break_even import BREAK_EVEN, BREAK_EVEN_CHECKS
+from suite.costs.model import PREDICTED
+from suite.costs.scaling import SCALING, STRONG, WEAK, held_of, series_of
 
 COMMAND: Final = "bandwise costs scaling"
 FEW: Final = 3

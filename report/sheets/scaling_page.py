@@ -16,8 +16,8 @@ from report.sheets.scaling_view import band_text, check_view, even_view, weak_vi
 from report.sheets.sheet import write_sheet
 from suite.analysis.published import origin_words
 from suite.analysis.tables import Row, number
-from suite.costs.break_even import AGREES, UNDECIDED, measured_once
-from suite.costs.columns import BREAK_EVEN, BREAK_EVEN_CHECKS, SCALING
+from suite.costs.break_even import AGREES, BREAK_EVEN, BREAK_EVEN_CHECKS, UNDECIDED, measured_once
+from suite.costs.scaling import SCALING
 
 NAMED: Final = 3
 """Methods that a finding names."""
