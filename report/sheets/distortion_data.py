@@ -8,13 +8,11 @@ from typing import Final
 
 from report.errors import ReportError
 from suite.analysis import pareto
-from suite.analysis.claim_columns import RATE_DISTORTION
 from suite.analysis.document import rows_of
-from suite.analysis.rate_distortion import QUANTISERS
 from suite.analysis.tables import Row, number
-from suite.analysis.variance_bounds import theta_bound
+from suite.studies.rate_distortion import QUANTISERS, RATE_DISTORTION, theta_bound
 
-COMMAND: Final = "python -m suite.analysis.rate_distortion"
+COMMAND: Final = "python -m suite.studies.rate_distortion"
 NOTHING: Final = 1.0
 """Error of a mean that is taken for 0."""
 STAGES: Final = ("start", "middle", "end")
