@@ -17,9 +17,8 @@ from report.sheets.claims_data import Verdicts, load_verdicts
 from report.sheets.costs_data import Costs, load_costs
 from report.study.speed_data import SessionData, load_sessions, refused_records
 from suite.analysis.collect import FACTS_SCHEMA, facts_path
-from suite.analysis.columns import MICRO, OF_STUDY, SINCE_CURVES, Table
+from suite.analysis.columns import LADDER_TABLES, MICRO, OF_STUDY, SINCE_CURVES, Table
 from suite.analysis.evidence import Accuracy, accuracy
-from suite.analysis.ladder_columns import LADDER_TABLES
 from suite.analysis.published import Side, Source, find_table, source
 from suite.analysis.tables import Row, read_table, table_path
 

@@ -13,14 +13,11 @@ from typing import Any
 
 from report.errors import ReportError
 from report.rendering import slug
-from suite.analysis.columns import Table
+from suite.analysis.columns import ISO_SECONDS, Table
 from suite.analysis.evidence import Speed, speed
-from suite.analysis.ladder_columns import ISO_SECONDS
-from suite.analysis.published import SESSION, Side, Source, sessions_held, source
-from suite.analysis.refused import load_refused
+from suite.analysis.published import SESSION, Side, Source, load_refused, sessions_held, source
 from suite.analysis.session_tables import load_facts
-from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLES, session_table_path
-from suite.analysis.stages import STAGES
+from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLES, STAGES, session_table_path
 from suite.analysis.tables import Row, read_table
 from suite.timing.spec import not_shown
 

@@ -10,8 +10,7 @@ from report.drawing.numbers import number
 from report.drawing.table import Cell, Column, Line, View
 from report.drawing.theme import FAMILIES
 from report.study.data import Panel, StudyData
-from suite.analysis.columns import MICRO, RUNS, TUNING
-from suite.analysis.ladder_columns import RUNGS
+from suite.analysis.columns import MICRO, RUNGS, RUNS, TUNING
 from suite.analysis.tables import Row
 from suite.runs.status import CIRCUMSTANCE
 

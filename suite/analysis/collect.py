@@ -15,20 +15,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from suite.analysis.columns import CURVES, PROFILES, RUNS, SENSITIVITY, SUMMARY, TO_TARGET, TUNING
+from suite.analysis.columns import (
+    CURVES,
+    ISO,
+    LADDER,
+    PROFILES,
+    RUNGS,
+    RUNS,
+    SENSITIVITY,
+    SUMMARY,
+    TO_TARGET,
+    TUNING,
+)
 from suite.analysis.curves import curve_rows
 from suite.analysis.ladder import iso_rows, ladder_rows, ladders
-from suite.analysis.ladder_columns import ISO, LADDER, RUNGS
-from suite.analysis.origins import ATTRIBUTES, counted
 from suite.analysis.profile_rows import profile_rows
-from suite.analysis.study import Arm, Entry, Study
+from suite.analysis.published import ATTRIBUTES, counted
+from suite.analysis.study import Arm, Entry, Study, study_of, tuning_rows
 from suite.analysis.summary import sensitivity_rows, summary_rows
 from suite.analysis.tables import TABLES, Row, table_path, to_csv
 from suite.analysis.to_target import races, to_target_rows
 from suite.runs.canonical import canonical_json
+from suite.runs.plan import make_plan
 from suite.runs.status import LIVE, Status
 from suite.runs.store import Store, dump, write_atomic
-from suite.runs.sweep import WHOLE
+from suite.runs.sweep import WHOLE, Sweep, load_sweep
 
 FACTS_SCHEMA = 1
 SYNCHRONISING = ("average", "sync")
@@ -243,3 +254,12 @@ def write(results_root: Path | str, collected: Collected) -> list[Path]:
     for path, text in made.items():
         write_atomic(path, text)
     return list(made)
+
+
+def collect_sweep(results_root: Path | str, sweep: Sweep | str) -> Collected:
+    """The tables of a sweep, given by its name, its file or as read, from the run folders under the root.
+
+    Raises UnknownSweepError, YamlError, StoreError or StudyError, each with what to do.
+    """
+    found = load_sweep(sweep) if isinstance(sweep, str) else sweep
+    return collect(results_root, study_of(make_plan(found)), tuning_rows(found))

@@ -13,12 +13,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from suite.analysis.bounds import BOUNDS
-from suite.analysis.columns import OF_STUDY, SUMMARY, Column, Table
-from suite.analysis.ladder_columns import ISO_SECONDS, LADDER_TABLES
+from suite.analysis.columns import ISO_SECONDS, LADDER_TABLES, OF_STUDY, SUMMARY, Column, Table
 from suite.analysis.published import SESSION, source
-from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE
-from suite.analysis.stages import STAGES
+from suite.analysis.speed_columns import ARMS, BOUNDS, CASES, DIRECT, PROBE, STAGES
 from suite.analysis.tables import Row, Value, csv_text, read_table, table_path
 from suite.runs.sweep import UnknownSweepError, load_sweep, tables_of
 

@@ -2,28 +2,63 @@
 
 A session times kinds of steps, a sweep trains. They are joined where they are of the same workload (options and
 version included), number of workers, batch and bucket size; nothing else is ever put together. An arm's seconds are
-composed round by round from its cases (`compose`) and set against as many steps of the reference in the same round:
-the fixed-budget speedup. An arm is refused, with the reason, where a case was not timed or is not what the sweep asks
+composed round by round from its cases (`suite.analysis.speed`) and set against as many steps of the reference in the same
+round: the fixed-budget speedup. An arm is refused, with the reason, where a case was not timed or is not what the sweep asks
 for now, its link stayed disturbed, fewer than six rounds are whole, its method has another version than was timed, or
 direct runs contradict the composition.
+
+*Speed alone*: a session without a sweep has no training to compose and no accuracy to set speed against. Every kind of step that
+was timed stands for itself; of local steps it is the round that the arm's options ask for.
+
+*Speed at equal loss, in seconds*: in each round of the session the seconds of every budget of a sweep are composed from that
+round's blocks, and the speedup at equal loss follows with the interval that the seeds give. The estimate is the median over the
+rounds. The interval reaches from the lower end for the rounds' lower ends to the upper end for their upper ones. Seeds and rounds
+each get half of what may go wrong (97.5 %, and 96.9 % of six rounds), so together they cover at least 94.4 %; simulated, with 5 %
+of noise in the rounds, 99 %.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from reference_impls import info
-from suite.analysis.compose import CompositionError, Makeup, composition, makeup, planned_kinds
-from suite.analysis.direct import CONTRADICTED, Check, checked, compose_rounds
-from suite.analysis.speed import LinkSamples, interval, moved, speedup, spread_out
+from reference_impls import create, info
+from reference_impls.algorithm import Algorithm, Clock
+from reference_impls.collectives import Group
+from reference_impls.errors import UnsupportedError
+from suite.analysis.columns import RUNGS, RUNS
+from suite.analysis.ladder import Ladder, NoSpeedupError, iso_cells, ladders
+from suite.analysis.published import find_table
+from suite.analysis.speed import (
+    CONTRADICTED,
+    LOCAL,
+    Check,
+    CompositionError,
+    LinkSamples,
+    Makeup,
+    checked,
+    compose_rounds,
+    composition,
+    interval,
+    makeup,
+    moved,
+    planned_kinds,
+    speedup,
+    spread_out,
+)
 from suite.analysis.speed_columns import WHOLE_RUN
-from suite.analysis.statistics import MINIMUM_FOR_INTERVAL
-from suite.analysis.tables import Row, Value
+from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, EqualLoss, Interval, censored_median_interval
+from suite.analysis.study import study_of
+from suite.analysis.tables import Row, Value, read_table
 from suite.runs.canonical import canonical_json
+from suite.runs.plan import Plan
 from suite.runs.spec import RunSpec
+from suite.runs.sweep import WHOLE
+from suite.timing.case import ROUND
+from suite.timing.subject import AVERAGE
 
 Cases = Mapping[str, str]
 """kind -> case id."""
@@ -187,3 +222,183 @@ def described(parts: Makeup, timed: list[str]) -> dict[str, Value]:
         "steps_by_kind": canonical_json(dict(parts.units)),
         "composition": composition(parts, timed),
     }
+
+
+ANY_ROUND: Final = "round"
+"""The kind of an arm's round whose length is not known."""
+_HORIZON: Final = 4096
+"""Steps that are looked through for a round."""
+
+
+def speed_only_rows(record: Mapping[str, Any]) -> list[Row]:
+    """The table `arms` of a session without a sweep: a row for every link, arm and kind of step."""
+    rows: list[Row] = []
+    for link in record["links"]:
+        samples = LinkSamples(link, record["cases"])
+        for arm, by_sharding in sorted(record["uses"].items()):
+            for sharding, used in sorted(by_sharding.items()):
+                chosen = record["spec"]["arms"][arm]
+                algorithm = str(chosen["algorithm"])
+                for kind, made in _units(used, algorithm, chosen["options"]).items():
+                    row = blank(samples.label, sharding, arm, kind, algorithm)
+                    row["stale"] = stale(record, used)
+                    rows.append(_unit_row(samples, row, used, made))
+    return rows
+
+
+def _unit_row(samples: LinkSamples, row: Row, used: Cases, made: Makeup | str) -> Row:
+    if isinstance(made, str):
+        return {**row, "refused": True, "reason": made}
+    row |= {"steps": made.steps, **described(made, list(used))}
+    try:
+        return {**row, **numbers(samples, made, used)}
+    except CompositionError as error:
+        return {**row, "refused": True, "reason": str(error)}
+
+
+def _units(used: Cases, algorithm: str, options: Mapping[str, Any]) -> dict[str, Makeup | str]:
+    """What is timed of an arm, by kind; a reason in place of what cannot be."""
+    found: dict[str, Makeup | str] = {
+        kind: Makeup(1, {kind: 1}, rounds=False) for kind in sorted(used) if not kind.startswith(ROUND)
+    }
+    if len(found) < len(used):
+        length = _round_length(create(algorithm, **options).algorithm)
+        if isinstance(length, int):
+            kind = f"{ROUND}{length}"
+            found[kind] = Makeup(length, {kind: 1}, rounds=True)
+        else:
+            found[ANY_ROUND] = length
+    return found
+
+
+def _round_length(method: Algorithm) -> int | str:
+    """Steps from one meeting to the next as the method plans them, or why that cannot be said."""
+    try:
+        method.check(Group("world", 0, 2))
+    except UnsupportedError as error:
+        return str(error)
+    if method.plans_from_data:
+        return "how long its rounds are depends on the data"
+    fast, slow = (_longer_round(method, rate) for rate in (1.0, 1e-12))
+    if fast != slow:
+        return "its rounds follow the learning rate, and a session without a sweep has none"
+    return f"its rounds are longer than {_HORIZON} steps" if fast is None else fast
+
+
+def _longer_round(method: Algorithm, rate: float) -> int | None:
+    """Steps of the longer of the first two rounds (the first may begin late, the second be cut by the end); or None."""
+    clock, rounds, length = Clock(Group("world", 0, 2), lr=rate), [], 0
+    for clock.step in range(_HORIZON):
+        clock.kind = str(method.plan(clock))
+        if clock.kind == LOCAL:
+            length += 1
+        elif clock.kind == AVERAGE:
+            rounds.append(length + 1)
+            length = 0
+        if len(rounds) == 2:
+            break
+    return max(rounds, default=None)
+
+
+LEVEL: Final = 0.975
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """What is composed of one arm and sharding: its ladder, and the spec of each rung (any seed)."""
+
+    ladder: Ladder
+    specs: Mapping[float, RunSpec]
+
+
+def budgets_of(results_root: Path, plan: Plan, wanted: Sequence[Wanted]) -> list[Budgets]:
+    """The ladders of a plan by its sweep's tables, for the trainings that are joined; none where these are not made yet."""
+    name = plan.sweep.name
+    paths = [(find_table(results_root, table, name), table) for table in (RUNS, RUNGS)]
+    if not all(path.is_file() for path, _ in paths):
+        return []
+    whole, others = (read_table(path, table) for path, table in paths)
+    rows = [*({**row, "budget": WHOLE} for row in whole), *others]
+    ladder_of = {
+        row["run_id"]: ladder
+        for ladder in ladders(study_of(plan), rows)
+        for row in ladder.rungs[WHOLE].values()
+    }
+    rungs: dict[tuple[str, str, int], dict[float, RunSpec]] = {}
+    for run in plan.runs:
+        rungs.setdefault((run.panel.label, run.arm.label, run.spec.seed), {})[run.budget] = run.spec
+    by_id = {specs[WHOLE].run_id: specs for specs in rungs.values()}
+    return [
+        Budgets(ladder_of[run_id], by_id[run_id])
+        for run_id in (want.spec.run_id for want in wanted)
+        if run_id in ladder_of
+    ]
+
+
+def equal_loss_rows(
+    record: Mapping[str, Any], budgets_of: Sequence[Budgets], arms: Sequence[Row]
+) -> list[Row]:
+    """The table `iso-seconds` of a session. arms: its table `arms`, which says what is refused."""
+    refused = {_place(row): str(row["reason"]) for row in arms if row["refused"]}
+    links = [LinkSamples(link, record["cases"]) for link in record["links"]]
+    return [_equal_loss_row(record, samples, climb, refused) for samples in links for climb in budgets_of]
+
+
+def _place(row: Row) -> tuple[str, ...]:
+    return str(row["link"]), str(row["sharding"]), str(row["arm"])
+
+
+def _equal_loss_row(
+    record: Mapping[str, Any], samples: LinkSamples, climb: Budgets, refused: Mapping[tuple[str, ...], str]
+) -> Row:
+    ladder = climb.ladder
+    place = samples.label, ladder.cell[1], ladder.arm
+    found, rounds, reason = None, 0, refused.get(place, "")
+    if not reason:
+        try:
+            found, rounds = _equal_loss(record, samples, climb)
+        except (CompositionError, NoSpeedupError) as error:
+            reason = str(error)
+    return {
+        **dict(zip(("link", "sharding", "arm"), place, strict=True)),
+        "target": ladder.target,
+        "n": len(ladder.seeds),
+        "n_rounds": rounds,
+        **iso_cells("speedup", found, reason),
+    }
+
+
+def _equal_loss(record: Mapping[str, Any], samples: LinkSamples, climb: Budgets) -> tuple[EqualLoss, int]:
+    """The speedup with its interval, and the rounds it comes from. Raises CompositionError, NoSpeedupError."""
+    ladder = climb.ladder
+    used = record["uses"][ladder.arm][ladder.cell[1]]
+    rungs = [_composed(samples, climb.specs[budget], used) for budget in ladder.budgets]
+    reference = samples.step(str(samples.link.get("reference")))
+    steps = climb.specs[WHOLE].steps
+    common = sorted(set(reference).intersection(*rungs))
+    if len(common) < MINIMUM_FOR_INTERVAL:
+        raise CompositionError(
+            f"{len(common)} rounds in which all rungs and the reference were undisturbed, and it takes {MINIMUM_FOR_INTERVAL}"
+        )
+    by_round = [
+        ladder.at_equal_accuracy(steps * reference[k], [rung[k] for rung in rungs], LEVEL) for k in common
+    ]
+    return EqualLoss(united(by_round), by_round[0].censored), len(common)
+
+
+def _composed(samples: LinkSamples, spec: RunSpec, used: Mapping[str, str]) -> dict[int, float]:
+    """Seconds of one rung by round."""
+    return compose_rounds(samples, makeup(planned_kinds(spec), list(used)), used)
+
+
+def united(rounds: Sequence[EqualLoss]) -> Interval:
+    """One interval of those of the rounds; with six rounds 96.9 % is the most that order statistics can give."""
+    level = LEVEL if len(rounds) > MINIMUM_FOR_INTERVAL else 0.95
+    found = [iso.speedup for iso in rounds]
+    return Interval(
+        median(interval.estimate for interval in found),
+        censored_median_interval([interval.low for interval in found], level).low,
+        censored_median_interval([interval.high for interval in found], level).high,
+        found[0].n,
+        "inverted paired t over seeds, order statistics over rounds",
+    )

@@ -12,9 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from suite.analysis.iso_accuracy import IsoAccuracy, iso_accuracy_speedup
-from suite.analysis.ladder_columns import COSTS
-from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, mean_interval, paired_difference
+from suite.analysis.columns import COSTS
+from suite.analysis.statistics import (
+    MINIMUM_FOR_INTERVAL,
+    EqualLoss,
+    Interval,
+    equal_loss_speedup,
+    mean_interval,
+    paired_difference,
+)
 from suite.analysis.study import Study
 from suite.analysis.tables import Row, Value, number
 from suite.runs.sweep import WHOLE
@@ -75,7 +81,7 @@ class Ladder:
             raise NoSpeedupError("no run of some rung finished")
         return [float(sent) for sent in found if sent is not None]
 
-    def at_equal_accuracy(self, reference: float, costs: Sequence[float], level: float = 0.95) -> IsoAccuracy:
+    def at_equal_accuracy(self, reference: float, costs: Sequence[float], level: float = 0.95) -> EqualLoss:
         """`reference`, a cost, over the cost at which the arm has the target's metric. costs: of the rungs, shortest first.
 
         Raises NoSpeedupError where the ladder gives no number.
@@ -83,11 +89,11 @@ class Ladder:
         self._usable(costs)
         if self.arm == self.target:
             ratio = reference / costs[self.budgets.index(WHOLE)]
-            return IsoAccuracy(Interval(ratio, ratio, ratio, len(self.seeds), "by definition"), "")
+            return EqualLoss(Interval(ratio, ratio, ratio, len(self.seeds), "by definition"), "")
         seeds = self.seeds
         values = [[number(self.rungs[budget][seed], "value") for seed in seeds] for budget in self.budgets]
         target = [number(self.reference[seed], "value") for seed in seeds]
-        return iso_accuracy_speedup(reference, target, costs, values, direction=self.direction, level=level)
+        return equal_loss_speedup(reference, target, costs, values, direction=self.direction, level=level)
 
     def _usable(self, costs: Sequence[float]) -> None:
         rows = [row for rung in (*self.rungs.values(), self.reference) for row in rung.values()]
@@ -133,7 +139,7 @@ def iso_rows(found: Iterable[Ladder]) -> list[Row]:
     return [_iso_row(ladder, by_arm[ladder.cell, ladder.target], cost) for ladder in every for cost in COSTS]
 
 
-def iso_cells(name: str, iso: IsoAccuracy | None, reason: str = "") -> dict[str, Value]:
+def iso_cells(name: str, iso: EqualLoss | None, reason: str = "") -> dict[str, Value]:
     """A speedup at equal accuracy as cells; `name` is that of the estimate. Empty with its reason where there is none."""
     if iso is None:
         return {name: None, "low": None, "high": None, "censored": None, "reason": reason}

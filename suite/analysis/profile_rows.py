@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from suite.analysis.profiles import LEAST_WORKLOADS, performance_profiles
-from suite.analysis.statistics import MINIMUM_FOR_INTERVAL
+from suite.analysis.statistics import LEAST_WORKLOADS, MINIMUM_FOR_INTERVAL, performance_profiles
 from suite.analysis.tables import Row
 from suite.analysis.to_target import Arrival, Race
 

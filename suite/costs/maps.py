@@ -9,10 +9,9 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from suite.analysis.bounds import BOUNDS
 from suite.analysis.published import SESSION, find_table
-from suite.analysis.rho import ring_bits
-from suite.analysis.speed_columns import CASES
+from suite.analysis.session_tables import ring_bits
+from suite.analysis.speed_columns import BOUNDS, CASES
 from suite.analysis.tables import Row, number, read_table, table_path, write_table
 from suite.costs.advice import Question, advise, rates_between
 from suite.costs.beyond import DDP as DDP_FP32

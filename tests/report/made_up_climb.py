@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from suite.analysis.collect import Collected, collect, write
-from suite.analysis.ladder_columns import ISO_SECONDS
+from suite.analysis.columns import ISO_SECONDS
 from suite.analysis.speed_columns import session_table_path
 from suite.analysis.tables import Row, number, write_table
 from tests.report import made_up_speed as fast

@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from suite.analysis.collect import collect, facts_path, write
-from suite.analysis.published import put
-from suite.analysis.refused import write_refused
+from suite.analysis.published import put, write_refused
 from suite.runs.status import Status
 from suite.runs.store import Store, dump
 from tests.report import made_up_speed

@@ -10,12 +10,9 @@ import jsonschema
 import pytest
 
 from docs.make import KINDS, SCHEMAS, made
-from suite.analysis.bounds import BOUNDS
-from suite.analysis.columns import SINCE_CURVES, TABLES
-from suite.analysis.ladder_columns import ISO_SECONDS, LADDER_TABLES
+from suite.analysis.columns import ISO_SECONDS, LADDER_TABLES, SINCE_CURVES, TABLES
 from suite.analysis.session_tables import derive
-from suite.analysis.speed_columns import SPEED_TABLES
-from suite.analysis.stages import STAGES
+from suite.analysis.speed_columns import BOUNDS, SPEED_TABLES, STAGES
 from suite.claims.columns import VERDICT_TABLES
 from suite.costs.columns import COST_TABLES
 from suite.runs.status import CIRCUMSTANCE, LIVE, SETTLED

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from report.study.build import update_tables
-from suite.analysis.collect import write
-from suite.analysis.compose import planned_kinds
-from suite.analysis.from_plan import collect_sweep
-from suite.analysis.iso_accuracy import iso_accuracy_speedup
-from suite.analysis.iso_seconds import LEVEL, united
-from suite.analysis.ladder_columns import ISO_SECONDS
+from suite.analysis.collect import collect_sweep, write
+from suite.analysis.columns import ISO_SECONDS
+from suite.analysis.join import LEVEL, united
 from suite.analysis.session_tables import collect_session, derive, load_facts
+from suite.analysis.speed import planned_kinds
 from suite.analysis.speed_columns import session_table_path
+from suite.analysis.statistics import equal_loss_speedup
 from suite.analysis.tables import read_table
 from suite.runs.plan import make_plan
 from suite.runs.status import Status
@@ -161,7 +160,7 @@ def test_the_united_interval_covers_with_noise_in_seeds_and_rounds(seeds, rounds
         unit, over = rng.lognormal(0, 0.05, rounds), rng.lognormal(0, 0.05, rounds)
         found = united(
             [
-                iso_accuracy_speedup(200.0 * r, reference, list(steps * u), rungs, level=LEVEL)
+                equal_loss_speedup(200.0 * r, reference, list(steps * u), rungs, level=LEVEL)
                 for u, r in zip(unit, over, strict=True)
             ]
         )

@@ -9,9 +9,8 @@ import pytest
 
 from suite.analysis.check import check_study
 from suite.analysis.collect import collect, documents, facts_path, write
-from suite.analysis.columns import RUNS
+from suite.analysis.columns import ISO, LADDER, RUNGS, RUNS
 from suite.analysis.export import find
-from suite.analysis.ladder_columns import ISO, LADDER, RUNGS
 from suite.analysis.tables import read_table, table_path
 from suite.runs.status import Status
 from suite.runs.store import dump

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from reference_impls import info
-from suite.analysis.collect import write
+from suite.analysis.collect import collect_sweep, write
 from suite.analysis.columns import TUNING
-from suite.analysis.from_plan import collect_sweep, study_of, tuning_rows
-from suite.analysis.study import Yardstick
+from suite.analysis.study import Yardstick, study_of, tuning_rows
 from suite.analysis.tables import read_table, table_path
 from suite.runs.learning_rates import Trial, Tuned, tuned_for, write_rates
 from suite.runs.plan import make_plan
