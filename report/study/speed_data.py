@@ -13,7 +13,7 @@ from typing import Any
 
 from report.errors import ReportError
 from report.rendering import slug
-from suite.analysis.columns import ISO_SECONDS, Table
+from suite.analysis.columns import EQUAL_LOSS_SECONDS, Table
 from suite.analysis.evidence import Speed, speed
 from suite.analysis.published import SESSION, Side, Source, load_refused, sessions_held, source
 from suite.analysis.session_tables import load_facts
@@ -21,7 +21,7 @@ from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLE
 from suite.analysis.tables import Row, read_table
 from suite.timing.spec import not_shown
 
-OPTIONAL = (STAGES, ISO_SECONDS)
+OPTIONAL = (STAGES, EQUAL_LOSS_SECONDS)
 """Tables that only some sessions have: bytes by stage of newer records, seconds at equal accuracy of sweeps with a ladder."""
 
 
@@ -165,7 +165,8 @@ def _session(
 
     links = [
         LinkData(
-            link, *(of(table, str(link["label"])) for table in (CASES, ARMS, PROBE, DIRECT, ISO_SECONDS))
+            link,
+            *(of(table, str(link["label"])) for table in (CASES, ARMS, PROBE, DIRECT, EQUAL_LOSS_SECONDS)),
         )
         for link in facts["links"]
     ]

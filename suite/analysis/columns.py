@@ -304,7 +304,7 @@ _SAME_CELL = (
 )
 _BUDGET = described("float", budget="multiple of the sweep's steps; all that has a length is rescaled")
 
-RUNGS = Table(
+BUDGET_RUNS = Table(
     "rungs",
     (
         *_SAME_CELL,
@@ -320,7 +320,7 @@ RUNGS = Table(
     keys=6,
 )
 
-LADDER = Table(
+BUDGET_SWEEP = Table(
     "ladder",
     (
         *_SAME_CELL,
@@ -366,7 +366,7 @@ _CENSORED = described(
     reason="why there is no number, in a sentence",
 )
 
-ISO = Table(
+EQUAL_LOSS = Table(
     "iso",
     (
         *_SAME_CELL,
@@ -383,7 +383,7 @@ ISO = Table(
     keys=5,
 )
 
-ISO_SECONDS = Table(
+EQUAL_LOSS_SECONDS = Table(
     "iso-seconds",
     (
         *described("text", link="the link's label: rate, delay", sharding="of the sweep", arm="as in runs"),
@@ -400,4 +400,4 @@ ISO_SECONDS = Table(
     keys=3,
 )  # fmt: skip
 
-LADDER_TABLES: Final = (RUNGS, LADDER, ISO)
+BUDGET_TABLES: Final = (BUDGET_RUNS, BUDGET_SWEEP, EQUAL_LOSS)

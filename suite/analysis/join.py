@@ -25,12 +25,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+import pandas as pd
+
 from reference_impls import create, info
 from reference_impls.algorithm import Algorithm, Clock
 from reference_impls.collectives import Group
 from reference_impls.errors import UnsupportedError
-from suite.analysis.columns import RUNGS, RUNS
-from suite.analysis.ladder import Ladder, NoSpeedupError, iso_cells, ladders
+from suite.analysis.budget_sweep import Budgets, NoSpeedupError, budgets_of, equal_loss_cells
+from suite.analysis.columns import BUDGET_RUNS, RUNS
 from suite.analysis.published import find_table
 from suite.analysis.speed import (
     CONTRADICTED,
@@ -52,7 +54,7 @@ from suite.analysis.speed import (
 from suite.analysis.speed_columns import WHOLE_RUN
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, EqualLoss, Interval, censored_median_interval
 from suite.analysis.study import study_of
-from suite.analysis.tables import Row, Value, read_table
+from suite.analysis.tables import Row, Value, read_frame
 from suite.runs.canonical import canonical_json
 from suite.runs.plan import Plan
 from suite.runs.spec import RunSpec
@@ -304,90 +306,105 @@ LEVEL: Final = 0.975
 
 
 @dataclass(frozen=True)
-class Budgets:
-    """What is composed of one arm and sharding: its ladder, and the spec of each rung (any seed)."""
+class TimedBudgets:
+    """What is composed of one arm and sharding: its runs at all budgets, and the spec of each budget (any seed)."""
 
-    ladder: Ladder
+    arm: Budgets
     specs: Mapping[float, RunSpec]
 
 
-def budgets_of(results_root: Path, plan: Plan, wanted: Sequence[Wanted]) -> list[Budgets]:
-    """The ladders of a plan by its sweep's tables, for the trainings that are joined; none where these are not made yet."""
+def timed_budgets(results_root: Path, plan: Plan, wanted: Sequence[Wanted]) -> list[TimedBudgets]:
+    """The arms of a plan at all budgets by its sweep's tables.
+
+    Args:
+        results_root: Whose tables are read.
+        plan: Of a sweep over budgets.
+        wanted: The trainings that are joined, of budget 1.
+
+    Returns:
+        One for every training that is joined; none where the tables are not made yet.
+    """
     name = plan.sweep.name
-    paths = [(find_table(results_root, table, name), table) for table in (RUNS, RUNGS)]
+    paths = [(find_table(results_root, table, name), table) for table in (RUNS, BUDGET_RUNS)]
     if not all(path.is_file() for path, _ in paths):
         return []
-    whole, others = (read_table(path, table) for path, table in paths)
-    rows = [*({**row, "budget": WHOLE} for row in whole), *others]
-    ladder_of = {
-        row["run_id"]: ladder
-        for ladder in ladders(study_of(plan), rows)
-        for row in ladder.rungs[WHOLE].values()
+    whole, others = (read_frame(path, table) for path, table in paths)
+    runs = pd.concat([whole.assign(budget=WHOLE), others], ignore_index=True)
+    by_id = {
+        run_id: arm
+        for arm in budgets_of(study_of(plan), runs)
+        for run_id in arm.runs.loc[arm.runs["budget"] == WHOLE, "run_id"]
     }
-    rungs: dict[tuple[str, str, int], dict[float, RunSpec]] = {}
+    specs: dict[tuple[str, str, int], dict[float, RunSpec]] = {}
     for run in plan.runs:
-        rungs.setdefault((run.panel.label, run.arm.label, run.spec.seed), {})[run.budget] = run.spec
-    by_id = {specs[WHOLE].run_id: specs for specs in rungs.values()}
+        specs.setdefault((run.panel.label, run.arm.label, run.spec.seed), {})[run.budget] = run.spec
+    specs_of = {by_budget[WHOLE].run_id: by_budget for by_budget in specs.values()}
     return [
-        Budgets(ladder_of[run_id], by_id[run_id])
+        TimedBudgets(by_id[run_id], specs_of[run_id])
         for run_id in (want.spec.run_id for want in wanted)
-        if run_id in ladder_of
+        if run_id in by_id
     ]
 
 
 def equal_loss_rows(
-    record: Mapping[str, Any], budgets_of: Sequence[Budgets], arms: Sequence[Row]
+    record: Mapping[str, Any], timed: Sequence[TimedBudgets], arms: Sequence[Row]
 ) -> list[Row]:
     """The table `iso-seconds` of a session. arms: its table `arms`, which says what is refused."""
-    refused = {_place(row): str(row["reason"]) for row in arms if row["refused"]}
+    refused = {tuple(row[name] for name in _PLACE): row["reason"] for row in arms if row["refused"]}
     links = [LinkSamples(link, record["cases"]) for link in record["links"]]
-    return [_equal_loss_row(record, samples, climb, refused) for samples in links for climb in budgets_of]
+    return [_equal_loss_row(record, samples, one, refused) for samples in links for one in timed]
 
 
-def _place(row: Row) -> tuple[str, ...]:
-    return str(row["link"]), str(row["sharding"]), str(row["arm"])
+_PLACE: Final = ("link", "sharding", "arm")
 
 
 def _equal_loss_row(
-    record: Mapping[str, Any], samples: LinkSamples, climb: Budgets, refused: Mapping[tuple[str, ...], str]
+    record: Mapping[str, Any],
+    samples: LinkSamples,
+    timed: TimedBudgets,
+    refused: Mapping[tuple[Value, ...], Value],
 ) -> Row:
-    ladder = climb.ladder
-    place = samples.label, ladder.cell[1], ladder.arm
-    found, rounds, reason = None, 0, refused.get(place, "")
-    if not reason:
+    arm = timed.arm
+    place = samples.label, arm.cell[1], arm.arm
+    result, rounds, reason = None, 0, ""
+    if place in refused:
+        reason = str(refused[place])
+    else:
         try:
-            found, rounds = _equal_loss(record, samples, climb)
+            result, rounds = _equal_loss(record, samples, timed)
         except (CompositionError, NoSpeedupError) as error:
             reason = str(error)
     return {
-        **dict(zip(("link", "sharding", "arm"), place, strict=True)),
-        "target": ladder.target,
-        "n": len(ladder.seeds),
+        **dict(zip(_PLACE, place, strict=True)),
+        "target": arm.target,
+        "n": len(arm.finished),
         "n_rounds": rounds,
-        **iso_cells("speedup", found, reason),
+        **equal_loss_cells("speedup", result, reason),
     }
 
 
-def _equal_loss(record: Mapping[str, Any], samples: LinkSamples, climb: Budgets) -> tuple[EqualLoss, int]:
+def _equal_loss(
+    record: Mapping[str, Any], samples: LinkSamples, timed: TimedBudgets
+) -> tuple[EqualLoss, int]:
     """The speedup with its interval, and the rounds it comes from. Raises CompositionError, NoSpeedupError."""
-    ladder = climb.ladder
-    used = record["uses"][ladder.arm][ladder.cell[1]]
-    rungs = [_composed(samples, climb.specs[budget], used) for budget in ladder.budgets]
+    arm = timed.arm
+    used = record["uses"][arm.arm][arm.cell[1]]
+    by_budget = [_composed(samples, timed.specs[budget], used) for budget in arm.budgets]
     reference = samples.step(str(samples.link.get("reference")))
-    steps = climb.specs[WHOLE].steps
-    common = sorted(set(reference).intersection(*rungs))
+    steps = timed.specs[WHOLE].steps
+    common = sorted(set(reference).intersection(*by_budget))
     if len(common) < MINIMUM_FOR_INTERVAL:
         raise CompositionError(
             f"{len(common)} rounds in which all rungs and the reference were undisturbed, and it takes {MINIMUM_FOR_INTERVAL}"
         )
     by_round = [
-        ladder.at_equal_accuracy(steps * reference[k], [rung[k] for rung in rungs], LEVEL) for k in common
+        arm.at_equal_loss(steps * reference[k], [seconds[k] for seconds in by_budget], LEVEL) for k in common
     ]
     return EqualLoss(united(by_round), by_round[0].censored), len(common)
 
 
 def _composed(samples: LinkSamples, spec: RunSpec, used: Mapping[str, str]) -> dict[int, float]:
-    """Seconds of one rung by round."""
+    """Seconds of the training of one budget by round."""
     return compose_rounds(samples, makeup(planned_kinds(spec), list(used)), used)
 
 

@@ -32,7 +32,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from suite.analysis.columns import ISO_SECONDS, LADDER_TABLES, OF_STUDY, REFUSED, Table
+from suite.analysis.columns import BUDGET_TABLES, EQUAL_LOSS_SECONDS, OF_STUDY, REFUSED, Table
 from suite.analysis.speed_columns import BOUNDS, SPEED_TABLES, STAGES
 from suite.analysis.tables import TABLES, Row, read_table, table_path, write_table
 from suite.runs.code_state import PUBLISHED
@@ -46,7 +46,7 @@ MANIFEST_SCHEMA: Final = 1
 SESSION: Final = "session-"
 STUDY_FACTS: Final = "-study.json"
 FACTS: Final = "-facts.json"
-OF_SESSION: Final = (*SPEED_TABLES, BOUNDS, STAGES, ISO_SECONDS)
+OF_SESSION: Final = (*SPEED_TABLES, BOUNDS, STAGES, EQUAL_LOSS_SECONDS)
 TOGETHER: Final = MappingProxyType({"claims": ("claims.csv", "claims-parts.csv")})
 """Sets of several tables that belong to no study and no session."""
 COVERING: Final = MappingProxyType(
@@ -165,7 +165,7 @@ def files_of(root: Path, name: str) -> list[str]:
         known = [*TOGETHER[name]]
     else:
         known = [f"{name}.csv", f"{name}{FACTS}", f"{name}.json", f"{name}{STUDY_FACTS}"]
-        known += [f"{name}-{table.suffix}.csv" for table in (*OF_STUDY, *LADDER_TABLES)]
+        known += [f"{name}-{table.suffix}.csv" for table in (*OF_STUDY, *BUDGET_TABLES)]
     return sorted({file for file in known if (root / TABLES / file).is_file()})
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from suite.analysis.columns import RUNGS, RUNS
+from suite.analysis.columns import BUDGET_RUNS, RUNS
 from suite.analysis.published import FOLDER
 from suite.analysis.tables import NOISE, TABLES
 from suite.runs.plan import make_plan
@@ -88,7 +88,7 @@ def find(root: Path, run_id: str) -> Recorded:
 
 def _rows(root: Path, run_id: str) -> Iterator[tuple[Path, dict[str, str]]]:
     """Rows of the run in all runs tables, those made here first."""
-    for place, suffix in itertools.product(PLACES, (RUNS.suffix, RUNGS.suffix)):
+    for place, suffix in itertools.product(PLACES, (RUNS.suffix, BUDGET_RUNS.suffix)):
         for path in sorted(root.glob(f"{place}/**/*-{suffix}.csv"), reverse=True):
             text = read(path) or ""
             if run_id in text:

@@ -30,8 +30,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from suite.analysis.columns import ISO_SECONDS
-from suite.analysis.join import Wanted, budgets_of, differences, equal_loss_rows, joined_rows, speed_only_rows
+from suite.analysis.columns import EQUAL_LOSS_SECONDS
+from suite.analysis.join import (
+    Wanted,
+    differences,
+    equal_loss_rows,
+    joined_rows,
+    speed_only_rows,
+    timed_budgets,
+)
 from suite.analysis.published import SESSION, Side, source
 from suite.analysis.speed import (
     LinkSamples,
@@ -97,7 +104,7 @@ def write(
     tables, facts = derive(record, store, sweep)
     written = [
         write_table(session_table_path(results_root, table, name), table, tables[table.suffix])
-        for table in (CASES, ARMS, PROBE, DIRECT, BOUNDS, STAGES, ISO_SECONDS)
+        for table in (CASES, ARMS, PROBE, DIRECT, BOUNDS, STAGES, EQUAL_LOSS_SECONDS)
         if table.suffix in tables
     ]
     path = session_facts_path(results_root, name)
@@ -124,7 +131,9 @@ def derive(
     if stages := stage_rows(record):
         tables[STAGES.suffix] = stages
     if plan and len(plan.sweep.budgets) > 1:
-        tables[ISO_SECONDS.suffix] = equal_loss_rows(record, budgets_of(store.root, plan, wanted), arms)
+        tables[EQUAL_LOSS_SECONDS.suffix] = equal_loss_rows(
+            record, timed_budgets(store.root, plan, wanted), arms
+        )
     return tables, _facts(record, fault)
 
 

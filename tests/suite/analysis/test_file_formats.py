@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from docs.make import KINDS, SCHEMAS, made
-from suite.analysis.columns import ISO_SECONDS, LADDER_TABLES, SINCE_CURVES, TABLES
+from suite.analysis.columns import BUDGET_TABLES, EQUAL_LOSS_SECONDS, SINCE_CURVES, TABLES
 from suite.analysis.session_tables import derive
 from suite.analysis.speed_columns import BOUNDS, SPEED_TABLES, STAGES
 from suite.claims.columns import VERDICT_TABLES
@@ -32,9 +32,9 @@ SESSIONS = (DOCS / "session-formats.md").read_text(encoding="utf-8")
 @pytest.mark.parametrize(
     ("table", "text"),
     [
-        *((table, TEXT) for table in (*TABLES, *LADDER_TABLES) if table not in SINCE_CURVES),
+        *((table, TEXT) for table in (*TABLES, *BUDGET_TABLES) if table not in SINCE_CURVES),
         *((table, TARGETS) for table in SINCE_CURVES),
-        *((table, SESSIONS) for table in (*SPEED_TABLES, BOUNDS, STAGES, ISO_SECONDS)),
+        *((table, SESSIONS) for table in (*SPEED_TABLES, BOUNDS, STAGES, EQUAL_LOSS_SECONDS)),
         *((table, COSTS) for table in COST_TABLES),
         *((table, CLAIMS) for table in (*VERDICT_TABLES, RATE_DISTORTION, EQUAL_LEVELS, SIGN_AGREEMENT)),
     ],
