@@ -244,6 +244,7 @@ def _arms(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
         .where(sent.notna()),
     )
     of_done, of_pairs = done.groupby(ARM), pairs.groupby(ARM)
+    differences = interval_by(pairs, "gap")
     arms = pd.DataFrame(
         {
             "n": by_arm.size(),
@@ -263,13 +264,13 @@ def _arms(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
             "bytes_ratio": of_pairs["ratio"].mean(),
             "bytes_ratio_low": of_pairs["ratio"].min(),
             "bytes_ratio_high": of_pairs["ratio"].max(),
-            "difference": interval_by(pairs, "gap"),
+            "difference": differences,
             "gaps": pairs.dropna(subset="gap").groupby(ARM)["gap"].agg(list),
         }
     ).join(
         [
             ends_of(interval_by(done, "value"), "ci"),
-            ends_of(interval_by(pairs, "gap"), "diff"),
+            ends_of(differences, "diff"),
             ends_of(interval_by(pairs, "nll_gap"), "nll_diff"),
         ]
     )

@@ -23,10 +23,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import pandas as pd
-from pydantic import Strict
 
 from suite.analysis.columns import CURVES, PROFILES, TO_TARGET
 from suite.analysis.statistics import (
@@ -38,10 +37,8 @@ from suite.analysis.statistics import (
 from suite.analysis.study import Entry, Study
 from suite.analysis.summary import ARM, CELL, RUN, arms_of, ends_of
 from suite.analysis.tables import Row, Value, checked, frame_of
-from suite.runs.documents import problem
 from suite.runs.store import AGAIN, RefusedError, Store
 
-Score = Annotated[float, Strict()] | None
 ENDED: Final = ("done", "diverged")
 """What a run is that has a curve: others say nothing of the method."""
 TAUS: Final = tuple(2 ** (k / 6) for k in range(73))
@@ -55,7 +52,7 @@ def read_curve(store: Store, result: Mapping[str, Any]) -> list[dict[str, Any]]:
     path = store.folder(run_id) / "metrics.jsonl"
     for number, line in enumerate(lines, start=1):
         for name in {metric, "nll"} & line.keys():
-            if problem(Score, line[name]):
+            if isinstance(line[name], bool) or not isinstance(line[name], int | float | None):
                 raise RefusedError(
                     path, f"is refused (line {number}: {name} is {line[name]!r}, not a number)", AGAIN
                 )
