@@ -12,7 +12,7 @@ from report.drawing.table import Cell, Column, Line, View
 from report.links import ALONE, Links
 from report.sheets.sheet import render_sheet
 from suite.analysis.compare import ArmChange, Comparison, SpeedChange, Turned
-from suite.runs.store import write_atomic
+from suite.runs.files import write_atomic
 
 CSS: Final = MappingProxyType(
     {

@@ -27,7 +27,7 @@ from suite.costs.answers import places
 from suite.costs.columns import BEST, PREDICTED, SPEEDUPS, WARM_UP
 from suite.costs.document import filled
 from suite.links.link import rate_words
-from suite.runs.store import write_atomic
+from suite.runs.files import write_atomic
 
 __all__ = [
     "DOCUMENTS",

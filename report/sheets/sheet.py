@@ -12,7 +12,7 @@ from report.links import ALONE, Links
 from report.rendering import asset, embedded, table_data, template
 from suite.analysis.columns import Table
 from suite.analysis.tables import Row, to_csv
-from suite.runs.store import write_atomic
+from suite.runs.files import write_atomic
 
 Tables = Sequence[tuple[Table, Sequence[Row]]]
 

@@ -50,8 +50,9 @@ from suite.analysis.published import files_of, labels, load_refused, published_r
 from suite.analysis.session_tables import collect_session
 from suite.analysis.tables import TABLES, TableError
 from suite.micro.asv_results import update_micro
+from suite.runs.files import write_atomic
 from suite.runs.result import RUN_ID
-from suite.runs.store import Store, write_atomic
+from suite.runs.store import Store
 from suite.runs.sweep import sweep_names
 from suite.timing.spec import sessions_of
 

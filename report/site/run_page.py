@@ -17,8 +17,8 @@ from report.links import Links
 from report.rendering import asset, lean, template
 from report.site.run_record import RunRecord
 from report.study.view import METRICS
-from suite.runs.code_state import LIMIT_BYTES
-from suite.runs.status import CIRCUMSTANCE
+from suite.runs.provenance import CHANGES_LIMIT_BYTES
+from suite.runs.result import CIRCUMSTANCE
 
 Terms = list[tuple[str, Any]]
 PLACE: Final = (
@@ -211,7 +211,7 @@ def _origin(record: RunRecord) -> Terms:
     patch = found.get("changes")
     said = patch and (
         f"patches/{patch['sha256']}.diff, {patch['bytes']} bytes"
-        if patch["bytes"] <= LIMIT_BYTES
+        if patch["bytes"] <= CHANGES_LIMIT_BYTES
         else f"{patch['bytes']} bytes, too large to be kept; SHA-256 {patch['sha256']}"
     )
     terms = [(term, found.get(key)) for key, term in PLACE]

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from report.study.data import Panel
 from suite.analysis.tables import Row
-from suite.runs.status import Note
-from suite.runs.store import RefusedError, Store
+from suite.runs.files import RefusedError
+from suite.runs.result import Note
+from suite.runs.store import Store
 
 FILES: Final = ("spec.json", "result.json", "metrics.jsonl", "status.json")
 
@@ -58,7 +59,7 @@ def run_record(store: Store, row: Row, panel: Panel) -> RunRecord:
     if not folder.is_dir() or folder.is_symlink():
         return RunRecord(row, panel)
     refused: list[str] = []
-    _, result = store.standing(run_id)
+    _, result = store.state(run_id)
     if result is None and (error := store.refusal(run_id)):
         refused.append(f"{error.reason}: {error.fix}")
     spec = dict(result["spec"]) if result else _spec(store, run_id, refused)

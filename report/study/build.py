@@ -45,7 +45,7 @@ from suite.analysis.published import CHANGES, Side, write_refused
 from suite.analysis.session_tables import collect_session
 from suite.analysis.tables import Row, csv_text, to_csv
 from suite.micro.asv_results import update_micro
-from suite.runs.store import write_atomic
+from suite.runs.files import write_atomic
 from suite.runs.sweep import load_sweep
 from suite.timing.spec import sessions_of
 

@@ -12,7 +12,7 @@ from report.drawing.theme import FAMILIES
 from report.study.data import Panel, StudyData
 from suite.analysis.columns import BUDGET_RUNS, MICRO, RUNS, TUNING
 from suite.analysis.tables import Row
-from suite.runs.status import CIRCUMSTANCE
+from suite.runs.result import CIRCUMSTANCE
 
 ACCURACY_CLASSES = {
     "equal": "yes",

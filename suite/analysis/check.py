@@ -30,8 +30,9 @@ from suite.analysis.columns import BUDGET_RUNS, RUNS
 from suite.analysis.published import verify
 from suite.analysis.study import Entry, Study
 from suite.analysis.to_target import read_curve
-from suite.runs.status import CIRCUMSTANCE, LIVE
-from suite.runs.store import RefusedError, Store
+from suite.runs.files import RefusedError
+from suite.runs.result import CIRCUMSTANCE, LIVE
+from suite.runs.store import Store
 from suite.timing import store as sessions
 
 ERROR: Final = "error"

@@ -36,10 +36,10 @@ from suite.analysis.study import Arm, Entry, Study, study_of, tuning_rows
 from suite.analysis.summary import summarise
 from suite.analysis.tables import TABLES, Row, frame_of, rows_of, table_path, to_csv
 from suite.analysis.to_target import arrivals, curves_of, profiles_of, to_target
-from suite.runs.canonical import canonical_json
+from suite.runs.files import canonical_json, dump, write_atomic
 from suite.runs.plan import make_plan
-from suite.runs.status import LIVE, Status
-from suite.runs.store import Store, dump, write_atomic
+from suite.runs.result import LIVE, Status
+from suite.runs.store import Store
 from suite.runs.sweep import WHOLE, Sweep, load_sweep
 
 FACTS_SCHEMA = 1
@@ -207,7 +207,7 @@ def collect(results_root: Path | str, study: Study, tuning: Iterable[Row] = ()) 
         StudyError: Runs cannot be compared.
     """
     store = Store(results_root)
-    standings = {entry.spec.run_id: store.standing(entry.spec.run_id) for entry in study.entries}
+    standings = {entry.spec.run_id: store.state(entry.spec.run_id) for entry in study.entries}
     every = frame_of(RUNS, (_run_row(standings[entry.spec.run_id], study, entry) for entry in study.entries))
     every["budget"] = [entry.budget for entry in study.entries]
     runs, others = every[every["budget"] == WHOLE], every[every["budget"] != WHOLE]

@@ -55,7 +55,7 @@ from suite.analysis.speed_columns import WHOLE_RUN
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, EqualLoss, Interval, censored_median_interval
 from suite.analysis.study import study_of
 from suite.analysis.tables import Row, Value, read_frame
-from suite.runs.canonical import canonical_json
+from suite.runs.files import canonical_json
 from suite.runs.plan import Plan
 from suite.runs.spec import RunSpec
 from suite.runs.sweep import WHOLE

@@ -35,9 +35,10 @@ from typing import Any, Final, Literal
 from suite.analysis.columns import BUDGET_TABLES, EQUAL_LOSS_SECONDS, OF_STUDY, REFUSED, Table
 from suite.analysis.speed_columns import BOUNDS, SPEED_TABLES, STAGES
 from suite.analysis.tables import TABLES, Row, read_table, table_path, write_table
-from suite.runs.code_state import PUBLISHED
-from suite.runs.status import SETTLED
-from suite.runs.store import TEMPORARY, RefusedError, Store, dump, write_atomic
+from suite.runs.files import TEMPORARY, RefusedError, dump, write_atomic
+from suite.runs.provenance import PUBLISHED
+from suite.runs.result import SETTLED
+from suite.runs.store import Store
 from suite.timing import store as sessions
 
 FOLDER: Final = PUBLISHED

@@ -22,9 +22,10 @@ from typing import Any, Final, Literal
 from suite.analysis.columns import BUDGET_RUNS, RUNS
 from suite.analysis.published import FOLDER
 from suite.analysis.tables import NOISE, TABLES
+from suite.runs.files import parsed, read
 from suite.runs.plan import make_plan
 from suite.runs.spec import RunSpec
-from suite.runs.store import Store, parsed, read
+from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
 
 RUN_ID: Final = re.compile(r"[0-9a-f]{16}")

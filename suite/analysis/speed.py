@@ -31,9 +31,8 @@ from reference_impls.collectives import Group
 from reference_impls.errors import UnknownAlgorithmError
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, median_interval
 from suite.analysis.tables import Row, Value
-from suite.runs.canonical import canonical_json
-from suite.runs.from_spec import learning_rate
-from suite.runs.spec import RunSpec
+from suite.runs.files import canonical_json
+from suite.runs.spec import RunSpec, learning_rate
 from suite.timing.case import ROUND
 from suite.workloads import get
 

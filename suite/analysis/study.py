@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 
 from reference_impls import info
 from suite.analysis.tables import Row
-from suite.runs.learning_rates import Rates, Tuned, load_rates
 from suite.runs.plan import Plan
 from suite.runs.spec import RunSpec
-from suite.runs.sweep import WHOLE, Setting, Sweep
+from suite.runs.sweep import WHOLE, Rates, Setting, Sweep, Tuned, load_rates
 from suite.workloads import get
 
 

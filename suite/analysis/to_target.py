@@ -37,7 +37,8 @@ from suite.analysis.statistics import (
 from suite.analysis.study import Entry, Study
 from suite.analysis.summary import ARM, CELL, RUN, arms_of, ends_of
 from suite.analysis.tables import Row, Value, checked, frame_of
-from suite.runs.store import AGAIN, RefusedError, Store
+from suite.runs.files import RefusedError
+from suite.runs.store import AGAIN, Store
 
 ENDED: Final = ("done", "diverged")
 """What a run is that has a curve: others say nothing of the method."""

@@ -21,12 +21,11 @@ from torch import Tensor
 
 from reference_impls import SimulatedCluster
 from reference_impls.algorithms.compressed_gradient import CompressedGradient
-from reference_impls.algorithms.large_tensors import LargeTensors
 from reference_impls.codecs.codec import Codec
 from reference_impls.collectives import Group
 from reference_impls.randomness import Key
 from reference_impls.registry import Method, create
-from suite.training.gradients import BatchedGradients, Shapes, flatten, shapes_of, split
+from suite.training.train import BatchedGradients, Shapes, flatten, shapes_of, split
 from suite.workloads import get
 
 STAGES: Final = ("start", "middle", "end")
@@ -203,13 +202,11 @@ def gathered_codec(method: Method, n: int) -> Codec | None:
     if n == 1 or not isinstance(algorithm, CompressedGradient):
         return None
     overridden = any(
-        getattr(type(algorithm), phase)
-        not in (getattr(CompressedGradient, phase), getattr(LargeTensors, phase))
-        for phase in _PHASES
+        getattr(type(algorithm), phase) is not getattr(CompressedGradient, phase) for phase in _PHASES
     )
     special = (
         algorithm.form != "gather" or algorithm.granularity != "bucket" or algorithm.hierarchical
-        or algorithm.warmup_steps or getattr(algorithm, "smallest", 0)
+        or algorithm.warmup_steps or algorithm.smallest
         or algorithm.optimizer != "sgd" or any(method.hyperparameters.values())
     )  # fmt: skip
     if overridden or special:

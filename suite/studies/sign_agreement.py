@@ -30,7 +30,7 @@ from suite.analysis.columns import Table, described
 from suite.analysis.tables import Row, table_path, write_table
 from suite.studies.gradients import STAGES, Captured, Quantiser, first_tensors, step, wire_bits
 from suite.studies.rate_distortion import ELEMENTS, SEEDS, interval_cells, say
-from suite.training.gradients import BatchedGradients, flatten, shapes_of, split
+from suite.training.train import BatchedGradients, flatten, shapes_of, split
 from suite.workloads import get
 
 SIGN_AGREEMENT: Final = Table(

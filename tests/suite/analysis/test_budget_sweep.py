@@ -12,8 +12,8 @@ from suite.analysis.collect import collect, documents, facts_path, write
 from suite.analysis.columns import BUDGET_RUNS, BUDGET_SWEEP, EQUAL_LOSS, RUNS, SENSITIVITY, SUMMARY
 from suite.analysis.export import find
 from suite.analysis.tables import read_table, table_path
-from suite.runs.status import Status
-from suite.runs.store import dump
+from suite.runs.files import dump
+from suite.runs.result import Status
 from tests.suite.analysis import made_up_ladder as ladder
 from tests.suite.analysis import made_up_study as made
 

@@ -15,7 +15,7 @@ from suite.analysis.session_tables import derive
 from suite.analysis.speed_columns import BOUNDS, SPEED_TABLES, STAGES
 from suite.claims.columns import VERDICT_TABLES
 from suite.costs.columns import COST_TABLES
-from suite.runs.status import CIRCUMSTANCE, LIVE, SETTLED
+from suite.runs.result import CIRCUMSTANCE, LIVE, SETTLED
 from suite.runs.store import Store
 from suite.studies.rate_distortion import EQUAL_LEVELS, RATE_DISTORTION
 from suite.studies.sign_agreement import SIGN_AGREEMENT

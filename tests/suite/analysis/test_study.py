@@ -9,10 +9,9 @@ from suite.analysis.collect import collect_sweep, write
 from suite.analysis.columns import RUNS, SUMMARY, TUNING
 from suite.analysis.study import Yardstick, study_of, tuning_rows
 from suite.analysis.tables import read_table, table_path
-from suite.runs.learning_rates import Trial, Tuned, tuned_for, write_rates
 from suite.runs.plan import make_plan
 from suite.runs.store import Store
-from suite.runs.sweep import load_sweep
+from suite.runs.sweep import Trial, Tuned, load_sweep, tuned_for, write_rates
 from suite.training.pool import run_local
 from suite.workloads import get
 

@@ -8,7 +8,7 @@ from torch.func import grad
 
 from suite.studies import gradients as module
 from suite.studies.gradients import RECIPES, STAGES, Captured, Recipe, capture, first_tensors
-from suite.training.gradients import split
+from suite.training.train import split
 from suite.workloads import get
 
 
