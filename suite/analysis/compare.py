@@ -326,8 +326,8 @@ def compare(a: ResultSet, b: ResultSet, sweep: str | None = None) -> Comparison:
         tuple(turned),
         tuple(only[0]),
         tuple(only[1]),
-        tuple(_told(pairs, HARDWARE)),
-        tuple(_told(pairs, ENVIRONMENT)),
+        tuple(_provenance_changes(pairs, HARDWARE)),
+        tuple(_provenance_changes(pairs, ENVIRONMENT)),
     )
 
 
@@ -472,7 +472,7 @@ def _speeds(session: str, a: SessionResults, b: SessionResults) -> Iterator[Spee
         )
 
 
-def _told(
+def _provenance_changes(
     pairs: Mapping[str, tuple[StudyResults | SessionResults, StudyResults | SessionResults]],
     names: tuple[str, ...],
 ) -> Iterator[tuple[str, str, str, str]]:

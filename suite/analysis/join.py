@@ -411,11 +411,11 @@ def _composed(samples: LinkSamples, spec: RunSpec, used: Mapping[str, str]) -> d
 def united(rounds: Sequence[EqualLoss]) -> Interval:
     """One interval of those of the rounds; with six rounds 96.9 % is the most that order statistics can give."""
     level = LEVEL if len(rounds) > MINIMUM_FOR_INTERVAL else 0.95
-    found = [iso.speedup for iso in rounds]
+    speedups = [result.speedup for result in rounds]
     return Interval(
-        median(interval.estimate for interval in found),
-        censored_median_interval([interval.low for interval in found], level).low,
-        censored_median_interval([interval.high for interval in found], level).high,
-        found[0].n,
+        median(interval.estimate for interval in speedups),
+        censored_median_interval([interval.low for interval in speedups], level).low,
+        censored_median_interval([interval.high for interval in speedups], level).high,
+        speedups[0].n,
         "inverted paired t over seeds, order statistics over rounds",
     )

@@ -120,7 +120,7 @@ def _from_row(path: Path, row: Mapping[str, str]) -> Recorded:
 
 
 def _curve(path: Path, row: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """The run's evaluations in the table beside its row's; none of a rung, nor where tables of an earlier version lack it."""
+    """The run's evaluations in the table beside its row's; none at other budgets, nor where older tables lack it."""
     if not path.name.endswith("runs.csv"):
         return
     key = ("workload", "sharding", "world_size", "arm", "seed")
@@ -143,7 +143,7 @@ def _of_the_study(path: Path) -> dict[str, str]:
 
 
 HARMLESS: Final = frozenset({"host_hash", "cores"})
-"""Attributes that are told but cannot change a number."""
+"""Attributes that are shown but cannot change a number."""
 MOVING: Final = frozenset(
     {"attempt", "lost_s", "provenance", "train_s", "path", "sources", "spec", "schema_version"}
 )

@@ -116,7 +116,7 @@ def write(
 def derive(
     record: Mapping[str, Any], store: Store, sweep: Sweep | None = None
 ) -> tuple[dict[str, list[Row]], dict[str, Any]]:
-    """Rows by table suffix, and the facts; a table `iso-seconds` where the sweep has a budget ladder."""
+    """Rows by table suffix, and the facts; a table `iso-seconds` where the sweep is over several budgets."""
     direct, checks = direct_rows(record)
     plan, fault = _plan(record, sweep)
     wanted, fault = _wanted(record, store, plan) if plan else ([], fault)

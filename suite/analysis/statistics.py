@@ -252,14 +252,14 @@ def seeds_to_rank(comparisons: int, alpha: float = 0.05) -> int:
 
 
 POINTS_A_SEGMENT: Final = 256
-"""Times between two rungs at which the test is made; the interval is at most one of them too wide."""
+"""Times between two budgets at which the test is made; the interval is at most one of them too wide."""
 
 Censored = Literal["", "never reached", "reached before the first rung"]
 
 
 @dataclass(frozen=True)
 class EqualLoss:
-    """The speedup, with its interval. censored: on which side of the ladder the estimate lies; its value is then 0 or
+    """The speedup, with its interval. censored: on which side of the budgets the estimate lies; its value is then 0 or
     infinity, and the interval says how much is known.
     """
 
@@ -271,19 +271,19 @@ def equal_loss_speedup(
     reference_s: float,
     reference: Sequence[float],
     seconds: Sequence[float],
-    rungs: Sequence[Sequence[float]],
+    by_budget: Sequence[Sequence[float]],
     *,
     direction: str = "higher",
     level: float = 0.95,
 ) -> EqualLoss:
     """`reference_s` over the time at which the method has the reference's accuracy.
 
-    reference: the reference's final metric by seed. seconds: of the method's trainings, a rung each, rising. rungs: its
-    final metric at each rung, by the same seeds. direction: "higher" or "lower" is better. Seconds are taken as known:
-    where they have intervals of their own, widen this one by them. Raises StatisticsError for ladders that are none,
+    reference: the reference's final metric by seed. seconds: of the method's trainings, one a budget, rising. by_budget: its
+    final metric at each budget, by the same seeds. direction: "higher" or "lower" is better. Seconds are taken as known:
+    where they have intervals of their own, widen this one by them. Raises StatisticsError for what is no sweep over budgets,
     TooFewSamplesError below six seeds.
     """
-    gaps = _gaps(reference, seconds, rungs, direction)
+    gaps = _gaps(reference, seconds, by_budget, direction)
     log_s = np.log(np.asarray(seconds, dtype=np.float64))
     at = np.concatenate(
         [np.linspace(a, b, POINTS_A_SEGMENT, endpoint=False) for a, b in itertools.pairwise(log_s)]
@@ -310,31 +310,33 @@ def equal_loss_speedup(
 
 
 def _gaps(
-    reference: Sequence[float], seconds: Sequence[float], rungs: Sequence[Sequence[float]], direction: str
+    reference: Sequence[float], seconds: Sequence[float], by_budget: Sequence[Sequence[float]], direction: str
 ) -> np.ndarray:
-    """Method minus reference [rung, seed], more is better; what cannot be a ladder is refused."""
+    """Method minus reference [budget, seed], more is better; what cannot be a sweep over budgets is refused."""
     if direction not in {"higher", "lower"}:
         raise StatisticsError(f'a direction is "higher" or "lower", not {direction!r}')
-    if len(seconds) != len(rungs) or len(rungs) < 2:
+    if len(seconds) != len(by_budget) or len(by_budget) < 2:
         raise StatisticsError(
-            f"a ladder has two rungs or more, each with its seconds, not {len(rungs)} and {len(seconds)}"
+            f"a sweep over budgets has two or more, each with its seconds, not {len(by_budget)} and {len(seconds)}"
         )
-    if any(len(rung) != len(reference) for rung in rungs):
-        raise StatisticsError("every rung pairs with the reference seed by seed; their numbers differ")
+    if any(len(values) != len(reference) for values in by_budget):
+        raise StatisticsError("every budget pairs with the reference seed by seed; their numbers differ")
     if not all(0 < a < b < math.inf for a, b in itertools.pairwise(seconds)):
-        raise StatisticsError(f"the seconds of a ladder are positive and rise, not {list(seconds)}")
+        raise StatisticsError(
+            f"the seconds of a sweep over budgets are positive and rise, not {list(seconds)}"
+        )
     if len(reference) < MINIMUM_FOR_INTERVAL:
         raise TooFewSamplesError(
-            f"a ladder takes {MINIMUM_FOR_INTERVAL} seeds or more and got {len(reference)}"
+            f"a sweep over budgets takes {MINIMUM_FOR_INTERVAL} seeds or more and got {len(reference)}"
         )
-    gaps = np.asarray(rungs, dtype=np.float64) - np.asarray(reference, dtype=np.float64)
+    gaps = np.asarray(by_budget, dtype=np.float64) - np.asarray(reference, dtype=np.float64)
     if not np.isfinite(gaps).all():
-        raise StatisticsError("a diverged run has no place on a ladder; count it apart")
+        raise StatisticsError("a diverged run has no place in a sweep over budgets; count it apart")
     return gaps if direction == "higher" else -gaps
 
 
 def _crossing(log_s: np.ndarray, mean: np.ndarray) -> tuple[float, Censored]:
-    """Seconds at which the mean gap, made to rise (isotonic regression), is 0 first; 0 or inf beyond the ladder."""
+    """Seconds at which the mean gap, made to rise (isotonic regression), is 0 first; 0 or inf beyond the budgets."""
     rising = optimize.isotonic_regression(mean).x
     if rising[0] >= 0:
         return (float(math.exp(log_s[0])), "") if rising[0] == 0 else (0.0, "reached before the first rung")

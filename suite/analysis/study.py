@@ -56,8 +56,8 @@ class Yardstick:
 
 @dataclass(frozen=True)
 class Entry:
-    """One planned run, the arm it belongs to, the workload's label (its name, with the options it was given), and its rung
-    of the sweep's budget ladder.
+    """One planned run, the arm it belongs to, the workload's label (its name, with the options it was given), and its
+    budget, where the sweep is over several.
     """
 
     arm: str
@@ -113,7 +113,7 @@ class Study:
 
     @property
     def whole(self) -> list[Entry]:
-        """The planned runs of budget 1: all of them where there is no ladder."""
+        """The planned runs of budget 1: all of them where the sweep has no other."""
         return [entry for entry in self.entries if entry.budget == WHOLE]
 
     @property
