@@ -29,6 +29,7 @@ ROOMS = {
         "training": 3,
         "timing": 4,
         "analysis": 5,
+        "studies": 6,
         "micro": 6,
         "costs": 7,
         "claims": 8,

@@ -40,16 +40,17 @@ def run(args: argparse.Namespace) -> int:
     """Compare."""
     require_checkout(NAME)
     from report.sheets.compare_page import build_compare_page
-    from suite.analysis.compare import compare
-    from suite.analysis.sides import SideError, read_side
+    from suite.analysis.compare import ResultSetError, compare, read_results
     from suite.runs.sweep import tables_of
 
     root = results_root(args)
-    a, b = (read_side(name, root) for name in (args.a, args.b))
+    a, b = (read_results(name, root) for name in (args.a, args.b))
     sweep = args.sweep and tables_of(args.sweep)
     for side in (a, b):
         if sweep and sweep not in side.studies:
-            raise SideError(f"{side.label} has no sweep {sweep}; it has {', '.join(side.studies) or 'none'}")
+            raise ResultSetError(
+                f"{side.label} has no sweep {sweep}; it has {', '.join(side.studies) or 'none'}"
+            )
     found = compare(a, b, sweep)
     if args.html:
         build_compare_page(found, args.html)

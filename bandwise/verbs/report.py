@@ -116,7 +116,7 @@ def _site(args: argparse.Namespace, root: Path) -> int:
 
 def _sheet(args: argparse.Namespace, root: Path) -> int:
     from report.site import build as site
-    from suite.analysis.micro import update_micro
+    from suite.micro.asv_results import update_micro
 
     update_micro(root)
     build = {name: build for name, _, build in site.SHEETS}[args.sweep]

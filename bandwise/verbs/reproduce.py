@@ -22,7 +22,7 @@ from bandwise.options import OptionError
 from bandwise.output import ProgressLine, print_json, table
 
 if TYPE_CHECKING:
-    from suite.analysis.recorded import Recorded
+    from suite.analysis.reproduction import Recorded
     from suite.runs.spec import RunSpec
     from suite.runs.store import Store
 
@@ -53,8 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Reproduce."""
     require_checkout(NAME)
-    from suite.analysis.recorded import RecordError, find, from_folder
-    from suite.analysis.reproduction import compare
+    from suite.analysis.reproduction import RecordError, compare, find, from_folder
     from suite.runs.provenance import run_at
     from suite.runs.store import Store
 
@@ -114,7 +113,7 @@ def _changes(root: Path, then: Recorded) -> tuple[str, list[str]]:
 def _session(args: argparse.Namespace, root: Path, again: Path) -> int:
     """Run a session in the results folder `again`, and set its speedups against those on record."""
     from suite.analysis.compare import again_held
-    from suite.analysis.recorded import RecordError
+    from suite.analysis.reproduction import RecordError
     from suite.analysis.session_tables import collect_session
     from suite.timing.session import Session
     from suite.timing.spec import load_session
@@ -146,7 +145,7 @@ def _session(args: argparse.Namespace, root: Path, again: Path) -> int:
 
 def _clear(store: Store, spec: RunSpec) -> None:
     """Remove an earlier reproduction, so that nothing of it is gone on with."""
-    from suite.analysis.recorded import RecordError
+    from suite.analysis.reproduction import RecordError
     from suite.runs.store import Owner, lease_holder, take_lease
 
     folder = store.folder(spec.run_id)

@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Final
 
 from report.errors import ReportError
-from suite.analysis import pareto
-from suite.analysis.claim_columns import RATE_DISTORTION
 from suite.analysis.document import rows_of
-from suite.analysis.rate_distortion import QUANTISERS
+from suite.analysis.statistics import pareto_front
 from suite.analysis.tables import Row, number
-from suite.analysis.variance_bounds import theta_bound
+from suite.studies.rate_distortion import QUANTISERS, RATE_DISTORTION, theta_bound
 
-COMMAND: Final = "python -m suite.analysis.rate_distortion"
+COMMAND: Final = "python -m suite.studies.rate_distortion"
 NOTHING: Final = 1.0
 """Error of a mean that is taken for 0."""
 STAGES: Final = ("start", "middle", "end")
@@ -52,7 +50,7 @@ class Source:
         bits, precision = (
             [sign * number(row, name) for row in able] for sign, name in ((1, "wire_bits"), (-1, "error"))
         )
-        return [able[i] for i in pareto.front(bits, precision)]
+        return [able[i] for i in pareto_front(bits, precision)]
 
     def bounds(self) -> list[tuple[Row, float]]:
         """Rows of which theory bounds the error, and that bound as an error: it is proven for theta, and the two differ by the

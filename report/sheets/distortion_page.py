@@ -18,9 +18,9 @@ from report.rendering import slug
 from report.sheets.distortion_data import COMMAND, Source, bound_of, load_sources
 from report.sheets.distortion_figures import hover, interval_text, panel
 from report.sheets.sheet import write_sheet
-from suite.analysis.claim_columns import RATE_DISTORTION
 from suite.analysis.published import origin_words
 from suite.analysis.tables import Row, number
+from suite.studies.rate_distortion import RATE_DISTORTION
 
 OPEN: Final = 4
 """Workers whose panels are open at first."""

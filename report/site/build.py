@@ -45,13 +45,11 @@ from report.study.speed_data import SessionData, load_sessions
 from report.study.speed_headline import alone_sentence, ended_sentence, place_words
 from report.study.speed_page import session_parts
 from suite.analysis.columns import RUNS
-from suite.analysis.compare import compare
-from suite.analysis.micro import update_micro
-from suite.analysis.published import files_of, labels, published_root, studies_of
-from suite.analysis.refused import load_refused, write_refused
+from suite.analysis.compare import ResultSetError, compare, read_results
+from suite.analysis.published import files_of, labels, load_refused, published_root, studies_of, write_refused
 from suite.analysis.session_tables import collect_session
-from suite.analysis.sides import SideError, read_side
 from suite.analysis.tables import TABLES, TableError
+from suite.micro.asv_results import update_micro
 from suite.runs.files import write_atomic
 from suite.runs.result import RUN_ID
 from suite.runs.store import Store
@@ -225,13 +223,16 @@ def _compared(
     """Address and name of a comparison with every study that is published under a label, once written."""
     for label in reversed(labels(root)):
         try:
-            before, after = read_side(str(published_root(root) / label), root), read_side(str(root), root)
+            before, after = (
+                read_results(str(published_root(root) / label), root),
+                read_results(str(root), root),
+            )
             for sweep in sorted(before.studies.keys() & studies.keys()):
                 found = compare(before, replace(after, label="the tables as they are"), sweep)
                 address = f"compare/{label}.html"
                 build_compare_page(found, folder / address, Links(f"../{HOME}"))
                 yield address, f"{sweep}: {label} against the tables as they are"
-        except (SideError, TableError) as error:
+        except (ResultSetError, TableError) as error:
             unread.append((f"published/{label}", _short(root, error)))
 
 

@@ -39,14 +39,12 @@ from report.study.speed_view import with_speed
 from report.study.to_target import to_target_parts
 from report.study.view import controls_view, failures_view, methods_view, micro_view, tuning_view
 from suite.analysis import collect as collecting
+from suite.analysis.collect import collect_sweep
 from suite.analysis.columns import CURVES, MICRO, Table
-from suite.analysis.from_plan import collect_sweep
-from suite.analysis.micro import update_micro
-from suite.analysis.origins import CHANGES
-from suite.analysis.published import Side
-from suite.analysis.refused import write_refused
+from suite.analysis.published import CHANGES, Side, write_refused
 from suite.analysis.session_tables import collect_session
 from suite.analysis.tables import Row, csv_text, to_csv
+from suite.micro.asv_results import update_micro
 from suite.runs.files import write_atomic
 from suite.runs.sweep import load_sweep
 from suite.timing.spec import sessions_of

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 
 from report.drawing.numbers import number
 from report.study.data import Panel
-from suite.analysis.pareto import front_shares
-from suite.analysis.statistics import MINIMUM_FOR_INTERVAL
+from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, pareto_shares
 
 UNCOMPRESSED = ""
 """Stands for the uncompressed run in the shares by bytes, where all optimizers' are one point."""
@@ -50,7 +49,7 @@ def _shares(panel: Panel, costs: Mapping[str, float]) -> dict[str, float]:
         return {}
     sign = 1.0 if panel.facts["direction"] == "higher" else -1.0
     values = [[sign * value for value in found] for found in known.values()]
-    shares = front_shares([[costs[arm]] * seeds for arm in known], values)
+    shares = pareto_shares([[costs[arm]] * seeds for arm in known], values)
     return dict(zip(known, shares, strict=True))
 
 

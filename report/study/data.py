@@ -17,9 +17,8 @@ from report.sheets.claims_data import Verdicts, load_verdicts
 from report.sheets.costs_data import Costs, load_costs
 from report.study.speed_data import SessionData, load_sessions, refused_records
 from suite.analysis.collect import FACTS_SCHEMA, facts_path
-from suite.analysis.columns import MICRO, OF_STUDY, SINCE_CURVES, Table
+from suite.analysis.columns import BUDGET_TABLES, MICRO, OF_STUDY, SINCE_CURVES, Table
 from suite.analysis.evidence import Accuracy, accuracy
-from suite.analysis.ladder_columns import LADDER_TABLES
 from suite.analysis.published import Side, Source, find_table, source
 from suite.analysis.tables import Row, read_table, table_path
 
@@ -167,7 +166,7 @@ def load(
     }
     micro = find_table(root, MICRO)
     if "budgets" in facts:
-        tables |= {t.suffix: (t, read_table(table_path(origin.root, t, sweep), t)) for t in LADDER_TABLES}
+        tables |= {t.suffix: (t, read_table(table_path(origin.root, t, sweep), t)) for t in BUDGET_TABLES}
     tables[MICRO.suffix] = (MICRO, read_table(micro, MICRO) if micro.is_file() else [])
     sessions = load_sessions(root, sweep, side) + (load_sessions(root, None, side) if alone else ())
     decided = (load_verdicts(root) if verdicts is None else verdicts).of(

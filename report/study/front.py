@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from report.study.points import NEVER, Point
-from suite.analysis import pareto
+from suite.analysis.statistics import pareto_front
 
 
 def front(marks: Sequence[Point], higher_is_better: bool = True) -> list[Point]:
@@ -17,7 +17,7 @@ def front(marks: Sequence[Point], higher_is_better: bool = True) -> list[Point]:
     """
     sign = 1.0 if higher_is_better else -1.0
     able = [point for point in marks if point.family != "control" and point.censored != NEVER]
-    return [able[i] for i in pareto.front([-p.x for p in able], [sign * p.y for p in able])][::-1]
+    return [able[i] for i in pareto_front([-p.x for p in able], [sign * p.y for p in able])][::-1]
 
 
 def stairs(points: Sequence[Point], left: float, bottom: float) -> tuple[list[float], list[float]]:

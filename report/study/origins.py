@@ -14,7 +14,7 @@ from report.study.data import StudyData
 from suite.analysis.check import drift as code_drift
 from suite.analysis.check import hardware
 from suite.analysis.columns import RUNS
-from suite.analysis.origins import CELL, Origin, of_study
+from suite.analysis.published import CELL, Origin, of_study
 
 KINDS: Final = MappingProxyType(
     {

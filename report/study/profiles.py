@@ -19,8 +19,7 @@ from report.drawing.theme import FAMILIES, colour
 from report.study.curves import twins
 from report.study.data import StudyData
 from suite.analysis.columns import PROFILES, TO_TARGET
-from suite.analysis.profiles import LEAST_WORKLOADS
-from suite.analysis.statistics import MINIMUM_FOR_INTERVAL
+from suite.analysis.statistics import LEAST_WORKLOADS, MINIMUM_FOR_INTERVAL
 from suite.analysis.tables import Row
 
 COLUMNS = {"steps": (1.0, 2.0, 4.0, 16.0), "bytes": (1.0, 2.0, 4.0, 16.0)}

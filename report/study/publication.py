@@ -31,8 +31,8 @@ from report.study.headline import headline
 from report.study.seeds import seeds
 from report.study.speed_page import speed_figures
 from suite.analysis.columns import MICRO
-from suite.analysis.origins import CHANGES
 from suite.analysis.published import (
+    CHANGES,
     FACTS,
     SESSION,
     STUDY_FACTS,

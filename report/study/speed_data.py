@@ -13,18 +13,15 @@ from typing import Any
 
 from report.errors import ReportError
 from report.rendering import slug
-from suite.analysis.columns import Table
+from suite.analysis.columns import EQUAL_LOSS_SECONDS, Table
 from suite.analysis.evidence import Speed, speed
-from suite.analysis.ladder_columns import ISO_SECONDS
-from suite.analysis.published import SESSION, Side, Source, sessions_held, source
-from suite.analysis.refused import load_refused
+from suite.analysis.published import SESSION, Side, Source, load_refused, sessions_held, source
 from suite.analysis.session_tables import load_facts
-from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLES, session_table_path
-from suite.analysis.stages import STAGES
+from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLES, STAGES, session_table_path
 from suite.analysis.tables import Row, read_table
 from suite.timing.spec import not_shown
 
-OPTIONAL = (STAGES, ISO_SECONDS)
+OPTIONAL = (STAGES, EQUAL_LOSS_SECONDS)
 """Tables that only some sessions have: bytes by stage of newer records, seconds at equal accuracy of sweeps with a ladder."""
 
 
@@ -168,7 +165,8 @@ def _session(
 
     links = [
         LinkData(
-            link, *(of(table, str(link["label"])) for table in (CASES, ARMS, PROBE, DIRECT, ISO_SECONDS))
+            link,
+            *(of(table, str(link["label"])) for table in (CASES, ARMS, PROBE, DIRECT, EQUAL_LOSS_SECONDS)),
         )
         for link in facts["links"]
     ]

@@ -10,8 +10,7 @@ from report.drawing.numbers import number
 from report.drawing.table import Cell, Column, Line, View
 from report.drawing.theme import FAMILIES
 from report.study.data import Panel, StudyData
-from suite.analysis.columns import MICRO, RUNS, TUNING
-from suite.analysis.ladder_columns import RUNGS
+from suite.analysis.columns import BUDGET_RUNS, MICRO, RUNS, TUNING
 from suite.analysis.tables import Row
 from suite.runs.result import CIRCUMSTANCE
 
@@ -206,8 +205,8 @@ def failures_view(study: StudyData, runs: str = "") -> View:
 
     runs: relative address of the folder with the pages of runs; empty where there are none.
     """
-    climbed = RUNGS.suffix in study.tables
-    every = [*study.rows(RUNS), *(study.rows(RUNGS) if climbed else [])]
+    climbed = BUDGET_RUNS.suffix in study.tables
+    every = [*study.rows(RUNS), *(study.rows(BUDGET_RUNS) if climbed else [])]
     failed = [row for row in every if row["status"] != "done"]
     again = any(row["status"] in CIRCUMSTANCE for row in failed)
     columns = (

@@ -19,14 +19,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+import pandas as pd
+
 from suite.analysis.collect import Collected, collect, documents
-from suite.analysis.curves import read_curve
+from suite.analysis.columns import BUDGET_RUNS, RUNS
 from suite.analysis.published import verify
 from suite.analysis.study import Entry, Study
-from suite.analysis.tables import Row
+from suite.analysis.to_target import read_curve
 from suite.runs.files import RefusedError
 from suite.runs.result import CIRCUMSTANCE, LIVE
 from suite.runs.store import Store
@@ -64,10 +67,13 @@ class Ran:
     collected: Collected
     results: Mapping[str, Mapping[str, Any]]
 
-    @property
-    def rows(self) -> list[Row]:
-        """One row a planned run, those of the other rungs of a ladder after the rest."""
-        return [*self.collected.runs, *self.collected.rungs]
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """One row a planned run with the columns that all budgets have, those of other budgets after the rest."""
+        tables = [
+            self.collected.tables[table] for table in (RUNS, BUDGET_RUNS) if table in self.collected.tables
+        ]
+        return pd.concat(tables, join="inner", ignore_index=True)
 
     def panels(self) -> Iterator[tuple[str, list[Entry]]]:
         """The planned runs that have a result, by panel."""
@@ -127,15 +133,14 @@ def _complete(ran: Ran) -> Iterator[Finding]:
     store = Store(ran.root)
     again = f"`{ran.study.again('sweep')}` goes on from here"
     by_state: dict[str, list[str]] = defaultdict(list)
-    for row in ran.rows:
-        state = str(row["status"])
-        refused = state == "invalid" and store.refusal(str(row["run_id"])) is not None
+    for state, run_id in zip(ran.runs["status"], ran.runs["run_id"], strict=True):
+        refused = state == "invalid" and store.refusal(run_id) is not None
         if state in LIVE | CIRCUMSTANCE - {"invalid"} and not refused:
-            by_state[state].append(str(row["run_id"]))
+            by_state[state].append(run_id)
     for state, run_ids in sorted(by_state.items()):
         retry = f"`{ran.study.again('retry', '--status', state)}`" if state in CIRCUMSTANCE else again
         yield Finding(
-            "complete", ERROR, _some(run_ids), f"{len(run_ids)} of {len(ran.rows)} runs are {state}", retry
+            "complete", ERROR, _some(run_ids), f"{len(run_ids)} of {len(ran.runs)} runs are {state}", retry
         )
 
 
@@ -164,13 +169,9 @@ def _seeds(ran: Ran) -> Iterator[Finding]:
 
 
 def _stale(ran: Ran) -> Iterator[Finding]:
-    by_arm: dict[str, list[str]] = defaultdict(list)
-    for row in ran.rows:
-        if row["stale"]:
-            by_arm[str(row["arm"])].append(str(row["run_id"]))
-    for arm, run_ids in by_arm.items():
+    for arm, run_ids in ran.runs[ran.runs["stale"]].groupby("arm", sort=False)["run_id"].agg(list).items():
         yield Finding(
-            "stale", WARNING, arm, f"{len(run_ids)} runs come from another source of the method ({_some(run_ids)})",
+            "stale", WARNING, str(arm), f"{len(run_ids)} runs come from another source of the method ({_some(run_ids)})",
             "raise the method's version if its numbers may have moved, and run the sweep; or check out the commit of the runs",
         )  # fmt: skip
 

@@ -11,24 +11,36 @@ from __future__ import annotations
 import datetime
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from suite.analysis.columns import CURVES, PROFILES, RUNS, SENSITIVITY, SUMMARY, TO_TARGET, TUNING
-from suite.analysis.curves import curve_rows
-from suite.analysis.ladder import iso_rows, ladder_rows, ladders
-from suite.analysis.ladder_columns import ISO, LADDER, RUNGS
-from suite.analysis.origins import ATTRIBUTES, counted
-from suite.analysis.profile_rows import profile_rows
-from suite.analysis.study import Arm, Entry, Study
-from suite.analysis.summary import sensitivity_rows, summary_rows
-from suite.analysis.tables import TABLES, Row, table_path, to_csv
-from suite.analysis.to_target import races, to_target_rows
+import pandas as pd
+
+from suite.analysis.budget_sweep import budget_table, budgets_of, equal_loss_table
+from suite.analysis.columns import (
+    BUDGET_RUNS,
+    BUDGET_SWEEP,
+    CURVES,
+    EQUAL_LOSS,
+    PROFILES,
+    RUNS,
+    SENSITIVITY,
+    SUMMARY,
+    TO_TARGET,
+    TUNING,
+    Table,
+)
+from suite.analysis.published import ATTRIBUTES, counted
+from suite.analysis.study import Arm, Entry, Study, study_of, tuning_rows
+from suite.analysis.summary import summarise
+from suite.analysis.tables import TABLES, Row, frame_of, rows_of, table_path, to_csv
+from suite.analysis.to_target import arrivals, curves_of, profiles_of, to_target
 from suite.runs.files import canonical_json, dump, write_atomic
+from suite.runs.plan import make_plan
 from suite.runs.result import LIVE, Status
 from suite.runs.store import Store
-from suite.runs.sweep import WHOLE
+from suite.runs.sweep import WHOLE, Sweep, load_sweep
 
 FACTS_SCHEMA = 1
 SYNCHRONISING = ("average", "sync")
@@ -38,23 +50,19 @@ Standing = tuple[Status, dict[str, Any] | None]
 
 @dataclass(frozen=True)
 class Collected:
-    """The tables of one study as rows, and its facts: what a reader asks first, as plain JSON values.
+    """The tables of one study, and its facts: what a reader asks first, as plain JSON values.
 
-    runs: those of budget 1, of which summary and sensitivity speak; rungs, ladder, iso: empty without a budget ladder.
+    tables: `runs`, which are those of budget 1 and of which summary and sensitivity speak, and all others; those of a sweep over
+    budgets only where there is one.
     """
 
     sweep: str
-    runs: list[Row]
-    summary: list[Row]
-    sensitivity: list[Row]
-    tuning: list[Row]
+    tables: Mapping[Table, pd.DataFrame]
     facts: dict[str, Any]
-    rungs: list[Row] = field(default_factory=list)
-    ladder: list[Row] = field(default_factory=list)
-    iso: list[Row] = field(default_factory=list)
-    curves: list[Row] = field(default_factory=list)
-    to_target: list[Row] = field(default_factory=list)
-    profiles: list[Row] = field(default_factory=list)
+
+    def rows(self, table: Table) -> list[Row]:
+        """The rows of one of the tables; none where the study has no such table."""
+        return rows_of(self.tables[table]) if table in self.tables else []
 
 
 def facts_path(results_root: Path, sweep: str) -> Path:
@@ -139,8 +147,10 @@ def _distinct(provenances: Iterable[Mapping[str, Any]], key: str) -> list[str]:
     return sorted({str(p[key]) for p in provenances if p.get(key) is not None})
 
 
-def _facts(store: Store, study: Study, runs: list[Row], states: Mapping[str, Standing]) -> dict[str, Any]:
-    results = [states[entry.spec.run_id][1] for entry in study.entries]
+def _facts(
+    store: Store, study: Study, states: Iterable[str], standings: Mapping[str, Standing]
+) -> dict[str, Any]:
+    results = [standings[entry.spec.run_id][1] for entry in study.entries]
     provenances = [result.get("provenance") or {} for result in results if result]
     moments = sorted(m for e in study.entries if (m := _finished_at(store, e.spec.run_id)) is not None)
     panels = {(e.workload, e.spec.sharding, e.spec.world_size): e.spec for e in study.whole}
@@ -153,7 +163,7 @@ def _facts(store: Store, study: Study, runs: list[Row], states: Mapping[str, Sta
         "ranks": study.ranks,
         "first_finished": _day(moments[0] if moments else None),
         "last_finished": _day(moments[-1] if moments else None),
-        "statuses": dict(sorted(Counter(str(row["status"]) for row in runs).items())),
+        "statuses": dict(sorted(Counter(states).items())),
         **({"budgets": budgets} if len(budgets) > 1 else {}),
         "workloads": [
             {
@@ -182,59 +192,54 @@ def _facts(store: Store, study: Study, runs: list[Row], states: Mapping[str, Sta
 
 
 def collect(results_root: Path | str, study: Study, tuning: Iterable[Row] = ()) -> Collected:
-    """Read every planned run of the study and derive its tables; `tuning` rows come from the tuning sweep, if
-    any.
+    """Read every planned run of a study and derive its tables.
 
-    A run whose files are damaged is a row with the status *invalid* and why. Raises StoreError where the disk cannot be
-    read, and StudyError for runs that cannot be compared.
+    Args:
+        results_root: Under which the runs lie.
+        study: What was planned.
+        tuning: Rows of the table `tuning`, from the tuning sweep, if any.
+
+    Returns:
+        The tables. A run whose files are damaged is a row with the status *invalid* and why.
+
+    Raises:
+        StoreError: The disk cannot be read.
+        StudyError: Runs cannot be compared.
     """
     store = Store(results_root)
-    states = {entry.spec.run_id: store.state(entry.spec.run_id) for entry in study.entries}
-    runs = [_run_row(states[entry.spec.run_id], study, entry) for entry in study.whole]
-    others = [
-        {**_run_row(states[entry.spec.run_id], study, entry), "budget": entry.budget}
-        for entry in study.entries
-        if entry.budget != WHOLE
-    ]
-    climbed = ladders(study, [*({**row, "budget": WHOLE} for row in runs), *others]) if others else []
-    judged = sensitivity_rows(study, runs)
-    curves = curve_rows(store, study, {run_id: result for run_id, (_, result) in states.items()})
-    raced = races(study, runs, curves)
-    return Collected(
-        sweep=study.name,
-        runs=runs,
-        summary=summary_rows(study, runs, judged),
-        sensitivity=judged,
-        tuning=list(tuning),
-        facts=_facts(store, study, [*runs, *others], states),
-        rungs=[{name: row[name] for name in RUNGS.names} for row in others],
-        ladder=ladder_rows(study, climbed),
-        iso=iso_rows(climbed),
-        curves=curves,
-        to_target=to_target_rows(raced),
-        profiles=profile_rows(raced),
-    )
+    standings = {entry.spec.run_id: store.state(entry.spec.run_id) for entry in study.entries}
+    every = frame_of(RUNS, (_run_row(standings[entry.spec.run_id], study, entry) for entry in study.entries))
+    every["budget"] = [entry.budget for entry in study.entries]
+    runs, others = every[every["budget"] == WHOLE], every[every["budget"] != WHOLE]
+    curves = curves_of(store, study, {run_id: result for run_id, (_, result) in standings.items()})
+    summary, sensitivity = summarise(study, runs)
+    arrived = arrivals(study, runs, curves)
+    tables = {
+        RUNS: runs[list(RUNS.names)],
+        SUMMARY: summary,
+        SENSITIVITY: sensitivity,
+        TUNING: frame_of(TUNING, tuning),
+        CURVES: curves,
+        TO_TARGET: to_target(study, arrived),
+        PROFILES: profiles_of(study, arrived),
+    }
+    if len(others):
+        tables |= {
+            BUDGET_RUNS: others[list(BUDGET_RUNS.names)],
+            BUDGET_SWEEP: budget_table(study, every),
+            EQUAL_LOSS: equal_loss_table(budgets_of(study, every)),
+        }
+    return Collected(study.name, tables, _facts(store, study, every["status"], standings))
 
 
 def documents(results_root: Path | str, collected: Collected) -> dict[Path, str]:
     """The files of the tables and of the facts, with their text. The same collection gives the same bytes."""
     root = Path(results_root)
-    tables = (
-        (RUNS, collected.runs),
-        (SUMMARY, collected.summary),
-        (SENSITIVITY, collected.sensitivity),
-        (TUNING, collected.tuning),
-        (CURVES, collected.curves),
-        (TO_TARGET, collected.to_target),
-        (PROFILES, collected.profiles),
-        *(
-            ((RUNGS, collected.rungs), (LADDER, collected.ladder), (ISO, collected.iso))
-            if collected.rungs
-            else ()
-        ),
-    )
-    found = {table_path(root, table, collected.sweep): to_csv(table, rows) for table, rows in tables}
-    return {**found, facts_path(root, collected.sweep): dump(collected.facts, indent=1) + "\n"}
+    texts = {
+        table_path(root, table, collected.sweep): to_csv(table, frame)
+        for table, frame in collected.tables.items()
+    }
+    return {**texts, facts_path(root, collected.sweep): dump(collected.facts, indent=1) + "\n"}
 
 
 def write(results_root: Path | str, collected: Collected) -> list[Path]:
@@ -243,3 +248,12 @@ def write(results_root: Path | str, collected: Collected) -> list[Path]:
     for path, text in made.items():
         write_atomic(path, text)
     return list(made)
+
+
+def collect_sweep(results_root: Path | str, sweep: Sweep | str) -> Collected:
+    """The tables of a sweep, given by its name, its file or as read, from the run folders under the root.
+
+    Raises UnknownSweepError, YamlError, StoreError or StudyError, each with what to do.
+    """
+    found = load_sweep(sweep) if isinstance(sweep, str) else sweep
+    return collect(results_root, study_of(make_plan(found)), tuning_rows(found))

@@ -1,15 +1,25 @@
-"""Two sides held against each other, A before and B after: accuracy paired run by run, bytes, speed, and what is missing.
+"""Two result sets held against each other, A before and B after: accuracy paired run by run, bytes, speed, and what is
+missing.
 
 An arm's runs are paired by seed (the same case: sweep, workload, sharding, workers, arm, seed), whether or not the
 options behind the label have moved; `n_same` says for how many the run itself, its id, is the same. Differences are B
 minus A. Arms whose pairs are all equal to the digit are *identical*, which is no matter of chance; Holm's correction is
 over all other arms with six pairs or more, in all sweeps at once. Speedups come from different days, so they are not
 paired: their ratio is bounded by the ends of the two intervals, at 90 % or more.
+
+A result set is the tables of a results folder, of a study published under a label, or of git at a commit. Of a results folder
+each set is what any reader finds: made there where it is whole, else published (`published.source`). Tables are read by the
+columns that a comparison needs, so tables of older versions compare as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import csv
+import io
+import json
+import subprocess
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -17,7 +27,20 @@ from typing import Any, Final, Literal
 
 from scipy import stats
 
-from suite.analysis.sides import SessionSide, Side, SideError, StudySide, read_side
+from reference_impls.errors import nearest
+from suite.analysis.columns import RUNS, Table
+from suite.analysis.published import (
+    FACTS,
+    FOLDER,
+    SESSION,
+    STUDY_FACTS,
+    labels,
+    published_root,
+    sessions_held,
+    source,
+    studies_of,
+)
+from suite.analysis.speed_columns import ARMS
 from suite.analysis.statistics import (
     MAXIMUM_EXACT,
     MINIMUM_FOR_INTERVAL,
@@ -26,7 +49,150 @@ from suite.analysis.statistics import (
     sign_flip_p,
     smallest_attainable_p,
 )
-from suite.analysis.tables import Row
+from suite.analysis.tables import TABLES, Row, cell_value
+
+CHECKOUT: Final = Path(__file__).resolve().parents[2]
+COMMITTED: Final = (f"results/{FOLDER}/{TABLES}/", "results/tables/v1/")
+"""Where commits have tables: now, and before published data were parted from local ones."""
+RUN_COLUMNS: Final = (
+    "workload", "sharding", "world_size", "arm", "seed", "run_id", "status", "reason", "metric", "value",
+    "wire_bytes_per_step",
+)  # fmt: skip
+SPEED_COLUMNS: Final = (
+    "link",
+    "sharding",
+    "arm",
+    "kind",
+    "n_pairs",
+    "speedup",
+    "speedup_low",
+    "speedup_high",
+)
+
+
+class ResultSetError(ValueError):
+    """A side cannot be read; the message says what it could be."""
+
+
+@dataclass(frozen=True)
+class StudyResults:
+    """The runs of one sweep on one side, and the facts of the study (units, directions, provenance)."""
+
+    runs: Sequence[Row]
+    facts: Mapping[str, Any]
+
+    def judged(self, workload: str) -> tuple[str, str]:
+        """Unit and direction ("higher", "lower" is better) of a workload. Raises `ResultSetError`."""
+        for entry in self.facts["workloads"]:
+            if entry["workload"] == workload:
+                return str(entry["unit"]), str(entry["direction"])
+        raise ResultSetError(f"the facts of study {self.facts['sweep']} do not say how {workload} is judged")
+
+
+@dataclass(frozen=True)
+class SessionResults:
+    """The arms of one timing session on one side, and its facts."""
+
+    arms: Sequence[Row]
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ResultSet:
+    """Everything of a side: studies by the sweep's name, sessions by theirs; `label` says what it is."""
+
+    label: str
+    studies: Mapping[str, StudyResults]
+    sessions: Mapping[str, SessionResults]
+
+
+def read_results(name: str, results_root: Path, checkout: Path = CHECKOUT) -> ResultSet:
+    """A side by the path of a results folder, the label of a published study, or a commit. Raises `ResultSetError`."""
+    for path in (Path(name), published_root(results_root) / name):
+        if path.is_dir():
+            return _folder(path)
+    files = _committed(name, checkout)
+    if files is None:
+        raise ResultSetError(
+            f"{name!r} is no folder, no label of a published study and no commit{nearest(name, labels(results_root))}"
+        )
+    return _side(f"commit {name}", files)
+
+
+def _folder(path: Path) -> ResultSet:
+    """The tables of a results folder; what is published under a label is one by itself."""
+    sets = dict.fromkeys(studies_of(path), ("-runs.csv", STUDY_FACTS))
+    sets |= {f"{SESSION}{name}": ("-arms.csv", FACTS) for name in sessions_held(path)}
+    files = {
+        f"{name}{end}": _text(file)
+        for name, ends in sets.items()
+        for end in ends
+        if (file := source(path, name).root / TABLES / f"{name}{end}").is_file()
+    }
+    return _side(str(path), files)
+
+
+def _text(path: Path) -> str:
+    return path.read_bytes().decode("utf-8")
+
+
+def _committed(commit: str, checkout: Path) -> dict[str, str] | None:
+    """The tables that git has at a commit, by their path below the tables' folder; None for no commit."""
+    name = subprocess.run(
+        ["git", "-C", str(checkout), "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}"],
+        capture_output=True, text=True, check=False,
+    ).stdout.strip()  # fmt: skip
+    if not name:
+        return None
+    for place in COMMITTED:
+        packed = subprocess.run(
+            ["git", "-C", str(checkout), "archive", "--format=tar", name, place],
+            capture_output=True,
+            check=False,
+        )
+        if packed.returncode == 0:
+            with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
+                opened = ((member.name, archive.extractfile(member)) for member in archive if member.isfile())
+                return {
+                    path.removeprefix(place): file.read().decode("utf-8") for path, file in opened if file
+                }
+    return {}
+
+
+def _side(label: str, files: Mapping[str, str]) -> ResultSet:
+    studies = {
+        sweep: StudyResults(_rows(text, RUNS, RUN_COLUMNS, name), _facts(files, f"{sweep}-study.json", label))
+        for name, text in files.items()
+        if name.endswith("-runs.csv") and (sweep := name.removesuffix("-runs.csv"))
+    }
+    sessions = {
+        session: SessionResults(
+            _rows(text, ARMS, SPEED_COLUMNS, name), _facts(files, f"session-{session}-facts.json", label)
+        )
+        for name, text in files.items()
+        if name.startswith("session-")
+        and name.endswith("-arms.csv")
+        and (session := name.removeprefix("session-").removesuffix("-arms.csv"))
+    }
+    if not studies and not sessions:
+        raise ResultSetError(f"{label} has no tables of runs or sessions: `bandwise report SWEEP` makes them")
+    return ResultSet(label, studies, sessions)
+
+
+def _facts(files: Mapping[str, str], name: str, label: str) -> Mapping[str, Any]:
+    if name not in files:
+        raise ResultSetError(f"{label} lacks {name}, which stands beside the table: make the tables again")
+    found: Mapping[str, Any] = json.loads(files[name])
+    return found
+
+
+def _rows(text: str, table: Table, names: Sequence[str], source: str) -> list[Row]:
+    lines = list(csv.DictReader(io.StringIO(text, newline="")))
+    columns = [column for column in table.columns if column.name in names]
+    if lines and (lacking := [name for name in names if name not in lines[0]]):
+        raise ResultSetError(f"{source} lacks the columns {', '.join(lacking)}: it is too old to be compared")
+    return [{column.name: cell_value(line[column.name], column) for column in columns} for line in lines]
+
 
 ALPHA: Final = 0.05
 HARDWARE: Final = ("cpu", "cores", "system")
@@ -42,7 +208,7 @@ RunKey = tuple[str, str, int, str, int]
 class ArmChange:
     """What became of one arm: means over the pairs, B minus A with its 95 % paired t interval, exact p.
 
-    n_a, n_b: finished runs on the sides. word: better and worse respect the metric's direction and need the interval
+    n_a, n_b: finished runs in the result sets. word: better and worse respect the metric's direction and need the interval
     beyond 0 and p_holm at most 5 %; undecided is the interval alone. bytes: wire bytes a step, B over A; None where
     they are not known or A sends nothing.
     """
@@ -72,7 +238,7 @@ class ArmChange:
 
 @dataclass(frozen=True)
 class SpeedChange:
-    """Speedup of one arm of a session on the sides, with 95 % intervals, and B over A with conservative bounds.
+    """Speedup of one arm of a session in the result sets, with 95 % intervals, and B over A with conservative bounds.
 
     n_a, n_b: rounds.
     """
@@ -110,7 +276,7 @@ class Turned:
 @dataclass(frozen=True)
 class Comparison:
     """All of it. only_a, only_b: runs, and sweeps or sessions, that one side alone has. hardware, environment: what the
-    sides say of their machines and code where they differ, as (study or session, what, A, B).
+    result sets say of their machines and code where they differ, as (study or session, what, A, B).
     """
 
     a: str
@@ -136,8 +302,8 @@ class Comparison:
         return {**asdict(self), "smallest_p": self.smallest_p}
 
 
-def compare(a: Side, b: Side, sweep: str | None = None) -> Comparison:
-    """Hold two sides against each other, in all they have in common or in one sweep alone."""
+def compare(a: ResultSet, b: ResultSet, sweep: str | None = None) -> Comparison:
+    """hold two result sets against each other, in all they have in common or in one sweep alone."""
     own, other = ({name: s for name, s in side.studies.items() if sweep in (None, name)} for side in (a, b))
     arms: list[ArmChange] = []
     turned: list[Turned] = []
@@ -149,7 +315,7 @@ def compare(a: Side, b: Side, sweep: str | None = None) -> Comparison:
     if sweep is None:
         only[0] += [f"session {name}" for name in sorted(a.sessions.keys() - b.sessions.keys())]
         only[1] += [f"session {name}" for name in sorted(b.sessions.keys() - a.sessions.keys())]
-    pairs: dict[str, tuple[StudySide, StudySide] | tuple[SessionSide, SessionSide]]
+    pairs: dict[str, tuple[StudyResults, StudyResults] | tuple[SessionResults, SessionResults]]
     pairs = {f"sweep {n}": (own[n], other[n]) for n in sorted(own.keys() & other.keys())}
     pairs |= {f"session {n}": (a.sessions[n], b.sessions[n]) for n in timed}
     return Comparison(
@@ -160,23 +326,23 @@ def compare(a: Side, b: Side, sweep: str | None = None) -> Comparison:
         tuple(turned),
         tuple(only[0]),
         tuple(only[1]),
-        tuple(_told(pairs, HARDWARE)),
-        tuple(_told(pairs, ENVIRONMENT)),
+        tuple(_provenance_changes(pairs, HARDWARE)),
+        tuple(_provenance_changes(pairs, ENVIRONMENT)),
     )
 
 
 def again_held(then: Path, now: Path, session: str) -> Comparison:
-    """A session in two results folders: what is on record, and the same held again. Raises `SideError`."""
-    a, b = (_session_alone(read_side(str(root), root), session) for root in (then, now))
+    """A session in two results folders: what is on record, and the same held again. Raises `ResultSetError`."""
+    a, b = (_session_alone(read_results(str(root), root), session) for root in (then, now))
     return compare(a, b)
 
 
-def _session_alone(side: Side, session: str) -> Side:
+def _session_alone(side: ResultSet, session: str) -> ResultSet:
     if session not in side.sessions:
-        raise SideError(
+        raise ResultSetError(
             f"{side.label} has no tables of session {session}: `bandwise session {session}` holds it"
         )
-    return Side(side.label, {}, {session: side.sessions[session]})
+    return ResultSet(side.label, {}, {session: side.sessions[session]})
 
 
 def judged(arms: list[ArmChange]) -> list[ArmChange]:
@@ -197,7 +363,7 @@ def _worded(change: ArmChange) -> ArmChange:
     return replace(change, word="better" if good else "worse")
 
 
-def _by_run(study: StudySide) -> dict[RunKey, Row]:
+def _by_run(study: StudyResults) -> dict[RunKey, Row]:
     found = {}
     for row in study.runs:
         if row["status"] != "missing":
@@ -206,7 +372,7 @@ def _by_run(study: StudySide) -> dict[RunKey, Row]:
     return found
 
 
-def _arms(sweep: str, a: StudySide, b: StudySide) -> Iterator[ArmChange]:
+def _arms(sweep: str, a: StudyResults, b: StudyResults) -> Iterator[ArmChange]:
     own, other = _by_run(a), _by_run(b)
     for key in sorted({run[:4] for run in own.keys() & other.keys()}):
         yield _arm(sweep, key, b, _finished(own, key), _finished(other, key))
@@ -216,7 +382,7 @@ def _finished(runs: Mapping[RunKey, Row], key: Key) -> dict[int, Row]:
     return {run[4]: row for run, row in sorted(runs.items()) if run[:4] == key and row["status"] == "done"}
 
 
-def _arm(sweep: str, key: Key, study: StudySide, a: Mapping[int, Row], b: Mapping[int, Row]) -> ArmChange:
+def _arm(sweep: str, key: Key, study: StudyResults, a: Mapping[int, Row], b: Mapping[int, Row]) -> ArmChange:
     unit, direction = study.judged(key[0])
     seeds = [seed for seed in a if seed in b and a[seed]["metric"] == b[seed]["metric"]]
     before, after = ([float(side[seed]["value"] or 0.0) for seed in seeds] for side in (a, b))
@@ -261,7 +427,7 @@ def _bytes(a: list[Row], b: list[Row]) -> float | None:
     return sum(float(value or 0.0) for value in after) / total if total else None
 
 
-def _turned(sweep: str, a: StudySide, b: StudySide) -> Iterator[Turned]:
+def _turned(sweep: str, a: StudyResults, b: StudyResults) -> Iterator[Turned]:
     own, other = _by_run(a), _by_run(b)
     for run in sorted(own.keys() & other.keys()):
         before, after = own[run], other[run]
@@ -270,7 +436,7 @@ def _turned(sweep: str, a: StudySide, b: StudySide) -> Iterator[Turned]:
             yield Turned(sweep, run, str(before["status"]), str(after["status"]), reason)
 
 
-def _only(own: Mapping[str, StudySide], other: Mapping[str, StudySide]) -> Iterator[str]:
+def _only(own: Mapping[str, StudyResults], other: Mapping[str, StudyResults]) -> Iterator[str]:
     """What one side has alone: a line an arm with its seeds, or a sweep."""
     for sweep in sorted(own):
         if sweep not in other:
@@ -284,8 +450,8 @@ def _only(own: Mapping[str, StudySide], other: Mapping[str, StudySide]) -> Itera
             yield f"sweep {sweep}: {arm} on {workload}, {sharding}, {workers} workers, seeds {listed}"
 
 
-def _speeds(session: str, a: SessionSide, b: SessionSide) -> Iterator[SpeedChange]:
-    def by_arm(side: SessionSide) -> dict[tuple[str, ...], tuple[float, float, float, int]]:
+def _speeds(session: str, a: SessionResults, b: SessionResults) -> Iterator[SpeedChange]:
+    def by_arm(side: SessionResults) -> dict[tuple[str, ...], tuple[float, float, float, int]]:
         names, numbers = ("link", "sharding", "arm", "kind"), ("speedup", "speedup_low", "speedup_high")
         found = {}
         for row in side.arms:
@@ -306,8 +472,9 @@ def _speeds(session: str, a: SessionSide, b: SessionSide) -> Iterator[SpeedChang
         )
 
 
-def _told(
-    pairs: Mapping[str, tuple[StudySide | SessionSide, StudySide | SessionSide]], names: tuple[str, ...]
+def _provenance_changes(
+    pairs: Mapping[str, tuple[StudyResults | SessionResults, StudyResults | SessionResults]],
+    names: tuple[str, ...],
 ) -> Iterator[tuple[str, str, str, str]]:
     for what, (a, b) in pairs.items():
         for name in names:

@@ -9,7 +9,7 @@ different things. A cell is a method on a workload, a sharding and a number of w
 - *not known*: there is no interval, or the study is not sensitive; the reason stands beside it.
 
 A speed *holds* unless it was not measured (with the reason: the machine was disturbed, say) or trainings from end to end do not
-confirm it (`suite.analysis.direct`).
+confirm it (`suite.analysis.speed`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from suite.analysis.direct import CONTRADICTED, NOT_CONFIRMED
+from suite.analysis.speed import CONTRADICTED, NOT_CONFIRMED
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL
 from suite.analysis.tables import Row
 

@@ -13,17 +13,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from suite.analysis.bounds import BOUNDS
-from suite.analysis.columns import OF_STUDY, SUMMARY, Column, Table
-from suite.analysis.ladder_columns import ISO_SECONDS, LADDER_TABLES
+from suite.analysis.columns import BUDGET_TABLES, EQUAL_LOSS_SECONDS, OF_STUDY, SUMMARY, Column, Table
 from suite.analysis.published import SESSION, source
-from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE
-from suite.analysis.stages import STAGES
+from suite.analysis.speed_columns import ARMS, BOUNDS, CASES, DIRECT, PROBE, STAGES
 from suite.analysis.tables import Row, Value, csv_text, read_table, table_path
 from suite.runs.sweep import UnknownSweepError, load_sweep, tables_of
 
-OF_SWEEP: Final = (SUMMARY, *(table for table in OF_STUDY if table is not SUMMARY), *LADDER_TABLES)
-OF_SESSION: Final = (ARMS, CASES, PROBE, DIRECT, BOUNDS, STAGES, ISO_SECONDS)
+OF_SWEEP: Final = (SUMMARY, *(table for table in OF_STUDY if table is not SUMMARY), *BUDGET_TABLES)
+OF_SESSION: Final = (ARMS, CASES, PROBE, DIRECT, BOUNDS, STAGES, EQUAL_LOSS_SECONDS)
 DIGITS: Final = 4
 """Significant digits of floats in LaTeX; CSV and Parquet have all that the table has."""
 _ESCAPES: Final = str.maketrans(

@@ -1,4 +1,6 @@
-"""Where a table is read, and what is published: local results and published ones are parted, and never mixed within a set.
+"""Where a table is read, what is published, what is refused, and where the runs behind a table come from.
+
+Local results and published ones are parted, and never mixed within a set:
 
     <results>/tables/                  what was made here; git ignores it, and everything else that is made here
     <results>/published/               in git; `bandwise publish` alone writes here
@@ -10,6 +12,10 @@
 A *set* is what stands or falls as one: the tables of a study (its name), those of a timing session (`session-` and its name),
 or any other table with the facts beside it (the name of its file). A set is read from here where it is whole, from what is
 published otherwise; `source` says which. It is *whole* where `unfinished` and `lacking` both have nothing to say.
+
+An *origin* is a distinct commit, environment and machine with how many runs of a cell it gave. Origins are recorded in a study's
+facts when its tables are made, so that a page from tables alone can say what was mixed. Facts of older tables lack them; what
+their rows hold (commit, environment) stands in.
 """
 
 from __future__ import annotations
@@ -19,21 +25,21 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from suite.analysis.bounds import BOUNDS
-from suite.analysis.columns import OF_STUDY, Table
-from suite.analysis.ladder_columns import ISO_SECONDS, LADDER_TABLES
-from suite.analysis.speed_columns import SPEED_TABLES
-from suite.analysis.stages import STAGES
-from suite.analysis.tables import TABLES, table_path
-from suite.runs.files import TEMPORARY, dump, write_atomic
+from suite.analysis.columns import BUDGET_TABLES, EQUAL_LOSS_SECONDS, OF_STUDY, REFUSED, Table
+from suite.analysis.speed_columns import BOUNDS, SPEED_TABLES, STAGES
+from suite.analysis.tables import TABLES, Row, read_table, table_path, write_table
+from suite.runs.files import TEMPORARY, RefusedError, dump, write_atomic
 from suite.runs.provenance import PUBLISHED
 from suite.runs.result import SETTLED
+from suite.runs.store import Store
+from suite.timing import store as sessions
 
 FOLDER: Final = PUBLISHED
 MANIFEST: Final = "manifest.json"
@@ -41,7 +47,7 @@ MANIFEST_SCHEMA: Final = 1
 SESSION: Final = "session-"
 STUDY_FACTS: Final = "-study.json"
 FACTS: Final = "-facts.json"
-OF_SESSION: Final = (*SPEED_TABLES, BOUNDS, STAGES, ISO_SECONDS)
+OF_SESSION: Final = (*SPEED_TABLES, BOUNDS, STAGES, EQUAL_LOSS_SECONDS)
 TOGETHER: Final = MappingProxyType({"claims": ("claims.csv", "claims-parts.csv")})
 """Sets of several tables that belong to no study and no session."""
 COVERING: Final = MappingProxyType(
@@ -160,7 +166,7 @@ def files_of(root: Path, name: str) -> list[str]:
         known = [*TOGETHER[name]]
     else:
         known = [f"{name}.csv", f"{name}{FACTS}", f"{name}.json", f"{name}{STUDY_FACTS}"]
-        known += [f"{name}-{table.suffix}.csv" for table in (*OF_STUDY, *LADDER_TABLES)]
+        known += [f"{name}-{table.suffix}.csv" for table in (*OF_STUDY, *BUDGET_TABLES)]
     return sorted({file for file in known if (root / TABLES / file).is_file()})
 
 
@@ -356,3 +362,77 @@ def _write(path: Path, content: bytes) -> None:
 
 def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+CELL: Final = ("workload", "sharding", "world_size")
+ATTRIBUTES: Final = (
+    "commit", "dirty", "environment_hash", "torch", "python", "system", "cpu", "cores", "threads",
+)  # fmt: skip
+CHANGES: Final = "changes"
+"""SHA-256 of how the code differed from its commit."""
+Origin = dict[str, Any]
+"""A panel (`CELL`), the `ATTRIBUTES` that are known of some of its runs, and how many: `runs`."""
+
+
+def counted(found: Iterable[tuple[Sequence[Any], Mapping[str, Any]]]) -> list[Origin]:
+    """Distinct origins from (cell, provenance) of every run that has one, in order of their content."""
+    names = (*ATTRIBUTES, CHANGES)
+    counts = Counter((*cell, *(_value(provenance, name) for name in names)) for cell, provenance in found)
+    return [
+        {**dict(zip((*CELL, *names), key, strict=True)), "runs": runs}
+        for key, runs in sorted(counts.items(), key=lambda item: tuple(map(str, item[0])))
+    ]
+
+
+def _value(provenance: Mapping[str, Any], name: str) -> Any:
+    found = provenance.get(name)
+    return found["sha256"] if name == CHANGES and found else found
+
+
+def of_study(facts: Mapping[str, Any], runs: Iterable[Row]) -> list[Origin]:
+    """The origins on record of a study; of tables that lack them what rows and facts say: None is not known."""
+    if "origins" in facts:
+        return [dict(origin) for origin in facts["origins"]]
+    same = {name: values[0] for name, values in facts["provenance"].items() if len(values) == 1}
+    same["dirty"] = {"True": True, "False": False}.get(same.get("dirty", ""))
+    return counted(
+        (
+            [row[name] for name in CELL],
+            {**same, "commit": row["commit"], "environment_hash": row["environment"]},
+        )
+        for row in runs
+        if row["commit"] is not None or row["environment"] is not None
+    )
+
+
+def refused_rows(root: Path) -> list[Row]:
+    """Records of sessions, and folders among the runs, that are refused; paths are relative to the results folder."""
+    found = [
+        _refused_row("session", e.path.parent.parent.name, e.path.parent.name, e)
+        for e in sessions.refused(root)
+    ]
+    for error in Store(root).refused():
+        folder = error.path.parent if error.path.name == "spec.json" else error.path
+        found.append(_refused_row("run", folder.relative_to(root).as_posix(), "", error))
+    return found
+
+
+def _refused_row(kind: str, name: str, record: str, error: RefusedError) -> Row:
+    """A row of valid UTF-8, whatever a folder is called."""
+    name, record, reason, fix = (
+        text.encode("utf-8", "replace").decode() for text in (name, record, error.reason, error.fix)
+    )
+    return {"kind": kind, "name": name, "record": record or None, "reason": reason, "fix": fix}
+
+
+def write_refused(root: Path) -> None:
+    """Bring the table up to date; there is none where nothing was ever refused."""
+    rows, path = refused_rows(root), table_path(root, REFUSED)
+    if rows or path.exists():
+        write_table(path, REFUSED, rows)
+
+
+def load_refused(root: Path) -> list[Row]:
+    """The rows on record. Raises `TableError` for a damaged table."""
+    path = table_path(root, REFUSED)
+    return read_table(path, REFUSED) if path.is_file() else []

@@ -1,29 +1,67 @@
-"""From a session's record to its tables: cases, arms, probe, direct runs, bounds, and a small JSON file of facts.
+"""From a session's record to its tables: cases, arms, probe, direct runs, bounds, stages, and a small JSON file of facts.
 
 The one place where the analysis of speed meets files, the planner and the registry. Everything is derived from the
 record of one session and from what the sweep asks for now; the same record gives the same bytes. A session that could
 not be held at all leaves tables without rows, and its facts say why and what to do.
+
+*Bounds* say how near a step comes to what the machine and the link allow, in ratios within a round:
+
+- against the fastest fp32 DDP: seconds over seconds, the bar for a full-precision step of one's own;
+- how much of the *limit*, DDP's step over the same without communication, a speedup reaches: no method that computes the
+  same gradients can be faster than that;
+- the *bound*: the larger of computing and sending, since they can overlap, plus the codec, which shares its
+  processor with the computing. Computing is DDP's forward and backward over a group of one process; sending is the
+  method's bytes at the rate that the probe's fp32 all-reduce reached; the codec is what the serial blocks of the
+  method count as encode, decode and update.
+
+*rho* is how much a link weighs for a model, seconds of an fp32 ring over seconds of computing, a step. The ring's seconds are
+those of an all-reduce of all parameters in fp32, 2 (n - 1) / n x 32 d bits a rank, at the rate that the probe's fp32 all-reduce
+reached on this link. The seconds of computing are those of the reference with its collectives replaced by local copies. A link
+with rho well below 1 leaves nothing for compression to win; papers' settings can be placed on the same axis (a share s of a step
+spent in all-reduce is rho = s / (1 - s)).
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
-from suite.analysis.bounds import BOUNDS, bound_rows
-from suite.analysis.direct import direct_rows
-from suite.analysis.iso_seconds import climbs, iso_second_rows
-from suite.analysis.join import Wanted, differences, joined_rows
-from suite.analysis.ladder_columns import ISO_SECONDS
+from suite.analysis.columns import EQUAL_LOSS_SECONDS
+from suite.analysis.join import (
+    Wanted,
+    differences,
+    equal_loss_rows,
+    joined_rows,
+    speed_only_rows,
+    timed_budgets,
+)
 from suite.analysis.published import SESSION, Side, source
-from suite.analysis.rho import rho
-from suite.analysis.speed import case_rows, probe_rows
-from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, session_facts_path, session_table_path
-from suite.analysis.speed_only import speed_only_rows
-from suite.analysis.stages import STAGES, stage_rows
-from suite.analysis.tables import Row, TableError, write_table
+from suite.analysis.speed import (
+    LinkSamples,
+    Samples,
+    case_rows,
+    direct_rows,
+    interval,
+    paired,
+    probe_rows,
+    spread_out,
+)
+from suite.analysis.speed_columns import (
+    ARMS,
+    BOUNDS,
+    CASES,
+    DIRECT,
+    PROBE,
+    STAGES,
+    session_facts_path,
+    session_table_path,
+)
+from suite.analysis.tables import Row, TableError, Value, write_table
+from suite.links.probe import ALL_REDUCE_FP32
 from suite.runs.files import dump, read, write_atomic
 from suite.runs.plan import Plan, make_plan
 from suite.runs.spec import RunSpec
@@ -67,7 +105,7 @@ def write(
     tables, facts = derive(record, store, sweep)
     written = [
         write_table(session_table_path(results_root, table, name), table, tables[table.suffix])
-        for table in (CASES, ARMS, PROBE, DIRECT, BOUNDS, STAGES, ISO_SECONDS)
+        for table in (CASES, ARMS, PROBE, DIRECT, BOUNDS, STAGES, EQUAL_LOSS_SECONDS)
         if table.suffix in tables
     ]
     path = session_facts_path(results_root, name)
@@ -78,7 +116,7 @@ def write(
 def derive(
     record: Mapping[str, Any], store: Store, sweep: Sweep | None = None
 ) -> tuple[dict[str, list[Row]], dict[str, Any]]:
-    """Rows by table suffix, and the facts; a table `iso-seconds` where the sweep has a budget ladder."""
+    """Rows by table suffix, and the facts; a table `iso-seconds` where the sweep is over several budgets."""
     direct, checks = direct_rows(record)
     plan, fault = _plan(record, sweep)
     wanted, fault = _wanted(record, store, plan) if plan else ([], fault)
@@ -94,7 +132,9 @@ def derive(
     if stages := stage_rows(record):
         tables[STAGES.suffix] = stages
     if plan and len(plan.sweep.budgets) > 1:
-        tables[ISO_SECONDS.suffix] = iso_second_rows(record, climbs(store.root, plan, wanted), arms)
+        tables[EQUAL_LOSS_SECONDS.suffix] = equal_loss_rows(
+            record, timed_budgets(store.root, plan, wanted), arms
+        )
     return tables, _facts(record, fault)
 
 
@@ -247,3 +287,142 @@ def load_facts(results_root: Path | str, name: str, side: Side = "whole") -> dic
             "run `bandwise report` again"
         )
     return found
+
+
+CODEC: Final = ("encode", "decode", "update")
+COMPUTE: Final = "forward_backward"
+
+
+def bound_rows(record: Mapping[str, Any]) -> list[Row]:
+    """The table `bounds`: a row for every link that gave numbers and case that was timed on it."""
+    links = [LinkSamples(link, record["cases"]) for link in record["links"]]
+    return [
+        _bound_row(samples, case)
+        for samples in links
+        for case in record["cases"]
+        if samples.usable and samples.blocks(str(case["case_id"]))
+    ]
+
+
+def _bound_row(samples: LinkSamples, case: Mapping[str, Any]) -> Row:
+    case_id, fp32 = str(case["case_id"]), _fp32(samples)
+    own, ddp, alone = samples.step(case_id), samples.step(fp32), samples.step(fp32, "null")
+    over, limit = paired(_ratio, own, ddp), paired(_ratio, ddp, alone)
+    return {
+        "link": samples.label,
+        "case": str(case["label"]),
+        "case_id": case_id,
+        "algorithm": str(case["algorithm"]),
+        "kind": str(case["kind"]),
+        "n": len(over),
+        **_with_ends("over_fp32", over),
+        "n_limit": len(limit),
+        **_with_ends("limit", limit),
+        **_with_ends("limit_share", paired(_ratio, alone, own)),
+        **_bound(samples, case, fp32),
+    }
+
+
+def _fp32(samples: LinkSamples) -> str:
+    return str((samples.link.get("best") or {}).get("fp32") or samples.link["default"])
+
+
+def _bound(samples: LinkSamples, case: Mapping[str, Any], fp32: str) -> dict[str, Value]:
+    case_id, rate = str(case["case_id"]), ring_rate(samples.link)
+    compute = {number: phases[COMPUTE] for number, phases in _serial_phases(samples, fp32).items()}
+    codec = {
+        n: sum(phases.get(name, 0.0) for name in CODEC)
+        for n, phases in _serial_phases(samples, case_id).items()
+    }
+    if case["role"] != "method" or rate is None or case.get("wire_bytes") is None:
+        compute, codec = {}, {}
+    rounds = compute.keys() & codec.keys()
+    wire_s = 8 * float(case["wire_bytes"]) / samples.steps[case_id] / rate if rounds and rate else 0.0
+    bound = {number: max(compute[number], wire_s) + codec[number] for number in rounds}
+    ratio = paired(_ratio, samples.step(case_id), bound)
+    return {
+        "n_bound": len(ratio),
+        "compute_s": _median(compute),
+        "wire_s": wire_s if rounds else None,
+        "codec_s": _median(codec),
+        "bound_s": _median(bound),
+        **_with_ends("bound_ratio", ratio),
+    }
+
+
+def _serial_phases(samples: LinkSamples, case_id: str) -> dict[int, Mapping[str, float]]:
+    found = samples.blocks(case_id, "serial").items()
+    return {number: block["phases"] for number, block in found if block["phases"]}
+
+
+def _ratio(left: float, right: float) -> float:
+    return left / right
+
+
+def _median(samples: Samples) -> float | None:
+    return median(samples.values()) if samples else None
+
+
+def _with_ends(name: str, samples: Samples) -> dict[str, Value]:
+    """The median, whose interval needs six rounds."""
+    ends = spread_out(name, interval(samples))
+    return {**ends, name: _median(samples)}
+
+
+def ring_bits(parameters: int, world_size: int) -> float:
+    """Bits a rank sends in a ring all-reduce of the model in fp32."""
+    return 2 * (world_size - 1) / world_size * 32 * parameters
+
+
+def ring_rate(link: Mapping[str, Any]) -> float | None:
+    """Bits a second that the probe's largest fp32 all-reduce reached, or None where there was none."""
+    found = [(p["bytes"], p["bits_per_s"]) for p in link["probe"] if p["what"] == ALL_REDUCE_FP32]
+    rates = [float(rate) for _, rate in sorted(found, reverse=True) if rate and math.isfinite(rate)]
+    return rates[0] if rates else None
+
+
+def rho(record: Mapping[str, Any], link: Mapping[str, Any]) -> tuple[dict[str, float | None] | None, str]:
+    """rho of a link with what it is made of, or None and the reason.
+
+    The interval is that of the median of the computing seconds over rounds, None below six; the ring's rate is one
+    number, the median of the probe.
+    """
+    samples = LinkSamples(link, record["cases"])
+    if not samples.usable:
+        return None, str(link.get("reason") or "the link stayed disturbed")
+    rate = ring_rate(link)
+    if rate is None:
+        return None, "the probe holds no fp32 all-reduce"
+    compute = samples.step(str(link["reference"]), "null")
+    if not compute:
+        return None, "no undisturbed block of the reference without communication"
+    ring_s, compute_s = (
+        ring_bits(int(record["parameters"]), int(record["world_size"])) / rate,
+        median(compute.values()),
+    )
+    middle = interval(compute)
+    value = {
+        "value": ring_s / compute_s,
+        "low": ring_s / middle.high if middle else None,
+        "high": ring_s / middle.low if middle else None,
+        "n": len(compute),
+        "ring_s": ring_s,
+        "compute_s": compute_s,
+        "bits_per_s": rate,
+    }
+    return value, ""
+
+
+def stage_rows(record: Mapping[str, Any]) -> list[Row]:
+    """The table `stages`; without rows where the session was held before stages were recorded."""
+    return [
+        {
+            "case": str(case["label"]), "case_id": str(case["case_id"]), "stage": str(one["stage"]),
+            "collective": str(one["collective"]), "group": str(one["group"]), "calls": one["calls"] / case["unit_steps"],
+            "payload_bytes_per_call": one["payload_bytes"] / one["calls"],
+            "wire_bytes_per_step": one["wire_bytes"] / case["unit_steps"],
+            "received_bytes_per_step": one["received_bytes"] / case["unit_steps"],
+        }
+        for case in record["cases"]
+        for one in case.get("stages") or ()
+    ]  # fmt: skip

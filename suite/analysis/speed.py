@@ -1,21 +1,40 @@
-"""The blocks of one link as samples, and the table of what each case took.
+"""The blocks of one link as samples, the seconds of trainings that are composed of them, and the check of these.
 
 A sample is the seconds a unit of one undisturbed block; a repeated block takes the place of the disturbed one of
 its round. Quantities of two cases or two modes are combined within a round before anything is summarised, so what a
 whole round had in common (a slow minute of the machine) drops out of every ratio.
+
+*What a training consists of* says the method itself: its `plan`, asked with the run's own learning rates, so nothing has
+to be trained for it. A method with kinds of steps costs the sum of count times seconds over the kinds. A method of
+local steps costs the sum over its rounds of T(H), the seconds of a round of H steps, which is measured at a few H:
+between them it is interpolated linearly, beyond them extrapolated with the slope of the nearest two. A method may do both,
+one after the other: data-parallel steps at first, say, then rounds.
+
+*The check*: a training composed of blocks leaves out whatever happens between them, so some arms are also trained whole, timed in
+the same rounds as the blocks. The ratio composed over direct is taken within a round. Where its 95 % interval lies inside 0.9 to
+1.1 composing is confirmed, where it lies wholly outside it is contradicted; else, and below six pairs, it is not confirmed.
+Direct runs stand for all arms that are composed alike on their link: of one kind of step, of several kinds, of rounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from statistics import median
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
 from typing import Any, Final
 
-from reference_impls import info
+from reference_impls import create, info
+from reference_impls.algorithm import Clock
+from reference_impls.collectives import Group
 from reference_impls.errors import UnknownAlgorithmError
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, median_interval
 from suite.analysis.tables import Row, Value
 from suite.runs.files import canonical_json
+from suite.runs.spec import RunSpec, learning_rate
+from suite.timing.case import ROUND
+from suite.workloads import get
 
 PHASES: Final = ("forward_backward", "encode", "communication", "decode", "update")
 ROUND_TRIP: Final = "round-trip"
@@ -201,3 +220,243 @@ def _probe_row(link: Mapping[str, Any], found: Mapping[str, Any]) -> Row:
         "bits_per_s": None if not rate else float(rate),
         "rate_share": float(rate) / float(held) if rate and held else None,
     }
+
+
+LOCAL: Final = "local"
+"""The kind of a step that does not end a round."""
+
+
+class CompositionError(ValueError):
+    """The seconds of a training cannot be put together; the message says why."""
+
+
+@dataclass(frozen=True)
+class Makeup:
+    """What a training of `steps` steps consists of: how many units of each kind. `rounds`: some kinds are rounds."""
+
+    steps: int
+    units: Mapping[str, int]
+    rounds: bool
+
+
+def planned_kinds(spec: RunSpec) -> list[str]:
+    """The kind of every step of a run, as its method plans them.
+
+    Raises CompositionError for a method that plans by what happens in training, and what `create` raises.
+    """
+    algorithm = create(spec.algorithm.name, **spec.algorithm.options).algorithm
+    clock, rate = Clock(Group("world", 0, spec.world_size), seed=spec.seed), learning_rate(spec)
+    kinds = []
+    for step in range(spec.steps):
+        clock.step, clock.lr = step, rate(step)
+        kind = algorithm.plan(clock)
+        if algorithm.plans_from_data or not isinstance(kind, str):
+            raise CompositionError("which steps it takes depends on the data, so nothing can be composed")
+        clock.kind = kind
+        kinds.append(kind)
+    return kinds
+
+
+def makeup(kinds: Sequence[str], timed: Sequence[str]) -> Makeup:
+    """Sort the steps of a training into the kinds that were timed for its method.
+
+    Where some of these are rounds, every run of local steps with the step that ends it is one, and so is a single step
+    of a kind that was not timed by itself. Raises CompositionError when a kind of step was not timed or the training
+    ends inside a round.
+    """
+    alone = {kind for kind in timed if not kind.startswith(ROUND)}
+    if len(alone) == len(timed):
+        counts = Counter(kinds)
+        if missing := sorted(counts.keys() - alone):
+            raise CompositionError(f"no steps of the kind {', '.join(missing)} were timed")
+        return Makeup(len(kinds), dict(sorted(counts.items())), rounds=False)
+    single, lengths, length = Counter[str](), Counter[int](), 0
+    for kind in kinds:
+        if not length and kind in alone:
+            single[kind] += 1
+            continue
+        length += 1
+        if kind != LOCAL:
+            lengths[length] += 1
+            length = 0
+    if length:
+        raise CompositionError(f"the training ends {length} steps into a round")
+    units = dict(sorted(single.items())) | {f"{ROUND}{h}": lengths[h] for h in sorted(lengths)}
+    return Makeup(len(kinds), units, rounds=bool(lengths))
+
+
+def round_length(kind: str) -> int:
+    """16 for ``round-16``."""
+    return int(kind.removeprefix(ROUND))
+
+
+def composition(parts: Makeup, timed: Sequence[str]) -> str:
+    """In words how the seconds come about, as it stands in the table."""
+    if not parts.rounds:
+        return "one kind" if len(parts.units) == 1 else "several kinds"
+    needed, known = _lengths(parts.units), _lengths(timed)
+    if needed <= known:
+        return "rounds measured"
+    inside = min(known) <= min(needed) and max(needed) <= max(known)
+    return "rounds interpolated" if inside else "rounds extrapolated"
+
+
+def _lengths(kinds: Iterable[str]) -> set[int]:
+    return {round_length(kind) for kind in kinds if kind.startswith(ROUND)}
+
+
+def composed_s(parts: Makeup, unit_s: Mapping[str, float]) -> float:
+    """Seconds of the training from the seconds of a unit of each timed kind. Raises CompositionError."""
+    known = {round_length(kind): seconds for kind, seconds in unit_s.items() if kind.startswith(ROUND)}
+    return sum(
+        count * (round_s(round_length(kind), known) if kind.startswith(ROUND) else unit_s[kind])
+        for kind, count in parts.units.items()
+    )
+
+
+def round_s(h: int, known: Mapping[int, float]) -> float:
+    """Seconds of a round of h steps from those of measured lengths: exact there, linear between and beyond.
+
+    Raises CompositionError where one length alone was measured, or the line falls to zero.
+    """
+    if h in known:
+        return known[h]
+    if len(known) < 2:
+        raise CompositionError(f"rounds of {h} steps need two measured lengths, not {len(known)}")
+    pairs = list(itertools.pairwise(sorted(known)))
+    low, high = next((pair for pair in pairs if h < pair[1]), pairs[-1])
+    seconds = known[low] + (known[high] - known[low]) * (h - low) / (high - low)
+    if not seconds > 0:
+        raise CompositionError(f"the seconds of a round of {h} steps come out at {seconds:.3g}")
+    return seconds
+
+
+LOW: Final = 0.9
+HIGH: Final = 1.1
+CONFIRMED, NOT_CONFIRMED, CONTRADICTED = "confirmed", "not confirmed", "contradicted"
+_WORST: Final = (CONTRADICTED, NOT_CONFIRMED, CONFIRMED)
+
+
+@dataclass(frozen=True)
+class Check:
+    """What the direct runs of one arm say: composed like (``one kind``, ``several kinds``, ``rounds``), verdict, why."""
+
+    arm: str
+    like: str
+    verdict: str
+    reason: str
+
+
+def alike(word: str) -> str:
+    """The class of a composition: rounds are one, however their seconds were found."""
+    return word.partition(" ")[0] if word.startswith("rounds") else word
+
+
+def compose_rounds(samples: LinkSamples, parts: Makeup, used: Mapping[str, str]) -> dict[int, float]:
+    """Composed seconds of a training in every round in which all its cases have undisturbed blocks.
+
+    `used`: kind -> case id. Raises CompositionError.
+    """
+    needed = used if parts.rounds else {kind: used[kind] for kind in parts.units}
+    by_kind = {kind: samples.unit(case_id) for kind, case_id in needed.items()}
+    common = set.intersection(*(set(found) for found in by_kind.values())) if by_kind else set()
+    return {
+        number: composed_s(parts, {kind: found[number] for kind, found in by_kind.items()})
+        for number in sorted(common)
+    }
+
+
+def verdict(ratio: Interval | None, n: int) -> tuple[str, str]:
+    """Verdict and reason from the interval of composed over direct; n counts the pairs."""
+    if ratio is None:
+        return NOT_CONFIRMED, f"{n} undisturbed direct runs, and it takes {MINIMUM_FOR_INTERVAL}"
+    said = f"composed over direct seconds is {ratio.estimate:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
+    if ratio.low >= LOW and ratio.high <= HIGH:
+        return CONFIRMED, ""
+    if ratio.high < LOW or ratio.low > HIGH:
+        return CONTRADICTED, f"{said}, outside {LOW} to {HIGH}"
+    return NOT_CONFIRMED, f"{said}, partly outside {LOW} to {HIGH}"
+
+
+def direct_rows(record: Mapping[str, Any]) -> tuple[list[Row], dict[str, list[Check]]]:
+    """The table `direct`, and what it says of each link (by label)."""
+    rows: list[Row] = []
+    checks: dict[str, list[Check]] = {}
+    for link in record["links"]:
+        samples = LinkSamples(link, record["cases"])
+        for key in sorted({(run["sharding"], run["arm"]) for run in link["direct"]}):
+            same = [run for run in link["direct"] if (run["sharding"], run["arm"]) == key]
+            runs = sorted(same, key=lambda run: (run["round"], run["attempt"]))
+            row, check = _direct(record, samples, runs)
+            rows.append(row)
+            checks.setdefault(samples.label, []).append(check)
+    return rows, checks
+
+
+def checked(arm: str, word: str, checks: Iterable[Check]) -> tuple[str | None, str | None, str]:
+    """Verdict, arms it is by, and reason for an arm composed in this way; the worst of several verdicts counts."""
+    found = list(checks)
+    relevant = [c for c in found if c.arm == arm] or [c for c in found if c.like == alike(word)]
+    if not relevant:
+        return None, None, ""
+    worst = min(relevant, key=lambda c: (_WORST.index(c.verdict), c.arm))
+    names = ", ".join(sorted({c.arm for c in relevant}))
+    reason = f"direct runs of {worst.arm}: {worst.reason}" if worst.reason else ""
+    return worst.verdict, names, reason
+
+
+def _direct(
+    record: Mapping[str, Any], samples: LinkSamples, runs: Sequence[Mapping[str, Any]]
+) -> tuple[Row, Check]:
+    """Row and check of one arm; its runs differ in their seeds, which decide nothing about the steps."""
+    first = runs[0]
+    arm, sharding, spec = str(first["arm"]), str(first["sharding"]), RunSpec.from_dict(first["spec"])
+    good: dict[int, Mapping[str, Any]] = {}
+    for run in runs:
+        if not run["disturbed"]:
+            good.setdefault(int(run["round"]), run)
+    seconds = {number: float(run["seconds"]) for number, run in good.items()}
+    used = record["uses"].get(arm, {}).get(sharding, {})
+    composed: dict[int, float] = {}
+    like, fault = "", ""
+    try:
+        kinds = planned_kinds(spec)
+        parts = makeup(kinds, list(used))
+        like = alike(composition(parts, list(used)))
+        composed = compose_rounds(samples, parts, used)
+        fault = _other_steps(kinds, runs)
+    except CompositionError as error:
+        fault = str(error)
+    ratio = paired(lambda of_blocks, whole: of_blocks / whole, composed, seconds)
+    middle = interval(ratio) if samples.usable else None
+    word, reason = verdict(middle, len(ratio))
+    if not samples.usable:
+        reason = "the link stayed disturbed"
+    if fault:
+        word, reason = CONTRADICTED if composed else NOT_CONFIRMED, fault
+    both = sorted(ratio)
+    metric = get(spec.workload.name, **spec.workload.options).metric
+    values = [run["final"][metric] for run in good.values() if run["final"]]
+    row: Row = {
+        "link": samples.label,
+        "sharding": sharding,
+        "arm": arm,
+        "run_id": spec.run_id,
+        "steps": spec.steps,
+        "n": len(ratio),
+        "n_disturbed": sum(bool(run["disturbed"]) for run in runs),
+        "direct_s": median(seconds[number] for number in both) if both and samples.usable else None,
+        "composed_s": median(composed[number] for number in both) if both and samples.usable else None,
+        **spread_out("ratio", middle),
+        "verdict": word,
+        "reason": reason or None,
+        "value": fmean(values) if values else None,
+    }
+    return row, Check(arm, like, word, reason)
+
+
+def _other_steps(kinds: Sequence[str], runs: Sequence[Mapping[str, Any]]) -> str:
+    """Why what was trained is not what was planned, or nothing."""
+    planned = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+    other = [dict(run["steps_by_kind"]) for run in runs if dict(run["steps_by_kind"]) != planned]
+    return f"it took the steps {other[0]}, planned were {planned}" if other else ""

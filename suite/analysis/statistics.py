@@ -15,16 +15,40 @@ a number in a mean.
 Sources: Student, "The probable error of a mean", Biometrika 6 (1908); David and Nagaraja, "Order Statistics",
 3rd ed., section 7.1; Fisher, "The Design of Experiments" (1935), section 21; Holm, Scandinavian Journal of
 Statistics 6 (1979).
+
+Three more serve single tables:
+
+- *Equal loss* (`equal_loss_speedup`): how much sooner a method is where the tuned reference ends. A method is trained at
+  several budgets (0.5, 0.71, 1, 1.41 times the steps, its schedule rescaled each time), every seed at every budget. Its
+  accuracy is read between neighbouring budgets along the logarithm of time; the method's time is the one at which it has the
+  reference's accuracy, and it may lie beyond the sweep: it is *censored* then, and the speedup reaches down to 0 (never as
+  good) or up to infinity (as good before the least budget). The interval inverts a test: a time belongs to it unless the
+  paired t interval of (method at that time minus reference) leaves 0 out, on the side that says so. That is Fieller's idea
+  (Journal of the Royal Statistical Society B 16, 1954); it covers as well as a t interval does where accuracy rises with the
+  budget.
+- *Pareto fronts*: what nothing else beats both ways. The certainty of a front is told as shares of bootstrap draws: seeds are
+  drawn anew, all methods with the same draw since their runs are paired by seed, and the front of the means is taken each
+  time.
+- *Performance profiles* (Dolan and More, "Benchmarking optimization software with performance profiles", Mathematical
+  Programming 91, 2002): for each method the share of workloads that it does within tau times the best time. Times are to a
+  target, +inf for a miss, and a workload's time is the median over seeds; "best" is the best of the methods that are given, so
+  a profile says nothing of others. The band is a bootstrap over seeds inside every workload (stratified), all methods with the
+  same draw, since their runs share seeds. A workload that no method reached counts for none. With six seeds the plain 95 % of
+  the draws covers too little, so the band spans 99 % of them (`NARROWING`). Simulated coverage of a 95 % band, mean over tau:
+  97 % to 99.9 %; at a single tau where several workloads all but tie it can fall to 75 %, since the best of noisy medians is
+  too good. Read the band as a whole.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final, Literal
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, stats
 
 from suite.runs.plan import MINIMUM_FOR_INTERVAL as MINIMUM_FOR_INTERVAL
 
@@ -225,3 +249,232 @@ def seeds_to_rank(comparisons: int, alpha: float = 0.05) -> int:
     while not can_rank(n, comparisons, alpha):
         n += 1
     return n
+
+
+POINTS_A_SEGMENT: Final = 256
+"""Times between two budgets at which the test is made; the interval is at most one of them too wide."""
+
+Censored = Literal["", "never reached", "reached before the first rung"]
+
+
+@dataclass(frozen=True)
+class EqualLoss:
+    """The speedup, with its interval. censored: on which side of the budgets the estimate lies; its value is then 0 or
+    infinity, and the interval says how much is known.
+    """
+
+    speedup: Interval
+    censored: Censored
+
+
+def equal_loss_speedup(
+    reference_s: float,
+    reference: Sequence[float],
+    seconds: Sequence[float],
+    by_budget: Sequence[Sequence[float]],
+    *,
+    direction: str = "higher",
+    level: float = 0.95,
+) -> EqualLoss:
+    """`reference_s` over the time at which the method has the reference's accuracy.
+
+    reference: the reference's final metric by seed. seconds: of the method's trainings, one a budget, rising. by_budget: its
+    final metric at each budget, by the same seeds. direction: "higher" or "lower" is better. Seconds are taken as known:
+    where they have intervals of their own, widen this one by them. Raises StatisticsError for what is no sweep over budgets,
+    TooFewSamplesError below six seeds.
+    """
+    gaps = _gaps(reference, seconds, by_budget, direction)
+    log_s = np.log(np.asarray(seconds, dtype=np.float64))
+    at = np.concatenate(
+        [np.linspace(a, b, POINTS_A_SEGMENT, endpoint=False) for a, b in itertools.pairwise(log_s)]
+        + [log_s[-1:]]
+    )
+    along = np.stack([np.interp(at, log_s, gap) for gap in gaps.T])  # [seed, time]
+    n = along.shape[0]
+    half = stats.t.ppf(0.5 + level / 2, n - 1) * along.std(0, ddof=1) / math.sqrt(n)
+    mean = along.mean(0)
+    above, below = np.flatnonzero(mean - half > 0), np.flatnonzero(mean + half < 0)
+    # time is at least the last one at which it is surely worse, and at most the first later one where it is surely better
+    earliest = math.exp(at[below[-1]]) if below.size else 0.0
+    later = above[above > (below[-1] if below.size else -1)]
+    latest = math.exp(at[later[0]]) if later.size else math.inf
+    time, censored = _crossing(log_s, gaps.mean(1))
+    interval = Interval(
+        _over(reference_s, time),
+        _over(reference_s, latest),
+        _over(reference_s, earliest),
+        n,
+        f"inverted paired t, {level:.0%}",
+    )
+    return EqualLoss(interval, censored)
+
+
+def _gaps(
+    reference: Sequence[float], seconds: Sequence[float], by_budget: Sequence[Sequence[float]], direction: str
+) -> np.ndarray:
+    """Method minus reference [budget, seed], more is better; what cannot be a sweep over budgets is refused."""
+    if direction not in {"higher", "lower"}:
+        raise StatisticsError(f'a direction is "higher" or "lower", not {direction!r}')
+    if len(seconds) != len(by_budget) or len(by_budget) < 2:
+        raise StatisticsError(
+            f"a sweep over budgets has two or more, each with its seconds, not {len(by_budget)} and {len(seconds)}"
+        )
+    if any(len(values) != len(reference) for values in by_budget):
+        raise StatisticsError("every budget pairs with the reference seed by seed; their numbers differ")
+    if not all(0 < a < b < math.inf for a, b in itertools.pairwise(seconds)):
+        raise StatisticsError(
+            f"the seconds of a sweep over budgets are positive and rise, not {list(seconds)}"
+        )
+    if len(reference) < MINIMUM_FOR_INTERVAL:
+        raise TooFewSamplesError(
+            f"a sweep over budgets takes {MINIMUM_FOR_INTERVAL} seeds or more and got {len(reference)}"
+        )
+    gaps = np.asarray(by_budget, dtype=np.float64) - np.asarray(reference, dtype=np.float64)
+    if not np.isfinite(gaps).all():
+        raise StatisticsError("a diverged run has no place in a sweep over budgets; count it apart")
+    return gaps if direction == "higher" else -gaps
+
+
+def _crossing(log_s: np.ndarray, mean: np.ndarray) -> tuple[float, Censored]:
+    """Seconds at which the mean gap, made to rise (isotonic regression), is 0 first; 0 or inf beyond the budgets."""
+    rising = optimize.isotonic_regression(mean).x
+    if rising[0] >= 0:
+        return (float(math.exp(log_s[0])), "") if rising[0] == 0 else (0.0, "reached before the first rung")
+    if rising[-1] < 0:
+        return math.inf, "never reached"
+    upper = int(np.flatnonzero(rising >= 0)[0])
+    share = -rising[upper - 1] / (rising[upper] - rising[upper - 1])
+    return float(math.exp(log_s[upper - 1] + share * (log_s[upper] - log_s[upper - 1]))), ""
+
+
+def _over(reference_s: float, seconds: float) -> float:
+    return math.inf if seconds == 0 else reference_s / seconds
+
+
+DRAWS: Final = 2000
+
+
+def pareto_front(costs: Sequence[float], values: Sequence[float]) -> list[int]:
+    """Places of the points that no other one equals or beats both ways, the cheapest first.
+
+    Less cost and more value are better. Of points at one place the first stays. Raises StatisticsError for nan and for
+    sequences of two lengths.
+    """
+    if len(costs) != len(values):
+        raise StatisticsError(
+            f"a pareto_front takes a cost and a value a point, not {len(costs)} and {len(values)}"
+        )
+    if np.isnan([*costs, *values]).any():
+        raise StatisticsError("a pareto_front has no place for nan; leave the point out")
+    found: list[int] = []
+    for place in sorted(range(len(costs)), key=lambda i: (costs[i], -values[i])):
+        if not found or values[place] > values[found[-1]]:
+            found.append(place)
+    return found
+
+
+def pareto_shares(
+    costs: Sequence[Sequence[float]], values: Sequence[Sequence[float]], draws: int = DRAWS, seed: int = 0
+) -> list[float]:
+    """For each point the share of bootstrap draws in which it is on the pareto_front of the means over seeds.
+
+    costs[i][k], values[i][k]: of point i with seed k; every point has the same seeds, six or more. The same arguments
+    give the same shares.
+    """
+    cost, value = np.asarray(costs, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    if cost.ndim != 2 or cost.shape != value.shape:
+        raise StatisticsError(
+            f"shares take a cost and a value for each point and seed, not shapes {cost.shape} and {value.shape}"
+        )
+    points, seeds = cost.shape
+    if seeds < MINIMUM_FOR_INTERVAL:
+        raise TooFewSamplesError(
+            f"the certainty of a pareto_front takes {MINIMUM_FOR_INTERVAL} seeds and got {seeds}"
+        )
+    drawn = np.random.default_rng(seed).integers(seeds, size=(draws, seeds))
+    count = np.zeros(points)
+    for mean_cost, mean_value in zip(
+        cost[:, drawn].mean(-1).T.tolist(), value[:, drawn].mean(-1).T.tolist(), strict=True
+    ):
+        count[pareto_front(mean_cost, mean_value)] += 1
+    return [float(share) for share in count / draws]
+
+
+LEAST_WORKLOADS: Final = 4
+NARROWING: Final = 5
+"""The draws outside of the band are this many times fewer than 1 - level."""
+
+Times = Mapping[str, Sequence[Sequence[float]]]
+"""method -> workload -> seed: seconds (or bytes) to the target, inf for a miss."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One method: `share` at every tau with a pointwise band, and the share of workloads that it never reached."""
+
+    share: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    missed: float
+
+
+def performance_profiles(
+    times: Times, taus: Sequence[float], level: float = 0.95, draws: int = DRAWS, seed: int = 0
+) -> dict[str, Profile]:
+    """The profile of every method at `taus` (each at least 1), with pointwise percentile bands.
+
+    Raises TooFewSamplesError below four workloads or six seeds in one, StatisticsError where methods differ in workloads
+    or seeds, or a time is not positive. The same arguments give the same bands.
+    """
+    names, sizes = list(times), _sizes(times)
+    if not all(tau >= 1 for tau in taus):
+        raise StatisticsError("tau is a multiple of the best time: at least 1")
+    rng = np.random.default_rng(seed)
+    found = np.empty((len(names), len(sizes)))
+    drawn = np.empty((len(names), len(sizes), draws))
+    for workload, size in enumerate(sizes):
+        own = np.array([times[name][workload] for name in names], dtype=np.float64)  # [method, seed]
+        found[:, workload] = _medians(own)
+        drawn[:, workload] = _medians(own[:, rng.integers(size, size=(draws, size))])
+    share = _shares(found[:, :, None], taus)[..., 0]
+    outside = (1 - level) / 2 / NARROWING
+    ends = np.quantile(_shares(drawn, taus), [outside, 1 - outside], axis=-1)
+    return {
+        name: Profile(
+            tuple(share[i].tolist()),
+            tuple(ends[0, i].tolist()),
+            tuple(ends[1, i].tolist()),
+            float(np.isinf(found[i]).mean()),
+        )
+        for i, name in enumerate(names)
+    }
+
+
+def _medians(values: np.ndarray) -> np.ndarray:
+    """Medians over the last axis; of two middle values the later one, so that a miss among them is a miss."""
+    middle = values.shape[-1] // 2
+    return np.partition(values, middle, axis=-1)[..., middle]
+
+
+def _shares(medians: np.ndarray, taus: Sequence[float]) -> np.ndarray:
+    """[method, workload, draw] -> [method, tau, draw]."""
+    best = medians.min(axis=0)
+    within = [np.isfinite(medians) & (medians <= tau * best) for tau in taus]
+    return np.stack([inside.mean(axis=1) for inside in within], axis=1)
+
+
+def _sizes(times: Times) -> list[int]:
+    """Seeds of every workload, the same for all methods."""
+    shapes = {name: [len(seeds) for seeds in workloads] for name, workloads in times.items()}
+    if not shapes:
+        raise StatisticsError("a profile compares methods; none is given")
+    first = next(iter(shapes.values()))
+    if odd := [name for name, shape in shapes.items() if shape != first]:
+        raise StatisticsError(f"methods share workloads and seeds in a profile; {', '.join(odd)} has others")
+    if len(first) < LEAST_WORKLOADS or min(first) < MINIMUM_FOR_INTERVAL:
+        raise TooFewSamplesError(
+            f"a profile takes {LEAST_WORKLOADS} workloads of {MINIMUM_FOR_INTERVAL} seeds or more, not {first}"
+        )
+    if not all(value > 0 for workloads in times.values() for seeds in workloads for value in seeds):
+        raise StatisticsError("times to a target are positive, or inf for a miss")
+    return first

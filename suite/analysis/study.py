@@ -1,9 +1,9 @@
-"""What the analysis has to know about a sweep: its arms, its planned runs, and how their workloads are
-judged.
+"""What the analysis has to know about a sweep: its arms, its planned runs, how their workloads are judged, what tuning tried.
 
 A `Study` is plain data between the planner and the tables: it says which run belongs to which arm, which arm
 is the uncompressed run of the same optimizer, and which arms are negative controls. It is checked when it is
-made, so that a table never compares an arm with one that does not exist.
+made, so that a table never compares an arm with one that does not exist. `study_of` is the one place where the analysis
+meets the planner, the registry and the workloads.
 """
 
 from __future__ import annotations
@@ -12,8 +12,12 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from reference_impls import info
+from suite.analysis.tables import Row
+from suite.runs.plan import Plan
 from suite.runs.spec import RunSpec
-from suite.runs.sweep import WHOLE
+from suite.runs.sweep import WHOLE, Rates, Setting, Sweep, Tuned, load_rates
+from suite.workloads import get
 
 
 class StudyError(ValueError):
@@ -52,8 +56,8 @@ class Yardstick:
 
 @dataclass(frozen=True)
 class Entry:
-    """One planned run, the arm it belongs to, the workload's label (its name, with the options it was given), and its rung
-    of the sweep's budget ladder.
+    """One planned run, the arm it belongs to, the workload's label (its name, with the options it was given), and its
+    budget, where the sweep is over several.
     """
 
     arm: str
@@ -109,10 +113,82 @@ class Study:
 
     @property
     def whole(self) -> list[Entry]:
-        """The planned runs of budget 1: all of them where there is no ladder."""
+        """The planned runs of budget 1: all of them where the sweep has no other."""
         return [entry for entry in self.entries if entry.budget == WHOLE]
 
     @property
     def by_name(self) -> dict[str, Arm]:
         """The arms by name."""
         return {arm.name: arm for arm in self.arms}
+
+
+def _cell(panel: Setting) -> tuple[str, str, int]:
+    return panel.workload.label, panel.sharding, panel.world_size
+
+
+def _tuned(sweep: Sweep, rates: Rates) -> list[Tuned]:
+    """The entries that the sweep uses: of arms that it still has and that pin no rate."""
+    found = [
+        rates.find(panel, arm) for panel in sweep.panels() for arm in sweep.arms_of(panel) if arm.lr is None
+    ]
+    return [entry for entry in found if entry is not None]
+
+
+def study_of(plan: Plan) -> Study:
+    """The study that a plan stands for. Raises ValueError for unknown names, StudyError for contradictions."""
+    sweep = plan.sweep
+    edges: dict[str, dict[tuple[str, str, int], bool]] = {}
+    for entry in _tuned(sweep, load_rates(sweep.rates_path)):
+        cell = (entry.workload, entry.sharding, entry.world_size)
+        edges.setdefault(entry.arm, {})[cell] = entry.edge != "none"
+    arms = []
+    for arm in sweep.arms.values():
+        about = info(arm.algorithm)
+        baseline = None if arm.baseline == arm.label else arm.baseline
+        arms.append(
+            Arm(
+                name=arm.label,
+                algorithm=arm.algorithm,
+                family=about.family,
+                baseline=baseline,
+                control=arm.control,
+                source_hash=about.source_hash,
+                lr_edges=edges.get(arm.label, {}),
+            )
+        )
+    workloads = {choice.label: get(choice.name, **choice.options) for choice in sweep.workloads}
+    return Study(
+        name=sweep.name,
+        arms=tuple(arms),
+        entries=tuple(
+            Entry(run.arm.label, run.panel.workload.label, run.spec, run.budget) for run in plan.runs
+        ),
+        yardsticks={
+            label: Yardstick(found.metric, found.unit, found.direction, found.margin, found.no_verdict)
+            for label, found in workloads.items()
+        },
+        ranks=sweep.ranks,
+        command=shlex.join(["bandwise", "sweep", sweep.published_as]),
+        about=sweep.title,
+        called=sweep.called,
+    )
+
+
+def tuning_rows(sweep: Sweep) -> list[Row]:
+    """What tuning tried for the arms of the sweep, one row a learning rate; empty where nothing was tuned."""
+    return [
+        {
+            "workload": entry.workload,
+            "sharding": entry.sharding,
+            "world_size": entry.world_size,
+            "arm": entry.arm,
+            "lr": trial.lr,
+            "status": trial.status,
+            "value": trial.value,
+            "nll": trial.nll,
+            "chosen": trial.lr == entry.lr,
+            "edge": trial.lr == entry.lr and entry.edge != "none",
+        }
+        for entry in _tuned(sweep, load_rates(sweep.rates_path))
+        for trial in entry.trials
+    ]

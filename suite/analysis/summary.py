@@ -1,234 +1,393 @@
-"""Rows of runs to one row an arm: means, paired differences, tests, equality, bytes.
+"""Runs to one row an arm: means, paired differences, tests, bytes; and the word on equality with the check that it could fail.
 
 Everything is computed inside a *cell*, the runs of one workload, sharding and world size. Differences pair a
 run with the run of its baseline that has the same seed; seeds that either lost are left out of the pair,
 counted, and keep the arm from being called equal. Nothing is filled in for a run that failed.
+
+A method is *equal* to its baseline when the interval of the paired difference lies inside +-margin, *not
+equal* when the interval lies wholly outside, else *undecided* (two one-sided tests; a 95 % interval makes
+each of them at 2.5 %; Schuirmann, Journal of Pharmacokinetics and Biopharmaceutics 15, 1987). A margin that
+is too wide calls anything equal, so the same study must tell the negative controls (methods known to be bad)
+from the baseline, and the margin may be at most half the loss of the weakest of them. Where that fails the
+study is *not sensitive*, and no method of it is called equal.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from statistics import fmean
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
 
-from suite.analysis.equivalence import Control, Sensitivity, equality, sensitivity
+import pandas as pd
+
+from suite.analysis.columns import SENSITIVITY, SUMMARY
 from suite.analysis.statistics import (
     MINIMUM_FOR_INTERVAL,
     Interval,
+    StatisticsError,
     can_rank,
     holm,
     mean_interval,
-    paired_difference,
     sign_flip_p,
 )
 from suite.analysis.study import Study, StudyError, Yardstick
-from suite.analysis.tables import Row, Value
+from suite.analysis.tables import checked, frame_of
 
-CellKey = tuple[str, str, int]
+CELL: Final = ["workload", "sharding", "world_size"]
+ARM: Final = [*CELL, "arm"]
+RUN: Final = [*ARM, "seed"]
+Cell = tuple[str, str, int]
+"""A workload's label, a sharding, a number of workers."""
 
-
-class Cell:
-    """The runs of one workload, sharding and world size, by arm and seed."""
-
-    def __init__(self, study: Study, key: CellKey, rows: Iterable[Row]) -> None:
-        self.study = study
-        self.key = key
-        self.yardstick: Yardstick = study.yardsticks[key[0]]
-        self.arms: dict[str, dict[int, Row]] = {}
-        for row in rows:
-            seeds = self.arms.setdefault(str(row["arm"]), {})
-            if seeds.setdefault(int(row["seed"] or 0), row) is not row:
-                raise StudyError(
-                    f"sweep {study.name}: arm {row['arm']} has two runs of seed {row['seed']} on {key[0]}, "
-                    f"{key[1]}; give them two arms"
-                )
-
-    def done(self, arm: str) -> dict[int, Row]:
-        """Finished runs of an arm by seed."""
-        return {seed: row for seed, row in sorted(self.arms.get(arm, {}).items()) if row["status"] == "done"}
-
-    def count(self, arm: str, status: str) -> int:
-        """How many of the arm's runs have that status."""
-        return sum(row["status"] == status for row in self.arms[arm].values())
-
-    def stale(self, arm: str) -> int:
-        """How many runs of the arm and of its baseline come from another source of their method."""
-        baseline = self.study.by_name[arm].baseline
-        rows = [*self.arms[arm].values(), *(self.arms.get(baseline, {}).values() if baseline else ())]
-        return sum(bool(row["stale"]) for row in rows)
-
-    def values(self, arm: str, column: str) -> list[float]:
-        """The column over the arm's finished runs, seeds in order; runs without it are left out."""
-        return [float(row[column] or 0.0) for row in self.done(arm).values() if row[column] is not None]
-
-    def pairs(self, arm: str, column: str) -> tuple[list[float], list[float]]:
-        """The column of the arm and of its baseline over the seeds that both finished."""
-        baseline = self.study.by_name[arm].baseline
-        own, other = self.done(arm), self.done(baseline) if baseline else {}
-        seeds = [s for s in own if s in other and own[s][column] is not None and other[s][column] is not None]
-        return [float(own[s][column] or 0.0) for s in seeds], [float(other[s][column] or 0.0) for s in seeds]
-
-    def difference(self, arm: str, column: str = "value") -> Interval | None:
-        """Paired difference to the baseline with its interval, or None below six pairs."""
-        own, other = self.pairs(arm, column)
-        return paired_difference(own, other) if len(own) >= MINIMUM_FOR_INTERVAL else None
+Equality = Literal["yes", "no", "undecided", "not sensitive"]
 
 
-def cells(study: Study, runs: Iterable[Row]) -> list[Cell]:
-    """The runs sorted into cells, cells in order of their key."""
-    groups: dict[CellKey, list[Row]] = {}
-    for row in runs:
-        key = (str(row["workload"]), str(row["sharding"]), int(row["world_size"] or 0))
-        groups.setdefault(key, []).append(row)
-    return [Cell(study, key, groups[key]) for key in sorted(groups)]
+@dataclass(frozen=True)
+class Control:
+    """What one negative control lost against its baseline, in the workload's unit; a loss is positive.
 
-
-def _control(cell: Cell, arm: str) -> Control:
-    difference = cell.difference(arm)
-    if difference is None:
-        planned = len(cell.arms[arm])
-        return Control(arm, None, collapsed=cell.count(arm, "diverged") == planned, planned=planned)
-    if cell.yardstick.direction == "lower":
-        return Control(arm, difference)
-    d = difference
-    return Control(arm, Interval(-d.estimate, -d.high, -d.low, d.n, d.method))
-
-
-def sensitivity_rows(study: Study, runs: Iterable[Row]) -> list[Row]:
-    """One row a cell: whether its negative controls show that a bad method would have been seen."""
-    rows: list[Row] = []
-    for cell in cells(study, runs):
-        controls = [_control(cell, name) for name in sorted(cell.arms) if study.by_name[name].control]
-        yard = cell.yardstick
-        verdict = sensitivity(controls, yard.margin, yard.unit, yard.no_verdict)
-        rows.append(
-            {
-                "workload": cell.key[0],
-                "sharding": cell.key[1],
-                "world_size": cell.key[2],
-                "controls": len(controls),
-                "sensitive": verdict.sensitive,
-                "reason": verdict.reason,
-                "weakest": verdict.weakest,
-                "weakest_loss": verdict.weakest_loss,
-                "margin": cell.yardstick.margin,
-                "unit": cell.yardstick.unit,
-            }
-        )
-    return rows
-
-
-def _tests(cell: Cell) -> dict[str, tuple[float, float]]:
-    """Exact p and Holm-adjusted p by arm; empty where the sweep does not rank or too few seeds finished.
-
-    The table that Holm corrects over holds every compared arm; one without a complete set of pairs enters
-    with p = 1.
+    loss is None when fewer than six pairs finished; collapsed says that every seed diverged, which is a loss
+    without bound. planned: seeds that were to run.
     """
-    compared = [name for name in sorted(cell.arms) if _is_method(cell, name)]
-    if not cell.study.ranks or not compared:
-        return {}
-    exact: dict[str, float] = {}
-    for name in compared:
-        own, other = cell.pairs(name, "value")
-        complete = len(own) == len(cell.arms[name]) and not cell.stale(name)
-        if complete and can_rank(len(own), len(compared)):
-            exact[name] = sign_flip_p(own, other)
-    adjusted = holm([exact.get(name, 1.0) for name in compared])
-    return {name: (exact[name], p) for name, p in zip(compared, adjusted, strict=True) if name in exact}
+
+    name: str
+    loss: Interval | None
+    collapsed: bool = False
+    planned: int = MINIMUM_FOR_INTERVAL
 
 
-def _is_method(cell: Cell, arm: str) -> bool:
-    return cell.study.by_name[arm].baseline is not None and not cell.study.by_name[arm].control
+@dataclass(frozen=True)
+class Sensitivity:
+    """Whether a study could have seen a bad method: the verdict, the reason in a sentence, the weakest
+    control and its loss.
+    """
+
+    sensitive: bool
+    reason: str
+    weakest: str | None
+    weakest_loss: float | None
 
 
-def _ratios(cell: Cell, arm: str) -> list[float]:
-    own, other = cell.pairs(arm, "wire_bytes_per_step")
-    return [reference / sent if sent else math.inf for sent, reference in zip(own, other, strict=True)]
-
-
-def _mean(values: list[float]) -> float | None:
-    return fmean(values) if values else None
-
-
-def _if_any(function: Callable[[list[float]], float], values: list[float]) -> float | None:
-    return function(values) if values else None
-
-
-def _one(cell: Cell, arm: str, column: str) -> Value:
-    found = {row[column] for row in cell.arms[arm].values()}
-    if len(found) != 1:
-        raise StudyError(
-            f"sweep {cell.study.name}: the runs of arm {arm} on {cell.key[0]}, {cell.key[1]}, differ in "
-            f"{column}; give them several arms"
+def _positive(margin: float) -> float:
+    if not (math.isfinite(margin) and margin > 0):
+        raise StatisticsError(
+            f"an equivalence margin is a positive number in the workload's unit, not {margin}"
         )
-    return found.pop()
+    return margin
 
 
-def _row(cell: Cell, name: str, study: Sensitivity, test: tuple[float, float] | None) -> Row:
-    arm = cell.study.by_name[name]
-    values = cell.values(name, "value")
-    mean = mean_interval(values) if len(values) >= MINIMUM_FOR_INTERVAL else None
-    own, other = cell.pairs(name, "value")
-    difference, nll = cell.difference(name), cell.difference(name, "nll")
-    nll_own, nll_other = cell.pairs(name, "nll")
-    is_baseline = arm.baseline is None
-    ratios = [1.0] if is_baseline and values else _ratios(cell, name)
-    planned, diverged = len(cell.arms[name]), cell.count(name, "diverged")
-    word = (
-        equality(difference, cell.yardstick.margin, study, planned=planned, done=len(own), diverged=diverged)
-        if _is_method(cell, name)
-        else None
+def equivalence(difference: Interval, margin: float) -> Equality:
+    """Equality from the interval of a paired difference alone: "yes" inside (-margin, margin), "no" wholly
+    outside.
+
+    Raises StatisticsError for a margin that is not positive or an interval that is not finite.
+    """
+    _positive(margin)
+    if not (math.isfinite(difference.low) and math.isfinite(difference.high)):
+        raise StatisticsError("equivalence needs a finite interval; count failed runs apart")
+    if -margin < difference.low and difference.high < margin:
+        return "yes"
+    if difference.low >= margin or difference.high <= -margin:
+        return "no"
+    return "undecided"
+
+
+def sensitivity(
+    controls: Sequence[Control], margin: float, unit: str = "", no_verdict: str = ""
+) -> Sensitivity:
+    """Whether the study tells every negative control from the baseline, and the margin is at most half the
+    weakest loss.
+
+    A control is told apart when the interval of its loss lies above 0, or when all its seeds diverged. The
+    weakest control is the one with the smallest mean loss. Without controls, or with one that could not be
+    measured, the study is not sensitive; nor on a workload that says why it supports no verdict.
+    """
+    _positive(margin)
+    if no_verdict:
+        return Sensitivity(False, f"this workload supports no verdict on equality: {no_verdict}", None, None)
+    suffix = f" {unit}" if unit else ""
+    if not controls:
+        return Sensitivity(
+            False,
+            "no negative control ran, so nothing shows that a bad method would have been seen",
+            None,
+            None,
+        )
+    unmeasured = sorted(c.name for c in controls if c.loss is None and not c.collapsed)
+    if planned := [c.planned for c in controls if c.name in unmeasured and c.planned < MINIMUM_FOR_INTERVAL]:
+        return Sensitivity(
+            False, f"{min(planned)} seeds: an interval needs {MINIMUM_FOR_INTERVAL}", None, None
+        )
+    if unmeasured:
+        return Sensitivity(
+            False, f"too few seeds of {', '.join(unmeasured)} finished to measure the loss", None, None
+        )
+    losses = sorted((math.inf if c.loss is None else c.loss.estimate, c.name) for c in controls)
+    weakest_loss, weakest = losses[0]
+    hidden = sorted(c.name for c in controls if c.loss is not None and c.loss.low <= 0)
+    if hidden:
+        reason = f"with this many seeds {', '.join(hidden)} cannot be told from the baseline"
+        return Sensitivity(False, reason, weakest, weakest_loss)
+    lost = "diverged" if math.isinf(weakest_loss) else f"lost {weakest_loss:.2f}{suffix}"
+    if margin > weakest_loss / 2:
+        reason = f"the margin of {margin:g}{suffix} is more than half of what the weakest control lost"
+        return Sensitivity(False, f"{reason} ({weakest} {lost})", weakest, weakest_loss)
+    reason = f"every control is told from its baseline, and the weakest ({weakest}) {lost}"
+    return Sensitivity(
+        True, f"{reason}, at least twice the margin of {margin:g}{suffix}", weakest, weakest_loss
     )
-    if word == "no" and cell.yardstick.no_verdict and not diverged:
-        word = "not sensitive"  # its margin was not measured, so a difference beyond it says nothing either
-    return {
-        "workload": cell.key[0],
-        "sharding": cell.key[1],
-        "world_size": cell.key[2],
-        "arm": name,
-        "algorithm": arm.algorithm,
-        "family": arm.family,
-        "control": arm.control,
-        "n": planned,
-        "n_done": len(values),
-        "n_diverged": diverged,
-        "n_stale": sum(bool(row["stale"]) for row in cell.arms[name].values()),
-        "metric": cell.yardstick.metric,
-        "unit": cell.yardstick.unit,
-        "mean": _mean(values),
-        "ci_low": mean.low if mean else None,
-        "ci_high": mean.high if mean else None,
-        "baseline": arm.baseline,
-        "n_pairs": None if is_baseline else len(own),
-        "diff_mean": _mean([a - b for a, b in zip(own, other, strict=True)]),
-        "diff_low": difference.low if difference else None,
-        "diff_high": difference.high if difference else None,
-        "nll_mean": _mean(cell.values(name, "nll")),
-        "nll_diff_mean": _mean([a - b for a, b in zip(nll_own, nll_other, strict=True)]),
-        "nll_diff_low": nll.low if nll else None,
-        "nll_diff_high": nll.high if nll else None,
-        "p_exact": test[0] if test else None,
-        "p_holm": test[1] if test else None,
-        "equal": word,
-        "margin": cell.yardstick.margin,
-        "bytes_ratio": _mean(ratios),
-        "bytes_ratio_low": _if_any(min, ratios),
-        "bytes_ratio_high": _if_any(max, ratios),
-        "wire_bytes_per_step": _mean(cell.values(name, "wire_bytes_per_step")),
-        "payload_bytes_per_step": _mean(cell.values(name, "payload_bytes_per_step")),
-        "syncs": _mean(cell.values(name, "syncs")),
-        "lr_peak": _one(cell, name, "lr_peak"),
-        "lr_edge": arm.lr_edges.get(cell.key),
+
+
+def equality(
+    difference: Interval | None, margin: float, study: Sensitivity, *, planned: int, done: int, diverged: int
+) -> Equality:
+    """The word that stands in the table, from the interval, the study's sensitivity and what became of the
+    planned seeds.
+
+    A diverged seed makes "no", whatever the other seeds did. "yes" needs every planned seed: seeds lost for
+    another reason leave "undecided". "not sensitive" replaces "yes" and "undecided" in a study that could not
+    have seen a bad method, but a measured "no" stays. difference is None when fewer than six pairs finished.
+    """
+    if not 0 <= done + diverged <= planned:
+        raise StatisticsError(
+            f"{done} done and {diverged} diverged of {planned} planned runs does not add up"
+        )
+    if diverged:
+        return "no"
+    word: Equality = "undecided" if difference is None else equivalence(difference, margin)
+    if word == "no":
+        return "no"
+    if not study.sensitive:
+        return "not sensitive"
+    return word if done == planned else "undecided"
+
+
+# ---- frames of runs to frames of arms
+
+
+def summarise(study: Study, runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """What the runs of a study say of its arms, and whether they could have said otherwise.
+
+    Args:
+        study: Its arms and how its workloads are judged.
+        runs: The table `runs`.
+
+    Returns:
+        The tables `summary`, a row an arm and cell, and `sensitivity`, a row a cell.
+
+    Raises:
+        StudyError: An arm has two runs of one seed, or runs that differ in their learning rate.
+    """
+    refuse_two_of_a_seed(study, runs)
+    arms = _arms(study, runs.sort_values(RUN, kind="stable"))
+    by_cell: Iterable[tuple[Any, pd.DataFrame]] = arms.groupby(CELL)
+    judged: dict[Cell, Sensitivity] = {cell: _judge(study, cell[0], of_cell) for cell, of_cell in by_cell}
+    return _summary_table(study, _with_tests(study, arms), judged), _sensitivity_table(study, arms, judged)
+
+
+def paired(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
+    """Every finished run beside the finished run of its baseline with the same seed, whose columns end in `_of_baseline`."""
+    done = runs.loc[runs["status"] == "done", [*RUN, "value", "nll", "wire_bytes_per_step"]]
+    own = done.merge(arms_of(study)[["arm", "baseline"]], on="arm")
+    other = done.rename(columns={"arm": "baseline"})
+    return own.merge(other, on=[*CELL, "baseline", "seed"], suffixes=("", "_of_baseline")).sort_values(RUN)
+
+
+def interval_by(frame: pd.DataFrame, column: str, by: list[str] = ARM) -> pd.Series:
+    """The t interval of a column's mean for every group of rows; None where fewer than six have a value."""
+    return frame.dropna(subset=column).groupby(by)[column].agg(_interval)
+
+
+def _interval(values: pd.Series) -> Interval | None:
+    return mean_interval(values.tolist()) if len(values) >= MINIMUM_FOR_INTERVAL else None
+
+
+def ends_of(intervals: pd.Series, name: str) -> pd.DataFrame:
+    """The ends of intervals, as columns `<name>_low` and `<name>_high`."""
+    known = intervals.dropna()
+    ends = {
+        "low": known.map(lambda interval: interval.low),
+        "high": known.map(lambda interval: interval.high),
     }
+    return pd.DataFrame(
+        {f"{name}_{end}": values.astype("float64") for end, values in ends.items()}, intervals.index
+    )
 
 
-def summary_rows(study: Study, runs: Iterable[Row], judged: Iterable[Row]) -> list[Row]:
-    """One row an arm and cell. `judged` are the rows of `sensitivity_rows` for the same runs."""
-    verdicts = {(row["workload"], row["sharding"], row["world_size"]): row for row in judged}
-    rows: list[Row] = []
-    for cell in cells(study, runs):
-        tests = _tests(cell)
-        found = verdicts[cell.key]
-        verdict = Sensitivity(bool(found["sensitive"]), str(found["reason"]), None, None)
-        rows += [_row(cell, name, verdict, tests.get(name)) for name in sorted(cell.arms)]
-    return rows
+def refuse_two_of_a_seed(study: Study, runs: pd.DataFrame, *more: str) -> None:
+    """Raises StudyError where an arm has two runs of one seed in a cell, and with the same in the columns `more`."""
+    for row in runs[runs.duplicated([*RUN, *more])].itertuples():
+        raise StudyError(
+            f"sweep {study.name}: arm {row.arm} has two runs of seed {row.seed} on {row.workload}, "
+            f"{row.sharding}; give them two arms"
+        )
+
+
+def _arms(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
+    """What is counted and averaged of the runs of every arm and cell, which are the index."""
+    by_arm = runs.groupby(ARM)
+    for workload, sharding, _, arm in (
+        by_arm["lr_peak"].nunique(dropna=False).loc[lambda rates: rates > 1].index
+    ):
+        raise StudyError(
+            f"sweep {study.name}: the runs of arm {arm} on {workload}, {sharding}, differ in lr_peak; "
+            "give them several arms"
+        )
+    done, pairs = runs[runs["status"] == "done"], paired(study, runs)
+    sent = pairs["wire_bytes_per_step"]
+    pairs = pairs.assign(
+        gap=pairs["value"] - pairs["value_of_baseline"],
+        nll_gap=pairs["nll"] - pairs["nll_of_baseline"],
+        ratio=(pairs["wire_bytes_per_step_of_baseline"] / sent)
+        .where(sent != 0, math.inf)
+        .where(sent.notna()),
+    )
+    of_done, of_pairs = done.groupby(ARM), pairs.groupby(ARM)
+    differences = interval_by(pairs, "gap")
+    arms = pd.DataFrame(
+        {
+            "n": by_arm.size(),
+            "n_done": of_done["value"].count(),
+            "n_diverged": (runs["status"] == "diverged").groupby([runs[name] for name in ARM]).sum(),
+            "n_stale": by_arm["stale"].sum(),
+            "lr_peak": by_arm["lr_peak"].first(),
+            **{
+                name: of_done[name].mean()
+                for name in ("wire_bytes_per_step", "payload_bytes_per_step", "syncs")
+            },
+            "mean": of_done["value"].mean(),
+            "nll_mean": of_done["nll"].mean(),
+            "n_pairs": of_pairs["gap"].count(),
+            "diff_mean": of_pairs["gap"].mean(),
+            "nll_diff_mean": of_pairs["nll_gap"].mean(),
+            "bytes_ratio": of_pairs["ratio"].mean(),
+            "bytes_ratio_low": of_pairs["ratio"].min(),
+            "bytes_ratio_high": of_pairs["ratio"].max(),
+            "difference": differences,
+            "gaps": pairs.dropna(subset="gap").groupby(ARM)["gap"].agg(list),
+        }
+    ).join(
+        [
+            ends_of(interval_by(done, "value"), "ci"),
+            ends_of(differences, "diff"),
+            ends_of(interval_by(pairs, "nll_gap"), "nll_diff"),
+        ]
+    )
+    counts = ["n", "n_done", "n_diverged", "n_stale", "n_pairs"]
+    arms[counts] = arms[counts].fillna(0).astype("int64")
+    return arms.reset_index().merge(arms_of(study), on="arm", how="left")
+
+
+def arms_of(study: Study) -> pd.DataFrame:
+    """A row an arm with what a study says of it: algorithm, family, baseline (missing: it has none), control."""
+    names = ("name", "algorithm", "family", "baseline", "control")
+    arms = pd.DataFrame(
+        [[getattr(arm, name) for name in names] for arm in study.arms], columns=["arm", *names[1:]]
+    )
+    return arms.astype({"arm": "str", "algorithm": "str", "family": "str", "baseline": "str"})
+
+
+def _judge(study: Study, workload: str, arms: pd.DataFrame) -> Sensitivity:
+    """Whether the negative controls among the arms of a cell show that a bad method would have been seen."""
+    yard = study.yardsticks[workload]
+    rows: Iterable[Any] = arms[arms["control"]].itertuples()
+    controls = [
+        Control(row.arm, _loss(row.difference, yard.direction), row.n_diverged == row.n, row.n)
+        for row in rows
+    ]
+    return sensitivity(controls, yard.margin, yard.unit, yard.no_verdict)
+
+
+def _loss(difference: Interval | None, direction: str) -> Interval | None:
+    """A difference to the baseline as a loss, which is positive where the arm is worse."""
+    if not isinstance(difference, Interval) or direction == "lower":
+        return difference if isinstance(difference, Interval) else None
+    return Interval(-difference.estimate, -difference.high, -difference.low, difference.n, difference.method)
+
+
+def _sensitivity_table(study: Study, arms: pd.DataFrame, judged: Mapping[Cell, Sensitivity]) -> pd.DataFrame:
+    controls = arms.groupby(CELL)["control"].sum()
+    return frame_of(
+        SENSITIVITY,
+        (
+            {
+                **dict(zip(CELL, cell, strict=True)),
+                "controls": int(controls[cell]),
+                **asdict(verdict),
+                "margin": study.yardsticks[cell[0]].margin,
+                "unit": study.yardsticks[cell[0]].unit,
+            }
+            for cell, verdict in judged.items()
+        ),
+    )
+
+
+def _with_tests(study: Study, arms: pd.DataFrame) -> pd.DataFrame:
+    """The arms with exact p and Holm-adjusted p; empty where the sweep does not rank or too few seeds finished.
+
+    The table that Holm corrects over holds every compared arm of a cell; one without a complete set of pairs enters with p = 1.
+    """
+    stale = arms[[*ARM, "n_stale"]].rename(columns={"arm": "baseline"})
+    stale_baseline = arms.merge(stale, on=[*CELL, "baseline"], how="left", suffixes=("", "_of_baseline"))[
+        "n_stale_of_baseline"
+    ]
+    compared = arms["baseline"].notna() & ~arms["control"]
+    comparisons = compared.groupby([arms[name] for name in CELL]).transform("sum")
+    tested = (
+        compared
+        & (arms["n_pairs"] == arms["n"])
+        & (arms["n_stale"] == 0)
+        & ~(stale_baseline > 0)
+        & study.ranks
+    )
+    exact = pd.Series(
+        [
+            sign_flip_p(gaps, [0.0] * len(gaps)) if test and can_rank(len(gaps), count) else math.nan
+            for test, gaps, count in zip(tested, arms["gaps"], comparisons, strict=True)
+        ],
+        arms.index,
+    )
+    corrected = (
+        exact[compared]
+        .fillna(1.0)
+        .groupby([arms[name] for name in CELL])
+        .transform(lambda p: holm(p.to_list()))
+    )
+    return arms.assign(p_exact=exact, p_holm=corrected.where(exact.notna()))
+
+
+def _summary_table(study: Study, arms: pd.DataFrame, judged: Mapping[Cell, Sensitivity]) -> pd.DataFrame:
+    is_baseline = arms["baseline"].isna()
+    arms.loc[is_baseline & (arms["n_done"] > 0), ["bytes_ratio", "bytes_ratio_low", "bytes_ratio_high"]] = 1.0
+    yards = [study.yardsticks[workload] for workload in arms["workload"]]
+    edges = {arm.name: arm.lr_edges for arm in study.arms}
+    cells = list(zip(*(arms[name] for name in CELL), strict=True))
+    rows: Iterable[Any] = arms.itertuples()
+    words = [
+        _equal(row, study.yardsticks[cell[0]], judged[cell]) for row, cell in zip(rows, cells, strict=True)
+    ]
+    table = arms.assign(
+        n_pairs=arms["n_pairs"].astype("Int64").mask(is_baseline),
+        metric=[yard.metric for yard in yards],
+        unit=[yard.unit for yard in yards],
+        margin=[yard.margin for yard in yards],
+        equal=pd.Series(words, arms.index, dtype="str"),
+        lr_edge=pd.Series(
+            [edges[arm].get(cell) for arm, cell in zip(arms["arm"], cells, strict=True)],
+            arms.index,
+            dtype="boolean",
+        ),
+    )
+    return checked(SUMMARY, table[list(SUMMARY.names)])
+
+
+def _equal(arm: Any, yard: Yardstick, study: Sensitivity) -> Equality | None:
+    """The word on the equality of an arm, a row of `_arms`; None for baselines and controls."""
+    if pd.isna(arm.baseline) or arm.control:
+        return None
+    difference = arm.difference if isinstance(arm.difference, Interval) else None
+    word = equality(difference, yard.margin, study, planned=arm.n, done=arm.n_pairs, diverged=arm.n_diverged)
+    if word == "no" and yard.no_verdict and not arm.n_diverged:
+        return "not sensitive"  # its margin was not measured, so a difference beyond it says nothing either
+    return word

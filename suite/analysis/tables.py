@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -82,7 +81,7 @@ def checked(table: Table, frame: pd.DataFrame) -> pd.DataFrame:
     if set(frame.columns) != set(table.names):
         odd = sorted(set(frame.columns) ^ set(table.names))
         raise TableError(f"table {table.suffix} lacks or adds: {', '.join(odd)}")
-    return pd.DataFrame({c.name: _series(c, _plain(frame[c.name])) for c in table.columns})
+    return pd.DataFrame({c.name: _typed(c, frame[c.name]) for c in table.columns})
 
 
 def to_csv(table: Table, frame: pd.DataFrame | Iterable[Mapping[str, Value]]) -> str:
@@ -103,18 +102,28 @@ def to_csv(table: Table, frame: pd.DataFrame | Iterable[Mapping[str, Value]]) ->
     if key:
         twice = whole[whole.duplicated(key)]
         if len(twice):
-            said = ", ".join(f"{name} {value}" for name, value in rows_of(twice[key])[0].items())
-            raise TableError(f"two rows of table {table.suffix} have the key {said}; give the runs two arms")
+            names = ", ".join(f"{name} {value}" for name, value in rows_of(twice[key])[0].items())
+            raise TableError(f"two rows of table {table.suffix} have the key {names}; give the runs two arms")
         whole = whole.sort_values(key, na_position="first", kind="stable")
-    return csv_text(table.columns, rows_of(whole))
+    return _text(table.columns, [_plain(whole[name]) for name in table.names])
 
 
 def csv_text(columns: Sequence[Column], rows: Iterable[Mapping[str, Value]]) -> str:
     """Header and rows as they are given. Raises TableError for a value of another kind."""
+    listed = list(rows)
+    values = [[row[column.name] for row in listed] for column in columns]
+    for column, given in zip(columns, values, strict=True):
+        _refuse_other_kind(column, given)
+    return _text(columns, values)
+
+
+def _text(columns: Sequence[Column], values: Iterable[Sequence[Value]]) -> str:
+    """CSV of columns of plain values."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([column.name for column in columns])
-    writer.writerows([_cell(row[column.name], column) for column in columns] for row in rows)
+    cells = (_cells(column, given) for column, given in zip(columns, values, strict=True))
+    writer.writerows(zip(*cells, strict=True))
     return text.getvalue()
 
 
@@ -231,37 +240,58 @@ def write_table(path: Path, table: Table, frame: pd.DataFrame | Iterable[Mapping
 
 def _series(column: Column, values: Sequence[Value]) -> pd.Series:
     """A column of plain values with the dtype of its kind. Raises TableError for a value of another kind."""
-    for value in values:
-        _refuse_other_kind(value, column)
+    _refuse_other_kind(column, values)
     if column.kind == "float":
-        return pd.Series([np.nan if v is None else float(v) for v in values], dtype="float64")
-    return pd.Series(list(values), dtype=DTYPES[column.kind])
+        return pd.Series([np.nan if value is None else value for value in values], dtype="float64")
+    return pd.Series(values, dtype=DTYPES[column.kind])
+
+
+def _typed(column: Column, series: pd.Series) -> pd.Series:
+    """A column of any frame with the dtype of its kind."""
+    if series.dtype == DTYPES[column.kind]:
+        return series
+    return _series(column, _plain(series)).set_axis(series.index)
 
 
 def _plain(series: pd.Series) -> list[Value]:
     """The values of a column as Python has them, None where one is missing."""
-    return [None if gone else value for value, gone in zip(series.tolist(), series.isna(), strict=True)]
+    values: list[Value] = series.tolist()
+    if not series.hasnans:
+        return values
+    return [None if gone else value for value, gone in zip(values, series.isna(), strict=True)]
 
 
-def _refuse_other_kind(value: Value, column: Column) -> None:
-    if value is None:
-        return
-    fits = {
-        "text": isinstance(value, str),
-        "flag": isinstance(value, bool),
-        "int": isinstance(value, int) and not isinstance(value, bool),
-        "float": isinstance(value, int | float) and not isinstance(value, bool),
-    }[column.kind]
-    if not fits or (isinstance(value, float) and math.isnan(value)):
-        raise TableError(f"column {column.name} holds {column.kind}, not {value!r}")
+_FITS: Final[Mapping[Kind, tuple[type, ...]]] = {
+    "text": (str,),
+    "flag": (bool,),
+    "int": (int,),
+    "float": (int, float),
+}
 
 
-def _cell(value: Value, column: Column) -> str:
-    _refuse_other_kind(value, column)
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if column.kind == "float" and isinstance(value, int | float):
-        return format(0.0 if abs(value) < NOISE else value, ".9g")
-    return str(value).replace("\r\n", "\n").replace("\r", "\n")
+def _refuse_other_kind(column: Column, values: Sequence[Value]) -> None:
+    """Raises TableError for the first value that is neither missing nor of the column's kind."""
+    fits = _FITS[column.kind]
+    odd = {
+        type_
+        for type_ in set(map(type, values)) - {type(None)}
+        if not issubclass(type_, fits) or (issubclass(type_, bool) and column.kind != "flag")
+    }
+    for value in values if odd or column.kind == "float" else ():
+        if type(value) in odd or value != value:
+            raise TableError(f"column {column.name} holds {column.kind}, not {value!r}")
+
+
+def _cells(column: Column, values: Sequence[Value]) -> list[str]:
+    """What stands in the file for the values of a column."""
+    if column.kind == "float":
+        return ["" if value is None else _number(float(value)) for value in values]
+    if column.kind == "flag":
+        return ["" if value is None else "yes" if value else "no" for value in values]
+    texts = ["" if value is None else str(value) for value in values]
+    return [text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text for text in texts]
+
+
+def _number(value: float) -> str:
+    """Nine significant digits; rounding noise is 0."""
+    return format(0.0 if abs(value) < NOISE else value, ".9g")

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from suite.analysis.equivalence import equivalence
 from suite.analysis.statistics import Interval
+from suite.analysis.summary import equivalence
 from suite.claims.claim import Claim, Part, Side, Word
 
 

@@ -21,11 +21,10 @@ from typing import Any, Final
 import pandas as pd
 
 from reference_impls.errors import UnsupportedError
-from suite.analysis.bounds import BOUNDS
 from suite.analysis.columns import Table, described
 from suite.analysis.published import SESSION, find_table
-from suite.analysis.rho import ring_bits
-from suite.analysis.speed_columns import CASES
+from suite.analysis.session_tables import ring_bits
+from suite.analysis.speed_columns import BOUNDS, CASES
 from suite.analysis.tables import Row, frame_of, read_frame, table_path, write_table
 from suite.costs.advice import (
     RATES,

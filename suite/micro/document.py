@@ -11,7 +11,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from suite.analysis.bounds import BOUNDS
 from suite.analysis.columns import Table
 from suite.analysis.document import (
     DocumentError,
@@ -26,7 +25,7 @@ from suite.analysis.document import (
 )
 from suite.analysis.published import SESSION, find_table
 from suite.analysis.session_tables import load_facts
-from suite.analysis.speed_columns import CASES
+from suite.analysis.speed_columns import BOUNDS, CASES
 from suite.analysis.tables import Row, read_table
 from suite.micro.tables import AGAINST, CODECS, COMPILE, SCALING, SIMULATION, THROUGHPUT_TABLES, read_facts
 from suite.micro.throughput import cases_in_order

@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from bandwise.cli import main
-from suite.analysis.from_plan import collect_sweep
-from suite.analysis.recorded import Recorded
-from suite.analysis.reproduction import compare
+from suite.analysis.collect import collect_sweep
+from suite.analysis.reproduction import Recorded, compare
 from suite.runs import provenance as worktree
 from suite.runs.files import dump
 from suite.runs.plan import make_plan
@@ -170,7 +169,7 @@ def test_a_row_of_a_table_is_enough(
     list(execute([s for s in specs if (s.algorithm, s.steps) == (first.algorithm, first.steps)], store))
     write(store.root, collect_sweep(store.root, sweep))
     shutil.rmtree(store.root / "runs")
-    monkeypatch.setattr("suite.analysis.recorded.load_sweep", lambda name: sweep)
+    monkeypatch.setattr("suite.analysis.reproduction.load_sweep", lambda name: sweep)
     run_id = specs[0].run_id
     found = reproduced(capsys, run_id)
     assert found["verdict"] == "equal"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from suite.analysis.collect import collect, write
-from suite.analysis.refused import write_refused
+from suite.analysis.published import write_refused
 from suite.analysis.study import Study
 from suite.runs.files import dump
 from suite.runs.result import Status

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from suite.analysis.collect import Collected, collect, write
-from suite.analysis.ladder_columns import ISO_SECONDS
+from suite.analysis.columns import EQUAL_LOSS, EQUAL_LOSS_SECONDS
 from suite.analysis.speed_columns import session_table_path
 from suite.analysis.tables import Row, number, write_table
 from tests.report import made_up_speed as fast
@@ -19,7 +19,7 @@ def iso_rows(found: Collected, links: tuple[str, ...]) -> list[Row]:
     """Seconds at equal accuracy: the speedup of a step times that in steps."""
     rows = []
     for link in links:
-        for row in found.iso:
+        for row in found.rows(EQUAL_LOSS):
             if row["cost"] != "steps":
                 continue
             over = fast.speedup(str(row["arm"]), link)
@@ -43,6 +43,6 @@ def save(root: Path, timed: bool = True) -> Collected:
     if timed:
         links = [fast.link_facts(link) for link in fast.LINKS]
         fast.save(root, fast.facts("timed", "climbed", links), fast.tables(arms=ladder.MADE))
-        path = session_table_path(root, ISO_SECONDS, "timed")
-        write_table(path, ISO_SECONDS, iso_rows(found, fast.LINKS))
+        path = session_table_path(root, EQUAL_LOSS_SECONDS, "timed")
+        write_table(path, EQUAL_LOSS_SECONDS, iso_rows(found, fast.LINKS))
     return found

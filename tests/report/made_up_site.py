@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from suite.analysis.collect import collect, facts_path, write
-from suite.analysis.published import put
-from suite.analysis.refused import write_refused
+from suite.analysis.published import put, write_refused
 from suite.runs.files import dump
 from suite.runs.result import Status
 from suite.runs.store import Store

@@ -11,8 +11,7 @@ import pytest
 
 from bandwise.cli import main
 from report.sheets.compare_page import headline, render
-from suite.analysis.compare import compare
-from suite.analysis.sides import read_side
+from suite.analysis.compare import compare, read_results
 from suite.analysis.speed_columns import ARMS
 from suite.analysis.tables import number, read_table, write_table
 from tests.report.conftest import HOSTILE, Built
@@ -42,7 +41,7 @@ def changed(built: Built, tmp_path: Path) -> Path:
 
 
 def test_what_changed_stands_on_the_page_and_hostile_text_does_nothing(built: Built, changed: Path) -> None:
-    found = compare(read_side(str(built.root), built.root), read_side(str(changed), built.root))
+    found = compare(read_results(str(built.root), built.root), read_results(str(changed), built.root))
     html = render(found)
     assert html == render(found)
     page = Page(html)
@@ -68,7 +67,7 @@ def test_findings_name_what_is_worse_and_count_what_did_not_finish(
             row[names.index("value")] = ""
     with path.open("w", newline="") as out:
         csv.writer(out, lineterminator="\n").writerows(rows)
-    found = compare(read_side(str(built.root), built.root), read_side(str(changed), built.root))
+    found = compare(read_results(str(built.root), built.root), read_results(str(changed), built.root))
     told = headline(found)
     (worse,) = (line for line in told if line.startswith("Worse: apmsqueeze (made-up, iid) −1"))
     assert " points [−" in worse
@@ -87,7 +86,7 @@ def test_speedups_stand_with_the_rounds_of_both_sides(timed: Built, tmp_path: Pa
         if row["speedup"] is not None:
             row.update({name: 0.5 * number(row, name) for name in ("speedup", "speedup_low", "speedup_high")})
     write_table(path, ARMS, rows)
-    found = compare(read_side(str(timed.root), timed.root), read_side(str(tmp_path), timed.root))
+    found = compare(read_results(str(timed.root), timed.root), read_results(str(tmp_path), timed.root))
     slower = [change for change in found.speeds if change.word == "slower"]
     assert {change.session for change in slower} == {"alone"}
     assert {(change.n_a, change.n_b) for change in slower} == {(6, 6)}

@@ -15,9 +15,8 @@ from bandwise.cli import main
 from report.errors import ReportError
 from report.sheets.distortion_data import bound_of, load_sources
 from report.sheets.distortion_page import build_distortion_page
-from suite.analysis.claim_columns import RATE_DISTORTION
 from suite.analysis.tables import Row, number, read_table, table_path, write_table
-from suite.analysis.variance_bounds import geometric_omega, theta_bound, uniform_omega
+from suite.studies.rate_distortion import RATE_DISTORTION, geometric_omega, theta_bound, uniform_omega
 from tests.report.conftest import HOSTILE
 from tests.report.test_browser import left_on_page, open_in_browser
 from tests.report.test_page import Page
@@ -106,7 +105,7 @@ def test_the_page_has_a_panel_a_source_and_a_line_a_quantiser(root: Path, tmp_pa
     ]
     assert text.count('role="img"') == 4
     assert "0.5 [0.449, 0.55]" in page.sections["numbers"]
-    assert "python -m suite.analysis.rate_distortion" in text
+    assert "python -m suite.studies.rate_distortion" in text
     assert "<script>alert" not in text
     assert HOSTILE in page.sections["numbers"]
     again, _ = build_distortion_page(root, tmp_path / "again.html")

@@ -19,9 +19,9 @@ import pytest
 from report.study.build import build_page, build_report
 from report.study.data import ReportError
 from suite.analysis.collect import Collected, collect, facts_path, write
-from suite.analysis.columns import RUNS, SUMMARY
-from suite.analysis.summary import sensitivity_rows, summary_rows
-from suite.analysis.tables import table_path
+from suite.analysis.columns import OF_STUDY, RUNS, SENSITIVITY, SUMMARY
+from suite.analysis.summary import summarise
+from suite.analysis.tables import frame_of, table_path
 from tests.report.conftest import HOSTILE, build
 from tests.suite.analysis import made_up_study as made
 
@@ -253,10 +253,14 @@ def test_two_thousand_runs_build_in_bounded_time_and_size(built, tmp_path):
         for copy in range(10)
     ]
     study = made.study_of()
-    judged = sensitivity_rows(study, runs)
-    write(
-        tmp_path, Collected("made-up", runs, summary_rows(study, runs, judged), judged, [], built.study.facts)
-    )
+    frame = frame_of(RUNS, runs)
+    summary, judged = summarise(study, frame)
+    tables = {table: frame_of(table, ()) for table in OF_STUDY} | {
+        RUNS: frame,
+        SUMMARY: summary,
+        SENSITIVITY: judged,
+    }
+    write(tmp_path, Collected("made-up", tables, built.study.facts))
     assert len(table_path(tmp_path, RUNS, "made-up").read_text().splitlines()) == 2161
     start = time.process_time()
     path = build_page(tmp_path, "made-up").path

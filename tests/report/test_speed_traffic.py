@@ -11,8 +11,7 @@ import pytest
 from report.study.data import load
 from report.study.speed_data import LinkData
 from report.study.speed_traffic import probed, stages_view, traffic_view
-from suite.analysis.speed_columns import CASES, PROBE, session_table_path
-from suite.analysis.stages import STAGES
+from suite.analysis.speed_columns import CASES, PROBE, STAGES, session_table_path
 from suite.analysis.tables import Row, write_table
 from tests.report import made_up_speed as fast
 from tests.report.conftest import Built, build

@@ -20,11 +20,11 @@ from report.study.profiles import profiles_parts
 from report.study.target_seconds import unit_steps
 from report.study.to_target import to_target_parts
 from suite.analysis.collect import Collected, collect, write
-from suite.analysis.columns import CURVES, PROFILES, RUNS, TO_TARGET
+from suite.analysis.columns import CURVES, OF_STUDY, PROFILES, RUNS, SENSITIVITY, SUMMARY, TO_TARGET
 from suite.analysis.speed_columns import ARMS
-from suite.analysis.summary import sensitivity_rows, summary_rows
-from suite.analysis.tables import table_path, write_table
-from suite.analysis.to_target import races, to_target_rows
+from suite.analysis.summary import summarise
+from suite.analysis.tables import frame_of, table_path, write_table
+from suite.analysis.to_target import arrivals, to_target
 from tests.report import made_up_speed
 from tests.report.conftest import build
 from tests.report.test_browser import open_in_browser
@@ -238,14 +238,19 @@ def many_times(raced, root, copies):
             {**row, "seed": row["seed"] + 6 * i} for row in raced.study.rows(table) for i in range(copies)
         ]
 
-    runs, curves = copied(RUNS), copied(CURVES)
+    runs, curves = copied(RUNS), frame_of(CURVES, copied(CURVES))
     for number, row in enumerate(runs):
         row["run_id"] = f"{number:016x}"
-    judged = sensitivity_rows(study, runs)
-    rows = to_target_rows(races(study, runs, curves))
-    summary = summary_rows(study, runs, judged)
-    tables = {"curves": curves, "to_target": rows}
-    write(root, Collected("made-up", runs, summary, judged, [], raced.study.facts, **tables))
+    frame = frame_of(RUNS, runs)
+    summary, judged = summarise(study, frame)
+    tables = {table: frame_of(table, ()) for table in OF_STUDY} | {
+        RUNS: frame,
+        SUMMARY: summary,
+        SENSITIVITY: judged,
+        CURVES: curves,
+        TO_TARGET: to_target(study, arrivals(study, frame, curves)),
+    }
+    write(root, Collected("made-up", tables, raced.study.facts))
     return len(runs)
 
 

@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from suite.analysis.compose import planned_kinds
 from suite.analysis.session_tables import derive
+from suite.analysis.speed import planned_kinds
 from suite.runs.plan import make_plan
 from suite.runs.spec import resolve_algorithm
 from suite.runs.sweep import load_sweep

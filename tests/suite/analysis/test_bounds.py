@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from suite.analysis.bounds import bound_rows
-from suite.analysis.session_tables import collect_session
+from suite.analysis.session_tables import bound_rows, collect_session
 from tests.suite.analysis import made_up_session as made
 
 RATE = 9e7  # of the made-up probe's largest all-reduce

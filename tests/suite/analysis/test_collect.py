@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from suite.analysis.collect import collect, facts_path, write
-from suite.analysis.columns import RUNS, SUMMARY
+from suite.analysis.collect import collect, documents, facts_path, write
+from suite.analysis.columns import RUNS, SENSITIVITY, SUMMARY
 from suite.analysis.statistics import paired_difference
 from suite.analysis.study import StudyError
 from suite.analysis.tables import read_table, table_path
@@ -61,13 +61,13 @@ def test_other_runs_in_the_tree_do_not_leak_in(tmp_path, study, store):
     alone = collect(tmp_path, study)
     other = made.spec_of(made.MADE[0], "iid", seed=0, steps=999)
     made.finish(store, other, Status("done"), made.result_of(made.MADE[0], other))
-    assert collect(tmp_path, study) == alone
-    assert len(alone.runs) == len(study.entries)
+    assert documents(tmp_path, collect(tmp_path, study)) == documents(tmp_path, alone)
+    assert len(alone.rows(RUNS)) == len(study.entries)
 
 
 def test_the_summary_says_what_was_put_in(tmp_path, study, store):
-    summary = collect(tmp_path, study).summary
-    runs = collect(tmp_path, study).runs
+    summary = collect(tmp_path, study).rows(SUMMARY)
+    runs = collect(tmp_path, study).rows(RUNS)
     row = row_of(summary, "local-sgd H=16", "by-class")
 
     def values(arm):
@@ -101,7 +101,7 @@ def test_no_p_values_unless_the_sweep_ranks_and_could(tmp_path):
     chosen = tuple(m for m in made.MADE if m.arm.name in RANKED)
     study = made.study_of(seeds=9, ranks=True, made=chosen)
     made.run_all(tmp_path, study, chosen)
-    ranked = collect(tmp_path, study).summary
+    ranked = collect(tmp_path, study).rows(SUMMARY)
     worst = row_of(ranked, "lion-cub-1bit never", "by-class")
     assert worst["p_exact"] == 2**-8
     assert worst["p_holm"] == pytest.approx(3 * 2**-8)
@@ -110,12 +110,12 @@ def test_no_p_values_unless_the_sweep_ranks_and_could(tmp_path):
     assert [r["arm"] for r in tested] == sorted(RANKED - BASELINES - {"control-random-k"}) * 2
     assert all(r["p_exact"] <= r["p_holm"] for r in tested)
     few = made.study_of(seeds=6, ranks=True, made=chosen)
-    assert all(r["p_exact"] is None for r in collect(tmp_path, few).summary)
-    assert all(r["p_exact"] is None for r in collect(tmp_path, replace(study, ranks=False)).summary)
+    assert all(r["p_exact"] is None for r in collect(tmp_path, few).rows(SUMMARY))
+    assert all(r["p_exact"] is None for r in collect(tmp_path, replace(study, ranks=False)).rows(SUMMARY))
 
 
 def test_failures_stay_visible_and_out_of_the_means(tmp_path, study, store):
-    before = row_of(collect(tmp_path, study).summary, "apmsqueeze", "by-class")
+    before = row_of(collect(tmp_path, study).rows(SUMMARY), "apmsqueeze", "by-class")
     made.fail(
         store, study, "apmsqueeze", "by-class", 2, Status("diverged", "training loss is nan at step 57")
     )
@@ -125,21 +125,21 @@ def test_failures_stay_visible_and_out_of_the_means(tmp_path, study, store):
     (store.folder(lost.run_id) / "status.json").unlink()
     found = collect(tmp_path, study)
 
-    run = row_of(found.runs, "apmsqueeze", "by-class", seed=2)
+    run = row_of(found.rows(RUNS), "apmsqueeze", "by-class", seed=2)
     assert (run["status"], run["reason"]) == ("diverged", "training loss is nan at step 57")
     assert run["value"] is None
     assert run["nll"] is None
-    row = row_of(found.summary, "apmsqueeze", "by-class")
+    row = row_of(found.rows(SUMMARY), "apmsqueeze", "by-class")
     assert (row["n"], row["n_done"], row["n_diverged"]) == (6, 5, 1)
     assert (row["ci_low"], row["diff_low"]) == (None, None)
     assert row["equal"] == "no"
-    seeds = [r for r in found.runs if r["arm"] == "apmsqueeze" and r["sharding"] == "by-class"]
+    seeds = [r for r in found.rows(RUNS) if r["arm"] == "apmsqueeze" and r["sharding"] == "by-class"]
     others = [r["value"] for r in seeds if r["seed"] != 2]
     assert row["mean"] == pytest.approx(sum(others) / 5)
     assert row["mean"] != before["mean"]
 
-    assert row_of(found.summary, "local-sgd H=4")["equal"] == "undecided"
-    missing = row_of(found.runs, "qsr-sgd", seed=5)
+    assert row_of(found.rows(SUMMARY), "local-sgd H=4")["equal"] == "undecided"
+    missing = row_of(found.rows(RUNS), "qsr-sgd", seed=5)
     assert missing["status"] == "missing"
     assert "bandwise sweep" in missing["reason"]
     assert found.facts["statuses"] == {"diverged": 1, "done": 213, "error": 1, "missing": 1}
@@ -147,7 +147,7 @@ def test_failures_stay_visible_and_out_of_the_means(tmp_path, study, store):
 
 def test_a_failed_baseline_seed_takes_its_pairs_with_it(tmp_path, study, store):
     made.fail(store, study, "allreduce-adamw", "iid", 3, Status("oom", "step 4: out of memory"))
-    row = row_of(collect(tmp_path, study).summary, "local-adamw H=4")
+    row = row_of(collect(tmp_path, study).rows(SUMMARY), "local-adamw H=4")
     assert (row["n_done"], row["n_pairs"], row["equal"]) == (6, 5, "undecided")
     assert row["ci_low"] is not None
     assert row["diff_low"] is None
@@ -162,35 +162,37 @@ def test_results_of_older_code_are_marked_and_not_ranked(tmp_path):
         arms=tuple(replace(a, source_hash="moved" if "H=16" in a.name else made.SOURCE) for a in study.arms),
     )
     found = collect(tmp_path, moved)
-    assert {row["arm"] for row in found.runs if row["stale"]} == {"local-sgd H=16"}
-    rows = {row["arm"]: row for row in found.summary if row["sharding"] == "by-class"}
+    assert {row["arm"] for row in found.rows(RUNS) if row["stale"]} == {"local-sgd H=16"}
+    rows = {row["arm"]: row for row in found.rows(SUMMARY) if row["sharding"] == "by-class"}
     assert (rows["local-sgd H=16"]["n_stale"], rows["local-sgd H=16"]["p_exact"]) == (9, None)
     assert rows["lion-cub-1bit never"]["p_holm"] == pytest.approx(3 * 2**-8)
     stale_baseline = replace(
         study,
         arms=tuple(replace(a, source_hash="moved" if "lion" in a.name else made.SOURCE) for a in study.arms),
     )
-    rows = {row["arm"]: row for row in collect(tmp_path, stale_baseline).summary if row["sharding"] == "iid"}
+    rows = {
+        row["arm"]: row for row in collect(tmp_path, stale_baseline).rows(SUMMARY) if row["sharding"] == "iid"
+    }
     assert rows["lion-cub-1bit never"]["p_exact"] is None
     assert rows["local-sgd H=16"]["p_exact"] is not None
 
 
 def test_a_margin_that_is_too_wide_makes_the_study_not_sensitive(tmp_path, store):
     found = collect(tmp_path, made.study_of(margin=1.0))
-    verdict = {row["sharding"]: row for row in found.sensitivity}
+    verdict = {row["sharding"]: row for row in found.rows(SENSITIVITY)}
     assert not verdict["iid"]["sensitive"]
     assert verdict["iid"]["weakest"] == "control-no-communication"
     assert verdict["by-class"]["sensitive"]
-    words = {row["equal"] for row in found.summary if row["sharding"] == "iid"}
+    words = {row["equal"] for row in found.rows(SUMMARY) if row["sharding"] == "iid"}
     assert words == {None, "not sensitive"}
-    by_class = {row["arm"]: row["equal"] for row in found.summary if row["sharding"] == "by-class"}
+    by_class = {row["arm"]: row["equal"] for row in found.rows(SUMMARY) if row["sharding"] == "by-class"}
     assert by_class["lion-cub-1bit never"] == "no"
     assert by_class["global-qsgd standard"] == "yes"
 
 
 def test_losses_of_lower_is_better_workloads_are_positive(tmp_path, study, store):
     flipped = replace(study, yardsticks={"digits-mlp": replace(made.DIGITS, direction="lower")})
-    verdict = collect(tmp_path, flipped).sensitivity[0]
+    verdict = collect(tmp_path, flipped).rows(SENSITIVITY)[0]
     assert verdict["weakest_loss"] < 0
     assert not verdict["sensitive"]
 
@@ -209,7 +211,7 @@ def test_files_read_back(tmp_path, study, store):
     rows = read_table(table_path(tmp_path, RUNS, "made-up"), RUNS)
     assert {row["run_id"] for row in rows} == {entry.spec.run_id for entry in study.entries}
     arms = [row["arm"] for row in read_table(table_path(tmp_path, SUMMARY, "made-up"), SUMMARY)]
-    assert arms == sorted(row["arm"] for row in found.summary if row["sharding"] == "iid") * 2
+    assert arms == sorted(row["arm"] for row in found.rows(SUMMARY) if row["sharding"] == "iid") * 2
 
 
 def test_contradictions_are_refused(tmp_path, study, store):
@@ -231,10 +233,10 @@ def test_contradictions_are_refused(tmp_path, study, store):
 
 def test_a_workload_that_supports_no_verdict_gives_none(tmp_path, store):
     study = made.study_of()
-    judged = collect(tmp_path, study).summary
+    judged = collect(tmp_path, study).rows(SUMMARY)
     assert {"yes", "no"} <= {row["equal"] for row in judged}
     yardstick = replace(study.yardsticks["digits-mlp"], no_verdict="because of something")
     found = collect(tmp_path, replace(study, yardsticks={"digits-mlp": yardstick}))
-    assert {row["equal"] for row in found.summary} == {None, "not sensitive"}
-    assert {row["sensitive"] for row in found.sensitivity} == {False}
-    assert all(str(row["reason"]).endswith("because of something") for row in found.sensitivity)
+    assert {row["equal"] for row in found.rows(SUMMARY)} == {None, "not sensitive"}
+    assert {row["sensitive"] for row in found.rows(SENSITIVITY)} == {False}
+    assert all(str(row["reason"]).endswith("because of something") for row in found.rows(SENSITIVITY))

@@ -9,8 +9,15 @@ import numpy as np
 import pytest
 
 from suite.analysis.collect import collect, write
-from suite.analysis.compare import compare, paired_p
-from suite.analysis.sides import SessionSide, Side, SideError, StudySide, read_side
+from suite.analysis.compare import (
+    ResultSet,
+    ResultSetError,
+    SessionResults,
+    StudyResults,
+    compare,
+    paired_p,
+    read_results,
+)
 from suite.analysis.statistics import sign_flip_p
 from tests.suite.analysis import made_up_study as made
 
@@ -33,7 +40,7 @@ def row(arm, seed, value, *, workload="w", status="done", wire=100.0, run_id=Non
 
 
 def side(label, rows, facts=FACTS, sessions=None):
-    return Side(label, {"s": StudySide(rows, facts)}, sessions or {})
+    return ResultSet(label, {"s": StudyResults(rows, facts)}, sessions or {})
 
 
 def study(arms, seeds, rng, shift=0.0, spread=1.0):
@@ -117,7 +124,7 @@ def test_what_has_no_pair_is_listed():
     (turned,) = found.turned
     assert (turned.run[4], turned.a, turned.b, turned.reason) == (1, "done", "diverged", "it failed")
     assert [(c.arm, c.n_a, c.n_b, c.n_pairs) for c in found.arms] == [("x", 2, 1, 1)]
-    other = Side("c", {"t": StudySide([], FACTS)}, {})
+    other = ResultSet("c", {"t": StudyResults([], FACTS)}, {})
     assert (compare(side("a", a), other).only_a, compare(side("a", a), other).only_b) == (
         ("sweep s",),
         ("sweep t",),
@@ -145,10 +152,10 @@ def test_speeds_differ_where_their_intervals_do():
              "speedup_low": low, "speedup_high": high}
             for arm, (value, low, high) in zip("abc", numbers, strict=True)
         ]  # fmt: skip
-        return {"t": SessionSide(arms, {"provenance": {"cpu": "x"}})}
+        return {"t": SessionResults(arms, {"provenance": {"cpu": "x"}})}
 
-    a = Side("a", {}, session((2.0, 1.9, 2.1), (2.0, 1.9, 2.1), (None, None, None)))
-    b = Side("b", {}, session((3.0, 2.9, 3.1), (2.05, 1.95, 2.2), (2.0, 1.9, 2.1)))
+    a = ResultSet("a", {}, session((2.0, 1.9, 2.1), (2.0, 1.9, 2.1), (None, None, None)))
+    b = ResultSet("b", {}, session((3.0, 2.9, 3.1), (2.05, 1.95, 2.2), (2.0, 1.9, 2.1)))
     found = compare(a, b)
     assert [(s.arm, s.word, s.ratio) for s in found.speeds] == [
         ("a", "faster", 1.5),
@@ -176,7 +183,7 @@ def tables(tmp_path_factory):
 
 
 def test_a_folder_against_itself_and_against_an_older_table(tables, tmp_path):
-    found = compare(read_side(str(tables), tables), read_side(str(tables), tables), "made-up")
+    found = compare(read_results(str(tables), tables), read_results(str(tables), tables), "made-up")
     assert {change.word for change in found.arms} <= {"identical", "too few"}
     assert len(found.arms) == 36
     older = tmp_path / "older"
@@ -184,10 +191,10 @@ def test_a_folder_against_itself_and_against_an_older_table(tables, tmp_path):
     path = older / "tables" / "made-up-runs.csv"
     lines = [line.split(",", 1) for line in path.read_text().splitlines()]
     path.write_text("".join(f"{rest},{first}\n" for first, rest in lines))  # columns in another order
-    assert compare(read_side(str(older), tables), read_side(str(tables), tables)).arms == found.arms
+    assert compare(read_results(str(older), tables), read_results(str(tables), tables)).arms == found.arms
     path.write_text(path.read_text().replace("world_size", "workers", 1))
-    with pytest.raises(SideError, match="lacks the columns world_size"):
-        read_side(str(older), tables)
+    with pytest.raises(ResultSetError, match="lacks the columns world_size"):
+        read_results(str(older), tables)
 
 
 @pytest.mark.parametrize("place", ["results/published/tables", "results/tables/v1"])
@@ -198,18 +205,18 @@ def test_a_commit_and_a_label_and_nothing(tables, tmp_path, place):
     git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@b"]
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
         subprocess.run([*git, *command], check=True)
-    committed = read_side("HEAD", tables, repository)
-    assert {c.word for c in compare(committed, read_side(str(tables), tables)).arms} <= {
+    committed = read_results("HEAD", tables, repository)
+    assert {c.word for c in compare(committed, read_results(str(tables), tables)).arms} <= {
         "identical",
         "too few",
     }
     shutil.copytree(tables / "tables", tables / "published" / "day-one" / "tables", dirs_exist_ok=True)
-    assert len(compare(read_side("day-one", tables), committed).arms) == 36
+    assert len(compare(read_results("day-one", tables), committed).arms) == 36
     with pytest.raises(
-        SideError, match="no folder, no label of a published study and no commit; did you mean 'day-one'"
+        ResultSetError, match="no folder, no label of a published study and no commit; did you mean 'day-one'"
     ):
-        read_side("day-on", tables, repository)
-    with pytest.raises(SideError, match="no folder, no label of a published study and no commit"):
-        read_side("--output=x", tables, repository)
-    with pytest.raises(SideError, match="has no tables"):
-        read_side(str(tmp_path), tables)
+        read_results("day-on", tables, repository)
+    with pytest.raises(ResultSetError, match="no folder, no label of a published study and no commit"):
+        read_results("--output=x", tables, repository)
+    with pytest.raises(ResultSetError, match="has no tables"):
+        read_results(str(tmp_path), tables)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from reference_impls import SimulatedCluster
-from suite.analysis.compose import (
+from suite.analysis.speed import (
     CompositionError,
     Makeup,
     composed_s,

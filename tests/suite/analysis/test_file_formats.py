@@ -10,17 +10,15 @@ import jsonschema
 import pytest
 
 from docs.make import KINDS, SCHEMAS, made
-from suite.analysis.bounds import BOUNDS
-from suite.analysis.claim_columns import CLAIM_TABLES
-from suite.analysis.columns import SINCE_CURVES, TABLES
-from suite.analysis.ladder_columns import ISO_SECONDS, LADDER_TABLES
+from suite.analysis.columns import BUDGET_TABLES, EQUAL_LOSS_SECONDS, SINCE_CURVES, TABLES
 from suite.analysis.session_tables import derive
-from suite.analysis.speed_columns import SPEED_TABLES
-from suite.analysis.stages import STAGES
+from suite.analysis.speed_columns import BOUNDS, SPEED_TABLES, STAGES
 from suite.claims.columns import VERDICT_TABLES
 from suite.costs.document import COST_TABLES
 from suite.runs.result import CIRCUMSTANCE, LIVE, SETTLED
 from suite.runs.store import Store
+from suite.studies.rate_distortion import EQUAL_LEVELS, RATE_DISTORTION
+from suite.studies.sign_agreement import SIGN_AGREEMENT
 from tests.suite.analysis import made_up_session
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
@@ -34,11 +32,11 @@ SESSIONS = (DOCS / "session-formats.md").read_text(encoding="utf-8")
 @pytest.mark.parametrize(
     ("table", "text"),
     [
-        *((table, TEXT) for table in (*TABLES, *LADDER_TABLES) if table not in SINCE_CURVES),
+        *((table, TEXT) for table in (*TABLES, *BUDGET_TABLES) if table not in SINCE_CURVES),
         *((table, TARGETS) for table in SINCE_CURVES),
-        *((table, SESSIONS) for table in (*SPEED_TABLES, BOUNDS, STAGES, ISO_SECONDS)),
+        *((table, SESSIONS) for table in (*SPEED_TABLES, BOUNDS, STAGES, EQUAL_LOSS_SECONDS)),
         *((table, COSTS) for table in COST_TABLES),
-        *((table, CLAIMS) for table in (*VERDICT_TABLES, *CLAIM_TABLES)),
+        *((table, CLAIMS) for table in (*VERDICT_TABLES, RATE_DISTORTION, EQUAL_LEVELS, SIGN_AGREEMENT)),
     ],
     ids=lambda value: getattr(value, "suffix", ""),
 )

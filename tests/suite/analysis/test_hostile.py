@@ -12,6 +12,7 @@ import pytest
 from bandwise.cli import main
 from report.study.build import build_page
 from suite.analysis.collect import collect, write
+from suite.analysis.columns import RUNS
 from suite.runs.files import StoreError
 from suite.runs.store import Owner, Store
 from suite.training.execute import RunOwnership
@@ -41,10 +42,10 @@ def test_one_bad_result_is_a_row_and_all_others_stand(name: str, tmp_path: Path)
     assert str(store.folder(victim)) in str(refusal)
     assert str(refusal).endswith(refusal.fix)
 
-    found = {row["run_id"]: row for row in collect(store.root, ONE).runs}
+    found = {row["run_id"]: row for row in collect(store.root, ONE).rows(RUNS)}
     bad = found.pop(victim)
     assert (bad["status"], bad["reason"], bad["value"]) == ("invalid", status.reason, None)
-    assert list(found.values()) == [row for row in whole.runs if row["run_id"] != victim]
+    assert list(found.values()) == [row for row in whole.rows(RUNS) if row["run_id"] != victim]
 
 
 @pytest.fixture(scope="module")

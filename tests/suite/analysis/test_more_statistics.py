@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from suite.analysis import statistics as s
-from suite.analysis.iso_accuracy import iso_accuracy_speedup
-from suite.analysis.pareto import front, front_shares
-from suite.analysis.profiles import performance_profiles
+from suite.analysis.statistics import equal_loss_speedup, pareto_front, pareto_shares, performance_profiles
 
 LADDER = (5.0, 7.1, 10.0, 14.1)
 
@@ -51,7 +49,7 @@ def test_speedup_at_equal_accuracy_covers_inside_and_beyond_the_ladder(true_s, s
     rng = np.random.default_rng([4, int(true_s * 10), int(slope * 10)])
     hits = 0
     for _ in range(600):
-        found = iso_accuracy_speedup(20.0, *arranged(ladder(rng, 6, true_s, slope, 0.3))).speedup
+        found = equal_loss_speedup(20.0, *arranged(ladder(rng, 6, true_s, slope, 0.3))).speedup
         hits += found.low <= 20.0 / true_s <= found.high
     assert hits / 600 >= 0.94 - 2 * 0.009
 
@@ -64,21 +62,21 @@ def arranged(drawn):
 def test_speedup_at_equal_accuracy_of_exact_data():
     noise = np.linspace(-1e-6, 1e-6, 6)
     rungs = [90 + math.log(t / 10.0) + noise * rank for rank, t in enumerate(LADDER)]
-    found = iso_accuracy_speedup(20.0, [90.0] * 6, LADDER, rungs)
+    found = equal_loss_speedup(20.0, [90.0] * 6, LADDER, rungs)
     assert found.speedup.estimate == pytest.approx(2.0)
     assert found.speedup.low == pytest.approx(2.0, rel=0.002)
     assert found.speedup.high == pytest.approx(2.0, rel=0.002)
     assert (found.censored, found.speedup.n) == ("", 6)
-    falling = iso_accuracy_speedup(20.0, [-90.0] * 6, LADDER, [-r for r in rungs], direction="lower")
+    falling = equal_loss_speedup(20.0, [-90.0] * 6, LADDER, [-r for r in rungs], direction="lower")
     assert falling.speedup.estimate == pytest.approx(2.0)
 
 
 def test_speedup_at_equal_accuracy_is_censored_beyond_the_ladder():
     noise = np.linspace(-0.01, 0.01, 6)
-    never = iso_accuracy_speedup(20.0, [95.0] * 6, LADDER, [90 + noise] * 4)
+    never = equal_loss_speedup(20.0, [95.0] * 6, LADDER, [90 + noise] * 4)
     assert (never.censored, never.speedup.estimate, never.speedup.low) == ("never reached", 0.0, 0.0)
     assert never.speedup.high == pytest.approx(20 / 14.1)
-    soon = iso_accuracy_speedup(20.0, [85.0] * 6, LADDER, [90 + noise] * 4)
+    soon = equal_loss_speedup(20.0, [85.0] * 6, LADDER, [90 + noise] * 4)
     assert (soon.censored, soon.speedup.estimate) == ("reached before the first rung", math.inf)
     assert (soon.speedup.low, soon.speedup.high) == (pytest.approx(4.0), math.inf)
 
@@ -95,7 +93,7 @@ def test_speedup_at_equal_accuracy_is_censored_beyond_the_ladder():
 )
 def test_what_is_no_ladder_is_refused(arguments, message):
     with pytest.raises(s.StatisticsError, match=message):
-        iso_accuracy_speedup(1.0, *arguments)
+        equal_loss_speedup(1.0, *arguments)
 
 
 def test_profiles_by_hand():
@@ -148,11 +146,11 @@ def test_profiles_are_refused_what_they_cannot_show():
 def test_front_by_hand():
     """(cost, value): c is beaten by b, d costs most and is best, e equals a."""
     costs, values = [1.0, 2.0, 3.0, 4.0, 1.0], [1.0, 3.0, 2.0, 4.0, 1.0]
-    assert front(costs, values) == [0, 1, 3]
-    assert front([], []) == []
-    assert front([0.0, math.inf], [-math.inf, 5.0]) == [0, 1]
+    assert pareto_front(costs, values) == [0, 1, 3]
+    assert pareto_front([], []) == []
+    assert pareto_front([0.0, math.inf], [-math.inf, 5.0]) == [0, 1]
     with pytest.raises(s.StatisticsError, match="nan"):
-        front([math.nan], [1.0])
+        pareto_front([math.nan], [1.0])
 
 
 def test_shares_of_a_front_are_the_chances_that_simulation_gives():
@@ -163,14 +161,14 @@ def test_shares_of_a_front_are_the_chances_that_simulation_gives():
     n, shares = 12, []
     for study in range(200):
         a, b = rng.normal(0, 1, n), rng.normal(0.5 * math.sqrt(2 / n), 1, n)
-        shares.append(front_shares([[1.0] * n] * 2, [a, b], draws=200, seed=study))
+        shares.append(pareto_shares([[1.0] * n] * 2, [a, b], draws=200, seed=study))
     mean = np.mean(shares, axis=0)
     assert mean.sum() == pytest.approx(1.0)
     assert 0.58 <= mean[1] <= 0.72
-    certain = front_shares([[1.0] * n, [2.0] * n, [3.0] * n], [a, a + 100, a + 50], draws=100)
+    certain = pareto_shares([[1.0] * n, [2.0] * n, [3.0] * n], [a, a + 100, a + 50], draws=100)
     assert certain == [1.0, 1.0, 0.0]
     with pytest.raises(s.TooFewSamplesError, match="6 seeds and got 5"):
-        front_shares([[1.0] * 5], [[1.0] * 5])
+        pareto_shares([[1.0] * 5], [[1.0] * 5])
 
 
 @pytest.mark.parametrize("n", [7, 9])

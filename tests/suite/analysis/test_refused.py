@@ -10,7 +10,7 @@ import pytest
 
 from bandwise.cli import main
 from suite.analysis.columns import REFUSED
-from suite.analysis.refused import load_refused, refused_rows, write_refused
+from suite.analysis.published import load_refused, refused_rows, write_refused
 from suite.analysis.tables import table_path
 from suite.runs.store import Store
 from tests.suite.runs.project import one_spec

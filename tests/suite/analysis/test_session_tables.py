@@ -11,12 +11,19 @@ import numpy as np
 import pytest
 
 from reference_impls.schedules import QSR, LearningRate, sync_steps
-from suite.analysis.bounds import BOUNDS
 from suite.analysis.check import check_store
 from suite.analysis.session_tables import collect_session, derive, load_facts
 from suite.analysis.speed import LinkSamples, case_rows, interval, speedup
-from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLES, session_table_path
-from suite.analysis.stages import STAGES
+from suite.analysis.speed_columns import (
+    ARMS,
+    BOUNDS,
+    CASES,
+    DIRECT,
+    PROBE,
+    SPEED_TABLES,
+    STAGES,
+    session_table_path,
+)
 from suite.analysis.tables import read_table, to_csv
 from suite.timing import store as sessions
 from tests.suite.analysis import made_up_session as made

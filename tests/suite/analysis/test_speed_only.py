@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from suite.analysis.compose import Makeup
-from suite.analysis.speed_only import ANY_ROUND, _units
+from suite.analysis.join import ANY_ROUND, _units
+from suite.analysis.speed import Makeup
 
 ROUNDS = {f"round-{h}": f"case-{h}" for h in (1, 4, 16, 64)}
 

@@ -10,10 +10,10 @@ import pytest
 
 from suite.analysis.check import check_study
 from suite.analysis.collect import collect, documents
-from suite.analysis.columns import CURVES, TO_TARGET
+from suite.analysis.columns import CURVES, PROFILES, RUNS, TO_TARGET
 from suite.analysis.study import Study
 from suite.analysis.tables import from_csv, table_path
-from suite.analysis.to_target import races
+from suite.analysis.to_target import arrivals
 from suite.runs.result import Status
 from suite.runs.store import Store
 from tests.suite.analysis import made_up_curves
@@ -42,7 +42,7 @@ def store(tmp_path: Path, study: Study) -> Store:
 
 
 def row_of(store: Store, study: Study, arm: str, sharding: str = "iid") -> dict:
-    rows = collect(store.root, study).to_target
+    rows = collect(store.root, study).rows(TO_TARGET)
     (found,) = [row for row in rows if (row["arm"], row["sharding"]) == (arm, sharding)]
     return found
 
@@ -120,7 +120,7 @@ def test_the_target_is_set_by_the_uncompressed_arm_that_ends_worst_and_by_no_met
     for entry in study.entries:
         end = {"allreduce-sgd": 97.0, "allreduce-lion": 95.0, "local-sgd H=16": 60.0}[entry.arm]
         keep(store, entry.spec, [20.0, end])
-    found = collect(tmp_path, study).to_target
+    found = collect(tmp_path, study).rows(TO_TARGET)
     assert {row["reference"] for row in found} == {"allreduce-lion"}
     assert [row["target"] for row in found] == [pytest.approx(94.6)] * 6
     for seed in range(4):  # most of its seeds diverge: it sets no target any more
@@ -132,7 +132,7 @@ def test_the_target_is_set_by_the_uncompressed_arm_that_ends_worst_and_by_no_met
         made.fail(
             store, study, "allreduce-sgd", "iid", seed, Status("diverged", "training loss is inf at step 9")
         )
-    rows = collect(tmp_path, study).to_target
+    rows = collect(tmp_path, study).rows(TO_TARGET)
     assert {row["sharding"] for row in rows} == {"by-class"}, "nobody sets a target i.i.d."
 
 
@@ -143,7 +143,7 @@ def test_runs_of_earlier_versions_have_steps_and_no_bytes(store: Store, study: S
     assert (row["wire_bytes"], row["bytes_ratio"]) == (None, None)
     sent = [
         r["wire_bytes"]
-        for r in collect(store.root, study).curves
+        for r in collect(store.root, study).rows(CURVES)
         if (r["arm"], r["seed"], r["sharding"]) == (LOCAL, 3, "iid")
     ]
     assert sent == [None] * 4
@@ -151,7 +151,7 @@ def test_runs_of_earlier_versions_have_steps_and_no_bytes(store: Store, study: S
 
 def test_the_table_of_curves_holds_every_evaluation_and_reads_back(store: Store, study: Study) -> None:
     collected = collect(store.root, study)
-    assert len(collected.curves) == 3 * 2 * 6 * 4
+    assert len(collected.rows(CURVES)) == 3 * 2 * 6 * 4
     texts = documents(store.root, collected)
     rows = from_csv(CURVES, texts[table_path(store.root, CURVES, "made-up")])
     (first,) = [r for r in rows if (r["arm"], r["seed"], r["sharding"], r["step"]) == (SGD, 0, "iid", 50)]
@@ -171,14 +171,14 @@ def test_rungs_of_a_ladder_are_in_no_curve(store: Store, study: Study) -> None:
         made.finish(store, entry.spec, Status("done"), made.result_of(by_name[entry.arm], entry.spec))
         keep(store, entry.spec, PATH)
     climbed = collect(store.root, replace(study, entries=(*study.entries, *rungs)))
-    assert (climbed.curves, climbed.to_target) == (alone.curves, alone.to_target)
+    assert (climbed.rows(CURVES), climbed.rows(TO_TARGET)) == (alone.rows(CURVES), alone.rows(TO_TARGET))
     assert documents(store.root, climbed)
 
 
 def test_without_curves_there_is_no_row(tmp_path: Path, study: Study) -> None:
     made.run_all(tmp_path, study, CHOSEN)
     collected = collect(tmp_path, study)
-    assert (collected.curves, collected.to_target, collected.profiles) == ([], [], [])
+    assert (collected.rows(CURVES), collected.rows(TO_TARGET), collected.rows(PROFILES)) == ([], [], [])
 
 
 @pytest.mark.parametrize(
@@ -203,8 +203,10 @@ def test_a_curve_that_is_refused_is_named_and_breaks_nothing_else(
     spec = spec_of(study, LOCAL, 2)
     (store.folder(spec.run_id) / "metrics.jsonl").write_text(text)
     collected = collect(store.root, study)
-    assert {row["status"] for row in collected.runs} == {"done"}
-    assert {row["arm"] for row in collected.curves if row["seed"] == 2 and row["sharding"] == "iid"} == {
+    assert {row["status"] for row in collected.rows(RUNS)} == {"done"}
+    assert {
+        row["arm"] for row in collected.rows(CURVES) if row["seed"] == 2 and row["sharding"] == "iid"
+    } == {
         SGD,
         QUANTISED,
     }
@@ -232,7 +234,7 @@ def test_profiles_over_four_cells(tmp_path: Path) -> None:
         if entry.arm == QUANTISED and entry.spec.sharding == "by-class":
             path = [20.0] * 4
         keep(store, entry.spec, path, {SGD: 20.0, LOCAL: 20.0, QUANTISED: 1.0}[entry.arm])
-    rows = collect(tmp_path, study).profiles
+    rows = collect(tmp_path, study).rows(PROFILES)
     assert {(row["cells"], row["seeds"]) for row in rows} == {(4, 6)}
 
     def share(quantity: str, arm: str, tau: float) -> float:
@@ -256,18 +258,20 @@ def test_profiles_compare_what_all_cells_have(tmp_path: Path) -> None:
     for entry in study.entries:
         keep(store, entry.spec, PATH)
     fewer = [e for e in study.entries if not (e.arm == LOCAL and e.workload == "other")]
-    assert {row["arm"] for row in collect(tmp_path, replace(study, entries=tuple(fewer))).profiles} == {
+    assert {row["arm"] for row in collect(tmp_path, replace(study, entries=tuple(fewer))).rows(PROFILES)} == {
         SGD,
         QUANTISED,
     }
     three = [e for e in study.entries if e.workload != "other" or e.spec.sharding == "iid"]
-    assert collect(tmp_path, replace(study, entries=tuple(three))).profiles == []
+    assert collect(tmp_path, replace(study, entries=tuple(three))).rows(PROFILES) == []
     five = [e for e in study.entries if e.spec.seed < 5]
-    assert collect(tmp_path, replace(study, entries=tuple(five))).profiles == []
+    assert collect(tmp_path, replace(study, entries=tuple(five))).rows(PROFILES) == []
 
 
 def test_made_up_curves_are_curves(tmp_path: Path, study: Study) -> None:
     store = made.run_all(tmp_path, study, CHOSEN)
     made_up_curves.keep_all(store, study)
     collected = collect(tmp_path, study)
-    assert len(races(study, collected.runs, collected.curves)) == 2
+    arrived = arrivals(study, collected.tables[RUNS], collected.tables[CURVES])
+    assert set(arrived["sharding"]) == {"iid", "by-class"}
+    assert len(arrived) == len(study.entries)

@@ -121,8 +121,7 @@ def start(sweep: str, results: Path) -> subprocess.Popen[str]:
 
 
 def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
-    from suite.analysis.collect import write
-    from suite.analysis.from_plan import collect_sweep
+    from suite.analysis.collect import collect_sweep, write
 
     sweep = write_sweep(tmp_path, LONG)
     specs = make_plan(load_sweep(sweep)).specs

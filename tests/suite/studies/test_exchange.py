@@ -8,8 +8,8 @@ import torch
 from reference_impls import SimulatedCluster
 from reference_impls.errors import UnsupportedError
 from reference_impls.registry import create
-from suite.analysis.exchange import Quantiser, gathered_codec, mean_by, wire_bits
-from suite.analysis.rate_distortion import QUANTISERS
+from suite.studies.gradients import Quantiser, gathered_codec, mean_by, wire_bits
+from suite.studies.rate_distortion import QUANTISERS
 
 SHAPES = {"a": (40, 30), "b": (17,), "c": (9, 5)}
 LENGTHS = (1200, 17, 45)

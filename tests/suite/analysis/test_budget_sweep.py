@@ -9,9 +9,8 @@ import pytest
 
 from suite.analysis.check import check_study
 from suite.analysis.collect import collect, documents, facts_path, write
-from suite.analysis.columns import RUNS
+from suite.analysis.columns import BUDGET_RUNS, BUDGET_SWEEP, EQUAL_LOSS, RUNS, SENSITIVITY, SUMMARY
 from suite.analysis.export import find
-from suite.analysis.ladder_columns import ISO, LADDER, RUNGS
 from suite.analysis.tables import read_table, table_path
 from suite.runs.files import dump
 from suite.runs.result import Status
@@ -40,7 +39,9 @@ def noisy(tmp_path, study):
 
 
 def iso_of(collected, arm, cost, sharding="iid"):
-    (row,) = [r for r in collected.iso if (r["arm"], r["cost"], r["sharding"]) == (arm, cost, sharding)]
+    (row,) = [
+        r for r in collected.rows(EQUAL_LOSS) if (r["arm"], r["cost"], r["sharding"]) == (arm, cost, sharding)
+    ]
     return row
 
 
@@ -87,9 +88,13 @@ def test_what_sends_nothing_has_no_ratio_of_bytes(exact):
 def test_rungs_leave_the_tables_of_budget_1_as_they_are(tmp_path, study, noisy):
     whole = replace(study, entries=tuple(study.whole))
     alone, found = collect(tmp_path, whole), collect(tmp_path, study)
-    assert (found.runs, found.summary, found.sensitivity) == (alone.runs, alone.summary, alone.sensitivity)
-    assert {row["steps"] for row in found.runs} == {made.STEPS}
-    assert {row["budget"] for row in found.rungs} == {0.5, 0.71, 1.41}
+    assert (found.rows(RUNS), found.rows(SUMMARY), found.rows(SENSITIVITY)) == (
+        alone.rows(RUNS),
+        alone.rows(SUMMARY),
+        alone.rows(SENSITIVITY),
+    )
+    assert {row["steps"] for row in found.rows(RUNS)} == {made.STEPS}
+    assert {row["budget"] for row in found.rows(BUDGET_RUNS)} == {0.5, 0.71, 1.41}
     assert found.facts["statuses"] == {"done": len(study.entries)}
     assert found.facts["budgets"] == list(ladder.BUDGETS)
     assert {cell["steps"] for cell in found.facts["workloads"]} == {made.STEPS}
@@ -101,7 +106,7 @@ def test_rungs_leave_the_tables_of_budget_1_as_they_are(tmp_path, study, noisy):
 def test_what_the_rungs_say(exact):
     rows = {
         row["budget"]: row
-        for row in exact.ladder
+        for row in exact.rows(BUDGET_SWEEP)
         if (row["arm"], row["sharding"]) == ("global-qsgd standard", "iid")
     }
     for budget, row in rows.items():
@@ -121,8 +126,10 @@ def test_a_diverged_rung_takes_the_ratio_and_nothing_else(tmp_path, study, noisy
     row = iso_of(found, "qsr-sgd", "steps")
     assert row["ratio"] is None
     assert row["reason"] == "1 of its 30 runs, those of the target included, diverged"
-    assert found.summary == before.summary
-    lost = {(r["arm"], r["budget"]): r["n_diverged"] for r in found.ladder if r["sharding"] == "iid"}
+    assert found.rows(SUMMARY) == before.rows(SUMMARY)
+    lost = {
+        (r["arm"], r["budget"]): r["n_diverged"] for r in found.rows(BUDGET_SWEEP) if r["sharding"] == "iid"
+    }
     assert {key for key, count in lost.items() if count} == {("qsr-sgd", 1.41)}
     assert iso_of(found, "local-sgd H=4", "steps") == iso_of(before, "local-sgd H=4", "steps")
 
@@ -138,7 +145,12 @@ def test_too_few_seeds_are_told(tmp_path, study, noisy):
 def test_tables_are_written_checked_and_exported(tmp_path, study, noisy):
     found = collect(tmp_path, study)
     write(tmp_path, found)
-    for table, rows in ((RUNGS, found.rungs), (LADDER, found.ladder), (ISO, found.iso), (RUNS, found.runs)):
+    for table, rows in (
+        (BUDGET_RUNS, found.rows(BUDGET_RUNS)),
+        (BUDGET_SWEEP, found.rows(BUDGET_SWEEP)),
+        (EQUAL_LOSS, found.rows(EQUAL_LOSS)),
+        (RUNS, found.rows(RUNS)),
+    ):
         read = read_table(table_path(tmp_path, table, "climbed"), table)
         assert len(read) == len(rows)
         assert find(tmp_path, "climbed", table.suffix) == (table, read)

@@ -12,8 +12,8 @@ from asv.results import Results
 from asv.runner import BenchmarkResult
 
 from suite.analysis.columns import MICRO
-from suite.analysis.micro import MicroError, micro_rows
 from suite.analysis.tables import to_csv
+from suite.micro.asv_results import MicroError, micro_rows
 
 ENV = "virtualenv-py3.11-torch2.13.0"
 TIME = {"name": "codecs.Encode.time_encode", "params": [["'sign'", "'qsgd'"], ["1000"]], "version": "1"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from suite.analysis import rate_distortion as module
-from suite.analysis.rate_distortion import QUANTISERS, equal_levels, errors
 from suite.analysis.tables import to_csv
+from suite.studies import rate_distortion as module
+from suite.studies.rate_distortion import QUANTISERS, equal_levels, errors
 
 SHAPES = {"a": (40, 30), "b": (17,)}
 D = 1217

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from report.study.build import update_tables
-from suite.analysis.collect import write
-from suite.analysis.compose import planned_kinds
-from suite.analysis.from_plan import collect_sweep
-from suite.analysis.iso_accuracy import iso_accuracy_speedup
-from suite.analysis.iso_seconds import LEVEL, united
-from suite.analysis.ladder_columns import ISO_SECONDS
+from suite.analysis.collect import collect_sweep, write
+from suite.analysis.columns import EQUAL_LOSS_SECONDS
+from suite.analysis.join import LEVEL, united
 from suite.analysis.session_tables import collect_session, derive, load_facts
+from suite.analysis.speed import planned_kinds
 from suite.analysis.speed_columns import session_table_path
+from suite.analysis.statistics import equal_loss_speedup
 from suite.analysis.tables import read_table
 from suite.runs.plan import make_plan
 from suite.runs.result import Status
@@ -124,8 +123,8 @@ def test_the_shipped_session_borrows_what_was_timed_of_its_methods(tmp_path):
     written = collect_session(tmp_path, "ladder")
     facts = load_facts(tmp_path, "ladder")
     assert (facts["lender"], facts["sweep"], facts["join"]["refused"]) == ("costs-digits", "ladder", False)
-    assert session_table_path(tmp_path, ISO_SECONDS, "ladder") in written
-    assert read_table(session_table_path(tmp_path, ISO_SECONDS, "ladder"), ISO_SECONDS) == []
+    assert session_table_path(tmp_path, EQUAL_LOSS_SECONDS, "ladder") in written
+    assert read_table(session_table_path(tmp_path, EQUAL_LOSS_SECONDS, "ladder"), EQUAL_LOSS_SECONDS) == []
     rows = {
         row["arm"]: row for row in derive({**lent, "sweep": "ladder", "uses": {}}, Store(tmp_path))[0]["arms"]
     }
@@ -144,7 +143,7 @@ def test_a_report_makes_the_seconds_of_the_tables_that_it_has_just_written(climb
     made.saved(tmp_path, made.record(path))
     monkeypatch.setattr("report.study.build.sessions_of", lambda name: ["made-up"] if name else [])
     update_tables(tmp_path, str(path))
-    rows = read_table(session_table_path(tmp_path, ISO_SECONDS, "made-up"), ISO_SECONDS)
+    rows = read_table(session_table_path(tmp_path, EQUAL_LOSS_SECONDS, "made-up"), EQUAL_LOSS_SECONDS)
     assert {row["arm"] for row in rows if row["speedup"] is not None} >= {"sgd", "lion-1bit", "local-16"}
 
 
@@ -161,7 +160,7 @@ def test_the_united_interval_covers_with_noise_in_seeds_and_rounds(seeds, rounds
         unit, over = rng.lognormal(0, 0.05, rounds), rng.lognormal(0, 0.05, rounds)
         found = united(
             [
-                iso_accuracy_speedup(200.0 * r, reference, list(steps * u), rungs, level=LEVEL)
+                equal_loss_speedup(200.0 * r, reference, list(steps * u), rungs, level=LEVEL)
                 for u, r in zip(unit, over, strict=True)
             ]
         )

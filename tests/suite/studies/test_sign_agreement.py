@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from reference_impls import SimulatedCluster
-from suite.analysis import sign_agreement as module
-from suite.analysis.sign_agreement import CODES, SIGN_AGREEMENT, Recipe, direction, shares, updates
 from suite.analysis.tables import to_csv
+from suite.studies import sign_agreement as module
+from suite.studies.sign_agreement import CODES, SIGN_AGREEMENT, Recipe, direction, shares, updates
 from suite.training.train import BatchedGradients, flatten, shapes_of, split
 from suite.workloads import get
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from reference_impls import info
-from suite.analysis.collect import write
-from suite.analysis.columns import TUNING
-from suite.analysis.from_plan import collect_sweep, study_of, tuning_rows
-from suite.analysis.study import Yardstick
+from suite.analysis.collect import collect_sweep, write
+from suite.analysis.columns import RUNS, SUMMARY, TUNING
+from suite.analysis.study import Yardstick, study_of, tuning_rows
 from suite.analysis.tables import read_table, table_path
 from suite.runs.plan import make_plan
 from suite.runs.store import Store
@@ -88,7 +87,7 @@ def test_real_runs_become_tables(sweep, tmp_path):
     found = collect_sweep(tmp_path, sweep)
     write(tmp_path, found)
     assert found.facts["statuses"] == {"done": 18}
-    rows = {row["arm"]: row for row in found.summary}
+    rows = {row["arm"]: row for row in found.rows(SUMMARY)}
     numel = 301_066
     assert rows["allreduce-sgd"]["wire_bytes_per_step"] == pytest.approx(4 * numel, rel=1e-3)
     assert rows["local"]["bytes_ratio"] == pytest.approx(3, rel=1e-3)
@@ -96,6 +95,6 @@ def test_real_runs_become_tables(sweep, tmp_path):
     assert rows["local"]["lr_edge"] is True
     assert rows["alone"]["bytes_ratio"] > 1
     assert all(0 <= row["ci_low"] <= row["mean"] <= row["ci_high"] <= 100 for row in rows.values())
-    assert not any(row["stale"] for row in found.runs)
+    assert not any(row["stale"] for row in found.rows(RUNS))
     assert len(found.facts["provenance"]["environment_hash"]) == 1
-    assert read_table(table_path(tmp_path, TUNING, "small"), TUNING) == found.tuning
+    assert read_table(table_path(tmp_path, TUNING, "small"), TUNING) == found.rows(TUNING)

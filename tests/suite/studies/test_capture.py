@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.func import grad
 
-from suite.training import capture as module
-from suite.training.capture import RECIPES, STAGES, Captured, Recipe, capture, first_tensors
+from suite.studies import gradients as module
+from suite.studies.gradients import RECIPES, STAGES, Captured, Recipe, capture, first_tensors
 from suite.training.train import split
 from suite.workloads import get
 

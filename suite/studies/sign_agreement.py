@@ -1,6 +1,6 @@
 """Lion Cub's codes against the sign of the mean update: how often a vote moves as exact Lion would, and in how many bits.
 
-    python -m suite.analysis.sign_agreement           # results/tables/sign-agreement.csv
+    python -m suite.studies.sign_agreement           # results/tables/sign-agreement.csv
 
 Updates u = b1 m + (1 - b1) g are those of trainings by exact Lion (the sign of the mean u in fp32, momenta never averaged,
 n workers, `RECIPES`) at their first step, where m = 0 and u is the gradient, in the middle and at the end. Each code is
@@ -8,7 +8,7 @@ asked once about the same u, so that a share says what a code loses and not wher
 Coordinates whose mean update is exactly 0 (weights of pixels that are never lit) are left out: they have no sign.
 
 Shards by class exist for as many workers as there are classes at most. Only the first tensors are asked about, as in
-`suite.analysis.rate_distortion`. A code that has no room for n workers has no row: 4 bits hold the sum of 7 votes.
+`suite.studies.rate_distortion`. A code that has no room for n workers has no row: 4 bits hold the sum of 7 votes.
 """
 
 from __future__ import annotations
@@ -26,13 +26,38 @@ from torch import Tensor
 from reference_impls import SimulatedCluster
 from reference_impls.errors import UnsupportedError
 from reference_impls.registry import create
-from suite.analysis.claim_columns import SIGN_AGREEMENT, interval_cells
-from suite.analysis.exchange import Quantiser, step, wire_bits
-from suite.analysis.rate_distortion import ELEMENTS, SEEDS, say
+from suite.analysis.columns import Table, described
 from suite.analysis.tables import Row, table_path, write_table
-from suite.training.capture import STAGES, Captured, first_tensors
+from suite.studies.gradients import STAGES, Captured, Quantiser, first_tensors, step, wire_bits
+from suite.studies.rate_distortion import ELEMENTS, SEEDS, interval_cells, say
 from suite.training.train import BatchedGradients, flatten, shapes_of, split
 from suite.workloads import get
+
+SIGN_AGREEMENT: Final = Table(
+    "sign-agreement",
+    (
+        *described(
+            "text",
+            workload="whose training the gradients come from",
+            sharding="iid or by-class",
+            stage="start, middle or end of that training",
+        ),
+        *described("int", world_size="workers"),
+        *described("text", code="label of a method with options", algorithm="registry name"),
+        *described("float", wire_bits="bits that a rank sends for each coordinate"),
+        *described("int", n="seeds: trainings whose gradients were taken"),
+        *described(
+            "float",
+            agreement="share of coordinates that move by the sign of the mean update, of those where it has one; mean over seeds",
+            agreement_low="95 % t interval of it",
+            agreement_high="its upper end",
+            opposite="share of the same coordinates that move the other way; the rest does not move; mean over seeds",
+            opposite_low="95 % t interval of it",
+            opposite_high="its upper end",
+        ),
+    ),
+    keys=5,
+)
 
 BETAS: Final = (0.9, 0.99)
 
@@ -91,7 +116,7 @@ def updates(recipe: Recipe, workers: int, seed: int) -> list[Captured]:
         dtype="fp32",
         betas=BETAS,
     )
-    gradients, rows, found = BatchedGradients(task), split(grads, shapes), []
+    gradients, rows, captured = BatchedGradients(task), split(grads, shapes), []
     stops = dict(zip((0, recipe.steps // 2, recipe.steps), STAGES, strict=True))
     for now in range(recipe.steps + 1):
         values, losses = gradients(split(params, shapes), task.batch(now))
@@ -99,9 +124,9 @@ def updates(recipe: Recipe, workers: int, seed: int) -> list[Captured]:
             rows[name].copy_(gradient)
         if now in stops:
             momenta = torch.stack([torch.cat(cluster.state(rank, "momentum")) for rank in range(workers)])
-            found.append(Captured(stops[now], now, shapes, momenta.lerp(grads, 1 - BETAS[0]), losses))
+            captured.append(Captured(stops[now], now, shapes, momenta.lerp(grads, 1 - BETAS[0]), losses))
         cluster.step()
-    return found
+    return captured
 
 
 def direction(code: Quantiser, u: Tensor, shapes: Mapping[str, tuple[int, ...]], seed: int) -> Tensor:
@@ -127,7 +152,7 @@ def table(
     made: list[Row] = []
     for recipe in recipes:
         for n in recipe.sizes:
-            found: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+            measured: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
             shapes: Mapping[str, tuple[int, ...]] = {}
             for seed in range(seeds):
                 for whole in updates(recipe, n, seed):
@@ -138,7 +163,7 @@ def table(
                             taken = direction(code, part.gradients, shapes, seed)
                         except UnsupportedError:
                             continue
-                        found[part.stage, code.label].append(shares(taken, part.gradients))
+                        measured[part.stage, code.label].append(shares(taken, part.gradients))
                 report(f"{recipe.workload}, {recipe.sharding}, {n} workers, seed {seed}")
             labelled = {code.label: code for code in CODES}
             made += [
@@ -149,7 +174,7 @@ def table(
                     **interval_cells("agreement", [a for a, _ in values]),
                     **interval_cells("opposite", [o for _, o in values]),
                 }
-                for (stage, label), values in found.items()
+                for (stage, label), values in measured.items()
             ]  # fmt: skip
     return made
 
