@@ -19,7 +19,7 @@ from report.study.iso_view import bounds, ladder_view
 from report.study.ladder_figure import climb, spread
 from report.study.points import NEVER, Point, points
 from report.study.speed_points import hover, pictures
-from suite.analysis.statistics import front as pareto_front
+from suite.analysis.statistics import pareto_front
 from tests.report import made_up_climb
 from tests.report import made_up_speed as fast
 from tests.report.test_browser import open_in_browser
