@@ -112,7 +112,7 @@ def test_list_says_what_it_left_out_and_shows_the_rest(tmp_path: Path) -> None:
 
 
 def test_the_extra_is_what_the_suite_imports() -> None:
-    from tests.test_house import normalised, pins, sources, third_party
+    from tests.test_layers import normalised, pins, sources, third_party
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 

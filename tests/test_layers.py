@@ -1,4 +1,4 @@
-"""The rules of the house: which floor may import which, what the wheel holds, pins, lengths, links."""
+"""The rules of the code: which layer may import which, what the wheel holds, pins, lengths, links."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# A package may import what stands on a lower floor, and itself.
-FLOOR = {"reference_impls": 0, "suite": 1, "report": 2, "slurm": 2, "bandwise": 3}
-# The same inside a floor, room by room.
-ROOMS = {
+# A package may import what stands in a lower layer, and itself.
+LAYER = {"reference_impls": 0, "suite": 1, "report": 2, "slurm": 2, "bandwise": 3}
+# The same inside a layer, package by package.
+PACKAGES = {
     "suite": {
         "workloads": 0,
         "links": 1,
@@ -54,7 +54,7 @@ def own_files() -> list[Path]:
 
 def sources() -> list[Path]:
     """The Python files of the packages, not of the tests."""
-    return [path for path in own_files() if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in FLOOR]
+    return [path for path in own_files() if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in LAYER]
 
 
 def imports(path: Path, *, at_import_time: bool = False) -> Iterator[tuple[int, str]]:
@@ -96,34 +96,34 @@ def test_imports_run_down() -> None:
         own = path.relative_to(ROOT).parts[0]
         for line, module in imports(path):
             other = module.split(".")[0]
-            if other in FLOOR and other != own and FLOOR[other] >= FLOOR[own]:
+            if other in LAYER and other != own and LAYER[other] >= LAYER[own]:
                 wrong.append(f"{where(path, line)}: {own} imports {module}")
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("floor", ["suite", "report"])
-def test_imports_run_down_inside_a_floor(floor: str) -> None:
-    rooms, wrong = ROOMS[floor], []
+@pytest.mark.parametrize("layer", ["suite", "report"])
+def test_imports_run_down_inside_a_layer(layer: str) -> None:
+    packages, wrong = PACKAGES[layer], []
     for path in sources():
         parts = path.relative_to(ROOT).parts
-        if parts[0] != floor:
+        if parts[0] != layer:
             continue
         own = parts[1] if len(parts) > 2 else ""
         for line, module in imports(path):
             target = module.split(".")
-            if target[0] != floor or len(target) < 2 or target[1] not in rooms:
+            if target[0] != layer or len(target) < 2 or target[1] not in packages:
                 continue
             # asv's benchmarks run where only the wheel is installed, so nothing else of the suite exists for them
             if parts[:3] == BENCHMARKS and tuple(target[:3]) == BENCHMARKS:
                 continue
             if target[1] == own and parts[:3] != BENCHMARKS:
                 continue
-            if own == "" or parts[:3] == BENCHMARKS or rooms[target[1]] >= rooms[own]:
-                wrong.append(f"{where(path, line)}: {floor}.{own} imports {module}")
+            if own == "" or parts[:3] == BENCHMARKS or packages[target[1]] >= packages[own]:
+                wrong.append(f"{where(path, line)}: {layer}.{own} imports {module}")
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_roof_imports_the_other_floors_inside_functions_only() -> None:
+def test_the_command_line_imports_the_other_layers_inside_functions_only() -> None:
     wrong = [
         f"{where(path, line)}: {module}"
         for path in sources()
@@ -159,7 +159,7 @@ def normalised(name: str) -> str:
 
 def third_party(paths: list[Path]) -> dict[str, str]:
     """Normalised distribution -> one place that imports it."""
-    ours = {*FLOOR, "tests", "docs"}
+    ours = {*LAYER, "tests", "docs"}
     found = {}
     for path in paths:
         for line, module in imports(path):
