@@ -173,7 +173,7 @@ def _omega(args: argparse.Namespace) -> int:
 
 
 def _docs(args: argparse.Namespace) -> int:
-    from report.sheets.costs_figures import write_document
+    from report.pages.costs import write_document
 
     written = [str(path) for path in write_document(results_root(args))]
     return _said(args, {"written": written}, "\n".join(written))

@@ -21,29 +21,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
-from report.errors import ReportError
-from report.links import Links
-from report.rendering import asset, embedded, template
-from report.sheets.claims_data import Verdicts, load_verdicts
-from report.sheets.claims_page import build_claims_page, findings
-from report.sheets.compare_page import build_compare_page
-from report.sheets.costs_data import Costs, load_costs
-from report.sheets.costs_page import costs_parts
-from report.sheets.distortion_page import build_distortion_page
-from report.sheets.micro_page import build_micro_page
-from report.sheets.scaling_page import build_scaling_page
-from report.sheets.sheet import render_sheet
+from report.pages.claims import Verdicts, build_claims_page, findings, load_verdicts
+from report.pages.compare import build_compare_page
+from report.pages.costs import Costs, costs_parts, load_costs
+from report.pages.micro import build_micro_page
+from report.pages.rate_distortion import build_distortion_page
+from report.pages.scaling import build_scaling_page
+from report.rendering import Links, ReportError, asset, embedded, render_page, template
 from report.site import overview
 from report.site.leaderboard import Standing, ranked_view, standings, unranked_view
-from report.site.run_page import render_run
-from report.site.run_record import run_record
+from report.site.run_page import render_run, run_record
 from report.study.build import update_tables, write_page
-from report.study.data import StudyData, load
+from report.study.data import SessionData, StudyData, load, load_sessions
 from report.study.headline import failure_sentence
-from report.study.origins import drift, origins_view
-from report.study.speed_data import SessionData, load_sessions
-from report.study.speed_headline import alone_sentence, ended_sentence, place_words
-from report.study.speed_page import session_parts
+from report.study.runs import drift, origins_view
+from report.study.sessions import ended_sentence, session_parts
+from report.study.speedup import place_words
+from report.study.step_time import alone_sentence
 from suite.analysis.columns import RUNS
 from suite.analysis.compare import compare
 from suite.analysis.micro import update_micro
@@ -59,14 +53,14 @@ from suite.timing.spec import sessions_of
 
 HOME: Final = "index.html"
 SPEED: Final = "speed.html"
-SHEETS: Final = (
+PAGES: Final = (
     ("claims", "Claims", build_claims_page),
     ("scaling", "Scaling", build_scaling_page),
     ("rate-distortion", "Rate and distortion", build_distortion_page),
     ("micro", "Building blocks", build_micro_page),
 )
 """Pages that no study owns: name of the file, words of its link, what builds it or says why it cannot."""
-RESERVED: Final = frozenset({"index", "speed", *(name for name, _, _ in SHEETS)})
+RESERVED: Final = frozenset({"index", "speed", *(name for name, _, _ in PAGES)})
 """Names of pages that no study can have."""
 
 
@@ -121,7 +115,7 @@ def build_site(root: Path, out: Path | None = None, runs: bool = True) -> BuiltS
     costs = _readable(unread, root, "the cost model", lambda: load_costs(root), Costs())
     verdicts = _readable(unread, root, "claims", lambda: load_verdicts(root), Verdicts())
     studies = _studies(root, verdicts, unread)
-    pages = _sheets(root, folder, unread)
+    pages = _pages(root, folder, unread)
     if alone or costs.tables:
         write_atomic(folder / SPEED, _speed(alone, costs))
         pages.append((SPEED, "Speed alone"))
@@ -151,10 +145,10 @@ def _short(root: Path, error: Exception) -> str:
     return str(error).replace(f"{root}{os.sep}", "")
 
 
-def _sheets(root: Path, folder: Path, unread: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def _pages(root: Path, folder: Path, unread: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Build what can be built of the pages that no study owns; address and words of each."""
     known, found = {name for name, _ in unread}, []
-    for name, words, build in SHEETS:
+    for name, words, build in PAGES:
         try:
             build(root, folder / f"{name}.html", Links(HOME))
         except ReportError:
@@ -215,7 +209,7 @@ def _speed(alone: tuple[SessionData, ...], costs: Costs) -> str:
     sentences += [alone_sentence(s, link) for s in alone for link in s.links if link.usable]
     said = [sentence for sentence in sentences if sentence] or ["No session without a study was held here."]
     parts = {"sessions": [session_parts(session) for session in alone], "costs": costs_parts(costs)}
-    return render_sheet("speed_page.html.j2", said, (), parts, Links(HOME))
+    return render_page("speed_page.html.j2", said, (), parts, Links(HOME))
 
 
 def _compared(

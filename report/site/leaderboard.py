@@ -17,12 +17,10 @@ from reference_impls import create
 from reference_impls.facts import facts
 from report.drawing import numbers as write
 from report.drawing.numbers import number
-from report.drawing.table import Cell, Column, Line, View
+from report.drawing.table import Cell, Column, Line, View, ratio_cell
 from report.drawing.theme import FAMILIES
-from report.study.data import Panel, StudyData
-from report.study.speed_data import LinkData
-from report.study.speed_points import drawn
-from report.study.speed_view import ratio_cell
+from report.study.data import LinkData, Panel, StudyData
+from report.study.speedup import drawn
 from suite.analysis.columns import RUNS
 from suite.analysis.evidence import against
 from suite.analysis.tables import Row

@@ -8,13 +8,12 @@ from typing import Any, Final
 
 from report.drawing.numbers import MISSING, share
 from report.drawing.table import Cell, Column, Line, View
-from report.sheets.claims_data import Verdicts
-from report.sheets.costs_data import Costs
-from report.sheets.costs_page import costs_parts
+from report.pages.claims import Verdicts
+from report.pages.costs import Costs, costs_parts
 from report.site.leaderboard import Standing
 from report.study.data import StudyData
-from report.study.speed_page import missing, picture_parts
-from report.study.speed_points import pictures
+from report.study.sessions import missing
+from report.study.speedup import picture_parts, pictures
 from suite.analysis.tables import Row
 from suite.claims.claim import WORDS
 

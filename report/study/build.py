@@ -18,26 +18,20 @@ from typing import Any
 
 from report.drawing.svg import inline, svg_file
 from report.drawing.theme import FAMILIES, SHAPES
-from report.errors import ReportError
-from report.links import ALONE, Links
-from report.rendering import asset, embedded, slug, table_data, template
-from report.sheets.claims_page import claims_parts
-from report.sheets.costs_page import costs_parts
-from report.study.curves_data import MEAN_CURVES, Curve, mean_curves, panel_curves
+from report.pages.claims import claims_parts
+from report.pages.costs import costs_parts
+from report.pages.micro import micro_view
+from report.rendering import ALONE, Links, ReportError, asset, embedded, slug, table_data, template
+from report.study.budget_sweep import climb, ladder_view
+from report.study.curves import MEAN_CURVES, Curve, mean_curves, panel_curves
 from report.study.data import Panel, StudyData, has_tables, load
-from report.study.figures import tradeoff
 from report.study.headline import headline
-from report.study.iso_view import ladder_view, with_certainty
-from report.study.ladder_figure import climb
-from report.study.origins import drift, origins_of, origins_view
-from report.study.points import families, hollow_words, hover, points
-from report.study.profiles import profiles_parts
-from report.study.runs_view import runs_view
-from report.study.seeds import seeds
-from report.study.speed_page import speed_parts
-from report.study.speed_view import with_speed
-from report.study.to_target import to_target_parts
-from report.study.view import controls_view, failures_view, methods_view, micro_view, tuning_view
+from report.study.marks import families, hollow_words, points
+from report.study.runs import drift, failures_view, origins_of, origins_view, runs_view, tuning_view
+from report.study.sessions import speed_parts
+from report.study.speedup import with_speed
+from report.study.summary import controls_view, hover, methods_view, seeds, tradeoff, with_certainty
+from report.study.to_target import profiles_parts, to_target_parts
 from suite.analysis import collect as collecting
 from suite.analysis.columns import CURVES, MICRO, Table
 from suite.analysis.from_plan import collect_sweep
@@ -263,7 +257,7 @@ def render(study: StudyData, sentences: list[str], links: Links = ALONE) -> str:
         links=links,
         origin=study.origin,
         whence=whence(study),
-        micro=micro_view(study),
+        micro=micro_view(study.rows(MICRO)),
         done=statuses.get("done", 0),
         planned=sum(statuses.values()),
         provenance=[(term, _known(key, study)) for key, term in PROVENANCE.items()],

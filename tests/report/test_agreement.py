@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from report.sheets.claims_data import Verdicts
+from report.pages.claims import Verdicts
 from report.site.build import _headline
 from report.site.leaderboard import standings, unranked_view
 from report.study.data import StudyData
 from report.study.headline import headline
-from report.study.speed_headline import place_words
-from report.study.view import methods_view
+from report.study.speedup import place_words
+from report.study.summary import methods_view
 from suite.analysis.evidence import DOUBT, accuracy
 from suite.costs.evidence import Study
 

@@ -18,9 +18,10 @@ from report.study import build as building
 from report.study import speed_page
 from report.study.build import build_page, update_tables
 from report.study.data import load
-from report.study.headline import headline
+from report.study.headline import headline, speed_sentences
 from report.study.publication import publish
-from report.study.speed_headline import alone_sentence, joined_sentence, speed_sentences
+from report.study.speedup import joined_sentence
+from report.study.step_time import alone_sentence
 from suite.analysis.published import published_root, read_manifest, verify
 from suite.analysis.speed_columns import ARMS, CASES, SPEED_TABLES, session_table_path
 from suite.analysis.tables import TableError, read_table

@@ -11,14 +11,11 @@ import time
 
 import pytest
 
-from report.drawing.line_ends import spread
+from report.drawing.scales import spread
 from report.study.build import build_page
-from report.study.curves import decades
-from report.study.curves_data import MOST_POINTS, Place, drawn, panel_curves
+from report.study.curves import MOST_POINTS, Place, decades, drawn, panel_curves
 from report.study.data import load
-from report.study.profiles import profiles_parts
-from report.study.target_seconds import unit_steps
-from report.study.to_target import to_target_parts
+from report.study.to_target import profiles_parts, to_target_parts, unit_steps
 from suite.analysis.collect import Collected, collect, write
 from suite.analysis.columns import CURVES, PROFILES, RUNS, TO_TARGET
 from suite.analysis.speed_columns import ARMS

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from report.sheets.costs_figures import DOCUMENTS, IMAGES, pictures
+from report.pages.costs import DOCUMENTS, IMAGES, pictures
 from suite.analysis.document import DocumentError
 from suite.costs.document import BLOCKS, filled
 

@@ -1,4 +1,4 @@
-"""The page of the building blocks: asv's values over the last commits, and what changed since the commit before."""
+"""The building blocks: asv's values over the last commits, what changed since, and their table for a study's page."""
 
 from __future__ import annotations
 
@@ -7,21 +7,129 @@ import json
 import os
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from report.drawing import numbers as write
 from report.drawing.numbers import number
-from report.drawing.sparkline import sparkline
 from report.drawing.table import Cell, Column, Line, View
-from report.links import ALONE, Links
-from report.rendering import slug
-from report.sheets.micro_data import BETTER, COMMITS, ONLY, STEADY, WORDS, WORSE, Series, load_series
-from report.sheets.sheet import write_sheet
+from report.rendering import ALONE, Links, ReportError, slug, write_page
 from suite.analysis.columns import MICRO
-from suite.analysis.published import origin_words, source
-from suite.analysis.tables import Row
+from suite.analysis.published import find_table, origin_words, source
+from suite.analysis.tables import Row, read_table
+
+COMMITS: Final = 20
+"""How many commits of a series are shown, the newest."""
+WORSE, BETTER, STEADY, ONLY = "worse", "better", "steady", "only one"
+"""What became of a value since the commit before, in the order in which lines stand. asv's values are the better the lower."""
+WORDS: Final = (WORSE, BETTER, STEADY, ONLY)
+
+
+@dataclass(frozen=True)
+class Series:
+    """The rows of one benchmark with its parameters on one machine and environment, the oldest commit first."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def last(self) -> Row:
+        """The newest commit's."""
+        return self.rows[-1]
+
+    @property
+    def before(self) -> Row | None:
+        """That of the commit before; None where there is none, or either has no value."""
+        if len(self.rows) < 2 or self.last["value"] is None:
+            return None
+        return self.rows[-2] if self.rows[-2]["value"] is not None else None
+
+    @property
+    def word(self) -> str:
+        """Changed where each value lies outside of the other's interval; a value without one is its own interval."""
+        before = self.before
+        if before is None:
+            return ONLY
+        now, then = number(self.last["value"]) or 0.0, number(before["value"]) or 0.0
+        if _inside(now, before) or _inside(then, self.last):
+            return STEADY
+        return WORSE if now > then else BETTER
+
+    @property
+    def ratio(self) -> float | None:
+        """The newest value over that of the commit before."""
+        before = self.before
+        then = None if before is None else number(before["value"])
+        return (number(self.last["value"]) or 0.0) / then if then else None
+
+
+def _inside(value: float, row: Row) -> bool:
+    own = number(row["value"]) or 0.0
+    low, high = number(row["ci_low"]), number(row["ci_high"])
+    return (own if low is None else low) <= value <= (own if high is None else high)
+
+
+def series_of(rows: Sequence[Row]) -> list[Series]:
+    """All series by name and parameters, their newest `COMMITS` commits each."""
+    found: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        key = tuple(str(row[name] or "") for name in ("benchmark", "params", "machine", "environment"))
+        found.setdefault(key, []).append(row)
+    return [
+        Series(tuple(sorted(own, key=lambda row: (str(row["committed"]), str(row["commit"])))[-COMMITS:]))
+        for _, own in sorted(found.items())
+    ]
+
+
+def load_series(results_root: Path) -> list[Series]:
+    """From the table. Raises ReportError where asv has left nothing, TableError for a damaged table."""
+    path = find_table(results_root, MICRO)
+    rows = read_table(path, MICRO) if path.is_file() else []
+    if not rows:
+        raise ReportError(
+            "asv's measurements are not in the tables: run `asv run HEAD^!`, then `bandwise report` of any sweep brings them in"
+        )
+    return series_of(rows)
+
+
+WIDTH, HEIGHT, EDGE = 92.0, 20.0, 3.0
+FLAT: Final = 1e-9
+"""Relative spread below which the line is drawn flat."""
+
+
+def sparkline(values: Sequence[float | None], words: str) -> str:
+    """<svg> of the values in order, the last one marked; None is a gap. `words` says them to those who cannot see it.
+
+    The scale is linear from the least to the largest, so that a change is seen whatever the level. Without a number: nothing.
+    """
+    known = [value for value in values if value is not None]
+    if not known:
+        return ""
+    low, high = min(known), max(known)
+    spread = high - low if high - low > FLAT * abs(high) else 0.0
+    across = (WIDTH - 2 * EDGE) / max(1, len(values) - 1)
+
+    def at(index: int, value: float) -> tuple[str, str]:
+        x = WIDTH - EDGE if len(values) == 1 else EDGE + across * index
+        y = HEIGHT / 2 if not spread else HEIGHT - EDGE - (HEIGHT - 2 * EDGE) * (value - low) / spread
+        return f"{x:.1f}", f"{y:.1f}"
+
+    path, pen = "", "M"
+    last = ("", "")
+    for index, value in enumerate(values):
+        if value is None:
+            pen = "M"
+            continue
+        last = at(index, value)
+        path += f"{pen}{last[0]} {last[1]}"
+        pen = "L"
+    return (
+        f'<svg class="spark" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{escape(words, quote=True)}">'
+        f'<path d="{path}"/><circle cx="{last[0]}" cy="{last[1]}" r="2.2"/></svg>'
+    )
+
 
 FEW: Final = 100
 """Series up to which all benchmarks are open at first."""
@@ -49,7 +157,7 @@ def build_micro_page(
     series = load_series(results_root)
     path = out if out is not None else results_root / "reports" / "micro.html"
     groups = [_group(name, list(own), len(series)) for name, own in itertools.groupby(series, key=_benchmark)]
-    return write_sheet(
+    return write_page(
         path,
         "micro_page.html.j2",
         findings(series),
@@ -155,3 +263,41 @@ def _newest(row: Row, unit: str | None) -> Cell:
     known = low is not None and high is not None
     note = f"[{write.quantity(low, unit)}, {write.quantity(high, unit)}]" if known else ""
     return Cell(_value(row, unit), number(row["value"]), note, (low, high))
+
+
+def latest(rows: Sequence[Row]) -> list[Row]:
+    """The measurements of each machine's newest commit."""
+    newest: dict[str, tuple[str, str]] = {}
+    for row in rows:
+        machine, stamp = str(row["machine"]), (str(row["committed"]), str(row["commit"]))
+        newest[machine] = max(newest.get(machine, stamp), stamp)
+    return [r for r in rows if (str(r["committed"]), str(r["commit"])) == newest[str(r["machine"])]]
+
+
+def micro_view(rows: Sequence[Row]) -> View:
+    """asv's measurements of the building blocks, newest commit a machine."""
+    columns = (
+        Column("benchmark", "benchmark"),
+        Column("params", "parameters"),
+        Column("value", "value", "Median, with asv's 99 % interval where it was timed.", True, True),
+        Column("status", "status", hidden=True),
+        Column("commit", "commit"),
+        Column("machine", "machine"),
+    )
+    lines = []
+    for row in latest(rows):
+        value, ends = number(row["value"]), (number(row["ci_low"]), number(row["ci_high"]))
+        unit = None if row["unit"] is None else str(row["unit"])
+        known = ends[0] is not None and ends[1] is not None
+        note = f"[{write.quantity(ends[0], unit)}, {write.quantity(ends[1], unit)}]" if known else ""
+        text = write.quantity(value, unit) if row["status"] == "done" else str(row["status"])
+        cells = {
+            "benchmark": Cell(str(row["benchmark"]), str(row["benchmark"]), css="arm"),
+            "params": Cell(str(row["params"] or ""), row["params"]),
+            "value": Cell(text, value, note, ends, css="no" if row["status"] == "failed" else ""),
+            "status": Cell(str(row["status"]), str(row["status"])),
+            "commit": Cell(str(row["commit"]), str(row["commit"]), css="code"),
+            "machine": Cell(str(row["machine"]), str(row["machine"])),
+        }
+        lines.append(Line(cells))
+    return View("micro", "Building blocks, timed by asv", columns, tuple(lines))

@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from report.drawing.table import Cell, Column, Line, View
-from report.errors import ReportError
-from report.links import ALONE, Links
-from report.sheets.claims_data import Verdicts, load_verdicts
-from report.sheets.sheet import write_sheet
+from report.rendering import ALONE, Links, ReportError, write_page
+from suite.analysis.document import rows_of
 from suite.analysis.published import origin_words
 from suite.analysis.tables import Row, number
 from suite.claims.claim import WORDS
 from suite.claims.columns import CLAIMS, PARTS
 from suite.claims.words import deciding, effect
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """Rows of claims and of their parts; empty where there is no record."""
+
+    claims: Sequence[Row] = ()
+    parts: Sequence[Row] = ()
+
+    def of(self, sources: Collection[str]) -> Verdicts:
+        """Those that one of these studies or sessions decides."""
+        rows = [row for row in self.claims if set(str(row["sources"] or "").split(", ")) & set(sources)]
+        return Verdicts(rows, self.parts)
+
+    def parts_of(self, row: Row) -> list[Row]:
+        """Premises of a claim, then its parts, in order."""
+        own = [part for part in self.parts if part["claim"] == row["claim"]]
+        return sorted(own, key=lambda part: (part["role"] != "premise", int(part["part"] or 0)))
+
+
+def load_verdicts(results_root: Path) -> Verdicts:
+    """What is on record."""
+    return Verdicts(rows_of(results_root, CLAIMS) or (), rows_of(results_root, PARTS) or ())
+
 
 CSS: Final = MappingProxyType({"reproduced": "yes", "contradicted": "no"})
 """Verdict -> class; the others are `maybe`, and quiet where nobody judged."""
@@ -65,7 +88,7 @@ def build_claims_page(
     path = out if out is not None else results_root / "reports" / "claims.html"
     tables = ((CLAIMS, verdicts.claims), (PARTS, verdicts.parts))
     origin = origin_words(results_root, (CLAIMS, PARTS))
-    return write_sheet(
+    return write_page(
         path, "claims_page.html.j2", findings(verdicts), tables, {"claims": parts, "origin": origin}, links
     )
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Final
 
 from report.drawing import numbers as write
 from report.drawing.numbers import number
-from report.drawing.table import Cell, Column, Line, View
-from report.drawing.theme import FAMILIES
+from report.drawing.table import Cell, Column, Line, View, chips, count_cell
 from report.rendering import slug
-from report.study.speed_data import LinkData, SessionData
+from report.study.data import LinkData, SessionData
 from suite.analysis.tables import Row
 
 RING: Final = "all-reduce fp32"
@@ -54,7 +52,7 @@ def traffic_view(session: SessionData, link: LinkData) -> View:
     rows.sort(key=lambda row: (number(row["step_s"]) or 0.0, str(row["case"])))
     lines = [Line(_cells(link, row), link.family(row)) for row in rows]
     caption = f"Bandwidth reached, {session.workload}, {link.label}"
-    return View(f"{slug(session.name)}-{link.slug}-traffic", caption, COLUMNS, tuple(lines), _chips(lines))
+    return View(f"{slug(session.name)}-{link.slug}-traffic", caption, COLUMNS, tuple(lines), chips(lines))
 
 
 def _cells(link: LinkData, row: Row) -> dict[str, Cell]:
@@ -77,10 +75,10 @@ def _cells(link: LinkData, row: Row) -> dict[str, Cell]:
         ),
         "bus": _bandwidth(bus, low, high),
         "share": _share(bus, low, high, reached),
-        "n": _count(row, "n_exposed"),
+        "n": count_cell(row["n_exposed"]),
         "serial": _bandwidth(serial, None, None),
         "serial_share": _share(serial, None, None, reached),
-        "n_phases": _count(row, "n_phases"),
+        "n_phases": count_cell(row["n_phases"]),
         "probe": Cell(size or write.MISSING, size or None),
     }  # fmt: skip
 
@@ -114,11 +112,6 @@ def _percent(share: float) -> str:
     return "all hidden" if math.isinf(share) else f"{100 * share:.3g} %"
 
 
-def _count(row: Row, column: str) -> Cell:
-    value = number(row[column])
-    return Cell(write.MISSING if value is None else f"{value:g}", value)
-
-
 def stages_view(session: SessionData) -> View:
     """Bytes by stage; without lines where the session was held before they were recorded."""
     whole: dict[object, float] = {}
@@ -141,8 +134,3 @@ def _stage(row: Row, whole: float) -> dict[str, Cell]:
         "calls": Cell(write.MISSING if calls is None else f"{calls:.3g}", calls),
         "message": Cell(write.byte_count(message), message),
     }
-
-
-def _chips(lines: Sequence[Line]) -> tuple[tuple[str, str], ...]:
-    seen = {line.family for line in lines}
-    return tuple((name, words) for name, words in FAMILIES.items() if name in seen)
