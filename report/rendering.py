@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,15 +41,20 @@ ALONE: Final = Links()
 HERE = Path(__file__).resolve().parent
 
 
-def template(name: str) -> Template:
-    """A template; everything that it is given is escaped."""
-    environment = Environment(
+@cache
+def _environment() -> Environment:
+    """Where templates are compiled, each once."""
+    return Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
-    return environment.get_template(name)
+
+
+def template(name: str) -> Template:
+    """A template; everything that it is given is escaped."""
+    return _environment().get_template(name)
 
 
 def embedded(value: Any) -> str:

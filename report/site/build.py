@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from report.pages.claims import Verdicts, build_claims_page, findings, load_verdicts
 from report.pages.compare import build_compare_page
@@ -112,19 +112,22 @@ def build_site(root: Path, out: Path | None = None, runs: bool = True) -> BuiltS
     unread: list[tuple[str, str]] = []
     none: tuple[SessionData, ...] = ()
     alone = _readable(unread, root, "sessions of no study", lambda: load_sessions(root, None), none)
-    costs = _readable(unread, root, "the cost model", lambda: load_costs(root), Costs())
+    tables = _readable(unread, root, "the cost model", lambda: load_costs(root), Costs())
+    costs = costs_parts(tables)
     verdicts = _readable(unread, root, "claims", lambda: load_verdicts(root), Verdicts())
     studies = _studies(root, verdicts, unread)
     pages = _pages(root, folder, unread)
-    if alone or costs.tables:
+    if alone or tables.tables:
         write_atomic(folder / SPEED, _speed(alone, costs))
         pages.append((SPEED, "Speed alone"))
     built = 1 + len(pages)
     store = Store(root)
+    drawn: dict[str, list[dict[str, Any]]] = {}
     for name, study in studies.items():
-        built += _study(folder, name, study, pages, store if runs else None)
+        count, drawn[f"{name}.html"] = _study(folder, name, study, pages, store if runs else None)
+        built += count
     compared = list(_compared(root, folder, studies, unread))
-    said, text = _index(root, studies, pages, compared, unread, costs, verdicts)
+    said, text = _index(root, studies, drawn, pages, compared, unread, costs, verdicts)
     write_atomic(folder / HOME, text)
     return BuiltSite(folder / HOME, said, built + len(compared), unread)
 
@@ -188,27 +191,29 @@ def _have_ids(study: StudyData) -> None:
 
 def _study(
     folder: Path, name: str, study: StudyData, pages: list[tuple[str, str]], store: Store | None
-) -> int:
-    """Write the page of a study, and those of its runs where there is a store; returns how many."""
+) -> tuple[int, list[dict[str, Any]]]:
+    """Write the page of a study, and those of its runs where there is a store; how many, and its pictures of speed."""
     up = "../" * name.count("/")
     others = tuple((up + address, words) for address, words in pages)
     own = name.rpartition("/")[2]
-    write_page(study, folder / f"{name}.html", Links(up + HOME, others, f"{own}/runs/" if store else ""))
+    page = write_page(
+        study, folder / f"{name}.html", Links(up + HOME, others, f"{own}/runs/" if store else "")
+    )
     if store is None:
-        return 1
+        return 1, page.pictures
     links = Links(f"../../{up}{HOME}", ((f"../../{own}.html", study.sweep),))
     rows = [(panel, row) for panel in study.panels for row in panel.runs if row["status"] != "missing"]
     for panel, row in rows:
         text = render_run(run_record(store, row, panel), study.sweep, links)
         write_atomic(folder / name / "runs" / f"{row['run_id']}.html", text, flushed=False)
-    return 1 + len({row["run_id"] for _, row in rows})
+    return 1 + len({row["run_id"] for _, row in rows}), page.pictures
 
 
-def _speed(alone: tuple[SessionData, ...], costs: Costs) -> str:
+def _speed(alone: tuple[SessionData, ...], costs: dict[str, Any] | None) -> str:
     sentences = [ended_sentence(session) for session in alone]
     sentences += [alone_sentence(s, link) for s in alone for link in s.links if link.usable]
     said = [sentence for sentence in sentences if sentence] or ["No session without a study was held here."]
-    parts = {"sessions": [session_parts(session) for session in alone], "costs": costs_parts(costs)}
+    parts = {"sessions": [session_parts(session) for session in alone], "costs": costs}
     return render_page("speed_page.html.j2", said, (), parts, Links(HOME))
 
 
@@ -229,8 +234,9 @@ def _compared(
 
 
 def _index(
-    root: Path, studies: dict[str, StudyData], pages: list[tuple[str, str]], compared: list[tuple[str, str]],
-    unread: list[tuple[str, str]], costs: Costs, verdicts: Verdicts,
+    root: Path, studies: dict[str, StudyData], drawn: dict[str, list[dict[str, Any]]],
+    pages: list[tuple[str, str]], compared: list[tuple[str, str]],
+    unread: list[tuple[str, str]], costs: dict[str, Any] | None, verdicts: Verdicts,
 ) -> tuple[list[str], str]:  # fmt: skip
     by_address = {f"{name}.html": study for name, study in studies.items()}
     board = [one for address, study in by_address.items() for one in standings(study, address)]
@@ -244,7 +250,7 @@ def _index(
         commits=sorted(commits),
         headline=said,
         pages=pages,
-        picture=overview.newest_picture(by_address),
+        picture=overview.newest_picture(by_address, drawn),
         bars=overview.claims_bars(verdicts),
         cost=overview.cost_picture(costs),
         ranked=ranked_view(board),

@@ -9,11 +9,9 @@ from typing import Any, Final
 from report.drawing.numbers import MISSING, share
 from report.drawing.table import Cell, Column, Line, View
 from report.pages.claims import Verdicts
-from report.pages.costs import Costs, costs_parts
 from report.site.leaderboard import Standing
 from report.study.data import StudyData
 from report.study.sessions import missing
-from report.study.speedup import picture_parts, pictures
 from suite.analysis.tables import Row
 from suite.claims.claim import WORDS
 
@@ -100,16 +98,22 @@ def _refused(what: str, reason: object, fix: object) -> Line:
     return Line(cells)
 
 
-def newest_picture(studies: Mapping[str, StudyData]) -> dict[str, Any] | None:
-    """The picture of speed against accuracy of the newest study that has one, over its first link."""
+def newest_picture(
+    studies: Mapping[str, StudyData], drawn: Mapping[str, Sequence[dict[str, Any]]]
+) -> dict[str, Any] | None:
+    """The pictures of speed against accuracy of the newest study that has any, over its first link.
+
+    Args:
+        studies: By the address of their page, the newest first.
+        drawn: Those that each page shows, as `picture_parts` makes them.
+
+    Returns:
+        What the template needs; None where no study has one.
+    """
     for address, study in studies.items():
-        if shown := [one for one in pictures(study) if one.marks]:
-            first = [one for one in shown if one.link == shown[0].link]
-            return {
-                "study": study.sweep,
-                "address": f"{address}#speedup",
-                "panels": [picture_parts(one, shown) for one in first],
-            }
+        if shown := [one for one in drawn[address] if one["figure"]]:
+            first = [one for one in shown if one["link"] == shown[0]["link"]]
+            return {"study": study.sweep, "address": f"{address}#speedup", "panels": first}
     return None
 
 
@@ -132,9 +136,8 @@ def claims_bars(verdicts: Verdicts) -> list[dict[str, Any]]:
     return sorted(found, key=lambda bar: -int(bar["n"]))
 
 
-def cost_picture(costs: Costs) -> dict[str, Any] | None:
+def cost_picture(parts: dict[str, Any] | None) -> dict[str, Any] | None:
     """The first picture of the cost model, and how far off it is."""
-    parts = costs_parts(costs)
     if parts is None or not parts["pictures"]:
         return None
     return {**parts["pictures"][0], "score": parts["score"]}

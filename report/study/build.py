@@ -62,11 +62,12 @@ PROVENANCE = MappingProxyType(
 
 @dataclass(frozen=True)
 class BuiltReport:
-    """Where the page is, its findings in sentences, and where its tables come from."""
+    """Where the page is, its findings in sentences, where its tables come from, and its pictures of speed against accuracy."""
 
     path: Path
     headline: list[str]
     origin: list[str]
+    pictures: list[dict[str, Any]]
 
 
 def update_tables(results_root: Path | str, sweep: str, alone: bool = True) -> str:
@@ -117,9 +118,9 @@ def build_page(
 
 def write_page(study: StudyData, path: Path, links: Links = ALONE) -> BuiltReport:
     """Write the page of a study that was read; `links`: where it leads as part of a site."""
-    sentences = headline(study)
-    write_atomic(path, render(study, sentences, links))
-    return BuiltReport(path, sentences, whence(study))
+    sentences, speed = headline(study), speed_parts(study)
+    write_atomic(path, render(study, sentences, speed, links))
+    return BuiltReport(path, sentences, whence(study), speed["pictures"])
 
 
 def whence(study: StudyData) -> list[str]:
@@ -237,7 +238,7 @@ def _cells(text: str) -> list[list[str]]:
     return list(csv.reader(io.StringIO(text, newline="")))[1:]
 
 
-def render(study: StudyData, sentences: list[str], links: Links = ALONE) -> str:
+def render(study: StudyData, sentences: list[str], speed: dict[str, Any], links: Links = ALONE) -> str:
     """The page's HTML."""
     statuses, files, curves = study.facts["statuses"], _files(study), panel_curves(study)
     data = _data(study, curves)
@@ -264,7 +265,7 @@ def render(study: StudyData, sentences: list[str], links: Links = ALONE) -> str:
         reproduce=_reproduce(study),
         tables=list(data["tables"]),
         files=files,
-        speed=speed_parts(study),
+        speed=speed,
         costs=costs_parts(study.costs),
         data=embedded(data),
         to_target=to_target_parts(study, curves),

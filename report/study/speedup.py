@@ -358,6 +358,7 @@ def picture_parts(shown: Picture, every: list[Picture]) -> dict[str, Any]:
     place = f"{shown.link}, {shown.panel.title}"
     return {
         "heading": place,
+        "link": shown.link,
         "budget": f"{shown.panel.workload}, {shown.panel.world_size} workers, {shown.panel.facts['steps']} steps"
         + ("" if shown.rho is None else f", rho = {weight(shown.rho)}"),
         "figure": inline(

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from report.pages import throughput
 
 from bandwise.cli import main
+from report.pages import throughput
 from suite.analysis.tables import Row, read_table, table_path
 from suite.micro import first_call, scaling, simulation, throughput
 from suite.micro.tables import AGAINST, CODECS, COMPILE, SCALING, SIMULATION

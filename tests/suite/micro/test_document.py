@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from report.pages import throughput
 
+from report.pages import throughput
 from report.pages.throughput import DOCUMENT, IMAGES, pictures, write_document
 from suite.analysis.tables import read_table, table_path, write_table
 from suite.micro import document
