@@ -14,6 +14,9 @@ from report.drawing import numbers as write
 from report.drawing.numbers import number
 from report.drawing.theme import FAMILIES
 
+Row = dict[str, Any]
+"""A row of a table by column; its values are of the kinds that the table declares, since reading refuses others."""
+
 ORDER = "95 % order-statistic interval of the median over rounds."
 PAIRED = f"Times faster, paired by round. {ORDER}"
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from report.drawing.table import Cell, Column, Line, View
+from report.drawing.table import Cell, Column, Line, Row, View
 from report.rendering import ALONE, Links, ReportError, write_page
 from suite.analysis.document import rows_of
 from suite.analysis.published import origin_words
-from suite.analysis.tables import Row, number
+from suite.analysis.tables import number
 from suite.claims.claim import WORDS
 from suite.claims.columns import CLAIMS, PARTS
 from suite.claims.words import deciding, effect
@@ -27,13 +27,13 @@ class Verdicts:
 
     def of(self, sources: Collection[str]) -> Verdicts:
         """Those that one of these studies or sessions decides."""
-        rows = [row for row in self.claims if set(str(row["sources"] or "").split(", ")) & set(sources)]
+        rows = [row for row in self.claims if set((row["sources"] or "").split(", ")) & set(sources)]
         return Verdicts(rows, self.parts)
 
     def parts_of(self, row: Row) -> list[Row]:
         """Premises of a claim, then its parts, in order."""
         own = [part for part in self.parts if part["claim"] == row["claim"]]
-        return sorted(own, key=lambda part: (part["role"] != "premise", int(part["part"] or 0)))
+        return sorted(own, key=lambda part: (part["role"] != "premise", (part["part"] or 0)))
 
 
 def load_verdicts(results_root: Path) -> Verdicts:
@@ -61,7 +61,7 @@ def claims_parts(verdicts: Verdicts) -> dict[str, Any] | None:
     """The table and what decided each claim; None without claims."""
     if not verdicts.claims:
         return None
-    words = [str(row["verdict"]) for row in verdicts.claims]
+    words = [row["verdict"] for row in verdicts.claims]
     shown = [word for word in WORDS if word in words]
     return {
         "sentence": tally(verdicts.claims),
@@ -100,7 +100,7 @@ def tally(claims: Sequence[Row]) -> str:
     """
 
     def counted(rows: Sequence[Row]) -> str:
-        words = [str(row["verdict"]) for row in rows]
+        words = [row["verdict"] for row in rows]
         return ", ".join(f"{words.count(word)} {word}" for word in WORDS if word in words)
 
     groups = (
@@ -147,23 +147,21 @@ def _line(row: Row, verdicts: Verdicts) -> Line:
         ends = None if part["low"] is None else (number(part, "low"), number(part, "high"))
     count = sum(one["role"] == "part" for one in parts)
     cells = {
-        "claim": Cell(str(row["claim"]), str(row["claim"]), css="arm", link=_anchor(row)),
-        "statement": Cell(str(row["statement"]), str(row["statement"]), css="reason"),
-        "verdict": Cell(str(row["verdict"]), str(row["verdict"]), css=_css(row["verdict"])),
+        "claim": Cell(row["claim"], row["claim"], css="arm", link=_anchor(row)),
+        "statement": Cell(row["statement"], row["statement"], css="reason"),
+        "verdict": Cell(row["verdict"], row["verdict"], css=_css(row["verdict"])),
         "effect": Cell("" if part is None else effect(part), value, "", ends),
         "bar": Cell("" if part is None else str(part["bar"]), None if part is None else str(part["bar"])),
         "n": Cell(
             "" if part is None or part["n"] is None else str(part["n"]),
             None if part is None or part["n"] is None else number(part, "n"),
         ),
-        "said": Cell(
-            str(row["said_by"]), str(row["said_by"]), css="reason" if row["own"] else "reason quiet"
-        ),
+        "said": Cell(row["said_by"], row["said_by"], css="reason" if row["own"] else "reason quiet"),
         "paper": Cell(f"{row['paper']}, {row['arxiv']}", str(row["paper"])),
-        "kind": Cell(str(row["kind"]), str(row["kind"])),
+        "kind": Cell(row["kind"], row["kind"]),
         "parts": Cell(str(count), count),
     }
-    return Line(cells, _key(str(row["verdict"])))
+    return Line(cells, _key(row["verdict"]))
 
 
 def _detail(row: Row, verdicts: Verdicts) -> dict[str, Any]:

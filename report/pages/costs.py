@@ -21,10 +21,11 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from reference_impls.registry import registry
 from report.drawing.scales import bare, look, new_figure
 from report.drawing.svg import inline, svg_file
+from report.drawing.table import Row
 from report.drawing.theme import COLOURS, colour, mark
 from suite.analysis.document import rows_of
 from suite.analysis.published import documents_root
-from suite.analysis.tables import Row, number
+from suite.analysis.tables import number
 from suite.costs.answers import places
 from suite.costs.columns import BEST, PREDICTED, SCORE, SPEEDUPS, WARM_UP
 from suite.costs.document import filled
@@ -173,7 +174,7 @@ def best_map(rows: Sequence[Row]) -> str:
         figure, (axes,) = new_figure(_WIDTH, 3.6)
         rates = sorted({number(row, "rate_mbit") for row in rows})
         sizes = sorted({number(row, "world_size") for row in rows})
-        names = sorted({str(row["best"]) for row in rows})
+        names = sorted({row["best"] for row in rows})
         cells = {(number(row, "rate_mbit"), number(row, "world_size")): row for row in rows}
         shades = dict(zip(names, _shades(names), strict=True))
         for i, rate in enumerate(rates):

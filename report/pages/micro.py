@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from report.drawing import numbers as write
 from report.drawing.numbers import number
-from report.drawing.table import Cell, Column, Line, View
+from report.drawing.table import Cell, Column, Line, Row, View
 from report.rendering import ALONE, Links, ReportError, slug, write_page
 from suite.analysis.columns import MICRO
 from suite.analysis.published import find_table, origin_words, source
-from suite.analysis.tables import Row, read_table
+from suite.analysis.tables import read_table
 
 COMMITS: Final = 20
 """How many commits of a series are shown, the newest."""
@@ -67,7 +67,7 @@ class Series:
 
 def _inside(value: float, row: Row) -> bool:
     own = number(row["value"]) or 0.0
-    low, high = number(row["ci_low"]), number(row["ci_high"])
+    low, high = row["ci_low"], row["ci_high"]
     return (own if low is None else low) <= value <= (own if high is None else high)
 
 
@@ -78,7 +78,7 @@ def series_of(rows: Sequence[Row]) -> list[Series]:
         key = tuple(str(row[name] or "") for name in ("benchmark", "params", "machine", "environment"))
         found.setdefault(key, []).append(row)
     return [
-        Series(tuple(sorted(own, key=lambda row: (str(row["committed"]), str(row["commit"])))[-COMMITS:]))
+        Series(tuple(sorted(own, key=lambda row: (row["committed"], row["commit"]))[-COMMITS:]))
         for _, own in sorted(found.items())
     ]
 
@@ -178,7 +178,7 @@ def build_micro_page(
 
 def findings(series: Sequence[Series]) -> list[str]:
     """What a reader should know first: how much was measured, and what changed on each machine's newest commit."""
-    commits = {str(row["commit"]) for one in series for row in one.rows}
+    commits = {row["commit"] for one in series for row in one.rows}
     failed = sum(one.last["status"] == "failed" for one in series)
     found = [
         f"{len(series)} values of {len({_benchmark(one) for one in series})} benchmarks over "
@@ -217,7 +217,7 @@ def asv_site(results_root: Path, page: Path) -> str:
 
 
 def _benchmark(series: Series) -> str:
-    return str(series.last["benchmark"])
+    return series.last["benchmark"]
 
 
 def _group(name: str, own: Sequence[Series], every: int) -> dict[str, Any]:
@@ -236,30 +236,30 @@ def _group(name: str, own: Sequence[Series], every: int) -> dict[str, Any]:
 
 def _cells(one: Series) -> dict[str, Cell]:
     row, before, ratio = one.last, one.before, one.ratio
-    unit = None if row["unit"] is None else str(row["unit"])
+    unit = None if row["unit"] is None else row["unit"]
     values = [number(own["value"]) for own in one.rows]
     said = ", ".join(f"{_value(own, unit)} at {own['commit']}" for own in one.rows)
     done = row["status"] == "done"
-    params = str(row["params"] or "none")
+    params = row["params"] or "none"
     return {
         "params": Cell(params, params, css="arm"),
         "value": _newest(row, unit),
         "course": Cell("", " ".join("" if v is None else f"{v:.9g}" for v in values), picture=sparkline(values, said)),
-        "word": Cell(one.word if done else str(row["status"]), one.word, css=CSS[one.word] if done else "no"),
+        "word": Cell(one.word if done else row["status"], one.word, css=CSS[one.word] if done else "no"),
         "ratio": Cell(write.ratio(ratio) if one.word in (WORSE, BETTER) else write.MISSING, ratio),
         "n": Cell(str(sum(v is not None for v in values)), sum(v is not None for v in values)),
-        "commit": Cell(str(row["commit"]), str(row["commit"]), str(row["committed"])[:10], css="code"),
-        "before": Cell(write.MISSING if before is None else str(before["commit"]), css="code"),
-        "machine": Cell(str(row["machine"]), str(row["machine"])),
+        "commit": Cell(row["commit"], row["commit"], row["committed"][:10], css="code"),
+        "before": Cell(write.MISSING if before is None else before["commit"], css="code"),
+        "machine": Cell(row["machine"], row["machine"]),
     }  # fmt: skip
 
 
 def _value(row: Row, unit: str | None) -> str:
-    return write.quantity(number(row["value"]), unit) if row["status"] == "done" else str(row["status"])
+    return write.quantity(number(row["value"]), unit) if row["status"] == "done" else row["status"]
 
 
 def _newest(row: Row, unit: str | None) -> Cell:
-    low, high = number(row["ci_low"]), number(row["ci_high"])
+    low, high = row["ci_low"], row["ci_high"]
     known = low is not None and high is not None
     note = f"[{write.quantity(low, unit)}, {write.quantity(high, unit)}]" if known else ""
     return Cell(_value(row, unit), number(row["value"]), note, (low, high))
@@ -269,9 +269,9 @@ def latest(rows: Sequence[Row]) -> list[Row]:
     """The measurements of each machine's newest commit."""
     newest: dict[str, tuple[str, str]] = {}
     for row in rows:
-        machine, stamp = str(row["machine"]), (str(row["committed"]), str(row["commit"]))
+        machine, stamp = row["machine"], (row["committed"], row["commit"])
         newest[machine] = max(newest.get(machine, stamp), stamp)
-    return [r for r in rows if (str(r["committed"]), str(r["commit"])) == newest[str(r["machine"])]]
+    return [r for r in rows if (r["committed"], r["commit"]) == newest[r["machine"]]]
 
 
 def micro_view(rows: Sequence[Row]) -> View:
@@ -286,18 +286,18 @@ def micro_view(rows: Sequence[Row]) -> View:
     )
     lines = []
     for row in latest(rows):
-        value, ends = number(row["value"]), (number(row["ci_low"]), number(row["ci_high"]))
-        unit = None if row["unit"] is None else str(row["unit"])
+        value, ends = number(row["value"]), (row["ci_low"], row["ci_high"])
+        unit = None if row["unit"] is None else row["unit"]
         known = ends[0] is not None and ends[1] is not None
         note = f"[{write.quantity(ends[0], unit)}, {write.quantity(ends[1], unit)}]" if known else ""
-        text = write.quantity(value, unit) if row["status"] == "done" else str(row["status"])
+        text = write.quantity(value, unit) if row["status"] == "done" else row["status"]
         cells = {
-            "benchmark": Cell(str(row["benchmark"]), str(row["benchmark"]), css="arm"),
-            "params": Cell(str(row["params"] or ""), row["params"]),
+            "benchmark": Cell(row["benchmark"], row["benchmark"], css="arm"),
+            "params": Cell((row["params"] or ""), row["params"]),
             "value": Cell(text, value, note, ends, css="no" if row["status"] == "failed" else ""),
-            "status": Cell(str(row["status"]), str(row["status"])),
-            "commit": Cell(str(row["commit"]), str(row["commit"]), css="code"),
-            "machine": Cell(str(row["machine"]), str(row["machine"])),
+            "status": Cell(row["status"], row["status"]),
+            "commit": Cell(row["commit"], row["commit"], css="code"),
+            "machine": Cell(row["machine"], row["machine"]),
         }
         lines.append(Line(cells))
     return View("micro", "Building blocks, timed by asv", columns, tuple(lines))

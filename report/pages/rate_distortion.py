@@ -17,7 +17,7 @@ from report.drawing import numbers as write
 from report.drawing.labels import Box, Label, place
 from report.drawing.scales import bare, look, new_figure, per_point, renderer
 from report.drawing.svg import gid, inline, svg_file
-from report.drawing.table import Cell, Column, Line, View, chips, text_cell
+from report.drawing.table import Cell, Column, Line, Row, View, chips, text_cell
 from report.drawing.theme import COLOURS, FAMILIES, SHAPES, colour, family, mark
 from report.rendering import ALONE, Links, ReportError, slug, write_page
 from suite.analysis import pareto
@@ -25,7 +25,7 @@ from suite.analysis.claim_columns import RATE_DISTORTION
 from suite.analysis.document import rows_of
 from suite.analysis.published import origin_words
 from suite.analysis.rate_distortion import QUANTISERS
-from suite.analysis.tables import Row, number
+from suite.analysis.tables import number
 from suite.analysis.variance_bounds import theta_bound
 
 COMMAND: Final = "python -m suite.analysis.rate_distortion"
@@ -44,7 +44,7 @@ class Source:
     def place(self) -> tuple[str, str, int]:
         """Workload, stage, workers."""
         row = self.rows[0]
-        return str(row["workload"]), str(row["stage"]), int(number(row, "world_size"))
+        return row["workload"], row["stage"], int(number(row, "world_size"))
 
     @property
     def title(self) -> str:
@@ -188,7 +188,7 @@ def _names(axes: Axes, rows: Sequence[Row], front: Sequence[Row]) -> None:
 
     texts, labels = [], []
     for row in front:
-        text = axes.text(0, 0, str(row["quantiser"]), fontsize=7.2, color=colour(family(row)), zorder=6)
+        text = axes.text(0, 0, row["quantiser"], fontsize=7.2, color=colour(family(row)), zorder=6)
         extent = text.get_window_extent(renderer(axes))
         labels.append(Label(*at(row), extent.width / scale, extent.height / scale))
         texts.append(text)
@@ -266,7 +266,7 @@ def build_distortion_page(
 
 def findings(sources: Sequence[Source]) -> list[str]:
     """What a reader should know first."""
-    often = Counter(str(row["quantiser"]) for source in sources for row in source.front)
+    often = Counter(row["quantiser"] for source in sources for row in source.front)
     ranked = sorted(often.items(), key=lambda item: (-item[1], item[0]))
     seeds = sorted({int(number(row, "n")) for source in sources for row in source.rows})
     count = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"

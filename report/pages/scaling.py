@@ -17,12 +17,12 @@ from report.drawing import numbers as write
 from report.drawing.numbers import MISSING, bit_rate
 from report.drawing.scales import bare, look, name_lines, new_figure
 from report.drawing.svg import inline, svg_file
-from report.drawing.table import PAIRED, Cell, Column, Line, View, chips, count_cell, text_cell
+from report.drawing.table import PAIRED, Cell, Column, Line, Row, View, chips, count_cell, text_cell
 from report.drawing.theme import COLOURS, colour, family, mark
 from report.rendering import ALONE, Links, ReportError, slug, write_page
 from suite.analysis.document import rows_of
 from suite.analysis.published import origin_words
-from suite.analysis.tables import Row, number
+from suite.analysis.tables import number
 from suite.costs.alike import held_of, series_of
 from suite.costs.break_even import AGREES, DISAGREES, UNDECIDED, measured_once
 from suite.costs.columns import BREAK_EVEN, BREAK_EVEN_CHECKS, PREDICTED, SCALING
@@ -116,7 +116,7 @@ class Curve:
         best: dict[str, tuple[float, float]] = {}
         for row in self.measured():
             place = (row["world_size"] == self.sizes[-1], number(row, "efficiency"))
-            best[str(row["method"])] = max(best.get(str(row["method"]), (False, 0.0)), place)
+            best[row["method"]] = max(best.get(row["method"], (False, 0.0)), place)
         return sorted(best, key=lambda name: (-best[name][0], -best[name][1], name))
 
 
@@ -173,7 +173,7 @@ def _order(row: Row) -> tuple[float, str, float, float]:
     """Large models first, then few workers."""
     return (
         -number(row, "parameters"),
-        str(row["workload"]),
+        row["workload"],
         number(row, "world_size"),
         float(row["bucket_bytes"] or 0),
     )
@@ -205,7 +205,7 @@ def break_even_text(row: Row) -> str:
         return "cannot serve so many"
     below = number(row, "below_mbit")
     if below == 0 and row["wins"]:
-        low = float(str(row["wins"]).split()[0].partition("-")[0])
+        low = float(row["wins"].split()[0].partition("-")[0])
         return f"above {rate_text(low)}"
     return rate_text(below) if below == 0 or math.isinf(below) else f"below {rate_text(below)}"
 
@@ -214,7 +214,7 @@ def stretches_of(row: Row) -> list[tuple[float, float]]:
     """Mbit/s between which a method wins, as the table writes them."""
     return [
         (float(low), float(high))
-        for low, _, high in (part.partition("-") for part in str(row["wins"] or "").split())
+        for low, _, high in (part.partition("-") for part in (row["wins"] or "").split())
     ]
 
 
@@ -223,7 +223,7 @@ def break_even_lines(setting: Setting) -> Figure:
     sessions measured."""
     rows = sorted(
         (row for row in setting.rows if row["refused"] is None),
-        key=lambda row: (-number(row, "below_mbit"), -number(row, "below_high_mbit"), str(row["method"])),
+        key=lambda row: (-number(row, "below_mbit"), -number(row, "below_high_mbit"), row["method"]),
     )
     height, width = 0.86 + LINE_HEIGHT * max(len(rows), 2), 6.5
     with look():
@@ -245,7 +245,7 @@ def break_even_lines(setting: Setting) -> Figure:
                 textcoords="offset points", ha="left", va="center", fontsize=7.6, color=colour(family(row)),
                 annotation_clip=False,
             )  # fmt: skip
-        name_lines(axes, [(str(row["method"]), family(row)) for row in rows])
+        name_lines(axes, [(row["method"], family(row)) for row in rows])
         _rates(axes, low, high)
         if setting.checks:
             words = "     ".join(f"{sign} {text}" for sign, text in KEY)
@@ -534,7 +534,7 @@ def _even(row: Row, setting: Setting) -> dict[str, Cell]:
     if decided:
         alike, of = int(number(row, "n_agree")), int(number(row, "n_decided"))
         agree = Cell(write.share(alike, of), alike, css="" if alike == of else "maybe")
-    name = str(row["workload"] or "example")
+    name = row["workload"] or "example"
     size = "" if setting.held else f"{number(row, 'parameters') / 1e6:.3g} M parameters"
     return {
         "method": text_cell(row["method"], "arm"),
@@ -566,25 +566,25 @@ def _ranges(row: Row) -> str:
 def check_view(data: ScalingData) -> View:
     """A line a measured speedup, disagreements first."""
     order = list(VERDICTS)
-    rows = sorted(data.checks, key=lambda row: order.index(str(row["verdict"])))
-    families = {str(row["method"]): family(row) for row in data.break_even}
+    rows = sorted(data.checks, key=lambda row: order.index(row["verdict"]))
+    families = {row["method"]: family(row) for row in data.break_even}
     lines = [
         Line(
             {
                 "method": text_cell(row["method"], "arm"),
                 "setting": text_cell(f"{row['workload']}, {row['world_size']} workers"),
                 "session": text_cell(row["session"]),
-                "rate": Cell(str(row["link"]), number(row, "rate_mbit")),
+                "rate": Cell(row["link"], number(row, "rate_mbit")),
                 "speedup": _ratio(row, "speedup", "speedup_low", "speedup_high"),
                 "n": count_cell(row["n"]),
                 "predicted": Cell(write.ratio(number(row, "predicted")), number(row, "predicted")),
                 "foretold": Cell(write.ratio(write.number(row["foretold"])), write.number(row["foretold"])),
                 "foretold_verdict": text_cell(
-                    row["foretold_verdict"], VERDICTS.get(str(row["foretold_verdict"]), "quiet")
+                    row["foretold_verdict"], VERDICTS.get(row["foretold_verdict"], "quiet")
                 ),
-                "verdict": text_cell(row["verdict"], VERDICTS[str(row["verdict"])]),
+                "verdict": text_cell(row["verdict"], VERDICTS[row["verdict"]]),
             },
-            families.get(str(row["method"]), ""),
+            families.get(row["method"], ""),
         )
         for row in rows
     ]
@@ -617,7 +617,7 @@ def _weak(row: Row, predicted: Row | None) -> dict[str, Cell]:
     return {
         "method": text_cell(row["method"], "arm"),
         "workload": text_cell(row["workload"]),
-        "link": Cell(str(row["link"]), str(row["link"])),
+        "link": Cell(row["link"], row["link"]),
         "workers": count_cell(row["world_size"]),
         "efficiency": Cell(
             f"{100 * number(row, 'efficiency'):.3g} %", number(row, "efficiency"),
@@ -672,13 +672,13 @@ def findings(data: ScalingData) -> list[str]:
         if not one.held:
             found.append(_example(one))
     checks = measured_once(data.checks)
-    words = [str(row["verdict"]) for row in checks]
+    words = [row["verdict"] for row in checks]
     if words:
         found.append(
             f"{_alike(words)} measured speedups that are clear of 1× lie on the side that the model says; "
             f"{words.count(UNDECIDED)} more are not clear."
         )
-    unseen = [str(row["foretold_verdict"]) for row in checks if row["foretold_verdict"] is not None]
+    unseen = [row["foretold_verdict"] for row in checks if row["foretold_verdict"] is not None]
     if unseen:
         found.append(f"With nothing measured at their rate in the model, {_alike(unseen)} do.")
     if data.curves:
@@ -700,7 +700,7 @@ def _example(setting: Setting) -> str:
         for row in paying[:NAMED]
         if row["wins"]
     ]
-    never = ", ".join(str(row["method"]) for row in able if not row["wins"])
+    never = ", ".join(row["method"] for row in able if not row["wins"])
     return (
         f"Predicted, {setting.title}, {setting.about.partition(', ')[2]}: faster than the fastest uncompressed step are "
         f"{'; '.join(named) or 'none'}{f'; never {never}' if never else ''}."

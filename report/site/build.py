@@ -183,7 +183,7 @@ def _studies(root: Path, verdicts: Verdicts, unread: list[tuple[str, str]]) -> d
 def _have_ids(study: StudyData) -> None:
     """Raises ReportError for a table whose ids could name other files than pages of runs."""
     for row in study.rows(RUNS):
-        if not re.fullmatch(RUN_ID, str(row["run_id"])):
+        if not re.fullmatch(RUN_ID, row["run_id"]):
             raise ReportError(
                 f"its table of runs holds {row['run_id']!r}, which is no run id; make the table again"
             )

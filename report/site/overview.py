@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from report.drawing.numbers import MISSING, share
-from report.drawing.table import Cell, Column, Line, View
+from report.drawing.table import Cell, Column, Line, Row, View
 from report.pages.claims import Verdicts
 from report.site.leaderboard import Standing
 from report.study.data import StudyData
 from report.study.sessions import missing
-from suite.analysis.tables import Row
 from suite.claims.claim import WORDS
 
 STUDIES: Final = (
@@ -82,7 +81,7 @@ def _study(study: StudyData, address: str) -> Line:
 def refused_view(rows: Sequence[Row], unread: Sequence[tuple[str, str]]) -> View:
     """What is not read: `rows` of the table `refused`, and studies and pages whose tables cannot be, each with the reason."""
     lines = [
-        (" ".join(filter(None, [str(row["kind"]), str(row["name"]), str(row["record"] or "")])), row["reason"], row["fix"])
+        (" ".join(filter(None, [row["kind"], row["name"], (row["record"] or "")])), row["reason"], row["fix"])
         for row in rows
     ]  # fmt: skip
     lines += [(f"tables of {name}", why, "") for name, why in unread]
@@ -120,8 +119,8 @@ def newest_picture(
 def claims_bars(verdicts: Verdicts) -> list[dict[str, Any]]:
     """How many claims of each kind have which verdict: a bar each, as pieces with offset and width in percent."""
     found: list[dict[str, Any]] = []
-    for kind in dict.fromkeys(str(row["kind"]) for row in verdicts.claims):
-        words = Counter(str(row["verdict"]) for row in verdicts.claims if str(row["kind"]) == kind)
+    for kind in dict.fromkeys(row["kind"] for row in verdicts.claims):
+        words = Counter(row["verdict"] for row in verdicts.claims if row["kind"] == kind)
         found.append({"kind": kind.replace("-", " "), "n": sum(words.values()), "words": words})
     most = max((bar["n"] for bar in found), default=1)
     for bar in found:

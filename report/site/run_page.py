@@ -20,9 +20,9 @@ from jinja2 import Template
 from report.drawing import numbers as write
 from report.drawing.curve import curve
 from report.drawing.numbers import number
+from report.drawing.table import Row
 from report.rendering import Links, asset, lean, template
 from report.study.data import METRICS, Panel
-from suite.analysis.tables import Row
 from suite.runs.code_state import LIMIT_BYTES
 from suite.runs.status import CIRCUMSTANCE, Note
 from suite.runs.store import RefusedError, Store
@@ -49,7 +49,7 @@ class RunRecord:
     @property
     def run_id(self) -> str:
         """Its id."""
-        return str(self.row["run_id"])
+        return self.row["run_id"]
 
     @property
     def state(self) -> str:
@@ -64,7 +64,7 @@ class RunRecord:
 
 def run_record(store: Store, row: Row, panel: Panel) -> RunRecord:
     """What is on record of the run of a row."""
-    run_id = str(row["run_id"])
+    run_id = row["run_id"]
     folder = store.folder(run_id)
     if not folder.is_dir() or folder.is_symlink():
         return RunRecord(row, panel)
@@ -173,11 +173,11 @@ def _known(terms: Iterable[tuple[str, Any]]) -> Terms:
 
 def _outcome(record: RunRecord) -> Terms:
     result, row, digits = record.result, record.row, record.panel.digits
-    metric = str(row["metric"])
+    metric = row["metric"]
     final, directions = result.get("final") or {}, result.get("directions") or {}
     scores = [(name, final[name]) for name in sorted(final, key=lambda name: (name != metric, name))]
     if not result:
-        scores = [(metric, number(row["value"])), ("nll", number(row["nll"]))]
+        scores = [(metric, number(row["value"])), ("nll", row["nll"])]
     note = record.note
     return _known(
         [
@@ -200,7 +200,7 @@ def _outcome(record: RunRecord) -> Terms:
             ("attempts", result.get("attempt") or (note.attempt if note else None)),
             ("seconds of training", None if "train_s" not in result else f"{result['train_s']:.4g} (shared by grouped runs)"),
             ("seconds trained in vain", result.get("lost_s") or None),
-            ("bytes a step, sent", write.byte_count(number(row["wire_bytes_per_step"]))),
+            ("bytes a step, sent", write.byte_count(row["wire_bytes_per_step"])),
             ("synchronisations", row["syncs"]),
         ]
     )  # fmt: skip
@@ -208,7 +208,7 @@ def _outcome(record: RunRecord) -> Terms:
 
 def _figures(record: RunRecord) -> Iterable[dict[str, str]]:
     """The metric and the training loss over steps, where the run's evaluations are on disk."""
-    metric = str(record.row["metric"])
+    metric = record.row["metric"]
     for name, words in ((metric, METRICS.get(metric, metric)), ("train_loss", "training loss")):
         points = [
             (float(line["step"]), number(line.get(name)))
@@ -267,9 +267,9 @@ def _told(options: str) -> str:
 def _spec(record: RunRecord) -> Terms:
     spec, row = record.spec, record.row
     if not spec:
-        told = _told(str(row["options"]))
+        told = _told(row["options"])
         return [
-            ("method", f"{row['algorithm']}: {told}" if told else str(row["algorithm"])),
+            ("method", f"{row['algorithm']}: {told}" if told else row["algorithm"]),
             ("workload", row["workload"]),
             ("shards", row["sharding"]),
             ("workers", f"{row['world_size']}, {row['backend']}"),

@@ -16,12 +16,11 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 from report.drawing import numbers as write
 from report.drawing.numbers import factor, number, ratio
 from report.drawing.scales import bare, difference_axis, look, new_figure, per_point
-from report.drawing.table import Cell, Column, Line, View
+from report.drawing.table import Cell, Column, Line, Row, View
 from report.drawing.theme import COLOURS, colour, mark
 from report.study.data import Panel
 from report.study.marks import NEVER, Point, band, by_arm, points
 from suite.analysis.evidence import DOUBT
-from suite.analysis.tables import Row
 
 WORDS = {"": "", NEVER: "never", "reached before the first rung": "from the start"}
 """Censored -> the word in a cell."""
@@ -34,14 +33,14 @@ def ratio_at_equal(row: Row | None, column: str) -> Cell:
     value = None if row is None else number(row[column])
     if row is None or value is None:
         return Cell(write.MISSING, None, css="quiet")
-    ends = number(row["low"]), number(row["high"])
-    word = WORDS[str(row["censored"] or "")]
+    ends = row["low"], row["high"]
+    word = WORDS[(row["censored"] or "")]
     return Cell(word or write.ratio(value), value, bounds(row), ends, css="maybe" if word else "")
 
 
 def bounds(row: Mapping[str, object]) -> str:
     """[3.1, 4.2], or where one side is open <4.2, >3.1; nothing where both are."""
-    low, high = number(row["low"]), number(row["high"])
+    low, high = row["low"], row["high"]
     if low is None or high is None or (low == 0 and math.isinf(high)):
         return ""
     if low == 0:
@@ -51,7 +50,7 @@ def bounds(row: Mapping[str, object]) -> str:
 
 def ladder_view(panel: Panel) -> View:
     """Every rung of the ladder: the distance to what is to be reached, a column a budget."""
-    rungs = sorted({(number(row["budget"]) or 0.0, int(number(row["steps"]) or 0)) for row in panel.ladder})
+    rungs = sorted({(row["budget"] or 0.0, int(number(row["steps"]) or 0)) for row in panel.ladder})
     unit = f" ({panel.unit})" if panel.unit else ""
     about = (
         f"Mean difference{unit} to the target at the full budget, paired by seed, with its 95 % t interval."
@@ -66,12 +65,12 @@ def ladder_view(panel: Panel) -> View:
         Column("target", "target", "The uncompressed run of the same optimizer, at the full budget."),
         Column("reason", "why no ratio", "Of bytes, and of steps where that is another one."),
     )  # fmt: skip
-    families = {str(row["arm"]): "control" if row["control"] else str(row["family"]) for row in panel.summary}
+    families = {row["arm"]: "control" if row["control"] else row["family"] for row in panel.summary}
     iso = {cost: by_arm(panel.iso, cost=cost) for cost in ("bytes", "steps")}
     lines = []
-    for arm in sorted({str(row["arm"]) for row in panel.ladder}, key=lambda name: _order(panel, name)):
+    for arm in sorted({row["arm"] for row in panel.ladder}, key=lambda name: _order(panel, name)):
         own = [row for row in panel.ladder if row["arm"] == arm]
-        lost = sum(int(number(row["n_diverged"]) or 0) for row in own)
+        lost = sum((row["n_diverged"] or 0) for row in own)
         n = int(number(iso["bytes"][arm]["n"]) or 0)
         cells = {
             "method": Cell(arm, arm, css="arm"),
@@ -91,18 +90,18 @@ def ladder_view(panel: Panel) -> View:
 
 def _reasons(rows: Sequence[Row]) -> Cell:
     """Why there is no ratio, each reason once; empty where there are all."""
-    words = "; ".join(dict.fromkeys(str(row["reason"]) for row in rows if row["reason"]))
+    words = "; ".join(dict.fromkeys(row["reason"] for row in rows if row["reason"]))
     return Cell(words, words or None, css="reason")
 
 
 def _order(panel: Panel, arm: str) -> tuple[bool, bool, str, str]:
     """Uncompressed runs, methods by family, controls."""
     row = next(row for row in panel.summary if row["arm"] == arm)
-    return bool(row["control"]), row["baseline"] is not None, str(row["family"]), arm
+    return bool(row["control"]), row["baseline"] is not None, row["family"], arm
 
 
 def _gap(row: Row, digits: int) -> Cell:
-    value, ends = number(row["gap_mean"]), (number(row["gap_low"]), number(row["gap_high"]))
+    value, ends = row["gap_mean"], (row["gap_low"], row["gap_high"])
     return Cell(write.signed(value, digits), value, write.interval(*ends, digits, sign=True), ends)
 
 
@@ -125,7 +124,7 @@ def climb(panel: Panel, width: float = 9.0) -> Figure:
         difference_axis(axes, "y", values, panel.margin)
         if panel.facts["direction"] == "lower":
             axes.invert_yaxis()  # up is better, whatever the metric
-        rungs = sorted({(number(row["steps"]) or 1.0, number(row["budget"]) or 1.0) for row in panel.ladder})
+        rungs = sorted({(number(row["steps"]) or 1.0, row["budget"] or 1.0) for row in panel.ladder})
         axes.set_xscale("log")
         axes.set_xlim(rungs[0][0] / 1.06, rungs[-1][0] * 1.06)
         axes.xaxis.set_major_locator(FixedLocator([steps for steps, _ in rungs]))
@@ -134,7 +133,7 @@ def climb(panel: Panel, width: float = 9.0) -> Figure:
         bare(axes, "y")
         axes.grid(axis="x")
         band(axes, panel)
-        families = {str(row["arm"]): _family(row) for row in panel.summary}
+        families = {row["arm"]: _family(row) for row in panel.summary}
         for arm, rows in lines.items():
             _draw(axes, rows, families[arm])
         _names(axes, lines, families)
@@ -147,9 +146,9 @@ def climb(panel: Panel, width: float = 9.0) -> Figure:
 def _lines(panel: Panel) -> dict[str, list[Row]]:
     """The rungs of each arm that have a pair, shortest first."""
     found: dict[str, list[Row]] = {}
-    for row in sorted(panel.ladder, key=lambda row: (str(row["arm"]), number(row["budget"]) or 0.0)):
+    for row in sorted(panel.ladder, key=lambda row: (row["arm"], row["budget"] or 0.0)):
         if row["gap_mean"] is not None:
-            found.setdefault(str(row["arm"]), []).append(row)
+            found.setdefault(row["arm"], []).append(row)
     return found
 
 
@@ -159,7 +158,7 @@ def _values(row: Row) -> list[float]:
 
 
 def _family(row: Row) -> str:
-    return "control" if row["control"] else str(row["family"])
+    return "control" if row["control"] else row["family"]
 
 
 def _draw(axes: Axes, rows: list[Row], family: str) -> None:
@@ -168,7 +167,7 @@ def _draw(axes: Axes, rows: list[Row], family: str) -> None:
     axes.plot(xs, ys, color=shade, linewidth=1.1, alpha=faint, zorder=2)
     axes.plot(xs, ys, mark(family), color=shade, markersize=4, markeredgewidth=0.0, linestyle="", zorder=4)
     for x, row in zip(xs, rows, strict=True):
-        low, high = number(row["gap_low"]), number(row["gap_high"])
+        low, high = row["gap_low"], row["gap_high"]
         if low is not None and high is not None:
             axes.plot(
                 [x, x], [low, high], color=shade, linewidth=1.0, alpha=0.45, solid_capstyle="butt", zorder=3
@@ -180,7 +179,7 @@ def _names(axes: Axes, lines: dict[str, list[Row]], families: dict[str, str]) ->
     scale = per_point(axes)
     frame = axes.get_window_extent()
     ends = [
-        (float(axes.transData.transform((1.0, number(rows[-1]["gap_mean"]) or 0.0))[1]) / scale, arm)
+        (float(axes.transData.transform((1.0, rows[-1]["gap_mean"] or 0.0))[1]) / scale, arm)
         for arm, rows in sorted(lines.items())
     ]
     heights = spread_below([y for y, _ in sorted(ends)], LINE_POINTS, float(frame.y1) / scale)
@@ -258,8 +257,6 @@ def _said(mark: Point) -> str:
 
 
 def basis_words(panels: Sequence[Panel]) -> str:
-    counts = sorted(
-        {int(number(row["n"]) or 0) for panel in panels for row in panel.iso if row["ratio"] is not None}
-    )
+    counts = sorted({(row["n"] or 0) for panel in panels for row in panel.iso if row["ratio"] is not None})
     n = "0" if not counts else str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return f"(Read off the budget ladder, n = {n} seeds, 95 % intervals.)"

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from report.drawing.svg import inline, svg_file
+from report.drawing.table import Row
 from report.drawing.theme import FAMILIES, SHAPES
 from report.pages.claims import claims_parts
 from report.pages.costs import costs_parts
@@ -40,7 +41,7 @@ from suite.analysis.origins import CHANGES
 from suite.analysis.published import Side
 from suite.analysis.refused import write_refused
 from suite.analysis.session_tables import collect_session
-from suite.analysis.tables import Row, csv_text, to_csv
+from suite.analysis.tables import csv_text, to_csv
 from suite.runs.store import write_atomic
 from suite.runs.sweep import load_sweep
 from suite.timing.spec import sessions_of
@@ -139,7 +140,7 @@ def _heading(panel: Panel, panels: list[Panel]) -> str:
 
 
 def _seed_counts(panel: Panel) -> str:
-    counts = sorted({int(row["n"] or 0) for row in panel.summary})
+    counts = sorted({(row["n"] or 0) for row in panel.summary})
     return f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
 

@@ -18,11 +18,11 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from report.drawing.numbers import byte_count, number, signed
 from report.drawing.scales import GAP, bare, difference_axis, look, name_ends, new_figure, per_point, spread
+from report.drawing.table import Row
 from report.drawing.theme import COLOURS, colour
 from report.study.data import Panel, StudyData
 from suite.analysis.columns import CURVES, Column, described
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, mean_interval
-from suite.analysis.tables import Row
 
 MOST_POINTS = 300
 """Most points of a curve that a picture draws; the table has all."""
@@ -70,18 +70,18 @@ def curves(panel: Panel, rows: Sequence[Row]) -> dict[str, Curve]:
     done = {(row["arm"], row["seed"]) for row in panel.runs if row["status"] == "done"}
     by_run: dict[tuple[str, int], dict[int, Row]] = {}
     for row in rows:
-        key = (str(row["arm"]), int(number(row["seed"]) or 0))
+        key = (row["arm"], (row["seed"] or 0))
         if key in done:
-            by_run.setdefault(key, {})[int(number(row["step"]) or 0)] = row
+            by_run.setdefault(key, {})[(row["step"] or 0)] = row
     found = {}
     by_arm: dict[str, list[dict[int, Row]]] = {}
     for (arm, _), run in sorted(by_run.items()):
         by_arm.setdefault(arm, []).append(run)
     for row in panel.summary:
-        name = str(row["arm"])
+        name = row["arm"]
         if own := by_arm.get(name):
-            family = "control" if row["control"] else str(row["family"])
-            found[name] = Curve(name, family, len(own), int(number(row["n"]) or 0), _places(own))
+            family = "control" if row["control"] else row["family"]
+            found[name] = Curve(name, family, len(own), (row["n"] or 0), _places(own))
     return found
 
 

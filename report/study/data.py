@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from report.drawing.table import Row
 from report.pages.claims import Verdicts, load_verdicts
 from report.pages.costs import Costs, load_costs
 from report.rendering import ReportError, slug
@@ -25,7 +26,7 @@ from suite.analysis.refused import load_refused
 from suite.analysis.session_tables import load_facts
 from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLES, session_table_path
 from suite.analysis.stages import STAGES
-from suite.analysis.tables import Row, read_table, table_path
+from suite.analysis.tables import read_table, table_path
 from suite.timing.spec import not_shown
 
 METRICS = {
@@ -279,11 +280,11 @@ class LinkData:
     @property
     def families(self) -> dict[str, str]:
         """Algorithm -> family, of what was timed; torch's own count as uncompressed."""
-        return {str(row["algorithm"]): str(row["family"]) for row in self.arms}
+        return {row["algorithm"]: row["family"] for row in self.arms}
 
     def family(self, case: Row) -> str:
         """Of a case."""
-        return "baseline" if case["role"] == "ddp" else self.families.get(str(case["algorithm"]), "")
+        return "baseline" if case["role"] == "ddp" else self.families.get(case["algorithm"], "")
 
 
 @dataclass(frozen=True)
@@ -323,7 +324,7 @@ class SessionData:
         """What was timed, with its options: code-gpt (size 3.3m)."""
         found = self.facts["workload"]
         options = ", ".join(f"{key} {value}" for key, value in sorted(found["options"].items()))
-        return f"{found['name']} ({options})" if options else str(found["name"])
+        return f"{found['name']} ({options})" if options else found["name"]
 
 
 def load_sessions(results_root: Path, sweep: str | None, side: Side = "whole") -> tuple[SessionData, ...]:

@@ -23,10 +23,10 @@ from report.drawing.labels import Box, Label, place, side_by_side
 from report.drawing.numbers import number
 from report.drawing.scales import per_point, renderer, speedup_axis
 from report.drawing.svg import gid
+from report.drawing.table import Row
 from report.drawing.theme import COLOURS, FAMILIES, colour, mark
 from report.study.data import Panel
 from suite.analysis import pareto
-from suite.analysis.tables import Row
 from suite.runs.plan import MINIMUM_FOR_INTERVAL
 
 
@@ -58,17 +58,17 @@ def placed(point: Point, row: Row, column: str) -> Point:
     x, low, high = (number(row[name]) for name in (column, "low", "high"))
     if x is None or low is None or high is None:
         raise ValueError(f"{point.arm} has no ratio at equal accuracy")
-    return replace(point, x=x, x_low=low, x_high=high, censored=str(row["censored"] or ""))
+    return replace(point, x=x, x_low=low, x_high=high, censored=(row["censored"] or ""))
 
 
 def points(panel: Panel) -> tuple[list[Point], list[str]]:
     """The marks of a panel, and the names of the arms that have none, with the reason; x is bytes saved, at equal accuracy
     where the sweep has a budget ladder."""
     found, absent = [], []
-    climbed = {str(row["arm"]): row for row in panel.iso if row["cost"] == "bytes"}
+    climbed = {row["arm"]: row for row in panel.iso if row["cost"] == "bytes"}
     for row in [*panel.methods, *panel.controls]:
-        y, x = number(row["diff_mean"]), number(row["bytes_ratio"])
-        name, seeds = str(row["arm"]), f"{row['n_pairs']} of {row['n']}"
+        y, x = row["diff_mean"], row["bytes_ratio"]
+        name, seeds = row["arm"], f"{row['n_pairs']} of {row['n']}"
         if y is None or x is None:
             lost = f"{row['n_diverged']} diverged" if row["n_diverged"] else "none finished"
             absent.append(f"{name} ({lost})")
@@ -78,11 +78,11 @@ def points(panel: Panel) -> tuple[list[Point], list[str]]:
             continue
         name = name.removeprefix("control-")
         text = name if row["n_pairs"] == row["n"] else f"{name} ({seeds})"
-        family = "control" if row["control"] else str(row["family"])
-        low, high = number(row["diff_low"]), number(row["diff_high"])
-        x_low, x_high = number(row["bytes_ratio_low"]) or x, number(row["bytes_ratio_high"]) or x
+        family = "control" if row["control"] else row["family"]
+        low, high = row["diff_low"], row["diff_high"]
+        x_low, x_high = row["bytes_ratio_low"] or x, row["bytes_ratio_high"] or x
         point = Point(name, family, x, x_low, x_high, y, low, high, text)
-        found.append(placed(point, climbed[str(row["arm"])], "ratio") if climbed else point)
+        found.append(placed(point, climbed[row["arm"]], "ratio") if climbed else point)
     if panel.baselines:
         found.append(Point("", "baseline", 1.0, 1.0, 1.0, 0.0, None, None, "uncompressed"))
     return found, absent
@@ -96,7 +96,7 @@ def hollow_words(panels: Sequence[Panel], also: str = "") -> str:
     rows = [
         row for panel in panels for row in (*panel.methods, *panel.controls) if row["diff_mean"] is not None
     ]
-    planned = [int(number(row["n"]) or 0) for row in rows]
+    planned = [(row["n"] or 0) for row in rows]
     few = sorted({n for n in planned if n < MINIMUM_FOR_INTERVAL})
     lost = any(
         n >= MINIMUM_FOR_INTERVAL and row["diff_low"] is None for n, row in zip(planned, rows, strict=True)
@@ -118,7 +118,7 @@ def paired(panel: Panel, rows: Sequence[Row]) -> list[tuple[str, float]]:
         for seed in sorted({r["seed"] for r in panel.runs if r["arm"] == row["arm"]}, key=str):
             own, other = values.get((row["arm"], seed)), values.get((row["baseline"], seed))
             if own is not None and other is not None:
-                found.append((str(row["arm"]), own - other))
+                found.append((row["arm"], own - other))
     return found
 
 
@@ -136,7 +136,7 @@ APART = 2.6
 
 def by_arm(rows: Iterable[Row], **cells: object) -> dict[str, Row]:
     """The rows that have these cells, by arm."""
-    return {str(row["arm"]): row for row in rows if cells.items() <= row.items()}
+    return {row["arm"]: row for row in rows if cells.items() <= row.items()}
 
 
 def on_axis(points: Iterable[Point]) -> list[float]:
@@ -355,16 +355,14 @@ UNCOMPRESSED = ""
 def shares_by_bytes(panel: Panel) -> dict[str, float]:
     """By arm, against bytes a step."""
     sent = {
-        (str(row["arm"]), row["seed"]): number(row["wire_bytes_per_step"])
-        for row in panel.runs
-        if row["status"] == "done"
+        (row["arm"], row["seed"]): row["wire_bytes_per_step"] for row in panel.runs if row["status"] == "done"
     }
     costs = {}
     for arm in _differences(panel):
         found = [value for (name, _), value in sorted(sent.items(), key=str) if name == arm and value]
         if found:
             costs[arm] = sum(found) / len(found)
-    uncompressed = [number(row["wire_bytes_per_step"]) for row in panel.baselines]
+    uncompressed = [row["wire_bytes_per_step"] for row in panel.baselines]
     full = [value for value in uncompressed if value is not None]
     return _shares(panel, costs | ({UNCOMPRESSED: min(full)} if full else {}))
 
@@ -377,7 +375,7 @@ def shares_by_speed(panel: Panel, speedups: Mapping[str, float]) -> dict[str, fl
 def _shares(panel: Panel, costs: Mapping[str, float]) -> dict[str, float]:
     differences = _differences(panel)
     seeds = max((len(found) for found in differences.values()), default=0)
-    level = {str(row["arm"]) for row in panel.baselines} | {UNCOMPRESSED}
+    level = {row["arm"] for row in panel.baselines} | {UNCOMPRESSED}
     known = {arm: [0.0] * seeds for arm in costs if arm in level}
     known |= {arm: found for arm, found in differences.items() if arm in costs and len(found) == seeds}
     if seeds < MINIMUM_FOR_INTERVAL or not known:
@@ -391,11 +389,11 @@ def _shares(panel: Panel, costs: Mapping[str, float]) -> dict[str, float]:
 def _differences(panel: Panel) -> dict[str, list[float]]:
     """The differences to the own optimizer's uncompressed run by method, seeds in order; of those that lost none."""
     values = {(r["arm"], r["seed"]): number(r["value"]) for r in panel.runs if r["status"] == "done"}
-    seeds = sorted({int(number(row["seed"]) or 0) for row in panel.runs})
+    seeds = sorted({(row["seed"] or 0) for row in panel.runs})
     found = {}
     for row in panel.methods:
         pairs = [(values.get((row["arm"], seed)), values.get((row["baseline"], seed))) for seed in seeds]
         whole = [own - other for own, other in pairs if own is not None and other is not None]
         if len(whole) == len(seeds):
-            found[str(row["arm"])] = whole
+            found[row["arm"]] = whole
     return found

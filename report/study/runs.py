@@ -15,14 +15,13 @@ from typing import Any, Final
 
 from report.drawing import numbers as write
 from report.drawing.numbers import MISSING, number
-from report.drawing.table import Cell, Column, Line, View, chips
+from report.drawing.table import Cell, Column, Line, Row, View, chips
 from report.study.data import Panel, StudyData
 from suite.analysis.check import drift as code_drift
 from suite.analysis.check import hardware
 from suite.analysis.columns import RUNS, TUNING
 from suite.analysis.ladder_columns import RUNGS
 from suite.analysis.origins import CELL, Origin, of_study
-from suite.analysis.tables import Row
 from suite.runs.status import CIRCUMSTANCE
 
 RUN_COLUMNS: Final = (
@@ -51,21 +50,21 @@ def runs_view(study: StudyData, runs: str = "") -> View:
 
 
 def _run_line(panel: Panel, arm: Row, rows: list[Row], runs: str) -> Line:
-    rows = sorted(rows, key=lambda row: int(row["seed"] or 0))
-    states = Counter(str(row["status"]).replace("_", " ") for row in rows)
+    rows = sorted(rows, key=lambda row: row["seed"] or 0)
+    states = Counter(row["status"].replace("_", " ") for row in rows)
     done = states.pop("done", 0)
     place = f"{panel.workload}, {panel.sharding}, n = {panel.world_size}"
     values = [value for row in rows if (value := number(row["value"])) is not None]
     ends = (min(values), max(values)) if values else (None, None)
     other = ", ".join(f"{count} {word}" for word, count in states.items())
     cells = {
-        "method": Cell(str(arm["arm"]), str(arm["arm"]), css="arm"),
+        "method": Cell(arm["arm"], arm["arm"], css="arm"),
         "place": Cell(place, place),
         "done": Cell(write.share(done, len(rows)), done, css="" if done == len(rows) else "no"),
         "other": Cell(other, other, css="no"),
         "seeds": Cell(
             "",
-            " ".join(str(row["run_id"]) for row in rows),
+            " ".join(row["run_id"] for row in rows),
             css="seeds",
             items=tuple(_seed(row, runs) for row in rows),
         ),
@@ -74,12 +73,12 @@ def _run_line(panel: Panel, arm: Row, rows: list[Row], runs: str) -> Line:
         "commit": _distinct(rows, "commit", 8),
         "environment": _distinct(rows, "environment", 16),
     }
-    return Line(cells, "control" if arm["control"] else str(arm["family"]))
+    return Line(cells, "control" if arm["control"] else arm["family"])
 
 
 def _seed(row: Row, runs: str) -> Cell:
     """A seed by its number; how it ended in words where that is not as hoped."""
-    state = str(row["status"])
+    state = row["status"]
     text = "–" if state == "missing" else str(row["seed"])
     note = "" if state == "done" else f"seed {row['seed']}: {state.replace('_', ' ')}"
     return Cell(text, css=CSS.get(state, "no"), note=note, page=run_address(runs, row))
@@ -92,9 +91,9 @@ def _distinct(rows: list[Row], column: str, digits: int) -> Cell:
 
 def _place(row: Row) -> dict[str, Cell]:
     return {
-        "method": Cell(str(row["arm"]), str(row["arm"]), css="arm"),
-        "workload": Cell(str(row["workload"]), str(row["workload"])),
-        "sharding": Cell(str(row["sharding"]), str(row["sharding"])),
+        "method": Cell(row["arm"], row["arm"], css="arm"),
+        "workload": Cell(row["workload"], row["workload"]),
+        "sharding": Cell(row["sharding"], row["sharding"]),
         "workers": Cell(str(row["world_size"]), row["world_size"]),
     }
 
@@ -119,16 +118,14 @@ def tuning_view(study: StudyData) -> View:
     )
     lines = []
     for row in study.rows(TUNING):
-        value, nll = number(row["value"]), number(row["nll"])
+        value, nll = number(row["value"]), row["nll"]
         chosen = "chosen, on an edge" if row["edge"] else "chosen" if row["chosen"] else ""
         cells = {
             **_place(row),
-            "lr": Cell(write.rate(number(row["lr"])), number(row["lr"])),
+            "lr": Cell(write.rate(row["lr"]), row["lr"]),
             "value": Cell(write.plain(value), value),
             "nll": Cell(write.plain(nll, 4), nll),
-            "status": Cell(
-                str(row["status"]), str(row["status"]), css="" if row["status"] == "done" else "no"
-            ),
+            "status": Cell(row["status"], row["status"], css="" if row["status"] == "done" else "no"),
             "chosen": Cell(chosen, chosen, css="maybe" if row["edge"] else "yes"),
         }
         lines.append(Line(cells))
@@ -160,14 +157,14 @@ def failures_view(study: StudyData, runs: str = "") -> View:
     )
     lines = []
     for row in failed:
-        state = str(row["status"])
+        state = row["status"]
         cells = {
             "status": Cell(state.replace("_", " "), state, css="no"),
             **_place(row),
             "steps": Cell(str(row["steps"]), row["steps"]),
             "seed": Cell(str(row["seed"]), row["seed"]),
             "reason": Cell(str(row["reason"] or write.MISSING), row["reason"], css="reason"),
-            "run": Cell(str(row["run_id"]), str(row["run_id"]), css="code", page=run_address(runs, row)),
+            "run": Cell(row["run_id"], row["run_id"], css="code", page=run_address(runs, row)),
         }
         if again:
             command = (

@@ -16,6 +16,7 @@ from report.drawing.table import (
     Cell,
     Column,
     Line,
+    Row,
     View,
     bytes_cell,
     chips,
@@ -47,7 +48,6 @@ from report.study.step_time import (
 )
 from report.study.traffic import stages_view, traffic_view
 from suite.analysis.speed_columns import ARMS, DIRECT, PROBE
-from suite.analysis.tables import Row
 from suite.timing.spec import sessions_of
 
 CHECKS = {"confirmed": "yes", "not confirmed": "maybe", "contradicted": "no"}
@@ -61,13 +61,13 @@ CONFIRMED = "Whether trainings from start to end took what was put together, wit
 
 def _case_name(row: Row) -> Cell:
     note = "reference" if row["reference"] else "as installed" if row["default"] else ""
-    return Cell(str(row["case"]), str(row["case"]), note, css="arm")
+    return Cell(row["case"], row["case"], note, css="arm")
 
 
 def _path(row: Row) -> Cell:
     if row["path"] is None:
         return Cell(write.MISSING)
-    words = ", ".join(f"{codec} {path}" for codec, path in sorted(json.loads(str(row["path"])).items()))
+    words = ", ".join(f"{codec} {path}" for codec, path in sorted(json.loads(row["path"]).items()))
     return Cell(words, words)
 
 
@@ -99,7 +99,7 @@ def cases_view(session: SessionData, link: LinkData) -> View:
         Column("received", "bytes received", "The same, received.", True, hidden=True),
         Column("path", "codecs", "Whether the compiled or the eager path of each codec ran.", hidden=True),
     )  # fmt: skip
-    rows = sorted(link.cases, key=lambda r: (r["step_s"] is None, number(r["step_s"]) or 0.0, str(r["case"])))
+    rows = sorted(link.cases, key=lambda r: (r["step_s"] is None, r["step_s"] or 0.0, r["case"]))
     lines = [
         Line(
             {
@@ -158,10 +158,10 @@ def arms_view(session: SessionData) -> View:
                 "n": count_cell(row["n_pairs"]),
                 "composition": text_cell(row["composition"]),
                 "units": text_cell(row["steps_by_kind"]),
-                "check": text_cell(row["check"], CHECKS.get(str(row["check"]), "")),
+                "check": text_cell(row["check"], CHECKS.get(row["check"], "")),
                 "reason": text_cell(row["reason"], "reason") if row["reason"] else Cell(""),
             },
-            str(row["family"]),
+            row["family"],
         )
         for row in sorted(session.rows(ARMS), key=lambda row: _place(session, row))
     ]
@@ -173,10 +173,10 @@ def _place(session: SessionData, row: Row, column: str = "speedup") -> tuple[int
     """By link as timed, sharding, and the greatest value first."""
     links = [link.label for link in session.links]
     return (
-        links.index(str(row["link"])),
-        str(row["sharding"]),
+        links.index(row["link"]),
+        row["sharding"],
         -(number(row[column]) or 0.0),
-        str(row["arm"]),
+        row["arm"],
     )
 
 
@@ -193,7 +193,7 @@ def probe_view(session: SessionData) -> View:
     )  # fmt: skip
     lines = []
     for row in session.rows(PROBE):
-        rate = number(row["bits_per_s"])
+        rate = row["bits_per_s"]
         lines.append(
             Line(
                 {
@@ -236,7 +236,7 @@ def direct_view(session: SessionData) -> View:
                 "link": text_cell(row["link"]),
                 "sharding": text_cell(row["sharding"]),
                 "ratio": _ratio_of_times(row),
-                "verdict": text_cell(row["verdict"], CHECKS.get(str(row["verdict"]), "")),
+                "verdict": text_cell(row["verdict"], CHECKS.get(row["verdict"], "")),
                 "direct": time_cell(row["direct_s"]),
                 "composed": time_cell(row["composed_s"]),
                 "steps": count_cell(row["steps"]),
@@ -246,7 +246,7 @@ def direct_view(session: SessionData) -> View:
                 "run": text_cell(row["run_id"], "code"),
                 "reason": text_cell(row["reason"], "reason") if row["reason"] else Cell(""),
             },
-            {str(r["arm"]): str(r["family"]) for r in session.rows(ARMS)}.get(str(row["arm"]), ""),
+            {r["arm"]: r["family"] for r in session.rows(ARMS)}.get(row["arm"], ""),
         )
         for row in sorted(session.rows(DIRECT), key=lambda row: _place(session, row, "ratio"))
     ]
@@ -254,7 +254,7 @@ def direct_view(session: SessionData) -> View:
 
 
 def _ratio_of_times(row: Row) -> Cell:
-    value, ends = number(row["ratio"]), (number(row["ratio_low"]), number(row["ratio_high"]))
+    value, ends = row["ratio"], (row["ratio_low"], row["ratio_high"])
     return Cell(write.plain(value, 3), value, write.interval(*ends, 3), ends)
 
 
@@ -263,7 +263,7 @@ def speed_parts(study: StudyData) -> dict[str, Any]:
     shown = pictures(study)
     return {
         "pictures": [picture_parts(one, shown) for one in shown],
-        "anchors": sorted({str(row["arm"]) for p in shown if (row := anchor(p.panel))}),
+        "anchors": sorted({row["arm"] for p in shown if (row := anchor(p.panel))}),
         "sessions": [session_parts(session) for session in study.sessions],
         "equal": any(one.equal for one in shown),
         "missing": missing(study),
@@ -389,7 +389,7 @@ def _link_sentence(link: LinkData) -> str:
     """The reference, rho and disturbance of a link."""
     facts, said = link.facts, []
     if link.reference is not None:
-        step = quantity(number(link.reference["step_s"]), "seconds")
+        step = quantity(link.reference["step_s"], "seconds")
         said.append(
             f"Reference: {reference_name(link)}, the fastest uncompressed run of torch's DDP, {step} a step."
         )

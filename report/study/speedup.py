@@ -21,7 +21,7 @@ from report.drawing.labels import Box
 from report.drawing.numbers import factor, interval, number, ratio, signed, weight
 from report.drawing.scales import bare, difference_axis, look, new_figure, per_point, renderer
 from report.drawing.svg import gid, inline, svg_file
-from report.drawing.table import PAIRED, Cell, Column, View, ratio_cell
+from report.drawing.table import PAIRED, Cell, Column, Row, View, ratio_cell
 from report.drawing.theme import COLOURS
 from report.rendering import slug
 from report.study.budget_sweep import basis_words, standing_words
@@ -42,7 +42,6 @@ from report.study.marks import (
     write_names,
 )
 from suite.analysis.evidence import DOUBT, UNCONFIRMED, against
-from suite.analysis.tables import Row
 
 RIGHT_MARGIN = 0.62
 """Inches beside each panel, for the names of the other optimizers' uncompressed runs."""
@@ -235,23 +234,23 @@ def pictures(study: StudyData) -> list[Picture]:
 
 def picture(panel: Panel, link: LinkData) -> Picture:
     """The marks of one panel and link, and why arms have none."""
-    rows = {str(row["arm"]): row for row in [*panel.baselines, *panel.methods, *panel.controls]}
+    rows = {row["arm"]: row for row in [*panel.baselines, *panel.methods, *panel.controls]}
     marks: list[Point] = []
     missing: dict[str, list[str]] = {}
     climbed = by_arm(link.iso, sharding=panel.sharding)
     for arm in link.arms:
-        row = rows.get(str(arm["arm"]))
+        row = rows.get(arm["arm"])
         if arm["sharding"] != panel.sharding or row is None:
             continue
         found = _point(arm, row)
         if isinstance(found, Point) and climbed:
-            iso = climbed[str(arm["arm"])]
-            found = str(iso["reason"]) if iso["speedup"] is None else placed(found, iso, "speedup")
+            iso = climbed[arm["arm"]]
+            found = iso["reason"] if iso["speedup"] is None else placed(found, iso, "speedup")
         if isinstance(found, Point):
             marks.append(found)
         else:
-            missing.setdefault(found, []).append(str(arm["arm"]))
-    reference = str(link.reference["case"]) if link.reference else ""
+            missing.setdefault(found, []).append(arm["arm"])
+    reference = link.reference["case"] if link.reference else ""
     rho = (link.facts["rho"] or {}).get("value")
     return Picture(
         panel, link.label, marks, grouped(missing), reference, _default(link), _other_baselines(panel), rho, bool(climbed),
@@ -261,9 +260,9 @@ def picture(panel: Panel, link: LinkData) -> Picture:
 
 def speedups_of(panel: Panel, link: LinkData) -> dict[str, float]:
     """The fixed-budget speedups on a link of what may be on its front, by arm."""
-    able = {str(row["arm"]) for row in (*panel.baselines, *panel.methods)}
+    able = {row["arm"] for row in (*panel.baselines, *panel.methods)}
     return {
-        str(arm["arm"]): number(arm["speedup"]) or 0.0
+        arm["arm"]: arm["speedup"] or 0.0
         for arm in link.arms
         if arm["sharding"] == panel.sharding and arm["arm"] in able and drawn(arm)
     }
@@ -271,12 +270,12 @@ def speedups_of(panel: Panel, link: LinkData) -> dict[str, float]:
 
 def _point(arm: Row, row: Row) -> Point | str:
     """The mark of an arm, or the reason why there is none."""
-    x, y = number(arm["speedup"]), number(row["diff_mean"])
+    x, y = arm["speedup"], row["diff_mean"]
     if not drawn(arm) or x is None:
-        return str(arm["reason"] or "no speedup")
-    name, family = str(row["arm"]), "control" if row["control"] else str(row["family"])
+        return arm["reason"] or "no speedup"
+    name, family = row["arm"], "control" if row["control"] else row["family"]
     doubtful = arm["check"] in UNCONFIRMED
-    ends = number(arm["speedup_low"]), number(arm["speedup_high"])
+    ends = arm["speedup_low"], arm["speedup_high"]
     across = (ends[0] or x, ends[1] or x)
     if row["baseline"] is None and not row["control"]:
         return Point(name, "baseline", x, *across, 0.0, None, None, name, doubtful)
@@ -285,9 +284,7 @@ def _point(arm: Row, row: Row) -> Point | str:
         return f"no pair of runs finished: {lost}"
     short = name.removeprefix("control-")
     text = short if row["n_pairs"] == row["n"] else f"{short} ({row['n_pairs']} of {row['n']})"
-    return Point(
-        short, family, x, *across, y, number(row["diff_low"]), number(row["diff_high"]), text, doubtful
-    )
+    return Point(short, family, x, *across, y, row["diff_low"], row["diff_high"], text, doubtful)
 
 
 def grouped(missing: Mapping[str, Iterable[str]]) -> list[str]:
@@ -298,12 +295,12 @@ def grouped(missing: Mapping[str, Iterable[str]]) -> list[str]:
 def _default(link: LinkData) -> float | None:
     """Speedup of fp32 DDP as installed over the reference, None where it is the reference itself."""
     row = link.default
-    return None if row is None or row["reference"] else number(row["speedup"])
+    return None if row is None or row["reference"] else row["speedup"]
 
 
 def anchor(panel: Panel) -> Row | None:
     """The uncompressed run that the others are drawn against: all-reduced SGD, or the first there is."""
-    found = sorted(panel.baselines, key=lambda row: (row["arm"] != ANCHOR, str(row["arm"])))
+    found = sorted(panel.baselines, key=lambda row: (row["arm"] != ANCHOR, row["arm"]))
     return found[0] if found else None
 
 
@@ -312,9 +309,9 @@ def _other_baselines(panel: Panel) -> list[tuple[str, float]]:
     own = anchor(panel)
     if own is None or own["n_done"] != own["n"]:
         return []
-    level = number(own["mean"]) or 0.0
+    level = own["mean"] or 0.0
     return [
-        (str(row["arm"]), (number(row["mean"]) or 0.0) - level)
+        (row["arm"], (row["mean"] or 0.0) - level)
         for row in panel.baselines
         if row is not own and row["n_done"] == row["n"]
     ]
@@ -388,9 +385,7 @@ def with_speed(view: View, panel: Panel, sessions: Sequence[SessionData]) -> Vie
     )  # fmt: skip
     if not added:
         return view
-    cells = [
-        {str(r["arm"]): _speed(r) for r in link.arms if r["sharding"] == panel.sharding} for link in links
-    ]
+    cells = [{r["arm"]: _speed(r) for r in link.arms if r["sharding"] == panel.sharding} for link in links]
     lines = tuple(
         replace(
             line,
@@ -407,7 +402,7 @@ def with_speed(view: View, panel: Panel, sessions: Sequence[SessionData]) -> Vie
 
 
 def _over(link: LinkData) -> str:
-    return str(link.reference["case"]) if link.reference else "the reference"
+    return link.reference["case"] if link.reference else "the reference"
 
 
 def _speed(row: Row) -> Cell:
@@ -458,7 +453,7 @@ def joined_sentence(link: LinkData, panels: Sequence[Panel]) -> str | None:
 
 
 def rounds_words(link: LinkData) -> str:
-    counts = sorted({int(number(row["n_pairs"]) or 0) for row in link.arms if drawn(row)})
+    counts = sorted({(row["n_pairs"] or 0) for row in link.arms if drawn(row)})
     if not counts:
         return "0"
     return str(counts[0]) if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
@@ -466,7 +461,7 @@ def rounds_words(link: LinkData) -> str:
 
 def _fastest(shown: Picture, link: LinkData) -> str:
     panel = shown.panel
-    methods = {str(row["arm"]): row for row in panel.methods}
+    methods = {row["arm"]: row for row in panel.methods}
     marks = sorted((m for m in shown.marks if m.arm in methods), key=lambda m: (-m.x, m.arm))
     if not marks:
         return "; ".join(["no method has a speedup", *shown.absent])
@@ -507,7 +502,7 @@ def _said(mark: Point, shown: Picture, link: LinkData) -> str:
     """`4.2× [4, 4.5] as fast (8× DDP fp32 as it is installed) at -0.06 [-0.22, +0.10] points`."""
     panel = shown.panel
     row = next(r for r in link.arms if (r["arm"], r["sharding"]) == (mark.arm, panel.sharding))
-    over = number(row["default_speedup"])
+    over = row["default_speedup"]
     default = (
         f" ({ratio(over)} DDP fp32 as installed)" if over is not None and shown.default is not None else ""
     )

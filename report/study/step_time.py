@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from report.drawing.numbers import MISSING, number, ratio
 from report.drawing.scales import bare, look, name_lines, new_figure, per_point, renderer, speedup_axis
+from report.drawing.table import Row
 from report.drawing.theme import COLOURS, colour, mark
 from report.study.data import LinkData, SessionData
 from report.study.speedup import (
@@ -23,7 +24,6 @@ from report.study.speedup import (
     ratio_words,
     rounds_words,
 )
-from suite.analysis.tables import Row
 
 ARM_HEIGHT = 0.27
 """Inches an arm."""
@@ -216,28 +216,28 @@ def stacks(link: LinkData) -> list[Stack]:
         other = [number(row[c]) or 0.0 for c in ("update_s", "other_s")]
         seconds = {
             "compute": number(row["forward_backward_s"] if split else row["null_s"]) or 0.0,
-            "encode": number(row["encode_s"]) or 0.0,
-            "exposed": number(row["exposed_s"]) or 0.0,
-            "decode": number(row["decode_s"]) or 0.0,
+            "encode": row["encode_s"] or 0.0,
+            "exposed": row["exposed_s"] or 0.0,
+            "decode": row["decode_s"] or 0.0,
             "update": sum(other),
         }
-        step = number(row["step_s"]) or 0.0
-        ends = number(row["step_low"]), number(row["step_high"])
-        found.append(Stack(str(row["case"]), link.family(row), seconds, step, *ends, split))
+        step = row["step_s"] or 0.0
+        ends = row["step_low"], row["step_high"]
+        found.append(Stack(row["case"], link.family(row), seconds, step, *ends, split))
     return found
 
 
 def bars(link: LinkData) -> list[Bar]:
     """Every arm of a session without a sweep, and torch's own DDP in its variants."""
-    kinds = {str(row["arm"]): 0 for row in link.arms}
+    kinds = {row["arm"]: 0 for row in link.arms}
     for row in link.arms:
-        kinds[str(row["arm"])] += 1
+        kinds[row["arm"]] += 1
     found = []
     for row in link.arms:
         if drawn(row):
-            name = str(row["arm"]) if kinds[str(row["arm"])] == 1 else f"{row['arm']}: {row['kind']}"
-            found.append(_bar(name, str(row["family"]), row))
-    found += [_bar(str(row["case"]), "baseline", row) for row in link.timed if _own(row)]
+            name = row["arm"] if kinds[row["arm"]] == 1 else f"{row['arm']}: {row['kind']}"
+            found.append(_bar(name, row["family"], row))
+    found += [_bar(row["case"], "baseline", row) for row in link.timed if _own(row)]
     return found
 
 
@@ -265,7 +265,7 @@ def not_drawn(link: LinkData) -> list[str]:
     missing: dict[str, list[str]] = {}
     for row in link.arms:
         if not drawn(row):
-            missing.setdefault(str(row["reason"] or "no speedup"), []).append(f"{row['arm']}: {row['kind']}")
+            missing.setdefault((row["reason"] or "no speedup"), []).append(f"{row['arm']}: {row['kind']}")
     return grouped(missing)
 
 
@@ -276,7 +276,7 @@ def session_forest(session: SessionData, link: LinkData) -> Figure:
 
 
 def reference_name(link: LinkData) -> str:
-    return str(link.reference["case"]) if link.reference else MISSING
+    return link.reference["case"] if link.reference else MISSING
 
 
 NAMED = 3
@@ -286,13 +286,13 @@ NAMED = 3
 def alone_sentence(session: SessionData, link: LinkData) -> str:
     """The fastest methods of a session whose model was not trained to the end."""
     rows = [row for row in link.arms if drawn(row) and row["family"] not in {"baseline", "control"}]
-    rows.sort(key=lambda row: (-(number(row["speedup"]) or 0.0), str(row["arm"])))
+    rows.sort(key=lambda row: (-(row["speedup"] or 0.0), row["arm"]))
     place = f"Speed only, {session.workload}, {session.facts['world_size']} workers at {link.label}"
     if not rows or link.reference is None:
         return f"{place}: no method has a speedup."
     arms = [row["arm"] for row in link.arms]
     named = [
-        _named(row, link, not index, str(row["kind"]) if arms.count(row["arm"]) > 1 else "")
+        _named(row, link, not index, row["kind"] if arms.count(row["arm"]) > 1 else "")
         for index, row in enumerate(rows[:NAMED])
     ]
     return (
@@ -304,7 +304,7 @@ def alone_sentence(session: SessionData, link: LinkData) -> str:
 def _named(row: Row, link: LinkData, first: bool, kind: str = "") -> str:
     """An arm's speedups over the reference and over fp32 DDP; the first of a sentence says what they are over. kind: of its
     steps, where others of its kinds have speedups too."""
-    name = f"{row['arm']} ({kind} steps)" if kind else str(row["arm"])
+    name = f"{row['arm']} ({kind} steps)" if kind else row["arm"]
     over, reference = ratio_words(row), str((link.reference or {}).get("case"))
     own = not link.default or link.default["case"] == reference
     default = "" if own else ratio_words(row, "default_speedup", "default_low", "default_high")

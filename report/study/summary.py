@@ -23,7 +23,7 @@ from report.drawing import numbers as write
 from report.drawing.numbers import interval, number, ratio, signed
 from report.drawing.scales import bare, difference_axis, look, new_figure
 from report.drawing.svg import gid
-from report.drawing.table import Cell, Column, Line, View, bytes_cell, chips
+from report.drawing.table import Cell, Column, Line, Row, View, bytes_cell, chips
 from report.drawing.theme import COLOURS, FAMILIES, colour
 from report.study.budget_sweep import HOW, WHERE, ratio_at_equal
 from report.study.data import METRICS, Panel, SessionData
@@ -44,7 +44,6 @@ from report.study.marks import (
     write_names,
 )
 from report.study.speedup import speedups_of
-from suite.analysis.tables import Row
 
 ACCURACY_CLASSES = {
     "equal": "yes",
@@ -70,7 +69,7 @@ def _interval(row: Row, mean: str, low: str, high: str, digits: int, sign: bool)
 
 def _lr(row: Row) -> Cell:
     note = {True: "edge", False: "", None: "pinned"}[None if row["lr_edge"] is None else bool(row["lr_edge"])]
-    return Cell(write.rate(number(row["lr_peak"])), number(row["lr_peak"]), note)
+    return Cell(write.rate(row["lr_peak"]), row["lr_peak"], note)
 
 
 def _equal(row: Row, panel: Panel) -> Cell:
@@ -81,33 +80,31 @@ def _equal(row: Row, panel: Panel) -> Cell:
 
 
 def _arm(row: Row) -> Cell:
-    return Cell(str(row["arm"]), str(row["arm"]), "stale" if row["n_stale"] else "", css="arm")
+    return Cell(row["arm"], row["arm"], "stale" if row["n_stale"] else "", css="arm")
 
 
 def _line(row: Row, panel: Panel) -> Line:
-    lost = int(number(row["n_diverged"]) or 0)
+    lost = row["n_diverged"] or 0
     syncs = number(row["syncs"])
     cells = {
         "method": _arm(row),
         "equal": _equal(row, panel),
         "difference": _interval(row, "diff_mean", "diff_low", "diff_high", panel.digits, True),
-        "ratio": Cell(write.ratio(number(row["bytes_ratio"])), number(row["bytes_ratio"])),
+        "ratio": Cell(write.ratio(row["bytes_ratio"]), row["bytes_ratio"]),
         "bytes": bytes_cell(row["wire_bytes_per_step"]),
         "metric": _interval(row, "mean", "ci_low", "ci_high", panel.digits, False),
         "nll": _interval(row, "nll_diff_mean", "nll_diff_low", "nll_diff_high", 3, True),
         "seeds": _seeds(row),
-        "diverged": Cell(
-            write.share(lost, int(number(row["n"]) or 0)) if lost else "0", lost, css="no" if lost else ""
-        ),
+        "diverged": Cell(write.share(lost, (row["n"] or 0)) if lost else "0", lost, css="no" if lost else ""),
         "lr": _lr(row),
-        "p": Cell(write.probability(number(row["p_exact"])), number(row["p_exact"])),
-        "holm": Cell(write.probability(number(row["p_holm"])), number(row["p_holm"])),
+        "p": Cell(write.probability(row["p_exact"]), row["p_exact"]),
+        "holm": Cell(write.probability(row["p_holm"]), row["p_holm"]),
         "baseline": Cell(str(row["baseline"] or write.MISSING), row["baseline"]),
-        "family": Cell(FAMILIES.get(str(row["family"]), str(row["family"])), str(row["family"])),
+        "family": Cell(FAMILIES.get(row["family"], row["family"]), row["family"]),
         "payload": bytes_cell(row["payload_bytes_per_step"]),
         "syncs": Cell(write.MISSING if syncs is None else f"{syncs:g}", syncs),
     }
-    return Line(cells, "control" if row["control"] else str(row["family"]))
+    return Line(cells, "control" if row["control"] else row["family"])
 
 
 def _columns(panel: Panel, ranks: bool) -> tuple[Column, ...]:
@@ -142,11 +139,11 @@ def _ordered(rows: Iterable[Row]) -> list[Row]:
     order = list(FAMILIES)
 
     def key(row: Row) -> tuple[bool, int, str]:
-        family = str(row["family"])
+        family = row["family"]
         return (
             row["baseline"] is not None,
             order.index(family) if family in order else len(order),
-            str(row["arm"]),
+            row["arm"],
         )
 
     return sorted(rows, key=key)
@@ -329,9 +326,9 @@ def seeds(panel: Panel, width: float = 5.5) -> Figure:
     """One line a method, best on top: dots are seeds, the bar is the mean, the line its 95 % t interval."""
     rows = [row for row in [*panel.methods, *panel.controls] if row["diff_mean"] is not None]
     sign = 1 if panel.facts["direction"] == "lower" else -1
-    rows.sort(key=lambda row: ((number(row["diff_mean"]) or 0.0) * sign, str(row["arm"])))
-    names = [str(row["arm"]) for row in rows]
-    shades = [colour("control" if row["control"] else str(row["family"])) for row in rows]
+    rows.sort(key=lambda row: ((row["diff_mean"] or 0.0) * sign, row["arm"]))
+    names = [row["arm"] for row in rows]
+    shades = [colour("control" if row["control"] else row["family"]) for row in rows]
     dots = paired(panel, rows)
     height = 0.55 + LINE_HEIGHT * max(len(rows), 2)
     with look():
@@ -402,7 +399,7 @@ def equality_sentence(panel: Panel, place: str) -> str:
     tail = f"; {undecided} {'is' if undecided == 1 else 'are'} undecided" if undecided else ""
     if not equal:
         return f"{place}: none of {len(panel.methods)} methods is shown to be within ±{panel.margin:g}{unit}{tail}."
-    best = max(equal, key=lambda row: (_number(row, "bytes_ratio"), str(row["arm"])))
+    best = max(equal, key=lambda row: (_number(row, "bytes_ratio"), row["arm"]))
     return (
         f"{place}: {len(equal)} of {len(panel.methods)} methods are within ±{panel.margin:g}{unit} of the uncompressed "
         f"run of their own optimizer{tail}. {best['arm']} sends least of them: {ratio(_number(best, 'bytes_ratio'))} "

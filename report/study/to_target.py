@@ -22,7 +22,7 @@ from report.drawing import numbers as write
 from report.drawing.numbers import number
 from report.drawing.scales import bare, look, name_ends
 from report.drawing.svg import inline, svg_file
-from report.drawing.table import Cell, Column, Line, View, chips
+from report.drawing.table import Cell, Column, Line, Row, View, chips
 from report.drawing.theme import FAMILIES, colour
 from report.rendering import slug
 from report.study.curves import Curve, family_curves, hover, twins
@@ -32,7 +32,6 @@ from suite.analysis.columns import PROFILES, TO_TARGET
 from suite.analysis.profiles import LEAST_WORKLOADS
 from suite.analysis.speed_columns import ARMS
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL
-from suite.analysis.tables import Row
 from suite.timing.case import ROUND
 
 ORDER = "95 % order-statistic interval over seeds; a seed that never got there counts as infinite."
@@ -53,13 +52,13 @@ def _part(
     own = [row for row in rows if (row["workload"], row["sharding"], row["world_size"]) == key]
     if not own:
         return None
-    drawn = [str(row["arm"]) for row in own if str(row["arm"]) in found]
+    drawn = [row["arm"] for row in own if row["arm"] in found]
     return {
         "panel": panel,
         "slug": panel.slug,
         "sentence": _sentence(panel, own),
         "pictures": _pictures(panel, own, found),
-        "absent": [str(row["arm"]) for row in own if str(row["arm"]) not in drawn],
+        "absent": [row["arm"] for row in own if row["arm"] not in drawn],
         "view": to_target_view(panel, own),
         "seconds": seconds_views(panel, own, study),
     }
@@ -73,7 +72,7 @@ def _schedules(parts: Sequence[dict[str, Any]]) -> list[str]:
 def _sentence(panel: Panel, rows: Sequence[Row]) -> str:
     """The target in words: what it is, who set it, how finely it is watched for."""
     reference, target = str(rows[0]["reference"]), number(rows[0]["target"])
-    gaps = [int(number(row["resolution"]) or 0) for row in rows if row["resolution"] is not None]
+    gaps = [(row["resolution"] or 0) for row in rows if row["resolution"] is not None]
     ended = next(row for row in panel.summary if row["arm"] == reference)
     unit = f" {panel.unit}" if panel.unit else ""
     metric = METRICS.get(str(panel.facts["metric"]), str(panel.facts["metric"]))
@@ -87,7 +86,7 @@ def _sentence(panel: Panel, rows: Sequence[Row]) -> str:
 
 def _pictures(panel: Panel, rows: Sequence[Row], found: dict[str, Curve]) -> list[dict[str, str]]:
     """One picture a family that has something to draw, controls last."""
-    target, baseline = number(rows[0]["target"]) or 0.0, {str(row["arm"]): row["baseline"] for row in rows}
+    target, baseline = number(rows[0]["target"]) or 0.0, {row["arm"]: row["baseline"] for row in rows}
     metric = str(panel.facts["metric"]).replace("_", " ")
     families = list(dict.fromkeys(curve.family for curve in found.values() if curve.family != "baseline"))
     pictures = []
@@ -160,14 +159,12 @@ def to_target_view(panel: Panel, rows: Sequence[Row]) -> View:
         Column("family", "family", "What kind of method it is.", hidden=True),
     )  # fmt: skip
     lines = []
-    for row in sorted(
-        rows, key=lambda row: (_place(row, "steps"), _place(row, "wire_bytes"), str(row["arm"]))
-    ):
-        n, reached = int(number(row["n"]) or 0), int(number(row["n_reached"]) or 0)
-        lost = int(number(row["n_diverged"]) or 0)
-        family = "control" if row["control"] else str(row["family"])
+    for row in sorted(rows, key=lambda row: (_place(row, "steps"), _place(row, "wire_bytes"), row["arm"])):
+        n, reached = (row["n"] or 0), (row["n_reached"] or 0)
+        lost = row["n_diverged"] or 0
+        family = "control" if row["control"] else row["family"]
         cells = {
-            "method": Cell(str(row["arm"]), str(row["arm"]), css="arm"),
+            "method": Cell(row["arm"], row["arm"], css="arm"),
             "reached": Cell(write.share(reached, n), reached, css="" if reached == n else "no"),
             "steps": _median_cell(row, "steps", _steps),
             "fewer": _median_cell(row, "steps_ratio", _times),
@@ -195,7 +192,7 @@ def unit_steps(row: Row) -> int | None:
     """
     if row["steps_by_kind"] is None:
         return None
-    units: Mapping[str, int] = json.loads(str(row["steps_by_kind"]))
+    units: Mapping[str, int] = json.loads(row["steps_by_kind"])
     if len(units) == 1 and not next(iter(units)).startswith(ROUND):
         return 1
     lengths = {int(kind.removeprefix(ROUND)): n for kind, n in units.items() if kind.startswith(ROUND)}
@@ -231,11 +228,11 @@ def _seconds_view(panel: Panel, rows: Sequence[Row], session: SessionData) -> Vi
         Column("check", "direct runs", CONFIRMED),
         Column("why", "why not", "Why there is no number."),
     )  # fmt: skip
-    by_arm = {str(row["arm"]): row for row in rows}
+    by_arm = {row["arm"]: row for row in rows}
     lines = [
-        _seconds_line(by_arm[str(arm["arm"])], arm)
-        for arm in sorted(session.rows(ARMS), key=lambda arm: str(arm["arm"]))
-        if str(arm["arm"]) in by_arm and arm["sharding"] == panel.sharding
+        _seconds_line(by_arm[arm["arm"]], arm)
+        for arm in sorted(session.rows(ARMS), key=lambda arm: arm["arm"])
+        if arm["arm"] in by_arm and arm["sharding"] == panel.sharding
     ]
     order = [link.label for link in session.links]
     lines.sort(key=lambda line: (order.index(str(line.cells["link"].raw)), _known(line.cells["seconds"])))
@@ -248,25 +245,25 @@ def _known(cell: Cell) -> float:
 
 
 def _seconds_line(row: Row, arm: Row) -> Line:
-    unit, step_s = unit_steps(arm), number(arm["step_s"])
+    unit, step_s = unit_steps(arm), arm["step_s"]
     values: list[float | None] = [None] * 3
     why = ""
     if arm["refused"] or step_s is None:
-        why = str(arm["reason"] or "the session has no number for it")
+        why = arm["reason"] or "the session has no number for it"
     elif unit is None:
         why = "its steps do not all cost the same"
     else:
         values = [
             _seconds_of(number(row[name]), unit, step_s) for name in ("steps", "steps_low", "steps_high")
         ]
-    check = None if arm["check"] is None else str(arm["check"])
-    family = "control" if row["control"] else str(row["family"])
+    check = None if arm["check"] is None else arm["check"]
+    family = "control" if row["control"] else row["family"]
     value, low, high = values
     cells = {
-        "method": Cell(str(row["arm"]), str(row["arm"]), css="arm"),
-        "link": Cell(str(arm["link"]), str(arm["link"])),
+        "method": Cell(row["arm"], row["arm"], css="arm"),
+        "link": Cell(arm["link"], arm["link"]),
         "seconds": Cell(_seconds_text(value), value, _seconds_interval(low, high), (low, high)),
-        "reached": Cell(write.share(int(number(row["n_reached"]) or 0), int(number(row["n"]) or 0)), row["n_reached"]),
+        "reached": Cell(write.share((row["n_reached"] or 0), (row["n"] or 0)), row["n_reached"]),
         "step": Cell(write.quantity(step_s, "seconds"), step_s),
         "rounds": Cell(str(arm["n"] if arm["n"] is not None else write.MISSING), arm["n"]),
         "check": Cell(check or write.MISSING, check, css=CHECKS.get(check or "", "")),
@@ -332,7 +329,7 @@ def profiles_parts(study: StudyData) -> dict[str, Any]:
     if not rows:
         return {"pictures": [], "absent": _absent(study)}
     found = {quantity: _profiles_of(rows, quantity) for quantity in ("bytes", "steps")}
-    families = dict.fromkeys(str(row["family"]) for row in rows if row["family"] != "baseline")
+    families = dict.fromkeys(row["family"] for row in rows if row["family"] != "baseline")
     baselines = _baselines(study)
     pictures = []
     for family in sorted(
@@ -353,7 +350,7 @@ def profiles_parts(study: StudyData) -> dict[str, Any]:
         "pictures": pictures,
         "cells": rows[0]["cells"],
         "seeds": rows[0]["seeds"],
-        "view": profiles_view(found, int(number(rows[0]["cells"]) or 0)),
+        "view": profiles_view(found, (rows[0]["cells"] or 0)),
     }
 
 
@@ -368,14 +365,14 @@ def _absent(study: StudyData) -> str:
 
 def _baselines(study: StudyData) -> dict[str, str]:
     """Arm -> the uncompressed run of its optimizer."""
-    return {str(r["arm"]): str(r["baseline"]) for panel in study.panels for r in panel.methods}
+    return {r["arm"]: r["baseline"] for panel in study.panels for r in panel.methods}
 
 
 def _profiles_of(rows: Sequence[Row], quantity: str) -> dict[str, Steps]:
     by_arm: dict[str, list[Row]] = {}
     for row in rows:
         if row["quantity"] == quantity:
-            by_arm.setdefault(str(row["arm"]), []).append(row)
+            by_arm.setdefault(row["arm"], []).append(row)
 
     def column(own: Sequence[Row], name: str) -> tuple[float, ...]:
         return tuple(number(row[name]) or 0.0 for row in own)
@@ -383,13 +380,13 @@ def _profiles_of(rows: Sequence[Row], quantity: str) -> dict[str, Steps]:
     return {
         arm: Steps(
             arm,
-            str(own[0]["family"]),
+            own[0]["family"],
             taus=column(own, "tau"),
             share=column(own, "share"),
             low=column(own, "low"),
             high=column(own, "high"),
-            never=number(own[0]["never"]) or 0.0,
-            cells=int(number(own[0]["cells"]) or 0),
+            never=own[0]["never"] or 0.0,
+            cells=(own[0]["cells"] or 0),
         )
         for arm, own in by_arm.items()
     }
