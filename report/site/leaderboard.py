@@ -77,7 +77,7 @@ def standings(study: StudyData, address: str) -> list[Standing]:
 
 def _at(study: StudyData, address: str, panel: Panel, link: LinkData) -> Iterator[Standing]:
     arms = {arm["arm"]: arm for arm in link.arms if arm["sharding"] == panel.sharding}
-    options = {row["arm"]: row["options"] for row in study.rows(RUNS)}
+    options = study.frame(RUNS).drop_duplicates("arm", keep="last").set_index("arm")["options"]
     for row in panel.methods:
         name = row["arm"]
         arm = arms.get(name)

@@ -16,8 +16,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import pandas as pd
+
 from report.drawing.svg import inline, svg_file
-from report.drawing.table import Row
 from report.drawing.theme import FAMILIES, SHAPES
 from report.pages.claims import claims_parts
 from report.pages.costs import costs_parts
@@ -216,7 +217,7 @@ def _data(study: StudyData, curves: Mapping[str, Mapping[str, Curve]]) -> dict[s
     return found
 
 
-def all_tables(study: StudyData) -> dict[str, tuple[Table, list[Row]]]:
+def all_tables(study: StudyData) -> dict[str, tuple[Table, pd.DataFrame]]:
     """The study's tables by suffix and those of its sessions as `session-<name>-<suffix>`."""
     timed = {
         f"session-{session.name}-{suffix}": found

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from report.drawing.numbers import byte_count, number, signed
+from report.drawing.numbers import byte_count, signed
 from report.drawing.scales import GAP, bare, difference_axis, look, name_ends, new_figure, per_point, spread
 from report.drawing.table import Row
 from report.drawing.theme import COLOURS, colour
-from report.study.data import Panel, StudyData
+from report.study.data import PANEL, Panel, StudyData
 from suite.analysis.columns import CURVES, Column, described
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, mean_interval
 
@@ -59,50 +60,53 @@ class Curve:
 
 def panel_curves(study: StudyData) -> dict[str, dict[str, Curve]]:
     """Slug of each panel -> its curves by arm."""
-    by_panel: dict[tuple[Any, ...], list[Row]] = {}
-    for row in study.rows(CURVES):
-        by_panel.setdefault((row["workload"], row["sharding"], row["world_size"]), []).append(row)
-    return {p.slug: curves(p, by_panel.get((p.workload, p.sharding, p.world_size), [])) for p in study.panels}
+    frame = study.frame(CURVES)
+    by_panel = dict(list(frame.groupby(PANEL)))
+    none = frame.iloc[:0]
+    return {
+        p.slug: curves(p, by_panel.get((p.workload, p.sharding, p.world_size), none)) for p in study.panels
+    }
 
 
-def curves(panel: Panel, rows: Sequence[Row]) -> dict[str, Curve]:
-    """The curve of every arm with a finished seed that kept one. rows: of the table `curves`, those of the panel."""
+def curves(panel: Panel, frame: pd.DataFrame) -> dict[str, Curve]:
+    """The curve of every arm with a finished seed that kept one.
+
+    Args:
+        panel: Says which seeds finished.
+        frame: Of the table `curves`, the rows of the panel.
+
+    Returns:
+        By arm, in the order of the summary.
+    """
     done = {(row["arm"], row["seed"]) for row in panel.runs if row["status"] == "done"}
-    by_run: dict[tuple[str, int], dict[int, Row]] = {}
-    for row in rows:
-        key = (row["arm"], (row["seed"] or 0))
-        if key in done:
-            by_run.setdefault(key, {})[(row["step"] or 0)] = row
+    own = frame.loc[[pair in done for pair in zip(frame["arm"], frame["seed"], strict=True)]]
+    by_arm = dict(list(own.groupby("arm")))
     found = {}
-    by_arm: dict[str, list[dict[int, Row]]] = {}
-    for (arm, _), run in sorted(by_run.items()):
-        by_arm.setdefault(arm, []).append(run)
     for row in panel.summary:
         name = row["arm"]
-        if own := by_arm.get(name):
+        if name in by_arm:
             family = "control" if row["control"] else row["family"]
-            found[name] = Curve(name, family, len(own), (row["n"] or 0), _places(own))
+            found[name] = Curve(
+                name, family, by_arm[name]["seed"].nunique(), row["n"] or 0, _places(by_arm[name])
+            )
     return found
 
 
-def _places(own: Sequence[Mapping[int, Row]]) -> tuple[Place, ...]:
+def _places(own: pd.DataFrame) -> tuple[Place, ...]:
     """At the steps that all seeds have, but for those where one of them was not finite."""
+    values, sent = (own.pivot(index="step", columns="seed", values=name) for name in ("value", "wire_bytes"))
+    values = values.dropna()
     places = []
-    for step in sorted(set.intersection(*(set(run) for run in own))):
-        values = [number(run[step]["value"]) for run in own]
-        sent = [number(run[step]["wire_bytes"]) for run in own]
-        known = [value for value in values if value is not None]
-        if len(known) < len(values):
-            continue
+    for step, row in values.iterrows():
+        known, bytes_ = row.tolist(), sent.loc[step]
         interval = mean_interval(known) if len(known) >= MINIMUM_FOR_INTERVAL else None
-        bytes_ = [one for one in sent if one is not None]
         places.append(
             Place(
-                step,
+                int(str(step)),
                 fmean(known),
                 interval.low if interval else None,
                 interval.high if interval else None,
-                fmean(bytes_) if len(bytes_) == len(sent) else None,
+                None if bytes_.isna().any() else fmean(bytes_),
             )
         )
     return tuple(places)

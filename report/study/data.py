@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from report.drawing.table import Row
 from report.pages.claims import Verdicts, load_verdicts
 from report.pages.costs import Costs, load_costs
@@ -26,7 +28,7 @@ from suite.analysis.refused import load_refused
 from suite.analysis.session_tables import load_facts
 from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLES, session_table_path
 from suite.analysis.stages import STAGES
-from suite.analysis.tables import read_table, table_path
+from suite.analysis.tables import TableError, frame_of, read_frame, rows_of, table_path
 from suite.timing.spec import not_shown
 
 METRICS = {
@@ -92,6 +94,21 @@ class Panel:
         why = "" if self.sensitive else str(self.verdict["reason"])
         return accuracy(row, higher=self.facts["direction"] == "higher", not_sensitive=why)
 
+    def differences(self, rows: Sequence[Row]) -> pd.DataFrame:
+        """The metric of arms less that of their baselines with the same seed.
+
+        Args:
+            rows: Of the summary, each with a baseline.
+
+        Returns:
+            DataFrame, a row a seed in rising order, a column an arm in the order of `rows`; nan where either did not finish.
+        """
+        runs = pd.DataFrame(self.runs, columns=["arm", "seed", "status", "value"]).astype({"value": float})
+        done = runs[runs["status"] == "done"].pivot(index="seed", columns="arm", values="value")
+        needed = [row[name] for row in rows for name in ("arm", "baseline")]
+        values = done.reindex(index=sorted(runs["seed"].unique()), columns=list(dict.fromkeys(needed)))
+        return pd.DataFrame({row["arm"]: values[row["arm"]] - values[row["baseline"]] for row in rows})
+
     @property
     def baselines(self) -> list[Row]:
         """The uncompressed runs."""
@@ -116,7 +133,7 @@ class StudyData:
     """
 
     sweep: str
-    tables: Mapping[str, tuple[Table, list[Row]]]
+    tables: Mapping[str, tuple[Table, pd.DataFrame]]
     facts: Mapping[str, Any]
     panels: list[Panel]
     sessions: tuple[SessionData, ...] = ()
@@ -130,9 +147,13 @@ class StudyData:
         """How a command names the sweep: its name, or its file's where it is not one that ships."""
         return shlex.split(str(self.facts["command"]))[-1]
 
+    def frame(self, table: Table) -> pd.DataFrame:
+        """One table; without rows where tables of an earlier version lack it."""
+        return self.tables[table.suffix][1] if table.suffix in self.tables else frame_of(table, ())
+
     def rows(self, table: Table) -> list[Row]:
-        """Rows of one table; none where tables of an earlier version lack it."""
-        return self.tables.get(table.suffix, (table, []))[1]
+        """Its rows."""
+        return rows_of(self.frame(table))
 
 
 def has_tables(results_root: Path | str, sweep: str) -> bool:
@@ -174,14 +195,14 @@ def load(
     facts = _facts(facts_path(origin.root, sweep))
     paths = {table: table_path(origin.root, table, sweep) for table in OF_STUDY}
     tables = {
-        table.suffix: (table, read_table(path, table))
+        table.suffix: (table, _read(path, table))
         for table, path in paths.items()
         if path.is_file() or table not in SINCE_CURVES
     }
     micro = find_table(root, MICRO)
     if "budgets" in facts:
-        tables |= {t.suffix: (t, read_table(table_path(origin.root, t, sweep), t)) for t in LADDER_TABLES}
-    tables[MICRO.suffix] = (MICRO, read_table(micro, MICRO) if micro.is_file() else [])
+        tables |= {t.suffix: (t, _read(table_path(origin.root, t, sweep), t)) for t in LADDER_TABLES}
+    tables[MICRO.suffix] = (MICRO, _read(micro, MICRO) if micro.is_file() else frame_of(MICRO, ()))
     sessions = load_sessions(root, sweep, side) + (load_sessions(root, None, side) if alone else ())
     decided = (load_verdicts(root) if verdicts is None else verdicts).of(
         {sweep, *(session.name for session in sessions)}
@@ -199,10 +220,25 @@ def load(
     )
 
 
-def _panels(tables: Mapping[str, tuple[Table, list[Row]]], facts: Mapping[str, Any]) -> list[Panel]:
+def _read(path: Path, table: Table) -> pd.DataFrame:
+    """A table whose rows all name their method. Raises TableError for a damaged one."""
+    frame = read_frame(path, table)
+    if "arm" in frame and frame["arm"].isna().any():
+        raise TableError(f"{path} has a row without a method; make the tables again")
+    return frame
+
+
+PANEL = ["workload", "sharding", "world_size"]
+"""What tells panels apart."""
+
+
+def _panels(tables: Mapping[str, tuple[Table, pd.DataFrame]], facts: Mapping[str, Any]) -> list[Panel]:
+    names = ("sensitivity", "summary", "runs", "ladder", "iso")
+    groups = {name: dict(list(tables[name][1].groupby(PANEL))) for name in names if name in tables}
+
     def of(suffix: str, key: tuple[Any, ...]) -> list[Row]:
-        rows = tables[suffix][1] if suffix in tables else []
-        return [r for r in rows if (r["workload"], r["sharding"], r["world_size"]) == key]
+        own = groups.get(suffix, {}).get(key)
+        return [] if own is None else rows_of(own)
 
     panels = []
     for cell in facts["workloads"]:
@@ -294,7 +330,7 @@ class SessionData:
     """
 
     name: str
-    tables: Mapping[str, tuple[Table, list[Row]]]
+    tables: Mapping[str, tuple[Table, pd.DataFrame]]
     facts: Mapping[str, Any]
     links: list[LinkData]
     refused: Sequence[Row] = ()
@@ -307,7 +343,7 @@ class SessionData:
 
     def rows(self, table: Table) -> list[Row]:
         """Rows of one table."""
-        return self.tables[table.suffix][1]
+        return rows_of(self.tables[table.suffix][1])
 
     @property
     def sweep(self) -> str | None:
@@ -363,15 +399,21 @@ def _session(
     if facts["sweep"] != sweep:
         return None
     known = [*SPEED_TABLES, *(table for table in OPTIONAL if session_table_path(root, table, name).is_file())]
-    tables = {t.suffix: (t, read_table(session_table_path(root, t, name), t)) for t in known}
+    tables = {t.suffix: (t, _read(session_table_path(root, t, name), t)) for t in known}
 
-    def of(table: Table, label: str) -> list[Row]:
-        rows = tables[table.suffix][1] if table.suffix in tables else []
-        return [row for row in rows if row["link"] == label]
+    by_link = {
+        name: {label: rows_of(own) for label, own in frame.groupby("link")}
+        for name, (table, frame) in tables.items()
+        if "link" in table.names
+    }
 
     links = [
         LinkData(
-            link, *(of(table, str(link["label"])) for table in (CASES, ARMS, PROBE, DIRECT, ISO_SECONDS))
+            link,
+            *(
+                by_link.get(t.suffix, {}).get(link["label"], [])
+                for t in (CASES, ARMS, PROBE, DIRECT, ISO_SECONDS)
+            ),
         )
         for link in facts["links"]
     ]

@@ -112,14 +112,8 @@ def hollow_words(panels: Sequence[Panel], also: str = "") -> str:
 
 def paired(panel: Panel, rows: Sequence[Row]) -> list[tuple[str, float]]:
     """(arm, difference) for each seed that the arm and its baseline finished."""
-    values = {(r["arm"], r["seed"]): number(r["value"]) for r in panel.runs if r["status"] == "done"}
-    found = []
-    for row in rows:
-        for seed in sorted({r["seed"] for r in panel.runs if r["arm"] == row["arm"]}, key=str):
-            own, other = values.get((row["arm"], seed)), values.get((row["baseline"], seed))
-            if own is not None and other is not None:
-                found.append((row["arm"], own - other))
-    return found
+    differences = panel.differences([row for row in rows if row["baseline"] is not None])
+    return [(arm, value) for arm in differences for value in differences[arm].dropna()]
 
 
 def families(panels: Sequence[Panel]) -> list[str]:
@@ -388,12 +382,5 @@ def _shares(panel: Panel, costs: Mapping[str, float]) -> dict[str, float]:
 
 def _differences(panel: Panel) -> dict[str, list[float]]:
     """The differences to the own optimizer's uncompressed run by method, seeds in order; of those that lost none."""
-    values = {(r["arm"], r["seed"]): number(r["value"]) for r in panel.runs if r["status"] == "done"}
-    seeds = sorted({(row["seed"] or 0) for row in panel.runs})
-    found = {}
-    for row in panel.methods:
-        pairs = [(values.get((row["arm"], seed)), values.get((row["baseline"], seed))) for seed in seeds]
-        whole = [own - other for own, other in pairs if own is not None and other is not None]
-        if len(whole) == len(seeds):
-            found[row["arm"]] = whole
-    return found
+    whole = panel.differences(panel.methods).dropna(axis=1)
+    return {arm: whole[arm].tolist() for arm in whole}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 from itertools import groupby
 from types import MappingProxyType
 from typing import Any, Final
@@ -273,5 +272,4 @@ def _cell(origin: Origin) -> tuple[Any, ...]:
 
 
 def _stale(study: StudyData) -> int:
-    rows: Iterable[Any] = study.rows(RUNS)
-    return sum(bool(row["stale"]) for row in rows)
+    return int(study.frame(RUNS)["stale"].sum())

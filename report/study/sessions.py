@@ -229,6 +229,7 @@ def direct_view(session: SessionData) -> View:
         Column("run", "run", "The id of what was trained.", hidden=True),
         Column("reason", "why not"),
     )  # fmt: skip
+    families = {row["arm"]: row["family"] for row in session.rows(ARMS)}
     lines = [
         Line(
             {
@@ -246,7 +247,7 @@ def direct_view(session: SessionData) -> View:
                 "run": text_cell(row["run_id"], "code"),
                 "reason": text_cell(row["reason"], "reason") if row["reason"] else Cell(""),
             },
-            {r["arm"]: r["family"] for r in session.rows(ARMS)}.get(row["arm"], ""),
+            families.get(row["arm"], ""),
         )
         for row in sorted(session.rows(DIRECT), key=lambda row: _place(session, row, "ratio"))
     ]

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
@@ -26,7 +27,7 @@ from report.drawing.table import Cell, Column, Line, Row, View, chips
 from report.drawing.theme import FAMILIES, colour
 from report.rendering import slug
 from report.study.curves import Curve, family_curves, hover, twins
-from report.study.data import METRICS, Panel, SessionData, StudyData
+from report.study.data import METRICS, PANEL, Panel, SessionData, StudyData
 from report.study.sessions import CHECKS, CONFIRMED
 from suite.analysis.columns import PROFILES, TO_TARGET
 from suite.analysis.profiles import LEAST_WORKLOADS
@@ -325,11 +326,11 @@ class Steps:
 
 def profiles_parts(study: StudyData) -> dict[str, Any]:
     """What the template needs; without a profile, why there is none in words."""
-    rows = study.rows(PROFILES)
-    if not rows:
+    frame = study.frame(PROFILES)
+    if frame.empty:
         return {"pictures": [], "absent": _absent(study)}
-    found = {quantity: _profiles_of(rows, quantity) for quantity in ("bytes", "steps")}
-    families = dict.fromkeys(row["family"] for row in rows if row["family"] != "baseline")
+    found = {quantity: _profiles_of(frame[frame["quantity"] == quantity]) for quantity in ("bytes", "steps")}
+    families = set(frame["family"]) - {"baseline"}
     baselines = _baselines(study)
     pictures = []
     for family in sorted(
@@ -348,14 +349,14 @@ def profiles_parts(study: StudyData) -> dict[str, Any]:
         )
     return {
         "pictures": pictures,
-        "cells": rows[0]["cells"],
-        "seeds": rows[0]["seeds"],
-        "view": profiles_view(found, (rows[0]["cells"] or 0)),
+        "cells": frame["cells"].iloc[0],
+        "seeds": frame["seeds"].iloc[0],
+        "view": profiles_view(found, frame["cells"].iloc[0]),
     }
 
 
 def _absent(study: StudyData) -> str:
-    cells = len({(row["workload"], row["sharding"], row["world_size"]) for row in study.rows(TO_TARGET)})
+    cells = study.frame(TO_TARGET).groupby(PANEL).ngroups
     return (
         f"A performance profile takes {LEAST_WORKLOADS} cells that share their arms, with {MINIMUM_FOR_INTERVAL} seeds each; "
         f"{cells} of this study {'has' if cells == 1 else 'have'} curves. "
@@ -368,28 +369,16 @@ def _baselines(study: StudyData) -> dict[str, str]:
     return {r["arm"]: r["baseline"] for panel in study.panels for r in panel.methods}
 
 
-def _profiles_of(rows: Sequence[Row], quantity: str) -> dict[str, Steps]:
-    by_arm: dict[str, list[Row]] = {}
-    for row in rows:
-        if row["quantity"] == quantity:
-            by_arm.setdefault(row["arm"], []).append(row)
-
-    def column(own: Sequence[Row], name: str) -> tuple[float, ...]:
-        return tuple(number(row[name]) or 0.0 for row in own)
-
-    return {
-        arm: Steps(
-            arm,
-            own[0]["family"],
-            taus=column(own, "tau"),
-            share=column(own, "share"),
-            low=column(own, "low"),
-            high=column(own, "high"),
-            never=own[0]["never"] or 0.0,
-            cells=(own[0]["cells"] or 0),
+def _profiles_of(frame: pd.DataFrame) -> dict[str, Steps]:
+    """By arm, of the rows of one quantity."""
+    found = {}
+    for arm, own in frame.groupby("arm", sort=False):
+        taus, share, low, high = (tuple(own[name].tolist()) for name in ("tau", "share", "low", "high"))
+        first = own.iloc[0]
+        found[str(arm)] = Steps(
+            str(arm), first["family"], taus, share, low, high, first["never"], first["cells"]
         )
-        for arm, own in by_arm.items()
-    }
+    return found
 
 
 def profile_figure(
