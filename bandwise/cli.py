@@ -10,14 +10,17 @@ import argparse
 import gc
 import os
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Sequence
+from types import ModuleType
 
 from bandwise.checkout import extra_needed
-from bandwise.verbs import VERBS
+from bandwise.verbs import GROUPS, VERBS
 
 USAGE, FAILURE, INTERRUPTED = 2, 3, 130
 BRIEF = frozenset({"plan", "status"})
 """Verbs that answer and end: without the collector of cycles, importing torch and reading files takes a fifth less."""
+HELP_WIDTH = 80
 OUR_PACKAGES = frozenset({"bandwise", "report", "slurm", "suite", "reference_impls"})
 
 
@@ -54,18 +57,29 @@ def parser() -> argparse.ArgumentParser:
     """The parser with all verbs; needs neither torch nor a checkout."""
     top = argparse.ArgumentParser(
         prog="bandwise",
-        description="Which communication-efficient training method is worth it for my model, my link, my workers?",
+        usage="bandwise [-h] VERB ...",
+        description="Which communication-efficient training method is worth it for my model, my\nlink, my workers?\n\n"
+        + "\n\n".join(_listed(title, verbs) for title, verbs in GROUPS),
         epilog="`bandwise VERB --help` explains a verb.",
+        formatter_class=_Formatter,
     )
-    verbs = top.add_subparsers(metavar="VERB", required=True)
+    # listed in groups above; left to argparse they would stand in one row
+    verbs = top.add_subparsers(metavar="VERB", required=True, prog="bandwise", help=argparse.SUPPRESS)
     for verb in VERBS:
-        sub = verbs.add_parser(
-            verb.NAME, help=verb.HELP, description=verb.__doc__, formatter_class=_Formatter
-        )
+        sub = verbs.add_parser(verb.NAME, description=verb.__doc__, formatter_class=_Formatter)
         sub.add_argument("--json", action="store_true", help="answer as one JSON document")
         verb.configure(sub)
         sub.set_defaults(verb=verb)
     return top
+
+
+def _listed(title: str, verbs: Iterable[ModuleType]) -> str:
+    """A group of verbs as `--help` lists it: each by its name and a line of what it is for."""
+    lines = (
+        textwrap.fill(verb.HELP, HELP_WIDTH, initial_indent=f"  {verb.NAME:<10} ", subsequent_indent=" " * 13)
+        for verb in verbs
+    )
+    return "\n".join([f"{title}:", *lines])
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):

@@ -1,10 +1,14 @@
-"""``--set key=value``: values as people type them."""
+"""Options that several verbs have: ``--set key=value``, values as people type them, and ``--on``, where runs are trained."""
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from slurm.profile import Profile
 
 
 class OptionError(ValueError):
@@ -36,3 +40,26 @@ def parse_value(text: str) -> Any:
 def _refuse(name: str) -> float:
     """NaN and Infinity are words here, not numbers."""
     raise ValueError(name)
+
+
+METAVAR = "local|slurm|PROFILE"
+
+
+def add_place_option(parser: argparse.ArgumentParser, default: str | None, text: str) -> None:
+    """``--on local``, ``--on slurm`` (the default profile), ``--on slurm:NAME``, or a profile's name or path alone."""
+    parser.add_argument("--on", default=default, metavar=METAVAR, help=text)
+
+
+def profile_of(where: str) -> Profile | None:
+    """The profile that was asked for, None for this machine. Raises `OptionError`, or `YamlError` for a wrong file."""
+    if where == "local":
+        return None
+    from slurm.profile import UnknownProfileError, load_profile
+
+    name = where.removeprefix("slurm:") or "slurm"
+    try:
+        return load_profile(name)
+    except UnknownProfileError as error:
+        raise OptionError(
+            f"--on {where}: {error}; write local, slurm, or slurm:PROFILE, or a profile's name or path alone"
+        ) from None

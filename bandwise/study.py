@@ -49,7 +49,7 @@ def submit_study(
     """Submit the stages, or say what would be submitted. Returns plain data: see `described`."""
     from slurm.stage import advance, send_rest
     from slurm.study import new_study, under_way
-    from suite.runs.learning_rates import write_rates
+    from suite.runs.sweep import write_rates
 
     going_on = None if dry_run else under_way(sweep, root, stages)
     study = going_on or new_study(sweep, profile, root, stages, dry_run=dry_run)

@@ -16,11 +16,9 @@ from suite.analysis.document import fill, markdown
 from suite.claims.claim import ClaimFile
 from suite.runs.documents import json_schema, key_rows
 from suite.runs.files import dump, write_atomic
-from suite.runs.learning_rates import RatesFile
-from suite.runs.result import RESULT_VERSION, Evaluation, Result
+from suite.runs.result import RESULT_VERSION, Evaluation, Note, Result
 from suite.runs.spec import RunSpec
-from suite.runs.status import Note
-from suite.runs.sweep import Sweep
+from suite.runs.sweep import RatesFile, Sweep
 from suite.timing.spec import SessionSpec
 from suite.timing.store import SESSION_VERSION, SessionRecord
 

@@ -127,10 +127,10 @@ class Finish:
 class Pending:
     """A started exchange. Its driver keeps it moving; methods only carry it from one step to a later one."""
 
-    __slots__ = ("flight", "rank_index", "result", "done")
+    __slots__ = ("in_flight", "rank_index", "result", "done")
 
     def __init__(self) -> None:
-        self.flight: Any = None
+        self.in_flight: Any = None
         self.rank_index = 0
         self.result: Any = None
         self.done = False

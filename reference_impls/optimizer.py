@@ -38,12 +38,11 @@ from reference_impls.drivers.elastic import Elastic, resized
 from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.gradients import Gradients, within_reentrant_checkpoint
 from reference_impls.drivers.ledger import Ledger, Ledgers
+from reference_impls.drivers.local_workers import LocalWorkers, Unused
 from reference_impls.drivers.null import NullTransport
 from reference_impls.drivers.process_group import ProcessGroup
-from reference_impls.drivers.serial import Serial
-from reference_impls.drivers.team import Team, Unused
 from reference_impls.drivers.timeline import TimedTransport, Timeline
-from reference_impls.drivers.trace import Trace
+from reference_impls.drivers.trace import Serial, Trace
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import LayoutError, UnsupportedError, UsageError
 from reference_impls.registry import Method, create
@@ -66,7 +65,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         clip_norm: Clip the reduced gradient by its global norm, or set the method's own option for it.
         unused: A parameter for which no rank has ever had a gradient stays as it is (``stay``). With ``zeros``, and after its
             first gradient on any rank, a missing one counts as zeros (torch's own optimizers would skip it).
-        lag: See `reference_impls.drivers.engine`.
+        pipeline_depth: See `reference_impls.drivers.engine`.
         check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.agreement`).
         timeout_s: Seconds to wait for another rank (on gloo; other backends have torch's own watchdog).
         broadcast: Start from rank 0's parameters, the frozen ones among them, and from its buffers.
@@ -99,7 +98,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         bucket_bytes: int = 4 << 20,
         clip_norm: float | None = None,
         unused: Unused = "stay",
-        lag: int = 1,
+        pipeline_depth: int = 1,
         check: Check = "first",
         timeout_s: float = 600.0,
         broadcast: bool = True,
@@ -155,7 +154,9 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         self._worker = worker
         self._group = group
         self._transport = transport
-        self._team = Team([worker], Engine(transport, [ledger], lag), clip_norm, unused)
+        self._local_workers = LocalWorkers(
+            [worker], Engine(transport, [ledger], pipeline_depth), clip_norm, unused
+        )
         self._gradients = Gradients(worker, frozen, module, allow_empty_buckets)
         self._module = module
         self._syncs_buffers = broadcast_buffers and module is not None
@@ -173,7 +174,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         self._launched_before = 0
         self._task = -1
         self._reentrant = False
-        self._complete = [0] * self._team.shards
+        self._complete = [0] * self._local_workers.shards
         self._place = {v.param: (s.index, v.name) for s in worker.shards for v in s.views}
         self._hooks = [
             p.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
@@ -248,7 +249,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         and gives the same bits. Enter and leave it on all ranks alike. Raises `UsageError` within a step.
         """
         self._refuse_within_a_step()
-        engine, trace = self._team.engine, Trace()
+        engine, trace = self._local_workers.engine, Trace()
         held = engine.transport, engine.trace
         engine.transport, engine.trace = Serial(engine.transport, trace), trace
         try:
@@ -265,8 +266,8 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         on one rank only. Raises `UsageError` within a step.
         """
         self._refuse_within_a_step()
-        engine = self._team.engine
-        timeline = Timeline(self._transport.ranks[0], self._team.shards)
+        engine = self._local_workers.engine
+        timeline = Timeline(self._transport.ranks[0], self._local_workers.shards)
         held = engine.transport, engine.trace
         engine.transport, engine.trace = TimedTransport(engine.transport, timeline), timeline
         try:
@@ -287,7 +288,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         `UsageError` within a step.
         """
         self._refuse_within_a_step()
-        engine, clock = self._team.engine, self._worker.clock
+        engine, clock = self._local_workers.engine, self._worker.clock
         engine.drain()
         state, kind, observed = self.state_dict(), clock.kind, dict(clock.observed)
         held = engine.transport, engine.ledgers, self._silent
@@ -297,7 +298,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
             yield
         finally:
             engine.transport, engine.ledgers, self._silent = held
-            self._team.abandon()
+            self._local_workers.abandon()
             self._begin_anew()
             self._worker.load_state_dict(state)
             self._share_groups(self._worker)
@@ -327,26 +328,26 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
                 loss = self._evaluate(closure)
             elif self._worker.algorithm.probes:
                 self._refuse_without_closure()
-            before = self._team.engine.trace.enter("update")
+            before = self._local_workers.engine.trace.enter("update")
             self._gradients.refuse_strangers()
             self._gradients.refuse_unused()
-            self._team.engine.trace.enter("encode")
+            self._local_workers.engine.trace.enter("encode")
             self._gradients.refuse_edits(self._sent, self._unsent)
-            self._team.engine.trace.enter("update")
+            self._local_workers.engine.trace.enter("update")
             self._take_step()
-            self._team.engine.trace.enter(before)
+            self._local_workers.engine.trace.enter(before)
         return loss
 
     def _take_step(self) -> None:
         """The step itself. The gradients of buckets that have not left lie in the flat buffers."""
-        if not self._team.planned:
+        if not self._local_workers.planned:
             self._plan()
         for _ in self._unsent:
-            self._team.submit_next()
+            self._local_workers.submit_next()
         if self._syncs_buffers:
             self._sync_buffers()
-        self._team.complete()
-        steps, engine = self._worker.clock.step, self._team.engine
+        self._local_workers.complete()
+        steps, engine = self._worker.clock.step, self._local_workers.engine
         if not self._silent:
             self._agreement.completed(steps)
             if engine.launched != self._launched_before:
@@ -357,12 +358,12 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
     @property
     def _unsent(self) -> Sequence[Shard]:
         """Shards that have not left yet in this step."""
-        return self._worker.shards[: self._team.shards - self._team.launched]
+        return self._worker.shards[: self._local_workers.shards - self._local_workers.launched]
 
     @property
     def _sent(self) -> Sequence[Shard]:
         """Shards that have left in this step, before it is taken."""
-        return self._worker.shards[self._team.shards - self._team.launched :]
+        return self._worker.shards[self._local_workers.shards - self._local_workers.launched :]
 
     @property
     def _deferring(self) -> bool:
@@ -377,7 +378,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         too: save and evaluate a model inside `averaged`.
         """
         self._refuse_released()
-        return self._team.state_dict()[0]
+        return self._local_workers.state_dict()[0]
 
     def load_state_dict(
         self, state_dict: dict[str, Any] | Sequence[dict[str, Any]], *, elastic: Elastic = "refuse"
@@ -461,7 +462,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         self.param_groups = worker.optimizer.param_groups  # the same dicts: schedulers on either reach both
 
     def _begin_anew(self) -> None:
-        self._complete = [0] * self._team.shards
+        self._complete = [0] * self._local_workers.shards
         self._gradients.begin_anew()
         self._opened = False
         self._reentrant = False
@@ -500,7 +501,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
             return
         self._opens += 1
         if self._joined:
-            self._adopt(json.loads(self._agreement.told(f"join/{self._opens}")))
+            self._adopt(json.loads(self._agreement.value_of(f"join/{self._opens}")))
             return
         if self._notified is not None:
             self._notified.wait()  # ranks that have joined have taken the step before the last
@@ -523,12 +524,12 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
     def _plan(self) -> None:
         self._open()
         if self._silent:  # these steps are nobody's to compare
-            self._team.plan()
+            self._local_workers.plan()
             return
         self._agreement.begin_step(self._worker.clock.step, "plan")
         if self._agreement.comparing:
             self._agreement.compare_settings(self._settings())
-        self._team.plan()
+        self._local_workers.plan()
         self._agreement.begin_step(self._worker.clock.step, self._worker.clock.kind)
 
     def _shadow(self) -> None:
@@ -560,7 +561,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
                 self._in_step = False
 
     def _evaluate_at(self, probe: str, closure: Callable[[], Any]) -> None:
-        probes, trace = self._worker.probes, self._team.engine.trace
+        probes, trace = self._worker.probes, self._local_workers.engine.trace
         held = {param: param.grad for param in self._place}
         for param in held:
             param.grad = None
@@ -586,7 +587,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         )
 
     def _refuse_within_a_step(self) -> None:
-        if self._team.under_way:
+        if self._local_workers.under_way:
             raise UsageError(
                 "a step is under way: enter this block after step() of the last step and before the next backward"
             )
@@ -602,20 +603,20 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         with self._telling_the_others():
             if self._worker.algorithm.probes and not self._in_step:
                 self._refuse_without_closure()
-            self._team.engine.trace.gradient()
+            self._local_workers.engine.trace.gradient()
             task = torch._C._current_graph_task_id()
             if task != self._task:
                 self._task = task
                 torch.autograd.Variable._execution_engine.queue_callback(self._backward_ends)
-            if index >= self._team.shards - self._team.launched:
+            if index >= self._local_workers.shards - self._local_workers.launched:
                 self._refuse_late(name)
             self._gradients.complete(param)
             self._complete[index] += 1
             if self._deferring:
                 return
-            if not self._team.planned:
+            if not self._local_workers.planned:
                 self._plan()
-            while self._team.launched < self._team.shards:
+            while self._local_workers.launched < self._local_workers.shards:
                 following = self._unsent[-1]
                 if self._complete[following.index] < len(following.views):
                     break
@@ -623,14 +624,14 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
 
     def _launch(self, shard: Shard) -> None:
         """Send `shard`, in the midst of backward."""
-        trace = self._team.engine.trace
+        trace = self._local_workers.engine.trace
         before = trace.enter("encode")
-        trace.at(self._team.launched)
+        trace.at(self._local_workers.launched)
         self._gradients.gather(shard)
         self._gradients.seal(shard)
         self._reentrant |= within_reentrant_checkpoint()
         trace.at(None)
-        self._team.submit_next()
+        self._local_workers.submit_next()
         trace.enter(before)
 
     def _backward_ends(self) -> None:
@@ -654,7 +655,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         if not self._silent:
             self._agreement.begin_step(self._worker.clock.step, "overflow")
         world = self._worker.clock.world
-        (found,) = self._team.aside("overflow", [world.max(own, "overflow")])
+        (found,) = self._local_workers.aside("overflow", [world.max(own, "overflow")])
         overflowed = bool(found.item())
         if overflowed and self._syncs_buffers:
             self._sync_buffers()
@@ -693,7 +694,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
             return
         joins = self._join_config.enable and not self._silent
         exchange = _from_first(self._worker.clock.world, buffers, self._joined, joins)
-        self._team.engine.run([exchange])
+        self._local_workers.engine.run([exchange])
 
 
 class _Shadow(JoinHook):
@@ -733,17 +734,17 @@ def _from_first(world: Group, tensors: Sequence[Tensor], joined: bool, joins: bo
 def _layout(worker: Worker, frozen: dict[str, Tensor], module: nn.Module | None) -> Settings:
     """What ranks must have in common to be replicas: what is trained, frozen and kept in buffers."""
 
-    def told(named: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
+    def described(named: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
         return {name: f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}" for name, x in named}
 
     buffers = module.named_buffers() if module is not None else ()
     return {
         **{
             f"trained {k!r}": v
-            for k, v in told((v.name, v.param) for s in worker.shards for v in s.views).items()
+            for k, v in described((v.name, v.param) for s in worker.shards for v in s.views).items()
         },
-        **{f"frozen {k!r}": v for k, v in told(frozen.items()).items()},
-        **{f"buffer {k!r}": v for k, v in told(buffers).items()},
+        **{f"frozen {k!r}": v for k, v in described(frozen.items()).items()},
+        **{f"buffer {k!r}": v for k, v in described(buffers).items()},
     }
 
 

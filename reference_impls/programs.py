@@ -59,12 +59,12 @@ def available() -> bool:
 @functools.cache
 def _sources() -> str:
     """A hash of what a program may depend on apart from its arguments."""
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(_ROOT.rglob("*.py")):
-        told.update(str(path.relative_to(_ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
+        digest.update(str(path.relative_to(_ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
     versions = (platform.python_version(), torch.__version__, str(torch.version.git_version))
-    told.update(repr((versions, torch.backends.cpu.get_cpu_capability(), platform.processor())).encode())
-    return told.hexdigest()
+    digest.update(repr((versions, torch.backends.cpu.get_cpu_capability(), platform.processor())).encode())
+    return digest.hexdigest()
 
 
 def _settings() -> str:
@@ -83,7 +83,7 @@ def _folder() -> Path:
     return folder
 
 
-def _same_instructions(told: str) -> bool:
+def _same_instructions(recorded: str) -> bool:
     """Whether code of today would use the vector instructions of a program.
 
     What has been built here for them need not be tried out again, which takes a second and more.
@@ -91,7 +91,7 @@ def _same_instructions(told: str) -> bool:
     from torch._inductor import config, cpu_vec_isa
 
     with config.patch("cpp.vec_isa_ok", True):
-        same = str(cpu_vec_isa.pick_vec_isa()) == told
+        same = str(cpu_vec_isa.pick_vec_isa()) == recorded
     if not same:
         cpu_vec_isa.valid_vec_isa_list.cache_clear()
     return same

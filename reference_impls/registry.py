@@ -92,7 +92,7 @@ class Method:
             `reduce` answers.
 
         Raises:
-            UnsupportedError: the method neither reduces a gradient nor clips by itself, or was told another norm.
+            UnsupportedError: the method neither reduces a gradient nor clips by itself, or was given another norm.
         """
         own = self.algorithm
         if norm is None or own.reduces_gradient:
@@ -103,10 +103,10 @@ class Method:
                 "method that averages gradients"
             )
         default = declared_default(own, own.clipping)
-        told = getattr(own, own.clipping)
-        if told not in (default, norm):
+        given = getattr(own, own.clipping)
+        if given not in (default, norm):
             raise UnsupportedError(
-                f"{self.name}: clip_norm={norm} sets its option {own.clipping}, which is {told} already: give one of them"
+                f"{self.name}: clip_norm={norm} sets its option {own.clipping}, which is {given} already: give one of them"
             )
         value = declared(type(own))[own.clipping].checked(self.name, norm)
         return dataclasses.replace(self, algorithm=dataclasses.replace(own, **{own.clipping: value})), None
@@ -163,13 +163,13 @@ class Registry:
             for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
                 if point.name not in self._entries:
                     self._entries[point.name] = Entry(point.value, "plugin", "", f"from {point.value}")
-            self._load_told()
+            self._load_named()
         return self._entries
 
-    def _load_told(self) -> None:
+    def _load_named(self) -> None:
         """Load the plugin files that the environment names. Raises `UnsupportedError` for one that is not there."""
-        told = [Path(path).resolve() for path in os.environ.get(PLUGINS, "").split(os.pathsep) if path]
-        for path in told:
+        paths = [Path(path).resolve() for path in os.environ.get(PLUGINS, "").split(os.pathsep) if path]
+        for path in paths:
             try:
                 load_plugin(path)
             except FileNotFoundError as error:

@@ -14,8 +14,8 @@ from torch import Tensor
 from reference_impls.drivers.elastic import Elastic, resized
 from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.ledger import Ledger, Ledgers
+from reference_impls.drivers.local_workers import LocalWorkers, Unused
 from reference_impls.drivers.lockstep import Lockstep
-from reference_impls.drivers.team import Team, Unused
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import LayoutError, UsageError
 from reference_impls.registry import Method, create
@@ -47,7 +47,7 @@ class SimulatedCluster:
         bucket_bytes: int = 4 << 20,
         clip_norm: float | None = None,
         unused: Unused = "stay",
-        lag: int = 1,
+        pipeline_depth: int = 1,
         storage: tuple[Tensor, Tensor] | None = None,
         **options: Any,
     ) -> None:
@@ -79,7 +79,9 @@ class SimulatedCluster:
         self.ledger = Ledgers(ledgers)
         self._names = names
         self._workers = workers
-        self._team = Team(workers, Engine(transport, ledgers, lag), clip_norm, unused)
+        self._local_workers = LocalWorkers(
+            workers, Engine(transport, ledgers, pipeline_depth), clip_norm, unused
+        )
         empty = {name: p.detach().clone() for name, p in zip(names, params, strict=True) if p.numel() == 0}
         self._by_name = [{**empty, **{v.name: v.param for s in w.shards for v in s.views}} for w in workers]
 
@@ -125,8 +127,8 @@ class SimulatedCluster:
         held = [[group["lr"] for group in worker.optimizer.param_groups] for worker in self._workers]
         if lr is not None:
             self._set_lr([[self.method.group(lr=lr)["lr"]] * len(rates) for rates in held])
-        self._team.plan()
-        self._team.complete()
+        self._local_workers.plan()
+        self._local_workers.complete()
         if lr is not None:
             self._set_lr(held)
 
@@ -157,7 +159,7 @@ class SimulatedCluster:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on to the bit; loadable with torch.load(weights_only=True)."""
-        return {"workers": self._team.state_dict()}
+        return {"workers": self._local_workers.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any], *, elastic: Elastic = "refuse") -> None:
         """Go on from what `state_dict` gave. Raises `LayoutError` where it does not fit.

@@ -19,7 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from suite.analysis.columns import Table
 from suite.analysis.tables import Row, to_csv
-from suite.runs.store import write_atomic
+from suite.runs.files import write_atomic
 
 
 class ReportError(RuntimeError):

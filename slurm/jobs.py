@@ -20,11 +20,11 @@ from typing import Final
 from slurm import scheduler
 from slurm.records import ArrayJob, Record, records
 from slurm.scheduler import Job, SlurmError
-from suite.runs.lease import Owner, holder, release
+from suite.runs.files import StoreError
 from suite.runs.plan import make_plan
+from suite.runs.result import Status
 from suite.runs.spec import RunSpec
-from suite.runs.status import Status
-from suite.runs.store import Store, StoreError
+from suite.runs.store import Owner, Store, lease_holder, release_lease
 from suite.runs.sweep import load_sweep
 from suite.training.record import failed
 
@@ -181,7 +181,9 @@ def settle(states: RunStates, store: Store) -> None:
         store: Where the runs' files lie.
     """
     for spec, owner in states.gone.items():
-        release(store.folder(spec.run_id), owner)  # else nobody could take the run until the lease is stale
+        release_lease(
+            store.folder(spec.run_id), owner
+        )  # else nobody could take the run until the lease is stale
         if store.result(spec.run_id) is None:
             try:
                 failed(spec, states.statuses[spec.run_id]).save(store)
@@ -302,7 +304,7 @@ def _end(run_id: str, seat: _Membership, asked: _Slurm, store: Store) -> Status 
     if noted.terminal or not number or (job is not None and job.state == "COMPLETED"):
         return None
     id_ = seat.array.member_id(seat.index, number)
-    if noted.state == "running" and holder(store.folder(run_id)) not in {None, asked.owner(seat).name}:
+    if noted.state == "running" and lease_holder(store.folder(run_id)) not in {None, asked.owner(seat).name}:
         return None
     words = asked.last_words(seat)
     from_log = state_from_log(words)

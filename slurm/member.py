@@ -25,11 +25,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from suite.training.interruption import Interrupted, Interruption
+from suite.training.checkpoint import Interrupted, Interruption
 
 if TYPE_CHECKING:
+    from suite.runs.result import Status
     from suite.runs.spec import RunSpec
-    from suite.runs.status import Status
     from suite.runs.store import Store
 
 FAULT: Final = 1
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str]) -> int:
     listen(interruption)
     work = Work.read(Path(arguments[0]), seat.index)
     sys.stderr.write(f"{BEGUN} {seat.job_id}, turn {seat.restarts + 1}: {len(work.groups)} groups of runs\n")
-    from suite.runs.store import StoreError
+    from suite.runs.files import StoreError
     from suite.training.rendezvous import PeersLostError
 
     try:
@@ -164,9 +164,9 @@ def _train_group(
     group: Sequence[RunSpec], work: Work, seat: Seat, interruption: Interruption, store: Store
 ) -> int:
     """Train one group; returns 1 after a fault of the program. Among several tasks a fault is raised, which ends them all."""
-    from suite.runs.lease import Owner
-    from suite.runs.status import Status
-    from suite.runs.store import StoreError
+    from suite.runs.files import StoreError
+    from suite.runs.result import Status
+    from suite.runs.store import Owner
     from suite.training.execute import execute
     from suite.training.rendezvous import PeersLostError
 
@@ -198,7 +198,7 @@ def _train_group(
 def _at_time_limit(every: Iterable[RunSpec], work: Work, seat: Seat, store: Store) -> None:
     """Go on in another turn of the same job, or note that the runs have no more turns."""
     from slurm.scheduler import SlurmError, requeue
-    from suite.runs.status import Status
+    from suite.runs.result import Status
 
     reason = f"Slurm job {seat.job_id} reached its {work.timeout_min} min"
     if seat.restarts < work.max_requeues:
@@ -215,7 +215,7 @@ def _at_time_limit(every: Iterable[RunSpec], work: Work, seat: Seat, store: Stor
 
 def _worn_out(work: Work, seat: Seat, every: Iterable[RunSpec], store: Store) -> Status:
     """The end of a job that was started more often than it may: it was preempted, or lost its nodes."""
-    from suite.runs.status import Status
+    from suite.runs.result import Status
 
     saved = any(store.status(spec.run_id).state == "interrupted" for spec in every)
     state, what = ("preempted", "preempted") if saved else ("node_lost", "lost with its node")

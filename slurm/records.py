@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from suite.links.process import Process
-from suite.runs.store import dump, parsed, read, write_atomic
+from suite.runs.files import dump, parsed, read, write_atomic
 
 SCHEMA: Final = 2
 SENDING_S: Final = 120.0

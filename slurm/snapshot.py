@@ -2,7 +2,7 @@
 
 ``<results>/code/<commit>`` is the commit's tree without results; where the checkout differs from it,
 ``<commit>-<hash of the changes>`` holds the files as they are, and ``changes.patch`` says how they differ
-(`suite.runs.code_state`).
+(`suite.runs.provenance`).
 Beside them ``environment-<hash>.txt`` lists the installed packages, and ``plugin-<hash>/`` holds a plugin file of methods
 (`reference_impls.load_plugin`). All are made once, under another
 name, and appear by rename. ``snapshot.json`` in a snapshot is what provenance reads there instead of git.
@@ -20,10 +20,15 @@ from typing import Any, Final
 
 from reference_impls import list_algorithms
 from reference_impls.registry import registry
-from suite.runs.canonical import ID_DIGITS
-from suite.runs.code_state import KEPT_FILE, PACKAGES, document
-from suite.runs.provenance import SNAPSHOT_FILE, environment_hash, installed
-from suite.runs.store import StoreError, dump, write_atomic
+from suite.runs.files import ID_DIGITS, StoreError, dump, write_atomic
+from suite.runs.provenance import (
+    CHANGES_FILE,
+    PACKAGES,
+    SNAPSHOT_FILE,
+    changes_of,
+    environment_hash,
+    installed,
+)
 
 CHECKOUT: Final = Path(__file__).resolve().parents[1]
 GIT_TIMEOUT_S: Final = 60
@@ -68,8 +73,8 @@ def take(results_root: Path, checkout: Path = CHECKOUT) -> Snapshot:
             target = temporary / name
             target.parent.mkdir(parents=True, exist_ok=True)
             _copy(checkout, name, target)
-        if snapshot.commit and (changed := document(checkout)):
-            (temporary / KEPT_FILE).write_bytes(changed)
+        if snapshot.commit and (changed := changes_of(checkout)):
+            (temporary / CHANGES_FILE).write_bytes(changed)
         facts = {"commit": snapshot.commit, "dirty": bool(snapshot.changes)}
         (temporary / SNAPSHOT_FILE).write_text(dump(facts) + "\n", encoding="utf-8")
         temporary.rename(snapshot.path)
@@ -108,8 +113,8 @@ def _content(results_root: Path, checkout: Path) -> tuple[Snapshot, list[str]]:
             for path in sorted((checkout / package).rglob("*"))
             if _is_file(path) and "__pycache__" not in path.parts
         ]
-        told = _hash(b"", [checkout / name for name in files])
-        return Snapshot(folder / f"copy-{told}", None, told), files
+        digest = _hash(b"", [checkout / name for name in files])
+        return Snapshot(folder / f"copy-{digest}", None, digest), files
     here = ["--", ".", ":!results"]
     if folder.is_relative_to(checkout.resolve()):  # a results folder of another name inside of the checkout
         here.append(f":!{folder.parent.relative_to(checkout.resolve())}")
@@ -141,11 +146,11 @@ def _copy(checkout: Path, name: str, target: Path) -> None:
 
 
 def _hash(patch: bytes, files: list[Path]) -> str:
-    told = hashlib.sha256(patch)
+    digest = hashlib.sha256(patch)
     for path in files:
         content = b"-> " + os.readlink(os.fsencode(path)) if path.is_symlink() else path.read_bytes()
-        told.update(str(path.name).encode() + b"\0" + content + b"\0")
-    return told.hexdigest()[:ID_DIGITS]
+        digest.update(str(path.name).encode() + b"\0" + content + b"\0")
+    return digest.hexdigest()[:ID_DIGITS]
 
 
 def _git(checkout: Path, *arguments: str) -> bytes:

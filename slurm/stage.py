@@ -26,13 +26,12 @@ from slurm.jobs import run_states, settle
 from slurm.profile import Profile
 from slurm.study import RUNS, SESSION, TUNE, Sent, Study, load_study, send_stage, send_stages
 from slurm.submit import Submission, submit_runs
-from suite.runs.learning_rates import Tuned, write_rates
 from suite.runs.plan import make_plan
 from suite.runs.provenance import THREAD_VARIABLES
+from suite.runs.result import CIRCUMSTANCE, counts
 from suite.runs.spec import RunSpec
-from suite.runs.status import CIRCUMSTANCE, counts
 from suite.runs.store import Store
-from suite.runs.sweep import Sweep, load_sweep
+from suite.runs.sweep import Sweep, Tuned, load_sweep, write_rates
 from suite.runs.tuning import refuse_failures, tune_panel
 
 # The search of learning rates

@@ -29,7 +29,7 @@ from slurm.profile import Profile, check_options
 from slurm.records import next_number, records
 from slurm.scheduler import Job, SlurmError
 from slurm.snapshot import planned, take
-from suite.runs.store import dump, parsed, read, write_atomic
+from suite.runs.files import dump, parsed, read, write_atomic
 from suite.runs.sweep import Sweep
 from suite.timing.spec import load_session
 

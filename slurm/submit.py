@@ -42,11 +42,12 @@ from slurm.records import SCHEMA, ArrayJob, Record, next_number
 from slurm.scheduler import DEFAULT_MAX_ARRAY_SIZE, SlurmError, max_array_size, require_slurm, unfinished
 from slurm.snapshot import keep_environment, planned, plugins, take
 from suite.links.process import Process
-from suite.runs.grouping import Estimator, groups
+from suite.runs.files import dump, write_atomic
+from suite.runs.plan import Estimator, groups
 from suite.runs.provenance import THREAD_VARIABLES
+from suite.runs.result import CIRCUMSTANCE
 from suite.runs.spec import RunSpec
-from suite.runs.status import CIRCUMSTANCE
-from suite.runs.store import Store, dump, write_atomic
+from suite.runs.store import Store
 
 # Runs into members
 

@@ -33,29 +33,13 @@ from bandwise.verbs import (
     watch,
 )
 
-VERBS = (
-    list_,
-    info,
-    schedule,
-    plan,
-    run,
-    sweep,
-    status,
-    watch,
-    retry,
-    cancel,
-    session,
-    doctor,
-    cluster,
-    rates,
-    costs,
-    advise,
-    claims,
-    collect,
-    check,
-    export,
-    report,
-    publish,
-    reproduce,
-    compare,
+GROUPS = (
+    ("every day", (list_, run, sweep, report, advise)),
+    ("before training", (info, plan, schedule)),
+    ("sweeps under way", (status, watch, retry, cancel)),
+    ("results", (collect, check, export, publish, claims, compare, reproduce)),
+    ("speed", (session, rates, costs)),
+    ("emulated clusters", (doctor, cluster)),
 )
+"""What `bandwise --help` lists, in its order: a title, and its verbs."""
+VERBS = tuple(verb for _, verbs in GROUPS for verb in verbs)

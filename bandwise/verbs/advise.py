@@ -201,9 +201,9 @@ def _show(args: argparse.Namespace, root: Any, question: Any, answers: Any, foun
     if not score:
         print("model error: not scored yet; `bandwise costs score`")
     if args.evidence:
-        for told in rows:
-            for line in told["evidence"]:
-                print(f"{told['method']}: {line}")
+        for method in rows:
+            for line in method["evidence"]:
+                print(f"{method['method']}: {line}")
 
 
 def _rho(question: Any) -> float:

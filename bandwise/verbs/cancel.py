@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     from slurm.jobs import run_states, settle
     from slurm.study import cancel_sweep
     from suite.runs.plan import make_plan
-    from suite.runs.status import counts
+    from suite.runs.result import counts
     from suite.runs.store import Store
     from suite.runs.sweep import load_sweep
 

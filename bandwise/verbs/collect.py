@@ -87,7 +87,7 @@ def _tables(root: Path, name: str) -> dict[str, Any]:
             )
         else:
             written += collect.write(root, collected)
-    # after the sweep's tables, of which a budget ladder's seconds are made
+    # after the sweep's tables, of which a budget sweep's seconds are made
     written = [*(collect_session(root, tables_of(name)) or []), *written]
     if not written:
         raise NothingToCollectError(why)

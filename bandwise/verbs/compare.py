@@ -64,8 +64,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _print(found: Comparison) -> None:
     print(f"A: {found.a}\nB: {found.b}\n")
-    for name, told in (("hardware", found.hardware), ("environment", found.environment)):
-        for what, which, before, after in told:
+    for name, differences in (("hardware", found.hardware), ("environment", found.environment)):
+        for what, which, before, after in differences:
             print(f"other {name}, {what}: {which} {before} -> {after}")
     moved = [change for change in found.arms if change.word != "identical" or change.bytes not in (None, 1.0)]
     print(f"{len(found.arms)} arms: {_counted(change.word for change in found.arms)}")

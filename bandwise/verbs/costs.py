@@ -1,7 +1,7 @@
-"""The cost model: what collectives cost, predictions of a session before it is held, and how good they are.
+"""The cost model: what collectives cost, predictions of a session before it is run, and how good they are.
 
   bandwise costs probe              what collectives cost on emulated links here: results/tables/collectives.csv
-  bandwise costs predict SESSION    seconds of a session that has not been held, with a hash: results/predictions
+  bandwise costs predict SESSION    seconds of a session that has not been run, with a hash: results/predictions
   bandwise costs score              all sessions predicted with one rate, delay, size, model or method left out
   bandwise costs scaling            efficiency over workers, break-even bandwidths, maps: results/tables; measures nothing
   bandwise costs omega              how much slower codes are added than floats here, for Global-QSGD's model
@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     probe = _action(actions, "probe", _probe, "what collectives cost on emulated links here")
     probe.add_argument("--quick", action="store_true", help="four workers and two rates; nothing is written")
-    predict = _action(actions, "predict", _predict, "predict a session before it is held")
+    predict = _action(actions, "predict", _predict, "predict a session before it is run")
     predict.add_argument("session", help="name of a session, or path of a .yaml file")
     _action(actions, "score", _score, "predict what was measured with one thing left out at a time")
     _action(

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     """Export."""
     require_checkout(NAME)
     from suite.analysis.export import choose, find, to_parquet, to_text
-    from suite.runs.store import replacing
+    from suite.runs.files import replacing
     from suite.runs.sweep import tables_of
 
     if args.out is None and (args.json or args.format == "parquet"):

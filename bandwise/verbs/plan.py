@@ -80,7 +80,7 @@ def _without_ranks(found: Mapping[str, Any]) -> str:
     return f"means alone: an interval needs {found['seeds_for_intervals']} seeds, and nobody is called equal without one"
 
 
-def _lengths(ladder: Sequence[int]) -> str:
-    """The lengths of the runs: `100`, or with a ladder `50, 71, 100 and 141`."""
-    first = ", ".join(str(steps) for steps in ladder[:-1])
-    return f"{first} and {ladder[-1]}" if first else str(ladder[-1])
+def _lengths(steps_by_budget: Sequence[int]) -> str:
+    """The lengths of the runs: `100`, or with several budgets `50, 71, 100 and 141`."""
+    first = ", ".join(str(steps) for steps in steps_by_budget[:-1])
+    return f"{first} and {steps_by_budget[-1]}" if first else str(steps_by_budget[-1])

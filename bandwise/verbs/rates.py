@@ -1,4 +1,4 @@
-"""How fast the codecs are on this machine: rates over a memory copy, in turns with it, in one process.
+"""Throughput of the codecs on this machine, over that of a memory copy, in turns with it, in one process.
 
 Without an option: every codec's encoding, decoding and adding-up, a few minutes. Tables go to
 results/tables/rates-*.csv, with a JSON file of facts of the machine beside each; --only prints and writes nothing.
@@ -21,7 +21,7 @@ from bandwise.checkout import add_results_option, require_checkout, results_root
 from bandwise.output import duration, print_json, table
 
 NAME = "rates"
-HELP = "how fast the codecs are here, over a memory copy"
+HELP = "throughput of the codecs here, over that of a memory copy"
 HIDDEN = {
     "rates-codecs": ("numel", "threads", "seconds", "copy_s", "rate_low", "rate_high", "touched"),
     "rates-against": ("numel", "threads", "ratio_low", "ratio_high"),

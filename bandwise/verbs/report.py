@@ -26,7 +26,7 @@ PAGES = ("claims", "scaling", "rate-distortion", "micro")
 """Pages that no sweep owns; sweeps of claims have a further part, as in claims/qsr."""
 EVERYTHING = "all"
 """Stands for the site, as no name does."""
-HELP = "build the pages of everything, of a sweep, of all claims, of scaling, rate and distortion, or asv"
+HELP = "build the pages of all results, of a sweep, or of the claims"
 UNREAD = 3
 
 
@@ -108,8 +108,8 @@ def _site(args: argparse.Namespace, root: Path) -> int:
     built = build_site(root, args.out, runs=not args.no_runs)
     unread = [{"study": name, "reason": reason} for name, reason in built.unread]
     if args.json:
-        told = {"path": str(built.path), "pages": built.pages, "headline": built.headline, "unread": unread}
-        print_json({"sweep": EVERYTHING, **told})
+        answer = {"path": str(built.path), "pages": built.pages, "headline": built.headline, "unread": unread}
+        print_json({"sweep": EVERYTHING, **answer})
     else:
         lines = [*built.headline, *(f"not read: {name}: {reason}" for name, reason in built.unread)]
         print("\n".join([*lines, f"report: {built.path} ({built.pages} pages)"]))

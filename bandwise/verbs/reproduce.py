@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from suite.runs.store import Store
 
 NAME = "reproduce"
-HELP = "a run again, and whether the same came of it"
+HELP = "train a run again and compare it with its record"
 RECORDED = "recorded"
 DIFFERS = 3
 
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     require_checkout(NAME)
     from suite.analysis.recorded import RecordError, find, from_folder
     from suite.analysis.reproduction import compare
-    from suite.runs.code_state import run_at
+    from suite.runs.provenance import run_at
     from suite.runs.store import Store
 
     if (args.run_id is None) == (args.session is None) or (args.session and args.at):
@@ -98,12 +98,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _changes(root: Path, then: Recorded) -> tuple[str, list[str]]:
     """How the code of a record differed from its commit, where that is kept; else what is to be said about it."""
-    from suite.runs.code_state import kept
+    from suite.runs.provenance import kept_changes
 
     sha256 = then.attributes.get("changes")
     if not sha256:
         return "", []
-    changes = kept(root, str(sha256))
+    changes = kept_changes(root, str(sha256))
     if changes is None:
         return "", [
             f"its code had changes that are not kept here (patches/{sha256}.diff): its commit alone was run"
@@ -140,21 +140,21 @@ def _session(args: argparse.Namespace, root: Path, again: Path) -> int:
     print(table([vars(change) for change in found.speeds], names))
     if record["reason"]:
         print(f"this time: {record['reason']}")
-    print(f"{len(found.speeds)} speedups held again (a then, b now), {len(differing)} differ")
+    print(f"{len(found.speeds)} speedups measured again (a then, b now), {len(differing)} differ")
     return DIFFERS if differing or not found.speeds else 0
 
 
 def _clear(store: Store, spec: RunSpec) -> None:
     """Remove an earlier reproduction, so that nothing of it is gone on with."""
     from suite.analysis.recorded import RecordError
-    from suite.runs.lease import Owner, holder, take
+    from suite.runs.store import Owner, lease_holder, take_lease
 
     folder = store.folder(spec.run_id)
     if not folder.exists():
         return
-    if take(folder, Owner.here()) is None:
+    if take_lease(folder, Owner.here()) is None:
         raise RecordError(
-            f"{folder} is in the hands of {holder(folder)}: wait for it, or name another folder with --out"
+            f"{folder} is in the hands of {lease_holder(folder)}: wait for it, or name another folder with --out"
         )
     shutil.rmtree(folder)
 

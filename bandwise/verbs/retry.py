@@ -13,9 +13,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from bandwise.checkout import add_results_option, require_checkout, results_root
-from bandwise.options import OptionError
+from bandwise.options import OptionError, add_place_option, profile_of
 from bandwise.output import counted, print_json
-from bandwise.place import add_place_option, profile_of
 
 if TYPE_CHECKING:
     from slurm.profile import Profile
@@ -63,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _states(text: str | None) -> frozenset[str]:
     """The words after ``--status``. Raises `OptionError` for one that names no failure."""
-    from suite.runs.status import CIRCUMSTANCE
+    from suite.runs.result import CIRCUMSTANCE
 
     chosen = frozenset(word for word in (text or "").split(",") if word) or CIRCUMSTANCE
     if wrong := sorted(chosen - CIRCUMSTANCE):

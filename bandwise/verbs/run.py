@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NAME = "run"
-HELP = "one run"
+HELP = "train one run"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="(default: 0)")
     parser.add_argument(
-        "--port", type=int, default=0, help="gloo: port of the meeting point (default: any free one)"
+        "--port", type=int, default=0, help="gloo: port of the rendezvous (default: any free one)"
     )
     parser.add_argument("--again", action="store_true", help="also when it has settled already")
     add_results_option(parser)
@@ -63,11 +63,10 @@ def run(args: argparse.Namespace) -> int:
     require_checkout(NAME)
     import torch
 
-    from suite.runs.lease import holder
     from suite.runs.spec import warning_of
-    from suite.runs.store import Store, load_spec
+    from suite.runs.store import Store, lease_holder, load_spec
+    from suite.training.checkpoint import Interrupted, on_signals
     from suite.training.execute import execute
-    from suite.training.interruption import Interrupted, on_signals
 
     if (args.spec is None) == (args.algorithm is None):
         raise OptionError("give either a run id (or spec file) or --algorithm")
@@ -99,14 +98,13 @@ def run(args: argparse.Namespace) -> int:
     if not outcomes:
         if found := store.result(spec.run_id):
             return _answer(args, found, "settled by another process")
-        print(f"run {spec.run_id} is in the hands of {holder(folder)}: wait for it", file=sys.stderr)
+        print(f"run {spec.run_id} is in the hands of {lease_holder(folder)}: wait for it", file=sys.stderr)
         return 3
     return _answer(args, outcomes[0].result, str(folder))
 
 
 def _spec(args: argparse.Namespace) -> Any:
-    from suite.runs.resolve import make_spec, resolve_algorithm, resolve_workload
-    from suite.runs.spec import Rate
+    from suite.runs.spec import Rate, make_spec, resolve_algorithm, resolve_workload
     from suite.workloads import get
 
     workload = resolve_workload(

@@ -66,7 +66,7 @@ def _dry_run(args: argparse.Namespace, spec: Any) -> int:
     from suite.timing.session import estimate
 
     cases = cases_of(spec)
-    told = estimate(spec, cases)
+    estimated = estimate(spec, cases)
     users: dict[str, list[str]] = {}
     for arm, shardings in cases.uses.items():
         for kinds in shardings.values():
@@ -82,13 +82,13 @@ def _dry_run(args: argparse.Namespace, spec: Any) -> int:
         for case_id, case in cases.by_id.items()
     ]
     if args.json:
-        print_json({"name": spec.name, **told, "case_list": rows})
+        print_json({"name": spec.name, **estimated, "case_list": rows})
         return 0
     print(table(rows, ["case", "steps_a_unit", "timed", "arms"]))
     print(
-        f"{spec.name}: {len(told['links'])} links ({'; '.join(told['links'])}), {told['rounds']} rounds, "
-        f"{told['blocks_a_link']} blocks and {told['direct_runs_a_link']} whole runs a link; blocks take about "
-        f"{duration(told['block_seconds'])} in all, stated for everything: {told['stated_minutes']} min"
+        f"{spec.name}: {len(estimated['links'])} links ({'; '.join(estimated['links'])}), {estimated['rounds']} rounds, "
+        f"{estimated['blocks_a_link']} blocks and {estimated['direct_runs_a_link']} whole runs a link; blocks take about "
+        f"{duration(estimated['block_seconds'])} in all, stated for everything: {estimated['stated_minutes']} min"
     )
     return 0
 

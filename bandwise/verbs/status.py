@@ -1,4 +1,4 @@
-"""How a sweep stands, or everything in the results folder: runs by state, and each that did not end well with its
+"""The state of a sweep, or of everything in the results folder: runs by state, and each that did not end well with its
 reason; what lies among the runs and cannot be read is named.
 
 Where runs were submitted, Slurm is asked once for all of them: which wait and why, and which have lost their job. The latter
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from suite.runs.spec import RunSpec
 
 NAME = "status"
-HELP = "how a sweep stands"
+HELP = "the state of a sweep's runs"
 QUIET = frozenset({"done", "missing", "running"})
 
 
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     from slurm.study import stage_rows
     from suite.runs.documents import YamlError
     from suite.runs.plan import make_plan, run_rows
-    from suite.runs.status import counts
+    from suite.runs.result import counts
     from suite.runs.store import Store
     from suite.runs.sweep import load_sweep
 
@@ -80,8 +80,8 @@ def run(args: argparse.Namespace) -> int:
             "not_done": bad,
             "refused": refused,
         }
-        told = {"slot_efficiency": spent.as_dict() if spent else None} if args.efficiency else {}
-        print_json({**answer, **told, "stages": stages, "slurm": found.unanswered or None})
+        efficiency = {"slot_efficiency": spent.as_dict() if spent else None} if args.efficiency else {}
+        print_json({**answer, **efficiency, "stages": stages, "slurm": found.unanswered or None})
         return 0
     print(f"{args.sweep or store.root}: {len(specs)} runs ({counted(states)})")
     _print_stages(stages)

@@ -1,4 +1,4 @@
-"""Do what is missing of a sweep, here or on a cluster. Safe to interrupt: the same command goes on where it stopped.
+"""Train what is missing of a sweep, here or on a cluster. Safe to interrupt: the same command goes on where it stopped.
 
 `--tune` searches the learning rates of the sweep instead and rewrites its file of rates. On a cluster the search goes on by
 itself, round by round; given again when it has ended, the same command writes the rates. `--then session,report` has
@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bandwise.checkout import add_results_option, require_checkout, results_root
-from bandwise.options import OptionError
+from bandwise.options import OptionError, add_place_option, profile_of
 from bandwise.output import ProgressLine, counted, print_json
-from bandwise.place import add_place_option, profile_of
 from bandwise.verbs.plan import described
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from suite.training.pool import Slot, Tally
 
 NAME = "sweep"
-HELP = "do what is missing of a sweep"
+HELP = "train what is missing of a sweep, here or on a cluster"
 SETTLED_WELL = frozenset({"done", "diverged"})
 SHOWN_FAILURES = 10
 
@@ -102,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _locally(args: argparse.Namespace, sweep: Sweep, store: Store, places: Sequence[Slot]) -> int:
     from suite.runs.plan import make_plan, open_specs, statuses, warnings_of
-    from suite.runs.status import counts
+    from suite.runs.result import counts
 
     plan = make_plan(sweep, args.only)
     missing = open_specs(plan.specs, store)
@@ -166,8 +165,8 @@ def _slots(args: argparse.Namespace) -> tuple[Slot, ...]:
 
 
 def _tune(args: argparse.Namespace, sweep: Sweep, store: Store, places: Sequence[Slot]) -> int:
-    from suite.runs.learning_rates import write_rates
     from suite.runs.plan import open_specs
+    from suite.runs.sweep import write_rates
     from suite.runs.tuning import tune
 
     def carry_out(specs: Sequence[Any]) -> None:
@@ -253,7 +252,7 @@ def _wait(plan: Plan, submission: Submission, root: Path) -> dict[str, int]:
     from slurm.jobs import run_states, settle
     from slurm.submit import wait
     from suite.runs.plan import statuses
-    from suite.runs.status import counts
+    from suite.runs.result import counts
     from suite.runs.store import Store
 
     line, store = ProgressLine(plan.sweep.name), Store(root)

@@ -1,4 +1,4 @@
-"""Follow a sweep: how many runs stand how, the time left, failures as they come. Ends when nothing is under way.
+"""Follow a sweep: how many runs are in which state, the time left, failures as they come. Ends when nothing is under way.
 
 Slurm is asked once a refresh, for all runs together. Exit code 0 when all is done, 3 when runs ended otherwise or are
 missing; the reasons are shown, and `bandwise retry` takes them up.
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Watcher:
-    """Remembers which failures have been told, and what it takes to say how much time is left."""
+    """Remembers which failures have been shown, and what it takes to say how much time is left."""
 
     def __init__(self, plan: Plan, store: Store, quiet: bool) -> None:
         self._plan, self._store, self._quiet = plan, store, quiet
@@ -73,7 +73,7 @@ class _Watcher:
     def look(self) -> bool:
         """Look once and say what is new; returns whether something is still under way."""
         from slurm.jobs import run_states, settle
-        from suite.runs.status import counts
+        from suite.runs.result import counts
 
         found = run_states(self._plan.specs, self._store)
         settle(found, self._store)
@@ -133,7 +133,7 @@ class _Watcher:
 
     def _time_left(self, found: RunStates) -> float | None:
         """Seconds until the runs under way have ended, by those that have finished and the jobs that run now."""
-        from suite.runs.grouping import Estimator
+        from suite.runs.plan import Estimator
 
         open_ = [s for s in self._plan.specs if found.statuses[s.run_id].state in UNDER_WAY]
         running = sum(not job.waits for job in found.jobs)

@@ -1,8 +1,8 @@
-"""The shape of quantisers that choose their bits a coordinate step by step: QSGD's code, of a width that `plan` decides.
+"""The shape of quantisers that choose their bits a coordinate step by step: QSGD, of a width that `plan` decides.
 
 The kind of a step names the width ("4-bit"), so bytes are exact by kind and all ranks send messages of one length. `plan`
 runs before the gradient exists: widths follow from numbers that `remember` kept of the last step's mean gradient, which
-all ranks have. A subclass says `width_at(clock)` and what to remember.
+all ranks have. A method's own file has its rule, `plan`, and what it remembers.
 """
 
 from __future__ import annotations
@@ -15,29 +15,16 @@ import torch
 from torch import Tensor
 
 from reference_impls import buffers
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Traits, option
+from reference_impls.algorithm import Algorithm, Cost, Traits, option
 from reference_impls.algorithms.compressed_gradient import CompressedGradient
+from reference_impls.algorithms.qsgd import QSGD
 from reference_impls.codecs.blocks import Norm
 from reference_impls.codecs.codec import Codec
 from reference_impls.codecs.sums import fixed_sum
-from reference_impls.codecs.uniform_levels import UniformLevels
-from reference_impls.collectives import Exchange, Group
+from reference_impls.collectives import Group
 from reference_impls.errors import UnsupportedError
-from reference_impls.schedules import bits as rules
 
 WIDEST = 16
-
-
-@dataclass(frozen=True)
-class FixedBits(CompressedGradient):
-    """QSGD's quantiser of one width: 2^(bits-1) - 1 levels beside zero."""
-
-    bits: int = 8
-    norm: Norm = "linf"
-    block_size: int = 0
-
-    def codec(self, n: int) -> Codec:
-        return UniformLevels(rules.levels(self.bits), self.norm, self.block_size)
 
 
 @dataclass(frozen=True)
@@ -51,18 +38,14 @@ class AdaptiveBits(CompressedGradient):
     )
     max_bits: int = option(WIDEST, "most bits a coordinate", ge=2, le=WIDEST)
 
-    @abstractmethod
-    def width_at(self, clock: Clock) -> int:
-        """Bits of this step, min_bits .. max_bits; may write ``clock.counters``."""
-
     def check(self, world: Group) -> None:
         if self.min_bits > self.max_bits:
             raise UnsupportedError(f"min_bits {self.min_bits} is more than max_bits {self.max_bits}")
         super().check(world)
 
-    def fixed(self, bits: int) -> FixedBits:
-        """The method that takes every step with this width."""
-        return FixedBits(
+    def fixed(self, bits: int) -> QSGD:
+        """QSGD that takes every step with this width."""
+        return QSGD(
             optimizer=self.optimizer, form=self.form, granularity=self.granularity,
             error_feedback=self.error_feedback, hierarchical=self.hierarchical, warmup_steps=self.warmup_steps,
             bits=bits, norm=self.norm, block_size=self.block_size,
@@ -75,14 +58,9 @@ class AdaptiveBits(CompressedGradient):
     def plans_from_data(self) -> bool:
         return True
 
-    def plan(self, clock: Clock) -> str:
-        if clock.step < self.warmup_steps:
-            return "warm-up"
-        return f"{self.width_at(clock)}-bit"
-
-    def reduce(self, shard: Shard) -> Exchange[Tensor]:
-        bits = self.max_bits if shard.kind == "warm-up" else int(shard.kind.removesuffix("-bit"))
-        return (yield from self.fixed(bits).reduce(shard))
+    def of_kind(self, kind: str) -> QSGD:
+        """QSGD that takes steps of this kind."""
+        return self.fixed(self.max_bits if kind == "warm-up" else int(kind.removesuffix("-bit")))
 
     @property
     def widths(self) -> range:

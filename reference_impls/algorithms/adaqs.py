@@ -24,6 +24,7 @@ from reference_impls import buffers
 from reference_impls.algorithm import Algorithm, Clock, Shard, Slot, option, replicated
 from reference_impls.algorithms.adaptive_bits import WIDEST, AdaptiveBits
 from reference_impls.codecs.sums import fixed_sum
+from reference_impls.collectives import Exchange
 from reference_impls.schedules import bits as rules
 
 _WHEN = ("decay", "fall", "interval", "min_bits", "max_bits", "warmup_steps")
@@ -43,7 +44,14 @@ class AdaQS(AdaptiveBits):
     def slots(self) -> Mapping[str, Slot]:
         return {**super().slots, "mean": replicated(), "square": replicated()}
 
+    def plan(self, clock: Clock) -> str:
+        return "warm-up" if clock.step < self.warmup_steps else f"{self.width_at(clock)}-bit"
+
+    def reduce(self, shard: Shard) -> Exchange[Tensor]:
+        return (yield from self.of_kind(shard.kind).reduce(shard))  # QSGD in as many bits
+
     def width_at(self, clock: Clock) -> int:
+        """Bits of this step, min_bits .. max_bits; writes ``clock.counters``."""
         counters = clock.counters
         bits = int(counters.get("bits", self.min_bits))
         ratio = counters.get("ratio", math.nan)

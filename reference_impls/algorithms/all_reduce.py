@@ -1,6 +1,6 @@
 """All-reduce of the gradient in full precision, with any local optimizer: the uncompressed baseline.
 
-`GradientCompression` is the shape of every method that replaces this mean by a cheaper one: a reducer answers the mean
+Methods that replace this mean by a cheaper one derive from `WithLocalOptimizer` as it does: `reduce` answers the mean
 gradient, the local optimizer is stepped with it, and all replicas stay equal.
 """
 

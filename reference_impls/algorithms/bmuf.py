@@ -11,46 +11,32 @@ all others. Inner states stay local unless `inner_state` says otherwise, as ther
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option
-from reference_impls.algorithms.all_reduce import WithLocalOptimizer
-from reference_impls.algorithms.local_updates import plain_rounds
+from reference_impls.algorithm import Clock, Shard, option
 from reference_impls.algorithms.model_averaging import (
     ModelAveraging,
     average,
-    average_bytes,
-    averaging_slots,
-    averaging_traits,
     begin_round,
-    check_averaging,
     outer_step,
     pseudogradient,
     round_kind,
     settle_inner_states,
 )
-from reference_impls.collectives import Exchange, Group
+from reference_impls.collectives import Exchange
 from reference_impls.optimizers import OuterKind
 from reference_impls.schedules.rules import Constant
 
 
 @dataclass(frozen=True)
-class BMUF(ModelAveraging, WithLocalOptimizer):
+class BMUF(ModelAveraging):
     """Local updates with block momentum. Kinds of step: ``local``, ``average``."""
 
     period: int = option(50, "local steps in a round, at least 1", ge=1)
     outer: OuterKind = option("bmuf", "bmuf (classic block momentum) or bmuf-nesterov")
     outer_momentum: float = option(0.875, "block momentum", ge=0, lt=1)
-
-    @property
-    def slots(self) -> Mapping[str, Slot]:
-        return averaging_slots(self)
-
-    def check(self, world: Group) -> None:
-        check_averaging(self, world)
 
     def plan(self, clock: Clock) -> str:
         return round_kind(clock, Constant(self.period, total=self.total_steps))
@@ -70,12 +56,3 @@ class BMUF(ModelAveraging, WithLocalOptimizer):
         outer_step(self, shard, mean)  # u <- b u + a D; A <- A - u, for Nesterov - b u as well
         shard.params.copy_(shard.state["anchor"])
         yield from settle_inner_states(self, shard)
-
-    def steady(self) -> Mapping[str, Algorithm]:
-        return plain_rounds(self, self.optimizer)
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        return {"local": 0.0, "average": average_bytes(self, self.optimizer, shapes, n)}
-
-    def traits(self) -> Traits:
-        return averaging_traits(self)

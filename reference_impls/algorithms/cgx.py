@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from reference_impls.algorithm import option
-from reference_impls.algorithms.large_tensors import LargeTensors
+from reference_impls.algorithms.compressed_gradient import CompressedGradient
 from reference_impls.codecs.codec import Codec
 from reference_impls.codecs.min_max import MinMax
 from reference_impls.errors import UnsupportedError
 
 
 @dataclass(frozen=True)
-class CGX(LargeTensors):
+class CGX(CompressedGradient):
     """g <- mean of the workers' gradients, coded between the ends of each block, twice."""
 
     form: Literal["gather", "two-phase"] = option(

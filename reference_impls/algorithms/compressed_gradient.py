@@ -1,8 +1,14 @@
-"""The shape of every method that averages coded gradients: a codec, a way to carry it, error feedback, a warm-up.
+"""One composition of which many methods are made: a codec x a way to carry its messages x a local optimizer.
 
-g_i (+ e_i) -> message -> mean over workers -> the local optimizer's step. A method of this shape is its options and one
-`codec`; forms, error feedback, warm-up in full precision, scales a bucket or a tensor, and full precision within nodes
-come from here and go with any codec. Error feedback: e_i <- g_i + e_i - decoded message (arXiv 1901.09847).
+p_i = g_i + e_i -> message_i = C(p_i) -> mean over workers of what messages decode to -> the local optimizer's step;
+e_i <- p_i - decoded message_i with error feedback (arXiv 1901.09847), else e_i = 0. A method of this kind is its options and
+the `codec` C; forms, error feedback, warm-up in full precision, scales a bucket or a tensor, full precision within nodes and
+for small tensors are written here once and go with any codec.
+
+Small tensors: biases and norms are a small share of a model and a large share of its sensitivity, so QSGD's and CGX's
+implementations leave them alone. They travel in full precision, in one all-reduce; the large tensors of a bucket are put
+behind one another and compressed as one vector; random streams, blocks and, in two phases, the pieces that ranks serve count
+in that vector.
 
 Differences: one worker compresses nothing. Error feedback on both ways in the two-phase form (worker and server), as in
 1-bit Adam. Without error feedback a biased codec is biased: nothing is corrected in silence.
@@ -14,7 +20,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -36,6 +42,7 @@ from reference_impls.codecs.codec import Codec, PerTensor
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
 from reference_impls.reducers.coded_mean import gather_mean, hierarchical_mean, two_phase_mean
+from reference_impls.reducers.parts import joined, spread
 
 _PER_ELEMENT = 1 << 20  # elements over which a message's bits are averaged for `traits`
 
@@ -56,7 +63,15 @@ class CompressedGradient(WithLocalOptimizer):
 
     @abstractmethod
     def codec(self, n: int) -> Codec:
-        """The codec for n workers; `UnsupportedError` for impossible options."""
+        """C, the codec for n workers; `UnsupportedError` for impossible options."""
+
+    @property
+    def smallest(self) -> int:
+        """Tensors of fewer elements, or of one dimension, stay in fp32; 0: none do. An option where a paper has it so."""
+        return 0
+
+    def _is_small(self, shape: Sequence[int]) -> bool:
+        return self.smallest > 0 and (len(shape) <= 1 or prod(shape) < self.smallest)
 
     @property
     def slots(self) -> Mapping[str, Slot]:
@@ -67,11 +82,10 @@ class CompressedGradient(WithLocalOptimizer):
         )  # else ranks of a node have pieces
         if self.form == "gather":
             return {"worker_error": per_rank(fold=fold)}
-        # within nodes a rank serves a piece of its node's piece, which is not the piece that slots can own
-        return {
-            "worker_error": per_rank(fold=fold),
-            "server_error": per_rank() if self.hierarchical else owned(),
-        }
+        # within nodes a rank serves a piece of its node's piece, and of large tensors alone one of those: not the piece that
+        # slots can own
+        other_piece = self.hierarchical or self.smallest
+        return {"worker_error": per_rank(fold=fold), "server_error": per_rank() if other_piece else owned()}
 
     def check(self, world: Group) -> None:
         if self.granularity == "tensor" and (self.form != "gather" or self.hierarchical):
@@ -80,6 +94,8 @@ class CompressedGradient(WithLocalOptimizer):
                 "through tensors"
             )
         self.codec(world.size)
+        if self.smallest and (self.hierarchical or self.granularity != "bucket"):
+            raise UnsupportedError("smallest > 0 goes with granularity='bucket' and without hierarchical")
 
     def plan(self, clock: Clock) -> str:
         return "warm-up" if clock.step < self.warmup_steps else "compressed"
@@ -87,35 +103,53 @@ class CompressedGradient(WithLocalOptimizer):
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         if shard.kind == "warm-up":
             return (yield from shard.world.mean(shard.grads, "gradient"))
+        if self.smallest and shard.world.size > 1:
+            return (yield from self._large_tensors(shard))
         if self.hierarchical and shard.node.size > 1:
             return (
                 yield from hierarchical_mean(
-                    shard,
-                    shard.grads,
-                    "gradient",
+                    shard, shard.grads, "gradient",
                     lambda x, start, width: self._across(shard, x, start, width),
                 )
-            )
+            )  # fmt: skip
         return (yield from self._across(shard, shard.grads, 0, shard.d))
 
+    def _large_tensors(self, shard: Shard) -> Exchange[Tensor]:
+        """The mean of small tensors in full precision, and of the large ones behind one another by the codec."""
+        small = [v.part for v in shard.views if self._is_small(v.param.shape)]
+        large = [v.part for v in shard.views if not self._is_small(v.param.shape)]
+        out = shard.scratch("mean", shard.d, shard.grads.dtype)
+        if small:
+            spread(out, small, (yield from shard.world.mean(joined(shard.grads, small), "small")))
+        if large:
+            x = joined(shard.grads, large)
+            error = joined(shard.state["worker_error"], large) if self.error_feedback else None
+            spread(out, large, (yield from self._coded(shard, x, self.codec(shard.world.size), error)))
+            if error is not None:
+                spread(shard.state["worker_error"], large, error)
+        return out
+
     def _across(self, shard: Shard, x: Tensor, start: int, width: int) -> Exchange[Tensor]:
+        """The mean of `x`, which begins at `start` of the shard, over the ranks that compress."""
         group = shard.cross if self.hierarchical else shard.world
         codec = self.codec(group.size)
         if self.granularity == "tensor":
             codec = PerTensor(codec, tuple(v.part.stop - v.part.start for v in shard.views))
         error = shard.state["worker_error"][start : start + x.numel()] if self.error_feedback else None
+        return (yield from self._coded(shard, x, codec, error, group=group, start=start, width=width))
+
+    def _coded(
+        self, shard: Shard, x: Tensor, codec: Codec, error: Tensor | None, **where: Any
+    ) -> Exchange[Tensor]:
+        """The mean of the messages C(x + e), gathered or in two phases; where: group, start, width of the reducers."""
         if self.form == "gather":
-            return (
-                yield from gather_mean(
-                    shard, x, codec, "gradient", group=group, start=start, width=width, worker_error=error
-                )
-            )
+            return (yield from gather_mean(shard, x, codec, "gradient", worker_error=error, **where))
+        server = shard.state["server_error"] if self.error_feedback else None
         return (
             yield from two_phase_mean(
-                shard, x, codec, "gradient", group=group, start=start, width=width, worker_error=error,
-                server_error=shard.state["server_error"] if self.error_feedback else None,
+                shard, x, codec, "gradient", worker_error=error, server_error=server, **where
             )
-        )  # fmt: skip
+        )
 
     def steady(self) -> Mapping[str, Algorithm]:
         found: dict[str, Algorithm] = {"compressed": self.at_defaults("warmup_steps")}
@@ -136,14 +170,22 @@ class CompressedGradient(WithLocalOptimizer):
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         """For nodes of one rank; see `Algorithm.wire_bytes`."""
-        d = wire.elements(shapes)
-        found: dict[str, Cost] = {"warm-up": wire.all_reduce(4 * d, n)} if self.warmup_steps else {}
-        codec = self.codec(n)
+        found: dict[str, Cost] = {}
+        if self.warmup_steps:
+            found["warm-up"] = wire.all_reduce(4 * wire.elements(shapes), n)
         if n == 1:
             return {**found, "compressed": 0.0}
+        large = [shape for shape in shapes if not self._is_small(shape)]
+        d = wire.elements(large)
+        small = wire.all_reduce(4 * (wire.elements(shapes) - d), n)
+        return {**found, "compressed": (self._message_bytes(large, d, n) if large else 0.0) + small}
+
+    def _message_bytes(self, shapes: Sequence[Sequence[int]], d: int, n: int) -> float:
+        """Bytes that one of n > 1 ranks sends for the d elements of these tensors."""
+        codec = self.codec(n)
         if self.form == "two-phase":
             message = codec.wire_bytes(wire.piece(d, n))
-            return {**found, "compressed": wire.all_to_all(n * message, n) + wire.all_gather(message, n)}
+            return wire.all_to_all(n * message, n) + wire.all_gather(message, n)
         if self.granularity == "tensor":
             codec = PerTensor(codec, tuple(prod(shape) for shape in shapes))
-        return {**found, "compressed": wire.all_gather(codec.wire_bytes(d), n)}
+        return wire.all_gather(codec.wire_bytes(d), n)

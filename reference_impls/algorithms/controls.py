@@ -17,15 +17,10 @@ from reference_impls import buffers, wire
 from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, per_rank
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.algorithms.lion_update import mixed_in, step
-from reference_impls.algorithms.local_updates import plain_rounds
 from reference_impls.algorithms.model_averaging import (
     ModelAveraging,
     average,
-    average_bytes,
-    averaging_slots,
-    averaging_traits,
     begin_round,
-    check_averaging,
     round_kind,
 )
 from reference_impls.codecs import signs
@@ -36,15 +31,11 @@ from reference_impls.schedules.rules import Constant
 
 
 @dataclass(frozen=True)
-class NoCommunication(ModelAveraging, WithLocalOptimizer):
+class NoCommunication(ModelAveraging):
     """Every worker trains alone; parameters are averaged once, at the end."""
 
-    @property
-    def slots(self) -> Mapping[str, Slot]:
-        return averaging_slots(self)
-
     def check(self, world: Group) -> None:
-        check_averaging(self, world)
+        super().check(world)
         if self.total_steps is None:
             raise UnsupportedError("this control averages once, at the end of training: give total_steps")
 
@@ -60,15 +51,6 @@ class NoCommunication(ModelAveraging, WithLocalOptimizer):
     def synchronize(self, shard: Shard) -> Exchange[None]:
         if shard.kind == "average":
             yield from average(self, shard)
-
-    def steady(self) -> Mapping[str, Algorithm]:
-        return plain_rounds(self, self.optimizer)
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        return {"local": 0.0, "average": average_bytes(self, self.optimizer, shapes, n)}
-
-    def traits(self) -> Traits:
-        return averaging_traits(self)
 
 
 @dataclass(frozen=True)

@@ -11,47 +11,33 @@ momentum, on its own device (the published code keeps them on the host). Buffers
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option
-from reference_impls.algorithms.all_reduce import WithLocalOptimizer
-from reference_impls.algorithms.local_updates import plain_rounds
+from reference_impls.algorithm import Clock, Shard, option
 from reference_impls.algorithms.model_averaging import (
     ModelAveraging,
     average,
-    average_bytes,
-    averaging_slots,
-    averaging_traits,
     begin_round,
-    check_averaging,
     outer_step,
     pseudogradient,
     round_kind,
     settle_inner_states,
 )
-from reference_impls.collectives import Exchange, Group
+from reference_impls.collectives import Exchange
 from reference_impls.optimizers import OuterKind
 from reference_impls.schedules.rules import Constant
 
 
 @dataclass(frozen=True)
-class DiLoCo(ModelAveraging, WithLocalOptimizer):
+class DiLoCo(ModelAveraging):
     """Local updates with an outer Nesterov momentum. Kinds of step: ``local``, ``average``."""
 
     period: int = option(500, "H: inner steps in a round, at least 1", ge=1)
     outer: OuterKind = option("nesterov", "outer optimizer")
     outer_lr: float = option(0.7, "learning rate of the outer optimizer", ge=0)
     outer_momentum: float = option(0.9, "momentum of the outer optimizer", ge=0, lt=1)
-
-    @property
-    def slots(self) -> Mapping[str, Slot]:
-        return averaging_slots(self)
-
-    def check(self, world: Group) -> None:
-        check_averaging(self, world)
 
     def plan(self, clock: Clock) -> str:
         return round_kind(clock, Constant(self.period, total=self.total_steps))
@@ -71,12 +57,3 @@ class DiLoCo(ModelAveraging, WithLocalOptimizer):
         outer_step(self, shard, mean)  # u <- b u + D; A <- A - a (D + b u)
         shard.params.copy_(shard.state["anchor"])
         yield from settle_inner_states(self, shard)
-
-    def steady(self) -> Mapping[str, Algorithm]:
-        return plain_rounds(self, self.optimizer)
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        return {"local": 0.0, "average": average_bytes(self, self.optimizer, shapes, n)}
-
-    def traits(self) -> Traits:
-        return averaging_traits(self)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from reference_impls.algorithm import Algorithm, Clock, Shard, option
 from reference_impls.algorithms.adaptive_bits import AdaptiveBits, whole_norm
-from reference_impls.collectives import Group
+from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
 from reference_impls.schedules import bits as rules
 
@@ -72,7 +72,14 @@ class DQSGD(AdaptiveBits):
         """Bits a coordinate that all compressed steps together may take."""
         return self.target_bits * max((self.total_steps or 0) - self.warmup_steps, 0)
 
+    def plan(self, clock: Clock) -> str:
+        return "warm-up" if clock.step < self.warmup_steps else f"{self.width_at(clock)}-bit"
+
+    def reduce(self, shard: Shard) -> Exchange[Tensor]:
+        return (yield from self.of_kind(shard.kind).reduce(shard))  # QSGD in as many bits
+
     def width_at(self, clock: Clock) -> int:
+        """Bits of this step, min_bits .. max_bits; writes ``clock.counters``."""
         counters = clock.counters
         left = max((self.total_steps or 0) - clock.step, 1)
         up = 0.5 if self.hold_budget else 0.0  # to the nearest: what is rounded up would be missing later

@@ -23,7 +23,7 @@ from reference_impls.codecs.scaled_signs import ScaledSigns
 
 @dataclass(frozen=True)
 class EFSignSGD(CompressedGradient):
-    """g <- mean of sign(g_i + e_i) times its scale."""
+    """g <- mean of sign(p_i) |p_i|_1 / d, p_i = g_i + e_i: the composition of that codec, error feedback and any form."""
 
     granularity: Literal["bucket", "tensor"] = option("tensor", "what has a scale: a tensor, or a bucket")
     error_feedback: bool = option(True, "add what the last message lost to the next one")

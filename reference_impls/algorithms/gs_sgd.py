@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from reference_impls.algorithm import Shard, option
-from reference_impls.algorithms.sketched_sgd import SketchedSGD
+from reference_impls.algorithm import Shard, Traits, option
+from reference_impls.algorithms.sketched_sgd import SketchedSGD, sketch_traits
 from reference_impls.collectives import Exchange
 from reference_impls.reducers import folds
 from reference_impls.reducers.folds import Fold
@@ -24,18 +24,18 @@ from reference_impls.reducers.folds import Fold
 
 @dataclass(frozen=True)
 class GsSGD(SketchedSGD):
-    """Sketched-SGD in log2 n rounds of pairwise sums."""
+    """Sketched-SGD whose two means are taken over a tree: the composition of its phases and `reducers.folds`."""
 
     form: Fold = option(
         "doubling", "doubling (log2 n messages from every worker) or tree (to rank 0 and back)"
     )
 
-    def _mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
+    def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
         total = yield from folds.fold(shard.world, x, lambda a, b, accounts: a + b, stage, self.form)
         return total / shard.world.size
 
-    def _sent(self, payload: float, n: int) -> float:
+    def mean_bytes(self, payload: float, n: int) -> float:
         return folds.wire_bytes(payload, n, self.form)
 
-    def _times(self) -> str:
-        return "log2 n" if self.form == "doubling" else "2 (n-1)/n"
+    def traits(self) -> Traits:
+        return sketch_traits(self, "log2 n" if self.form == "doubling" else "2 (n-1)/n")

@@ -1,10 +1,10 @@
 """gTop-k: the k largest coordinates of all workers together, merged pair by pair. arXiv 1901.04359 (text not read).
 
-p_i = g_i + e_i; every worker's k largest coordinates meet on a tree; at each meeting equal places are added and the k largest
+p_i = g_i + e_i; every worker's k largest coordinates meet on a tree; at each merge equal places are added and the k largest
 of the sum go on (`merge`), so that a message has k entries on every edge, whatever the number of workers;
 what comes out, divided by n, is the gradient, and e_i keeps what was not used.
 
-Differences: from the authors' published code and README alone. ``put_back="merger"``: an entry that drops out at a meeting
+Differences: from the authors' published code and README alone. ``put_back="merger"``: an entry that drops out at a merge
 is kept by the worker that merged, so that nothing is ever lost: n mean(x_t) + sum e_{t-1} = n answer_t + sum e_t. The published
 rule, ``put_back="mask"``, has each worker keep what it did not send or what is not among the final places; a value that
 dropped out on the way at a place that comes out by another branch is then kept by nobody. ``form="tree"`` (the published

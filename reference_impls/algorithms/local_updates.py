@@ -16,24 +16,15 @@ the end, as in the official code; without it training is open-ended, and what fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option
-from reference_impls.algorithms.all_reduce import WithLocalOptimizer
+from reference_impls.algorithm import Clock, Shard, option
 from reference_impls.algorithms.model_averaging import (
-    ROUNDS,
     ModelAveraging,
     average,
-    average_bytes,
-    averaging_options,
-    averaging_slots,
-    averaging_traits,
     begin_round,
-    check_averaging,
     round_kind,
 )
 from reference_impls.collectives import Exchange, Group
@@ -41,17 +32,10 @@ from reference_impls.schedules.rules import QSR, Constant
 
 
 @dataclass(frozen=True)
-class PeriodicAveraging(ModelAveraging, WithLocalOptimizer):
+class PeriodicAveraging(ModelAveraging):
     """Local SGD / local AdamW with rounds of `period` steps. Kinds of step: ``local``, ``average``."""
 
     period: int = option(8, "H: local steps in a round, at least 1", ge=1)
-
-    @property
-    def slots(self) -> Mapping[str, Slot]:
-        return averaging_slots(self)
-
-    def check(self, world: Group) -> None:
-        check_averaging(self, world)
 
     def plan(self, clock: Clock) -> str:
         return round_kind(clock, Constant(self.period, total=self.total_steps))
@@ -65,18 +49,9 @@ class PeriodicAveraging(ModelAveraging, WithLocalOptimizer):
         if shard.kind == "average":
             yield from average(self, shard)
 
-    def steady(self) -> Mapping[str, Algorithm]:
-        return plain_rounds(self, self.optimizer)
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        return {"local": 0.0, "average": average_bytes(self, self.optimizer, shapes, n)}
-
-    def traits(self) -> Traits:
-        return averaging_traits(self)
-
 
 @dataclass(frozen=True)
-class QuadraticSynchronization(ModelAveraging, WithLocalOptimizer):
+class QuadraticSynchronization(ModelAveraging):
     """QSR. `power` 1 and 3 give the linear and the cubic rule. Kinds of step: ``local``, ``average``."""
 
     alpha: float = option(
@@ -103,12 +78,8 @@ class QuadraticSynchronization(ModelAveraging, WithLocalOptimizer):
             h_warmup=self.warmup_period,
         )
 
-    @property
-    def slots(self) -> Mapping[str, Slot]:
-        return averaging_slots(self)
-
     def check(self, world: Group) -> None:
-        check_averaging(self, world)
+        super().check(world)
         self.rule  # noqa: B018 - refuses impossible options
 
     def plan(self, clock: Clock) -> str:
@@ -122,21 +93,3 @@ class QuadraticSynchronization(ModelAveraging, WithLocalOptimizer):
     def synchronize(self, shard: Shard) -> Exchange[None]:
         if shard.kind == "average":
             yield from average(self, shard)
-
-    def steady(self) -> Mapping[str, Algorithm]:
-        return plain_rounds(self, self.optimizer)
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        return {"local": 0.0, "average": average_bytes(self, self.optimizer, shapes, n)}
-
-    def traits(self) -> Traits:
-        return averaging_traits(self)
-
-
-def plain_rounds(own: ModelAveraging, optimizer: Any) -> Mapping[str, Algorithm]:
-    """Kind ``round-H``: a unit of H steps, H - 1 of kind ``local`` and an ``average``, instead of kinds of step.
-
-    Rounds of one length are alike whatever rule chose it, and a local step may still hide part of the average before it, so
-    a round is timed as a whole; rounds of other lengths lie between those of `ROUNDS`.
-    """
-    return {f"round-{h}": PeriodicAveraging(**averaging_options(own, optimizer), period=h) for h in ROUNDS}

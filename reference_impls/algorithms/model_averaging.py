@@ -1,4 +1,4 @@
-"""Averaging of local models: its options, and the functions that methods of local steps call.
+"""Averaging of local models: its options, what follows from them, and the functions that the methods' phases call.
 
 Workers keep an anchor A, the parameters with which the round began; they average their pseudogradients A - x, compressed
 or not (`reducers.compression`), the outer optimizer (`optimizers`) moves the anchor, and all go on from there. Where
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from reference_impls import buffers, wire
 from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, View, option, replicated
+from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.codec import Codec
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
@@ -37,8 +38,10 @@ _PER_ELEMENT = 1 << 20  # elements over which a message's bits are averaged for 
 
 
 @dataclass(frozen=True)
-class ModelAveraging:
-    """Options of an average of local models, and what they describe."""
+class ModelAveraging(WithLocalOptimizer):
+    """Options of an average of local models, and what a method of the plainest kind declares: ``local`` steps, which send
+    nothing, and one ``average`` at the end of a round. Its phases are each method's own.
+    """
 
     local_steps: ClassVar[bool] = True
 
@@ -56,7 +59,7 @@ class ModelAveraging:
     outer_lr: float = option(1.0, "learning rate of the outer optimizer", ge=0)
     outer_momentum: float = option(0.0, "momentum of the outer optimizer", ge=0, lt=1)
     inner_state: Literal["keep", "average", "reset"] = option(
-        "keep", "states of the local optimizer after a meeting: keep (local), average, reset"
+        "keep", "states of the local optimizer after an average: keep (local), average, reset"
     )
     total_steps: int | None = option(
         None, "steps of the whole training; the last round then ends exactly there", ge=1
@@ -82,25 +85,69 @@ class ModelAveraging:
         """Whether there is an anchor: not where the parameters themselves are averaged."""
         return self.carrier != "fp32" or not self.outer_optimizer.is_average
 
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """The state of an average: of its compression, the anchor, the outer momentum."""
+        found = dict(self.compression.slots)
+        if self.anchored:
+            found["anchor"] = replicated()
+        if self.outer_optimizer.keeps_momentum:
+            found["outer_momentum"] = replicated()
+        return found
 
-def averaging_slots(own: ModelAveraging) -> dict[str, Slot]:
-    """The state of an average: of its compression, the anchor, the outer momentum."""
-    found = dict(own.compression.slots)
-    if own.anchored:
-        found["anchor"] = replicated()
-    if own.outer_optimizer.keeps_momentum:
-        found["outer_momentum"] = replicated()
-    return found
+    def check(self, world: Group) -> None:
+        self.outer_optimizer  # noqa: B018 - refuses impossible options
+        self.compression.check(world.size)
+        if isinstance(self.carrier, str) and (self.carrier_form != "gather" or self.carrier_feedback):
+            raise UnsupportedError(
+                f"carrier_form and carrier_feedback are of codecs; carrier={self.carrier!r} has its own form: leave them out"
+            )
+
+    def steady(self) -> Mapping[str, Algorithm]:
+        """Kind ``round-H``: a unit of H steps, H - 1 of kind ``local`` and an ``average``, instead of kinds of step.
+
+        Rounds of one length are alike whatever rule chose it, so all are those of local SGD, and a local step may still hide
+        part of the average before it, so a round is timed as a whole; other lengths lie between those of `ROUNDS`.
+        """
+        from reference_impls.algorithms.local_updates import (
+            PeriodicAveraging,
+        )  # here: it is such a method itself
+
+        names = {f.name for f in dataclasses.fields(ModelAveraging)} - {"total_steps"}
+        options: dict[str, Any] = {name: getattr(self, name) for name in names}
+        options["inner_state"] = self.inner_policy
+        return {f"round-{h}": PeriodicAveraging(**options, period=h) for h in ROUNDS}
+
+    def own_rounds(self) -> Mapping[str, Algorithm]:
+        """`steady` of a method whose rounds are not those of local SGD, and which has an option `period`."""
+        return {f"round-{h}": self.at_defaults("total_steps", period=h) for h in ROUNDS}
+
+    def average_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Cost:
+        """Bytes that a rank sends in an average; a pair where it depends on the momentum of sgd."""
+        sent = sum(self.compression.sent(shapes, n))
+        if self.inner_policy != "average":
+            return sent
+        if not isinstance(self.optimizer, str):
+            raise UnsupportedError("what an optimizer of your own keeps is not known; give it by name")
+        state = wire.all_reduce(4 * wire.elements(shapes), n)
+        least, most = (sent + count * state for count in _BUFFERS[self.optimizer])
+        return least if least == most else (least, most)
+
+    def average_bits(self) -> str:
+        """Bits a parameter of an average, as a formula in n."""
+        used = self.compression
+        bits = 8 * sum(used.sent([(_PER_ELEMENT,)], 2)) / _PER_ELEMENT
+        factor = "(n-1)" if getattr(used, "form", "") == "gather" else "2 (n-1)/n"
+        return f"{factor} x {bits:.3g}" + (" + inner states" if self.inner_policy == "average" else "")
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        return {"local": 0.0, "average": self.average_bytes(shapes, n)}
+
+    def traits(self) -> Traits:
+        return Traits(f"local: 0; average: {self.average_bits()}", None, self.compression.sums)
 
 
-def check_averaging(own: ModelAveraging, world: Group) -> None:
-    """Raise `UnsupportedError` if the options do not go together, or not with so many ranks."""
-    own.outer_optimizer  # noqa: B018 - refuses impossible options
-    own.compression.check(world.size)
-    if isinstance(own.carrier, str) and (own.carrier_form != "gather" or own.carrier_feedback):
-        raise UnsupportedError(
-            f"carrier_form and carrier_feedback are of codecs; carrier={own.carrier!r} has its own form: leave them out"
-        )
+# ---- what phases are made of ---------------------------------------------------------------------------------------
 
 
 def round_kind(clock: Clock, rule: Rule) -> str:
@@ -167,43 +214,3 @@ def _tensors(shard: Shard, view: View) -> list[Tensor]:
         for _, value in sorted(state.items())
         if isinstance(value, Tensor) and value.shape == view.param.shape and value.is_floating_point()
     ]
-
-
-# ---- what is said without running ----------------------------------------------------------------------------------
-
-
-def averaging_options(own: ModelAveraging, optimizer: Any) -> dict[str, Any]:
-    """Options of an average and of the local optimizer: what a timed round must have in common with a real one."""
-    found = {f.name: getattr(own, f.name) for f in dataclasses.fields(ModelAveraging)}
-    del found["total_steps"]
-    return {"optimizer": optimizer, **found, "inner_state": own.inner_policy}
-
-
-def own_rounds(own: Algorithm) -> Mapping[str, Algorithm]:
-    """`Algorithm.steady` of a method whose rounds are its own: kind ``round-H`` is a unit of H steps."""
-    return {f"round-{h}": own.at_defaults("total_steps", period=h) for h in ROUNDS}
-
-
-def average_bytes(own: ModelAveraging, optimizer: Any, shapes: Sequence[Sequence[int]], n: int) -> Cost:
-    """Bytes that a rank sends in an average; a pair where it depends on the momentum of sgd."""
-    sent = sum(own.compression.sent(shapes, n))
-    if own.inner_policy != "average":
-        return sent
-    if not isinstance(optimizer, str):
-        raise UnsupportedError("what an optimizer of your own keeps is not known; give it by name")
-    state = wire.all_reduce(4 * wire.elements(shapes), n)
-    least, most = (sent + count * state for count in _BUFFERS[optimizer])
-    return least if least == most else (least, most)
-
-
-def average_bits(own: ModelAveraging) -> str:
-    """Bits a parameter of an average, as a formula in n."""
-    used = own.compression
-    bits = 8 * sum(used.sent([(_PER_ELEMENT,)], 2)) / _PER_ELEMENT
-    factor = "(n-1)" if getattr(used, "form", "") == "gather" else "2 (n-1)/n"
-    return f"{factor} x {bits:.3g}" + (" + inner states" if own.inner_policy == "average" else "")
-
-
-def averaging_traits(own: ModelAveraging) -> Traits:
-    """Of methods that send nothing between averages."""
-    return Traits(f"local: 0; average: {average_bits(own)}", None, own.compression.sums)

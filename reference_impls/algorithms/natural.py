@@ -21,7 +21,7 @@ from reference_impls.codecs.natural import Natural
 
 @dataclass(frozen=True)
 class NaturalCompression(CompressedGradient):
-    """g <- mean of the workers' gradients, each rounded to a power of two."""
+    """g <- C(mean of C(g_i)), C rounding each number to a power of two: the composition of that codec and any form."""
 
     form: Literal["gather", "two-phase"] = option(
         "two-phase", "two-phase (bidirectional, the paper's) or gather (all messages to everybody)"

@@ -21,11 +21,8 @@ from torch import Tensor
 
 from reference_impls import buffers, wire
 from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, per_rank
-from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.algorithms.model_averaging import (
     ModelAveraging,
-    check_averaging,
-    own_rounds,
     round_kind,
     settle_inner_states,
 )
@@ -37,7 +34,7 @@ from reference_impls.schedules.rules import Constant
 
 
 @dataclass(frozen=True)
-class NoLoCo(ModelAveraging, WithLocalOptimizer):
+class NoLoCo(ModelAveraging):
     """Kinds of step: ``local`` and ``average``, which ends a round in pairs."""
 
     period: int = option(50, "inner steps in a round, at least 1", ge=1)
@@ -50,7 +47,7 @@ class NoLoCo(ModelAveraging, WithLocalOptimizer):
         return {"anchor": per_rank(fold="mean"), "outer_momentum": per_rank(fold="mean")}
 
     def check(self, world: Group) -> None:
-        check_averaging(self, world)
+        super().check(world)
         if self.carrier != "fp32" or self.inner_policy == "average" or self.outer != "heavy-ball":
             raise UnsupportedError(
                 "pairs exchange in full precision, average nothing and step by heavy-ball: carrier='fp32', "
@@ -92,7 +89,7 @@ class NoLoCo(ModelAveraging, WithLocalOptimizer):
         return order[place] if place < len(order) else None
 
     def steady(self) -> Mapping[str, Algorithm]:
-        return own_rounds(self)
+        return self.own_rounds()
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         return {"local": 0.0, "average": 8 * wire.elements(shapes) * (n // 2 * 2) / n}

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from reference_impls.algorithm import option
-from reference_impls.algorithms.large_tensors import LargeTensors
+from reference_impls.algorithms.compressed_gradient import CompressedGradient
 from reference_impls.codecs.codec import Codec
 from reference_impls.codecs.geometric_levels import GeometricLevels
 from reference_impls.codecs.uniform_levels import UniformLevels
@@ -34,9 +34,12 @@ _GEOMETRIC_BITS = 7  # 63 powers of two
 
 
 @dataclass(frozen=True)
-class QSGD(LargeTensors):
-    """g <- mean of the workers' rounded gradients."""
+class QSGD(CompressedGradient):
+    """g <- mean of N sign(g_i) sr(s |g_i| / N) / s: the composition of QSGD's quantiser and any form."""
 
+    smallest: int = option(
+        0, "tensors of fewer elements, or of one dimension, stay in fp32; 0: none do", ge=0
+    )
     bits: int = option(4, "bits of a code, with its sign: 2 to 16", ge=2, le=16)
     levels: int = option(0, "s, levels above zero; 0: as many as bits hold, 2^(bits-1) - 1", ge=0)
     norm: Literal["l2", "linf"] = option("l2", "what scales a block: l2, or linf (its largest magnitude)")
@@ -58,7 +61,7 @@ class QSGD(LargeTensors):
 
 @dataclass(frozen=True)
 class GeometricQSGD(QSGD):
-    """g <- mean of the workers' gradients, rounded to powers of two of a norm."""
+    """g <- mean of the workers' gradients, rounded to powers of two of N: the same composition with these levels."""
 
     divide_first: bool = option(False, "not to be had here")
 

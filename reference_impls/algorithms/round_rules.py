@@ -23,17 +23,12 @@ import torch
 from torch import Tensor
 
 from reference_impls import wire
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option
-from reference_impls.algorithms.all_reduce import AllReduce, WithLocalOptimizer
-from reference_impls.algorithms.local_updates import plain_rounds
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, option
+from reference_impls.algorithms.all_reduce import AllReduce
 from reference_impls.algorithms.model_averaging import (
     ModelAveraging,
     average,
-    average_bytes,
-    averaging_slots,
-    averaging_traits,
     begin_round,
-    check_averaging,
     round_kind,
 )
 from reference_impls.collectives import Exchange, Group
@@ -43,7 +38,7 @@ from reference_impls.schedules.rules import Constant
 
 @dataclass(frozen=True)
 class Switching(ModelAveraging):
-    """The option that says when data-parallel training (kind ``step``) ends and rounds (``local``, ``average``) begin."""
+    """Data-parallel training (kind ``step``) until a switch, then rounds (``local``, ``average``); `plan` is the methods' own."""
 
     switch_step: int | None = option(
         None, "first step of the second phase; default: half of total_steps", ge=0
@@ -56,34 +51,12 @@ class Switching(ModelAveraging):
             return self.switch_step
         return self.total_steps // 2
 
-
-def check_switching(own: Switching, world: Group) -> None:
-    """Raise `UnsupportedError` if it is not said when data-parallel training ends."""
-    check_averaging(own, world)
-    if own.switch is None:
-        raise UnsupportedError(
-            "say when data-parallel training ends: switch_step >= 0, or total_steps, half of which it then is"
-        )
-
-
-@dataclass(frozen=True)
-class PostLocal(Switching, WithLocalOptimizer):
-    """Post-local SGD: H = 1 by gradients until the switch, then rounds of `period` steps."""
-
-    period: int = option(16, "H: local steps in a round after the switch", ge=1)
-
-    @property
-    def slots(self) -> Mapping[str, Slot]:
-        return averaging_slots(self)
-
     def check(self, world: Group) -> None:
-        check_switching(self, world)
-
-    def plan(self, clock: Clock) -> str:
-        assert self.switch is not None  # check() has refused it
-        if clock.step < self.switch:
-            return "step"
-        return round_kind(clock, Constant(self.period, total=self.total_steps))
+        super().check(world)
+        if self.switch is None:
+            raise UnsupportedError(
+                "say when data-parallel training ends: switch_step >= 0, or total_steps, half of which it then is"
+            )
 
     def reduce(self, shard: Shard) -> Exchange[Tensor] | Tensor:
         if shard.kind == "step":
@@ -99,18 +72,27 @@ class PostLocal(Switching, WithLocalOptimizer):
             begin_round(self, shard)
 
     def steady(self) -> Mapping[str, Algorithm]:
-        return {"step": AllReduce(optimizer=self.optimizer), **plain_rounds(self, self.optimizer)}
+        return {"step": AllReduce(optimizer=self.optimizer), **super().steady()}
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        averaged = average_bytes(self, self.optimizer, shapes, n)
-        return {"step": wire.all_reduce(4 * wire.elements(shapes), n), "local": 0.0, "average": averaged}
-
-    def traits(self) -> Traits:
-        return averaging_traits(self)
+        return {"step": wire.all_reduce(4 * wire.elements(shapes), n), **super().wire_bytes(shapes, n)}
 
 
 @dataclass(frozen=True)
-class SWAP(Switching, WithLocalOptimizer):
+class PostLocal(Switching):
+    """Post-local SGD: H = 1 by gradients until the switch, then rounds of `period` steps."""
+
+    period: int = option(16, "H: local steps in a round after the switch", ge=1)
+
+    def plan(self, clock: Clock) -> str:
+        assert self.switch is not None  # check() has refused it
+        if clock.step < self.switch:
+            return "step"
+        return round_kind(clock, Constant(self.period, total=self.total_steps))
+
+
+@dataclass(frozen=True)
+class SWAP(Switching):
     """Stochastic weight averaging in parallel: one round from the switch to the end."""
 
     switch_accuracy: float | None = option(
@@ -118,14 +100,10 @@ class SWAP(Switching, WithLocalOptimizer):
         "switch as soon as observe(accuracy=...) tells this much on average, at the latest at switch_step",
     )
 
-    @property
-    def slots(self) -> Mapping[str, Slot]:
-        return averaging_slots(self)
-
     def check(self, world: Group) -> None:
         if self.total_steps is None:
             raise UnsupportedError("SWAP averages once, at the end of training: give total_steps")
-        check_switching(self, world)
+        super().check(world)
 
     @property
     def plans_from_data(self) -> bool:
@@ -151,34 +129,13 @@ class SWAP(Switching, WithLocalOptimizer):
         assert self.total_steps is not None  # check() has refused it
         return round_kind(clock, Constant(self.total_steps, total=self.total_steps))
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor] | Tensor:
-        if shard.kind == "step":
-            return shard.world.mean(shard.grads, "gradient")
-        if shard.step == 0:
-            begin_round(self, shard)
-        return shard.grads  # a step of the local optimizer
-
-    def synchronize(self, shard: Shard) -> Exchange[None]:
-        if shard.kind == "average":
-            yield from average(self, shard)
-        elif shard.kind == "step":
-            begin_round(self, shard)
-
-    def steady(self) -> Mapping[str, Algorithm]:
-        return {"step": AllReduce(optimizer=self.optimizer), **plain_rounds(self, self.optimizer)}
-
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         agreed = {} if self.switch_accuracy is None else {"plan": wire.all_reduce(8, n)}
-        averaged = average_bytes(self, self.optimizer, shapes, n)
-        exact = wire.all_reduce(4 * wire.elements(shapes), n)
-        return {**agreed, "step": exact, "local": 0.0, "average": averaged}
-
-    def traits(self) -> Traits:
-        return averaging_traits(self)
+        return {**agreed, **super().wire_bytes(shapes, n)}
 
 
 @dataclass(frozen=True)
-class AdaComm(ModelAveraging, WithLocalOptimizer):
+class AdaComm(ModelAveraging):
     """Rounds whose length follows the root of the loss. Kinds of step: ``local``, ``average``."""
 
     first_period: int = option(16, "tau_0: steps of the first rounds", ge=1)
@@ -189,13 +146,6 @@ class AdaComm(ModelAveraging, WithLocalOptimizer):
     form: Literal["paper", "paddle"] = option(
         "paper", "paper, or paddle: tau_0 inside the root, from 1 to 16"
     )
-
-    @property
-    def slots(self) -> Mapping[str, Slot]:
-        return averaging_slots(self)
-
-    def check(self, world: Group) -> None:
-        check_averaging(self, world)
 
     @property
     def plans_from_data(self) -> bool:
@@ -236,15 +186,8 @@ class AdaComm(ModelAveraging, WithLocalOptimizer):
         if shard.kind == "average":
             yield from average(self, shard)
 
-    def steady(self) -> Mapping[str, Algorithm]:
-        return plain_rounds(self, self.optimizer)
-
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        averaged = average_bytes(self, self.optimizer, shapes, n)
-        return {"plan": wire.all_reduce(8, n), "local": 0.0, "average": averaged}
-
-    def traits(self) -> Traits:
-        return averaging_traits(self)
+        return {"plan": wire.all_reduce(8, n), **super().wire_bytes(shapes, n)}
 
 
 def _ratio(a: float, b: float) -> float:

@@ -40,77 +40,50 @@ _HEAVY = 1 << 40  # above all magnitudes and random numbers
 
 
 @dataclass(frozen=True)
-class Sketched(Algorithm):
-    """What both versions share: sizes, the sketch, and how the workers' buffers are averaged."""
-
-    scope: ClassVar[Literal["bucket", "model"]] = "model"
-    reduces_gradient: ClassVar[bool] = False
+class SketchSize:
+    """Options: how much of the sketched coordinates a step updates, and how large the sketch is."""
 
     ratio: float = option(0.001, "k: share of the sketched coordinates that a step updates", gt=0, le=1)
     rows: int = option(5, "rows of the sketch, odd", ge=1)
     column_ratio: float = option(0.009, "columns of the sketch, as a share of the sketched coordinates", gt=0)
 
-    def check(self, world: Group) -> None:
-        self._sketch(8, 0)
 
-    def _sketch(self, sketched: int, seed: int) -> CountSketch:
-        return CountSketch(self.rows, max(1, ceil(self.column_ratio * sketched)), seed)
+def sketch_of(size: SketchSize, sketched: int, seed: int = 0) -> CountSketch:
+    """The sketch of `sketched` coordinates; `UnsupportedError` for rows that cannot be."""
+    return CountSketch(size.rows, max(1, ceil(size.column_ratio * sketched)), seed)
 
-    def _mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
-        """Mean over all ranks of a buffer of this rank, which is consumed."""
-        return (yield from shard.world.mean(x, stage))
 
-    def _sent(self, payload: float, n: int) -> float:
-        """Bytes that a rank sends for a buffer of `payload` bytes in `_mean`."""
-        return wire.all_reduce(payload, n)
+def sketch_bytes(size: SketchSize, sketched: int) -> int:
+    """Bytes of the table of the sketch of `sketched` coordinates."""
+    return 4 * size.rows * sketch_of(size, sketched).columns if sketched else 0
 
-    def _times(self) -> str:
-        return "2 (n-1)/n"
 
-    def _second(self, sketched: int) -> int:
-        """Values that the second round fetches."""
-        return kept(self.ratio, sketched)
-
-    def _whole(self, shape: Sequence[int]) -> bool:
-        """Whether a tensor of this shape travels uncompressed."""
-        return False
-
-    def update(self, shard: Shard, reduced: Tensor) -> None:
-        for part, h in shard.groups():
-            shard.params[part].add_(reduced[part], alpha=-h["lr"])
-
-    def traits(self) -> Traits:
-        (payload,) = self.wire_bytes([(1 << 10, 1 << 10)], 2).values()  # of two workers: bytes of the buffers
-        bits = 8 * (payload[0] if isinstance(payload, tuple) else payload) / (1 << 20)
-        return Traits(bits=f"{self._times()} x {bits:.4g}", unbiased=False, sums=True)
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        dense = sum(prod(shape) for shape in shapes if self._whole(shape))
-        sketched = wire.elements(shapes) - dense
-        cells = self.rows * self._sketch(sketched, 0).columns if sketched else 0
-        return {"step": self._sent(4 * (cells + dense), n) + self._sent(4 * self._second(sketched), n)}
+def sketch_traits(own: Algorithm, times: str) -> Traits:
+    """Of two rounds whose buffers each travel `times`."""
+    (payload,) = own.wire_bytes([(1 << 10, 1 << 10)], 2).values()  # of two workers: bytes of the buffers
+    bits = 8 * (payload[0] if isinstance(payload, tuple) else payload) / (1 << 20)
+    return Traits(bits=f"{times} x {bits:.4g}", unbiased=False, sums=True)
 
 
 @dataclass(frozen=True)
-class SketchedSGD(Sketched):
+class SketchedSGD(SketchSize, Algorithm):
     """Algorithm 3: momentum and error on the workers, P k candidates."""
-
-    defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-2, "momentum": 0.9, "weight_decay": 0.0}
 
     candidates: int = option(
         4, "P: candidates whose exact values are fetched, as a multiple of k; 0: one round", ge=0
     )
     dense_vectors: bool = option(True, "send 1-D tensors uncompressed")
 
+    scope: ClassVar[Literal["bucket", "model"]] = "model"
+    defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-2, "momentum": 0.9, "weight_decay": 0.0}
+    reduces_gradient: ClassVar[bool] = False
+
     @property
     def slots(self) -> Mapping[str, Slot]:
         return {"momentum": per_rank(fold="mean"), "error": per_rank(fold="mean")}
 
-    def _second(self, sketched: int) -> int:
-        return min(sketched, self.candidates * kept(self.ratio, sketched))
-
-    def _whole(self, shape: Sequence[int]) -> bool:
-        return self.dense_vectors and len(shape) <= 1
+    def check(self, world: Group) -> None:
+        sketch_of(self, 8)
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         u, v = shard.state["momentum"], shard.state["error"]
@@ -123,62 +96,89 @@ class SketchedSGD(Sketched):
             whole[view.part] = self._whole(view.param.shape)
         dense = whole.nonzero().view(-1)
         sketched = shard.d - dense.numel()
-        sketch = self._sketch(sketched, shard.clock.seed)
+        sketch = sketch_of(self, sketched, shard.clock.seed)
         table = v.new_zeros(sketch.rows, sketch.columns if sketched else 0)
         if sketched:
             sketch.encode(v.masked_fill(whole, 0), table)
-        first = yield from self._mean(shard, torch.cat([table.view(-1), v[dense]]), "sketch")
+        first = yield from self.mean(shard, torch.cat([table.view(-1), v[dense]]), "sketch")
         broken = (first * 0).sum()  # 0, or NaN: whatever is not finite shows in every coordinate
         update = torch.zeros_like(v)
         update[dense] = first[table.numel() :]
         v[dense] = 0
         if sketched:
-            top, values = yield from self._heavy(shard, sketch, first[: table.numel()].view_as(table), whole)
+            estimates = torch.empty(shard.d, dtype=v.dtype, device=v.device)
+            sketch.decode(first[: table.numel()].view_as(table), estimates)
+            order = magnitude(estimates.to(torch.float32)).masked_fill(whole, -1)
+            if self.candidates:  # the k largest of the exact values of P k candidates
+                places = largest(order, self._second(sketched))
+                values = yield from self.mean(shard, v[places], "values")
+                best = largest(magnitude(values.to(torch.float32)), kept(self.ratio, sketched))
+                top, values = places[best], values[best]
+            else:  # the k largest estimates
+                top = largest(order, kept(self.ratio, sketched))
+                values = estimates[top]
             broken = broken + (values * 0).sum()
             update[top] = values
             u[top] = 0
             v[top] = 0
         return update.add_(broken)
 
-    def _heavy(
-        self, shard: Shard, sketch: CountSketch, table: Tensor, whole: Tensor
-    ) -> Exchange[tuple[Tensor, Tensor]]:
-        """The k coordinates of the update and their values."""
-        sketched = shard.d - int(whole.sum())
-        estimates = torch.empty(shard.d, dtype=table.dtype, device=table.device)
-        sketch.decode(table, estimates)
-        order = magnitude(estimates.to(torch.float32)).masked_fill(whole, -1)
-        k = kept(self.ratio, sketched)
-        if not self.candidates:
-            top = largest(order, k)
-            return top, estimates[top]
-        places = largest(order, self._second(sketched))
-        values = yield from self._mean(shard, shard.state["error"][places], "values")
-        best = largest(magnitude(values.to(torch.float32)), k)
-        return places[best], values[best]
+    def update(self, shard: Shard, reduced: Tensor) -> None:
+        for part, h in shard.groups():
+            shard.params[part].add_(reduced[part], alpha=-h["lr"])
+
+    def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
+        """Mean over all ranks of a buffer of this rank, which is consumed."""
+        return (yield from shard.world.mean(x, stage))
+
+    def mean_bytes(self, payload: float, n: int) -> float:
+        """Bytes that a rank sends for a buffer of `payload` bytes in `mean`."""
+        return wire.all_reduce(payload, n)
+
+    def _whole(self, shape: Sequence[int]) -> bool:
+        """Whether a tensor of this shape travels uncompressed."""
+        return self.dense_vectors and len(shape) <= 1
+
+    def _second(self, sketched: int) -> int:
+        """Values that the second round fetches."""
+        return min(sketched, self.candidates * kept(self.ratio, sketched))
+
+    def traits(self) -> Traits:
+        return sketch_traits(self, "2 (n-1)/n")
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        dense = sum(prod(shape) for shape in shapes if self._whole(shape))
+        sketched = wire.elements(shapes) - dense
+        first = sketch_bytes(self, sketched) + 4 * dense
+        return {"step": self.mean_bytes(first, n) + self.mean_bytes(4 * self._second(sketched), n)}
 
 
 @dataclass(frozen=True)
-class SketchedSGDTheory(Sketched):
+class SketchedSGDTheory(SketchSize, Algorithm):
     """Algorithm 2: error feedback on lr g, heavy coordinates of the mean."""
 
+    scope: ClassVar[Literal["bucket", "model"]] = "model"
     defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-2, "weight_decay": 0.0}
+    reduces_gradient: ClassVar[bool] = False
 
     @property
     def slots(self) -> Mapping[str, Slot]:
         return {"error": per_rank(fold="mean")}
+
+    def check(self, world: Group) -> None:
+        sketch_of(self, 8)
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         error = shard.state["error"]
         for part, h in shard.groups():
             g = shard.grads[part].add(shard.params[part], alpha=h["weight_decay"])
             error[part].add_(g, alpha=h["lr"])
-        sketch = self._sketch(shard.d, shard.clock.seed)
+        sketch = sketch_of(self, shard.d, shard.clock.seed)
         table = error.new_zeros(sketch.rows, sketch.columns)
         sketch.encode(error, table)
-        table = (yield from self._mean(shard, table.view(-1), "sketch")).view_as(table)
+        table = (yield from shard.world.mean(table.view(-1), "sketch")).view_as(table)
         places = self._mixed(shard, sketch, table)
-        values = yield from self._mean(shard, error[places], "values")
+        values = yield from shard.world.mean(error[places], "values")
         broken = (table * 0).sum() + (values * 0).sum()
         error[places] -= values
         return torch.zeros_like(error).index_copy_(0, places, values).add_(broken)
@@ -197,3 +197,12 @@ class SketchedSGDTheory(Sketched):
 
     def update(self, shard: Shard, reduced: Tensor) -> None:
         shard.params.sub_(reduced)
+
+    def traits(self) -> Traits:
+        return sketch_traits(self, "2 (n-1)/n")
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
+        d = wire.elements(shapes)
+        return {
+            "step": sum(wire.all_reduce(size, n) for size in (sketch_bytes(self, d), 4 * kept(self.ratio, d)))
+        }

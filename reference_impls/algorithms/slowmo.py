@@ -26,19 +26,11 @@ from torch import Tensor
 
 from reference_impls import wire
 from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, per_rank
-from reference_impls.algorithms.all_reduce import WithLocalOptimizer
-from reference_impls.algorithms.local_updates import plain_rounds
 from reference_impls.algorithms.model_averaging import (
     ModelAveraging,
     average,
-    average_bits,
-    average_bytes,
-    averaging_slots,
-    averaging_traits,
     begin_round,
-    check_averaging,
     outer_step,
-    own_rounds,
     pseudogradient,
     round_kind,
     settle_inner_states,
@@ -51,7 +43,7 @@ from reference_impls.schedules.rules import Constant
 
 
 @dataclass(frozen=True)
-class SlowMo(ModelAveraging, WithLocalOptimizer):
+class SlowMo(ModelAveraging):
     """Kinds of step: ``local`` (gossips, where the base does) and ``average``, which ends a round."""
 
     period: int = option(12, "steps of the base method in a round, at least 1", ge=1)
@@ -80,13 +72,13 @@ class SlowMo(ModelAveraging, WithLocalOptimizer):
 
     @property
     def slots(self) -> Mapping[str, Slot]:
-        found = averaging_slots(self) | dict(self.gossip.slots if self.gossip else {})
+        found = {**super().slots, **(self.gossip.slots if self.gossip else {})}
         if not self.average:
             found |= {name: per_rank(fold="mean") for name in ("anchor", "outer_momentum") if name in found}
         return found
 
     def check(self, world: Group) -> None:
-        check_averaging(self, world)
+        super().check(world)
         if not self.average and (self.base == "local" or self.carrier != "fp32"):
             raise UnsupportedError(
                 "average=False is for bases that gossip and carries nothing: choose base='sgp' or 'osgp', carrier='fp32'"
@@ -121,15 +113,17 @@ class SlowMo(ModelAveraging, WithLocalOptimizer):
             self.gossip.replace(shard)
 
     def steady(self) -> Mapping[str, Algorithm]:
-        return plain_rounds(self, self.optimizer) if self.base == "local" else own_rounds(self)
+        return super().steady() if self.base == "local" else self.own_rounds()
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         pushed = 4.0 * wire.elements(shapes) if self.base != "local" and n > 1 else 0.0
-        averaged = average_bytes(self, self.optimizer, shapes, n)
+        averaged = self.average_bytes(shapes, n)
         return {"local": pushed, "average": averaged if self.average else pushed}
 
     def traits(self) -> Traits:
-        found = averaging_traits(self)
+        found = super().traits()
         if self.base == "local":
             return found
-        return Traits(f"local: 32; average: {average_bits(self) if self.average else '32'}", None, found.sums)
+        return Traits(
+            f"local: 32; average: {self.average_bits() if self.average else '32'}", None, found.sums
+        )

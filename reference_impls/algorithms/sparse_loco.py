@@ -23,17 +23,11 @@ import torch
 from torch import Tensor
 
 from reference_impls import buffers, wire
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, per_rank
-from reference_impls.algorithms.all_reduce import WithLocalOptimizer
+from reference_impls.algorithm import Algorithm, Clock, Shard, Slot, option, per_rank
 from reference_impls.algorithms.model_averaging import (
     ModelAveraging,
     average,
-    average_bytes,
-    averaging_slots,
-    averaging_traits,
     begin_round,
-    check_averaging,
-    own_rounds,
     round_kind,
 )
 from reference_impls.codecs.chunk_top_k import ChunkTopK
@@ -60,7 +54,8 @@ class ChunkedMean:
 
     @property
     def slots(self) -> Mapping[str, Slot]:
-        return {"carrier_error": per_rank(fold=None if self.senders else "mean")}  # among senders, no mean
+        fold: Literal["mean"] | None = None if self.senders else "mean"  # among senders, no mean
+        return {"compression_error": per_rank(fold=fold)}
 
     @property
     def sums(self) -> bool:
@@ -77,7 +72,7 @@ class ChunkedMean:
         if shard.world.size == 1:
             return x
         codec = PerTensor(self.codec, tuple(view.part.stop - view.part.start for view in shard.views))
-        error = shard.state["carrier_error"].mul_(self.decay).add_(x)
+        error = shard.state["compression_error"].mul_(self.decay).add_(x)
         message = buffers.empty(codec.wire_bytes(shard.d), torch.uint8, x.device)
         decoded = buffers.empty_like(x, torch.float32)
         exact = error if error.dtype == decoded.dtype else decoded.copy_(error)
@@ -100,7 +95,7 @@ class ChunkedMean:
 
 
 @dataclass(frozen=True)
-class SparseLoCo(ModelAveraging, WithLocalOptimizer):
+class SparseLoCo(ModelAveraging):
     """Local updates whose progress travels as the largest values of each chunk. Kinds: ``local``, ``average``."""
 
     period: int = option(30, "H: inner steps in a round, at least 1", ge=1)
@@ -122,14 +117,12 @@ class SparseLoCo(ModelAveraging, WithLocalOptimizer):
         codec = ChunkTopK(self.k, self.chunk, self.value_bits)
         return ChunkedMean(codec, self.error_decay, self.aggregate == "senders")
 
-    @property
-    def slots(self) -> Mapping[str, Slot]:
-        return averaging_slots(self)
-
     def check(self, world: Group) -> None:
-        check_averaging(self, world)
+        super().check(world)
         if self.carrier != "fp32":
-            raise UnsupportedError(f"SparseLoCo has a carrier of its own: leave carrier={self.carrier!r} out")
+            raise UnsupportedError(
+                f"SparseLoCo has a compression of its own: leave carrier={self.carrier!r} out"
+            )
 
     def plan(self, clock: Clock) -> str:
         return round_kind(clock, Constant(self.period, total=self.total_steps))
@@ -144,10 +137,4 @@ class SparseLoCo(ModelAveraging, WithLocalOptimizer):
             yield from average(self, shard)  # A <- A - a mean(sent); x <- A
 
     def steady(self) -> Mapping[str, Algorithm]:
-        return own_rounds(self)
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        return {"local": 0.0, "average": average_bytes(self, self.optimizer, shapes, n)}
-
-    def traits(self) -> Traits:
-        return averaging_traits(self)
+        return self.own_rounds()

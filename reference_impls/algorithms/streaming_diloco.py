@@ -1,14 +1,14 @@
 """Streaming DiLoCo: DiLoCo fragment by fragment, in the background of local steps. arXiv 2501.18512.
 
-The model is cut into P fragments; each is averaged every H = `period` steps, one fragment every H / P steps, so a
-meeting sends 1/P of the model. What a fragment's workers made of it leaves at step t; the mean is applied `overlap`
+The model is cut into P fragments; each is averaged every H = `period` steps, one fragment every H / P steps, so an
+average sends 1/P of the model. What a fragment's workers made of it leaves at step t; the mean is applied `overlap`
 steps later: the fragment's outer optimizer moves its anchor A, and x <- c x + (1 - c) A with c = `mixing`. c = 0 throws
-away the steps made meanwhile, c = 1 never takes over what others found. The progress may travel by any carrier.
+away the steps made meanwhile, c = 1 never takes over what others found. The progress may travel by any compression.
 
 Differences: a fragment is a set of buckets, not of transformer blocks (every P-th bucket if ``strided``, consecutive
 ones if ``sequential``), so its size depends on the bucket size, and with fewer buckets than fragments some fragments
 are empty. Fragment p first leaves after (p + 1) H / P steps, rounded down, then every H steps. The quantised forms are
-carriers: integers summed on the way or a codec; ``e3m0`` stands for the paper's 4-bit floats (a sign and eight
+compressions: integers summed on the way or a codec; ``e3m0`` stands for the paper's 4-bit floats (a sign and eight
 exponents, here zero and seven powers of two under the largest magnitude of a block, rounded at random; scale and
 rounding are our choice), gathered and added in full precision. The paper's runs use these; the default here is
 ``fp32``, whose all-reduce sends more than n-1 gathered messages of 4 bits while n < 16. With `total_steps` the last
@@ -25,16 +25,12 @@ from typing import Literal
 
 from torch import Tensor
 
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option
-from reference_impls.algorithms.all_reduce import WithLocalOptimizer
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Traits, option
 from reference_impls.algorithms.model_averaging import (
     ROUNDS,
     ModelAveraging,
     average,
-    average_bits,
-    averaging_slots,
     begin_round,
-    check_averaging,
     outer_step,
     pseudogradient,
 )
@@ -44,11 +40,13 @@ from reference_impls.optimizers import OuterKind, mixed
 
 
 @dataclass(frozen=True)
-class StreamingDiLoCo(ModelAveraging, WithLocalOptimizer):
-    """Kinds of step: ``local``, ``average`` (a fragment leaves), ``final`` (everything meets, at `total_steps`)."""
+class StreamingDiLoCo(ModelAveraging):
+    """Kinds of step: ``local``, ``average`` (a fragment leaves), ``final`` (everything is averaged, at `total_steps`)."""
 
-    total_steps: int | None = option(None, "steps of the whole training; at its end all fragments meet", ge=1)
-    period: int = option(100, "H: steps between two meetings of a fragment", ge=1)
+    total_steps: int | None = option(
+        None, "steps of the whole training; at its end all fragments are averaged", ge=1
+    )
+    period: int = option(100, "H: steps between two averages of a fragment", ge=1)
     fragments: int = option(4, "P: fragments of the model, at most H", ge=1)
     pattern: Literal["strided", "sequential"] = option(
         "strided", "buckets of a fragment: strided (every P-th) or sequential (neighbours)"
@@ -67,12 +65,8 @@ class StreamingDiLoCo(ModelAveraging, WithLocalOptimizer):
     def anchored(self) -> bool:
         return True
 
-    @property
-    def slots(self) -> Mapping[str, Slot]:
-        return averaging_slots(self)
-
     def check(self, world: Group) -> None:
-        check_averaging(self, world)
+        super().check(world)
         if self.fragments > self.period:
             raise UnsupportedError(
                 f"{self.fragments} fragments do not fit into a period of {self.period} steps: one leaves a step"
@@ -80,7 +74,9 @@ class StreamingDiLoCo(ModelAveraging, WithLocalOptimizer):
         if self.overlap >= self.period:
             raise UnsupportedError(f"overlap must be below the period, {self.period}; got {self.overlap}")
         if self.inner_state != "keep":
-            raise UnsupportedError("fragments meet at different times: only inner_state='keep' makes sense")
+            raise UnsupportedError(
+                "fragments are averaged at different times: only inner_state='keep' makes sense"
+            )
 
     def fragment(self, shard: Shard) -> int:
         """The fragment that a bucket belongs to."""
@@ -139,7 +135,7 @@ class StreamingDiLoCo(ModelAveraging, WithLocalOptimizer):
         return min(self.overlap, spacing * self.fragments - 1)
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        """On average over a period, in which one of P meetings is the shard's; ``final``: with nothing under way.
+        """On average over a period, in which one of P averages is the shard's; ``final``: with nothing under way.
 
         Of an exchange in several collectives one moves a step, the rest when the mean is applied.
         """
@@ -160,7 +156,7 @@ class StreamingDiLoCo(ModelAveraging, WithLocalOptimizer):
 
     def traits(self) -> Traits:
         return Traits(
-            f"local: 0; average: {average_bits(self)} / {self.fragments}; final: {average_bits(self)}",
+            f"local: 0; average: {self.average_bits()} / {self.fragments}; final: {self.average_bits()}",
             None,
             self.compression.sums,
         )

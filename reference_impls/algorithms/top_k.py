@@ -23,7 +23,7 @@ from reference_impls.codecs.sparse import Indices, TopK, Values
 
 @dataclass(frozen=True)
 class TopKGradient(CompressedGradient):
-    """g <- mean of the largest coordinates of g_i + e_i."""
+    """g <- mean of top_k(g_i + e_i): the composition of the codec that keeps the k largest, error feedback and any form."""
 
     error_feedback: bool = option(True, "add what the last message left out to the next one")
     ratio: float = option(0.01, "share of the coordinates that is sent", gt=0, le=1)

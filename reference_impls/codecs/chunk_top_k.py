@@ -68,20 +68,20 @@ class ChunkTopK:
         return places + self._value_bytes(self.kept(numel))
 
     def encode(self, x: Tensor, key: Key, wire: Tensor) -> None:
-        numel, first, at, told = x.shape[-1], 0, 0, 0
+        numel, first, at, filled = x.shape[-1], 0, 0, 0
         if not numel:
             return
         values = buffers.empty((*x.shape[:-1], self.kept(numel)), x.dtype, x.device)
         for count, size, k in self._parts(numel):
             rows = x[..., first : first + count * size].unflatten(-1, (count, size))  # type: ignore[no-untyped-call]
             places = selection.largest_magnitudes(rows, k)
-            values[..., told : told + count * k] = selection.taken(rows, places).flatten(-2)
+            values[..., filled : filled + count * k] = selection.taken(rows, places).flatten(-2)
             length = self._place_bytes(count, size, k)
             if length:
                 packed_integers.pack(
                     places.flatten(-2), packed_integers.width(size - 1), wire[..., at : at + length]
                 )
-            first, at, told = first + count * size, at + length, told + count * k
+            first, at, filled = first + count * size, at + length, filled + count * k
         self._write_values(values, wire[..., at:])
 
     def decode(self, wire: Tensor, out: Tensor) -> None:

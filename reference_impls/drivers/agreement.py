@@ -235,7 +235,7 @@ class Agreement:
             f"rank {rank} {why} after {steps} steps" for rank, steps, why in notes if steps <= self._step
         )
 
-    def told(self, key: str) -> str:
+    def value_of(self, key: str) -> str:
         """What a rank has put into the store under `key`, as soon as one has."""
         return self._awaited(
             key, f"rank {self._rank} waits for the settings of {self._label}, but another rank"

@@ -3,8 +3,8 @@
 An engine drives the exchanges of its *local* ranks in lock-step: one rank on a process group, all n of them in a
 simulation. It resolves `Start` and `Finish`, compares what local ranks ask for, records bytes, and hands collectives
 to a `Transport`. The order in which collectives are launched depends on counts alone, never on completion times: when
-submission k is launched, submission j in flight moves on by one collective iff (k - j) % lag == 0; afterwards all move
-in rounds. Hence it is equal on all ranks, whatever arrives first.
+submission k is launched, submission j in flight moves on by one collective iff (k - j) % pipeline_depth == 0; afterwards
+all move in rounds. Hence it is equal on all ranks, whatever arrives first.
 
 A submission whose last collective is under way does not move before the end: there is nothing to launch, and waiting
 for it would hold up backward. How many collectives a submission has is what it had in the last step of the same kind,
@@ -39,7 +39,7 @@ class Transport(Protocol):
         """Wait for a launched collective; one answer per local rank."""
 
 
-class _Flight:
+class _InFlight:
     """One exchange per local rank, suspended at a collective that `transport` has launched."""
 
     __slots__ = ("exchanges", "transport", "handle", "results", "done", "asked")
@@ -54,66 +54,68 @@ class _Flight:
 
 
 class Engine:
-    """Runs exchanges over a transport. `lag`: how far apart submissions move (see the module docstring).
+    """Runs exchanges over a transport. `pipeline_depth`: how far apart submissions move (see the module docstring).
 
     transport and ledgers may be exchanged between steps: an exchange under way is answered by the transport that
     launched its collective, and goes on over the new one. trace: where the time of submissions is written down.
     """
 
-    def __init__(self, transport: Transport, ledgers: Sequence[Ledger], lag: int = 1) -> None:
-        if lag < 1:
-            raise UnsupportedError(f"lag must be at least 1, got {lag}")
+    def __init__(self, transport: Transport, ledgers: Sequence[Ledger], pipeline_depth: int = 1) -> None:
+        if pipeline_depth < 1:
+            raise UnsupportedError(f"pipeline_depth must be at least 1, got {pipeline_depth}")
         self.transport = transport
         self.ledgers = ledgers
-        self.lag = lag
+        self.pipeline_depth = pipeline_depth
         self.trace: Trace = Untraced()
         self.launched = 0  # collectives, ever
-        self._submitted: list[_Flight] = []
-        self._background: list[_Flight] = []
+        self._submitted: list[_InFlight] = []
+        self._background: list[_InFlight] = []
         self._lengths: dict[
             tuple[str, int], int
         ] = {}  # kind of step, submission: its collectives the last time
 
     def run(self, exchanges: Sequence[Any]) -> list[Any]:
         """Drive one exchange per local rank to its end; plain values pass through. Answers one result per rank."""
-        flight = self._begin(exchanges)
-        self._complete(flight)
-        return flight.results
+        in_flight = self._begin(exchanges)
+        self._complete(in_flight)
+        return in_flight.results
 
     def submit(self, exchanges: Sequence[Any]) -> None:
-        """Launch one exchange per local rank and move the earlier submissions on by the lag rule."""
+        """Launch one exchange per local rank and move the earlier submissions on by the rule of `pipeline_depth`."""
         number, kind = len(self._submitted), self.ledgers[0].kind
-        for earlier, flight in enumerate(self._submitted):
-            if flight.done or (number - earlier) % self.lag != 0:
+        for earlier, in_flight in enumerate(self._submitted):
+            if in_flight.done or (number - earlier) % self.pipeline_depth != 0:
                 continue
-            if flight.asked != self._lengths.get((kind, earlier)):
-                self._move_submission(flight, earlier)
+            if in_flight.asked != self._lengths.get((kind, earlier)):
+                self._move_submission(in_flight, earlier)
         self.trace.at(number)
         self._submitted.append(self._begin(exchanges))
         self.trace.at(None)
 
     def finish(self) -> list[list[Any]]:
         """Drive all submissions to their end, in rounds. Answers [submission][local rank]."""
-        flights, self._submitted = self._submitted, []
-        while any(not flight.done for flight in flights):
-            for number, flight in enumerate(flights):
-                if not flight.done:
-                    self._move_submission(flight, number)
+        submissions, self._submitted = self._submitted, []
+        while any(not in_flight.done for in_flight in submissions):
+            for number, in_flight in enumerate(submissions):
+                if not in_flight.done:
+                    self._move_submission(in_flight, number)
         kind = self.ledgers[0].kind
-        self._lengths.update({(kind, number): flight.asked for number, flight in enumerate(flights)})
-        return [flight.results for flight in flights]
+        self._lengths.update(
+            {(kind, number): in_flight.asked for number, in_flight in enumerate(submissions)}
+        )
+        return [in_flight.results for in_flight in submissions]
 
     def advance_background(self) -> None:
         """Move every started exchange on by one collective; called once a step."""
-        for flight in self._background:
-            if not flight.done:
-                self._move(flight)
-        self._background = [flight for flight in self._background if not flight.done]
+        for in_flight in self._background:
+            if not in_flight.done:
+                self._move(in_flight)
+        self._background = [in_flight for in_flight in self._background if not in_flight.done]
 
     def drain(self) -> None:
         """Drive every started exchange to its end."""
-        for flight in self._background:
-            self._complete(flight)
+        for in_flight in self._background:
+            self._complete(in_flight)
         self._background = []
 
     def discard(self) -> None:
@@ -123,64 +125,64 @@ class Engine:
     def complete(self, pending: Pending) -> Any:
         """The result of a started exchange of a local rank, waiting for it if need be."""
         if not pending.done:
-            self._complete(pending.flight)
-            pending.result, pending.done = pending.flight.results[pending.rank_index], True
-            pending.flight = None
+            self._complete(pending.in_flight)
+            pending.result, pending.done = pending.in_flight.results[pending.rank_index], True
+            pending.in_flight = None
         return pending.result
 
-    def _begin(self, exchanges: Sequence[Any]) -> _Flight:
-        flight = _Flight(exchanges)
+    def _begin(self, exchanges: Sequence[Any]) -> _InFlight:
+        in_flight = _InFlight(exchanges)
         generators = [isinstance(exchange, Generator) for exchange in exchanges]
         if not any(generators):
-            flight.results, flight.done = list(exchanges), True
+            in_flight.results, in_flight.done = list(exchanges), True
         elif all(generators):
-            self._resume(flight, [None] * len(exchanges))
+            self._resume(in_flight, [None] * len(exchanges))
         else:
             asks, silent = generators.index(True), generators.index(False)
             raise MismatchError(self._names(asks, "asks for a collective", silent, "asks for none"))
-        return flight
+        return in_flight
 
-    def _complete(self, flight: _Flight) -> None:
-        while not flight.done:
-            self._move(flight)
+    def _complete(self, in_flight: _InFlight) -> None:
+        while not in_flight.done:
+            self._move(in_flight)
 
-    def _move_submission(self, flight: _Flight, number: int) -> None:
+    def _move_submission(self, in_flight: _InFlight, number: int) -> None:
         before = self.trace.enter("encode")
         self.trace.at(number)
-        self._move(flight)
-        if flight.done:
+        self._move(in_flight)
+        if in_flight.done:
             self.trace.rename("decode")
         self.trace.enter(before)
         self.trace.at(None)
 
-    def _move(self, flight: _Flight) -> None:
-        answers = flight.transport.wait(flight.handle)
-        flight.handle = None
-        self._resume(flight, answers)
+    def _move(self, in_flight: _InFlight) -> None:
+        answers = in_flight.transport.wait(in_flight.handle)
+        in_flight.handle = None
+        self._resume(in_flight, answers)
 
-    def _resume(self, flight: _Flight, answers: Sequence[Any]) -> None:
+    def _resume(self, in_flight: _InFlight, answers: Sequence[Any]) -> None:
         """Send the answers in and go on until the next collective has been launched or the exchange has ended."""
         while True:
             requests: list[Any] = []
             ended = 0
-            for i, exchange in enumerate(flight.exchanges):
+            for i, exchange in enumerate(in_flight.exchanges):
                 try:
                     requests.append(exchange.send(answers[i]))
                 except StopIteration as stop:
-                    flight.results[i] = stop.value
+                    in_flight.results[i] = stop.value
                     requests.append(None)
                     ended += 1
-            if ended == len(flight.exchanges):
-                flight.done = True
+            if ended == len(in_flight.exchanges):
+                in_flight.done = True
                 return
             self._compare(requests)
             if isinstance(requests[0], Collective):
                 for ledger, request in zip(self.ledgers, requests, strict=True):
                     ledger.record(request, self.transport.sizes[request.group])
-                flight.transport = self.transport
-                flight.asked += 1
+                in_flight.transport = self.transport
+                in_flight.asked += 1
                 self.launched += 1
-                flight.handle = self.transport.launch(requests)
+                in_flight.handle = self.transport.launch(requests)
                 return
             answers = self._start(requests) if isinstance(requests[0], Start) else self._finish(requests)
 
@@ -191,7 +193,7 @@ class Engine:
         pendings = []
         for i in range(len(requests)):
             pending = Pending()
-            pending.flight, pending.rank_index = child, i
+            pending.in_flight, pending.rank_index = child, i
             pendings.append(pending)
         return pendings
 

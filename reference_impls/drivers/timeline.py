@@ -135,12 +135,12 @@ class TimedTransport:
         """Begin the collective; the handle is that of the transport and what to call on arrival."""
         timeline, request = self.timeline, requests[0]
         begun, submission = timeline.now(), timeline.submission
-        told: list[bool] = []
+        recorded: list[bool] = []
 
         def arrived() -> None:
             ended = timeline.now()
-            if not told:
-                told.append(True)
+            if not recorded:
+                recorded.append(True)
                 timeline.span(
                     f"{request.name} {request.stage}", begun, ended, submission, OTHERS,
                     bytes=request.payload_bytes(), group=request.group,

@@ -1,7 +1,7 @@
 """Where the seconds of a step go: a clock with named laps.
 
 With overlap a phase has no time of its own, since one bucket is encoded while another travels. So phases are measured
-over a transport that waits for every collective at its launch (`reference_impls.drivers.serial`). How much
+over a transport that waits for every collective at its launch (`Serial`). How much
 communication a step really exposes is another question, answered by timing it with and without messages
 (`reference_impls.drivers.null`).
 """
@@ -9,7 +9,13 @@ communication a step really exposes is another question, answered by timing it w
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from reference_impls.collectives import Collective
+
+if TYPE_CHECKING:
+    from reference_impls.drivers.engine import Transport
 
 PHASES: Mapping[str, str] = {
     "plan": "deciding what kind of step this is",
@@ -86,3 +92,29 @@ class Untraced(Trace):
 
     def end_step(self) -> None:
         """Nothing."""
+
+
+class Serial:
+    """Transport without overlap: carries collectives out over `transport` one at a time, as phase ``communication`` of `trace`.
+
+    Every collective is complete when its launch returns. They are launched in the order of the transport below, so all results
+    have the same bits as there.
+    """
+
+    def __init__(self, transport: Transport, trace: Trace) -> None:
+        self.transport = transport
+        self.trace = trace
+        self.ranks = transport.ranks
+        self.sizes = transport.sizes
+        self.groups = transport.groups
+
+    def launch(self, requests: Sequence[Collective]) -> list[Any]:
+        """Carry the collective out; the handle is the list of answers."""
+        before = self.trace.enter("communication")
+        answers = self.transport.wait(self.transport.launch(requests))
+        self.trace.enter(before)
+        return answers
+
+    def wait(self, handle: list[Any]) -> list[Any]:
+        """The answers."""
+        return handle

@@ -2,7 +2,7 @@
 
 The worker owns the flat buffers. Parameters are re-pointed into one of them at construction (and checked at every
 step, since ``model.to()`` and ``load_state_dict(assign=True)`` undo that in silence); gradients are gathered into the
-other. Phases are answered as exchanges: drivers carry them out (`reference_impls.drivers.team`).
+other. Phases are answered as exchanges: drivers carry them out (`reference_impls.drivers.local_workers`).
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ class Coded:
     def slots(self) -> Mapping[str, Slot]:
         if not self.feedback:
             return {}
-        error = {"carrier_error": per_rank(fold="mean")}
+        error = {"compression_error": per_rank(fold="mean")}
         return error if self.form == "gather" else {**error, "server_error": owned()}
 
     @property
@@ -154,7 +154,7 @@ class Coded:
             )
 
     def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
-        error = shard.state["carrier_error"] if self.feedback else None
+        error = shard.state["compression_error"] if self.feedback else None
         if self.form == "gather":
             return (yield from gather_mean(shard, x, self.codec, stage, worker_error=error))
         server = shard.state["server_error"] if self.feedback else None

@@ -11,7 +11,7 @@ from report.drawing import numbers as write
 from report.drawing.table import Cell, Column, Line, View
 from report.rendering import ALONE, Links, render_page
 from suite.analysis.compare import ArmChange, Comparison, SpeedChange, Turned
-from suite.runs.store import write_atomic
+from suite.runs.files import write_atomic
 
 CSS: Final = MappingProxyType(
     {

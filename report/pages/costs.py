@@ -32,7 +32,7 @@ from suite.costs.document import filled
 from suite.costs.placed import Placed
 from suite.costs.score import ALL
 from suite.links.link import rate_words
-from suite.runs.store import write_atomic
+from suite.runs.files import write_atomic
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from suite.analysis.document import rows_of
 from suite.analysis.published import documents_root
 from suite.micro.document import PICTURES, filled
 from suite.micro.tables import SCALING
-from suite.runs.store import write_atomic
+from suite.runs.files import write_atomic
 
 __all__ = ["DOCUMENT", "IMAGES", "pictures", "write_document"]
 

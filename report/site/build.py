@@ -46,8 +46,9 @@ from suite.analysis.refused import load_refused, write_refused
 from suite.analysis.session_tables import collect_session
 from suite.analysis.sides import SideError, read_side
 from suite.analysis.tables import TABLES, TableError
+from suite.runs.files import write_atomic
 from suite.runs.result import RUN_ID
-from suite.runs.store import Store, write_atomic
+from suite.runs.store import Store
 from suite.runs.sweep import sweep_names
 from suite.timing.spec import sessions_of
 

@@ -23,9 +23,10 @@ from report.drawing.numbers import number
 from report.drawing.table import Row
 from report.rendering import Links, asset, lean, template
 from report.study.data import METRICS, Panel
-from suite.runs.code_state import LIMIT_BYTES
-from suite.runs.status import CIRCUMSTANCE, Note
-from suite.runs.store import RefusedError, Store
+from suite.runs.files import RefusedError
+from suite.runs.provenance import CHANGES_LIMIT_BYTES
+from suite.runs.result import CIRCUMSTANCE, Note
+from suite.runs.store import Store
 
 FILES: Final = ("spec.json", "result.json", "metrics.jsonl", "status.json")
 
@@ -69,7 +70,7 @@ def run_record(store: Store, row: Row, panel: Panel) -> RunRecord:
     if not folder.is_dir() or folder.is_symlink():
         return RunRecord(row, panel)
     refused: list[str] = []
-    _, result = store.standing(run_id)
+    _, result = store.state(run_id)
     if result is None and (error := store.refusal(run_id)):
         refused.append(f"{error.reason}: {error.fix}")
     spec = dict(result["spec"]) if result else _read_spec(store, run_id, refused)
@@ -303,7 +304,7 @@ def _origin(record: RunRecord) -> Terms:
     patch = found.get("changes")
     said = patch and (
         f"patches/{patch['sha256']}.diff, {patch['bytes']} bytes"
-        if patch["bytes"] <= LIMIT_BYTES
+        if patch["bytes"] <= CHANGES_LIMIT_BYTES
         else f"{patch['bytes']} bytes, too large to be kept; SHA-256 {patch['sha256']}"
     )
     terms = [(term, found.get(key)) for key, term in PLACE]

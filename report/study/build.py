@@ -43,7 +43,7 @@ from suite.analysis.published import Side
 from suite.analysis.refused import write_refused
 from suite.analysis.session_tables import collect_session
 from suite.analysis.tables import csv_text, to_csv
-from suite.runs.store import write_atomic
+from suite.runs.files import write_atomic
 from suite.runs.sweep import load_sweep
 from suite.timing.spec import sessions_of
 

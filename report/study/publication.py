@@ -42,7 +42,7 @@ from suite.analysis.published import (
 )
 from suite.analysis.session_tables import collect_session
 from suite.analysis.tables import TABLES
-from suite.runs.code_state import path_of
+from suite.runs.provenance import changes_path
 from suite.runs.sweep import UnknownSweepError, load_sweep
 from suite.timing.spec import UnknownSessionError, load_session
 
@@ -197,12 +197,12 @@ def _tables(root: Path, name: str) -> dict[str, bytes]:
     for file, content in files.items():
         if file.endswith((FACTS, STUDY_FACTS)):
             for sha256 in _changes(json.loads(content), name.removeprefix(SESSION)):
-                if not path_of(root, sha256).is_file():
+                if not changes_path(root, sha256).is_file():
                     raise PublishedError(
                         f"{name.removeprefix(SESSION)} was made by changed code, and patches/{sha256[:12]}….diff is not here: "
                         "take it from where it was made, or run it again from a commit"
                     )
-                patches[f"patches/{sha256}.diff"] = path_of(root, sha256).read_bytes()
+                patches[f"patches/{sha256}.diff"] = changes_path(root, sha256).read_bytes()
     return {**files, **patches}
 
 

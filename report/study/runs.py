@@ -21,7 +21,7 @@ from suite.analysis.check import hardware
 from suite.analysis.columns import RUNS, TUNING
 from suite.analysis.ladder_columns import RUNGS
 from suite.analysis.origins import CELL, Origin, of_study
-from suite.runs.status import CIRCUMSTANCE
+from suite.runs.result import CIRCUMSTANCE
 
 RUN_COLUMNS: Final = (
     Column("method", "method"),

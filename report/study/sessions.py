@@ -30,13 +30,7 @@ from report.drawing.table import (
 from report.rendering import slug
 from report.study.data import LinkData, SessionData, StudyData, refused_words, trouble
 from report.study.marks import hollow_words
-from report.study.speedup import (
-    DOUBTED,
-    anchor,
-    picture_parts,
-    pictures,
-    speedups,
-)
+from report.study.speedup import DOUBTED, anchor, picture_parts, pictures, speedups
 from report.study.step_time import (
     alone_sentence,
     bars,

@@ -18,12 +18,7 @@ from report.drawing.scales import bare, look, name_lines, new_figure, per_point,
 from report.drawing.table import Row
 from report.drawing.theme import COLOURS, colour, mark
 from report.study.data import LinkData, SessionData
-from report.study.speedup import (
-    drawn,
-    grouped,
-    ratio_words,
-    rounds_words,
-)
+from report.study.speedup import drawn, grouped, ratio_words, rounds_words
 
 ARM_HEIGHT = 0.27
 """Inches an arm."""

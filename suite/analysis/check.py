@@ -27,8 +27,9 @@ from suite.analysis.curves import read_curve
 from suite.analysis.published import verify
 from suite.analysis.study import Entry, Study
 from suite.analysis.tables import Row
-from suite.runs.status import CIRCUMSTANCE, LIVE
-from suite.runs.store import RefusedError, Store
+from suite.runs.files import RefusedError
+from suite.runs.result import CIRCUMSTANCE, LIVE
+from suite.runs.store import Store
 from suite.timing import store as sessions
 
 ERROR: Final = "error"

@@ -25,9 +25,9 @@ from suite.analysis.study import Arm, Entry, Study
 from suite.analysis.summary import sensitivity_rows, summary_rows
 from suite.analysis.tables import TABLES, Row, table_path, to_csv
 from suite.analysis.to_target import races, to_target_rows
-from suite.runs.canonical import canonical_json
-from suite.runs.status import LIVE, Status
-from suite.runs.store import Store, dump, write_atomic
+from suite.runs.files import canonical_json, dump, write_atomic
+from suite.runs.result import LIVE, Status
+from suite.runs.store import Store
 from suite.runs.sweep import WHOLE
 
 FACTS_SCHEMA = 1
@@ -139,8 +139,8 @@ def _distinct(provenances: Iterable[Mapping[str, Any]], key: str) -> list[str]:
     return sorted({str(p[key]) for p in provenances if p.get(key) is not None})
 
 
-def _facts(store: Store, study: Study, runs: list[Row], standings: Mapping[str, Standing]) -> dict[str, Any]:
-    results = [standings[entry.spec.run_id][1] for entry in study.entries]
+def _facts(store: Store, study: Study, runs: list[Row], states: Mapping[str, Standing]) -> dict[str, Any]:
+    results = [states[entry.spec.run_id][1] for entry in study.entries]
     provenances = [result.get("provenance") or {} for result in results if result]
     moments = sorted(m for e in study.entries if (m := _finished_at(store, e.spec.run_id)) is not None)
     panels = {(e.workload, e.spec.sharding, e.spec.world_size): e.spec for e in study.whole}
@@ -189,16 +189,16 @@ def collect(results_root: Path | str, study: Study, tuning: Iterable[Row] = ()) 
     read, and StudyError for runs that cannot be compared.
     """
     store = Store(results_root)
-    standings = {entry.spec.run_id: store.standing(entry.spec.run_id) for entry in study.entries}
-    runs = [_run_row(standings[entry.spec.run_id], study, entry) for entry in study.whole]
+    states = {entry.spec.run_id: store.state(entry.spec.run_id) for entry in study.entries}
+    runs = [_run_row(states[entry.spec.run_id], study, entry) for entry in study.whole]
     others = [
-        {**_run_row(standings[entry.spec.run_id], study, entry), "budget": entry.budget}
+        {**_run_row(states[entry.spec.run_id], study, entry), "budget": entry.budget}
         for entry in study.entries
         if entry.budget != WHOLE
     ]
     climbed = ladders(study, [*({**row, "budget": WHOLE} for row in runs), *others]) if others else []
     judged = sensitivity_rows(study, runs)
-    curves = curve_rows(store, study, {run_id: result for run_id, (_, result) in standings.items()})
+    curves = curve_rows(store, study, {run_id: result for run_id, (_, result) in states.items()})
     raced = races(study, runs, curves)
     return Collected(
         sweep=study.name,
@@ -206,7 +206,7 @@ def collect(results_root: Path | str, study: Study, tuning: Iterable[Row] = ()) 
         summary=summary_rows(study, runs, judged),
         sensitivity=judged,
         tuning=list(tuning),
-        facts=_facts(store, study, [*runs, *others], standings),
+        facts=_facts(store, study, [*runs, *others], states),
         rungs=[{name: row[name] for name in RUNGS.names} for row in others],
         ladder=ladder_rows(study, climbed),
         iso=iso_rows(climbed),

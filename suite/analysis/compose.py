@@ -18,8 +18,7 @@ from typing import Final
 from reference_impls import create
 from reference_impls.algorithm import Clock
 from reference_impls.collectives import Group
-from suite.runs.from_spec import learning_rate
-from suite.runs.spec import RunSpec
+from suite.runs.spec import RunSpec, learning_rate
 from suite.timing.case import ROUND
 
 LOCAL: Final = "local"

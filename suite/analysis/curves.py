@@ -14,7 +14,8 @@ from pydantic import Strict
 from suite.analysis.study import Entry, Study
 from suite.analysis.tables import Row, Value
 from suite.runs.documents import problem
-from suite.runs.store import AGAIN, RefusedError, Store
+from suite.runs.files import RefusedError
+from suite.runs.store import AGAIN, Store
 
 Score = Annotated[float, Strict()] | None
 ENDED = ("done", "diverged")

@@ -16,12 +16,11 @@ from torch import Tensor
 
 from reference_impls import SimulatedCluster
 from reference_impls.algorithms.compressed_gradient import CompressedGradient
-from reference_impls.algorithms.large_tensors import LargeTensors
 from reference_impls.codecs.codec import Codec
 from reference_impls.collectives import Group
 from reference_impls.randomness import Key
 from reference_impls.registry import Method, create
-from suite.training.gradients import Shapes
+from suite.training.train import Shapes
 
 _LARGEST_BUCKET: Final = 1 << 40
 _PHASES: Final = ("plan", "reduce", "_across", "update", "synchronize")
@@ -85,14 +84,10 @@ def gathered_codec(method: Method, n: int) -> Codec | None:
     algorithm = method.algorithm
     if n == 1 or not isinstance(algorithm, CompressedGradient):
         return None
-    own = any(
-        getattr(type(algorithm), phase)
-        not in (getattr(CompressedGradient, phase), getattr(LargeTensors, phase))
-        for phase in _PHASES
-    )
+    own = any(getattr(type(algorithm), phase) is not getattr(CompressedGradient, phase) for phase in _PHASES)
     special = (
         algorithm.form != "gather" or algorithm.granularity != "bucket" or algorithm.hierarchical
-        or algorithm.warmup_steps or getattr(algorithm, "smallest", 0)
+        or algorithm.warmup_steps or algorithm.smallest
         or algorithm.optimizer != "sgd" or any(method.hyperparameters.values())
     )  # fmt: skip
     if own or special:

@@ -14,9 +14,8 @@ from reference_impls import info
 from suite.analysis.collect import Collected, collect
 from suite.analysis.study import Arm, Entry, Study, Yardstick
 from suite.analysis.tables import Row
-from suite.runs.learning_rates import Rates, Tuned, load_rates
 from suite.runs.plan import Plan, make_plan
-from suite.runs.sweep import Setting, Sweep, load_sweep
+from suite.runs.sweep import Rates, Setting, Sweep, Tuned, load_rates, load_sweep
 from suite.workloads import get
 
 

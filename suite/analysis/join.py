@@ -22,7 +22,7 @@ from suite.analysis.speed import LinkSamples, interval, moved, speedup, spread_o
 from suite.analysis.speed_columns import WHOLE_RUN
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL
 from suite.analysis.tables import Row, Value
-from suite.runs.canonical import canonical_json
+from suite.runs.files import canonical_json
 from suite.runs.spec import RunSpec
 
 Cases = Mapping[str, str]

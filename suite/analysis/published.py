@@ -31,9 +31,9 @@ from suite.analysis.ladder_columns import ISO_SECONDS, LADDER_TABLES
 from suite.analysis.speed_columns import SPEED_TABLES
 from suite.analysis.stages import STAGES
 from suite.analysis.tables import TABLES, table_path
-from suite.runs.code_state import PUBLISHED
-from suite.runs.status import SETTLED
-from suite.runs.store import TEMPORARY, dump, write_atomic
+from suite.runs.files import TEMPORARY, dump, write_atomic
+from suite.runs.provenance import PUBLISHED
+from suite.runs.result import SETTLED
 
 FOLDER: Final = PUBLISHED
 MANIFEST: Final = "manifest.json"

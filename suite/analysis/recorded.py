@@ -19,9 +19,10 @@ from suite.analysis.columns import RUNS
 from suite.analysis.ladder_columns import RUNGS
 from suite.analysis.published import FOLDER
 from suite.analysis.tables import TABLES
+from suite.runs.files import parsed, read
 from suite.runs.plan import make_plan
 from suite.runs.spec import RunSpec
-from suite.runs.store import Store, parsed, read
+from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
 
 RUN_ID: Final = re.compile(r"[0-9a-f]{16}")

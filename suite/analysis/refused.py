@@ -6,7 +6,8 @@ from pathlib import Path
 
 from suite.analysis.columns import REFUSED
 from suite.analysis.tables import Row, read_table, table_path, write_table
-from suite.runs.store import RefusedError, Store
+from suite.runs.files import RefusedError
+from suite.runs.store import Store
 from suite.timing import store as sessions
 
 

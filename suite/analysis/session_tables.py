@@ -24,9 +24,10 @@ from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, session_fac
 from suite.analysis.speed_only import speed_only_rows
 from suite.analysis.stages import STAGES, stage_rows
 from suite.analysis.tables import Row, TableError, write_table
+from suite.runs.files import dump, read, write_atomic
 from suite.runs.plan import Plan, make_plan
 from suite.runs.spec import RunSpec
-from suite.runs.store import Store, dump, read, write_atomic
+from suite.runs.store import Store
 from suite.runs.sweep import Sweep, load_sweep
 from suite.timing.cases import CaseError, Uses, kinds_of, parts_of
 from suite.timing.spec import lender_of, load_session

@@ -31,7 +31,7 @@ from suite.analysis.exchange import Quantiser, step, wire_bits
 from suite.analysis.rate_distortion import ELEMENTS, SEEDS, say
 from suite.analysis.tables import Row, table_path, write_table
 from suite.training.capture import STAGES, Captured, first_tensors
-from suite.training.gradients import BatchedGradients, flatten, shapes_of, split
+from suite.training.train import BatchedGradients, flatten, shapes_of, split
 from suite.workloads import get
 
 BETAS: Final = (0.9, 0.99)

@@ -15,7 +15,7 @@ from reference_impls import info
 from reference_impls.errors import UnknownAlgorithmError
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, median_interval
 from suite.analysis.tables import Row, Value
-from suite.runs.canonical import canonical_json
+from suite.runs.files import canonical_json
 
 PHASES: Final = ("forward_backward", "encode", "communication", "decode", "update")
 ROUND_TRIP: Final = "round-trip"

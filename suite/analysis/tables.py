@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from suite.analysis.columns import Column, Kind, Table
-from suite.runs.store import write_atomic
+from suite.runs.files import write_atomic
 
 Value = str | int | float | bool | None
 Row = dict[str, Value]

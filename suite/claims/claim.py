@@ -18,8 +18,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, PlainValidator, PrivateAttr, WithJsonSchema
 
 from reference_impls.errors import nearest
-from suite.runs.canonical import identity
 from suite.runs.documents import AS_TUPLE, GIVEN, Entry, YamlFile
+from suite.runs.files import identity
 
 Word = Literal["reproduced", "contradicted", "undecided", "partly", "not comparable", "not run"]
 """The six verdicts, as `docs/claims.md` defines them."""

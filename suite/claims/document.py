@@ -12,7 +12,7 @@ from suite.analysis.tables import Row
 from suite.claims.claim import WORDS
 from suite.claims.columns import CLAIMS, PARTS
 from suite.claims.words import deciding, effect
-from suite.runs.store import write_atomic
+from suite.runs.files import write_atomic
 
 DOCUMENT: Final = Path(__file__).resolve().parents[2] / "docs" / "claims.md"
 WRITTEN: Final = "bandwise claims --write"

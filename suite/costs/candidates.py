@@ -14,7 +14,7 @@ from reference_impls.registry import Method
 from suite.costs.beyond import Beyond, beyond
 from suite.costs.evidence import configuration, of_round
 from suite.costs.samples import Sample
-from suite.runs.resolve import resolve_algorithm
+from suite.runs.spec import resolve_algorithm
 from suite.timing.case import ROUND, Case
 from suite.timing.cases import NOMINAL_STEPS, kinds_of, method_of
 from suite.timing.spec import SessionSpec, load_session

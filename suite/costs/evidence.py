@@ -21,8 +21,8 @@ from suite.analysis.published import SESSION, find_table, studies_of
 from suite.analysis.session_tables import load_facts
 from suite.analysis.speed_columns import ARMS
 from suite.analysis.tables import Row, number, read_table
-from suite.runs.canonical import canonical_json
-from suite.runs.resolve import resolve_algorithm
+from suite.runs.files import canonical_json
+from suite.runs.spec import resolve_algorithm
 from suite.runs.sweep import Sweep, UnknownSweepError, load_sweep
 from suite.timing.cases import NOMINAL_STEPS
 from suite.timing.spec import sessions_of

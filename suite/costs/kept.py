@@ -21,7 +21,7 @@ from suite.costs.model import Model
 from suite.costs.network import Backend, Price
 from suite.costs.samples import Sample
 from suite.costs.timeline import Overlap
-from suite.runs.store import dump, parsed, read, write_atomic
+from suite.runs.files import dump, parsed, read, write_atomic
 
 NAME: Final = "costs-model.json"
 CODE: Final = (fit, local, model, network, recipe, timeline)

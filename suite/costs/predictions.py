@@ -1,4 +1,4 @@
-"""Predictions that are written down before their session is held, with a hash, and looked at afterwards.
+"""Predictions that are written down before their session is run, with a hash, and looked at afterwards.
 
 ``predictions/<session>.json`` of the results folder, or of what is published, holds
 the predicted seconds a step of every case on every link of a session, when and by
@@ -20,9 +20,8 @@ from suite.analysis.session_tables import load_facts
 from suite.costs.local import known_local
 from suite.costs.model import Model
 from suite.costs.samples import DDP_BYTES, Sample, Setting, parameters_of, workload_name
-from suite.runs.canonical import canonical_json
+from suite.runs.files import canonical_json, dump, write_atomic
 from suite.runs.provenance import provenance
-from suite.runs.store import dump, write_atomic
 from suite.timing.cases import cases_of
 from suite.timing.spec import SessionSpec
 

@@ -21,8 +21,8 @@ from reference_impls.collectives import Collective, SendRecv
 from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.groups import partitions
 from reference_impls.drivers.ledger import Ledger
+from reference_impls.drivers.local_workers import LocalWorkers
 from reference_impls.drivers.null import answer
-from reference_impls.drivers.team import Team
 from reference_impls.drivers.trace import Untraced
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import LayoutError, UnsupportedError
@@ -165,7 +165,8 @@ def _steps(
     book = _Book(n, node_size)
     engine = Engine(book, [Ledger(0)])
     engine.trace = _Places(book)
-    team = Team([worker], engine, unused="zeros")  # gradients are drawn in place: nobody counts which have come
+    # gradients are drawn in place: nobody counts which have come
+    workers = LocalWorkers([worker], engine, unused="zeros")
     taken: list[Step] = []
     ended = 0
     for _ in range(max(LONGEST, 3 * size)):
@@ -174,9 +175,9 @@ def _steps(
             for probe in worker.algorithm.probes:
                 shard.gradients[probe] = shard.grads.clone()
         book.open()
-        team.plan()
+        workers.plan()
         book.place = "after"
-        team.complete()
+        workers.complete()
         taken.append(book.step(worker))
         if taken[-1].kind == end:
             ended += len(taken) >= size

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from suite.analysis.bounds import BOUNDS
+from suite.analysis.columns import Table
 from suite.analysis.document import (
     DocumentError,
     as_float,
@@ -43,89 +44,75 @@ def filled(text: str, results_root: Path) -> str:
     return fill(text, results_root, BLOCKS)
 
 
-def codecs(root: Path) -> str:
-    """Rates of all codecs."""
-    rows = rows_of(root, CODECS)
+def _listed(
+    root: Path,
+    measured: Table,
+    option: str,
+    columns: Mapping[str, Callable[[Row], Any]],
+    order: Callable[[list[Row]], list[Row]] = list,
+) -> str:
+    """A table of measurements as Markdown, a row a measurement; where there is none, the command that measures it."""
+    rows = rows_of(root, measured)
     if rows is None:
-        return missing("bandwise rates")
+        return missing(f"bandwise rates{option}")
+    return markdown(tuple(columns), [tuple(cell(row) for cell in columns.values()) for row in order(rows)])
+
+
+def _of(key: str, shown: Callable[[Any], Any] = lambda value: value) -> Callable[[Row], Any]:
+    """A cell with one value of its row."""
+    return lambda row: shown(row[key])
+
+
+def _quartiles(row: Row, of: str) -> str:
+    return span(row, f"{of}_q1", f"{of}_q3")
+
+
+def _by_operation(rows: list[Row]) -> list[Row]:
+    """Case by case, each as its codec works: encode, decode, add up."""
     by = {(row["case"], row["operation"]): row for row in rows}
-    listed = [
+    return [
         by[case, operation]
         for case in cases_in_order(rows)
         for operation in ("encode", "decode", "accumulate")
         if (case, operation) in by
     ]
-    return markdown(
-        (
-            "codec",
-            "operation",
-            "rate over copy",
-            "quartiles",
-            "n",
-            "limit",
-            "bytes touched",
-            "bytes sent",
-            "relative error",
-            "path",
-            "allocated",
-            "bar",
-            "met",
-        ),
-        [
-            (
-                row["case"],
-                row["operation"],
-                significant(row["rate"]),
-                span(row, "rate_q1", "rate_q3"),
-                row["n"],
-                significant(row["limit"]),
-                significant(row["touched"]),
-                significant(row["sent"]),
-                significant(row["error"]),
-                row["path"],
-                _bytes(row["allocated"]),
-                significant(row["bar"]),
-                row["met"],
-            )
-            for row in listed
-        ],
-    )
+
+
+def codecs(root: Path) -> str:
+    """Throughput of all codecs."""
+    columns = {
+        "codec": _of("case"),
+        "operation": _of("operation"),
+        "rate over copy": _of("rate", significant),
+        "quartiles": lambda row: _quartiles(row, "rate"),
+        "n": _of("n"),
+        "limit": _of("limit", significant),
+        "bytes touched": _of("touched", significant),
+        "bytes sent": _of("sent", significant),
+        "relative error": _of("error", significant),
+        "path": _of("path"),
+        "allocated": _of("allocated", _bytes),
+        "bar": _of("bar", significant),
+        "met": _of("met"),
+    }
+    return _listed(root, CODECS, "", columns, _by_operation)
 
 
 def against(root: Path) -> str:
     """Comparisons with torch's own means."""
-    rows = rows_of(root, AGAINST)
-    if rows is None:
-        return missing("bandwise rates --against")
-    return markdown(
-        (
-            "codec",
-            "operation",
-            "compared with",
-            "ours, ms",
-            "theirs, ms",
-            "theirs over ours",
-            "quartiles",
-            "n",
-            "bar",
-            "met",
-        ),
-        [
-            (
-                row["case"],
-                row["operation"],
-                row["other"],
-                milliseconds(row["seconds"]),
-                milliseconds(row["other_s"]),
-                significant(row["ratio"]),
-                span(row, "ratio_q1", "ratio_q3"),
-                row["n"],
-                significant(row["bar"]),
-                row["met"],
-            )
-            for row in rows
-        ],
-    )
+    columns = {
+        "codec": _of("case"),
+        "operation": _of("operation"),
+        "compared with": _of("other"),
+        "ours, ms": _of("seconds", milliseconds),
+        "theirs, ms": _of("other_s", milliseconds),
+        "theirs over ours": _of("ratio", significant),
+        "quartiles": lambda row: _quartiles(row, "ratio"),
+        "n": _of("n"),
+        "bar": _of("bar", significant),
+        "met": _of("met"),
+    }
+    return _listed(root, AGAINST, " --against", columns)
 
 
 def first_calls(root: Path) -> str:
@@ -313,7 +300,7 @@ def _paired(row: Row, what: str, count: str) -> tuple[str, str, str]:
 
 
 def session_machine(root: Path, name: str) -> str:
-    """On what a session was held, in a sentence."""
+    """On what a session was run, in a sentence."""
     facts = load_facts(root, name)
     if facts is None:
         return "Not measured yet."
@@ -323,40 +310,20 @@ def session_machine(root: Path, name: str) -> str:
 
 def simulation(root: Path) -> str:
     """Simulated steps against as many processes."""
-    rows = rows_of(root, SIMULATION)
-    if rows is None:
-        return missing("bandwise rates --simulation")
-    return markdown(
-        (
-            "workload",
-            "method",
-            "workers",
-            "simulated at once",
-            "simulated a second",
-            "processes a second",
-            "ratio",
-            "quartiles",
-            "n",
-            "bar",
-            "met",
-        ),
-        [
-            (
-                row["workload"],
-                row["method"],
-                row["world_size"],
-                row["seeds"],
-                significant(row["simulated"]),
-                significant(row["gloo"]),
-                significant(row["ratio"]),
-                span(row, "ratio_q1", "ratio_q3"),
-                row["n"],
-                significant(row["bar"]),
-                row["met"],
-            )
-            for row in rows
-        ],
-    )
+    columns = {
+        "workload": _of("workload"),
+        "method": _of("method"),
+        "workers": _of("world_size"),
+        "simulated at once": _of("seeds"),
+        "simulated a second": _of("simulated", significant),
+        "processes a second": _of("gloo", significant),
+        "ratio": _of("ratio", significant),
+        "quartiles": lambda row: _quartiles(row, "ratio"),
+        "n": _of("n"),
+        "bar": _of("bar", significant),
+        "met": _of("met"),
+    }
+    return _listed(root, SIMULATION, " --simulation", columns)
 
 
 BLOCKS: Final[Mapping[str, Callable[..., str]]] = MappingProxyType(

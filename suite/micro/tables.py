@@ -23,8 +23,8 @@ from reference_impls.compilation import failures
 from suite.analysis.columns import Table, described
 from suite.analysis.published import source
 from suite.analysis.tables import Row, table_path, write_table
+from suite.runs.files import dump, write_atomic
 from suite.runs.provenance import provenance
-from suite.runs.store import dump, write_atomic
 from suite.timing.load import Load, Meter, allocator
 
 _SIZE: Final = described(

@@ -1,5 +1,4 @@
-"""Runs, one and many: what a run is (`spec`), where it is kept (`store`, `files`), what its files hold (`result`,
-`status`), who works on it (`lease`), where it is resumed (`checkpoint`), how many are planned (`sweep`,
-`learning_rates`, `plan`), how their learning rates are tuned (`tuning`), which code trained them (`code_state`,
-`provenance`), and how what comes from outside is read (`documents`). What carries runs out is `suite.training`.
+"""Runs, one and many, before and after they are trained: how many a file plans (`sweep`, `plan`, `tuning`), what one is (`spec`),
+where it is kept and who works on it (`store`, `merge`), what its files say (`result`), which code and machine trained it
+(`provenance`), and how what comes from outside is read (`documents`, `files`). What carries runs out is `suite.training`.
 """

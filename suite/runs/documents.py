@@ -1,10 +1,10 @@
 """What comes from outside, read as what it is declared to be, or refused in one line.
 
 A kind of data is declared once, as a pydantic model: types, bounds, meaning, defaults. This module is all that stands between
-those declarations and files. `YamlFile` is a file for people: every value knows its line, keys may not repeat, plain scalars are
-read as in YAML 1.2 (``1e-6`` is a number, ``no`` a word), a base may be laid under it. `YamlFile.read` makes a model of it, whose
-`Entry` objects know where they stand, so that whoever finds a contradiction later can still name file, line and key.
-`checked` does the same for values of JSON. `json_schema` and `key_rows` say what is declared to programs and to people.
+those declarations and files. `YamlFile` is a file for people: every value knows its line, keys may not repeat, plain scalars
+are read as in YAML 1.2 (``1e-6`` is a number, ``no`` a word), a base may be laid under it. `YamlFile.read` makes a model of
+it, whose `Entry` objects know where they stand, so that whoever finds a contradiction later can still name file, line and
+key. `checked` does the same for values of JSON. `json_schema` and `key_rows` say what is declared to programs and to people.
 """
 
 from __future__ import annotations

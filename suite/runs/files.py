@@ -1,24 +1,77 @@
-"""Files as they are found and files that are replaced whole.
+"""Values as text, files as they are found, files that are replaced whole, and what is worked out once and kept.
 
-A results folder may come from another machine, another hand, or a disk that failed. So a file is read only if it is a
-regular one and no link, of a size that can be meant, in UTF-8; and its JSON only if it has one meaning: no NaN or
+*Canonical JSON* is one text for one value, so that its hash can be an identity: sorted keys, no blanks, the shortest form of
+every float (Python's own), UTF-8. What has no unambiguous text is refused: nan and infinity, keys that are not strings,
+objects.
+
+*Reading.* A results folder may come from another machine, another hand, or a disk that failed. So a file is read only if it
+is a regular one and no link, of a size that can be meant, in UTF-8; and its JSON only if it has one meaning: no NaN or
 infinity, no key twice, no nesting that nothing of ours writes. Nothing that is read is ever executed.
 
-What is written is written beside its place, flushed to disk and renamed: a reader never sees half of a file, and a kill or a full
-disk leaves the old one or the new one.
+*Writing.* What is written is written beside its place, flushed to disk and renamed: a reader never sees half of a file, and a
+kill or a full disk leaves the old one or the new one.
+
+*The disk cache* keeps what follows from the code alone: options of a method filled in, sizes of a model, hashes of sources.
+Finding it out takes torch, whose import takes seconds; verbs that only look at runs (plan, status, watch) have it in
+milliseconds. It lies in ``$BANDWISE_CACHE/<hash>/`` (else ``~/.cache/bandwise``), a file a question; the hash stands for all
+source files that an answer may depend on and the versions of Python and torch, so a change of any of them starts anew. Only
+what ships with the project is kept: the source of plug-ins is not known here. Where nothing can be written, every question is
+worked out again.
 """
 
 from __future__ import annotations
 
 import errno
+import functools
+import hashlib
+import importlib.metadata
 import json
 import math
 import os
+import platform
+import shutil
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
+
+ID_DIGITS = 16
+
+
+class CanonicalError(ValueError):
+    """A value has no canonical form; the message says where in the value."""
+
+
+def plain(value: Any, where: str = "value") -> Any:
+    """`value` as plain dicts, lists, strings, numbers, bools and None. Raises `CanonicalError` otherwise."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise CanonicalError(f"{where} is {value}: only finite numbers are allowed; use null")
+        return value
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise CanonicalError(f"{where} has the key {key!r}: keys must be strings")
+        return {key: plain(item, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(value, Sequence):
+        return [plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
+    raise CanonicalError(f"{where} is a {type(value).__name__}: use numbers, strings, lists and mappings")
+
+
+def canonical_json(value: Any) -> str:
+    """The one JSON text of `value`. Raises `CanonicalError` for what has none."""
+    return json.dumps(
+        plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+
+
+def identity(value: Any) -> str:
+    """First 16 hex digits of the SHA-256 of the canonical JSON of `value`."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:ID_DIGITS]
+
 
 LIMIT_BYTES: Final = 64 << 20
 """The largest file that is read; the largest that the suite writes has a hundredth of it."""
@@ -185,3 +238,50 @@ def cannot_write(path: Path, error: OSError) -> StoreError:
             "kept, and the same command goes on from here"
         )
     return StoreError(f"cannot write {path}: {error.strerror}; check its rights, or use --results")
+
+
+TOP: Final = Path(__file__).resolve().parents[2]
+DEPENDS_ON: Final = ("reference_impls", "suite/workloads", "suite/runs")
+KEPT_CODES: Final = 8
+"""Of so many states of the code the answers are kept; those of the oldest go."""
+
+
+def disk_cached(question: list[Any], work_out: Callable[[], Any]) -> Any:
+    """The answer to a question as plain JSON: kept from before, or worked out and kept. Its errors pass through."""
+    try:
+        path = cache_folder() / f"{identity(question)}.json"
+    except CanonicalError:  # whoever works it out says what is wrong
+        return work_out()
+    with suppress(OSError, ValueError):  # none yet, or a damaged file
+        return json.loads(path.read_text(encoding="utf-8"))
+    answer = work_out()
+    with suppress(OSError, StoreError):  # then it is found out again the next time
+        if not path.parent.exists():
+            _remove_oldest(path.parent.parent)
+        write_atomic(path, dump(answer))
+    return answer
+
+
+def cache_folder() -> Path:
+    """Where the answers of this code lie."""
+    given = os.environ.get("BANDWISE_CACHE")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "bandwise")
+    return Path(given or base) / _code_hash()
+
+
+@functools.cache
+def _code_hash() -> str:
+    """Hash of all that an answer may depend on."""
+    versions = [platform.python_version(), importlib.metadata.version("torch")]
+    digest = hashlib.sha256(repr(versions).encode())
+    for name in DEPENDS_ON:
+        for path in sorted((TOP / name).rglob("*.py")):
+            digest.update(str(path.relative_to(TOP)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:ID_DIGITS]
+
+
+def _remove_oldest(base: Path) -> None:
+    """Make room for one more state of the code."""
+    known = sorted(base.glob("*/"), key=lambda path: path.stat().st_mtime) if base.exists() else []
+    for old in known[: max(0, len(known) - KEPT_CODES + 1)]:
+        shutil.rmtree(old, ignore_errors=True)

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from suite.runs.code_state import keep, kept
 from suite.runs.files import RefusedError, StoreError, read, write_atomic
-from suite.runs.lease import Owner, take
-from suite.runs.store import NewerResultError, Store
+from suite.runs.provenance import keep_changes, kept_changes
+from suite.runs.store import NewerResultError, Owner, Store, take_lease
 
 FILES: Final = ("spec.json", "metrics.jsonl", "status.json", "result.json")
 """In the order in which they are copied."""
@@ -62,22 +61,22 @@ def merge(into: Path, other: Path) -> Merged:
 def _merge_changes(into: Path, other: Path, sha256: str, merged: Merged) -> None:
     """Take over how the code of runs differed from its commit; named by its hash, it is the same wherever it is."""
     try:
-        changes = kept(other, sha256)
+        changes = kept_changes(other, sha256)
     except RefusedError as error:
         merged.refused.append(str(error))
         return
     if changes is not None:
-        keep(into, changes.encode())
+        keep_changes(into, changes.encode())
 
 
 def _merge_run(here: Store, there: Store, run_id: str, merged: Merged) -> None:
-    status, result = there.standing(run_id)
+    status, result = there.state(run_id)
     if refusal := there.refusal(run_id):
         merged.refused.append(str(refusal))
         return
     if result is None:
         return  # under way there, or not begun
-    mine, own = here.standing(run_id)
+    mine, own = here.state(run_id)
     if isinstance(newer := here.refusal(run_id), NewerResultError):
         merged.refused.append(str(newer))
         return
@@ -93,7 +92,7 @@ def _merge_run(here: Store, there: Store, run_id: str, merged: Merged) -> None:
 
 
 def _copy(here: Store, there: Store, run_id: str, merged: Merged) -> None:
-    lease = take(here.folder(run_id), Owner.here())
+    lease = take_lease(here.folder(run_id), Owner.here())
     if lease is None:
         merged.conflicts.append(f"run {run_id} is being worked on here: merge again when it has ended")
         return

@@ -1,23 +1,37 @@
 """What one run is: method, workload, world size, budget, seed, and nothing about where or when it happens.
 
 The run id is the hash of the canonical JSON of all of it, defaults filled in, so that two runs with one id are one
-run. Commit, host and environment are attributes of the result. `resolve` builds specs from names and fills in
-defaults; this module knows neither methods nor workloads.
+run. Commit, host and environment are attributes of the result.
+
+*Resolving* makes a whole spec of names and a few options: it looks methods and workloads up, checks values, fills in
+defaults. Everything that can be wrong with a run is found here, before anything runs: unknown names and options (with the
+nearest match), values of a wrong type, a world size or bit width that a method cannot serve. What a spec stands for (task,
+learning rate, hash of the method's source) is worked out at the end of this module; only there and where a name is new is
+torch imported.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field, Strict, ValidationError, WrapValidator, model_validator
 from pydantic.dataclasses import dataclass
 
-from suite.runs.canonical import canonical_json, identity, plain
+from reference_impls import create, info
+from reference_impls.catalogue import BUILT_IN
+from reference_impls.errors import UnknownOptionError, nearest
+from reference_impls.registry import registry
+from reference_impls.schedules import LearningRate
 from suite.runs.documents import checked, clause_of
+from suite.runs.files import canonical_json, disk_cached, identity, plain
+
+if TYPE_CHECKING:
+    from suite.workloads import Task
 
 SPEC_VERSION: Final = 1
 Backend = Literal["simulated", "gloo"]
@@ -176,3 +190,130 @@ def warning_of(spec: RunSpec) -> str:
         f"{spec.algorithm.name} has rounds of {period} steps (period) in a training of {spec.steps}: workers average "
         f"{when}; give a period below {spec.steps}"
     )
+
+
+def resolve_algorithm(
+    name: str, options: Mapping[str, Any], world_size: int, steps: int, lr_warmup: int = 0
+) -> Part:
+    """The method with all its options and those of its optimizer.
+
+    A method that must know the course of the training is told: `total_steps` and `lr_warmup_steps` are those of the
+    run unless given.
+
+    Raises ValueError (unknown names, impossible values) with what to do.
+    """
+
+    def work_out() -> dict[str, Any]:
+        return _resolve_algorithm(name, options, world_size, steps, lr_warmup).as_dict()
+
+    if name not in BUILT_IN:
+        return Part(**work_out())
+    question = ["algorithm", name, dict(options), world_size, steps, lr_warmup]
+    return Part(**disk_cached(question, work_out))
+
+
+def source_hash(name: str) -> str:
+    """The hash of a method's source, see `reference_impls.info`."""
+
+    def work_out() -> str:
+        return info(name).source_hash
+
+    return str(disk_cached(["source", name], work_out)) if name in BUILT_IN else work_out()
+
+
+def _resolve_algorithm(
+    name: str, options: Mapping[str, Any], world_size: int, steps: int, lr_warmup: int
+) -> Part:
+    from reference_impls.collectives import Group  # here, since it needs torch
+
+    about = info(name)
+    if "lr" in options:
+        raise UnknownOptionError(
+            f"{name}: lr is no option of the method; say it with the run's learning rate"
+        )
+    given = dict(options)
+    for key, value in {"total_steps": steps, "lr_warmup_steps": lr_warmup}.items():
+        if key in about.options:
+            given.setdefault(key, value)
+    method = create(name, **given)
+    method.algorithm.check(Group("world", 0, world_size))
+    fixed = registry.entry(name).preset
+    own = {
+        f.name: getattr(method.algorithm, f.name)
+        for f in dataclasses.fields(method.algorithm)
+        if f.name not in fixed
+    }
+    hyper = {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in method.hyperparameters.items()
+    }
+    return Part(name, about.version, {**own, **hyper})
+
+
+def resolve_workload(name: str, options: Mapping[str, Any], sharding: str) -> Part:
+    """The workload with all its options. Raises ValueError for unknown names, and a sharding that it does not have."""
+
+    def work_out() -> dict[str, Any]:
+        return _resolve_workload(name, options, sharding).as_dict()
+
+    return Part(**disk_cached(["workload", name, dict(options), sharding], work_out))
+
+
+def _resolve_workload(name: str, options: Mapping[str, Any], sharding: str) -> Part:
+    from suite.workloads import get  # here, since it needs torch
+
+    workload = get(name, **options)
+    if sharding not in workload.shardings:
+        raise SpecError(
+            f"workload {name} has no sharding {sharding!r}{nearest(sharding, workload.shardings)}"
+        )
+    return Part(name, workload.version, workload.options)
+
+
+def make_spec(
+    *,
+    algorithm: Part,
+    workload: Part,
+    sharding: str,
+    world_size: int,
+    steps: int,
+    batch_size: int,
+    lr: Rate,
+    seed: int,
+    backend: str,
+    bucket_bytes: int,
+) -> RunSpec:
+    """The spec of resolved parts. Raises ValueError for an impossible learning-rate schedule or number."""
+    LearningRate(schedule=lr.schedule, peak=lr.peak, min=lr.min, warmup=lr.warmup, total=steps)
+    return RunSpec.of(
+        algorithm=algorithm,
+        workload=workload,
+        sharding=sharding,
+        world_size=world_size,
+        backend=backend,
+        steps=steps,
+        batch_size=batch_size,
+        lr=lr,
+        bucket_bytes=bucket_bytes,
+        seed=seed,
+    )
+
+
+def task_of(spec: RunSpec) -> Task:
+    """The task that a run trains on."""
+    from suite.workloads import get  # here, since it needs torch
+
+    workload = get(spec.workload.name, **spec.workload.options)
+    return workload.task(spec.seed, spec.world_size, spec.sharding, spec.batch_size)
+
+
+def learning_rate(spec: RunSpec) -> LearningRate:
+    """The learning rate of a run as a function of the completed steps."""
+    return LearningRate(
+        schedule=spec.lr.schedule, peak=spec.lr.peak, min=spec.lr.min, warmup=spec.lr.warmup, total=spec.steps
+    )
+
+
+def sources(spec: RunSpec) -> dict[str, Any]:
+    """Hash of the method's source, by which a result is found to be older than its code."""
+    return {"algorithm": source_hash(spec.algorithm.name)}

@@ -1,16 +1,23 @@
-"""Where runs are kept: one folder a run, written by one process, every file replaced whole.
+"""Where runs are kept, one folder a run, and who works on one: every file is replaced whole, by one process at a time.
 
     <root>/runs/<aa>/<run_id>/   aa = the first two digits of the id
         spec.json      the canonical JSON, nothing else
-        status.json    how it stands, see `Note`; the time of its last change is the run's last sign of life
+        status.json    the state, see `Note`; the time of its last change is the run's last sign of life
         metrics.jsonl  one line an evaluation
         result.json    written last; its presence means that the run has ended, well or not
-        checkpoint*    while the run is under way, see `checkpoint`
-        lease-<k>.json while somebody works on it, see `lease`
+        checkpoint*    while the run is under way, see `suite.training.checkpoint`
+        lease-<k>.json while somebody works on it
 
 A file appears by rename after it has reached the disk, so a reader never sees half of one and a kill loses at most
-what was trained since the last checkpoint. Nothing that is read is trusted (`reading`, `result`): a run whose files are
+what was trained since the last checkpoint. Nothing that is read is trusted (`files`, `result`): a run whose files are
 refused is `invalid`, with the reason. Two trees are united by `merge`.
+
+*Leases* let sweeps that share runs do each of them once. A lease holds the owner's name and its process. It is made
+exclusively and is alive by the time of its last change, which its holder moves between steps. It may be taken over when it is
+stale, when its owner's process has ended on this machine, or by an owner of the same name (a job that was requeued). Whoever
+makes number k + 1 while number k is still there has it; numbers only grow while a folder holds a lease, so of two that try
+one wins, and a kill at any moment leaves a lease that can be taken over. It needs nothing but exclusive creation, which
+network file systems have.
 """
 
 from __future__ import annotations
@@ -18,30 +25,29 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from suite.links.process import Process
 from suite.runs.documents import checked, problem
-from suite.runs.files import TEMPORARY as TEMPORARY
-from suite.runs.files import RefusedError as RefusedError
-from suite.runs.files import StoreError as StoreError
-from suite.runs.files import StoreFullError as StoreFullError
-from suite.runs.files import cannot_write as cannot_write
-from suite.runs.files import dump as dump
-from suite.runs.files import finite as finite
-from suite.runs.files import parsed as parsed
-from suite.runs.files import read as read
-from suite.runs.files import replacing as replacing
-from suite.runs.files import write_atomic as write_atomic
-from suite.runs.result import RESULT_VERSION, RUN_ID, Evaluation, result_problem
+from suite.runs.files import (
+    RefusedError,
+    StoreError,
+    cannot_write,
+    dump,
+    parsed,
+    read,
+    write_atomic,
+)
+from suite.runs.result import RESULT_VERSION, RUN_ID, Evaluation, Note, Status, result_problem
 from suite.runs.spec import RunSpec, SpecError
-from suite.runs.status import Note, Status
 
 STALE_AFTER_S: Final = 180.0
-"""How long a run, or who has it in hand, may show no life; network file systems see changes up to a minute late."""
+"""How long a run, or who works on it, may show no life; network file systems see changes up to a minute late."""
 AGAIN: Final = "move it away; the next sweep trains the run again"
 
 
@@ -150,7 +156,7 @@ class Store:
 
     def result(self, run_id: str) -> dict[str, Any] | None:
         """The result; None while the run has not ended, and where its file is refused."""
-        return self.standing(run_id)[1]
+        return self.state(run_id)[1]
 
     def refusal(self, run_id: str) -> RefusedError | None:
         """Why the result, or without one the status, is not read; None where all is well."""
@@ -179,10 +185,10 @@ class Store:
 
         `invalid`, with the reason, is one whose files are refused.
         """
-        return self.standing(run_id)[0]
+        return self.state(run_id)[0]
 
-    def standing(self, run_id: str) -> tuple[Status, dict[str, Any] | None]:
-        """How the run stands, as `status`, and its result, None where there is none that can be used."""
+    def state(self, run_id: str) -> tuple[Status, dict[str, Any] | None]:
+        """The state of the run, as `status`, and its result, None where there is none that can be used."""
         try:
             result = self._result(run_id)
             note = self._note(run_id) if result is None else None
@@ -223,13 +229,7 @@ class Store:
 
     def _result(self, run_id: str) -> dict[str, Any] | None:
         path = self.folder(run_id) / "result.json"
-        text = read(path, fix=AGAIN)
-        if text is None:
-            return None
-        result = of_version(parsed(text, path, AGAIN), RESULT_VERSION, path, AGAIN)
-        if wrong := result_problem(result, run_id):
-            raise RefusedError(path, f"is refused ({wrong})", AGAIN)
-        return result
+        return read_version(path, RESULT_VERSION, lambda found: result_problem(found, run_id), AGAIN)
 
     def _note(self, run_id: str) -> Note | None:
         path = self.folder(run_id) / "status.json"
@@ -267,7 +267,34 @@ class Store:
         write_atomic(self.folder(run_id) / "status.json", dump(note.as_dict()) + "\n")
 
 
-def of_version(value: Any, version: int, path: Path, fix: str) -> dict[str, Any]:
+def read_version(
+    path: Path, version: int, problem_of: Callable[[dict[str, Any]], str | None], fix: str
+) -> dict[str, Any] | None:
+    """A file of JSON as the document of a version that it must be.
+
+    Args:
+        path: The file.
+        version: Its `schema_version`.
+        problem_of: What else keeps a document from being one, in one clause; None where nothing does.
+        fix: What to do about a file that is refused.
+
+    Returns:
+        The document; None where there is no file.
+
+    Raises:
+        RefusedError: It is damaged, or not what it must be.
+        NewerResultError: A newer version of this project wrote it.
+    """
+    text = read(path, fix=fix)
+    if text is None:
+        return None
+    found = _of_version(parsed(text, path, fix), version, path, fix)
+    if wrong := problem_of(found):
+        raise RefusedError(path, f"is refused ({wrong})", fix)
+    return found
+
+
+def _of_version(value: Any, version: int, path: Path, fix: str) -> dict[str, Any]:
     """A document of that version. Raises `RefusedError` for any other, `NewerResultError` for a newer one."""
     if not isinstance(value, dict):
         raise RefusedError(path, "is not a mapping", fix)
@@ -275,8 +302,8 @@ def of_version(value: Any, version: int, path: Path, fix: str) -> dict[str, Any]
     if type(said) is not int or said < 1:
         raise RefusedError(path, "says no schema_version that ever was", fix)
     if said > version:
-        told = f"has schema_version {said}, this code reads {version}"
-        raise NewerResultError(path, told, "update this checkout, or name other --results")
+        reason = f"has schema_version {said}, this code reads {version}"
+        raise NewerResultError(path, reason, "update this checkout, or name other --results")
     if said < version:
         raise RefusedError(path, f"has schema_version {said}, this code reads {version}", fix)
     return value
@@ -303,3 +330,146 @@ def _spec(text: str, path: Path, run_id: str) -> RunSpec:
     if spec.run_id != run_id:
         raise RefusedError(path, f"is the spec of {spec.run_id}, not of {run_id}", AGAIN)
     return spec
+
+
+ATTEMPTS: Final = 20
+"""How often a lease is tried for that changes hands just then."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who works on a run, by a name that no two have at the same time."""
+
+    name: str
+
+    @classmethod
+    def here(cls, pid: int | None = None) -> Owner:
+        """This process, or another one of this machine."""
+        return cls(f"pid {pid or os.getpid()} on {socket.gethostname()}")
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A lease that this process has."""
+
+    path: Path
+
+    def heartbeat(self) -> bool:
+        """Show life; False when somebody else has taken the run over."""
+        try:
+            os.utime(self.path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def held(self) -> bool:
+        """Whether nobody has taken the run over."""
+        return self.path.exists()
+
+    def release(self) -> None:
+        """Give it back."""
+        self.path.unlink(missing_ok=True)
+
+
+def take_lease(folder: Path, owner: Owner, stale_after_s: float = STALE_AFTER_S) -> Lease | None:
+    """The lease of the run in `folder`; None while a live owner of another name has it. Raises `StoreError`."""
+    for _ in range(ATTEMPTS):
+        held = _leases(folder)
+        newest = held[-1] if held else None
+        if newest is not None and not _free(newest, owner, stale_after_s):
+            return None
+        mine = _lease_path(folder, 1 if newest is None else _lease_number(newest) + 1)
+        if not _create(mine, owner):
+            continue
+        if (newest is None or newest.exists()) and _leases(folder)[-1:] == [mine]:
+            for older in held:
+                older.unlink(missing_ok=True)
+            return Lease(mine)
+        mine.unlink(missing_ok=True)  # it had changed hands in between
+        time.sleep(0.01)
+    return None
+
+
+def lease_holder(folder: Path) -> str | None:
+    """Name of the owner whose lease is the newest; None where there is none."""
+    held = _leases(folder)
+    return str(_lease_content(held[-1]).get("owner", "unknown")) if held else None
+
+
+def release_lease(folder: Path, owner: Owner) -> bool:
+    """Remove the lease of an owner that is known to be dead (by the scheduler, say); True where it held one."""
+    if lease_holder(folder) != owner.name:
+        return False
+    for path in _leases(folder):
+        path.unlink(missing_ok=True)
+    return True
+
+
+def _free(path: Path, owner: Owner, stale_after_s: float) -> bool:
+    """Whether a lease may be taken over."""
+    try:
+        silent_s = time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return True
+    content = _lease_content(path)
+    if silent_s > stale_after_s or content.get("owner") == owner.name:
+        return True
+    pid, started_ticks = content.get("pid"), content.get("started_ticks")
+    if content.get("machine") != _machine() or not isinstance(pid, int) or not isinstance(started_ticks, int):
+        return False
+    return not Process(pid, started_ticks).alive()
+
+
+def _create(path: Path, owner: Owner) -> bool:
+    """Make the file; False when another was quicker. Raises `StoreError`, and leaves no empty file where the disk is full."""
+    me = Process.of(os.getpid())
+    content = {
+        "owner": owner.name,
+        "machine": _machine(),
+        "pid": me.pid,
+        "started_ticks": me.started_ticks,
+    }
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("x", encoding="utf-8")
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    try:
+        with file:
+            file.write(dump(content) + "\n")
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise cannot_write(path, error) from error
+    return True
+
+
+def _lease_content(path: Path) -> dict[str, Any]:
+    """What a lease says; empty where it has gone, is damaged, or its owner died while writing it."""
+    try:
+        found = parsed(read(path) or "{}", path)
+    except RefusedError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _machine() -> str:
+    """Where a pid means one process: this boot of this machine, and the namespace of pids."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+    return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+
+
+def _leases(folder: Path) -> list[Path]:
+    """All leases in the folder, the newest last."""
+    return sorted(
+        (p for p in folder.glob("lease-*.json") if re.fullmatch("[0-9]{1,18}", p.stem[6:])), key=_lease_number
+    )
+
+
+def _lease_path(folder: Path, number: int) -> Path:
+    return folder / f"lease-{number}.json"
+
+
+def _lease_number(path: Path) -> int:
+    return int(path.stem.partition("-")[2])

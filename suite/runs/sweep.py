@@ -19,13 +19,17 @@
     exclude:
       - {arm: half-traffic, sharding: iid}
 
-An *arm* is a label for a method with options; its *baseline* is the arm of the uncompressed run of the same optimizer. Every key
-is declared below and listed in `docs/study-formats.md`. This module reads the file and checks what can be checked without
+An *arm* is a label for a method with options; its *baseline* is the arm of the uncompressed run of the same optimizer. Every
+key is declared below and listed in `docs/study-formats.md`. This module reads the file and checks what can be checked without
 knowing any method; `plan` does the rest.
 
-*Budgets*: at each, the steps and the warm-up of the learning rate are multiplied, the schedule spans the new length, and a method
-that is told the length of the training is told that one. Peak learning rates are those tuned at budget 1; periods that a method
-states in steps stay. The runs of budget 1 are the very ones of the sweep without `budgets`.
+*Budgets*: at each, the steps and the warm-up of the learning rate are multiplied, the schedule spans the new length, and a
+method that is told the length of the training is told that one. Peak learning rates are those tuned at budget 1; periods that
+a method states in steps stay. The runs of budget 1 are the very ones of the sweep without `budgets`.
+
+*Tuned learning rates* lie in a file of their own beside the sweep, in git, written by tuning and read by every plan. Each
+entry keeps all its trials, so that tables can show the grid, the choice and whether it lay on an edge. It also keeps the
+identity of what was tuned; when the sweep asks for something else, the entry is refused, not used.
 """
 
 from __future__ import annotations
@@ -33,15 +37,16 @@ from __future__ import annotations
 import itertools
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
 from reference_impls.errors import nearest
 from suite.runs.documents import (
+    AS_TUPLE,
     GIVEN,
     ONE_OR_MORE,
     Entry,
@@ -51,6 +56,7 @@ from suite.runs.documents import (
     Words,
     YamlFile,
 )
+from suite.runs.files import identity, write_atomic
 from suite.runs.spec import Backend
 
 TUNING_SEED: Final = 10_000
@@ -368,7 +374,7 @@ def _merged(path: Path, above: tuple[Path, ...]) -> YamlFile:
     file = YamlFile.load(path)
     if isinstance(file.data, dict) and OF_SESSIONS & file.data.keys():
         raise UnknownSweepError(
-            f"{path.name} is a timing session, not a sweep: `bandwise session {path.stem}` holds it"
+            f"{path.name} is a timing session, not a sweep: `bandwise session {path.stem}` runs it"
         )
     base = file.top("base", str, "")
     if not base:
@@ -420,3 +426,136 @@ def _check_budgets(sweep: Sweep) -> None:
             "budgets",
             f"must rise, each to more steps than the one before; of {sweep.steps} steps these are {lengths}",
         )
+
+
+class Trial(Entry):
+    """One learning rate tried."""
+
+    lr: float = Field(description="Peak learning rate.")
+    value: float | None = Field(
+        default=None, description="Mean of the final metric over the tuning seeds. Null: not all ended well."
+    )
+    nll: float | None = Field(
+        default=None, description="Mean of the negative log-likelihood. Null: the same, or there is none."
+    )
+    status: str = Field(description="`done`, or that of the first run that ended otherwise.")
+    runs: Words = Field(description="Run ids, one a seed.")
+
+
+class Tuned(Entry):
+    """The chosen learning rate of an arm in a panel."""
+
+    workload: str = Field(description="Workload, with its options where some are given.")
+    sharding: str = Field(description="Sharding.")
+    world_size: int = Field(description="Workers.")
+    arm: str = Field(description="Label of the arm.")
+    lr: float = Field(description="The chosen peak learning rate.")
+    edge: Literal["none", "low", "high"] = Field(description="Whether it is an end of the grid.")
+    tuned_for: str = Field(description="Identity of all that it was tuned for.")
+    trials: Annotated[tuple[Trial, ...], AS_TUPLE] = Field(
+        default=(), description="Every rate that was tried."
+    )
+
+
+class RatesFile(Entry):
+    """The file as it is written."""
+
+    sweep: str = Field(default="", description="The sweep whose tuning wrote it.")
+    seeds: Integers = Field(default=(), description="The tuning seeds.")
+    rates: Annotated[tuple[Tuned, ...], AS_TUPLE] = Field(
+        default=(), description="An entry an arm and setting."
+    )
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The file as a whole: entries in the order of the file."""
+
+    path: Path
+    entries: tuple[Tuned, ...]
+
+    def find(self, panel: Setting, arm: Arm) -> Tuned | None:
+        """The entry of an arm in a panel, or None."""
+        key = (panel.workload.label, panel.sharding, panel.world_size, arm.label)
+        return next((e for e in self.entries if (e.workload, e.sharding, e.world_size, e.arm) == key), None)
+
+    def lr(self, sweep: Sweep, panel: Setting, arm: Arm) -> float:
+        """The peak learning rate of an arm in a panel: pinned in the sweep, or tuned for exactly this.
+
+        Raises `YamlError` when there is none, or one that was tuned for other settings.
+        """
+        if arm.lr is not None:
+            return arm.lr
+        found = self.find(panel, arm)
+        remedy = f"tune with `{sweep.tuned_by}`, or pin it with `lr:`"
+        if found is None:
+            raise arm.error("lr", f"no learning rate for {panel.label} in {self.path.name}: {remedy}")
+        if found.tuned_for != tuned_for(sweep, panel, arm):
+            raise arm.error("lr", f"{self.path.name} was tuned for other settings of {panel.label}: {remedy}")
+        return found.lr
+
+
+def tuned_for(sweep: Sweep, panel: Setting, arm: Arm) -> str:
+    """Identity of everything that a tuned learning rate depends on, as the sweep states it."""
+    return identity(
+        {
+            "algorithm": arm.algorithm,
+            "options": arm.options,
+            "per_lr": arm.per_lr,
+            "workload": panel.workload.name,
+            "workload_options": panel.workload.options,
+            "sharding": panel.sharding,
+            "world_size": panel.world_size,
+            "steps": sweep.steps,
+            "batch_size": sweep.batch_size,
+            "bucket_bytes": sweep.bucket_bytes,
+            "schedule": [sweep.shape.schedule, sweep.shape.warmup, sweep.shape.min_ratio],
+        }
+    )
+
+
+def load_rates(path: Path) -> Rates:
+    """Read the file; no file means no entries. Raises `YamlError` with line and key."""
+    if not path.exists():
+        return Rates(path, ())
+    return Rates(path, YamlFile.load(path).read(RatesFile).rates)
+
+
+def write_rates(sweep: Sweep, entries: Sequence[Tuned]) -> None:
+    """Replace the sweep's file: sorted as the sweep lists panels and arms, with the command that remakes it."""
+    lines = [
+        f"# Peak learning rates of the sweep '{sweep.rates_owner}', by one budget for every arm. Do not edit: remake with",
+        f"#     bandwise sweep {sweep.rates_owner} --tune",
+        "# value and nll: means over the seeds at the end of the runs. edge: whether the choice is an end of the grid.",
+        f"sweep: {sweep.rates_owner}",
+        f"seeds: [{', '.join(map(str, sweep.tuning.seeds))}]",
+        "rates:",
+    ]
+    for entry in entries:
+        head = {
+            key: getattr(entry, key)
+            for key in ("workload", "sharding", "world_size", "arm", "lr", "edge", "tuned_for")
+        }
+        lines.append(f"  - {_flow(head)[:-1]}, trials: [")
+        lines.extend(f"      {_flow(vars_of(trial))}," for trial in entry.trials)
+        lines.append("    ]}")
+    write_atomic(sweep.rates_path, "\n".join(lines) + "\n")
+
+
+def vars_of(trial: Trial) -> dict[str, Any]:
+    """The fields of a trial in their order."""
+    return {name: getattr(trial, name) for name in ("lr", "value", "nll", "status", "runs")}
+
+
+def _flow(mapping: Mapping[str, Any]) -> str:
+    return "{" + ", ".join(f"{key}: {_word(value)}" for key, value in mapping.items()) + "}"
+
+
+def _word(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, tuple):
+        return f"[{', '.join(_word(item) for item in value)}]"
+    return repr(value)

@@ -13,11 +13,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from suite.runs.learning_rates import Trial, Tuned, tuned_for
 from suite.runs.plan import method_of, spec_of, workload_of
 from suite.runs.spec import Part, RunSpec
 from suite.runs.store import Store
-from suite.runs.sweep import Arm, Setting, Sweep
+from suite.runs.sweep import Arm, Setting, Sweep, Trial, Tuned, tuned_for
 from suite.workloads import Workload, get
 
 

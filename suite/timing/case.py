@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
 
-from suite.runs.canonical import identity, plain
+from suite.runs.files import identity, plain
 
 ROUND: Final = "round-"
 """Kinds that are rounds of local steps start with this; the number of steps follows."""

@@ -16,10 +16,9 @@ from typing import Any, Final
 from reference_impls import create, info
 from reference_impls.algorithm import Algorithm
 from reference_impls.registry import Method, registry
-from suite.runs.canonical import CanonicalError
+from suite.runs.files import CanonicalError
 from suite.runs.plan import make_plan
-from suite.runs.resolve import make_spec, resolve_algorithm
-from suite.runs.spec import Part, Rate, RunSpec
+from suite.runs.spec import Part, Rate, RunSpec, make_spec, resolve_algorithm
 from suite.timing.case import ROUND, Case
 from suite.timing.spec import DEFAULT_BUCKET_MB, SessionSpec
 

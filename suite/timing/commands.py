@@ -29,9 +29,8 @@ from reference_impls.compilation import paths
 from reference_impls.registry import Method
 from suite.links.probe import COLLECTIVES, bandwidth, probe
 from suite.links.topology import CONGESTION_CONTROL
-from suite.runs.from_spec import learning_rate, task_of
-from suite.runs.spec import RunSpec
-from suite.runs.store import finite
+from suite.runs.files import finite
+from suite.runs.spec import RunSpec, learning_rate, task_of
 from suite.timing.case import Case, Mode
 from suite.timing.cases import method_of
 from suite.timing.subject import (

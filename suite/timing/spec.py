@@ -40,8 +40,7 @@ from suite.runs.documents import (
     Words,
     YamlFile,
 )
-from suite.runs.resolve import resolve_workload
-from suite.runs.spec import Part
+from suite.runs.spec import Part, resolve_workload
 from suite.runs.sweep import DEFAULT_BUCKET_BYTES, OF_SESSIONS, Sweep, UnknownSweepError, file_of, load_sweep
 
 FEWEST_BLOCKS: Final = 6

@@ -6,17 +6,18 @@ Declared is what readers rely on; `docs/session-formats.md` has every key.
 import secrets
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from suite.runs.code_state import keep as keep_changes
 from suite.runs.documents import JSON, Amount, Count, Positive, problem
-from suite.runs.files import RefusedError, dump, parsed, read, write_atomic
+from suite.runs.files import RefusedError, dump, write_atomic
+from suite.runs.provenance import keep_changes
 from suite.runs.result import Provenance
-from suite.runs.store import of_version
+from suite.runs.store import read_version
 
 SESSION_VERSION: Final = 1
 FILE: Final = "session.json"
@@ -122,18 +123,11 @@ def _found(root: Path | str, name: str | None) -> Iterator[dict[str, Any] | Refu
     paths = folder.glob(f"*/*/{FILE}") if name is None else (folder / name).glob(f"*/{FILE}")
     for path in sorted(paths):
         try:
-            text = read(path, fix=AGAIN)
-            if text is not None:
-                yield _checked(parsed(text, path, AGAIN), path)
+            found = read_version(path, SESSION_VERSION, partial(problem, SessionRecord), AGAIN)
+            if found is not None:
+                yield found
         except RefusedError as error:
             yield error
-
-
-def _checked(record: Any, path: Path) -> dict[str, Any]:
-    found = of_version(record, SESSION_VERSION, path, AGAIN)
-    if wrong := problem(SessionRecord, found):
-        raise RefusedError(path, f"is refused ({wrong})", AGAIN)
-    return found
 
 
 def latest(root: Path | str, name: str) -> dict[str, Any] | None:

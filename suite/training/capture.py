@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster
-from suite.training.gradients import BatchedGradients, flatten, shapes_of, split
+from suite.training.train import BatchedGradients, flatten, shapes_of, split
 from suite.workloads import get
 
 STAGES: Final = ("start", "middle", "end")

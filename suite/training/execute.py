@@ -1,25 +1,65 @@
-"""Carries runs out in this process and keeps their outcomes.
+"""The life of a run in this process: owned, begun or gone on with, trained, kept alive, saved, ended, given back.
 
-`bandwise run`, the local pool and cluster jobs all end here. Runs that others have settled or work on are passed
-over; what an earlier attempt began is gone on with. An interruption stops all runs between two steps, with
-checkpoints.
+`bandwise run`, the local pool and cluster jobs all end in `execute`. Runs that others have settled or work on are passed
+over; what an earlier attempt began is gone on with. An interruption stops all runs between two steps, with checkpoints.
+
+    simulated            a group of runs from one batched gradient call (`train`)
+    gloo                 a process a rank, started here (`processes`)
+    torchrun, srun       this process is one rank, and trains run after run with the others (`join`)
+
+In a launch rank 0 decides which runs are trained, keeps what becomes of them, and tells the others, who only take part. Where
+a rank was killed and a scheduler will say why, rank 0 waits for that and leaves the run as if it had been killed too.
+
+One process at a time writes a run's files, and `RunOwnership` is where it does. Whoever finds that its lease was taken over
+(it had been silent for too long) trains on to no effect: nothing of that run is written any more.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from types import TracebackType
+from typing import Any, Final
 
-from suite.runs.checkpoint import Start
-from suite.runs.lease import Owner
-from suite.runs.spec import RunSpec
-from suite.runs.store import STALE_AFTER_S, Store
-from suite.training.interruption import CHECKPOINT_S, CheckpointPolicy, Hooks, Interrupted, Interruption
-from suite.training.ownership import MAX_ATTEMPTS, RunOwnership
-from suite.training.processes import join, launch
+from suite.runs.files import StoreError
+from suite.runs.result import Status
+from suite.runs.spec import RunSpec, sources
+from suite.runs.store import STALE_AFTER_S, Lease, NewerResultError, Owner, Store, take_lease
+from suite.training import checkpoint as files
+from suite.training.checkpoint import (
+    CHECKPOINT_S,
+    Checkpoint,
+    CheckpointError,
+    CheckpointPolicy,
+    Hooks,
+    Interrupted,
+    Interruption,
+    Start,
+)
+from suite.training.processes import as_rank, launch
 from suite.training.record import EXPECTED_FAULTS, Outcome, failed, fault_status
-from suite.training.rendezvous import place_in_launch
+from suite.training.rendezvous import (
+    FAULTS,
+    HOLD_S,
+    PeersLostError,
+    Place,
+    Rendezvous,
+    RendezvousError,
+    cause,
+    check_size,
+    join_launch,
+    place_in_launch,
+    send_end,
+)
+
+MAX_ATTEMPTS: Final = 5
+ALONE_AFTER: Final = 2
+"""After so many attempts in vain a run is trained alone, so that it takes no other run down with it."""
 
 
 def execute(
@@ -36,9 +76,9 @@ def execute(
     again: bool = False,
     scheduled: bool = False,
 ) -> Iterator[Outcome]:
-    """Train a group of runs (see `grouping.groups`), save each outcome, then yield it. `progress`: completed steps.
+    """Train a group of runs (see `suite.runs.plan.groups`), save each outcome, then yield it. `progress`: completed steps.
 
-    Runs on real processes start their ranks here, meeting at `port` (0: any free one); under torchrun or srun this
+    Runs on real processes start their ranks here, with their rendezvous at `port` (0: any free one); under torchrun or srun this
     process is one rank, whose own outcome is yielded, and only rank 0 saves. Results are defined on one thread: the
     caller has set `torch.set_num_threads(1)`.
 
@@ -120,3 +160,291 @@ class _Part:
         for spec in specs:
             hooks = self.ownership.hooks(spec, self.hooks)
             yield launch(spec, self.starts[spec.run_id], self.store.folder(spec.run_id), hooks, self.port)
+
+
+HOLD_POLL_S: Final = 0.5
+
+
+def join(
+    specs: Sequence[RunSpec],
+    store: Store,
+    ownership: RunOwnership,
+    hooks: Hooks,
+    place: Place,
+    *,
+    scheduled: bool,
+) -> Iterator[Outcome]:
+    """Train the runs with the other ranks; yields this rank's outcomes. scheduled: as in `execute`.
+
+    Raises `SpecError`, `Interrupted`, and where a scheduler will say more, `PeersLostError`.
+    """
+    for spec in specs:
+        check_size(spec, place)
+    try:
+        rendezvous = join_launch(place, store.folder(specs[0].run_id), os.environ)
+    except RendezvousError as error:
+        yield from _not_joined(specs, ownership, place, str(error))
+        return
+    joined = _Joined(store, ownership, hooks, place, rendezvous, scheduled)
+    try:
+        for number, spec in enumerate(specs):
+            yield from (joined.lead if place.rank == 0 else joined.follow)(f"run/{number}", spec)
+    finally:
+        rendezvous.leave()
+
+
+@dataclass(frozen=True)
+class _Joined:
+    store: Store
+    ownership: RunOwnership
+    hooks: Hooks
+    place: Place
+    rendezvous: Rendezvous
+    scheduled: bool
+
+    def lead(self, key: str, spec: RunSpec) -> Iterator[Outcome]:
+        """Rank 0's part in a run."""
+        begun = None
+        for taken in self.ownership.take([spec]):
+            begun = self.ownership.begin(taken, self.ownership.starts([taken])[taken.run_id], 1)
+        if isinstance(begun, Start):
+            self.rendezvous.send(key, {"go": True, "attempt": begun.attempt, "step": begun.step})
+            try:
+                begun = self._train(key, spec, begun, self.ownership.hooks(spec, self.hooks))
+            except Interrupted as interrupted:
+                self.ownership.interrupt(interrupted.run_ids, interrupted.reason)
+                raise
+            if begun.status.state in FAULTS:
+                begun = self._explained(key, spec, begun)
+        else:
+            self.rendezvous.send(key, {"go": False})
+        if begun is not None and self.ownership.end(begun):
+            yield begun
+
+    def follow(self, key: str, spec: RunSpec) -> Iterator[Outcome]:
+        """The part of any other rank."""
+        try:
+            word = self.rendezvous.recv(key)
+        except RendezvousError as error:
+            yield failed(spec, Status("error", str(error)))
+            return
+        if word["go"]:
+            yield self._train(key, spec, Start(word["attempt"], step=word["step"]), self.hooks)
+
+    def _explained(self, key: str, spec: RunSpec, own: Outcome) -> Outcome:
+        """Rank 0's outcome, or that of the rank whose fault came first."""
+        try:
+            status = cause(self.rendezvous, key, self.place, own.status)
+        except PeersLostError as lost:
+            if not self.scheduled:
+                return failed(spec, Status("error", str(lost)))
+            sys.stderr.write(f"{lost}; waiting for the scheduler's word\n")
+            deadline = time.monotonic() + HOLD_S
+            while self.hooks.interruption.requested is None and time.monotonic() < deadline:
+                self.ownership.alive()
+                time.sleep(HOLD_POLL_S)
+            self.ownership.leave(spec.run_id)
+            raise
+        return own if status is own.status else failed(spec, status)
+
+    def _train(self, key: str, spec: RunSpec, start: Start, hooks: Hooks) -> Outcome:
+        import torch.distributed as dist
+
+        store: Any = dist.PrefixStore(key, self.rendezvous.store)  # type: ignore[attr-defined]
+        folder = self.store.folder(spec.run_id)
+        try:
+            outcome = as_rank(spec, self.place.rank, store, start, folder, hooks)
+        except EXPECTED_FAULTS as error:
+            outcome = failed(spec, fault_status(error))
+        if self.place.rank > 0:
+            send_end(self.rendezvous, key, self.place, outcome)
+        return outcome
+
+
+def _not_joined(
+    specs: Sequence[RunSpec], ownership: RunOwnership, place: Place, reason: str
+) -> Iterator[Outcome]:
+    """The ranks have not found each other: rank 0 ends the runs as `error`."""
+    for spec in specs if place.rank > 0 else ownership.take(specs):
+        outcome = failed(spec, Status("error", reason))
+        if place.rank > 0:
+            yield outcome
+            continue
+        ownership.begin(spec, Start(), 1)
+        if ownership.end(outcome):
+            yield outcome
+
+
+class RunOwnership:
+    """A context manager; leaving it gives back what is still owned, as never begun where nothing else was noted.
+
+    again: also take runs that have settled.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        owner: Owner,
+        *,
+        max_attempts: int = MAX_ATTEMPTS,
+        stale_after_s: float = STALE_AFTER_S,
+        again: bool = False,
+    ) -> None:
+        self._store = store
+        self._owner = owner
+        self._max_attempts = max_attempts
+        self._stale_after_s = stale_after_s
+        self._again = again
+        self._leases: dict[str, Lease] = {}
+        self._notes: dict[str, str] = {}
+        self._under_way: set[str] = set()
+
+    def __enter__(self) -> RunOwnership:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for run_id in list(self._leases):
+            if run_id in self._under_way and self._leases[run_id].held():  # broken off, or the store is full
+                self._store.abandon(run_id)
+            self._give_back(run_id)
+
+    def take(self, specs: Iterable[RunSpec]) -> list[RunSpec]:
+        """Those of the runs that nobody has settled and nobody else works on; they are leased now."""
+        found = []
+        for spec in specs:
+            if self._settled(spec):
+                continue
+            lease = take_lease(self._store.folder(spec.run_id), self._owner, self._stale_after_s)
+            if lease is None:
+                continue
+            if self._settled(spec):  # by whoever held the lease until just now
+                lease.release()
+                continue
+            self._leases[spec.run_id] = lease
+            found.append(spec)
+        return found
+
+    def starts(self, specs: Sequence[RunSpec]) -> dict[str, Start]:
+        """Where each of the leased runs goes on from, its checkpoint read in. What is of no use is removed."""
+        return {spec.run_id: self._start(spec) for spec in specs}
+
+    def parts(self, specs: Sequence[RunSpec], starts: dict[str, Start]) -> list[list[RunSpec]]:
+        """The runs cut by the step they go on from; those that took a process down before come last, alone.
+
+        Runs on real processes always are alone.
+        """
+        by_step: dict[object, list[RunSpec]] = {}
+        alone: list[tuple[int, RunSpec]] = []
+        for spec in specs:
+            note = self._store.note(spec.run_id)
+            if note is not None and note.state == "running" and note.tries >= ALONE_AFTER:
+                alone.append((note.tries, spec))
+            else:
+                step = starts[spec.run_id].step
+                by_step.setdefault(step if spec.backend == "simulated" else spec, []).append(spec)
+        suspects = [[spec] for _, spec in sorted(alone, key=lambda pair: pair[0])]
+        return [*by_step.values(), *suspects]
+
+    def begin(self, spec: RunSpec, start: Start, together: int) -> Start | Outcome:
+        """Note that the run begins, one of `together` runs; the outcome instead when it has begun too often."""
+        reason = self._notes.pop(spec.run_id, "")
+        note = self._store.begin(spec, self._owner.name, start.step, reason, together)
+        self._under_way.add(spec.run_id)
+        files.clean(self._store.folder(spec.run_id), start.step)
+        if note.tries > self._max_attempts:
+            return failed(
+                spec,
+                Status(
+                    "error",
+                    f"crash loop: {note.tries - 1} attempts in a row died without a word after step {start.step}; look "
+                    "at the job's log, then run it alone with `bandwise run`",
+                ),
+            )
+        return Start(note.attempt, note.lost_s, start.step, start.checkpoint)
+
+    def alive(self) -> None:
+        """Show that the owned runs are alive."""
+        for run_id, lease in self._leases.items():
+            if lease.heartbeat() and run_id in self._under_way:
+                self._store.heartbeat(run_id)
+
+    def hooks(self, spec: RunSpec, asked: Hooks) -> Hooks:
+        """The caller's hooks, by which the owned runs are kept alive too and the run's checkpoints are noted."""
+
+        def alive(step: int) -> None:
+            self.alive()
+            asked.progress(step)
+
+        return replace(asked, progress=alive, saved=partial(self.saved, spec.run_id))
+
+    def keep(self, checkpoint: Checkpoint) -> None:
+        """Write a simulated run's checkpoint. Without space the run goes on without it, which is noted if it can be."""
+        if not self._leases[checkpoint.run_id].held():
+            return
+        note = self._store.note(checkpoint.run_id)
+        step, problem = checkpoint.step, ""
+        try:
+            files.write(files.whole_path(self._store.folder(checkpoint.run_id)), checkpoint)
+        except StoreError as error:
+            step, problem = note.step if note else 0, f"no new checkpoint: {error}"
+        self.saved(checkpoint.run_id, step, problem)
+
+    def saved(self, run_id: str, step: int, problem: str) -> None:
+        """Note the step of the checkpoint that stands, and why a newer one could not be written."""
+        if self._leases[run_id].held():
+            with suppress(StoreError):  # no space for a note is no reason to stop
+                self._store.saved(run_id, step, problem)
+
+    def interrupt(self, run_ids: Iterable[str], reason: str) -> None:
+        """Note that runs were stopped at a boundary: they go on from their checkpoints, or are missing without one."""
+        for run_id in run_ids:
+            note = self._store.note(run_id)
+            if note is not None and note.step and self._leases[run_id].held():
+                with suppress(
+                    StoreError
+                ):  # without space it counts as missing, and goes on from there all the same
+                    self._store.interrupt(run_id, reason)
+                    self._under_way.discard(run_id)
+
+    def leave(self, run_id: str) -> None:
+        """Give a run back as if this process had been killed: whoever knows why says how it ended."""
+        self._give_back(run_id)
+
+    def end(self, outcome: Outcome) -> bool:
+        """Keep how a run ended and give it back; False when it is no longer ours to say. Raises `StoreError`."""
+        held = self._leases[outcome.run_id].held()
+        if held:
+            outcome.save(self._store)
+            if outcome.status.settled:
+                files.remove(self._store.folder(outcome.run_id))
+        self._give_back(outcome.run_id)
+        return held
+
+    def _give_back(self, run_id: str) -> None:
+        self._under_way.discard(run_id)
+        self._leases.pop(run_id).release()
+
+    def _settled(self, spec: RunSpec) -> bool:
+        """Whether the run is left as it is; what a newer version has written always is."""
+        status = self._store.status(spec.run_id)
+        if status.state == "invalid" and isinstance(self._store.refusal(spec.run_id), NewerResultError):
+            return True
+        return not self._again and status.settled
+
+    def _start(self, spec: RunSpec) -> Start:
+        folder = self._store.folder(spec.run_id)
+        whole, index = files.whole_path(folder), folder / "checkpoint.json"
+        if not (whole.exists() or index.exists()):
+            return Start()
+        try:
+            source = sources(spec)["algorithm"]
+            if spec.backend == "simulated":
+                found = files.read(whole, spec, source)
+                return Start() if found is None else Start(step=found.step, checkpoint=found)
+            return Start(step=files.published(folder, spec, source) or 0)
+        except CheckpointError as error:
+            files.remove(folder)
+            self._notes[spec.run_id] = f"begun anew, the checkpoint is of no use: {error}"
+            return Start()

@@ -21,14 +21,22 @@ from torch import Tensor, nn
 
 from reference_impls import DataParallelOptimizer
 from reference_impls.compilation import paths
-from suite.runs.checkpoint import Checkpoint, CheckpointError, Start, publish, rank_path, read, write
-from suite.runs.from_spec import learning_rate, sources, task_of
-from suite.runs.spec import RunSpec
-from suite.runs.store import StoreError
-from suite.training.gradients import BatchedGradients, first_difference, flatten, shapes_of
-from suite.training.interruption import Action, CheckpointPolicy, Interrupted
+from suite.runs.files import StoreError
+from suite.runs.spec import RunSpec, learning_rate, sources, task_of
+from suite.training.checkpoint import (
+    Action,
+    Checkpoint,
+    CheckpointError,
+    CheckpointPolicy,
+    Interrupted,
+    Start,
+    publish,
+    rank_path,
+    read,
+    write,
+)
 from suite.training.record import EXPECTED_FAULTS, LedgerSums, Outcome, Recorder, evaluation_steps
-from suite.training.train import taken
+from suite.training.train import BatchedGradients, first_difference, flatten, shapes_of, taken
 from suite.workloads import Task
 
 
@@ -98,7 +106,7 @@ class _Rank:
         """Step by step to the end, or to what ends the run."""
         evaluate_at = evaluation_steps(self.spec.steps)
         for step in range(self._first, self.spec.steps):
-            order = self._step(step, policy.order())
+            action = self._step(step, policy.action())
             if self.recorder.status is not None:
                 break
             if step + 1 in evaluate_at:
@@ -106,18 +114,18 @@ class _Rank:
                 progress(step + 1)
             elif policy.silent():
                 progress(step + 1)
-            if order and step + 1 < self.spec.steps:
+            if action and step + 1 < self.spec.steps:
                 saved(*self._save(folder, step + 1))
                 policy.saved()
-                if order is Action.STOP:
+                if action is Action.STOP:
                     raise Interrupted(policy.reason, [self.spec.run_id])
 
     def _step(self, step: int, wanted: Action) -> Action:
         """One step of training; returns what all ranks do after it."""
         own = [part[dist.get_rank() : dist.get_rank() + 1] for part in self.task.batch(step)]
         found, losses = self._gradients(_rows(self.params), own)
-        told = _gathered(torch.cat([losses, torch.full_like(losses, float(wanted))]))
-        loss = told[:, :1].contiguous().mean().item()
+        gathered = _gathered(torch.cat([losses, torch.full_like(losses, float(wanted))]))
+        loss = gathered[:, :1].contiguous().mean().item()
         self.recorder.loss(loss)
         if self.recorder.status is None:
             for group in self._optimizer.param_groups:
@@ -132,7 +140,7 @@ class _Rank:
             self._optimizer.zero_grad()
             self.bytes.take(self._optimizer.ledger)
             self.recorder.step(self._optimizer.kind, taken(before, paths()))
-        return Action(int(told[:, 1].max().item()))
+        return Action(int(gathered[:, 1].max().item()))
 
     def _backward(self, batch: Sequence[Tensor]) -> None:
         """The gradients of a batch where the parameters stand now, through the optimizer's hooks."""

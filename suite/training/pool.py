@@ -2,12 +2,13 @@
 
 Safe to interrupt: what has ended is kept, the rest is done by the next call. One interrupt lets the groups under way
 finish, a second one (or a SIGTERM) stops them between two steps, with checkpoints, a third one at once. A worker that
-dies marks the runs that it had in hand `error`; the others go on.
+dies marks the runs that it owned `error`; the others go on.
 
-A worker takes groups of run ids from a pipe, trains them and reports on the same pipe: ("step", completed steps of the group),
-("run", run id, state, reason), ("over",) when a group is done with, ("stopped",) when it was interrupted, and ("full", text) when
-results cannot be kept any more. From the pool come lists of run ids, None at the end, and, at any time, the reason to stop as a
-text. Only run ids cross the border: specs are read from the store. A worker whose pool has gone stops too.
+A worker takes groups of run ids from a pipe, trains them and reports on the same pipe: ("step", completed steps of the
+group), ("run", run id, state, reason), ("over",) when a group is done with, ("stopped",) when it was interrupted, and
+("full", text) when results cannot be kept any more. From the pool come lists of run ids, None at the end, and, at any time,
+the reason to stop as a text. Only run ids cross the border: specs are read from the store. A worker whose pool has gone stops
+too.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any, Final
 
-from suite.runs.grouping import groups
-from suite.runs.lease import Owner, holder, release
+from suite.runs.files import StoreError
+from suite.runs.plan import groups
 from suite.runs.provenance import THREAD_VARIABLES
+from suite.runs.result import Status
 from suite.runs.spec import RunSpec
-from suite.runs.status import Status
-from suite.runs.store import Store, StoreError
-from suite.training.interruption import CHECKPOINT_S, Interrupted, PipeStop
+from suite.runs.store import Owner, Store, lease_holder, release_lease
+from suite.training.checkpoint import CHECKPOINT_S, Interrupted, PipeStop
 from suite.training.processes import exit_text
 from suite.training.record import failed
 
@@ -96,10 +97,10 @@ def serve(pipe: Connection, root: str, checkpoint_s: float, slot: Slot) -> None:
     import torch
 
     torch.set_num_threads(1)
-    store, told = Store(root), PipeStop(pipe)
+    store, interruption = Store(root), PipeStop(pipe)
     try:
         while isinstance(run_ids := pipe.recv(), list):
-            word = _train(run_ids, store, pipe, told, checkpoint_s)
+            word = _train(run_ids, store, pipe, interruption, checkpoint_s)
             pipe.send(word)
             if word != OVER:
                 return
@@ -108,7 +109,7 @@ def serve(pipe: Connection, root: str, checkpoint_s: float, slot: Slot) -> None:
 
 
 def _train(
-    run_ids: list[str], store: Store, pipe: Connection, told: PipeStop, checkpoint_s: float
+    run_ids: list[str], store: Store, pipe: Connection, interruption: PipeStop, checkpoint_s: float
 ) -> tuple[str, ...]:
     """Train a group; returns the last word about it."""
     from suite.training.execute import execute
@@ -119,7 +120,7 @@ def _train(
             specs,
             store,
             lambda step: pipe.send(("step", step)),
-            interruption=told,
+            interruption=interruption,
             checkpoint_s=checkpoint_s,
         ):
             pipe.send(("run", outcome.run_id, outcome.status.state, outcome.status.reason))
@@ -158,7 +159,7 @@ def run_local(
 ) -> Tally:
     """Carry the runs out; `report` is called whenever something has moved. Returns the final tally.
 
-    Runs that another process has in hand are passed over, and counted as how they stand. checkpoint_s: seconds between
+    Runs that another process owns are passed over, and counted as how they stand. checkpoint_s: seconds between
     the checkpoints of a run. jobs: how many workers, or a slot for each; by default as `slots` has it.
 
     Raises `StoreError` when results cannot be kept; what was finished is kept.
@@ -173,7 +174,7 @@ def run_local(
             while any(worker.alive for worker in pool):
                 _assign(pool, waiting, tally)
                 for worker in _ready(pool):
-                    worker.hear(tally)
+                    worker.receive(tally)
                     if worker.dead and waiting and not tally.interrupted:
                         pool[pool.index(worker)] = _Worker(store, checkpoint_s, worker.slot)
                 report(tally)
@@ -194,7 +195,7 @@ def run_local(
 
 
 class _Worker:
-    """A worker process, what it has in hand, and what it said."""
+    """A worker process, what it owns, and what it said."""
 
     def __init__(self, store: Store, checkpoint_s: float, slot: Slot) -> None:
         self.slot = slot
@@ -206,7 +207,7 @@ class _Worker:
         self._process.start()
         theirs.close()
         self._store = store
-        self._hand: dict[str, RunSpec] = {}
+        self._owned: dict[str, RunSpec] = {}
         self._counted = 0
         self._busy = False
         self.alive = True
@@ -225,25 +226,25 @@ class _Worker:
 
     def give(self, specs: Sequence[RunSpec]) -> None:
         """Hand it a group."""
-        self._hand = {spec.run_id: spec for spec in specs}
+        self._owned = {spec.run_id: spec for spec in specs}
         self._counted = 0
         self._busy = True
         for spec in specs:
             self._store.put_spec(spec)
-        self._pipe.send(list(self._hand))
+        self._pipe.send(list(self._owned))
 
-    def hear(self, tally: Tally) -> None:
+    def receive(self, tally: Tally) -> None:
         """Take one message; the end of the pipe means that the process has died."""
         try:
             message = self._pipe.recv()
         except (EOFError, ConnectionResetError):
-            self._bury(tally)
+            self._mark_dead(tally)
             return
         if message[0] == "step":
             step = max(
                 message[1], self._counted
             )  # a part of the group may stand further back than the one before
-            tally.run_steps += (step - self._counted) * len(self._hand)
+            tally.run_steps += (step - self._counted) * len(self._owned)
             self._counted = step
         elif message[0] == "run":
             _, run_id, state, reason = message
@@ -252,7 +253,7 @@ class _Worker:
                 tally.failures.append((run_id, state, reason))
         elif message[0] == "over":
             self._busy = False
-            for run_id in list(self._hand):  # somebody else's
+            for run_id in list(self._owned):  # somebody else's
                 self._ended(tally, run_id, self._store.status(run_id).state)
         elif message[0] == "stopped":
             tally.interrupted = True
@@ -279,26 +280,26 @@ class _Worker:
         if self.alive:
             self._process.kill()
             self._close()
-            for run_id in filter(self._has, self._hand):
+            for run_id in filter(self._has, self._owned):
                 self._store.abandon(run_id)
-                release(self._store.folder(run_id), self._owner)
+                release_lease(self._store.folder(run_id), self._owner)
 
     def _ended(self, tally: Tally, run_id: str, state: str) -> None:
-        spec = self._hand.pop(run_id)
+        spec = self._owned.pop(run_id)
         tally.runs += 1
         tally.run_steps += spec.steps - self._counted
         tally.states[state] = tally.states.get(state, 0) + 1
 
-    def _bury(self, tally: Tally) -> None:
+    def _mark_dead(self, tally: Tally) -> None:
         self._close()
         self.dead = True
         status = Status("error", f"the worker process died: {exit_text(self._process.exitcode)}")
-        for spec in list(self._hand.values()):
+        for spec in list(self._owned.values()):
             if not self._has(spec.run_id):
                 self._ended(tally, spec.run_id, self._store.status(spec.run_id).state)
                 continue
             failed(spec, status).save(self._store)
-            release(self._store.folder(spec.run_id), self._owner)
+            release_lease(self._store.folder(spec.run_id), self._owner)
             self._ended(tally, spec.run_id, status.state)
             tally.failures.append((spec.run_id, status.state, status.reason))
 
@@ -307,8 +308,8 @@ class _Worker:
         return Owner.here(self._process.pid)
 
     def _has(self, run_id: str) -> bool:
-        """Whether a run in hand is this worker's to end, and not another process's that it passed over."""
-        mine = holder(self._store.folder(run_id)) in {None, self._owner.name}
+        """Whether a run is this worker's to end, and not another process's that it passed over."""
+        mine = lease_holder(self._store.folder(run_id)) in {None, self._owner.name}
         return mine and not self._store.status(run_id).settled
 
     def _close(self) -> None:

@@ -1,12 +1,9 @@
-"""Runs on real processes: one rank each, one thread each, whoever started them.
+"""A run on real processes of this machine: one rank each, one thread each.
 
-`launch` starts the ranks of a run here. They find each other at a store that the launcher hosts, so that it outlives
+`launch` starts the ranks of a run. They find each other at a store that the launcher hosts, so that it outlives
 them and its port is whatever the system gives. A rank that dies ends the run as `error`, with the rank and its exit
-code. Ranks are told to stop through their pipes; signals are the affair of the process at the top.
-
-`join` is for a process that torchrun or srun has started: it is one rank, and trains run after run with the others.
-Rank 0 decides which runs are trained, keeps what becomes of them, and tells the others, who only take part. Where a
-rank was killed and a scheduler will say why, rank 0 waits for that and leaves the run as if it had been killed too.
+code. Ranks are told to stop through their pipes; signals are the affair of the process at the top. `as_rank` is what
+every rank does, whoever started it.
 """
 
 from __future__ import annotations
@@ -16,35 +13,20 @@ import multiprocessing
 import os
 import signal
 import socket
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final
 
-from suite.runs.checkpoint import Start
 from suite.runs.provenance import THREAD_VARIABLES
+from suite.runs.result import Status
 from suite.runs.spec import RunSpec
-from suite.runs.status import Status
-from suite.runs.store import Store
-from suite.training.interruption import CheckpointPolicy, Hooks, Interrupted, PipeStop
-from suite.training.ownership import RunOwnership
-from suite.training.record import EXPECTED_FAULTS, Outcome, failed, fault_status
+from suite.training.checkpoint import CheckpointPolicy, Hooks, Interrupted, PipeStop, Start
+from suite.training.record import Outcome, failed
 from suite.training.rendezvous import (
-    FAULTS,
-    HOLD_S,
-    PeersLostError,
-    Place,
-    Rendezvous,
     RendezvousError,
-    cause,
-    check_size,
-    join_launch,
-    port_reason,
-    tell,
+    connect,
 )
 
 TIMEOUT_S: Final = 120.0
@@ -83,7 +65,7 @@ def as_rank(spec: RunSpec, rank: int, store: Any, start: Start, folder: Path, ho
 
 
 GRACE_S: Final = 5.0
-HEAR_S: Final = 0.1
+POLL_S: Final = 0.1
 
 
 def launch(spec: RunSpec, start: Start, folder: Path, hooks: Hooks, port: int = 0) -> Outcome:
@@ -91,14 +73,10 @@ def launch(spec: RunSpec, start: Start, folder: Path, hooks: Hooks, port: int = 
 
     folder: of the run, for its checkpoints. Raises `Interrupted`.
     """
-    import torch.distributed as dist
-
     try:
-        host = dist.TCPStore(  # type: ignore[attr-defined]
-            "127.0.0.1", port, is_master=True, wait_for_workers=False
-        )
-    except RuntimeError as error:
-        return failed(spec, Status("error", port_reason("127.0.0.1", str(port), error)))
+        host = connect("127.0.0.1", port, is_master=True)
+    except RendezvousError as error:
+        return failed(spec, Status("error", str(error)))
     ranks = _Ranks(spec, start, folder, hooks, host.port)
     try:
         return ranks.result()
@@ -116,7 +94,7 @@ class _Ranks:
         context = multiprocessing.get_context("spawn")
         self._spec = spec
         self._hooks = hooks
-        self._told = False
+        self._stop_sent = False
         self._outcome: Outcome | None = None
         self._first_fault: Outcome | None = None
         self._interrupted: str | None = None
@@ -136,8 +114,8 @@ class _Ranks:
         deadline = None
         while self._members and (deadline is None or time.monotonic() < deadline):
             self._pass_on()
-            for pipe in wait(list(self._members), timeout=HEAR_S):
-                self._hear(pipe)  # type: ignore[arg-type]
+            for pipe in wait(list(self._members), timeout=POLL_S):
+                self._receive(pipe)  # type: ignore[arg-type]
             if deadline is None and self._first_fault is not None:
                 deadline = time.monotonic() + GRACE_S
         if self._first_fault is None and self._interrupted is not None:
@@ -156,16 +134,16 @@ class _Ranks:
     def _pass_on(self) -> None:
         """Tell the ranks to stop, once."""
         reason = self._hooks.interruption.requested
-        if reason is None or self._told:
+        if reason is None or self._stop_sent:
             return
-        self._told = True
+        self._stop_sent = True
         for pipe in self._members:
             try:
                 pipe.send(reason)
             except OSError:
                 continue  # it has ended; its pipe says how
 
-    def _hear(self, pipe: Connection) -> None:
+    def _receive(self, pipe: Connection) -> None:
         rank, process = self._members[pipe]
         try:
             what, *content = pipe.recv()
@@ -183,9 +161,9 @@ class _Ranks:
             elif rank == 0:
                 self._outcome = outcome
         elif rank == 0:
-            self._say(what, content)
+            self._report(what, content)
 
-    def _say(self, what: str, content: list[Any]) -> None:
+    def _report(self, what: str, content: list[Any]) -> None:
         if what == "step":
             self._hooks.progress(*content)
         elif what == "saved":
@@ -223,133 +201,14 @@ def _serve(
         checkpoint_s=checkpoint_s,
     )
     try:
-        pipe.send(("outcome", _meet_and_train(spec, rank, start, Path(folder), hooks, port)))
+        pipe.send(("outcome", _join_and_train(spec, rank, start, Path(folder), hooks, port)))
     except Interrupted as interrupted:
         pipe.send(("interrupted", interrupted.reason))
 
 
-def _meet_and_train(spec: RunSpec, rank: int, start: Start, folder: Path, hooks: Hooks, port: int) -> Outcome:
-    from datetime import timedelta
-
-    import torch.distributed as dist
-
+def _join_and_train(spec: RunSpec, rank: int, start: Start, folder: Path, hooks: Hooks, port: int) -> Outcome:
     try:
-        store = dist.TCPStore(  # type: ignore[attr-defined]
-            "127.0.0.1", port, is_master=False, timeout=timedelta(seconds=TIMEOUT_S)
-        )
-    except RuntimeError as error:
-        return failed(spec, Status("error", port_reason("127.0.0.1", str(port), error)))
-    return as_rank(spec, rank, store, start, folder, hooks)
-
-
-HOLD_POLL_S: Final = 0.5
-
-
-def join(
-    specs: Sequence[RunSpec],
-    store: Store,
-    ownership: RunOwnership,
-    hooks: Hooks,
-    place: Place,
-    *,
-    scheduled: bool,
-) -> Iterator[Outcome]:
-    """Train the runs with the other ranks; yields this rank's outcomes. scheduled: as in `execute`.
-
-    Raises `SpecError`, `Interrupted`, and where a scheduler will say more, `PeersLostError`.
-    """
-    for spec in specs:
-        check_size(spec, place)
-    try:
-        rendezvous = join_launch(place, store.folder(specs[0].run_id), os.environ)
+        store = connect("127.0.0.1", port, TIMEOUT_S, is_master=False)
     except RendezvousError as error:
-        yield from _not_met(specs, ownership, place, str(error))
-        return
-    joined = _Joined(store, ownership, hooks, place, rendezvous, scheduled)
-    try:
-        for number, spec in enumerate(specs):
-            yield from (joined.lead if place.rank == 0 else joined.follow)(f"run/{number}", spec)
-    finally:
-        rendezvous.leave()
-
-
-@dataclass(frozen=True)
-class _Joined:
-    store: Store
-    ownership: RunOwnership
-    hooks: Hooks
-    place: Place
-    rendezvous: Rendezvous
-    scheduled: bool
-
-    def lead(self, key: str, spec: RunSpec) -> Iterator[Outcome]:
-        """Rank 0's part in a run."""
-        begun = None
-        for taken in self.ownership.take([spec]):
-            begun = self.ownership.begin(taken, self.ownership.starts([taken])[taken.run_id], 1)
-        if isinstance(begun, Start):
-            self.rendezvous.send(key, {"go": True, "attempt": begun.attempt, "step": begun.step})
-            try:
-                begun = self._train(key, spec, begun, self.ownership.hooks(spec, self.hooks))
-            except Interrupted as interrupted:
-                self.ownership.interrupt(interrupted.run_ids, interrupted.reason)
-                raise
-            if begun.status.state in FAULTS:
-                begun = self._explained(key, spec, begun)
-        else:
-            self.rendezvous.send(key, {"go": False})
-        if begun is not None and self.ownership.end(begun):
-            yield begun
-
-    def follow(self, key: str, spec: RunSpec) -> Iterator[Outcome]:
-        """The part of any other rank."""
-        try:
-            word = self.rendezvous.recv(key)
-        except RendezvousError as error:
-            yield failed(spec, Status("error", str(error)))
-            return
-        if word["go"]:
-            yield self._train(key, spec, Start(word["attempt"], step=word["step"]), self.hooks)
-
-    def _explained(self, key: str, spec: RunSpec, own: Outcome) -> Outcome:
-        """Rank 0's outcome, or that of the rank whose fault came first."""
-        try:
-            status = cause(self.rendezvous, key, self.place, own.status)
-        except PeersLostError as lost:
-            if not self.scheduled:
-                return failed(spec, Status("error", str(lost)))
-            sys.stderr.write(f"{lost}; waiting for the scheduler's word\n")
-            deadline = time.monotonic() + HOLD_S
-            while self.hooks.interruption.requested is None and time.monotonic() < deadline:
-                self.ownership.alive()
-                time.sleep(HOLD_POLL_S)
-            self.ownership.leave(spec.run_id)
-            raise
-        return own if status is own.status else failed(spec, status)
-
-    def _train(self, key: str, spec: RunSpec, start: Start, hooks: Hooks) -> Outcome:
-        import torch.distributed as dist
-
-        store: Any = dist.PrefixStore(key, self.rendezvous.store)  # type: ignore[attr-defined]
-        folder = self.store.folder(spec.run_id)
-        try:
-            outcome = as_rank(spec, self.place.rank, store, start, folder, hooks)
-        except EXPECTED_FAULTS as error:
-            outcome = failed(spec, fault_status(error))
-        if self.place.rank > 0:
-            tell(self.rendezvous, key, self.place, outcome)
-        return outcome
-
-
-def _not_met(
-    specs: Sequence[RunSpec], ownership: RunOwnership, place: Place, reason: str
-) -> Iterator[Outcome]:
-    """The ranks have not come together: rank 0 ends the runs as `error`."""
-    for spec in specs if place.rank > 0 else ownership.take(specs):
-        outcome = failed(spec, Status("error", reason))
-        if place.rank > 0:
-            yield outcome
-            continue
-        ownership.begin(spec, Start(), 1)
-        if ownership.end(outcome):
-            yield outcome
+        return failed(spec, Status("error", str(error)))
+    return as_rank(spec, rank, store, start, folder, hooks)

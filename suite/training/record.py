@@ -3,8 +3,8 @@
 A run has diverged when a training loss or the final metric is not finite, or when the training loss, mean over
 workers, rises above `EXPLOSION` times the greater of 1 and its first value.
 
-The driver's ledger keeps a row a step; `LedgerSums` empties it step by step into sums, which a checkpoint can carry. Numbers are
-added in the order of steps however often a run is interrupted, so that the sums are the same floats.
+The driver's ledger keeps a row a step; `LedgerSums` empties it step by step into sums, which a checkpoint can carry. Numbers
+are added in the order of steps however often a run is interrupted, so that the sums are the same floats.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from suite.runs.checkpoint import Start
-from suite.runs.code_state import keep as keep_changes
-from suite.runs.provenance import provenance
-from suite.runs.result import LONGEST_REASON, RESULT_VERSION, Evaluation
+from suite.runs.files import finite
+from suite.runs.provenance import keep_changes, provenance
+from suite.runs.result import LONGEST_REASON, RESULT_VERSION, Evaluation, Status
 from suite.runs.spec import RunSpec
-from suite.runs.status import Status
-from suite.runs.store import Store, finite
+from suite.runs.store import Store
+from suite.training.checkpoint import Start
 
 _KEYS: Final = ("rank", "kind", "stage", "collective", "group")
 

@@ -1,13 +1,18 @@
 """How the ranks of a launch made by torchrun or srun find each other, agree on what to do, and find out why a run
 failed.
 
-With MASTER_ADDR and MASTER_PORT (torchrun) they meet there. Otherwise rank 0 takes whatever port the system gives it
-and writes where into a file in the run's folder; its name carries the identity of the launch, so that nobody joins
-an earlier one. The others look for it by listing the folder, since network file systems remember that a file was not
-there. All ranks come, or rank 0 says which have not.
+The store is torch's `TCPStore`. With MASTER_ADDR and MASTER_PORT (torchrun) it is there. Otherwise rank 0 opens it at
+whatever port the system gives and writes where into a file in the run's folder; its name carries the identity of the launch,
+so that nobody joins an earlier one. The others look for it by listing the folder, since network file systems remember that a
+file was not there. All ranks come, or rank 0 says which have not.
+
+What torch offers above the store does not say that. ``env://`` counts who came without naming the absent, and says even that
+to rank 0 alone: the others go on and fail later. ``file://`` needs locks, which not every network file system has, leaves its
+file behind where a rank was killed, and lets the others wait for their whole timeout where rank 0 has died, since a file
+outlives its owner as a server does not. Neither finds a port or an interface for ranks of srun.
 
 A rank that loses a peer faults in turn, in words of the transport that name neither the peer nor its end. So every
-rank tells how it ended, rank 0 asks around before it says how the run ended, and who says nothing was killed.
+rank sends how it ended, rank 0 asks around before it says how the run ended, and who says nothing was killed.
 """
 
 from __future__ import annotations
@@ -26,9 +31,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from suite.runs.files import dump, write_atomic
+from suite.runs.result import Status
 from suite.runs.spec import RunSpec, SpecError
-from suite.runs.status import Status
-from suite.runs.store import dump, write_atomic
 from suite.training.record import Outcome
 
 RENDEZVOUS_S: Final = 120.0
@@ -41,7 +46,7 @@ _GET_ADDRESS: Final = 0x8915  # SIOCGIFADDR of Linux
 
 
 class RendezvousError(RuntimeError):
-    """The ranks have not come together; the message says who came, or what to do."""
+    """The ranks have not found each other; the message says who came, or what to do."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +108,7 @@ def own_address(environment: Mapping[str, str]) -> str:
 
 
 class Rendezvous:
-    """All ranks of a launch, come together. `store`: torch's store that they share."""
+    """All ranks of a launch that have found each other. `store`: torch's store that they share."""
 
     def __init__(self, store: Any, place: Place) -> None:
         self.store = store
@@ -157,18 +162,47 @@ def join_launch(
     return Rendezvous(store, place)
 
 
-def port_reason(address: str, port: str, error: Exception) -> str:
-    """What to do when no meeting point could be opened or reached."""
+def connect(address: str, port: int, timeout_s: float = RENDEZVOUS_S, **arguments: Any) -> Any:
+    """Torch's store at an address, opened or reached.
+
+    Args:
+        address: IPv4 address or name of the host.
+        port: Its port; 0, for who opens the store: any that is free.
+        timeout_s: Seconds that reaching it, and whatever is asked of it, may take.
+        arguments: What else `torch.distributed.TCPStore` takes, such as `is_master`.
+
+    Returns:
+        The store.
+
+    Raises:
+        RendezvousError: It cannot be opened or reached; the message says what to choose.
+    """
+    import torch.distributed as dist
+
+    try:
+        return dist.TCPStore(  # type: ignore[attr-defined]
+            address, port, timeout=timedelta(seconds=timeout_s), wait_for_workers=False, **arguments
+        )
+    except RuntimeError as error:
+        raise _no_store(address, port, error) from error
+
+
+def _no_store(address: str, port: int, error: Exception) -> RendezvousError:
     first = (str(error).splitlines() or [""])[0]
-    return f"no meeting point at {address}:{port} ({first}): choose a free port (`--port`, MASTER_PORT), 0 for any"
+    return RendezvousError(
+        f"no rendezvous at {address}:{port} ({first}): choose a free port (`--port`, MASTER_PORT), 0 for any"
+    )
 
 
 def _at(place: Place, environment: Mapping[str, str], timeout_s: float) -> Any:
     """The store at MASTER_ADDR and MASTER_PORT, which torchrun's agent hosts, or rank 0."""
+    import torch.distributed as dist
+
     address, port = environment["MASTER_ADDR"], environment["MASTER_PORT"]
     hosts = place.rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    store = _connect(address, int(port), timeout_s, is_master=hosts)
-    return _within(store, f"bandwise/{environment.get('TORCHELASTIC_RESTART_COUNT', '0')}")
+    store = connect(address, int(port), timeout_s, is_master=hosts)
+    launch = f"bandwise/{environment.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    return dist.PrefixStore(launch, store)  # type: ignore[attr-defined]
 
 
 def _open(path: Path, address: str) -> Any:
@@ -176,9 +210,9 @@ def _open(path: Path, address: str) -> Any:
     try:
         listening = socket.create_server((address, 0), backlog=1024)
     except OSError as error:
-        raise RendezvousError(port_reason(address, "0", error)) from error
+        raise _no_store(address, 0, error) from error
     port = listening.getsockname()[1]
-    store = _connect(address, port, RENDEZVOUS_S, is_master=True, master_listen_fd=listening.detach())
+    store = connect(address, port, RENDEZVOUS_S, is_master=True, master_listen_fd=listening.detach())
     write_atomic(path, dump({"schema_version": 1, "address": address, "port": port}) + "\n")
     return store
 
@@ -193,24 +227,7 @@ def _find(folder: Path, name: str, timeout_s: float) -> Any:
             )
         time.sleep(POLL_S)
     where = json.loads((folder / name).read_text(encoding="utf-8"))
-    return _connect(where["address"], where["port"], timeout_s, is_master=False)
-
-
-def _connect(address: str, port: int, timeout_s: float, **arguments: Any) -> Any:
-    import torch.distributed as dist
-
-    try:
-        return dist.TCPStore(  # type: ignore[attr-defined]
-            address, port, timeout=timedelta(seconds=timeout_s), wait_for_workers=False, **arguments
-        )
-    except RuntimeError as error:
-        raise RendezvousError(port_reason(address, str(port), error)) from error
-
-
-def _within(store: Any, prefix: str) -> Any:
-    import torch.distributed as dist
-
-    return dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]
+    return connect(where["address"], where["port"], timeout_s, is_master=False)
 
 
 def _gather(store: Any, place: Place, timeout_s: float) -> None:
@@ -268,8 +285,8 @@ class PeersLostError(RuntimeError):
     """Ranks have ended without a word; the message names them and what was seen."""
 
 
-def tell(rendezvous: Rendezvous, key: str, place: Place, outcome: Outcome) -> None:
-    """Tell rank 0 how this rank ended; without a store there is nobody to tell."""
+def send_end(rendezvous: Rendezvous, key: str, place: Place, outcome: Outcome) -> None:
+    """Send rank 0 how this rank ended; without a store there is nobody to hear it."""
     with suppress(RuntimeError):
         rendezvous.send(
             f"{key}/end/{place.rank}", {"state": outcome.status.state, "reason": outcome.status.reason}

@@ -1,4 +1,8 @@
-"""Trains many runs at once in one process: one gradient call a step for all workers of all runs.
+"""Many runs trained at once, from the gradients of all their workers in one batched call.
+
+Row r of every tensor belongs to one worker. Rows may belong to different runs and seeds of one workload. A row's result does
+not depend on how many rows are computed with it, so a run has the same bits alone, in any group, and on a real process group.
+`at_probes` gives the gradients at the points where a method wants them besides its parameters, of the same samples.
 
 The runs of a group share workload, world size, sharding, steps and batch size; methods, options, learning rates and
 seeds may differ. Each run is a `Member` with its own `SimulatedCluster`, which lives in its rows of two shared
@@ -14,25 +18,96 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
+from torch.func import grad_and_value, vmap
 
 from reference_impls import SimulatedCluster
 from reference_impls.compilation import paths
-from suite.runs.checkpoint import Checkpoint, Start
-from suite.runs.from_spec import learning_rate, sources, task_of
-from suite.runs.grouping import group_key
-from suite.runs.spec import RunSpec
-from suite.training.gradients import (
-    AtProbes,
-    BatchedGradients,
-    at_probes,
-    first_difference,
-    flatten,
-    shapes_of,
-    split,
-)
-from suite.training.interruption import Action, CheckpointPolicy, Interrupted
+from suite.runs.plan import group_key
+from suite.runs.spec import RunSpec, learning_rate, sources, task_of
+from suite.training.checkpoint import Action, Checkpoint, CheckpointPolicy, Interrupted, Start
 from suite.training.record import EXPECTED_FAULTS, LedgerSums, Outcome, Recorder, evaluation_steps
 from suite.workloads import Task
+
+Shapes = Mapping[str, Sequence[int]]
+
+
+class BatchedGradients:
+    """The gradient function of a workload over rows of workers."""
+
+    def __init__(self, task: Task) -> None:
+        self._function = vmap(grad_and_value(task.loss))
+
+    def __call__(
+        self, params: Mapping[str, Tensor], batch: Sequence[Tensor]
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Gradients name -> [rows, *shape] and losses [rows] for parameters name -> [rows, *shape].
+
+        batch: tensors [rows, batch, ...].
+        """
+        gradients, losses = self._function(dict(params), *batch)
+        return gradients, losses.detach()
+
+
+def shapes_of(values: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """Name -> shape, in order."""
+    return {name: tuple(value.shape) for name, value in values.items()}
+
+
+def split(rows: Tensor, shapes: Shapes) -> dict[str, Tensor]:
+    """Views name -> [rows, *shape] of flat rows [rows, elements], in the order of `shapes`."""
+    found, start = {}, 0
+    for name, shape in shapes.items():
+        size = torch.Size(shape).numel()
+        found[name] = rows[:, start : start + size].view(-1, *shape)
+        start += size
+    return found
+
+
+def flatten(values: Mapping[str, Tensor]) -> Tensor:
+    """The parameters as one flat tensor [elements]."""
+    return torch.cat([value.reshape(-1) for value in values.values()])
+
+
+def first_difference(rows: Tensor, shapes: Shapes) -> str | None:
+    """Where the flat parameter rows [ranks, elements] are not all the same bits, in words; None when they are."""
+    for name, values in split(rows, shapes).items():
+        bits = values.reshape(len(rows), -1).view(torch.int32)
+        differing = (bits != bits[0]).any(1).nonzero().flatten().tolist()
+        if differing:
+            return (
+                f"at the end ranks 0 and {differing[0]} hold different parameters, first in {name!r}: "
+                "the method did not synchronise"
+            )
+    return None
+
+
+AtProbes = dict[str, list[list[Tensor]]]
+"""Probe -> [rank][parameter], as `SimulatedCluster.step` takes it."""
+
+
+def at_probes(
+    clusters: Sequence[SimulatedCluster | None],
+    gradients: BatchedGradients,
+    names: Sequence[str],
+    batch: Sequence[Tensor],
+) -> list[AtProbes]:
+    """For each cluster what its next step wants; nothing for None.
+
+    names: of the parameters, in the clusters' order. batch: tensors with the rows of all clusters one after the other,
+    as the gradients of their parameters were computed from.
+    """
+    found: list[AtProbes] = [{} for _ in clusters]
+    wanted = [(i, own, probe) for i, own in enumerate(clusters) if own is not None for probe in own.probes]
+    if not wanted:
+        return found
+    n = wanted[0][1].world_size
+    points = [own.probe_parameters(rank, probe) for _, own, probe in wanted for rank in range(n)]
+    rows = {name: torch.stack(values) for name, values in zip(names, zip(*points, strict=True), strict=True)}
+    samples = [torch.cat([part[i * n : (i + 1) * n] for i, _, _ in wanted]) for part in batch]
+    there, _ = gradients(rows, samples)
+    for j, (i, _, probe) in enumerate(wanted):
+        found[i][probe] = [[there[name][j * n + rank] for name in names] for rank in range(n)]
+    return found
 
 
 class Member:
@@ -159,7 +234,7 @@ def train_group(
     starts: where runs begin that are not new, all at the same step; they are taken out of the mapping. keep: given a
     checkpoint of each run that is under way when `policy` says so. Raises ValueError when the runs cannot share a
     group, `Interrupted` when the policy says stop, after the outcomes of runs that had ended alone and the checkpoints
-    of the others. Needs about `grouping.COPIES` floats a parameter, worker and run.
+    of the others. Needs about `suite.runs.plan.COPIES` floats a parameter, worker and run.
     """
     starts = {} if starts is None else starts
     begun = {starts[spec.run_id].step if spec.run_id in starts else 0 for spec in specs}
@@ -186,13 +261,13 @@ def train_group(
     gradient_rows, parameter_rows = split(grads, shapes), split(params, shapes)
     gradients = BatchedGradients(tasks[specs[0].seed])
     evaluate_at = evaluation_steps(specs[0].steps)
-    first, order = begun.pop(), Action.GO
+    first, action = begun.pop(), Action.GO
     for step in range(first, specs[0].steps):
-        if order := policy.order():
+        if action := policy.action():
             if step > first:  # else there is nothing new
                 _save(members, (time.perf_counter() - started) / len(specs), keep)
             policy.saved()
-            if order is Action.STOP:
+            if action is Action.STOP:
                 break
         batches = {seed: task.batch(step) for seed, task in tasks.items()}
         rows = [torch.cat(part) for part in zip(*(batches[spec.seed] for spec in specs), strict=True)]
@@ -212,7 +287,7 @@ def train_group(
         if all(member.recorder.status for member in members):
             break
     train_s = (time.perf_counter() - started) / len(specs)
-    if order is Action.STOP:
+    if action is Action.STOP:
         yield from (member.outcome(train_s) for member in members if member.recorder.status)
         raise Interrupted(policy.reason, [m.spec.run_id for m in members if not m.recorder.status])
     for member in members:

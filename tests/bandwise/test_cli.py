@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 import bandwise
+from bandwise import verbs
 from bandwise.checkout import CheckoutError, require_checkout
 from bandwise.cli import main, parser
 from bandwise.options import OptionError, parse_settings, parse_value
 from bandwise.output import ProgressLine, duration, table
-from bandwise.verbs import VERBS
+from bandwise.verbs import GROUPS, VERBS
 from tests.suite.runs.project import SWEEP, one_spec, write_sweep
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -126,14 +127,23 @@ def test_schedule_and_list_algorithms_work_without_torch() -> None:
     assert "lion-cub-1bit" in done.stdout
 
 
-def test_help_is_fast_and_shows_every_verb() -> None:
+def test_help_is_fast_and_lists_every_verb_once_in_its_group() -> None:
     started = time.process_time()
     done = python(
         "import bandwise.cli as c, sys; print(c.parser().format_help()); sys.exit('torch' in sys.modules)"
     )
     assert done.returncode == 0
-    for verb in VERBS:
-        assert f"    {verb.NAME} " in done.stdout.replace("\n", " \n")  # the longest has its line to itself
+    listed = re.findall(r"^  ([a-z]+)  +\S", done.stdout, re.MULTILINE)
+    files = {path.stem.rstrip("_") for path in Path(verbs.__file__).parent.glob("[a-z]*.py")}
+    assert sorted(listed) == sorted(files), "every verb once"
+    assert listed == [verb.NAME for verb in VERBS]
+    assert listed[:5] == ["list", "run", "sweep", "report", "advise"]
+    assert re.findall(r"^([a-z ]+):$", done.stdout, re.MULTILINE) == [
+        *(title for title, _ in GROUPS),
+        "options",
+    ]
+    assert done.stdout.startswith("usage: bandwise [-h] VERB ...\n")
+    assert max(map(len, done.stdout.splitlines())) <= 80
     assert time.process_time() - started < 1
     code = "import time; t = time.process_time(); import bandwise.cli; bandwise.cli.parser(); print(time.process_time() - t)"
     assert min(float(python(code).stdout) for _ in range(3)) < 0.2, (
@@ -143,14 +153,15 @@ def test_help_is_fast_and_shows_every_verb() -> None:
 
 def test_every_verb_has_json_and_a_description(capsys: pytest.CaptureFixture[str]) -> None:
     assert " ".join(verb.NAME for verb in VERBS) == (
-        "list info schedule plan run sweep status watch retry cancel session doctor cluster rates costs advise claims collect "
-        "check export report publish reproduce compare"
+        "list run sweep report advise info plan schedule status watch retry cancel collect check export publish claims compare "
+        "reproduce session rates costs doctor cluster"
     )
     for verb in VERBS:
         with pytest.raises(SystemExit):
             parser().parse_args([verb.NAME, "--help"])
         shown = capsys.readouterr().out
         assert "--json" in shown
+        assert shown.startswith(f"usage: bandwise {verb.NAME} ")
         assert (verb.__doc__ or "").splitlines()[0] in shown
 
 
@@ -395,7 +406,7 @@ def test_no_rate_is_written_from_failures(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     from bandwise.verbs import sweep as verb
-    from suite.runs.status import Status
+    from suite.runs.result import Status
     from suite.training.execute import execute
     from suite.training.pool import Tally
     from suite.training.record import failed

@@ -16,11 +16,12 @@ from bandwise.cli import main
 from suite.analysis.from_plan import collect_sweep
 from suite.analysis.recorded import Recorded
 from suite.analysis.reproduction import compare
-from suite.runs import code_state as worktree
-from suite.runs.code_state import document
+from suite.runs import provenance as worktree
+from suite.runs.files import dump
 from suite.runs.plan import make_plan
+from suite.runs.provenance import changes_of
 from suite.runs.spec import RunSpec
-from suite.runs.store import Store, dump
+from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
 from suite.timing.session import Session
 from suite.training.execute import execute
@@ -284,7 +285,7 @@ def test_by_the_code_of_a_commit_with_changes(store: Store, tmp_path: Path) -> N
     subprocess.run([*git, "add", "."], check=True)
     subprocess.run([*git, "commit", "-qm", "first"], check=True)
     program.write_text("import pathlib, sys; pathlib.Path(sys.argv[4], 'changed').touch(); sys.exit(3)\n")
-    changes = document(repository).decode()
+    changes = changes_of(repository).decode()
     subprocess.run([*git, "checkout", "-q", "."], check=True)
     store.root.mkdir(exist_ok=True)
     said = worktree.run_at("HEAD", one_spec(), store.root, repository, changes)

@@ -357,7 +357,7 @@ def _forget_where(table: dict[str, Any]) -> None:
 def made_up_study() -> dict[str, Any]:
     """The tests' made-up study: curves, and runs that diverged, failed, were never run."""
     from suite.analysis.collect import collect, write
-    from suite.runs.status import Status
+    from suite.runs.result import Status
     from tests.suite.analysis import made_up_curves, made_up_study
 
     with tempfile.TemporaryDirectory() as folder:
@@ -455,9 +455,10 @@ def _rows(file: str) -> list[dict[str, str]]:
 def _put_back(sweep: str, root: Path) -> None:
     """Run folders that say what the tables of the sweep say of them."""
     from suite.analysis.from_plan import study_of
+    from suite.runs.files import dump
     from suite.runs.plan import make_plan
-    from suite.runs.status import Status
-    from suite.runs.store import Store, dump
+    from suite.runs.result import Status
+    from suite.runs.store import Store
     from suite.runs.sweep import load_sweep
     from suite.workloads import get
     from tests.suite.analysis import made_up_study

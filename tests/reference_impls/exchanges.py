@@ -1,4 +1,4 @@
-"""Runs the phases of n simulated ranks one by one: shards without a model, and teams whose parameter groups differ."""
+"""Runs the phases of n simulated ranks one by one: shards without a model, and local workers whose parameter groups differ."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from reference_impls.algorithm import Clock, Shard, View
 from reference_impls.collectives import Collective, Exchange, Group
 from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.ledger import Ledger
+from reference_impls.drivers.local_workers import LocalWorkers
 from reference_impls.drivers.lockstep import Lockstep
-from reference_impls.drivers.team import Team
 from reference_impls.drivers.worker import Worker
 
 
@@ -72,7 +72,7 @@ def _shard(
     return Shard(0, params, torch.zeros_like(params), tuple(views), clock, lambda: [hyper], start)
 
 
-def team(
+def local_workers(
     algorithm: str,
     groups: Sequence[dict[str, Any]],
     size: int,
@@ -80,7 +80,7 @@ def team(
     seed: int = 0,
     bucket_bytes: int = 1 << 20,
     **options: Any,
-) -> Team:
+) -> LocalWorkers:
     """Workers with their own copies of `groups` (params, param_names and hyper-parameters), in lock-step."""
     method = create(algorithm, **options)
     workers = []
@@ -89,10 +89,11 @@ def team(
         workers.append(
             Worker(method.algorithm, own, rank=rank, size=size, seed=seed, bucket_bytes=bucket_bytes)
         )
-    return Team(workers, Engine(Lockstep(size), [Ledger(rank) for rank in range(size)]))
+    engine = Engine(Lockstep(size), [Ledger(rank) for rank in range(size)])
+    return LocalWorkers(workers, engine, unused="zeros")  # gradients are set in place: nobody counts which have come
 
 
-def train(members: Team, gradients: Callable[[int], Tensor]) -> None:
+def train(members: LocalWorkers, gradients: Callable[[int], Tensor]) -> None:
     """One step; `gradients(rank)` is the whole model's flat gradient in canonical order."""
     for rank, worker in enumerate(members.workers):
         for shard in worker.shards:
@@ -101,7 +102,7 @@ def train(members: Team, gradients: Callable[[int], Tensor]) -> None:
     members.complete()
 
 
-def flat(members: Team, rank: int, slot: str | None = None) -> Tensor:
+def flat(members: LocalWorkers, rank: int, slot: str | None = None) -> Tensor:
     """All parameters of a rank (or one slot of its state) in canonical order, as a copy."""
     found = members.workers[rank].shards
     return torch.cat([shard.params if slot is None else shard.state[slot] for shard in found])

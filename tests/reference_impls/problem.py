@@ -51,8 +51,8 @@ def learning_rate(step: int) -> float:
     return LR / (1 + 0.2 * step)
 
 
-def told(step: int) -> dict[str, float]:
-    """What methods are told before a step (`observe`): a falling loss, so that one that plans by it has to act."""
+def observed(step: int) -> dict[str, float]:
+    """What is given to `observe` before a step: a falling loss, so that one that plans by it has to act."""
     return {"loss": 2.0 / (1 + step), "accuracy": min(1.0, step / 10)}
 
 

@@ -64,11 +64,11 @@ def _gloo(
             for part in range(parts - 1):
                 model(*_batch(rank, step, part)).backward()
         model(*_batch(rank, step, parts - 1)).backward()
-        early.append(optimizer._team.launched)
+        early.append(optimizer._local_workers.launched)
         optimizer.step()
         optimizer.zero_grad(set_to_none=set_to_none)
     values = {name: p.detach().clone() for name, p in model.named_parameters()}
-    return {"values": values, "shards": optimizer._team.shards, "early": early}
+    return {"values": values, "shards": optimizer._local_workers.shards, "early": early}
 
 
 def _alone(parts: int) -> dict[str, Tensor]:

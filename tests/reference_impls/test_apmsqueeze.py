@@ -11,7 +11,7 @@ from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
 from reference_impls.errors import UnsupportedError
-from tests.reference_impls.exchanges import flat, team, train
+from tests.reference_impls.exchanges import flat, local_workers, train
 
 D, RATE, BETA1, BETA2, EPS = 103, 0.01, 0.9, 0.999, 1e-8
 
@@ -246,7 +246,9 @@ def test_rate_decay_and_betas_are_those_of_each_group_at_each_step(warmup: int) 
     """Decay is decoupled and outside the compression: with a gradient of zero nothing else is left."""
     hyper = [{"lr": 0.1, "weight_decay": 0.5}, {"lr": 0.02, "weight_decay": 0.0, "betas": (0.5, 0.9)}]
     groups = [{"params": [start()], "param_names": [str(i)], **h} for i, h in enumerate(hyper)]
-    ours = team("apmsqueeze", groups, 2, warmup_steps=warmup, initial_variance=1.0, compressor="none")
+    ours = local_workers(
+        "apmsqueeze", groups, 2, warmup_steps=warmup, initial_variance=1.0, compressor="none"
+    )
     x = [start(), start()]
     m = [torch.zeros(D, dtype=torch.float64) for _ in range(2)]
     v = [torch.ones(D, dtype=torch.float64) for _ in range(2)]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from reference_impls import SimulatedCluster
 from reference_impls.errors import LayoutError
-from tests.reference_impls.problem import LR, Net, learning_rate, names, told
+from tests.reference_impls.problem import LR, Net, learning_rate, names, observed
 from tests.reference_impls.problem import gradients as usual
 from tests.reference_impls.table import FIRST, STEPS, Row, tiered
 
@@ -45,7 +45,7 @@ def build(row: Row, params: list[Tensor], size: int, **more: Any) -> SimulatedCl
 def step(cluster: SimulatedCluster, gradients: Gradients) -> None:
     """The next step; gradients at probes are those of the same rank and step there."""
     number, ranks = cluster.steps, range(cluster.world_size)
-    cluster.observe(**told(number))
+    cluster.observe(**observed(number))
     probes = {
         probe: [gradients(cluster.probe_parameters(r, probe), r, number) for r in ranks]
         for probe in cluster.probes

@@ -12,7 +12,7 @@ from torch import Tensor
 from reference_impls import SimulatedCluster, create, wire
 from reference_impls.errors import UnsupportedError
 from reference_impls.optimizers import Lion
-from tests.reference_impls.exchanges import flat, team, train
+from tests.reference_impls.exchanges import flat, local_workers, train
 from tests.reference_impls.lion_training import (
     DECAY,
     RATE,
@@ -204,7 +204,7 @@ def test_groups_and_schedules_are_those_of_lion(name: str) -> None:
         {"params": [t], "param_names": [str(i)], **h}
         for i, (t, h) in enumerate(zip(tensors, hyper, strict=True))
     ]
-    ours = team(name, groups, 3)
+    ours = local_workers(name, groups, 3)
     own = [torch.nn.Parameter(t.clone()) for t in tensors]
     plain = Lion([{"params": [p], **h} for p, h in zip(own, hyper, strict=True)])
     for step in range(10):

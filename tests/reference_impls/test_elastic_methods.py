@@ -57,7 +57,7 @@ def step(members: SimulatedCluster, number: int, groups: int | None = None) -> T
         (
             "sparseloco-sgd",
             {"period": 1, "k": 4, "chunk": 16, "error_decay": 1.0},
-            "carrier_error",
+            "compression_error",
         ),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
@@ -72,8 +72,8 @@ def test_what_was_held_back_is_not_lost(
         if name == "diloco-sgd":  # errors of workers and of servers, of progress
             shards = range(len(members.state(0, "server_error")))
             servers = [members.state(r, "server_error")[i] for i in shards for r in range(members.world_size)]
-            return slot(members, "carrier_error").mean(0) + torch.cat(servers)
-        unit = 1.0 if owing == "carrier_error" or name == "sketched-sgd-theory" else RATE
+            return slot(members, "compression_error").mean(0) + torch.cat(servers)
+        unit = 1.0 if owing == "compression_error" or name == "sketched-sgd-theory" else RATE
         return unit * slot(members, owing).mean(0)
 
     total = torch.zeros(D, dtype=torch.float64)

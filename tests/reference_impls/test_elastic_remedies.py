@@ -10,7 +10,7 @@ import torch
 
 from reference_impls import SimulatedCluster, create
 from reference_impls.errors import LayoutError, UnsupportedError
-from tests.reference_impls.problem import LR, Net, names, told
+from tests.reference_impls.problem import LR, Net, names, observed
 from tests.reference_impls.table import ROWS, Row
 
 SIZES = ((1, 4), (4, 2), (2, 1), (3, 5))
@@ -44,7 +44,7 @@ def trained(row: Row, size: int, steps: int) -> SimulatedCluster:
 
 
 def once(cluster: SimulatedCluster, step: int) -> None:
-    cluster.observe(**told(step))
+    cluster.observe(**observed(step))
     own = [gradients(rank, step) for rank in range(cluster.world_size)]
     cluster.step(own, probes=dict.fromkeys(cluster.probes, own))
 

@@ -48,22 +48,22 @@ def rounds(group: Group, name: str, count: int) -> Exchange[Tensor]:
     return x
 
 
-def engine(lag: int, size: int = 2) -> tuple[Engine, Recording]:
+def engine(pipeline_depth: int, size: int = 2) -> tuple[Engine, Recording]:
     transport = Recording(size)
-    return Engine(transport, [Ledger(rank) for rank in range(size)], lag), transport
+    return Engine(transport, [Ledger(rank) for rank in range(size)], pipeline_depth), transport
 
 
 @pytest.mark.parametrize(
-    ("lag", "order"),
+    ("pipeline_depth", "order"),
     [
         (1, "a0 a1 b0 a2 b1 c0 b2 c1 c2"),
         (2, "a0 b0 a1 c0 a2 b1 c1 b2 c2"),
         (9, "a0 b0 c0 a1 b1 c1 a2 b2 c2"),
     ],
 )
-def test_the_order_of_launches_depends_on_counts_alone(lag: int, order: str) -> None:
-    """When submission k is launched, submission j moves on iff (k - j) % lag == 0; afterwards all move in rounds."""
-    driver, transport = engine(lag)
+def test_the_order_of_launches_depends_on_counts_alone(pipeline_depth: int, order: str) -> None:
+    """When submission k is launched, submission j moves on iff (k - j) % pipeline_depth == 0; afterwards all move in rounds."""
+    driver, transport = engine(pipeline_depth)
     for name in "abc":
         driver.submit([rounds(Group("world", rank, 2), name, 3) for rank in range(2)])
     results = driver.finish()
@@ -84,7 +84,7 @@ def submitted(driver: Engine, transport: Recording, count: int, kind: str = "ste
 
 
 @pytest.mark.parametrize(
-    ("lag", "count", "first", "later"),
+    ("pipeline_depth", "count", "first", "later"),
     [
         (1, 1, "a0 (a0) b0 (b0) c0 | (c0)", "a0 b0 c0 | (a0) (b0) (c0)"),
         (
@@ -96,10 +96,10 @@ def submitted(driver: Engine, transport: Recording, count: int, kind: str = "ste
     ],
 )  # fmt: skip
 def test_backward_does_not_wait_for_the_last_collective_of_a_submission(
-    lag: int, count: int, first: str, later: str
+    pipeline_depth: int, count: int, first: str, later: str
 ) -> None:
     """From the second step of a kind on it is known which one is the last; launches keep their order."""
-    driver, transport = engine(lag)
+    driver, transport = engine(pipeline_depth)
     assert submitted(driver, transport, count) == first
     assert submitted(driver, transport, count) == later
     assert submitted(driver, transport, count, "another") == first

@@ -10,7 +10,7 @@ import torch
 
 from reference_impls import DataParallelOptimizer
 from tests.reference_impls import wide_problem
-from tests.reference_impls.problem import LR, Net, batch, learning_rate, take, told
+from tests.reference_impls.problem import LR, Net, batch, learning_rate, observed, take
 from tests.reference_impls.ranks import Ranks
 from tests.reference_impls.table import FIRST, OVER_GLOO, ROWS, STEPS, Row, tiered
 from tests.reference_impls.trajectories import trajectory
@@ -24,38 +24,38 @@ def _train(model: Net, optimizer: DataParallelOptimizer, rank: int, first: int, 
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step)
         optimizer.zero_grad()
-        optimizer.observe(**told(step))
+        optimizer.observe(**observed(step))
         x, y = batch(rank, step)
         take(optimizer, lambda x=x, y=y: (model(x) - y).square().mean().backward())
 
 
-def _optimizer(model: Net, row: Row, lag: int) -> DataParallelOptimizer:
+def _optimizer(model: Net, row: Row, pipeline_depth: int) -> DataParallelOptimizer:
     return DataParallelOptimizer(
         model.named_parameters(),
         row.algorithm,
         lr=LR,
         seed=3,
         bucket_bytes=256,
-        lag=lag,
+        pipeline_depth=pipeline_depth,
         timeout_s=20,
         **row.options,
     )
 
 
 def _whole_and_resumed(rank: int, size: int, row: Row) -> list[list[torch.Tensor]]:
-    """14 steps; then again with another lag, saved and reloaded into fresh objects after step 7."""
+    """14 steps; then again with another pipeline_depth, saved and reloaded into fresh objects after step 7."""
     whole = Net()
-    optimizer = _optimizer(whole, row, lag=1)
+    optimizer = _optimizer(whole, row, pipeline_depth=1)
     _train(whole, optimizer, rank, 0, STEPS)
     optimizer.release()
 
     again = Net()
-    optimizer = _optimizer(again, row, lag=3)
+    optimizer = _optimizer(again, row, pipeline_depth=3)
     _train(again, optimizer, rank, 0, 7)
     state = optimizer.state_dict()
     optimizer.release()
     resumed = Net()
-    optimizer = _optimizer(resumed, row, lag=3)
+    optimizer = _optimizer(resumed, row, pipeline_depth=3)
     optimizer.load_state_dict(state)
     _train(resumed, optimizer, rank, 7, STEPS)
     optimizer.release()

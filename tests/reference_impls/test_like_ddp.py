@@ -91,7 +91,7 @@ def _scaled(rank: int, size: int, name: str, unscale: bool, overflow_at: int, cl
         else:
             wrapped = DistributedDataParallel(model)
             optimizer = _theirs(name, model.parameters(), 0.05)
-        told = []
+        seen = []
         for step in range(STEPS):
             loss = _loss(wrapped, rank, step)
             if step == overflow_at and rank == size - 1:
@@ -104,9 +104,9 @@ def _scaled(rank: int, size: int, name: str, unscale: bool, overflow_at: int, cl
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad(set_to_none=step % 2 == 0)
-            told.append(scaler.get_scale())
+            seen.append(scaler.get_scale())
         trained.append(_values(model))
-        scales.append(told)
+        scales.append(seen)
     return trained, scales
 
 

@@ -14,7 +14,7 @@ from reference_impls.collectives import Group
 from reference_impls.errors import UnknownOptionError, UnsupportedError
 from reference_impls.optimizers import local_optimizer
 from reference_impls.schedules import QSR, LearningRate, sync_steps
-from tests.reference_impls.exchanges import flat, team, train
+from tests.reference_impls.exchanges import flat, local_workers, train
 
 D, RATE = 60, 0.05
 
@@ -132,7 +132,7 @@ def test_between_averages_each_worker_trains_alone(optimizer: str) -> None:
 def test_after_an_average_parameters_are_equal_and_optimizer_states_are_not(algorithm: str) -> None:
     options = {"momentum": 0.9} if algorithm == "local-sgd" else {}
     hyper = {"params": [start(), start()], "param_names": ["a", "b"], "lr": RATE, **options}
-    ours = team(algorithm, [hyper], 3, period=4, **options)
+    ours = local_workers(algorithm, [hyper], 3, period=4, **options)
     for step in range(8):
         train(ours, lambda rank, step=step: torch.cat([noise(step, rank), noise(step, rank + 7)]))
         apart = not torch.equal(flat(ours, 0), flat(ours, 1))

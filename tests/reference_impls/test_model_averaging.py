@@ -44,7 +44,7 @@ RULES: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize("carrier", COMPRESSIONS)
 @pytest.mark.parametrize(("name", "options"), RULES, ids=[name for name, _ in RULES])
 def test_any_carrier_brings_any_rounds_together(name: str, options: dict[str, Any], carrier: str) -> None:
-    """Replicas are equal to the bit after every meeting, and the run stays near the one that met in full precision."""
+    """Replicas are equal to the bit after every average, and the run stays near the one that averaged in full precision."""
     ours = cluster(name, 5, carrier=carrier, total_steps=24, **options)
     exact = cluster(name, 5, total_steps=24, **options)
     apart = 0
@@ -89,7 +89,7 @@ def test_what_a_feedback_carrier_lost_comes_later(size: int) -> None:
             lone = [point(ours, r) - RATE * gradient(point(ours, r), step, r) for r in range(size)]
             progress += point_of_anchor(ours) - torch.stack(lone).mean(0)
         advance(ours, step, step + 1)
-    carried = torch.stack([errors(ours, r, "carrier_error") for r in range(size)]).mean(0)
+    carried = torch.stack([errors(ours, r, "compression_error") for r in range(size)]).mean(0)
     carried = carried + torch.cat([ours.state(r, "server_error")[0] for r in range(size)])
     torch.testing.assert_close(anchor - point(ours), progress - carried, rtol=0, atol=1e-6)
     assert carried.abs().max() > 1e-3
@@ -173,7 +173,7 @@ def test_four_bits_do_not_overflow_where_all_agree_on_the_maximum() -> None:
 def test_every_meeting_sends_its_payload_and_nothing_else_is_sent(
     carrier: str, payload: Callable[[int, int], float], size: int
 ) -> None:
-    """For QSR: bytes = number of meetings times the payload; between meetings not one byte."""
+    """For QSR: bytes = number of averages times the payload; between averages not one byte."""
     d = 1001
     ours = SimulatedCluster(
         "qsr-sgd", [torch.zeros(d)], size, lr=0.1, alpha=0.15, h_base=1, total_steps=9, carrier=carrier
@@ -200,7 +200,7 @@ def test_averaged_inner_states_double_or_treble_the_payload(optimizer: str, time
         "average"
     ]
     most = said if isinstance(said, float) else said[1]
-    assert 2 * 2 * most == pytest.approx(times * once)  # two meetings; eight bytes an element instead of four
+    assert 2 * 2 * most == pytest.approx(times * once)  # two averages; eight bytes an element instead of four
 
 
 # ---- inner states --------------------------------------------------------------------------------------------------
@@ -338,7 +338,7 @@ def test_bmuf_without_momentum_is_local_sgd() -> None:
 
 @pytest.mark.parametrize("name", ["diloco", "slowmo-adamw", "bmuf", "sparseloco"])
 def test_no_tensor_is_passed_over_in_any_buckets(name: str) -> None:
-    """Tensors larger than a bucket, in the last bucket, of one element: all move and are equal after a meeting."""
+    """Tensors larger than a bucket, in the last bucket, of one element: all move and are equal after an average."""
     shapes = [(300,), (6,), (6,), (6,), (1,), (20, 3), (2,)]
     for bucket_bytes in (40, 1 << 20):
         ours = SimulatedCluster(

@@ -159,9 +159,9 @@ def test_who_holds_the_lock_for_ever_is_told(monkeypatch):
     record = PathRecord()
     function = Compiled(shifted, threshold=8, record=record)
     monkeypatch.setattr("torch._dynamo.aot_compile.aot_compile_fullgraph", locked)
-    told = r"another process has been compiling.*x\.lock.*if it is stopped, end it"
+    warning = r"another process has been compiling.*x\.lock.*if it is stopped, end it"
     out = torch.empty(100)
-    with pytest.warns(RuntimeWarning, match=told):
+    with pytest.warns(RuntimeWarning, match=warning):
         function(torch.zeros(100), True, out)
     assert torch.equal(out, torch.ones(100))
 
@@ -170,12 +170,12 @@ BROKEN = """
 import torch, warnings
 from reference_impls import compilation
 from reference_impls.codecs import nibbles
-with warnings.catch_warnings(record=True) as told:
+with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     for _ in range(2):
         nibbles.pack(torch.ones(1 << 18, dtype=torch.int32), wire := torch.empty(1 << 17, dtype=torch.uint8))
 assert (wire == 17).all()
-assert [w.category for w in told if "could not be compiled" in str(w.message)] == [RuntimeWarning], told
+assert [w.category for w in caught if "could not be compiled" in str(w.message)] == [RuntimeWarning], caught
 (paths,) = compilation.paths().values()
 assert set(paths) == {"eager"}
 assert len(compilation.failures()) == 1
@@ -204,3 +204,19 @@ def test_more_kinds_than_the_compiler_takes_run_eagerly():
         found = [float(function(torch.ones(8), factor)[7]) for factor in (1.5, 2.5, 3.5, 1.5)]
     assert found == [1.5, 2.5, 3.5, 1.5]
     assert record.paths() == {"test_programs.multiplied": {"compiled": 2, "eager": 2}}
+
+
+def test_the_first_compilation_is_announced_and_a_kept_program_is_loaded_in_silence(caplog):
+    programs._say_that_it_takes_long.cache_clear()
+
+    def announced():
+        return [r.message for r in caplog.records if "BANDWISE_COMPILE=0" in r.message]
+
+    def call(function, *rest):
+        function(torch.randn(65536), *rest, torch.empty(65536, dtype=torch.int32))
+
+    call(of_package(rounded), torch.tensor(1.0), 7, words(0))
+    assert len(announced()) == 1
+    programs._say_that_it_takes_long.cache_clear()  # as in a later process
+    call(of_package(rounded), torch.tensor(1.0), 7, words(1))
+    assert len(announced()) == 1, "nothing is compiled"

@@ -9,7 +9,7 @@ import torch
 
 from reference_impls import SimulatedCluster, list_algorithms
 from reference_impls.optimizers import local_optimizer
-from tests.reference_impls.problem import LR, Net, gradients, learning_rate, names, told
+from tests.reference_impls.problem import LR, Net, gradients, learning_rate, names, observed
 from tests.reference_impls.table import FIRST, ROWS, STEPS, Row, tiered
 from tests.reference_impls.trajectories import SEED, advance, build, trajectory
 
@@ -99,7 +99,7 @@ def test_training_descends(row: Row) -> None:
     cluster = SimulatedCluster(row.algorithm, [torch.zeros(300)], 4, lr=0.05, **options)
     for step in range(60):
         noise = torch.randn(4, 300, generator=generator) * 0.1
-        cluster.observe(**told(step))
+        cluster.observe(**observed(step))
         cluster.step(
             [[cluster.parameters(r)[0] - target + noise[r]] for r in range(4)],
             lr=0.05 * (1 - step / 60) + 1e-4,

@@ -26,17 +26,17 @@ def gradient(x: Tensor, step: int, rank: int) -> Tensor:
     return x + torch.randn(D, generator=generator, dtype=torch.float64)
 
 
-def train(trained: SimulatedCluster, first: int, last: int, **told: list[float]) -> list[str]:
-    """Kinds of the steps; `told`: a value a step for `observe`."""
+def train(trained: SimulatedCluster, first: int, last: int, **observed: list[float]) -> list[str]:
+    """Kinds of the steps; `observed`: a value a step for `observe`."""
     kinds = []
     for step in range(first, last):
-        trained.observe(**{name: values[step] for name, values in told.items()})
+        trained.observe(**{name: values[step] for name, values in observed.items()})
         trained.step([[gradient(trained.parameters(r)[0], step, r)] for r in range(N)])
         kinds.append(trained.kind)
     return kinds
 
 
-def meetings(kinds: list[str]) -> list[int]:
+def averages(kinds: list[str]) -> list[int]:
     """Numbers of completed steps after which parameters were averaged."""
     return [step + 1 for step, kind in enumerate(kinds) if kind == "average"]
 
@@ -59,7 +59,7 @@ def test_rounds_begin_at_the_switch() -> None:
     """Spec: N_sync = t_switch + ceil((T - t_switch) / H); with a global index the first round would be shorter."""
     kinds = train(cluster("post-local-sgd", switch_step=5, period=4, total_steps=15), 0, 15)
     assert kinds[:5] == ["step"] * 5
-    assert meetings(kinds) == [9, 13, 15]
+    assert averages(kinds) == [9, 13, 15]
 
 
 def test_with_period_1_post_local_sgd_is_data_parallel_sgd_throughout() -> None:
@@ -96,8 +96,8 @@ def test_swap_switches_all_workers_at_once_by_their_mean_accuracy() -> None:
     """Every worker sees an accuracy of its own; by itself one would go on alone while others wait for its gradient."""
     trained = cluster("swap", switch_accuracy=0.8, total_steps=20)
     kinds = []
-    for step, told in enumerate([(), (0.9,), (0.9, 0.9, 0.5), (0.9, 0.9, 0.65), (0.0, 0.0, 0.0)]):
-        for worker, accuracy in zip(trained._workers, told, strict=False):
+    for step, accuracies in enumerate([(), (0.9,), (0.9, 0.9, 0.5), (0.9, 0.9, 0.65), (0.0, 0.0, 0.0)]):
+        for worker, accuracy in zip(trained._workers, accuracies, strict=False):
             worker.clock.observed["accuracy"] = accuracy
         kinds += train(trained, step, step + 1)
     assert kinds == ["step"] * 3 + ["local"] * 2
@@ -144,7 +144,7 @@ def test_adacomm_keeps_its_length_where_the_loss_is_not_finite_and_refuses_negat
 def test_adacomm_rounds_shorten_as_the_loss_falls() -> None:
     loss = [1.0] * 16 + [0.2] * 16 + [0.01] * 32  # 16; ceil(16 x 0.447) = 8; ceil(16 x 0.1) = 2
     kinds = train(cluster("adacomm", first_period=16, adapt_every=16, total_steps=64), 0, 64, loss=loss)
-    assert meetings(kinds)[:6] == [16, 24, 32, 34, 36, 38]
+    assert averages(kinds)[:6] == [16, 24, 32, 34, 36, 38]
 
 
 def test_adacomm_agrees_on_the_loss_and_wants_to_be_told_it() -> None:
@@ -160,7 +160,7 @@ def test_adacomm_agrees_on_the_loss_and_wants_to_be_told_it() -> None:
 
 def test_adacomm_goes_on_from_a_loss_of_nothing_and_refuses_one_below() -> None:
     kinds = train(cluster("adacomm", first_period=2, adapt_every=2), 0, 8, loss=[0.0] * 4 + [1.0] * 4)
-    assert meetings(kinds) == [2, 4, 6, 8]
+    assert averages(kinds) == [2, 4, 6, 8]
     with pytest.raises(UnsupportedError, match="never negative"):
         train(cluster("adacomm", first_period=2, adapt_every=2), 0, 4, loss=[-1.0, -1.0, -2.0, -2.0])
 

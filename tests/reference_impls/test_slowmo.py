@@ -171,8 +171,8 @@ def test_overlap_delays_mass_but_loses_none(n: int, overlap: int) -> None:
             for shard in worker.shards:
                 assert len(shard.pending) == min(overlap, step + 1)
             mass += sum(
-                torch.cat([shard.pending[name].flight.results[worker.clock.world.rank] if shard.pending[name].flight.done
-                           else shard.pending[name].flight.handle[worker.clock.world.rank] for shard in worker.shards])
+                torch.cat([shard.pending[name].in_flight.results[worker.clock.world.rank] if shard.pending[name].in_flight.done
+                           else shard.pending[name].in_flight.handle[worker.clock.world.rank] for shard in worker.shards])
                 for name in worker.shards[0].pending
             )  # fmt: skip
         torch.testing.assert_close(mass, total, rtol=0, atol=1e-12)

@@ -48,16 +48,16 @@ def test_sent_and_kept_add_up(bits: int) -> None:
     ours = cluster("sparseloco-sgd", 3, period=2, k=3, chunk=16, value_bits=bits, error_decay=0.9)
     for step in range(0, 10, 2):
         advance(ours, step, step + 1)
-        old = [state(ours, r, "carrier_error").clone() for r in range(3)]
+        old = [state(ours, r, "compression_error").clone() for r in range(3)]
         anchor = state(ours, 0, "anchor").clone()
         x = [point(ours, r) - RATE * gradient(point(ours, r), step + 1, r) for r in range(3)]
         advance(ours, step + 1, step + 2)
-        went = [0.9 * old[r] + (anchor - x[r]) - state(ours, r, "carrier_error") for r in range(3)]
+        went = [0.9 * old[r] + (anchor - x[r]) - state(ours, r, "compression_error") for r in range(3)]
         moved = torch.stack(went).mean(0)
         torch.testing.assert_close(anchor - point(ours), moved, rtol=0, atol=1e-6)
         for own in went:
             assert (own.abs() > 1e-6).sum() <= 4 + 8  # 20 elements: 3 + 1; 40 elements: 3 + 3 + 2
-    assert state(ours, 1, "carrier_error").abs().max() > 1e-3
+    assert state(ours, 1, "compression_error").abs().max() > 1e-3
 
 
 def test_the_mean_over_senders_is_larger_where_few_sent() -> None:

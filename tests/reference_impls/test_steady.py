@@ -13,7 +13,7 @@ from reference_impls.algorithms.model_averaging import ROUNDS, ModelAveraging
 from reference_impls.collectives import Group
 from reference_impls.reducers.momentum_sync import MomentumSync
 from reference_impls.registry import Method
-from tests.reference_impls.problem import LR, Net, at_probes, gradients, learning_rate, names, told
+from tests.reference_impls.problem import LR, Net, at_probes, gradients, learning_rate, names, observed
 from tests.reference_impls.table import FIRST, ROWS, Row, tiered
 from tests.reference_impls.trajectories import trajectory
 
@@ -31,7 +31,7 @@ def kinds_of(members: SimulatedCluster, steps: int) -> list[str]:
     found = []
     for step in range(steps):
         grads = [gradients(members.parameters(r), r, step) for r in range(SIZE)]
-        members.observe(**told(step))
+        members.observe(**observed(step))
         members.step(grads, lr=learning_rate(step), probes=at_probes(members, step))
         found.append(members.kind)
     return found

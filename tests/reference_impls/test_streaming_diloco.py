@@ -58,7 +58,7 @@ def test_one_fragment_without_overlap_or_mixing_is_diloco(optimizer: str, carrie
 
 
 def test_a_worker_that_keeps_all_of_its_own_trains_alone() -> None:
-    """mixing = 1: parameters never change at a meeting, while the anchors go on."""
+    """mixing = 1: parameters never change at an average, while the anchors go on."""
     ours = trained("streaming-diloco-sgd", 3, 12, period=4, fragments=2, overlap=1, mixing=1.0)
     for rank in range(3):
         close(ours, trained("local-sgd", 3, 12, period=100), rank=rank)
@@ -122,8 +122,8 @@ def test_rounds_written_out(overlap: int, mixing: float, total: int | None) -> N
                     outer.step(anchor[i], away.pop(i), u[i], RATE)
                     for r in range(size):
                         x[r][i] = mixing * x[r][i] + (1 - mixing) * anchor[i]
-                meeting = torch.stack([anchor[i] - x[r][i] for r in range(size)]).mean(0)
-                outer.step(anchor[i], meeting, u[i], RATE)
+                mean = torch.stack([anchor[i] - x[r][i] for r in range(size)]).mean(0)
+                outer.step(anchor[i], mean, u[i], RATE)
                 for r in range(size):
                     x[r][i] = anchor[i].clone()
                 continue
@@ -220,7 +220,7 @@ def test_a_meeting_sends_its_fragment_alone(pattern: str) -> None:
 
 
 def test_the_paper_s_savings_are_exact() -> None:
-    """400 times fewer bits than bf16 gradients every step (H = 100, 4 bits), and the peak is 1/P of a DiLoCo meeting."""
+    """400 times fewer bits than bf16 gradients every step (H = 100, 4 bits), and the peak is 1/P of a DiLoCo average."""
     d, n = 1 << 20, 2
     algorithm = create("streaming-diloco", carrier="e3m0", period=100, fragments=8).algorithm
     said = algorithm.wire_bytes([(d,)], n)

@@ -123,7 +123,7 @@ def test_a_block_that_an_error_ends_writes_what_there_is_and_the_optimizer_goes_
 def _broken_off(rank: int, size: int, folder: str) -> tuple[str, bool]:
     model, path, said = _model(), Path(folder) / f"{rank}.json", ""
     optimizer = DataParallelOptimizer(model.named_parameters(), "allreduce-sgd", bucket_bytes=2400)
-    held = optimizer._team.engine.transport
+    held = optimizer._local_workers.engine.transport
     try:
         with optimizer.chrome_trace(path):
             _train(model, optimizer, rank, range(2))
@@ -138,7 +138,7 @@ def _broken_off(rank: int, size: int, folder: str) -> tuple[str, bool]:
     except UsageError:
         said = "refused within a step"
     optimizer.step()
-    return said, optimizer._team.engine.transport is held
+    return said, optimizer._local_workers.engine.transport is held
 
 
 def test_spans_by_a_clock_of_ones_own() -> None:

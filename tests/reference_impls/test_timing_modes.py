@@ -15,7 +15,7 @@ from reference_impls.drivers.trace import PHASES, Untraced
 from reference_impls.errors import UsageError
 from reference_impls.registry import Method
 from tests.reference_impls.gloo import run_ranks
-from tests.reference_impls.problem import LR, Net, batch, learning_rate, take, told
+from tests.reference_impls.problem import LR, Net, batch, learning_rate, observed, take
 from tests.reference_impls.table import FIRST, ROWS, STEPS, Row
 from tests.reference_impls.test_engine import Delayed
 
@@ -41,7 +41,7 @@ def _train(model: Net, optimizer: DataParallelOptimizer, rank: int, first: int, 
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step)
         optimizer.zero_grad()
-        optimizer.observe(**told(step))
+        optimizer.observe(**observed(step))
         x, y = batch(rank, step)
         take(optimizer, lambda x=x, y=y: (model(x) - y).square().mean().backward())
         kinds.append(optimizer.kind)
@@ -266,7 +266,7 @@ def test_a_traced_block_that_broke_off_measures_no_longer(row: Row) -> None:
     seconds = dict(trace.seconds)
     _train(model, optimizer, 0, 4, 9)
     assert trace.seconds == seconds
-    assert isinstance(optimizer._team.engine.trace, Untraced)
+    assert isinstance(optimizer._local_workers.engine.trace, Untraced)
     plain, other = _started(row)
     _train(plain, other, 0, 2, 9)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), plain.parameters(), strict=True))

@@ -14,10 +14,9 @@ from reference_impls.algorithm import Algorithm, Clock, Shard
 from reference_impls.collectives import Collective, Exchange, finish, start
 from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.ledger import Ledger
+from reference_impls.drivers.local_workers import LocalWorkers
 from reference_impls.drivers.lockstep import Lockstep
-from reference_impls.drivers.serial import Serial
-from reference_impls.drivers.team import Team
-from reference_impls.drivers.trace import PHASES, Trace, Untraced
+from reference_impls.drivers.trace import PHASES, Serial, Trace, Untraced
 from reference_impls.drivers.worker import Worker
 
 SHARDS = 3
@@ -106,7 +105,7 @@ class InBackground(Algorithm):
         return mean
 
 
-def team(algorithm: Algorithm, lag: int = 1) -> tuple[Team, Trace]:
+def local_workers(algorithm: Algorithm, pipeline_depth: int = 1) -> tuple[LocalWorkers, Trace]:
     """One worker with three shards of one parameter each, traced as an optimizer does it."""
     groups = [
         {
@@ -116,14 +115,15 @@ def team(algorithm: Algorithm, lag: int = 1) -> tuple[Team, Trace]:
         }
     ]
     trace = Trace(HAND)
-    engine = Engine(Serial(Slow(1), trace), [Ledger(0)], lag)
+    engine = Engine(Serial(Slow(1), trace), [Ledger(0)], pipeline_depth)
     engine.trace = trace
-    found = Team([Worker(algorithm, groups, rank=0, size=1, bucket_bytes=16)], engine)
+    worker = Worker(algorithm, groups, rank=0, size=1, bucket_bytes=16)
+    found = LocalWorkers([worker], engine, unused="zeros")  # gradients are set in place
     assert found.shards == SHARDS
     return found, trace
 
 
-def step(members: Team) -> None:
+def step(members: LocalWorkers) -> None:
     """A step with 64 s of forward and backward before each shard."""
     for index in range(members.shards):
         HAND.now += 64
@@ -133,9 +133,9 @@ def step(members: Team) -> None:
     members.complete()
 
 
-@pytest.mark.parametrize("lag", [1, 2, 7])
-def test_every_second_is_counted_where_it_belongs(lag: int) -> None:
-    members, trace = team(Spends(), lag)
+@pytest.mark.parametrize("pipeline_depth", [1, 2, 7])
+def test_every_second_is_counted_where_it_belongs(pipeline_depth: int) -> None:
+    members, trace = local_workers(Spends(), pipeline_depth)
     began = HAND.now
     for _ in range(2):
         step(members)
@@ -151,13 +151,13 @@ def test_every_second_is_counted_where_it_belongs(lag: int) -> None:
 
 
 def test_a_method_that_sends_nothing_has_no_communication() -> None:
-    members, trace = team(Local())
+    members, trace = local_workers(Local())
     step(members)
     assert trace.seconds == {**dict.fromkeys(PHASES, 0.0), "encode": SHARDS}
 
 
 def test_exchanges_in_the_background_are_part_of_the_update() -> None:
-    members, trace = team(InBackground())
+    members, trace = local_workers(InBackground())
     step(members)
     assert trace.seconds["update"] == SHARDS * 1
     assert trace.seconds["communication"] == SHARDS * 1000
@@ -168,7 +168,7 @@ def test_exchanges_in_the_background_are_part_of_the_update() -> None:
 
 
 def test_a_trace_can_begin_anew() -> None:
-    members, trace = team(Spends())
+    members, trace = local_workers(Spends())
     step(members)
     trace.clear()
     assert trace.steps == trace.total == 0
@@ -207,7 +207,7 @@ class Order(Lockstep):
 
 def test_serial_waits_for_every_collective_before_anything_else() -> None:
     below, trace = Order(), Trace()
-    driver = Engine(Serial(below, trace), [Ledger(0)], lag=9)
+    driver = Engine(Serial(below, trace), [Ledger(0)], pipeline_depth=9)
     world = Worker(
         Local(), [{"params": [torch.zeros(1)], "param_names": ["0"], "lr": 1.0}], rank=0, size=1
     ).clock.world

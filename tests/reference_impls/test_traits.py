@@ -12,7 +12,7 @@ from torch import Tensor
 from reference_impls import SimulatedCluster, create
 from reference_impls.algorithm import Algorithm, Shard, Traits
 from reference_impls.registry import Method
-from tests.reference_impls.problem import Net, told
+from tests.reference_impls.problem import Net, observed
 from tests.reference_impls.table import FIRST, ROWS, STEPS, Row, tiered
 from tests.reference_impls.trajectories import advance, build
 
@@ -149,7 +149,7 @@ def draws(row: Row, count: int) -> tuple[Tensor, Tensor, Tensor]:
     method = Method(own.name, recording(own.algorithm, seen), own.hyperparameters)
     cluster = SimulatedCluster(method, [torch.zeros(shape) for shape in PARTS], ranks, lr=1e-6)
     while cluster.steps < BEFORE or cluster.kind == "warm-up":
-        cluster.observe(**told(cluster.steps))
+        cluster.observe(**observed(cluster.steps))
         cluster.step(grads)
     assert len(cluster._workers[0].shards) == 1
     start = cluster.steps

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from reference_impls import SimulatedCluster
 from reference_impls.errors import UnsupportedError
-from tests.reference_impls.problem import LR, Net, names, told
+from tests.reference_impls.problem import LR, Net, names, observed
 from tests.reference_impls.table import FIRST, ROWS, Row
 
 UNUSED = names().index("unused")
@@ -34,7 +34,7 @@ def gradients(rank: int, step: int, ranks_with_it: tuple[int, ...] = ()) -> list
 
 def advance(cluster: SimulatedCluster, first: int, last: int, ranks_with_it: tuple[int, ...] = ()) -> None:
     for step in range(first, last):
-        cluster.observe(**told(step))
+        cluster.observe(**observed(step))
         own = [gradients(rank, step, ranks_with_it) for rank in range(cluster.world_size)]
         cluster.step(own, probes=dict.fromkeys(cluster.probes, own))
 

@@ -13,7 +13,7 @@ from reference_impls import SimulatedCluster, create
 from reference_impls.algorithm import Clock
 from reference_impls.collectives import Group
 from reference_impls.errors import UnsupportedError
-from tests.reference_impls.exchanges import team, train
+from tests.reference_impls.exchanges import local_workers, train
 from tests.reference_impls.test_apmsqueeze import (
     BETA1,
     BETA2,
@@ -196,7 +196,7 @@ def test_bits_of_all_kinds() -> None:
 def test_rates_are_those_of_each_group() -> None:
     """Two groups with rates 5 : 1; the momentum after a round does not depend on the rate where it is constant."""
     groups = [{"params": [start()], "param_names": [str(i)], "lr": lr} for i, lr in enumerate((0.1, 0.02))]
-    own = team("zero-one-adam", groups, 2, variance_steps=3, first_round=3, longest_round=3,
+    own = local_workers("zero-one-adam", groups, 2, variance_steps=3, first_round=3, longest_round=3,
                local_growth_steps=1, **EXACT)  # fmt: skip
     for step in range(6):
         train(own, lambda rank, step=step: gradient(step, rank).repeat(2))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from reference_impls import SimulatedCluster
-from tests.reference_impls.problem import LR, Net, at_probes, gradients, learning_rate, names, told
+from tests.reference_impls.problem import LR, Net, at_probes, gradients, learning_rate, names, observed
 from tests.reference_impls.table import ROWS, STEPS, Row
 
 SEED = 1
@@ -45,7 +45,7 @@ def advance(cluster: SimulatedCluster, first: int, last: int) -> None:
     """Train from one step to another."""
     for step in range(first, last):
         grads = [gradients(cluster.parameters(r), r, step) for r in range(cluster.world_size)]
-        cluster.observe(**told(step))
+        cluster.observe(**observed(step))
         cluster.step(grads, lr=learning_rate(step), probes=at_probes(cluster, step))
 
 

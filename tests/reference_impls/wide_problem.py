@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from reference_impls import DataParallelOptimizer, SimulatedCluster
-from tests.reference_impls.problem import LR, take, told
+from tests.reference_impls.problem import LR, observed, take
 from tests.reference_impls.table import Row
 
 SHAPES = {"matrix": (24, 20), "bias": (20,), "vector": (500,), "shift": (3,)}  # 480 + 20 + 500 + 3 = 1003
@@ -70,7 +70,7 @@ def simulate(
         **options(row, steps),
     )
     for step in range(steps):
-        cluster.observe(**told(step))
+        cluster.observe(**observed(step))
         probes = {
             probe: [gradients(cluster.probe_parameters(r, probe), r, step) for r in range(size)]
             for probe in cluster.probes
@@ -105,7 +105,7 @@ def train(rank: int, size: int, row: Row, steps: int, early: int) -> dict[str, A
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step)
         optimizer.zero_grad()
-        optimizer.observe(**told(step))
+        optimizer.observe(**observed(step))
         take(optimizer, lambda step=step: _set_gradients(model, rank, step))
         if step + 1 == early:
             found["early"] = [p.detach().clone() for p in model.parameters()]

@@ -13,7 +13,7 @@ from report.study.data import StudyData, load
 from suite.analysis.collect import collect, write
 from suite.analysis.columns import MICRO
 from suite.analysis.tables import Row, table_path, write_table
-from suite.runs.status import Status
+from suite.runs.result import Status
 from tests.report import made_up_climb, made_up_speed
 from tests.suite.analysis import made_up_curves
 from tests.suite.analysis import made_up_study as made

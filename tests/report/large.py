@@ -9,8 +9,9 @@ from pathlib import Path
 from suite.analysis.collect import collect, write
 from suite.analysis.refused import write_refused
 from suite.analysis.study import Study
-from suite.runs.status import Status
-from suite.runs.store import Store, dump
+from suite.runs.files import dump
+from suite.runs.result import Status
+from suite.runs.store import Store
 from tests.suite.analysis import made_up_study as made
 
 EVALUATIONS = 8

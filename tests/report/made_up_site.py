@@ -9,8 +9,9 @@ from pathlib import Path
 from suite.analysis.collect import collect, facts_path, write
 from suite.analysis.published import put
 from suite.analysis.refused import write_refused
-from suite.runs.status import Status
-from suite.runs.store import Store, dump
+from suite.runs.files import dump
+from suite.runs.result import Status
+from suite.runs.store import Store
 from tests.report import made_up_speed
 from tests.suite.analysis import made_up_study as made
 

@@ -17,7 +17,7 @@ from suite.analysis.speed_columns import (
     session_table_path,
 )
 from suite.analysis.tables import Row, write_table
-from suite.runs.store import dump
+from suite.runs.files import dump
 from tests.suite.analysis import made_up_study as made
 
 SLOW, FAST = "100 Mbit/s", "1 Gbit/s"

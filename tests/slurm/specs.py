@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from suite.runs.resolve import make_spec, resolve_algorithm, resolve_workload
-from suite.runs.spec import Part, Rate, RunSpec
+from suite.runs.spec import Part, Rate, RunSpec, make_spec, resolve_algorithm, resolve_workload
 
 
 def tiny(seed: int, algorithm: str = "allreduce-sgd", steps: int = 4) -> RunSpec:

@@ -15,7 +15,7 @@ from slurm.jobs import RunStates, log_tail, run_states, settle, state_from_log
 from slurm.records import ArrayJob, Record, load_record, records
 from slurm.scheduler import Job, SlurmError
 from suite.links.process import Process
-from suite.runs.status import Status
+from suite.runs.result import Status
 from suite.runs.store import Store
 from suite.training.record import failed
 from tests.slurm.specs import tiny

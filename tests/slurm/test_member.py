@@ -18,8 +18,8 @@ from slurm.scheduler import SlurmError
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
 from suite.training import execute as executing
+from suite.training.checkpoint import Interrupted, Interruption
 from suite.training.execute import execute
-from suite.training.interruption import Interrupted, Interruption
 from tests.slurm.specs import broken, tiny
 
 SEAT = Seat("17_3", index=3, rank=0, tasks=1, restarts=0)

@@ -11,7 +11,7 @@ import pytest
 
 from slurm import snapshot
 from slurm.snapshot import keep_environment, planned, take
-from suite.runs.store import StoreError
+from suite.runs.files import StoreError
 from tests.support import git
 
 PROVENANCE = "import json; from suite.runs.provenance import git_state; print(json.dumps(git_state()))"

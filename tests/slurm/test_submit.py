@@ -30,7 +30,7 @@ from slurm.submit import (
     submit_members,
     tasks,
 )
-from suite.runs.grouping import RUN_S, Estimator, group_key
+from suite.runs.plan import RUN_S, Estimator, group_key
 from suite.runs.spec import RunSpec
 from tests.slurm.specs import tiny
 

@@ -276,9 +276,9 @@ def test_a_failed_compilation_is_told_once_and_recorded():
 
     record = PathRecord()
     function = Compiled(unfit, threshold=8, record=record)
-    with pytest.warns(RuntimeWarning, match="could not be compiled and runs eagerly") as told:
+    with pytest.warns(RuntimeWarning, match="could not be compiled and runs eagerly") as caught:
         assert function(torch.ones(8)).tolist() == [2.0] * 8
-    assert len([w for w in told if w.category is RuntimeWarning]) == 1
+    assert len([w for w in caught if w.category is RuntimeWarning]) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         function(torch.ones(9))

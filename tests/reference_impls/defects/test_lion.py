@@ -16,7 +16,7 @@ from reference_impls.codecs import lion_integers, nibbles
 from reference_impls.errors import UnsupportedError
 from reference_impls.optimizers import Lion
 from reference_impls.reducers.majority import balance, broken
-from tests.reference_impls.exchanges import flat, run, shards, team, train
+from tests.reference_impls.exchanges import flat, local_workers, run, shards, train
 from tests.reference_impls.lion_training import RATE, advance, cluster, gradient, vector
 
 VOTERS = ("lion-cub-1bit", "lion-cub-pbit", "distributed-lion-mavo", "distributed-lion-avg", "lion-sign-sum")
@@ -37,7 +37,9 @@ def test_rates_read_from_the_defaults_ignore_the_schedule(name: str) -> None:
     optimizer.param_groups[0]["lr"] = 0.0
     assert optimizer.defaults["lr"] == 0.1 != optimizer.param_groups[0]["lr"]
 
-    ours = team(name, [{"params": [torch.zeros(9)], "param_names": ["a"], "lr": 0.1}], 3, **never(name))
+    ours = local_workers(
+        name, [{"params": [torch.zeros(9)], "param_names": ["a"], "lr": 0.1}], 3, **never(name)
+    )
     train(ours, lambda rank: normal(9))
     before = flat(ours, 0)
     assert before.abs().max() == pytest.approx(0.1)

@@ -29,7 +29,7 @@ from tests.reference_impls.local_training import (
 )
 
 
-def meetings(total: int, **options: int) -> list[int]:
+def averages(total: int, **options: int) -> list[int]:
     """Completed steps at which ours meets."""
     method, clock, found = create("local-sgd", **options).algorithm, Clock(Group("world", 0, 2)), []
     for step in range(total):
@@ -48,8 +48,8 @@ def test_the_first_round_is_as_long_as_the_others_and_the_last_is_averaged() -> 
     theirs = [step + 1 for step in range(16) if step % 4 == 0]
     assert theirs == [1, 5, 9, 13]
     assert theirs[-1] != 16
-    assert meetings(16, period=4) == [4, 8, 12, 16]
-    assert meetings(15, period=4, total_steps=15) == [4, 8, 12, 15]
+    assert averages(16, period=4) == [4, 8, 12, 16]
+    assert averages(15, period=4, total_steps=15) == [4, 8, 12, 15]
 
 
 def test_a_round_counts_steps_and_not_tensors() -> None:

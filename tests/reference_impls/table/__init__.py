@@ -56,7 +56,7 @@ OVER_GLOO: tuple[str, ...] = (
     "zero-one-adam",
 )
 """Rows that together ask real processes for all that any row asks them for: each collective on each group with each
-operation and type of numbers, each kind of step, each way of meeting, what is pending over steps."""
+operation and type of numbers, each kind of step, each way of averaging, what is pending over steps."""
 
 
 def tiered(rows: Iterable[Row] = ROWS, fast: Sequence[Row] = FIRST) -> list[Any]:

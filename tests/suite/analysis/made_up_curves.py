@@ -6,8 +6,9 @@ import json
 from collections.abc import Sequence
 
 from suite.analysis.study import Study
+from suite.runs.files import dump
 from suite.runs.spec import RunSpec
-from suite.runs.store import Store, dump
+from suite.runs.store import Store
 from tests.suite.analysis import made_up_study as made
 
 START = 10.0

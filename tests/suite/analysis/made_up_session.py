@@ -17,7 +17,7 @@ from typing import Any
 from suite.analysis.compose import planned_kinds
 from suite.analysis.session_tables import derive
 from suite.runs.plan import make_plan
-from suite.runs.resolve import resolve_algorithm
+from suite.runs.spec import resolve_algorithm
 from suite.runs.sweep import load_sweep
 from suite.timing.case import Case
 from suite.timing.cases import kinds_of

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from suite.analysis.study import Arm, Entry, Study, Yardstick
+from suite.runs.files import dump
+from suite.runs.result import Status
 from suite.runs.spec import Part, Rate, RunSpec
-from suite.runs.status import Status
-from suite.runs.store import Store, dump
+from suite.runs.store import Store
 
 RING_BYTES = 2 * 3 / 4 * 4 * 301_066
 STEPS = 200

@@ -13,7 +13,7 @@ import pytest
 from suite.analysis.check import ERROR, RULES, WARNING, check_store, check_study
 from suite.analysis.collect import collect, facts_path, write
 from suite.analysis.study import Study
-from suite.runs.status import Status
+from suite.runs.result import Status
 from suite.runs.store import Store
 from tests.suite.analysis import made_up_study as made
 

@@ -13,7 +13,7 @@ from suite.analysis.columns import RUNS, SUMMARY
 from suite.analysis.statistics import paired_difference
 from suite.analysis.study import StudyError
 from suite.analysis.tables import read_table, table_path
-from suite.runs.status import Status
+from suite.runs.result import Status
 from suite.runs.store import Store
 from tests.suite.analysis import made_up_study as made
 

@@ -15,9 +15,7 @@ from suite.analysis.compose import (
     planned_kinds,
     round_s,
 )
-from suite.runs.from_spec import learning_rate
-from suite.runs.resolve import make_spec, resolve_algorithm, resolve_workload
-from suite.runs.spec import Rate, RunSpec
+from suite.runs.spec import Rate, RunSpec, learning_rate, make_spec, resolve_algorithm, resolve_workload
 from tests.reference_impls.problem import told
 from tests.reference_impls.table import STEPS, tiered
 

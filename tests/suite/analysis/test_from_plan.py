@@ -10,10 +10,9 @@ from suite.analysis.columns import TUNING
 from suite.analysis.from_plan import collect_sweep, study_of, tuning_rows
 from suite.analysis.study import Yardstick
 from suite.analysis.tables import read_table, table_path
-from suite.runs.learning_rates import Trial, Tuned, tuned_for, write_rates
 from suite.runs.plan import make_plan
 from suite.runs.store import Store
-from suite.runs.sweep import load_sweep
+from suite.runs.sweep import Trial, Tuned, load_sweep, tuned_for, write_rates
 from suite.training.pool import run_local
 from suite.workloads import get
 

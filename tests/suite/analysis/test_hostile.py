@@ -12,9 +12,9 @@ import pytest
 from bandwise.cli import main
 from report.study.build import build_page
 from suite.analysis.collect import collect, write
-from suite.runs.lease import Owner
-from suite.runs.store import Store, StoreError
-from suite.training.ownership import RunOwnership
+from suite.runs.files import StoreError
+from suite.runs.store import Owner, Store
+from suite.training.execute import RunOwnership
 from tests.suite.analysis import made_up_study as made
 from tests.suite.runs.hostile import DAMAGES, SCRIPT
 from tests.suite.runs.project import ended, one_spec
@@ -31,7 +31,7 @@ def test_one_bad_result_is_a_row_and_all_others_stand(name: str, tmp_path: Path)
     victim = ONE.entries[1].spec.run_id
     damage(store.folder(victim) / "result.json", dict(store.result(victim) or {}))
 
-    status, none = store.standing(victim)
+    status, none = store.state(victim)
     assert (status.state, none) == ("invalid", None)
     assert status.reason.startswith("result.json ")
     assert words in status.reason

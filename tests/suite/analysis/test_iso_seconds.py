@@ -20,7 +20,7 @@ from suite.analysis.session_tables import collect_session, derive, load_facts
 from suite.analysis.speed_columns import session_table_path
 from suite.analysis.tables import read_table
 from suite.runs.plan import make_plan
-from suite.runs.status import Status
+from suite.runs.result import Status
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
 from tests.suite.analysis import made_up_ladder as ladder

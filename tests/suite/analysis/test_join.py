@@ -9,7 +9,7 @@ import pytest
 
 from reference_impls import registry
 from suite.analysis.session_tables import derive
-from suite.runs.status import Status
+from suite.runs.result import Status
 from suite.runs.store import Store
 from tests.suite.analysis import made_up_session as made
 from tests.suite.analysis import made_up_study

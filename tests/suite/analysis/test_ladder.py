@@ -13,8 +13,8 @@ from suite.analysis.columns import RUNS
 from suite.analysis.export import find
 from suite.analysis.ladder_columns import ISO, LADDER, RUNGS
 from suite.analysis.tables import read_table, table_path
-from suite.runs.status import Status
-from suite.runs.store import dump
+from suite.runs.files import dump
+from suite.runs.result import Status
 from tests.suite.analysis import made_up_ladder as ladder
 from tests.suite.analysis import made_up_study as made
 

@@ -9,7 +9,7 @@ from reference_impls import SimulatedCluster
 from suite.analysis import sign_agreement as module
 from suite.analysis.sign_agreement import CODES, SIGN_AGREEMENT, Recipe, direction, shares, updates
 from suite.analysis.tables import to_csv
-from suite.training.gradients import BatchedGradients, flatten, shapes_of, split
+from suite.training.train import BatchedGradients, flatten, shapes_of, split
 from suite.workloads import get
 
 SHAPES = {"a": (40, 30), "b": (17,), "c": (9, 5)}

@@ -14,7 +14,7 @@ from suite.analysis.columns import CURVES, TO_TARGET
 from suite.analysis.study import Study
 from suite.analysis.tables import from_csv, table_path
 from suite.analysis.to_target import races
-from suite.runs.status import Status
+from suite.runs.result import Status
 from suite.runs.store import Store
 from tests.suite.analysis import made_up_curves
 from tests.suite.analysis import made_up_study as made

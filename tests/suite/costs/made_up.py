@@ -10,7 +10,7 @@ from suite.costs.network import OF_PROBE, Backend, Price
 from suite.costs.samples import Sample, Setting, parameters_of
 from suite.costs.timeline import Local, Overlap
 from suite.links.link import Link
-from suite.runs.resolve import resolve_algorithm
+from suite.runs.spec import resolve_algorithm
 from suite.timing.case import Case
 from suite.timing.cases import kinds_of
 

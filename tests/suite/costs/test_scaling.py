@@ -19,7 +19,7 @@ from suite.costs.scaling import STRONG, WEAK, WORKERS, scaling_rows
 from suite.costs.settings import alone_s, foretold_of, speedups_of, steps_of
 from suite.costs.timeline import Local
 from suite.links.link import Link
-from suite.runs.store import dump
+from suite.runs.files import dump
 from suite.timing.case import Case
 from tests.report.made_up_speed import facts, row
 from tests.suite.costs import made_up

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from suite.runs.resolve import make_spec, resolve_algorithm, resolve_workload
-from suite.runs.spec import Rate, RunSpec
+from suite.runs.spec import Rate, RunSpec, make_spec, resolve_algorithm, resolve_workload
 from suite.runs.store import Store
-from suite.training.interruption import Interruption
+from suite.training.checkpoint import Interruption
 from suite.training.record import Outcome, Recorder
 from suite.workloads import get
 

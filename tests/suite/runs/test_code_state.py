@@ -8,10 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs import code_state as changes
-from suite.runs.code_state import LIMIT_BYTES, apply, described, document, keep, kept, path_of, worktree
+from suite.runs import provenance as changes
 from suite.runs.files import RefusedError
 from suite.runs.merge import merge
+from suite.runs.provenance import (
+    CHANGES_LIMIT_BYTES,
+    apply_changes,
+    changes_in_result,
+    changes_of,
+    changes_path,
+    keep_changes,
+    kept_changes,
+    worktree,
+)
 from suite.runs.store import Store
 from suite.training.execute import execute
 from tests.suite.runs.project import one_spec
@@ -49,15 +58,15 @@ def change(checkout: Path) -> None:
 def test_a_clean_checkout_has_no_changes(checkout: Path, tmp_path: Path) -> None:
     (checkout / "results/table.csv").write_text("4\n")
     (checkout / "diary.txt").write_text("private")
-    assert document(checkout) == b""
-    assert described(b"") is None
-    assert keep(tmp_path / "r", b"") is None
+    assert changes_of(checkout) == b""
+    assert changes_in_result(b"") is None
+    assert keep_changes(tmp_path / "r", b"") is None
     assert not (tmp_path / "r").exists()
 
 
 def test_only_code_and_no_path_of_the_machine_is_recorded(checkout: Path, tmp_path: Path) -> None:
     change(checkout)
-    text = document(checkout).decode()
+    text = changes_of(checkout).decode()
     assert str(tmp_path) not in text
     assert "diary" not in text
     assert "table.csv" not in text
@@ -70,17 +79,17 @@ def test_only_code_and_no_path_of_the_machine_is_recorded(checkout: Path, tmp_pa
 
 def test_the_changes_make_the_same_code_again(checkout: Path, tmp_path: Path) -> None:
     change(checkout)
-    found = document(checkout)
-    path = keep(tmp_path / "r", found)
-    about = described(found)
+    found = changes_of(checkout)
+    path = keep_changes(tmp_path / "r", found)
+    about = changes_in_result(found)
     assert path is not None
     assert about == {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "bytes": len(found)}
-    text = kept(tmp_path / "r", about["sha256"])
+    text = kept_changes(tmp_path / "r", about["sha256"])
     with worktree("HEAD", checkout) as folder:
-        said = apply(text, folder, checkout)
+        said = apply_changes(text, folder, checkout)
         assert (folder / "suite/a.py").read_text() == "two <b>\n"
         assert not (folder / "suite/gone.py").exists()
-        assert document(folder) == found, "so its runs have the same hash on record"
+        assert changes_of(folder) == found, "so its runs have the same hash on record"
     assert said == [
         "the changes on record were made in the code: 3 files",
         "suite/new one.py, a new file, was taken from this checkout",
@@ -89,12 +98,14 @@ def test_the_changes_make_the_same_code_again(checkout: Path, tmp_path: Path) ->
 
 def test_a_new_file_that_is_no_longer_there_is_named(checkout: Path) -> None:
     (checkout / "suite/new.py").write_text("new\n")
-    text = document(checkout).decode()
+    text = changes_of(checkout).decode()
     (checkout / "suite/new.py").write_text("newer\n")
     with worktree("HEAD", checkout) as folder:
-        assert apply(text, folder, checkout) == ["suite/new.py was a new file, and is another one here"]
+        assert apply_changes(text, folder, checkout) == [
+            "suite/new.py was a new file, and is another one here"
+        ]
         (checkout / "suite/new.py").unlink()
-        assert apply(text, folder, checkout) == ["suite/new.py was a new file, and is not here"]
+        assert apply_changes(text, folder, checkout) == ["suite/new.py was a new file, and is not here"]
 
 
 @pytest.mark.parametrize(
@@ -105,32 +116,32 @@ def test_a_path_that_leads_out_is_not_followed(name: str, checkout: Path, tmp_pa
     text = f"changes to 0\nnew file {hashlib.sha256(b'secret' + bytes([10])).hexdigest()} {name}\n"
     target = tmp_path / "target" / "inside"
     target.mkdir(parents=True)
-    assert apply(text, target, checkout) == [f"{name} was a new file, and is not here"]
+    assert apply_changes(text, target, checkout) == [f"{name} was a new file, and is not here"]
     assert not list((tmp_path / "target").rglob("*.py"))
 
 
 def test_a_patch_that_leads_out_is_refused(checkout: Path, tmp_path: Path) -> None:
     text = "changes to 0\ndiff --git a/../x.py b/../x.py\nnew file mode 100644\n--- /dev/null\n+++ b/../x.py\n@@ -0,0 +1 @@\n+1\n"
     with worktree("HEAD", checkout) as folder, pytest.raises(ValueError, match="invalid path"):
-        apply(text, folder, checkout)
+        apply_changes(text, folder, checkout)
 
 
 def test_what_is_large_or_no_text_is_on_record_by_its_hash_alone(checkout: Path, tmp_path: Path) -> None:
-    (checkout / "suite/a.py").write_text("x\n" * LIMIT_BYTES)
-    large = document(checkout)
-    assert described(large)["bytes"] > LIMIT_BYTES
-    assert keep(tmp_path / "r", large) is None
+    (checkout / "suite/a.py").write_text("x\n" * CHANGES_LIMIT_BYTES)
+    large = changes_of(checkout)
+    assert changes_in_result(large)["bytes"] > CHANGES_LIMIT_BYTES
+    assert keep_changes(tmp_path / "r", large) is None
     (checkout / "suite/a.py").write_bytes(b"caf\xe9\n")
-    assert keep(tmp_path / "r", document(checkout)) is None
-    assert kept(tmp_path / "r", described(large)["sha256"]) is None
+    assert keep_changes(tmp_path / "r", changes_of(checkout)) is None
+    assert kept_changes(tmp_path / "r", changes_in_result(large)["sha256"]) is None
 
 
 def test_changes_that_were_changed_are_refused(checkout: Path, tmp_path: Path) -> None:
     change(checkout)
-    path = keep(tmp_path, document(checkout))
+    path = keep_changes(tmp_path, changes_of(checkout))
     path.write_text(path.read_text() + "+import os\n")
     with pytest.raises(RefusedError, match="not what its name says"):
-        kept(tmp_path, path.stem)
+        kept_changes(tmp_path, path.stem)
 
 
 def test_a_run_refers_to_what_is_kept_and_a_merge_takes_it_along(
@@ -138,20 +149,20 @@ def test_a_run_refers_to_what_is_kept_and_a_merge_takes_it_along(
 ) -> None:
     monkeypatch.setenv("BANDWISE_COMPILE", "0")
     found = b"changes to 0\nnew file " + b"0" * 64 + b" suite/x.py\n"
-    monkeypatch.setattr(changes, "current", lambda: found)
+    monkeypatch.setattr(changes, "current_changes", lambda: found)
     monkeypatch.setattr(
-        "suite.training.record.provenance", lambda: {**PROVENANCE, "changes": described(found)}
+        "suite.training.record.provenance", lambda: {**PROVENANCE, "changes": changes_in_result(found)}
     )
     store, spec = Store(tmp_path / "there"), one_spec("allreduce-sgd", {}, steps=4)
     list(execute([spec], store))
     about = store.result(spec.run_id)["provenance"]["changes"]
-    assert kept(store.root, about["sha256"]).encode() == found
+    assert kept_changes(store.root, about["sha256"]).encode() == found
     merge(tmp_path / "here", store.root)
-    assert kept(tmp_path / "here", about["sha256"]).encode() == found
+    assert kept_changes(tmp_path / "here", about["sha256"]).encode() == found
     assert (
         json.loads((store.folder(spec.run_id) / "result.json").read_text())["provenance"]["changes"] == about
     )
-    assert path_of(store.root, about["sha256"]).name == f"{about['sha256']}.diff"
+    assert changes_path(store.root, about["sha256"]).name == f"{about['sha256']}.diff"
 
 
 PROVENANCE = {

@@ -14,9 +14,8 @@ import pytest
 
 from bandwise.cli import main
 from suite.runs.documents import json_schema, key_rows, problem
-from suite.runs.result import RESULT_VERSION, TRAINED, Evaluation, Result, result_problem
+from suite.runs.result import RESULT_VERSION, TERMINAL, TRAINED, Evaluation, Note, Result, result_problem
 from suite.runs.spec import RunSpec
-from suite.runs.status import TERMINAL, Note
 from suite.runs.store import Store
 from suite.workloads import get, names
 from tests.suite.runs.project import ended, one_spec

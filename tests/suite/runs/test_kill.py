@@ -126,7 +126,7 @@ def _finish():
 
     def check(root, whole):
         store = Store(root)
-        status, result = store.standing(spec.run_id)
+        status, result = store.state(spec.run_id)
         assert status.state == "done" if whole else status.state in {"missing", "running", "done"}, status
         assert result in ((outcome.result,) if status.state == "done" else (None,))
         if status.state == "done":
@@ -138,9 +138,9 @@ def _finish():
 def _checkpoint():
     import torch
 
-    from suite.runs import checkpoint as files
-    from suite.runs.checkpoint import Checkpoint
     from suite.runs.store import Store
+    from suite.training import checkpoint as files
+    from suite.training.checkpoint import Checkpoint
     from tests.suite.runs.project import one_spec
 
     spec = one_spec()
@@ -170,9 +170,9 @@ def _checkpoint():
 def _ranks():
     import torch
 
-    from suite.runs import checkpoint as files
-    from suite.runs.checkpoint import Checkpoint
     from suite.runs.store import Store
+    from suite.training import checkpoint as files
+    from suite.training.checkpoint import Checkpoint
     from tests.suite.runs.project import one_spec
 
     spec = one_spec()

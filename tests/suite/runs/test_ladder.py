@@ -8,10 +8,9 @@ import pytest
 
 from bandwise.verbs.plan import described
 from suite.runs.documents import YamlError
-from suite.runs.learning_rates import Tuned, tuned_for, write_rates
 from suite.runs.plan import make_plan, run_rows, statuses, summary
 from suite.runs.store import Store
-from suite.runs.sweep import load_sweep
+from suite.runs.sweep import Tuned, load_sweep, tuned_for, write_rates
 from tests.suite.runs.project import SWEEP, write_sweep
 
 LADDER = SWEEP.replace("steps: 12", "steps: 12\nbudgets: [0.5, 1, 1.41]")

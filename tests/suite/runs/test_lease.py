@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs.lease import Lease, Owner, holder, release, take
-from suite.runs.store import StoreError
+from suite.runs.files import StoreError
+from suite.runs.store import Lease, Owner, lease_holder, release_lease, take_lease
 
 ROOT = Path(__file__).resolve().parents[3]
 A, B = Owner("a"), Owner("b")
@@ -25,67 +25,67 @@ def age(lease: Lease, seconds: float) -> None:
 
 
 def test_a_live_lease_is_respected_and_a_released_one_is_free(tmp_path: Path) -> None:
-    lease = take(tmp_path, A)
+    lease = take_lease(tmp_path, A)
     assert lease is not None
-    assert holder(tmp_path) == "a"
-    assert take(tmp_path, B) is None
+    assert lease_holder(tmp_path) == "a"
+    assert take_lease(tmp_path, B) is None
     assert lease.heartbeat()
     lease.release()
-    assert holder(tmp_path) is None
-    assert take(tmp_path, B) is not None
+    assert lease_holder(tmp_path) is None
+    assert take_lease(tmp_path, B) is not None
 
 
 def test_a_stale_lease_passes_on_and_its_owner_notices(tmp_path: Path) -> None:
-    old = take(tmp_path, A)
+    old = take_lease(tmp_path, A)
     assert old is not None
     age(old, 5.0)
-    assert take(tmp_path, B, stale_after_s=10.0) is None
-    new = take(tmp_path, B, stale_after_s=4.0)
+    assert take_lease(tmp_path, B, stale_after_s=10.0) is None
+    new = take_lease(tmp_path, B, stale_after_s=4.0)
     assert new is not None
     assert not old.heartbeat()
     assert not old.held()
     old.release()
     assert new.held()
-    assert holder(tmp_path) == "b"
+    assert lease_holder(tmp_path) == "b"
 
 
 def test_an_owner_of_the_same_name_has_it_back_at_once(tmp_path: Path) -> None:
-    before = take(tmp_path, A)
-    after = take(tmp_path, Owner("a"))
+    before = take_lease(tmp_path, A)
+    after = take_lease(tmp_path, Owner("a"))
     assert before is not None
     assert after is not None
     assert not before.held()
     assert after.held()
 
 
-TAKE = "import sys, suite.runs.lease as l, pathlib; l.take(pathlib.Path(sys.argv[1]), l.Owner('a'))"
+TAKE = "import sys, suite.runs.store as l, pathlib; l.take_lease(pathlib.Path(sys.argv[1]), l.Owner('a'))"
 
 
 def test_a_dead_process_of_this_machine_holds_nothing(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", TAKE, str(tmp_path)], cwd=ROOT, check=True)
-    assert holder(tmp_path) == "a"
-    assert take(tmp_path, B) is not None
+    assert lease_holder(tmp_path) == "a"
+    assert take_lease(tmp_path, B) is not None
 
 
 def test_a_dead_process_of_another_machine_cannot_be_told_from_a_live_one(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", TAKE, str(tmp_path)], cwd=ROOT, check=True)
     (path,) = tmp_path.glob("lease-*.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), "machine": "another"}))
-    assert take(tmp_path, B) is None
-    assert not release(tmp_path, B)
-    assert release(tmp_path, A)
-    assert take(tmp_path, B) is not None
+    assert take_lease(tmp_path, B) is None
+    assert not release_lease(tmp_path, B)
+    assert release_lease(tmp_path, A)
+    assert take_lease(tmp_path, B) is not None
 
 
 def test_a_lease_whose_writer_died_over_it_goes_stale(tmp_path: Path) -> None:
     (tmp_path / "lease-3.json").write_text("")
-    assert take(tmp_path, B, stale_after_s=60.0) is None
-    assert take(tmp_path, B, stale_after_s=0.0) is not None
+    assert take_lease(tmp_path, B, stale_after_s=60.0) is None
+    assert take_lease(tmp_path, B, stale_after_s=0.0) is not None
 
 
 def attempt(folder: Path, name: str, start: threading.Barrier, won: list[Lease]) -> None:
     start.wait()
-    lease = take(folder, Owner(name), stale_after_s=50.0)
+    lease = take_lease(folder, Owner(name), stale_after_s=50.0)
     if lease is not None:
         won.append(lease)
 
@@ -95,7 +95,7 @@ def test_of_many_takers_one_wins(stale: bool, tmp_path: Path) -> None:
     for round_ in range(30):
         folder = tmp_path / str(round_)
         if stale:
-            dead = take(folder, A)
+            dead = take_lease(folder, A)
             assert dead is not None
             age(dead, 100.0)
         won: list[Lease] = []
@@ -113,4 +113,4 @@ def test_of_many_takers_one_wins(stale: bool, tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot write"):
-        take(tmp_path / "file" / "run", A)
+        take_lease(tmp_path / "file" / "run", A)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs.lease import Owner, take
+from suite.runs.files import StoreError
 from suite.runs.merge import merge
 from suite.runs.spec import RunSpec
-from suite.runs.store import Store, StoreError
+from suite.runs.store import Owner, Store, take_lease
 from suite.timing.store import put
 from suite.training.record import Outcome
 from tests.suite.runs.hostile import DAMAGES
@@ -89,7 +89,7 @@ def test_what_is_worked_on_here_is_left_alone(tmp_path: Path) -> None:
     keep(tmp_path / "there", spec)
     here = Store(tmp_path / "here")
     here.begin(spec)
-    lease = take(here.folder(spec.run_id), Owner.here(os.getppid()))
+    lease = take_lease(here.folder(spec.run_id), Owner.here(os.getppid()))
     assert lease is not None
     (conflict,) = merge(tmp_path / "here", tmp_path / "there").conflicts
     assert "is being worked on here" in conflict

@@ -9,11 +9,10 @@ import pytest
 
 from bandwise.verbs.plan import described
 from suite.runs.documents import YamlError
-from suite.runs.learning_rates import Trial, Tuned, load_rates, tuned_for, write_rates
 from suite.runs.plan import MINIMUM_FOR_INTERVAL, PlanError, make_plan, open_specs, smallest_p, summary
-from suite.runs.status import Status
+from suite.runs.result import Status
 from suite.runs.store import Store
-from suite.runs.sweep import Arm, load_sweep, sweep_names
+from suite.runs.sweep import Arm, Trial, Tuned, load_rates, load_sweep, sweep_names, tuned_for, write_rates
 from suite.training.record import failed
 from tests.suite.runs.project import SWEEP, write_sweep
 

@@ -9,9 +9,8 @@ import math
 import pytest
 
 from reference_impls import info, list_algorithms
-from suite.runs.canonical import CanonicalError, canonical_json, identity
-from suite.runs.resolve import resolve_algorithm, resolve_workload
-from suite.runs.spec import Part, Rate, RunSpec, SpecError
+from suite.runs.files import CanonicalError, canonical_json, identity
+from suite.runs.spec import Part, Rate, RunSpec, SpecError, resolve_algorithm, resolve_workload
 from tests.suite.runs.project import one_spec
 
 LITERAL = RunSpec(

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs.status import Status, counts
-from suite.runs.store import STALE_AFTER_S, Store, StoreError, StoreFullError, finite, load_spec, write_atomic
+from suite.runs.files import StoreError, StoreFullError, finite, write_atomic
+from suite.runs.result import Status, counts
+from suite.runs.store import STALE_AFTER_S, Store, load_spec
 from suite.training.record import failed
 from tests.suite.runs.project import SWEEP, ended, one_spec, write_sweep
 from tests.support import skip_or_fail

@@ -10,12 +10,11 @@ import pytest
 from slurm.profile import load_profile
 from slurm.stage import search
 from suite.runs.documents import YamlError
-from suite.runs.learning_rates import Trial, write_rates
 from suite.runs.plan import make_plan, method_of, spec_of
+from suite.runs.result import Status
 from suite.runs.spec import RunSpec
-from suite.runs.status import Status
 from suite.runs.store import Store
-from suite.runs.sweep import TUNING_SEED, load_sweep
+from suite.runs.sweep import TUNING_SEED, Trial, load_sweep, write_rates
 from suite.runs.tuning import TuningError, TuningFailedError, best_trial, candidates, grid_rate, tune
 from suite.training.execute import execute
 from suite.training.record import failed

@@ -9,7 +9,7 @@ import pytest
 
 from reference_impls import create
 from reference_impls.algorithms.all_reduce import AllReduce
-from suite.runs.resolve import resolve_algorithm
+from suite.runs.spec import resolve_algorithm
 from suite.timing.case import Case
 from suite.timing.cases import (
     CaseError,

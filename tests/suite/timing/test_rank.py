@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from suite.runs.from_spec import task_of
+from suite.runs.spec import task_of
 from suite.timing.case import Case
 from suite.training.train import train_group
 from tests.suite.runs.project import one_spec

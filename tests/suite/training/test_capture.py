@@ -8,7 +8,7 @@ from torch.func import grad
 
 from suite.training import capture as module
 from suite.training.capture import RECIPES, STAGES, Captured, Recipe, capture, first_tensors
-from suite.training.gradients import split
+from suite.training.train import split
 from suite.workloads import get
 
 

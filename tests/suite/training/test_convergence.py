@@ -29,9 +29,8 @@ from reference_impls.algorithms.all_reduce import AllReduce
 from reference_impls.collectives import Exchange
 from reference_impls.registry import Entry, registry
 from suite.analysis.statistics import Interval, paired_difference
-from suite.runs.grouping import groups
-from suite.runs.resolve import make_spec, resolve_algorithm, resolve_workload
-from suite.runs.spec import Rate, RunSpec
+from suite.runs.plan import groups
+from suite.runs.spec import Rate, RunSpec, make_spec, resolve_algorithm, resolve_workload
 from suite.runs.sweep import DEFAULT_BUCKET_BYTES
 from suite.training.train import train_group
 

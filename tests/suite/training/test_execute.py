@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs import checkpoint as files
-from suite.runs.lease import Owner, take
 from suite.runs.spec import RunSpec
-from suite.runs.store import Store
+from suite.runs.store import Owner, Store, take_lease
+from suite.training import checkpoint as files
+from suite.training.checkpoint import Interrupted, Interruption
 from suite.training.execute import execute
-from suite.training.interruption import Interrupted, Interruption
 from tests.suite.runs.project import After, beats, kept, one_spec
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -70,7 +69,7 @@ def test_what_another_has_in_hand_is_passed_over(tmp_path: Path) -> None:
     mine, theirs, settled = (one_spec(seed=seed) for seed in range(3))
     store = Store(tmp_path)
     list(execute([settled], store))
-    lease = take(store.folder(theirs.run_id), Owner("another"))
+    lease = take_lease(store.folder(theirs.run_id), Owner("another"))
     assert lease is not None
     assert [o.run_id for o in execute([mine, theirs, settled], store)] == [mine.run_id]
     assert lease.held()
@@ -164,7 +163,7 @@ def test_a_checkpoint_of_other_code_is_not_gone_on_from(
     half: tuple[RunSpec, Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, store = half
-    monkeypatch.setattr("suite.runs.from_spec.sources", lambda spec: {"algorithm": "moved"})
+    monkeypatch.setattr("suite.training.execute.sources", lambda spec: {"algorithm": "moved"})
     reasons = begun_with(spec, store)
     assert reasons == [
         (0, "begun anew, the checkpoint is of no use: it was begun by other code of the method")
@@ -252,7 +251,7 @@ def test_an_interruption_before_the_first_step_leaves_the_run_missing(tmp_path: 
 def test_a_long_step_apart_the_run_shows_life_by_the_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("suite.training.interruption.SIGN_OF_LIFE_S", 0.0)
+    monkeypatch.setattr("suite.training.checkpoint.SIGN_OF_LIFE_S", 0.0)
     seen: list[int] = []
     list(execute([one_spec(steps=20)], Store(tmp_path), seen.append))
     assert seen == list(range(1, 21))

@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs.checkpoint import Start
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
+from suite.training.checkpoint import Hooks, Start
 from suite.training.execute import execute
-from suite.training.interruption import Hooks
 from suite.training.processes import exit_text, launch
 from suite.training.record import Outcome
 from suite.training.train import train_group
@@ -77,7 +76,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         outcome = launch(one_spec(backend="gloo"), Start(), tmp_path, Hooks(), port)
     assert outcome.status.state == "error"
-    assert f"no meeting point at 127.0.0.1:{port}" in outcome.status.reason
+    assert f"no rendezvous at 127.0.0.1:{port}" in outcome.status.reason
     assert "choose a free port" in outcome.status.reason
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from suite.runs import checkpoint as files
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
+from suite.training import checkpoint as files
+from suite.training.checkpoint import Interrupted, Interruption
 from suite.training.execute import execute
-from suite.training.interruption import Interrupted, Interruption
 from tests.suite.runs.project import kept, one_spec
 
 pytestmark = pytest.mark.gloo

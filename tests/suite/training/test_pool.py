@@ -15,11 +15,10 @@ import pytest
 
 from reference_impls import info, load_plugin
 from reference_impls.registry import PLUGINS, registry
-from suite.runs.lease import Owner, take
 from suite.runs.plan import make_plan, open_specs
+from suite.runs.result import counts
 from suite.runs.spec import RunSpec
-from suite.runs.status import counts
-from suite.runs.store import Store
+from suite.runs.store import Owner, Store, take_lease
 from suite.runs.sweep import load_sweep
 from suite.training.execute import execute
 from suite.training.pool import Tally, run_local
@@ -206,7 +205,7 @@ def members(session: int) -> str:
 def test_runs_of_another_sweep_are_passed_over_and_left_alone(tmp_path: Path) -> None:
     specs, store = [one_spec(seed=seed) for seed in range(3)], Store(tmp_path)
     store.begin(specs[1], "another")
-    lease = take(store.folder(specs[1].run_id), Owner("another"))
+    lease = take_lease(store.folder(specs[1].run_id), Owner("another"))
     assert lease is not None
     tally = run_local(specs, store, jobs=1)
     assert (tally.runs, tally.states, tally.failures) == (3, {"done": 2, "running": 1}, [])

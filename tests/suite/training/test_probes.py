@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from suite.runs.from_spec import learning_rate, task_of
-from suite.runs.spec import RunSpec
+from suite.runs.spec import RunSpec, learning_rate, task_of
 from suite.runs.store import Store
 from suite.training.execute import execute
-from suite.training.gradients import BatchedGradients, split
 from suite.training.record import Outcome
-from suite.training.train import train_group
+from suite.training.train import BatchedGradients, split, train_group
 from tests.suite.runs.project import one_spec
 
 OPTIONS = {"burn_in": 3, "weight_decay": 0.01}

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs.lease import Owner, take
-from suite.runs.status import Status
-from suite.runs.store import Store
+from suite.runs.result import Status
+from suite.runs.store import Owner, Store, take_lease
 from suite.training.execute import execute
 from suite.training.record import failed
 from suite.training.rendezvous import (
@@ -84,7 +83,7 @@ def come(
         found.append(error)
 
 
-def test_ranks_meet_by_a_file_that_is_gone_afterwards(tmp_path: Path) -> None:
+def test_ranks_find_each_other_by_a_file_that_is_gone_afterwards(tmp_path: Path) -> None:
     found: list[Rendezvous | RendezvousError] = []
     (tmp_path / "rendezvous-17.0.1.json").write_text(json.dumps({"address": "127.0.0.1", "port": 1}))
     ranks = [threading.Thread(target=come, args=(Place(rank, 2), tmp_path, found)) for rank in (1, 0)]
@@ -155,7 +154,7 @@ def test_a_launch_trains_run_after_run_and_passes_over_what_others_have(tmp_path
     store = Store(tmp_path / "joined")
     for spec in specs:
         store.put_spec(spec)
-    assert take(store.folder(specs[1].run_id), Owner("another")) is not None
+    assert take_lease(store.folder(specs[1].run_id), Owner("another")) is not None
     failed(specs[2], Status("skipped", "a test")).save(store)
     said = [
         rank.communicate(timeout=120)[0].splitlines()

@@ -11,11 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs.checkpoint import Checkpoint, Start, read, whole_path, write
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
+from suite.training.checkpoint import (
+    Checkpoint,
+    CheckpointPolicy,
+    Interrupted,
+    Start,
+    read,
+    whole_path,
+    write,
+)
 from suite.training.execute import execute
-from suite.training.interruption import CheckpointPolicy, Interrupted
 from suite.training.record import Outcome
 from suite.training.train import train_group
 from tests.reference_impls.table import FIRST, ROWS, STEPS
@@ -146,7 +153,7 @@ KILL = """
 import os, signal, sys
 from pathlib import Path
 import torch
-import suite.runs.checkpoint as checkpoint
+import suite.training.checkpoint as checkpoint
 import suite.training.train as member
 from suite.training.execute import execute
 from suite.runs.store import Store
@@ -204,6 +211,6 @@ def test_the_time_of_all_attempts_is_summed(tmp_path: Path) -> None:
 
 
 def _source(store: Store, spec: RunSpec) -> str:
-    from suite.runs.from_spec import sources
+    from suite.runs.spec import sources
 
     return str(sources(spec)["algorithm"])

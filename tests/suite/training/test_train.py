@@ -11,7 +11,7 @@ import pytest
 
 from reference_impls.algorithm import Algorithm, Shard
 from reference_impls.registry import Entry, registry
-from suite.runs.grouping import groups
+from suite.runs.plan import groups
 from suite.runs.spec import Part, RunSpec
 from suite.runs.store import Store
 from suite.training.execute import execute

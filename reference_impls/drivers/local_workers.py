@@ -22,7 +22,7 @@ Unused = Literal["stay", "zeros"]
 """What becomes of a parameter for which no rank has ever had a gradient: it stays, or has a gradient of zeros."""
 
 
-class Team:
+class LocalWorkers:
     """The local workers of one training and the engine that carries out what they ask for."""
 
     def __init__(
