@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -26,10 +26,7 @@ from report.drawing.theme import COLOURS, colour, mark
 from suite.analysis.document import rows_of
 from suite.analysis.published import documents_root
 from suite.analysis.tables import number
-from suite.costs.answers import places
 from suite.costs.columns import BEST, PREDICTED, SCORE, SPEEDUPS, WARM_UP
-from suite.costs.document import filled
-from suite.costs.placed import Placed
 from suite.costs.score import ALL
 from suite.links.link import rate_words
 from suite.runs.files import write_atomic
@@ -47,6 +44,9 @@ def load_costs(results_root: Path) -> Costs:
     found = {table.suffix: rows_of(results_root, table) for table in (SCORE, SPEEDUPS, WARM_UP, BEST)}
     return Costs({name: rows for name, rows in found.items() if rows})
 
+
+if TYPE_CHECKING:
+    from suite.costs.placed import Placed
 
 _DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
 DOCUMENTS: Final = (_DOCS / "cost-model.md", _DOCS / "cost-predictions.md")
@@ -355,6 +355,8 @@ def costs_parts(costs: Costs) -> dict[str, Any] | None:
 
 def pictures(results_root: Path) -> dict[str, str]:
     """File name -> SVG, of the tables that are there."""
+    from suite.costs.answers import places  # the model itself, which pages of studies do without
+
     found = {table: rows_of(results_root, table) for table in (SPEEDUPS, BEST, WARM_UP)}
     drawn = {f"{table.suffix}.svg": DRAWN[table.suffix](rows) for table, rows in found.items() if rows}
     return {**drawn, "costs-rho.svg": rho_axis(places(results_root))}
@@ -362,6 +364,8 @@ def pictures(results_root: Path) -> dict[str, str]:
 
 def write_document(results_root: Path) -> list[Path]:
     """The pictures and the pages, of published tables where there are any; returns what was written."""
+    from suite.costs.document import filled
+
     written, root = [], documents_root(results_root)
     for name, text in pictures(root).items():
         write_atomic(IMAGES / name, text)
