@@ -48,9 +48,9 @@ def bounds(row: Mapping[str, object]) -> str:
     return f"> {write.factor(low)}×" if math.isinf(high) else f"[{write.factor(low)}, {write.factor(high)}]"
 
 
-def ladder_view(panel: Panel) -> View:
-    """Every rung of the ladder: the distance to what is to be reached, a column a budget."""
-    rungs = sorted({(row["budget"] or 0.0, int(number(row["steps"]) or 0)) for row in panel.ladder})
+def budgets_view(panel: Panel) -> View:
+    """Every budget of the sweep: the distance to what is to be reached, a column a budget."""
+    rungs = sorted({(row["budget"] or 0.0, int(number(row["steps"]) or 0)) for row in panel.budgets})
     unit = f" ({panel.unit})" if panel.unit else ""
     about = (
         f"Mean difference{unit} to the target at the full budget, paired by seed, with its 95 % t interval."
@@ -66,10 +66,10 @@ def ladder_view(panel: Panel) -> View:
         Column("reason", "why no ratio", "Of bytes, and of steps where that is another one."),
     )  # fmt: skip
     families = {row["arm"]: "control" if row["control"] else row["family"] for row in panel.summary}
-    iso = {cost: by_arm(panel.iso, cost=cost) for cost in ("bytes", "steps")}
+    iso = {cost: by_arm(panel.equal_loss, cost=cost) for cost in ("bytes", "steps")}
     lines = []
-    for arm in sorted({row["arm"] for row in panel.ladder}, key=lambda name: _order(panel, name)):
-        own = [row for row in panel.ladder if row["arm"] == arm]
+    for arm in sorted({row["arm"] for row in panel.budgets}, key=lambda name: _order(panel, name)):
+        own = [row for row in panel.budgets if row["arm"] == arm]
         lost = sum((row["n_diverged"] or 0) for row in own)
         n = int(number(iso["bytes"][arm]["n"]) or 0)
         cells = {
@@ -111,7 +111,7 @@ LINE_POINTS = 9.6
 """Height of a name, in points."""
 
 
-def climb(panel: Panel, width: float = 9.0) -> Figure:
+def budgets_figure(panel: Panel, width: float = 9.0) -> Figure:
     """One line a method over its rungs, with 95 % paired t intervals; x is logarithmic in steps."""
     lines = _lines(panel)
     height = max(4.2, 0.9 + len(lines) * LINE_POINTS / 72)
@@ -124,7 +124,7 @@ def climb(panel: Panel, width: float = 9.0) -> Figure:
         difference_axis(axes, "y", values, panel.margin)
         if panel.facts["direction"] == "lower":
             axes.invert_yaxis()  # up is better, whatever the metric
-        rungs = sorted({(number(row["steps"]) or 1.0, row["budget"] or 1.0) for row in panel.ladder})
+        rungs = sorted({(number(row["steps"]) or 1.0, row["budget"] or 1.0) for row in panel.budgets})
         axes.set_xscale("log")
         axes.set_xlim(rungs[0][0] / 1.06, rungs[-1][0] * 1.06)
         axes.xaxis.set_major_locator(FixedLocator([steps for steps, _ in rungs]))
@@ -146,7 +146,7 @@ def climb(panel: Panel, width: float = 9.0) -> Figure:
 def _lines(panel: Panel) -> dict[str, list[Row]]:
     """The rungs of each arm that have a pair, shortest first."""
     found: dict[str, list[Row]] = {}
-    for row in sorted(panel.ladder, key=lambda row: (row["arm"], row["budget"] or 0.0)):
+    for row in sorted(panel.budgets, key=lambda row: (row["arm"], row["budget"] or 0.0)):
         if row["gap_mean"] is not None:
             found.setdefault(row["arm"], []).append(row)
     return found
@@ -216,7 +216,7 @@ def spread_below(wanted: list[float], gap: float, top: float) -> list[float]:
 
 def equal_bytes_sentence(panel: Panel, place: str) -> str | None:
     """How many methods get by with fewer bytes at equal accuracy; None without a ladder."""
-    if not panel.iso:
+    if not panel.equal_loss:
         return None
     marks = [mark for mark in points(panel)[0] if mark.family not in {"baseline", "control"}]
     words = standing_words(marks, len(panel.methods), "need fewer bytes", "fewer")
@@ -257,6 +257,8 @@ def _said(mark: Point) -> str:
 
 
 def basis_words(panels: Sequence[Panel]) -> str:
-    counts = sorted({(row["n"] or 0) for panel in panels for row in panel.iso if row["ratio"] is not None})
+    counts = sorted(
+        {(row["n"] or 0) for panel in panels for row in panel.equal_loss if row["ratio"] is not None}
+    )
     n = "0" if not counts else str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return f"(Read off the budget ladder, n = {n} seeds, 95 % intervals.)"

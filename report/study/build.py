@@ -24,7 +24,7 @@ from report.pages.claims import claims_parts
 from report.pages.costs import costs_parts
 from report.pages.micro import micro_view
 from report.rendering import ALONE, Links, ReportError, asset, embedded, slug, table_data, template
-from report.study.budget_sweep import climb, ladder_view
+from report.study.budget_sweep import budgets_figure, budgets_view
 from report.study.curves import MEAN_CURVES, Curve, mean_curves, panel_curves
 from report.study.data import Panel, StudyData, has_tables, load
 from report.study.headline import headline
@@ -167,13 +167,13 @@ def _panel(panel: Panel, study: StudyData) -> dict[str, Any]:
             panel,
             study.sessions,
         ),
-        "ladder": ladder_view(panel) if panel.ladder else None,
+        "budgets": budgets_view(panel) if panel.budgets else None,
         "climb": inline(
-            svg_file(climb(panel)),
+            svg_file(budgets_figure(panel)),
             f"l-{panel.slug}",
             f"{heading}: difference to the target over the steps of the training, by method; the numbers are in the table below",
         )
-        if panel.ladder
+        if panel.budgets
         else "",
         "controls": controls_view(panel),
         "sensitive": panel.sensitive,

@@ -45,7 +45,7 @@ SHARDINGS = {"iid": "shards i.i.d.", "by-class": "shards by class"}
 class Panel:
     """What is compared with each other: one workload, sharding and world size, with its rows and its yardstick.
 
-    ladder, iso: rows of the tables of a budget ladder; empty where the sweep has none.
+    budgets, equal_loss: rows by budget of steps, and of costs at equal loss; empty where the sweep has one budget alone.
     """
 
     workload: str
@@ -55,8 +55,8 @@ class Panel:
     runs: list[Row]
     verdict: Row
     facts: Mapping[str, Any]
-    ladder: list[Row] = field(default_factory=list)
-    iso: list[Row] = field(default_factory=list)
+    budgets: list[Row] = field(default_factory=list)
+    equal_loss: list[Row] = field(default_factory=list)
 
     @property
     def slug(self) -> str:
@@ -276,7 +276,7 @@ class LinkData:
     arms: list[Row]
     probe: list[Row]
     direct: list[Row]
-    iso: list[Row] = field(default_factory=list)
+    equal_loss: list[Row] = field(default_factory=list)
 
     @property
     def label(self) -> str:

@@ -65,7 +65,7 @@ def points(panel: Panel) -> tuple[list[Point], list[str]]:
     """The marks of a panel, and the names of the arms that have none, with the reason; x is bytes saved, at equal accuracy
     where the sweep has a budget ladder."""
     found, absent = [], []
-    climbed = {row["arm"]: row for row in panel.iso if row["cost"] == "bytes"}
+    climbed = {row["arm"]: row for row in panel.equal_loss if row["cost"] == "bytes"}
     for row in [*panel.methods, *panel.controls]:
         y, x = row["diff_mean"], row["bytes_ratio"]
         name, seeds = row["arm"], f"{row['n_pairs']} of {row['n']}"

@@ -237,7 +237,7 @@ def picture(panel: Panel, link: LinkData) -> Picture:
     rows = {row["arm"]: row for row in [*panel.baselines, *panel.methods, *panel.controls]}
     marks: list[Point] = []
     missing: dict[str, list[str]] = {}
-    climbed = by_arm(link.iso, sharding=panel.sharding)
+    climbed = by_arm(link.equal_loss, sharding=panel.sharding)
     for arm in link.arms:
         row = rows.get(arm["arm"])
         if arm["sharding"] != panel.sharding or row is None:

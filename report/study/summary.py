@@ -174,15 +174,15 @@ def with_certainty(view: View, panel: Panel, sessions: Sequence[SessionData]) ->
         link for session in sessions if session.sweep is not None for link in session.links if link.usable
     ]
     added: list[tuple[Column, Mapping[str, Cell]]] = []
-    if panel.iso:
+    if panel.equal_loss:
         about = f"Bytes of that run over the bytes sent {WHERE}; {HOW}."
         column = Column("equal-bytes", "fewer bytes, equal accuracy", about, True, True)
-        added.append((column, _ratios(by_arm(panel.iso, cost="bytes"), "ratio")))
+        added.append((column, _ratios(by_arm(panel.equal_loss, cost="bytes"), "ratio")))
         about = f"Steps of that run over the steps taken {WHERE}; {HOW}."
         column = Column("equal-steps", "fewer steps, equal accuracy", about, True, True, hidden=True)
-        added.append((column, _ratios(by_arm(panel.iso, cost="steps"), "ratio")))
+        added.append((column, _ratios(by_arm(panel.equal_loss, cost="steps"), "ratio")))
     for link in links:
-        climbed = by_arm(link.iso, sharding=panel.sharding)
+        climbed = by_arm(link.equal_loss, sharding=panel.sharding)
         if climbed:
             about = f"Seconds of the reference's full budget over the seconds {WHERE}; {HOW}, widened by the session's."
             column = Column(f"equal-{link.slug}", f"faster, equal accuracy, {link.label}", about, True, True)
@@ -195,7 +195,9 @@ def with_certainty(view: View, panel: Panel, sessions: Sequence[SessionData]) ->
         added.append((column, _shares(shares_by_speed(panel, speedups_of(panel, link)))))
     at = 1 + [column.key for column in view.columns].index("ratio")
     fixed = {
-        f"speed-{link.slug}" for link in links if any(row["sharding"] == panel.sharding for row in link.iso)
+        f"speed-{link.slug}"
+        for link in links
+        if any(row["sharding"] == panel.sharding for row in link.equal_loss)
     }
     before = tuple(replace(c, hidden=True) if c.key in fixed else c for c in view.columns[:at])
     columns = (*before, *(column for column, _ in added), *view.columns[at:])
@@ -221,7 +223,7 @@ def _draw(axes: Axes, panel: Panel) -> None:
     difference_axis(
         axes, "y", [v for p in marks for v in (p.y, p.low, p.high) if v is not None], panel.margin
     )
-    if panel.iso:
+    if panel.equal_loss:
         equal_axis(axes, marks)
         marks, nothing = inside(marks, axes), 1.0
     else:
@@ -231,16 +233,16 @@ def _draw(axes: Axes, panel: Panel) -> None:
     unit = f" ({panel.unit})" if panel.unit else ""
     axes.set_xlabel(
         "times fewer bytes to equal accuracy than the uncompressed run"
-        if panel.iso
+        if panel.equal_loss
         else "fewer bytes on the wire a step than an fp32 ring all-reduce"
     )
     axes.set_ylabel(f"difference to the uncompressed run{unit}")
     if panel.facts["direction"] == "lower":
         axes.invert_yaxis()  # up is better, whatever the metric
     draw_arrows(axes, marks)
-    xs = [mark.x for mark in marks] if panel.iso else stand_apart(axes, marks, nothing)
+    xs = [mark.x for mark in marks] if panel.equal_loss else stand_apart(axes, marks, nothing)
     draw_marks(axes, marks, xs)
-    write_names(axes, panel, marks, xs, lines=across(axes, marks, xs) if panel.iso else ())
+    write_names(axes, panel, marks, xs, lines=across(axes, marks, xs) if panel.equal_loss else ())
 
 
 def tradeoff(panels: Sequence[Panel], width: float = 5.5, height: float = 4.6) -> Figure:
@@ -284,7 +286,7 @@ def _ratio_axis(axes: Axes, points: Sequence[Point]) -> float:
 
 def hover(panel: Panel) -> dict[str, str]:
     """Hover text by group id."""
-    titles, equal = {}, " to equal accuracy" if panel.iso else ""
+    titles, equal = {}, " to equal accuracy" if panel.equal_loss else ""
     for index, point in enumerate(points(panel)[0]):
         if point.arm:
             ends = interval(point.low, point.high, panel.digits, sign=True)

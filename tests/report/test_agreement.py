@@ -24,7 +24,9 @@ def changed(study: StudyData, link: dict[str, Any] | None = None, **arm: Any) ->
     """The study with other cells of every arm on all links of its own session, and of the links themselves."""
     (session,) = [s for s in study.sessions if s.sweep == study.sweep]
     links = [
-        replace(one, facts={**one.facts, **(link or {})}, arms=[{**row, **arm} for row in one.arms], iso=[])
+        replace(
+            one, facts={**one.facts, **(link or {})}, arms=[{**row, **arm} for row in one.arms], equal_loss=[]
+        )
         for one in session.links
     ]
     return replace(study, sessions=(replace(session, links=links),))

@@ -10,7 +10,7 @@ import pytest
 from report.drawing.numbers import weight
 from report.drawing.scales import new_figure
 from report.drawing.svg import svg_file
-from report.study.budget_sweep import bounds, climb, ladder_view, spread_below
+from report.study.budget_sweep import bounds, budgets_figure, budgets_view, spread_below
 from report.study.build import build_page
 from report.study.data import load
 from report.study.marks import NEVER, Point, front, inside, points, shares_by_bytes, shares_by_speed
@@ -152,12 +152,12 @@ def test_sentences_count_who_is_ahead_behind_and_lost(climbed):
 
 def test_the_ladder_stands_on_the_page(climbed, study):
     for panel in study.panels:
-        view = ladder_view(panel)
+        view = budgets_view(panel)
         assert {line.cells["method"].raw for line in view.lines} == set(BY_NAME)
         assert [c.title for c in view.columns[1:5]] == [
             "0.5× (100 steps)", "0.71× (142 steps)", "1× (200 steps)", "1.41× (282 steps)"
         ]  # fmt: skip
-        text = svg_file(climb(panel))
+        text = svg_file(budgets_figure(panel))
         assert all(name.removeprefix("control-") in unescape(text) for name in BY_NAME)
         assert f'id="{panel.slug}-ladder"' in climbed.html
     assert "<code>bandwise sweep climbed</code>" in climbed.html
