@@ -19,7 +19,7 @@ def iso_rows(found: Collected, links: tuple[str, ...]) -> list[Row]:
     """Seconds at equal accuracy: the speedup of a step times that in steps."""
     rows = []
     for link in links:
-        for row in found.equal_loss:
+        for row in found.iso:
             if row["cost"] != "steps":
                 continue
             over = fast.speedup(str(row["arm"]), link)
