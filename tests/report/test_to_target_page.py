@@ -99,9 +99,7 @@ def test_the_numbers_of_the_pictures_can_be_downloaded(raced):
     assert [(r["step"], r["n"], r["low"]) for r in lost] == [(str(25 * i), "5", "") for i in range(1, 9)]
     last = next(r for r in own if (r["arm"], r["sharding"], r["step"]) == ("allreduce-sgd", "iid", "200"))
     ends = [
-        r["value"]
-        for r in raced.study.tables["runs"][1]
-        if (r["arm"], r["sharding"]) == ("allreduce-sgd", "iid")
+        r["value"] for r in raced.study.rows(RUNS) if (r["arm"], r["sharding"]) == ("allreduce-sgd", "iid")
     ]
     assert float(last["mean"]) == pytest.approx(sum(ends) / 6, rel=1e-8)
     assert float(last["low"]) < float(last["mean"]) < float(last["high"])
