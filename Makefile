@@ -3,7 +3,7 @@
 #   make test       set up .venv, run the tests: five minutes
 #   make test-full  all tests, long ones and those of Slurm, namespaces and Chromium (make test-system) included: hours
 #   make test-ci    what .ci/run runs: test, test-system, and those long tests that a change since main concerns
-#   make docs       pages of file formats and JSON Schemas, from the declarations
+#   make docs       pages of file formats, JSON Schemas and the cost model's pages, from declarations and published tables
 #   make lint       formatting, ruff, mypy
 #   make system     as root on Debian or Ubuntu: what some tests need (Slurm, iproute2, Chromium, g++)
 # Variables:
@@ -22,6 +22,9 @@ SHARED := -n $(WORKERS) --no-loadscope-reorder
 VENV := .venv
 PYTEST = $(VENV)/bin/python -m pytest --benchmark-disable
 SYSTEM_PACKAGES := slurm-wlm munge slurmdbd mariadb-server-core iproute2 chromium g++ python3-dev
+
+# Where this is set, every process of the tests would compile the sources, and pytest its assertions, anew: a third of its start.
+export PYTHONDONTWRITEBYTECODE :=
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c

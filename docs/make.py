@@ -1,7 +1,7 @@
-"""What the pages of file formats say of keys, and the JSON Schemas, made from the declarations: `make docs`.
+"""What is made of declarations and of published tables: pages of file formats, JSON Schemas, the cost model's pages: `make docs`.
 
-A page has blocks ``<!-- table: keys KIND -->`` ... ``<!-- end of table -->``; what stands between them is made here. A test holds
-pages and schemas equal to what is made.
+A page has blocks ``<!-- table: keys KIND -->`` ... ``<!-- end of table -->``; what stands between them is made here. Tests hold
+all of it equal to what is made.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from report.pages.costs import DOCUMENTS, IMAGES, pictures
 from slurm.profile import ProfileFile
 from suite.analysis.document import fill, markdown
+from suite.analysis.published import documents_root
 from suite.claims.claim import ClaimFile
+from suite.costs.document import filled
 from suite.runs.documents import json_schema, key_rows
 from suite.runs.files import dump, write_atomic
 from suite.runs.result import RESULT_VERSION, Evaluation, Note, Result
@@ -75,6 +78,15 @@ def made() -> Iterator[tuple[Path, str]]:
         yield SCHEMAS / name, dump(schema, indent=1) + "\n"
 
 
+def cost_model() -> Iterator[tuple[Path, str]]:
+    """The pages of the cost model and their pictures, of published tables where there are any."""
+    root = documents_root(ROOT / "results")
+    for name, text in pictures(root).items():
+        yield IMAGES / name, text
+    for page in DOCUMENTS:
+        yield page, filled(page.read_text(encoding="utf-8"), root)
+
+
 if __name__ == "__main__":
-    for path, text in made():
+    for path, text in (*made(), *cost_model()):
         write_atomic(path, text)

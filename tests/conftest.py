@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.support import require_system
+from tests.support import require_system, skip_or_fail
 
 # Before torch or numpy is imported, here and in the processes that tests start: small tensors gain nothing
 # from threads, and several ranks on two cores lose a lot.
@@ -57,6 +57,17 @@ def _programs_of_markers(request: pytest.FixtureRequest) -> None:
     for marker, programs in PROGRAMS.items():
         if request.node.get_closest_marker(marker) is not None:
             require_system(*programs)
+
+
+@pytest.fixture(scope="session")
+def possible() -> None:
+    """Skip (with ``CI=true``: fail) where no emulated cluster can be made, and say why."""
+    from suite.links import doctor
+
+    require_system("ip", "tc", "nsenter")
+    finding = doctor.obstacle()
+    if finding is not None:
+        skip_or_fail(f"{finding.name}: {finding.detail}. {finding.fix}")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

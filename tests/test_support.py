@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+from pathlib import Path
+
 import pytest
 
-from tests.support import find_program, require_system
+from tests.support import each, find_program, require_system
 
 
 def test_a_missing_program_skips(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,3 +26,25 @@ def test_one_of_several_names_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI", "true")
     require_system("no-such-program|sh")
     assert find_program("no-such-program", "sh") == find_program("sh") is not None
+
+
+def test_each_goes_over_all_cases_and_names_the_one_that_fails(tmp_path: Path) -> None:
+    seen = []
+
+    @each("size", (1, 2))
+    @each(("name", "value"), [("a", 3), ("b", 4)])
+    def looked_at(size: int, name: str, value: int, folder: Path) -> None:
+        assert folder == tmp_path
+        seen.append((size, name, value))
+        assert (size, name) != (2, "b")
+
+    with pytest.raises(AssertionError) as failed:
+        looked_at(folder=tmp_path)
+    assert seen == [(1, "a", 3), (1, "b", 4), (2, "a", 3), (2, "b", 4)]
+    assert failed.value.__notes__ == ["case: name='b', value=4", "case: size=2"]
+    assert list(inspect.signature(looked_at).parameters) == ["folder"], "pytest gives it the rest"
+
+
+def test_each_of_nothing_fails() -> None:
+    with pytest.raises(AssertionError, match="no case is left"):
+        each("size", [])(lambda size: None)()

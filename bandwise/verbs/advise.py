@@ -91,18 +91,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Answer."""
     require_checkout(NAME)
-    from suite.costs.advice import SIZES, Question, advise
-    from suite.costs.candidates import candidates
-    from suite.costs.known import known
+    from suite.costs.advice import SIZES, Question, advise, candidates
+    from suite.costs.model import model_of
+    from suite.costs.samples import known
     from suite.links.link import parse_duration, parse_rate
 
     root = results_root(args)
-    found = known(root)
-    model, measured = found.model(), None
+    everything = known(root)
+    model = model_of(everything)
     workers, rate = args.workers, None if args.rate is None else parse_rate(args.rate)
     delay = parse_duration(args.delay)
     if args.measure:
-        from suite.costs.measured import measure
+        from suite.costs.prices import measure
 
         measured = measure(root / "meetings")
         if measured.rank:
@@ -124,15 +124,16 @@ def run(args: argparse.Namespace) -> int:
         node_rate_bps=math.inf if args.node_rate is None else parse_rate(args.node_rate),
         shapes=shapes,
     )
-    answers = advise(question, candidates(found.samples, found.cores), model)
-    _show(args, root, question, answers, found)
+    methods = candidates(everything.samples, everything.cores)
+    predictions = advise(question, methods, model)
+    _show(args, root, question, predictions, everything.facts["provenance"]["cpu"])
     return 0
 
 
 def _shapes(path: Path) -> tuple[tuple[int, ...], ...]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        shapes = tuple(tuple(shape) for shape in found)
+        listed = json.loads(path.read_text(encoding="utf-8"))
+        shapes = tuple(tuple(shape) for shape in listed)
     except OSError as error:
         raise AdviceRequestError(f"--shapes {path}: {error.strerror}") from error
     except (ValueError, TypeError) as error:
@@ -146,29 +147,30 @@ def _shapes(path: Path) -> tuple[tuple[int, ...], ...]:
     return shapes
 
 
-def _show(args: argparse.Namespace, root: Any, question: Any, answers: Any, found: Any) -> None:
+def _show(args: argparse.Namespace, root: Path, question: Any, predictions: Any, timed_on: str) -> None:
     from suite.analysis.published import find_table
-    from suite.analysis.tables import TableError, number, read_table
-    from suite.costs.columns import SCORE
-    from suite.costs.evidence import best_known, of_configuration, shown_worse, studies, verdict
+    from suite.analysis.tables import TableError, read_frame, rows_of
+    from suite.costs.advice import best_known, of_configuration, shown_worse, studies, verdict
+    from suite.costs.score import ALL, SCORE
 
-    cells = studies(root)
-    reference = min(one.step_s for one in answers if not one.algorithm)
+    known_studies = studies(root)
+    reference = min(method.step_s for method in predictions if not method.algorithm)
     rows: list[dict[str, Any]] = []
-    for one in answers:
-        own = of_configuration(one.configuration, cells) if one.configuration else []
+    for method in predictions:
+        judged = of_configuration(method.configuration, known_studies) if method.configuration else []
+        accuracy = verdict(judged, question.parameters) if method.algorithm else "reference"
         rows.append({
-            "method": one.label,
-            "step_ms": _rounded(1e3 * one.step_s),
-            "speedup": _rounded(reference / one.step_s),
-            "own_ms": _rounded(1e3 * (one.local_s - question.compute_s)),
-            "MB_sent": _rounded(one.wire_bytes / 1e6),
-            "bucket_MB": _rounded(one.bucket_bytes / 2**20) if one.bucket_bytes else "-",
-            "pays_below_vs_fp32": _rate(one.break_even.get("fp32")),
-            "pays_below_vs_bf16": _rate(one.break_even.get("bf16")),
-            "accuracy": one.refused or (verdict(own, question.parameters) if one.algorithm else "reference"),
-            "worse": shown_worse(own),
-            "evidence": [cell.text for cell in best_known(own)],
+            "method": method.label,
+            "step_ms": _rounded(1e3 * method.step_s),
+            "speedup": _rounded(reference / method.step_s),
+            "own_ms": _rounded(1e3 * (method.local_s - question.compute_s)),
+            "MB_sent": _rounded(method.wire_bytes / 1e6),
+            "bucket_MB": _rounded(method.bucket_bytes / 2**20) if method.bucket_bytes else "-",
+            "pays_below_vs_fp32": _rate(method.break_even.get("fp32")),
+            "pays_below_vs_bf16": _rate(method.break_even.get("bf16")),
+            "accuracy": method.refused or accuracy,
+            "worse": shown_worse(judged),
+            "evidence": [study.text for study in best_known(judged)],
         })  # fmt: skip
     rows.sort(
         key=lambda row: (
@@ -178,32 +180,33 @@ def _show(args: argparse.Namespace, root: Any, question: Any, answers: Any, foun
         )
     )
     try:
-        score = [row for row in read_table(find_table(root, SCORE), SCORE) if row["value"] == "all"]
+        score = read_frame(find_table(root, SCORE), SCORE)
+        score = score[score["value"] == ALL]
     except TableError:
-        score = []
+        score = None
     if args.json:
         print_json({
             "parameters": question.parameters, "workers": question.workers, "rate_bps": question.rate_bps,
-            "delay_s": question.delay_s, "compute_s": question.compute_s, "methods": rows, "model_error": score,
-            "predicted": True, "timed_on": found.facts["provenance"]["cpu"],
+            "delay_s": question.delay_s, "compute_s": question.compute_s, "methods": rows,
+            "model_error": [] if score is None else rows_of(score),
+            "predicted": True, "timed_on": timed_on,
         })  # fmt: skip
         return
     print(table(rows, COLUMNS))
-    print(
-        f"\nPredicted, not measured. Own computing as timed on {found.facts['provenance']['cpu']}, one thread a worker."
-    )
+    print(f"\nPredicted, not measured. Own computing as timed on {timed_on}, one thread a worker.")
     print(f"speedup: over the faster of fp32 and bf16; rho of fp32: {_rho(question):.2g}")
-    for row in score:
-        print(
-            f"model error, {row['left_out']} not seen before: median {100 * number(row, 'median_error'):.0f} %, "
-            f"worst {100 * number(row, 'worst_error'):.0f} % (n = {row['n']})"
-        )
-    if not score:
+    if score is None:
         print("model error: not scored yet; `bandwise costs score`")
+    else:
+        for column in score.to_dict("records"):
+            print(
+                f"model error, {column['left_out']} not seen before: median {100 * column['median_error']:.0f} %, "
+                f"worst {100 * column['worst_error']:.0f} % (n = {column['n']})"
+            )
     if args.evidence:
-        for method in rows:
-            for line in method["evidence"]:
-                print(f"{method['method']}: {line}")
+        for row in rows:
+            for line in row["evidence"]:
+                print(f"{row['method']}: {line}")
 
 
 def _rho(question: Any) -> float:

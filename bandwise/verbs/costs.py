@@ -5,7 +5,6 @@
   bandwise costs score              all sessions predicted with one rate, delay, size, model or method left out
   bandwise costs scaling            efficiency over workers, break-even bandwidths, maps: results/tables; measures nothing
   bandwise costs omega              how much slower codes are added than floats here, for Global-QSGD's model
-  bandwise costs docs               published tables and their pictures into docs/cost-model.md; measures nothing
 
 `probe` needs what sessions need (`bandwise doctor`) and about 20 minutes in which nothing else runs.
 """
@@ -36,7 +35,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         actions, "scaling", _scaling, "efficiency over workers and break-even bandwidths; measures nothing"
     )
     _action(actions, "omega", _omega, "how much slower codes are added than floats, for Global-QSGD's model")
-    _action(actions, "docs", _docs, "tables and pictures into docs/cost-model.md")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -57,9 +55,8 @@ def _action(actions: Any, name: str, act: Any, text: str) -> argparse.ArgumentPa
 
 
 def _probe(args: argparse.Namespace) -> int:
-    from suite.analysis.tables import table_path
-    from suite.costs.calibration import Grid, calibrate
-    from suite.costs.columns import COLLECTIVES
+    from suite.analysis.tables import rows_of, table_path
+    from suite.costs.prices import CALIBRATION, Grid, calibrate
     from suite.micro.tables import Watch, write_with_facts
 
     started, watch = time.monotonic(), Watch()
@@ -69,28 +66,33 @@ def _probe(args: argparse.Namespace) -> int:
         print(f"costs: {text}, {duration(time.monotonic() - started)}", file=sys.stderr, flush=True)
 
     if args.quick:
-        rows = calibrate(grid.links(), show)
-        print_json({"collectives": rows}) if args.json else print(table(rows, COLLECTIVES.names))
+        rows = rows_of(calibrate(grid.links(), show))
+        print_json({"collectives": rows}) if args.json else print(table(rows, CALIBRATION.names))
         return 0
     root = results_root(args)
-    rows = calibrate(
+    exchanges = calibrate(
         grid.links(),
         show,
-        keep=lambda so_far: write_with_facts(root, COLLECTIVES, list(so_far), watch.facts(threads=1)),
+        keep=lambda so_far: write_with_facts(root, CALIBRATION, rows_of(so_far), watch.facts(threads=1)),
     )
-    path = table_path(root, COLLECTIVES)
-    return _said(args, {"exchanges": len(rows), "table": str(path)}, f"{len(rows)} exchanges: {path}")
+    path = table_path(root, CALIBRATION)
+    return _answer(
+        args, {"exchanges": len(exchanges), "table": str(path)}, f"{len(exchanges)} exchanges: {path}"
+    )
 
 
 def _predict(args: argparse.Namespace) -> int:
-    from suite.costs import predictions
-    from suite.costs.known import known
+    from suite.costs.model import model_of
+    from suite.costs.samples import known
+    from suite.costs.score import predict_session, write_prediction
     from suite.timing.spec import load_session
 
     root = results_root(args)
-    found = known(root)
-    made = predictions.predict_session(load_session(args.session), found.samples, found.model(), found.cores)
-    path = predictions.write(root, made)
+    everything = known(root)
+    made = predict_session(
+        load_session(args.session), everything.samples, model_of(everything), everything.cores
+    )
+    path = write_prediction(root, made)
     if args.json:
         print_json({**made, "path": str(path)})
         return 0
@@ -107,82 +109,69 @@ def _predict(args: argparse.Namespace) -> int:
 
 def _score(args: argparse.Namespace) -> int:
     from suite.analysis.session_tables import collect_session
-    from suite.analysis.tables import table_path, write_table
-    from suite.costs import kept
-    from suite.costs.agreement import agreement_rows
-    from suite.costs.columns import ADVISED, PREDICTIONS, PRICES, SCORE
-    from suite.costs.known import known
-    from suite.costs.model import price_rows
-    from suite.costs.score import rows_of, score, summary
+    from suite.analysis.tables import rows_of, table_path, write_table
+    from suite.costs.model import PRICES, model_of, prices_table, write_model
+    from suite.costs.samples import known
+    from suite.costs.score import ADVISED, PREDICTIONS, SCORE, advised_table, predictions_table, score_table
     from suite.timing.spec import session_names
 
     root = results_root(args)
     for name in session_names():
         collect_session(root, name)
-    found = known(root)
-    model = found.model()
-    scored = list(score(found.samples, found.calibration, found.cores))
-    rows = summary(scored)
-    paths = [
-        str(write_table(table_path(root, one), one, of))
-        for one, of in (
-            (PREDICTIONS, rows_of(scored)),
-            (SCORE, rows),
-            (PRICES, price_rows(model)),
-            (ADVISED, agreement_rows(found)),
-        )
-    ]
-    paths.append(str(kept.write(root, model, found.calibration, found.samples, found.cores)))
+    everything = known(root)
+    model = model_of(everything)
+    predictions = predictions_table(everything.samples, everything.calibration, everything.cores)
+    score = score_table(predictions)
+    tables = {
+        PREDICTIONS: predictions,
+        SCORE: score,
+        PRICES: prices_table(model),
+        ADVISED: advised_table(everything),
+    }
+    paths = [str(write_table(table_path(root, one), one, frame)) for one, frame in tables.items()]
+    paths.append(str(write_model(root, model, everything)))
     if args.json:
-        print_json({"tables": paths, "score": rows, "left_aside": list(found.left_aside)})
+        print_json({"tables": paths, "score": rows_of(score), "left_aside": list(everything.left_aside)})
         return 0
-    print(table([_percent(row) for row in rows], SCORE.names))
-    if found.left_aside:
-        print(f"of other machines, left aside: {', '.join(found.left_aside)}")
+    print(table([_percent(row) for row in rows_of(score)], SCORE.names))
+    if everything.left_aside:
+        print(f"of other machines, left aside: {', '.join(everything.left_aside)}")
     print("\n".join(paths))
     return 0
 
 
 def _scaling(args: argparse.Namespace) -> int:
     from suite.analysis.tables import table_path, write_table
-    from suite.costs.break_even import break_even_rows
-    from suite.costs.columns import BREAK_EVEN, BREAK_EVEN_CHECKS, SCALING
-    from suite.costs.known import known
-    from suite.costs.maps import write_maps
-    from suite.costs.scaling import scaling_rows
+    from suite.costs.break_even import BREAK_EVEN, BREAK_EVEN_CHECKS, break_even_tables, write_maps
+    from suite.costs.model import model_of
+    from suite.costs.samples import known
+    from suite.costs.scaling import SCALING, scaling_table
 
     root = results_root(args)
-    found = known(root)
-    model = found.model()
-    rates, checks = break_even_rows(found, model)
-    tables = {SCALING: list(scaling_rows(found, model)), BREAK_EVEN: rates, BREAK_EVEN_CHECKS: checks}
-    paths = [str(write_table(table_path(root, one), one, rows)) for one, rows in tables.items()]
+    everything = known(root)
+    model = model_of(everything)
+    rates, checks = break_even_tables(everything, model)
+    tables = {SCALING: scaling_table(everything, model), BREAK_EVEN: rates, BREAK_EVEN_CHECKS: checks}
+    paths = [str(write_table(table_path(root, one), one, frame)) for one, frame in tables.items()]
     paths += map(str, write_maps(root))
-    return _said(args, {"tables": paths}, "\n".join(paths))
+    return _answer(args, {"tables": paths}, "\n".join(paths))
 
 
 def _omega(args: argparse.Namespace) -> int:
-    from suite.costs.columns import OMEGA
-    from suite.costs.omega import THREADS, omega_rows
+    from suite.analysis.tables import rows_of
+    from suite.costs.papers import OMEGA, THREADS, omega_table
     from suite.micro.tables import Watch, write_with_facts
 
     watch = Watch()
-    rows = omega_rows(THREADS)
+    rows = rows_of(omega_table(THREADS))
     path = write_with_facts(results_root(args), OMEGA, rows, watch.facts(THREADS))
-    return _said(args, {"omega": rows, "table": str(path)}, f"{table(rows, OMEGA.names)}\n{path}")
-
-
-def _docs(args: argparse.Namespace) -> int:
-    from report.pages.costs import write_document
-
-    written = [str(path) for path in write_document(results_root(args))]
-    return _said(args, {"written": written}, "\n".join(written))
+    return _answer(args, {"omega": rows, "table": str(path)}, f"{table(rows, OMEGA.names)}\n{path}")
 
 
 def _percent(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, **{name: f"{100 * row[name]:.1f} %" for name in ("median_error", "worst_error")}}
 
 
-def _said(args: argparse.Namespace, document: dict[str, Any], text: str) -> int:
+def _answer(args: argparse.Namespace, document: dict[str, Any], text: str) -> int:
     print_json(document) if args.json else print(text)
     return 0

@@ -77,9 +77,7 @@ class CompressedGradient(WithLocalOptimizer):
     def slots(self) -> Mapping[str, Slot]:
         if not self.error_feedback:
             return {}
-        fold: Literal["mean"] | None = (
-            None if self.hierarchical else "mean"
-        )  # else ranks of a node have pieces
+        fold: Literal["mean"] | None = None if self.hierarchical else "mean"  # ranks of a node have pieces
         if self.form == "gather":
             return {"worker_error": per_rank(fold=fold)}
         # within nodes a rank serves a piece of its node's piece, and of large tensors alone one of those: not the piece that

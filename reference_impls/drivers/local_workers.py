@@ -151,12 +151,12 @@ class LocalWorkers:
 
         A maximum over ranks, a byte a parameter. The first time it sets up and is not counted, like the broadcast of the
         parameters; afterwards only what is still unused is asked about, and counted as steps of kind ``unused``. Where all
-        parameters have been used, which is the rule from the first time on, nothing is asked any more. Local steps ask
-        nothing: until the next average every rank goes by its own gradients.
+        parameters have been used, which is the rule from the first time on, nothing is asked any more. Later local steps
+        ask nothing: until the next average every rank goes by its own gradients.
         """
         first = self.workers[0]
         known = first.unused
-        local = first.algorithm.local_steps and first.clock.kind == "local"
+        local = known is not None and first.algorithm.local_steps and first.clock.kind == "local"
         if first.given is None or known == () or local:
             return
         names = [v.name for s in first.shards for v in s.views] if known is None else known

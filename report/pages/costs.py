@@ -24,12 +24,11 @@ from report.drawing.svg import inline, svg_file
 from report.drawing.table import Row
 from report.drawing.theme import COLOURS, colour, mark
 from suite.analysis.document import rows_of
-from suite.analysis.published import documents_root
 from suite.analysis.tables import number
-from suite.costs.columns import BEST, PREDICTED, SCORE, SPEEDUPS, WARM_UP
-from suite.costs.score import ALL
+from suite.costs.break_even import BEST, SPEEDUPS, WARM_UP
+from suite.costs.model import PREDICTED
+from suite.costs.score import ALL, SCORE
 from suite.links.link import rate_words
-from suite.runs.files import write_atomic
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ def load_costs(results_root: Path) -> Costs:
 
 
 if TYPE_CHECKING:
-    from suite.costs.placed import Placed
+    from suite.costs.papers import Placed
 
 _DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
 DOCUMENTS: Final = (_DOCS / "cost-model.md", _DOCS / "cost-predictions.md")
@@ -355,21 +354,8 @@ def costs_parts(costs: Costs) -> dict[str, Any] | None:
 
 def pictures(results_root: Path) -> dict[str, str]:
     """File name -> SVG, of the tables that are there."""
-    from suite.costs.answers import places  # the model itself, which pages of studies do without
+    from suite.costs.document import places  # the model itself, which pages of studies do without
 
     found = {table: rows_of(results_root, table) for table in (SPEEDUPS, BEST, WARM_UP)}
     drawn = {f"{table.suffix}.svg": DRAWN[table.suffix](rows) for table, rows in found.items() if rows}
     return {**drawn, "costs-rho.svg": rho_axis(places(results_root))}
-
-
-def write_document(results_root: Path) -> list[Path]:
-    """The pictures and the pages, of published tables where there are any; returns what was written."""
-    from suite.costs.document import filled
-
-    written, root = [], documents_root(results_root)
-    for name, text in pictures(root).items():
-        write_atomic(IMAGES / name, text)
-        written.append(IMAGES / name)
-    for page in DOCUMENTS:
-        write_atomic(page, filled(page.read_text(encoding="utf-8"), root))
-    return [*written, *DOCUMENTS]

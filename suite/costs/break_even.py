@@ -1,12 +1,12 @@
-"""Break-even bandwidth: over which links a method's step is shorter than that of the fastest uncompressed DDP.
+"""Where a method pays: break-even bandwidths, speedups along a link's rate, the best method of every setting, a warm-up's price.
 
     speedup(rate) = step of the faster of DDP in fp32 and bf16 / step of the method
 
 Both steps are the cost model's, in the setting of a session (its model, workers, bucket size, computing) and in one larger
-setting of machines of their own (`suite.costs.maps.EXAMPLE`). Rates are searched from end to end, so that a method that wins
-over several stretches is told as such. The band is where the speedup differs from 1 by less than the model's median error
-with one thing left out: a rate for settings that sessions held, a model for the larger one. What sessions measured is counted
-by sign: an interval wholly on one side of 1 agrees with the prediction at its link, or does not.
+setting of machines of their own (`EXAMPLE`). Rates are searched from end to end, so that a method that wins over several
+stretches is told as such. The band is where the speedup differs from 1 by less than the model's median error with one thing left
+out: a rate for settings that sessions held, a model for the larger one. What sessions measured is counted by sign: an interval
+wholly on one side of 1 agrees with the prediction at its link, or does not.
 """
 
 from __future__ import annotations
@@ -15,30 +15,205 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Final
+from statistics import median
+from typing import Any, Final
+
+import pandas as pd
 
 from reference_impls.errors import UnsupportedError
-from suite.analysis.document import rows_of
-from suite.analysis.tables import Row, number
-from suite.costs.advice import RATES, Question, network_of, rates_between, reference_steps, ways_of
-from suite.costs.alike import Held, differences
-from suite.costs.beyond import crowd
-from suite.costs.candidates import Candidate, candidates
-from suite.costs.columns import BREAK_EVEN, SCORE
-from suite.costs.known import Known, UnknownCostsError
-from suite.costs.maps import EXAMPLE
-from suite.costs.model import Model
+from suite.analysis.bounds import BOUNDS
+from suite.analysis.columns import Table, described
+from suite.analysis.published import SESSION, find_table
+from suite.analysis.rho import ring_bits
+from suite.analysis.speed_columns import CASES
+from suite.analysis.tables import Row, frame_of, read_frame, table_path, write_table
+from suite.costs.advice import (
+    RATES,
+    REFERENCES,
+    Candidate,
+    Question,
+    advise,
+    candidates,
+    network_of,
+    of_configuration,
+    rates_between,
+    reference_steps,
+    shown_worse,
+    studies,
+    ways_of,
+)
+from suite.costs.model import PREDICTED, Model, model_of
+from suite.costs.papers import with_warm_up
 from suite.costs.recipe import RecipeError
-from suite.costs.score import ALL
-from suite.costs.settings import Spread, alone_s, foretold_of, known_here, question_of, speedups_of
+from suite.costs.samples import (
+    DDP,
+    Known,
+    Sample,
+    UnknownCostsError,
+    crowd,
+    known,
+    median_local,
+    same_place,
+)
+from suite.costs.scaling import (
+    Held,
+    Spread,
+    alone_s,
+    comparable,
+    differences,
+    foretold_of,
+    known_here,
+    question_of,
+    speedups_of,
+)
+from suite.costs.score import ALL, PREDICTIONS, SCORE
+from suite.links.link import Link
+from suite.timing.case import Case
+
+SPEEDUPS: Final = Table(
+    "costs-speedups",
+    (
+        *described(
+            "text",
+            workload="with its options",
+            source="predicted, or the session that measured it",
+            case="what was timed",
+        ),
+        *described("int", world_size="ranks"),
+        *described(
+            "float",
+            rate_mbit="of each rank's wire",
+            rho="seconds of an fp32 ring over seconds of computing, a step",
+            speedup="seconds a step of the fastest uncompressed DDP over this case's",
+            speedup_low="95 % order-statistic interval of it; empty where predicted",
+            speedup_high="its upper end",
+            over_fp32="seconds a step of the fastest fp32 DDP over this case's",
+            over_fp32_low="95 % order-statistic interval of it; empty where predicted",
+            over_fp32_high="its upper end",
+        ),
+    ),
+    keys=5,
+)
+
+BEST: Final = Table(
+    "costs-best",
+    (
+        *described("int", world_size="workers, each with a machine of its own"),
+        *described("float", rate_mbit="of each worker's link"),
+        *described(
+            "text",
+            best="the method with the shortest predicted step among those that a study calls equal or undecided",
+        ),
+        *described("text", algorithm="its registry name; empty: an uncompressed all-reduce"),
+        *described(
+            "float",
+            step_s="its predicted seconds a step",
+            speedup="over the faster of fp32 and bf16 all-reduce",
+            rho="as in costs-speedups",
+        ),
+    ),
+    keys=2,
+)
+
+WARM_UP: Final = Table(
+    "costs-warm-up",
+    (
+        *described(
+            "text", algorithm="registry name of the method with a warm-up", source="predicted, or a session"
+        ),
+        *described(
+            "float",
+            rate_mbit="of each rank's wire",
+            warm_up="share of the steps that are warm-up, T_w",
+            speedup="of a whole training over the fastest fp32 DDP",
+            cap="1 / T_w: what no compression of the rest can pass, were its warm-up steps as fast as DDP's",
+        ),
+    ),
+    keys=4,
+)
+
+BREAK_EVEN: Final = Table(
+    "costs-break-even",
+    (
+        *described(
+            "text", workload="of the sessions that held the setting; empty: the example, which none did"
+        ),
+        *described(
+            "int",
+            bucket_bytes="of gradients; empty: the fastest of several",
+            cores="that the workers share; empty: each has a machine of its own",
+            world_size="workers",
+        ),
+        *described("text", method="as advice names it", algorithm="its registry name"),
+        *described("int", parameters="of the model"),
+        *described("float", compute_s="of a worker's step while the others compute too"),
+        *described(
+            "int", stretches="ranges of rates over which it is faster than the fastest uncompressed DDP"
+        ),
+        *described(
+            "text",
+            wins="those ranges, Mbit/s; 0 and inf: to the end of what was searched, 1 Mbit/s to 10 Tbit/s",
+        ),
+        *described(
+            "float",
+            below_mbit="break-even: the end of the range that begins with the slowest link; 0: none does, inf: it does not end",
+            below_low_mbit="the same where the speedup has to exceed 1 by the error",
+            below_high_mbit="the same where it may fall short of 1 by the error",
+        ),
+        *described("text", left_out="what the model had not seen when it erred so: a rate, a model"),
+        *described("float", error="median absolute relative error of a step then, as in costs-score"),
+        *described(
+            "int",
+            n_decided="measured speedups of this setting whose interval lies on one side of 1",
+            n_agree="those of them that are predicted on the same side",
+            n_undecided="measured speedups whose interval holds 1",
+        ),
+        *described(
+            "text", against="those that disagree", refused="why the method cannot serve so many workers"
+        ),
+    ),
+    keys=5,
+)
+
+BREAK_EVEN_CHECKS: Final = Table(
+    "costs-break-even-checks",
+    (
+        *described("text", workload="as in costs-break-even"),
+        *described("int", bucket_bytes="as there", cores="as there", world_size="workers"),
+        *described(
+            "text", method="as advice names it", session="that measured it", link="its label: rate, delay"
+        ),
+        *described("float", rate_mbit="of each worker's link; inf: unshaped"),
+        *described("int", n="rounds in which it and the reference were undisturbed"),
+        *described(
+            "float",
+            speedup="measured, over the fastest uncompressed DDP, kinds of steps in the shares that advice takes",
+            speedup_low="95 % order-statistic interval of it",
+            speedup_high="its upper end",
+            predicted="the speedup that the break-even was found with, at this rate",
+            foretold="predicted with nothing that was measured at this rate, as in costs-predictions; empty: not predicted",
+        ),
+        *described(
+            "text",
+            foretold_verdict="that against the interval, as verdict",
+            verdict="agrees, disagrees: the interval lies on one side of 1; undecided: it holds 1",
+        ),
+    ),
+    keys=7,
+)
+
+EXAMPLE: Final = Question(parameters=110e6, workers=16, rate_bps=10e9, compute_s=0.18)
+"""The question of the map: a model of the size of BERT-base or GPT-2, on machines that take 180 ms a step."""
+
+
+# ---- break-even bandwidths
 
 GRID: Final = tuple(rates_between(*RATES, 106))
 """Bits a second at which the speedup is looked at: fifteen a decade."""
 HALVINGS: Final = 40
 AGREES, DISAGREES, UNDECIDED = "agrees", "disagrees", "undecided"
-NOWHERE: Final[Mapping[str, None]] = MappingProxyType({"workload": None, "bucket_bytes": None, "cores": None})
-"""Cells of a setting that no session held."""
+Cells = dict[str, Any]
+"""Some cells of a row."""
 
 Curve = Callable[[float], float]
 """Bits a second -> predicted speedup."""
@@ -49,7 +224,7 @@ Stretch = tuple[float, float]
 def stretches(speedup: Curve, level: float = 1.0, grid: Sequence[float] = GRID) -> list[Stretch]:
     """Where the speedup is above the level, in rising order. A stretch that lies between two rates of the grid is not seen."""
     above = [speedup(rate) > level for rate in grid]
-    found: list[Stretch] = []
+    won: list[Stretch] = []
     begin = 0.0
     for i in range(1, len(grid)):
         if above[i] == above[i - 1]:
@@ -58,8 +233,8 @@ def stretches(speedup: Curve, level: float = 1.0, grid: Sequence[float] = GRID) 
         if above[i]:
             begin = root
         else:
-            found.append((begin, root))
-    return [*found, (begin, math.inf)] if above[-1] else found
+            won.append((begin, root))
+    return [*won, (begin, math.inf)] if above[-1] else won
 
 
 def _root(speedup: Curve, level: float, low: float, high: float) -> float:
@@ -74,138 +249,134 @@ def _root(speedup: Curve, level: float, low: float, high: float) -> float:
     return math.sqrt(low * high)
 
 
-def break_even(found: Sequence[Stretch]) -> float:
+def break_even(won: Sequence[Stretch]) -> float:
     """The rate below which a method wins: the end of the stretch that begins at the slowest link; 0 where none does, inf where
     that one does not end."""
-    return found[0][1] if found and found[0][0] == 0.0 else 0.0
+    return won[0][1] if won and won[0][0] == 0.0 else 0.0
 
 
-def verdict(predicted: float, one: Spread) -> str:
+def verdict(predicted: float, measured: Spread) -> str:
     """Whether a measured speedup is on the side of 1 that was predicted."""
-    if one.low <= 1 <= one.high:
+    if measured.low <= 1 <= measured.high:
         return UNDECIDED
-    return AGREES if (one.low > 1) == (predicted > 1) else DISAGREES
+    return AGREES if (measured.low > 1) == (predicted > 1) else DISAGREES
 
 
 def curve_of(candidate: Candidate, question: Question, model: Model) -> Curve:
     """Predicted speedup over the fastest uncompressed DDP by rate. Raises `RecipeError` or `UnsupportedError`."""
     network = network_of(question, model.backend)
-    own, references = ways_of(candidate, question, model.overlap), reference_steps(question, model.overlap)
+    ways, references = ways_of(candidate, question, model.overlap), reference_steps(question, model.overlap)
     known: dict[float, float] = {}
 
     def speedup(rate: float) -> float:
         if rate not in known:
             at = replace(network, rate_bps=rate)
-            known[rate] = min(step(at) for step in references.values()) / own.seconds(at)
+            known[rate] = min(step(at) for step in references.values()) / ways.seconds(at)
         return known[rate]
 
     return speedup
 
 
-def break_even_rows(found: Known, model: Model) -> tuple[list[Row], list[Row]]:
-    """Tables `costs-break-even` and `costs-break-even-checks`. Raises `UnknownCostsError` where the model was not scored."""
-    known = candidates(found.samples, found.cores)
-    errors = {column: _median_error(found.tables_root, column) for column in ("rate", "model")}
-    rows: list[Row] = []
-    checks: list[Row] = []
-    for asked in (*_held_settings(found, known), Asked({}, EXAMPLE, "model", [(one, ()) for one in known])):
-        for candidate, measured in asked.methods:
-            place = {
-                **NOWHERE,
-                **asked.place,
-                "world_size": asked.question.workers,
-                "method": candidate.label,
-            }
-            try:
-                speedup = curve_of(candidate, asked.question, model)
-            except (RecipeError, UnsupportedError) as reason:
-                rows.append(_row(candidate, asked, place, errors) | {"refused": str(reason)})
-                continue
-            own = [_check(asked, place, speedup, held, one) for held, one in measured]
-            checks += own
-            rows.append(
-                _row(candidate, asked, place, errors) | _found(speedup, errors[asked.left_out]) | _counts(own)
-            )
-    return rows, checks
-
-
 @dataclass(frozen=True)
 class Asked:
-    """A setting. place: cells that name it. left_out: whose error the band is of. methods: what was measured of each there.
-    foretold: link -> label -> speedup predicted without its rate."""
+    """A setting. place: cells that name it; nothing where no session held it. left_out: whose error the band is of. methods: what
+    was measured of each there. foretold: link -> label -> speedup predicted without its rate."""
 
-    place: Row
+    place: Cells
     question: Question
     left_out: str
     methods: Sequence[tuple[Candidate, Sequence[tuple[Held, Spread]]]]
     foretold: Mapping[Held, Mapping[str, float]] = field(default_factory=dict)
 
 
-def _held_settings(found: Known, known: Sequence[Candidate]) -> Iterator[Asked]:
+def break_even_tables(known: Known, model: Model) -> tuple[pd.DataFrame, ...]:
+    """Tables `costs-break-even` and `costs-break-even-checks`. Raises `UnknownCostsError` where the model was not scored."""
+    methods = candidates(known.samples, known.cores)
+    errors = {column: _median_error(known.tables_root, column) for column in ("rate", "model")}
+    rows: list[Cells] = []
+    checks: list[Cells] = []
+    example = Asked({}, EXAMPLE, "model", [(method, ()) for method in methods])
+    for asked in (*_held_settings(known, methods), example):
+        for method, measured in asked.methods:
+            place = {**asked.place, "world_size": asked.question.workers, "method": method.label}
+            row = place | {
+                "algorithm": method.algorithm, "parameters": int(asked.question.parameters),
+                "compute_s": asked.question.compute_s, "left_out": asked.left_out, "error": errors[asked.left_out],
+            }  # fmt: skip
+            try:
+                speedup = curve_of(method, asked.question, model)
+            except (RecipeError, UnsupportedError) as reason:
+                rows.append(row | {"refused": str(reason)})
+                continue
+            checked = [place | _check(asked, method, speedup, held, spread) for held, spread in measured]
+            checks += checked
+            rows.append(row | _rates(speedup, errors[asked.left_out]) | _counts(checked))
+    return tuple(
+        frame_of(table, [dict.fromkeys(table.names) | row for row in cells])
+        for table, cells in ((BREAK_EVEN, rows), (BREAK_EVEN_CHECKS, checks))
+    )
+
+
+def _held_settings(known: Known, methods: Sequence[Candidate]) -> Iterator[Asked]:
     """The settings of sessions without delay, each over all the rates that it was held at."""
     plain = [
-        one
-        for one in known_here(found)
-        if not one.link.delay_s and one.link.down_bps is None and not one.link.stragglers
+        held
+        for held in known_here(known)
+        if not held.link.delay_s and held.link.down_bps is None and not held.link.stragglers
     ]
-    for members in _at_any_rate(plain):
-        compute = alone_s(found, members)
+    predictions = _table(known.tables_root, PREDICTIONS)
+    for members in comparable(plain, _differ_but_in_rate):
+        compute = alone_s(known, members)
         if compute is None:
             continue
         like = members[0]
-        over = {one: speedups_of(found.results_root, one, known) for one in members}
+        over = {held: speedups_of(known.results_root, held, methods) for held in members}
         shared = question_of(
-            like, like.world_size, compute * crowd(like.world_size, found.cores), found.cores
+            like, like.world_size, compute * crowd(like.world_size, known.cores), known.cores
         )
-        methods = [
-            (candidate, [(one, own[candidate.label]) for one, own in over.items() if candidate.label in own])
-            for candidate in known
+        measured = [
+            (
+                method,
+                [(held, spreads[method.label]) for held, spreads in over.items() if method.label in spreads],
+            )
+            for method in methods
         ]
         yield Asked(
-            {"workload": like.workload, "bucket_bytes": like.bucket_bytes, "cores": found.cores},
+            {"workload": like.workload, "bucket_bytes": like.bucket_bytes, "cores": known.cores},
             shared,
             "rate",
-            [(candidate, measured) for candidate, measured in methods if measured],
-            {one: foretold_of(found.tables_root, one, known) for one in members},
+            [(method, spreads) for method, spreads in measured if spreads],
+            {held: foretold_of(predictions, held, methods) for held in members},
         )
+
+
+def _differ_but_in_rate(first: Held, second: Held) -> list[str]:
+    """What differs between links of sessions, workers included and rates not."""
+
+    def without_rate(held: Held) -> Held:
+        return replace(held, link=replace(held.link, rate_bps=math.inf))
+
+    workers = [] if first.world_size == second.world_size else ["workers"]
+    return workers + differences(without_rate(first), without_rate(second))
+
+
+def _table(root: Path, table: Table) -> pd.DataFrame | None:
+    path = find_table(root, table)
+    return read_frame(path, table) if path.is_file() else None
 
 
 def _median_error(root: Path, column: str) -> float:
-    for row in rows_of(root, SCORE) or ():
-        if (row["left_out"], row["value"]) == (column, ALL):
-            return number(row, "median_error")
+    score = _table(root, SCORE)
+    if score is not None:
+        errors = score.loc[(score["left_out"] == column) & (score["value"] == ALL), "median_error"]
+        if len(errors):
+            return float(errors.iloc[0])
     raise UnknownCostsError(
         f"how far off the model is without a {column} is not known: run `bandwise costs score`"
     )
 
 
-def _at_any_rate(held: Sequence[Held]) -> list[list[Held]]:
-    """Links of sessions that differ in their rate alone."""
-
-    def without_rate(one: Held) -> Held:
-        return replace(one, link=replace(one.link, rate_bps=math.inf))
-
-    groups: list[list[Held]] = []
-    for one in held:
-        for group in groups:
-            alike = not differences(without_rate(one), without_rate(group[0]))
-            if alike and one.world_size == group[0].world_size:
-                group.append(one)
-                break
-        else:
-            groups.append([one])
-    return groups
-
-
-def _row(candidate: Candidate, asked: Asked, place: Row, errors: Mapping[str, float]) -> Row:
-    question = asked.question
-    return dict.fromkeys(BREAK_EVEN.names) | place | {
-        "algorithm": candidate.algorithm, "parameters": int(question.parameters), "compute_s": question.compute_s,
-        "left_out": asked.left_out, "error": errors[asked.left_out],
-    }  # fmt: skip
-
-
-def _found(speedup: Curve, error: float) -> Row:
+def _rates(speedup: Curve, error: float) -> Cells:
     wins = stretches(speedup)
     return {
         "stretches": len(wins),
@@ -216,35 +387,220 @@ def _found(speedup: Curve, error: float) -> Row:
     }
 
 
-def _check(asked: Asked, place: Row, speedup: Curve, held: Held, one: Spread) -> Row:
-    foretold = asked.foretold.get(held, {}).get(str(place["method"]))
-    rate = min(held.link.rate_bps, RATES[1])  # unshaped: as fast as it gets
-    return place | {
-        "session": held.session, "link": held.link.label, "rate_mbit": held.link.rate_bps / 1e6, "n": one.n,
-        "speedup": one.value, "speedup_low": one.low, "speedup_high": one.high, "predicted": speedup(rate), "foretold": foretold,
-        "foretold_verdict": None if foretold is None else verdict(foretold, one),
-        "verdict": verdict(speedup(rate), one),
+def _check(asked: Asked, method: Candidate, speedup: Curve, held: Held, spread: Spread) -> Cells:
+    foretold = asked.foretold.get(held, {}).get(method.label)
+    predicted = speedup(min(held.link.rate_bps, RATES[1]))  # unshaped: as fast as it gets
+    return {
+        "session": held.session, "link": held.link.label, "rate_mbit": held.link.rate_bps / 1e6, "n": spread.n,
+        "speedup": spread.value, "speedup_low": spread.low, "speedup_high": spread.high, "predicted": predicted,
+        "foretold": foretold, "foretold_verdict": None if foretold is None else verdict(foretold, spread),
+        "verdict": verdict(predicted, spread),
     }  # fmt: skip
+
+
+def _counts(checks: Sequence[Cells]) -> Cells:
+    words = [check["verdict"] for check in checks]
+    return {
+        "n_decided": len(words) - words.count(UNDECIDED), "n_agree": words.count(AGREES), "n_undecided": words.count(UNDECIDED),
+    }  # fmt: skip
+
+
+MEASUREMENT: Final = (
+    "workload",
+    "bucket_bytes",
+    "cores",
+    "world_size",
+    "session",
+    "link",
+    "speedup",
+    "speedup_low",
+    "speedup_high",
+)
+"""Columns of the checks that tell one measurement from another."""
 
 
 def measured_once(checks: Sequence[Row]) -> list[Row]:
     """The checks without duplicates: a measurement that stands under two names of one method counts once."""
-    names = (
-        "workload",
-        "bucket_bytes",
-        "cores",
-        "world_size",
-        "session",
-        "link",
-        "speedup",
-        "speedup_low",
-        "speedup_high",
-    )
-    return list({tuple(row[name] for name in names): row for row in reversed(checks)}.values())[::-1]
+    return list({tuple(row[name] for name in MEASUREMENT): row for row in reversed(checks)}.values())[::-1]
 
 
-def _counts(checks: Sequence[Row]) -> Row:
-    words = [row["verdict"] for row in checks]
+# ---- what the pictures show: speedups along a link's rate, the best method of a setting, a warm-up's price
+
+RATES_BPS: Final = rates_between(10e6, 10e9, 25)
+MAP_WORKERS: Final = tuple(2**k for k in range(1, 13))
+MAP_RATES_BPS: Final = rates_between(1e8, 1e12, 33)
+SHARES: Final = tuple(i / 100 for i in range(0, 55, 5))
+PICTURED: Final = "code-gpt[size=3.3m]"
+PICTURED_WORKERS: Final = 4
+WARMED: Final = "apmsqueeze"
+
+
+def speedups_table(root: Path, known: Known, model: Model, workload: str, world_size: int) -> pd.DataFrame:
+    """Table `costs-speedups` of a workload: predicted lines, and every measured point of any session of it without a delay."""
+    samples = [
+        sample for sample in known.samples
+        if (sample.setting.workload, sample.setting.world_size) == (workload, world_size) and not sample.setting.link.delay_s
+    ]  # fmt: skip
+    if not samples:
+        return frame_of(SPEEDUPS, [])
+    predicted = frame_of(SPEEDUPS, _predicted(levelled(samples), model))
+    measured = [
+        _measured(root, session, [sample for sample in samples if sample.session == session])
+        for session in sorted({sample.session for sample in samples})
+    ]
+    return pd.concat([predicted, *measured], ignore_index=True)
+
+
+def levelled(samples: Sequence[Sample]) -> list[Sample]:
+    """Local seconds as if all sessions had been held in the same hour: scaled so that torch's DDP in fp32 computes the median of
+    the sessions in each of them. A machine's speed differs between days by more than codecs cost.
+    """
+    base = {
+        session: local.total_s
+        for session in {sample.session for sample in samples}
+        if (
+            local := median_local(
+                [sample for sample in samples if sample.session == session and sample.name == DDP]
+            )
+        )
+        is not None
+    }
+    level = median(base.values()) if base else 1.0
+
+    def scaled(sample: Sample) -> Sample:
+        factor = level / base.get(sample.session, level)
+        local = sample.local
+        return replace(sample, null_s=factor * sample.null_s, local=local and local.scaled(factor))
+
+    return [scaled(sample) for sample in samples]
+
+
+def _steps_at(samples: Sequence[Sample], model: Model, rate_bps: float) -> list[tuple[Case, float]]:
+    """Predicted seconds a step at a rate, of all cases with local seconds."""
+    steps = []
+    for sample in {sample.case.case_id: sample for sample in samples}.values():
+        at = replace(sample.setting, link=Link(sample.setting.world_size, rate_bps))
+        local = same_place(sample.case, at, samples)
+        if local is not None:
+            steps.append((sample.case, model.step_s(sample.case, at, local)))
+    return steps
+
+
+def _predicted(samples: Sequence[Sample], model: Model) -> Iterator[Cells]:
+    setting = samples[0].setting
+    compute = _compute_s(samples)
+    compared = _references(samples)
+    for rate in RATES_BPS:
+        steps = _steps_at(samples, model, rate)
+        references = [(case, s) for case, s in steps if case.case_id in compared]
+        fp32 = min((s for case, s in references if case.algorithm == "fp32"), default=math.nan)
+        fastest = min((s for _, s in references), default=math.nan)
+        for case, seconds in steps:
+            yield dict.fromkeys(SPEEDUPS.names) | {
+                "workload": setting.workload, "source": PREDICTED, "case": case.label, "world_size": setting.world_size,
+                "rate_mbit": rate / 1e6, "rho": ring_bits(setting.parameters, setting.world_size) / rate / compute,
+                "speedup": fastest / seconds, "over_fp32": fp32 / seconds,
+            }  # fmt: skip
+
+
+def _references(samples: Sequence[Sample]) -> set[str]:
+    """Case ids of uncompressed DDP that the session with most links timed: a prediction chooses from no more than it did."""
+    links: dict[str, set[str]] = {}
+    for sample in samples:
+        links.setdefault(sample.session, set()).add(sample.setting.link.label)
+    most = max(links, key=lambda session: (len(links[session]), session))
     return {
-        "n_decided": len(words) - words.count(UNDECIDED), "n_agree": words.count(AGREES), "n_undecided": words.count(UNDECIDED),
-    }  # fmt: skip
+        sample.case.case_id
+        for sample in samples
+        if sample.session == most and sample.case.role == "ddp" and sample.case.algorithm in REFERENCES
+    }
+
+
+def _compute_s(samples: Sequence[Sample]) -> float:
+    """DDP's step when nothing is sent."""
+    return min(sample.null_s for sample in samples if sample.name == DDP)
+
+
+def _measured(root: Path, session: str, samples: Sequence[Sample]) -> pd.DataFrame:
+    """What a session measured, at the rates of its links: over the reference where it timed both precisions, and over fp32."""
+    path = find_table(root, BOUNDS, f"{SESSION}{session}")
+    if not path.is_file():  # held by an earlier version
+        return frame_of(SPEEDUPS, [])
+    setting, compute = samples[0].setting, _compute_s(samples)
+    rates = {sample.setting.link.label: sample.setting.link.rate_bps for sample in samples}
+    shaped = {label: rate for label, rate in rates.items() if math.isfinite(rate)}
+    timed = read_frame(find_table(root, CASES, f"{SESSION}{session}"), CASES)
+    ddp = timed[(timed["role"] == "ddp") & (timed["n"].fillna(0) > 0)]
+    bounds = read_frame(path, BOUNDS)[["link", "case_id", "over_fp32", "over_fp32_low", "over_fp32_high"]]
+    timed = timed[timed["link"].isin(list(shaped)) & timed["speedup"].notna()]
+    rows = timed.merge(bounds, on=["link", "case_id"], validate="one_to_one")
+    if not set(ddp["algorithm"]) >= set(REFERENCES):
+        rows[["speedup", "speedup_low", "speedup_high"]] = math.nan
+    rate = rows["link"].map(shaped)
+    return rows.assign(
+        workload=setting.workload,
+        source=session,
+        world_size=setting.world_size,
+        rate_mbit=rate / 1e6,
+        rho=ring_bits(setting.parameters, setting.world_size) / rate / compute,
+        over_fp32=1 / rows["over_fp32"],
+        over_fp32_low=1 / rows["over_fp32_high"],
+        over_fp32_high=1 / rows["over_fp32_low"],
+    )[list(SPEEDUPS.names)]
+
+
+def best_table(among: Sequence[Candidate], model: Model) -> pd.DataFrame:
+    """Table `costs-best`: the fastest of some methods, in every setting of the map."""
+    rows = []
+    for workers in MAP_WORKERS:
+        for rate in MAP_RATES_BPS:
+            question = Question(EXAMPLE.parameters, workers, rate, EXAMPLE.compute_s)
+            able = [
+                method for method in advise(question, among, model, break_even=False) if not method.refused
+            ]
+            reference = min(method.step_s for method in able if not method.algorithm)
+            best = able[0]
+            rows.append({
+                "world_size": workers, "rate_mbit": rate / 1e6, "best": best.label, "algorithm": best.algorithm or None,
+                "step_s": best.step_s, "speedup": reference / best.step_s,
+                "rho": ring_bits(int(EXAMPLE.parameters), workers) / rate / EXAMPLE.compute_s,
+            })  # fmt: skip
+    return frame_of(BEST, rows)
+
+
+def warm_up_table(speedups: pd.DataFrame, algorithm: str) -> pd.DataFrame:
+    """Table `costs-warm-up` from the speedups over fp32 of the two kinds of step of one method, predicted and measured."""
+    place = ["source", "rate_mbit"]
+    kinds = speedups[[*place, "case", "over_fp32"]].dropna(subset=["over_fp32"])
+    warm = kinds[kinds["case"] == f"{algorithm}: warm-up"]
+    compressed = kinds[kinds["case"] == f"{algorithm}: compressed"]
+    both = compressed.merge(warm, on=place, suffixes=("_rest", "_first"))
+    table = both.merge(pd.DataFrame({"warm_up": SHARES}), how="cross")
+    first, rest, share = table["over_fp32_first"], table["over_fp32_rest"], table["warm_up"]
+    # seconds of DDP's step are the unit: 1 / first for a step of the warm-up
+    return table.assign(
+        algorithm=algorithm,
+        speedup=[
+            each * with_warm_up(w, other / each) for each, other, w in zip(first, rest, share, strict=True)
+        ],
+        cap=1 / share.where(share > 0),
+    )[list(WARM_UP.names)]
+
+
+def write_maps(results_root: Path) -> list[Path]:
+    """The tables of the pictures, from all that is known; returns what was written. Raises `UnknownCostsError`."""
+    everything = known(results_root)
+    model = model_of(everything)
+    pictured = speedups_table(everything.results_root, everything, model, PICTURED, PICTURED_WORKERS)
+    judged = studies(everything.results_root)
+    not_worse = [
+        method
+        for method in candidates(everything.samples, everything.cores)
+        if not shown_worse(of_configuration(method.configuration, judged))
+    ]
+    tables = {
+        SPEEDUPS: pictured,
+        BEST: best_table(not_worse, model),
+        WARM_UP: warm_up_table(pictured, WARMED),
+    }
+    return [write_table(table_path(results_root, table), table, frame) for table, frame in tables.items()]

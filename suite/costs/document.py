@@ -1,4 +1,8 @@
-"""The tables of `docs/cost-model.md`; blocks as `suite.analysis.document` says."""
+"""The tables of `docs/cost-model.md` and `docs/cost-predictions.md`; blocks as `suite.analysis.document` says.
+
+What the model is (machine, prices), how far off it is (score, worst, what was foretold), and what it answers: speedups, advice
+beside what was measured, the papers' own models.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,48 @@ from statistics import median
 from types import MappingProxyType
 from typing import Any, Final
 
-from suite.analysis.document import Blocks, fill, markdown, milliseconds, missing, rows_of, significant, span
-from suite.analysis.tables import Row, number
-from suite.costs import predictions
-from suite.costs.answers import SCORED, advised, omega, regret, settings, speedups, two_runs
-from suite.costs.columns import COLLECTIVES, PREDICTIONS, PRICES, SCORE
+import pandas as pd
+
+from suite.analysis.columns import Table
+from suite.analysis.document import Blocks, fill, markdown, milliseconds, missing, significant, span
+from suite.analysis.published import find_table
+from suite.analysis.tables import read_frame, rows_of
+from suite.costs.break_even import BEST, BREAK_EVEN, SPEEDUPS, WARM_UP
+from suite.costs.model import PREDICTED, PRICES
+from suite.costs.papers import OMEGA, Placed, TwoRuns, placed
+from suite.costs.prices import CALIBRATION
 from suite.costs.samples import Sample, samples_of
-from suite.costs.score import ALL, BAR_MEDIAN, BAR_WORST
+from suite.costs.scaling import SCALING
+from suite.costs.score import (
+    ADVISED,
+    ALL,
+    BAR_MEDIAN,
+    BAR_WORST,
+    PREDICTIONS,
+    SCORE,
+    predicted_sessions,
+    read_prediction,
+)
+from suite.links.link import rate_words
 from suite.micro.tables import read_facts
 
-__all__ = ["BLOCKS", "filled"]
+COST_TABLES: Final = (
+    CALIBRATION,
+    PRICES,
+    PREDICTIONS,
+    SCORE,
+    ADVISED,
+    SPEEDUPS,
+    BEST,
+    WARM_UP,
+    OMEGA,
+    SCALING,
+    BREAK_EVEN,
+)
+"""All that `docs/cost-formats.md` lists."""
+SCORED: Final = "bandwise costs score"
+LOCAL: Final = "local-sgd"
+ROUNDS: Final = (1, 4, 16)
 
 
 def filled(text: str, results_root: Path) -> str:
@@ -24,15 +60,23 @@ def filled(text: str, results_root: Path) -> str:
     return fill(text, results_root, BLOCKS)
 
 
+def _table(root: Path, table: Table) -> pd.DataFrame | None:
+    path = find_table(root, table)
+    return read_frame(path, table) if path.is_file() else None
+
+
+# ---- what the model is, and how far off
+
+
 def machine(root: Path) -> str:
     """Where the calibration was made, in a sentence."""
-    facts = read_facts(root, COLLECTIVES)
-    if facts is None:
+    facts, exchanges = read_facts(root, CALIBRATION), _table(root, CALIBRATION)
+    if facts is None or exchanges is None:
         return missing("bandwise costs probe")
-    where, rows = facts["provenance"], rows_of(root, COLLECTIVES) or []
+    where = facts["provenance"]
     return (
         f"{where['cpu']}, {where['cores']} cores shared by all ranks, a thread each; {where['system']}, torch {where['torch']}, "
-        f"gloo; {len(rows)} kinds of exchange, {sum(int(number(row, 'n')) for row in rows)} exchanges; others used "
+        f"gloo; {len(exchanges)} kinds of exchange, {exchanges['n'].sum()} exchanges; others used "
         f"{facts['foreign_share']:.1%} of the processors; {facts['ended'][:10]}, {facts['took_s']:.0f} s, commit "
         f"{(where['commit'] or 'unknown')[:8]}{' with changes' if where['dirty'] else ''}. GPU and NCCL: not measured."
     )
@@ -40,28 +84,20 @@ def machine(root: Path) -> str:
 
 def prices(root: Path) -> str:
     """What was fitted."""
-    rows = rows_of(root, PRICES)
-    if rows is None:
+    table = _table(root, PRICES)
+    if table is None:
         return missing(SCORED)
-    return markdown(
-        ("what", "value", "unit"), [(row["what"], significant(row["value"]), row["unit"]) for row in rows]
-    )
+    shown = table.assign(value=table["value"].map(significant))[["what", "value", "unit"]]
+    return markdown(("what", "value", "unit"), shown.to_numpy().tolist())
 
 
 def score(root: Path) -> str:
     """The score, a line a column and value left out."""
-    rows, steps = rows_of(root, SCORE), rows_of(root, PREDICTIONS)
-    if rows is None or steps is None:
+    table, steps = _table(root, SCORE), _table(root, PREDICTIONS)
+    if table is None or steps is None:
         return missing(SCORED)
-
-    def near(row: Row) -> str:
-        own = [
-            abs(number(step, "error"))
-            for step in steps
-            if step["left_out"] == row["left_out"] and row["value"] in (ALL, step["value"])
-        ]
-        return f"{sum(error <= BAR_WORST for error in own) / len(own):.0%}"
-
+    steps = pd.concat([steps, steps.assign(value=ALL)])
+    near = (steps["error"].abs() <= BAR_WORST).groupby([steps["left_out"], steps["value"]]).mean()
     return markdown(
         (
             "not seen before",
@@ -77,22 +113,22 @@ def score(root: Path) -> str:
                 row["left_out"],
                 f"**{row['value']}**" if row["value"] == ALL else row["value"],
                 row["n"],
-                _percent(row, "median_error"),
-                near(row),
-                _percent(row, "worst_error"),
+                f"{row['median_error']:.1%}",
+                f"{near[row['left_out'], row['value']]:.0%}",
+                f"{row['worst_error']:.1%}",
                 "yes" if row["met"] else "no",
             )
-            for row in rows
+            for row in table.to_dict("records")
         ],
     )
 
 
 def worst(root: Path, count: str) -> str:
     """The predictions that were farthest off."""
-    rows = rows_of(root, PREDICTIONS)
-    if rows is None:
+    table = _table(root, PREDICTIONS)
+    if table is None:
         return missing(SCORED)
-    rows = sorted(rows, key=lambda row: -abs(number(row, "error")))[: int(count)]
+    farthest = table.sort_values("error", key=lambda error: -error.abs(), kind="stable").head(int(count))
     return markdown(
         ("not seen before", "session", "link", "case", "measured, ms", "95 %", "predicted, ms", "error"),
         [
@@ -104,16 +140,19 @@ def worst(root: Path, count: str) -> str:
                 milliseconds(row["step_s"]),
                 span(row, "step_low", "step_high", milliseconds),
                 milliseconds(row["predicted_s"]),
-                f"{number(row, 'error'):+.1%}",
+                f"{row['error']:+.1%}",
             )
-            for row in rows
+            for row in rows_of(farthest)
         ],
     )
 
 
+# ---- predictions that were written down
+
+
 def before(root: Path, session: str) -> str:
     """Predictions that were written down before their session, beside what it then measured."""
-    made = predictions.read(root, session)
+    made = read_prediction(root, session)
     if made is None:
         return missing(f"bandwise costs predict {session}")
     head = (
@@ -126,45 +165,226 @@ def before(root: Path, session: str) -> str:
                 row["link"],
                 row["case"],
                 milliseconds(row["step_s"]),
-                milliseconds(found.step_s),
-                f"{milliseconds(found.low_s)} to {milliseconds(found.high_s)}",
-                f"{row['step_s'] / found.step_s - 1:+.1%}",
+                milliseconds(sample.step_s),
+                f"{milliseconds(sample.low_s)} to {milliseconds(sample.high_s)}",
+                f"{row['step_s'] / sample.step_s - 1:+.1%}",
             )
-            for row, found in _came_true(root, made)
+            for row, sample in _came_true(root, made)
         ],
     )
 
 
 def _came_true(root: Path, made: dict[str, Any]) -> list[tuple[dict[str, Any], Sample]]:
     """Predictions with what was measured; candidates for the reference that were not chosen on their link have none."""
-    held = {(one.case.case_id, one.setting.link.label): one for one in samples_of(root, made["session"])}
-    pairs = ((row, held.get((row["case_id"], row["link"]))) for row in made["predictions"])
-    return [(row, found) for row, found in pairs if found is not None]
+    samples = {
+        (sample.case.case_id, sample.setting.link.label): sample
+        for sample in samples_of(root, made["session"])
+    }
+    pairs = ((row, samples.get((row["case_id"], row["link"]))) for row in made["predictions"])
+    return [(row, sample) for row, sample in pairs if sample is not None]
 
 
 def foretold(root: Path) -> str:
     """Every session that was predicted, in a line."""
-    rows = []
-    for name in predictions.names(root):
-        made = predictions.read(root, name)
+    lines = []
+    for name in predicted_sessions(root):
+        made = read_prediction(root, name)
         pairs = _came_true(root, made) if made else []
         if made is None or not pairs:
             continue
-        errors = [abs(row["step_s"] / found.step_s - 1) for row, found in pairs]
-        links = ", ".join(dict.fromkeys(found.setting.link.label for _, found in pairs))
-        rows.append((
+        errors = [abs(row["step_s"] / sample.step_s - 1) for row, sample in pairs]
+        links = ", ".join(dict.fromkeys(sample.setting.link.label for _, sample in pairs))
+        lines.append((
             made["session"], made["made"][:16].replace("T", " "), f"`{made['sha256'][:12]}`",
             pairs[0][1].setting.world_size, links, len(pairs), f"{median(errors):.1%}", f"{max(errors):.1%}",
         ))  # fmt: skip
-    if not rows:
+    if not lines:
         return missing("bandwise costs predict SESSION")
     return markdown(
-        ("session", "predicted", "SHA-256", "workers", "links", "steps", "median error", "worst"), rows
+        ("session", "predicted", "SHA-256", "workers", "links", "steps", "median error", "worst"), lines
     )
 
 
-def _percent(row: Row, name: str) -> str:
-    return f"{number(row, name):.1%}"
+# ---- what the model answers
+
+
+def speedups(root: Path, session: str, *cases: str) -> str:
+    """What a session measured of some cases (``lion-cub-1bit:step``), over the reference and over fp32, beside the prediction."""
+    table = _table(root, SPEEDUPS)
+    if table is None:
+        return missing("bandwise costs scaling")
+    wanted = [case.replace(":", ": ") for case in cases]
+    listed = table[(table["source"] == session) & table["case"].isin(wanted)]
+    listed = listed.assign(order=listed["case"].map(wanted.index)).sort_values(["order", "rate_mbit"])
+    return markdown(
+        ("case", "link, Mbit/s", "rho", "over the fastest uncompressed DDP", "95 %", "over fp32 DDP", "95 %"),
+        [
+            (
+                row["case"],
+                significant(row["rate_mbit"]),
+                significant(row["rho"]),
+                significant(row["speedup"]),
+                span(row, "speedup_low", "speedup_high"),
+                significant(row["over_fp32"]),
+                span(row, "over_fp32_low", "over_fp32_high"),
+            )
+            for row in rows_of(listed)
+        ],
+    )
+
+
+def advised(root: Path, session: str) -> str:
+    """What advice says of a session's links, asked without it, beside what it measured."""
+    table = _table(root, ADVISED)
+    if table is None or session not in set(table["session"]):
+        return missing(SCORED)
+    rows = table[table["session"] == session].sort_values(["link", "measured_s"])
+    return markdown(
+        ("link", "method", "advised, ms", "measured, ms", "error"),
+        [
+            (
+                row["link"],
+                row["method"],
+                milliseconds(row["advised_s"]),
+                milliseconds(row["measured_s"]),
+                f"{row['error']:+.1%}",
+            )
+            for row in rows.to_dict("records")
+        ],
+    )
+
+
+def regret(root: Path) -> str:
+    """By link: how much longer the step of the method is that advice puts first than that of the fastest measured."""
+    table = _table(root, ADVISED)
+    if table is None or table.empty:
+        return missing(SCORED)
+    lines = []
+    for (session, link), rows in table.groupby(["session", "link"], sort=False):
+        first, best = (rows.sort_values(name, kind="stable").iloc[0] for name in ("advised_s", "measured_s"))
+        errors = rows["error"].abs()
+        lines.append((
+            session, link, len(rows), f"{errors.median():.1%}", f"{errors.max():.1%}", first["method"], best["method"],
+            f"{first['measured_s'] / best['measured_s']:.2f}",
+        ))  # fmt: skip
+    return markdown(
+        (
+            "session",
+            "link",
+            "methods",
+            "median error",
+            "worst",
+            "advised first",
+            "fastest measured",
+            "its step over the fastest's",
+        ),
+        lines,
+    )
+
+
+def omega(root: Path) -> str:
+    """omega as measured here, and what the paper's model makes of it."""
+    table = _table(root, OMEGA)
+    if table is None:
+        return missing("bandwise costs omega")
+    table = table.assign(gamma=table["gamma"] / 1e9, break_even=table["break_even"] / 1e9)
+    return markdown(
+        (
+            "dithering",
+            "omega here",
+            "quartiles",
+            "n",
+            "omega in the paper",
+            "fp32 added, GB/s",
+            "pays below, GB/s",
+        ),
+        [
+            (
+                row["dithering"],
+                significant(row["omega"]),
+                span(row, "omega_q1", "omega_q3"),
+                row["n"],
+                significant(row["paper"]),
+                significant(row["gamma"]),
+                significant(row["break_even"]) or "always",
+            )
+            for row in rows_of(table)
+        ],
+    )
+
+
+def two_runs(root: Path, *sessions: str) -> str:
+    """QSR's estimator on local SGD: rounds of 1 and of 4 steps predict rounds of 16, beside what was measured."""
+    lines = []
+    for session in sessions:
+        samples = [sample for sample in samples_of(root, session) if sample.case.algorithm == LOCAL]
+        for label in dict.fromkeys(sample.setting.link.label for sample in samples):
+            of = {sample.case.unit_steps: sample for sample in samples if sample.setting.link.label == label}
+            if not of.keys() >= set(ROUNDS):
+                continue
+            each, some, many = (of[h] for h in ROUNDS)
+            model = TwoRuns(each.step_s, some.step_s, ROUNDS[1])
+            predicted = model.predicted_s(1 / ROUNDS[2])
+            lines.append((
+                session, label, milliseconds(each.step_s), milliseconds(some.step_s), milliseconds(model.communication_s),
+                milliseconds(predicted), milliseconds(many.step_s), f"{milliseconds(many.low_s)} to {milliseconds(many.high_s)}",
+                f"{predicted / many.step_s - 1:+.1%}",
+            ))  # fmt: skip
+    if not lines:
+        return missing(f"bandwise session {sessions[0]}")
+    return markdown(
+        (
+            "session",
+            "link",
+            "every step, ms",
+            "every 4th",
+            "communication",
+            "every 16th, predicted",
+            "measured",
+            "95 %",
+            "error",
+        ),
+        lines,
+    )
+
+
+def places(root: Path) -> list[Placed]:
+    """The papers' settings, and those of the session with most rates that is drawn, by falling rho."""
+    table = _table(root, SPEEDUPS)
+    drawn: list[Placed] = []
+    if table is not None and len(measured := table[table["source"] != PREDICTED]):
+        rates = measured.groupby("source")["rate_mbit"].nunique()
+        session = rates.idxmax()
+        source = "computing as measured, a ring's bytes over the rate"
+        rows = measured[measured["source"] == session].drop_duplicates("rate_mbit", keep="last")
+        drawn = [
+            Placed(
+                f"session {session}",
+                rate_words(1e6 * row["rate_mbit"]),
+                row["rho"],
+                False,
+                source,
+                session=True,
+            )
+            for row in rows.to_dict("records")
+        ]
+    return sorted([*placed(), *drawn], key=lambda place: -place.rho)
+
+
+def settings(root: Path) -> str:
+    """Papers and sessions by rho."""
+    return markdown(
+        ("rho", "of", "setting", "worked out from"),
+        [
+            (
+                f"{'at least ' if place.least else ''}{significant(place.rho)}",
+                place.paper,
+                place.setting,
+                place.source,
+            )
+            for place in places(root)
+        ],
+    )
 
 
 BLOCKS: Final[Blocks] = MappingProxyType(

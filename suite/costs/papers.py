@@ -2,13 +2,48 @@
 
 They stand beside our own model, not in it: what they leave out (overlap, latency of rounds, shared processors) is what the
 score of ours is about.
+
+Global-QSGD's omega, how many times slower a byte of codes is added than a byte of floats, is measured here as well
+(`omega_table`). `placed` says where the papers' settings lie on the axis of rho, seconds of uncompressed communication over
+seconds of computing: worked out from what the papers and their logs print. Where a step overlaps the two, what is printed is the
+part of the communication that is not hidden, and rho is at least what stands there.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
+
+import pandas as pd
+import torch
+
+from reference_impls.codecs import exponential
+from reference_impls.randomness import Key
+from suite.analysis.columns import Table, described
+from suite.analysis.tables import Row, frame_of
+from suite.micro.pairs import in_turns
+
+OMEGA: Final = Table(
+    "costs-omega",
+    (
+        *described(
+            "text", dithering="standard: integers are added; exponential: powers of two, rounded at random"
+        ),
+        *described("int", n="pairs of readings"),
+        *described(
+            "float",
+            omega="seconds to add a byte of codes over those of a byte of fp32, median over pairs",
+            omega_q1="lower quartile of it",
+            omega_q3="upper quartile",
+            paper="what the paper measured on an A100",
+            gamma="bytes of fp32 a second that are added here",
+            break_even="bytes a second of a link below which the paper's model says that it pays; empty: on any link",
+        ),
+    ),
+    keys=1,
+)
 
 
 class PaperModelError(ValueError):
@@ -28,7 +63,7 @@ class GlobalQSGD:
     """Global-QSGD's model of an all-reduce on a tree, arXiv 2305.18627, section 5.
 
     alpha_s: seconds a message. beta: bytes a second of a link. gamma: bytes a second that are added, in fp32. omega: gamma
-    over that of codes, `GLOBAL_QSGD_OMEGA` or measured (`suite.costs.omega`). ratio: bytes in fp32 over those of codes.
+    over that of codes, `GLOBAL_QSGD_OMEGA` or measured (`omega_table`). ratio: bytes in fp32 over those of codes.
     delta_s: encoding and decoding, once.
     """
 
@@ -136,3 +171,106 @@ def most_warm_up(wanted: float, speedup: float = math.inf) -> float:
     step = 1 / speedup
     share = (1 / wanted - step) / (1 - step)
     return share if share >= 0 else math.nan
+
+
+# ---- omega, measured: both ditherings in turns with an fp32 addition in place, in buffers that are ready
+
+NUMEL: Final = 25_000_000
+THREADS: Final = 2
+PAIRS: Final = 20
+BUDGET_S: Final = 10.0
+FLOAT_BYTES: Final = 4
+
+
+def omega_table(threads: int, numel: int = NUMEL, budget_s: float = BUDGET_S) -> pd.DataFrame:
+    """Table `costs-omega`: both ditherings."""
+    held = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return frame_of(
+            OMEGA, [_timed(name, add, numel, budget_s) for name, add in _additions(numel).items()]
+        )
+    finally:
+        torch.set_num_threads(held)
+
+
+def _additions(numel: int) -> dict[str, Callable[[], object]]:
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randint(-3, 4, (numel,), dtype=torch.int8, generator=generator) for _ in range(2))
+    codes = [torch.randint(1, 60, (numel,), dtype=torch.uint8, generator=generator) for _ in range(2)]
+    key = Key.of(seed=0, step=0, stage="omega", rank=0)
+    return {
+        "standard": lambda: torch.add(a, b, out=a),
+        "exponential": lambda: exponential.add(codes[0], codes[1], key, codes[0]),
+    }
+
+
+def _timed(name: str, add: Callable[[], object], numel: int, budget_s: float) -> Row:
+    x, y = torch.zeros(numel), torch.zeros(numel)
+    readings = in_turns(lambda: x.add_(y), add, budget_s=budget_s, least=PAIRS)
+    ratios = sorted(FLOAT_BYTES / ratio for ratio in readings.ratios())
+    middle = ratios[len(ratios) // 2]
+    gamma = FLOAT_BYTES * numel / readings.control_seconds()
+    model = GlobalQSGD(1.0, gamma, middle)
+    return {
+        "dithering": name,
+        "n": readings.n,
+        "omega": middle,
+        "omega_q1": ratios[len(ratios) // 4],
+        "omega_q3": ratios[3 * len(ratios) // 4],
+        "paper": GLOBAL_QSGD_OMEGA[name],
+        "gamma": gamma,
+        "break_even": None if model.break_even == float("inf") else model.break_even,
+    }
+
+
+# ---- the papers' settings by rho
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A setting of a paper. least: whether rho is this at least. source: the figures it is worked out from.
+    session: whether it is one of this project, `paper` its name."""
+
+    paper: str
+    setting: str
+    rho: float
+    least: bool
+    source: str
+    session: bool = False
+
+
+def of_share(share: float) -> float:
+    """rho where communication is so much of a step without overlap. Raises `PaperModelError` outside of 0 to 1."""
+    if not 0 <= share < 1:
+        raise PaperModelError(f"share is {share}: of a step, at least 0 and below 1")
+    return share / (1 - share)
+
+
+def of_volume(parallel: float, other: float, volume: float) -> float:
+    """rho from a run and one that sends `volume` times as much, whole times in one unit. What its codec takes
+    is not told apart, so that rho is at least this where it has one."""
+    communication = from_volume(parallel, other, volume)
+    return communication / (parallel - communication)
+
+
+def placed() -> tuple[Placed, ...]:
+    """All of them, by paper."""
+    one_bit = "1-bit Adam"
+    share = "share of all-reduce in a step, as a third party transcribed the paper's table"
+    qsgd, codes = "QSGD", "share of communication that the paper gives"
+    ours = "Global-QSGD"
+    logs = "seconds a step, none and 8 bits, of the authors' logs"
+    qsr, hours = "QSR", "hours and volume in the abstract"
+    return (
+        Placed(one_bit, "BERT-Large, 64 V100, Ethernet", of_share(0.93), True, share),
+        Placed(one_bit, "BERT-Large, 4 V100, Ethernet", of_share(0.58), True, share),
+        Placed(one_bit, "BERT-Large, 64 V100, InfiniBand", of_share(0.69), True, share),
+        Placed(one_bit, "BERT-Large, 8 V100, InfiniBand", of_share(0.16), True, share),
+        Placed(qsgd, "AlexNet, 16 GPUs", of_share(0.80), True, codes),
+        Placed(qsgd, "LSTM, 2 GPUs", of_share(0.71), True, codes),
+        Placed(ours, "Wide-ResNet, through host memory", of_volume(0.554, 0.192, 1 / 4), True, logs),
+        Placed(ours, "Wide-ResNet, NVLink", of_volume(0.100, 0.085, 1 / 4), True, logs),
+        Placed(qsr, "ViT-B, 16 GPUs, batch 4096", of_volume(26.7, 20.2, 0.1038), False, hours),
+        Placed(qsr, "ViT-B, 64 GPUs, batch 16384", of_volume(8.6, 5.5, 0.161), False, hours),
+    )

@@ -1,51 +1,134 @@
-"""How good the model is: every session's steps predicted from the others, one rate, method, size or model left out at a time.
+"""How good the model is: steps predicted without what they are held against, advice beside a session, predictions written down.
 
-In each fold everything measured under the value left out is taken away, from the sessions and from the calibration alike, the
-backend is fitted to the rest, and the steps left out are predicted. Local seconds (computing, encoding, decoding, without
-messages) are an input of the model, as `advise` takes them from its user: those of the case's own session, over its other links
-where it has some. Where a number of workers or a model is
-left out they are worked out from the others too:
+*Score.* One rate, delay, size, model or method is left out at a time. In each fold everything measured under the value left out
+is taken away, from the sessions and from the calibration alike, the backend is fitted to the rest, and the steps left out are
+predicted. Local seconds (computing, encoding, decoding, without messages) are an input of the model, as advice takes them from
+its user: those of the case's own session, over its other links where it has some. Where a number of workers or a model is left
+out they are worked out from the others too (`suite.costs.samples`).
 
-- another number of workers: the same case's local seconds times the ratio of how many ranks share a core;
-- another model: DDP's local seconds there, which are the model's computing, and what the case adds to them elsewhere, a fixed
-  part and so much a parameter.
+*Agreement.* Advice asked from all that is known but one session, beside what that session measured. The question is what a user
+would ask: the model's shapes, workers, cores, bucket size, rate, delay, and what a step computes, which is that of torch's DDP
+without messages.
+
+*Predictions.* ``predictions/<session>.json`` of the results folder, or of what is published, holds the predicted seconds a step
+of every case on every link of a session, when and by which commit they were made, and the SHA-256 of it all. A prediction counts
+where its session began later. Where local seconds of a case have been measured nowhere (a new method) the case is left out, and
+listed with the reason.
 """
 
 from __future__ import annotations
 
-import math
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
-from typing import Final
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
 
-from suite.analysis.tables import Row, number
-from suite.costs.local import measured_local, other_model, other_size
-from suite.costs.model import fit_model
-from suite.costs.samples import Sample
-from suite.costs.timeline import Local
+import numpy as np
+import pandas as pd
+
+from suite.analysis.columns import Table, described
+from suite.analysis.published import published_root
+from suite.analysis.session_tables import load_facts
+from suite.analysis.tables import frame_of
+from suite.costs.advice import ALL_REDUCE, Candidate, Question, advise, candidates
+from suite.costs.model import Model, fit_model
+from suite.costs.samples import (
+    DDP,
+    DDP_BYTES,
+    Known,
+    Local,
+    Sample,
+    Setting,
+    UnknownCostsError,
+    known_local,
+    measured_local,
+    median_local,
+    other_model,
+    other_size,
+    parameters_of,
+    shapes_of,
+    workload_name,
+)
 from suite.links.link import rate_words
+from suite.runs.files import canonical_json, dump, write_atomic
+from suite.runs.provenance import provenance
+from suite.timing.cases import cases_of
+from suite.timing.spec import SessionSpec
+
+PREDICTIONS: Final = Table(
+    "costs-predictions",
+    (
+        *described(
+            "text",
+            left_out="what the model had not seen: rate, delay, workers, model, method",
+            value="which one",
+            session="where the step was measured",
+            link="the link's label: rate, delay",
+            case="what was timed",
+            case_id="hash of all that decides what is timed",
+        ),
+        *described("text", workload="with its options"),
+        *described("int", world_size="ranks"),
+        *described(
+            "float",
+            step_s="seconds a step as measured, median over rounds",
+            step_low="95 % order-statistic interval of it",
+            step_high="its upper end",
+            predicted_s="seconds a step as predicted",
+            error="predicted over measured, less 1",
+        ),
+    ),
+    keys=6,
+)
+
+SCORE: Final = Table(
+    "costs-score",
+    (
+        *described(
+            "text",
+            left_out="what the model had not seen: rate, delay, workers, model, method",
+            value="which one; all: all of them",
+        ),
+        *described("int", n="steps that were predicted"),
+        *described(
+            "float",
+            median_error="of the absolute relative errors: the median",
+            worst_error="the largest",
+        ),
+        *described("flag", met="at most 10 % and 25 %"),
+    ),
+    keys=2,
+)
+
+ADVISED: Final = Table(
+    "costs-advised",
+    (
+        *described(
+            "text",
+            session="whose steps advice was asked for, from all other sessions",
+            link="the link's label: rate, delay",
+            method="as advice names it",
+        ),
+        *described("int", world_size="workers", parameters="of the model"),
+        *described(
+            "float",
+            advised_s="seconds a step that advice says",
+            measured_s="that the session measured, kinds of steps in the shares that advice takes",
+            error="advised over measured, less one",
+        ),
+    ),
+    keys=3,
+)
+
+
+# ---- the score: one value left out at a time
 
 BAR_MEDIAN: Final = 0.10
 BAR_WORST: Final = 0.25
 ALL: Final = "all"
-
-
-@dataclass(frozen=True)
-class Scored:
-    """A step that was predicted. error: relative, signed: predicted over measured, less one."""
-
-    column: str
-    left_out: str
-    sample: Sample
-    predicted_s: float
-
-    @property
-    def error(self) -> float:
-        return self.predicted_s / self.sample.step_s - 1
-
-
-COLUMNS: Final[Mapping[str, Callable[[Sample], str]]] = {
+LEFT_OUT: Final[Mapping[str, Callable[[Sample], str]]] = {
     "rate": lambda sample: rate_words(sample.setting.link.rate_bps),
     "delay": lambda sample: f"{1e3 * sample.setting.link.delay_s:g} ms",
     "workers": lambda sample: str(sample.setting.world_size),
@@ -54,31 +137,67 @@ COLUMNS: Final[Mapping[str, Callable[[Sample], str]]] = {
 }
 
 
-def score(samples: Sequence[Sample], calibration: Sequence[Row], cores: int) -> Iterator[Scored]:
-    """All columns. A value is left out only where another one remains to predict it from; a step whose local seconds are known
-    from nowhere else is not predicted. Raises `FitError` where too little calibration is left, `RecipeError`.
+def predictions_table(samples: Sequence[Sample], calibration: pd.DataFrame, cores: int) -> pd.DataFrame:
+    """Predict all that was measured, with one value left out at a time.
+
+    A value is left out only where another one remains to predict it from; a step whose local seconds are known from nowhere else
+    is not predicted.
+
+    Args:
+        samples: All that was measured.
+        calibration: Table `collectives`.
+        cores: Processors that emulated workers share.
+
+    Returns:
+        Table `costs-predictions`.
+
+    Raises:
+        FitError: Too little of the calibration is left.
+        RecipeError: A method cannot be asked what it sends.
     """
-    for column, value_of in COLUMNS.items():
-        values = sorted({value_of(sample) for sample in samples})
-        for value in values if len(values) > 1 else ():
-            held = [sample for sample in samples if value_of(sample) == value]
-            rest = [sample for sample in samples if value_of(sample) != value]
-            model = fit_model([row for row in calibration if not _same(row, column, held[0])], rest, cores)
-            for sample in held:
-                local = _local(column, sample, samples, rest, cores)
-                if local is not None:
-                    yield Scored(column, value, sample, model.step_s(sample.case, sample.setting, local))
+    folds = (
+        fold
+        for column, value_of in LEFT_OUT.items()
+        if len({value_of(sample) for sample in samples}) > 1
+        for fold in _folds(column, value_of, samples, calibration, cores)
+    )
+    return frame_of(PREDICTIONS, folds)
 
 
-def _same(row: Row, column: str, sample: Sample) -> bool:
-    """Whether an exchange of the calibration was measured under the value left out."""
+def _folds(
+    column: str,
+    value_of: Callable[[Sample], str],
+    samples: Sequence[Sample],
+    calibration: pd.DataFrame,
+    cores: int,
+) -> Iterator[dict[str, Any]]:
+    """Predicted steps of each value of a column, left out in turn."""
+    for value in sorted({value_of(sample) for sample in samples}):
+        held = [sample for sample in samples if value_of(sample) == value]
+        rest = [sample for sample in samples if value_of(sample) != value]
+        model = fit_model(calibration[~_measured_under(calibration, column, held[0])], rest, cores)
+        for sample in held:
+            local = _local(column, sample, samples, rest, cores)
+            if local is None:
+                continue
+            predicted_s = model.step_s(sample.case, sample.setting, local)
+            setting = sample.setting
+            yield {
+                "left_out": column, "value": value, "session": sample.session, "link": setting.link.label,
+                "case": sample.case.label, "case_id": sample.case.case_id, "workload": setting.workload,
+                "world_size": setting.world_size, "step_s": sample.step_s, "step_low": sample.low_s,
+                "step_high": sample.high_s, "predicted_s": predicted_s, "error": predicted_s / sample.step_s - 1,
+            }  # fmt: skip
+
+
+def _measured_under(calibration: pd.DataFrame, column: str, sample: Sample) -> Any:
+    """Which exchanges of the calibration were measured under the value left out; a column of truth."""
     link = sample.setting.link
     if column == "rate":
-        rate = math.inf if row["rate_mbit"] is None else 1e6 * number(row, "rate_mbit")
-        return rate == link.rate_bps
+        return 1e6 * calibration["rate_mbit"].fillna(np.inf) == link.rate_bps
     if column == "delay":
-        return math.isclose(1e-3 * number(row, "delay_ms"), link.delay_s, abs_tol=1e-9)
-    return column == "workers" and row["world_size"] == sample.setting.world_size
+        return (1e-3 * calibration["delay_ms"] - link.delay_s).abs() <= 1e-9
+    return (calibration["world_size"] == sample.setting.world_size) & (column == "workers")
 
 
 def _local(
@@ -92,30 +211,190 @@ def _local(
     return measured_local(sample, everything)
 
 
-def summary(scored: Sequence[Scored]) -> list[Row]:
-    """Rows of the table `costs-score`: each value left out, and all of a column together."""
-    rows: list[Row] = []
-    for column in COLUMNS:
-        own = [one for one in scored if one.column == column]
-        values = sorted({one.left_out for one in own})
-        for value in [*values, ALL] if own else []:
-            errors = [abs(one.error) for one in own if value in (ALL, one.left_out)]
+def score_table(predictions: pd.DataFrame) -> pd.DataFrame:
+    """Table `costs-score`: each value left out, and all of a column together, in the order of `LEFT_OUT`."""
+    errors = predictions.assign(error=predictions["error"].abs())
+    groups = pd.concat([errors, errors.assign(value=ALL)]).groupby(["left_out", "value"])["error"]
+    median, worst = groups.median(), groups.max()
+    summary = pd.DataFrame({"n": groups.count(), "median_error": median, "worst_error": worst})
+    summary["met"] = (median <= BAR_MEDIAN) & (worst <= BAR_WORST)
+    summary = summary.reset_index()
+    summary["column"] = summary["left_out"].map(list(LEFT_OUT).index)
+    summary["whole"] = summary["value"] == ALL
+    return summary.sort_values(["column", "whole", "value"], ignore_index=True)[list(SCORE.names)]
+
+
+# ---- advice beside a session that it has not seen
+
+
+def advised_table(known: Known) -> pd.DataFrame:
+    """Table `costs-advised`: every session none of whose settings another one shares."""
+    settings: dict[str, set[tuple[str, int, str]]] = {}
+    for sample in known.samples:
+        at = sample.setting
+        settings.setdefault(sample.session, set()).add((at.workload, at.world_size, at.link.label))
+    tables = [
+        agreement(known, session)
+        for session, places in sorted(settings.items())
+        if not any(places & others for other, others in settings.items() if other != session)
+    ]
+    return pd.concat([frame_of(ADVISED, []), *tables], ignore_index=True)
+
+
+def agreement(known: Known, session: str) -> pd.DataFrame:
+    """Rows of a session, link by link, the fastest measured first. Raises `UnknownCostsError` where it was not held here."""
+    held = [sample for sample in known.samples if sample.session == session]
+    if not held:
+        raise UnknownCostsError(
+            f"session {session!r} was not held on a machine of the calibration's kind: `bandwise session {session}`"
+        )
+    rest = [sample for sample in known.samples if sample.session != session]
+    model = fit_model(known.calibration, rest, known.cores)
+    methods = candidates(rest, known.cores)
+    rows: list[dict[str, Any]] = []
+    for label, setting in {sample.setting.link.label: sample.setting for sample in held}.items():
+        here = [sample for sample in held if sample.setting.link.label == label]
+        computing = median_local([sample for sample in here if sample.name == DDP])
+        if computing is None:
+            continue
+        measured = dict(_measured(here, methods))
+        asked = [method for method in methods if method.label in measured]
+        question = Question(
+            setting.parameters,
+            setting.world_size,
+            setting.link.rate_bps,
+            computing.total_s,
+            setting.link.delay_s,
+            (setting.bucket_bytes,),
+            known.cores,
+            shapes=shapes_of(setting.workload),
+        )
+        rows += [
+            {
+                "session": session, "link": label, "method": method.label, "world_size": setting.world_size,
+                "parameters": setting.parameters, "advised_s": method.step_s, "measured_s": measured[method.label],
+                "error": method.step_s / measured[method.label] - 1,
+            }
+            for method in sorted(
+                advise(question, asked, model, break_even=False), key=lambda method: measured.get(method.label, 0.0)
+            )
+            if method.label in measured and not method.refused
+        ]  # fmt: skip
+    return frame_of(ADVISED, rows)
+
+
+def _measured(here: Sequence[Sample], methods: Sequence[Candidate]) -> Iterator[tuple[str, float]]:
+    """Label -> seconds a step, of the methods all of whose kinds of steps were timed."""
+    for precision in ("fp32", "bf16"):
+        steps = [sample.step_s for sample in here if sample.name == f"DDP {precision}"]
+        if steps:
+            yield ALL_REDUCE + precision, min(steps)
+    by_id = {sample.case.case_id: sample.step_s for sample in here}
+    for method in methods:
+        kinds = [(share, method.cases[kind].case_id) for kind, share in method.shares.items() if share]
+        if all(case_id in by_id for _, case_id in kinds):
+            yield method.label, sum(share * by_id[case_id] for share, case_id in kinds)
+
+
+# ---- predictions that are written down before their session is held
+
+SCHEMA: Final = 1
+
+
+class PredictionError(ValueError):
+    """A prediction that cannot be made or does not hold together; the message says why."""
+
+
+def predictions_folder(results_root: Path) -> Path:
+    """Where predictions lie."""
+    return results_root / "predictions"
+
+
+def predicted_sessions(results_root: Path) -> list[str]:
+    """The sessions that were predicted, here or published, in order."""
+    tops = (predictions_folder(results_root), predictions_folder(published_root(results_root)))
+    return sorted({path.stem for top in tops for path in top.glob("*.json")})
+
+
+def prediction_path(results_root: Path, session: str) -> Path:
+    """Where those of a session are written."""
+    return predictions_folder(results_root) / f"{session}.json"
+
+
+def predict_session(spec: SessionSpec, samples: Sequence[Sample], model: Model, cores: int) -> dict[str, Any]:
+    """Every case of a session on every link of it; samples: of other sessions."""
+    if any(sample.session == spec.name for sample in samples):
+        raise PredictionError(f"session {spec.name} has been held: a prediction comes before its session")
+    workload = workload_name(spec.workload.as_dict())
+    rows, unknown = [], []
+    for case in cases_of(spec).by_id.values():
+        for link in spec.links:
+            setting = Setting(workload, parameters_of(workload), spec.world_size, spec.bucket_bytes, link)
+            local, why = known_local(case, setting, samples, cores), ""
+            if case.role == "ddp" and case.algorithm not in DDP_BYTES:
+                why = f"the model knows no DDP with {case.algorithm}"
+            elif local is None:
+                why = "measured nowhere"
+            if local is None or why:
+                unknown.append({"case_id": case.case_id, "case": case.label, "link": link.label, "why": why})
+                continue
+            seconds = model.step_s(case, setting, local)
             rows.append({
-                "left_out": column, "value": value, "n": len(errors), "median_error": median(errors), "worst_error": max(errors),
-                "met": median(errors) <= BAR_MEDIAN and max(errors) <= BAR_WORST,
+                "case_id": case.case_id, "case": case.label, "link": link.label, "step_s": seconds, "local_s": local.total_s,
             })  # fmt: skip
-    return rows
+    about = provenance()
+    body = {
+        "schema_version": SCHEMA,
+        "session": spec.name,
+        "made": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "commit": about["commit"],
+        "dirty": about["dirty"],
+        "fitted_to": sorted({sample.session for sample in samples}),
+        "predictions": rows,
+        "not_predicted": unknown,
+    }
+    return {**body, "sha256": prediction_hash(body)}
 
 
-def rows_of(scored: Sequence[Scored]) -> list[Row]:
-    """Rows of the table `costs-predictions`."""
-    return [
-        {
-            "left_out": one.column, "value": one.left_out, "session": one.sample.session,
-            "link": one.sample.setting.link.label, "case": one.sample.case.label, "case_id": one.sample.case.case_id,
-            "workload": one.sample.setting.workload, "world_size": one.sample.setting.world_size,
-            "step_s": one.sample.step_s, "step_low": one.sample.low_s, "step_high": one.sample.high_s,
-            "predicted_s": one.predicted_s, "error": one.error,
-        }
-        for one in scored
-    ]  # fmt: skip
+def prediction_hash(body: Mapping[str, Any]) -> str:
+    """SHA-256 of everything but itself, in canonical form."""
+    kept = {key: value for key, value in body.items() if key != "sha256"}
+    return hashlib.sha256(canonical_json(kept).encode()).hexdigest()
+
+
+def write_prediction(results_root: Path, made: Mapping[str, Any]) -> Path:
+    """Write predictions down. Raises `PredictionError` where there are some: they are not replaced."""
+    session = str(made["session"])
+    path = prediction_path(results_root, session)
+    if read_prediction(results_root, session) is not None:
+        raise PredictionError(
+            f"session {session} is predicted already: predictions are made once; remove {path} where its session was not held"
+        )
+    _timely(results_root, made, path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, dump(made, indent=1) + "\n")
+    return path
+
+
+def read_prediction(results_root: Path, session: str) -> dict[str, Any] | None:
+    """What was predicted for a session, or None. Raises `PredictionError` where it was changed, or made too late."""
+    path = prediction_path(results_root, session)
+    if not path.exists():
+        path = prediction_path(published_root(results_root), session)
+    try:
+        made: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    if made.get("sha256") != prediction_hash(made):
+        raise PredictionError(
+            f"{path} does not have the hash that it states: it was changed after it was made"
+        )
+    _timely(results_root, made, path)
+    return made
+
+
+def _timely(results_root: Path, made: Mapping[str, Any], path: Path) -> None:
+    """Raises `PredictionError` where the session had begun already, here or where the published one was held."""
+    facts = load_facts(results_root, str(made["session"]))
+    if facts is not None and str(facts["started"]) <= str(made["made"]):
+        raise PredictionError(f"{path} was made after its session had begun, so it predicts nothing")

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from bandwise.cli import main
-from suite.costs import known as module
-from suite.costs.known import Known
+from suite.costs import samples as module
+from suite.costs.samples import Known
 from suite.links.link import Link
 from suite.timing import spec as sessions
 from tests.suite.costs import made_up
-from tests.suite.costs.test_fit import rows
+from tests.suite.costs.test_fit import exchanges
 
 ADVISE = ["advise", "--params", "20e6", "--compute-ms", "200"]
 
@@ -26,10 +26,10 @@ def something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.write_text(made_up.SESSION, encoding="utf-8")
     facts = {"provenance": {"cpu": "a processor", "cores": made_up.CORES, "torch": "2"}}
     samples = list(made_up.samples([Link(4, 100e6), Link(4, 1e9)]))
-    found = Known(tmp_path, rows(made_up.MODEL.backend), facts, samples, [])
+    found = Known(tmp_path, exchanges(made_up.MODEL.backend), facts, samples, [])
     monkeypatch.setattr(module, "known", lambda root: found)
     real = sessions.load_session
-    for place in ("suite.costs.candidates", "suite.timing.spec"):
+    for place in ("suite.costs.advice", "suite.timing.spec"):
         monkeypatch.setattr(
             f"{place}.load_session", lambda name: real(str(path) if name == "made-up" else name)
         )

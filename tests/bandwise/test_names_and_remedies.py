@@ -118,7 +118,16 @@ def lose(project: Path, what: str) -> None:
         (project / "small.yaml").write_text(re.sub(r", lr: [0-9.e-]+", "", text) + tuning)
 
 
-@pytest.mark.parametrize("state", ["tables", "all runs", "two runs", "an error", "rates"])
+@pytest.mark.parametrize(
+    "state",
+    [
+        "tables",
+        pytest.param("all runs", marks=pytest.mark.full),
+        pytest.param("two runs", marks=pytest.mark.full),
+        "an error",
+        pytest.param("rates", marks=pytest.mark.full),
+    ],
+)
 def test_every_remedy_that_is_printed_is_accepted(
     state: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

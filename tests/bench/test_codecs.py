@@ -54,8 +54,18 @@ def _compiled_on_one_thread() -> Any:
     torch.set_num_threads(threads)
 
 
+SMOKE = ("signs",)
+"""Codecs of which `make test` sees that they run compiled and allocate nothing; it measures none."""
+
+
 @pytest.mark.benchmark(group="codecs")
-@pytest.mark.parametrize(("codec", "verb"), list(tables.CODEC_BARS))
+@pytest.mark.parametrize(
+    ("codec", "verb"),
+    [
+        pytest.param(codec, verb, marks=() if codec in SMOKE else pytest.mark.full)
+        for codec, verb in tables.CODEC_BARS
+    ],
+)
 def test_not_slow(benchmark: Any, codec: str, verb: str) -> None:
     case = build(codec, NUMEL)
     run = getattr(case, verb)
@@ -80,7 +90,8 @@ def test_small(codec: str) -> None:
 
 def _as_it_is(codec: str) -> Any:
     missed = pytest.mark.xfail(reason="allocates in its steady state", raises=AssertionError)
-    return pytest.param(codec, marks=missed if codec in STILL_ALLOCATE else ())
+    tier = () if codec in SMOKE else (pytest.mark.full,)
+    return pytest.param(codec, marks=(*tier, *((missed,) if codec in STILL_ALLOCATE else ())))
 
 
 @pytest.mark.parametrize("codec", [_as_it_is(codec) for codec in CODECS])
@@ -93,6 +104,7 @@ def test_nothing_is_allocated_once_it_is_warm(codec: str) -> None:
     assert [large_bytes(run) for run in doing] == [0] * len(doing)
 
 
+@pytest.mark.full
 @pytest.mark.benchmark(group="beside torch")
 def test_top_k_beats_torch(benchmark: Any) -> None:
     case = build("top-k-1pct", NUMEL)
@@ -104,6 +116,7 @@ def test_top_k_beats_torch(benchmark: Any) -> None:
         assert other / own >= tables.AGAINST_BARS["top-k-1pct", "torch.topk of abs"] / LENIENT
 
 
+@pytest.mark.full
 @pytest.mark.benchmark(group="beside torch")
 def test_the_sketch_beats_plain_torch(benchmark: Any) -> None:
     case = build("count-sketch", NUMEL)
@@ -114,6 +127,7 @@ def test_the_sketch_beats_plain_torch(benchmark: Any) -> None:
         assert other / own >= tables.AGAINST_BARS["count-sketch", "plain torch"] / LENIENT
 
 
+@pytest.mark.full
 @pytest.mark.benchmark(group="signs")
 def test_compiled_beats_eager(benchmark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reason why codecs are compiled at all; the bits are the same on both paths."""

@@ -33,7 +33,7 @@ from typing import Any
 import torch
 
 from bandwise.cli import main
-from tests.reference_impls.table import FIRST, ROWS, STEPS, Row
+from tests.reference_impls.table import FIRST, ROWS, SOME, STEPS, Row
 from tests.reference_impls.trajectories import trajectory
 
 HERE = Path(__file__).resolve().parent
@@ -539,8 +539,9 @@ class Section:
 
 
 FIRST_IDS = frozenset(row.id for row in FIRST)
+FAST_RUNS = frozenset(row.algorithm for row in SOME)
 SECTIONS = {
-    "runs": Section(run, lambda: [row.algorithm for row in FIRST]),
+    "runs": Section(run, lambda: [row.algorithm for row in FIRST], FAST_RUNS.__contains__),
     "network-runs": Section(network_run, lambda: [row.algorithm for row in FIRST], lambda name: False),
     "gloo": Section(gloo_run, lambda: GLOO, lambda name: False),
     "trajectories": Section(trajectory_case, lambda: [row.id for row in ROWS], FIRST_IDS.__contains__),

@@ -46,6 +46,7 @@ def test_every_case_is_frozen_and_no_other(section: str) -> None:
     assert freeze.frozen(section).keys() - {"arithmetic"} == set(SECTIONS[section].cases())
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     "name",
     [

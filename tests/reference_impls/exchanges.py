@@ -90,7 +90,9 @@ def local_workers(
             Worker(method.algorithm, own, rank=rank, size=size, seed=seed, bucket_bytes=bucket_bytes)
         )
     engine = Engine(Lockstep(size), [Ledger(rank) for rank in range(size)])
-    return LocalWorkers(workers, engine, unused="zeros")  # gradients are set in place: nobody counts which have come
+    return LocalWorkers(
+        workers, engine, unused="zeros"
+    )  # gradients are set in place: nobody counts which have come
 
 
 def train(members: LocalWorkers, gradients: Callable[[int], Tensor]) -> None:

@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+
+from tests.reference_impls.gloo import processes_that_have_torch
 
 GRACE_S = 5.0  # for the others to notice that one rank has failed
 
@@ -76,10 +77,7 @@ class Ranks:
 
     def _start(self) -> None:
         self._folder = tempfile.TemporaryDirectory()
-        context = mp.get_context(
-            "forkserver"
-        )  # torch is imported once, in the server, and not by every process
-        context.set_forkserver_preload(["tests.reference_impls.wide_problem"])
+        context = processes_that_have_torch()
         for rank in range(self.size):
             ours, theirs = context.Pipe()
             process = context.Process(

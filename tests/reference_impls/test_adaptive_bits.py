@@ -19,6 +19,7 @@ from reference_impls.schedules.bits import (
     wanted_levels,
     whole_bits,
 )
+from tests.support import each
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -56,7 +57,7 @@ def test_bits_and_levels_are_each_others_inverse() -> None:
         levels(1)
 
 
-@pytest.mark.parametrize(
+@each(
     ("nominal", "bits"),
     [(1.0, 2), (2.0, 2), (2.01, 3), (8.0, 8), (9.5, 8), (math.inf, 8), (math.nan, 8), (-3.0, 2)],
 )
@@ -92,7 +93,7 @@ def best(weights: list[float], budget: float) -> list[float]:
     return at(low)
 
 
-@pytest.mark.parametrize(("average", "worse"), [(3.0, 1.03), (4.5, 1.005), (8.0, 1.0001)])
+@each(("average", "worse"), [(3.0, 1.03), (4.5, 1.005), (8.0, 1.0001)])
 def test_the_rule_is_the_optimum_for_many_levels(average: float, worse: float) -> None:
     """Closed form against the exact condition of optimality and against fixed bits, for norms that fall by e^3."""
     count = 40
@@ -117,16 +118,16 @@ def test_the_rule_is_the_optimum_for_many_levels(average: float, worse: float) -
     assert noise["fixed"] > 1.2 * noise["rule"]
 
 
-@pytest.mark.parametrize("bits", [2.5, 4.5, 7.0])
-@pytest.mark.parametrize("contraction", [1.0, 0.999, 0.9])
-@pytest.mark.parametrize("left", [1, 10, 1000])
+@each("bits", [2.5, 4.5, 7.0])
+@each("contraction", [1.0, 0.999, 0.9])
+@each("left", [1, 10, 1000])
 def test_calibration_meets_the_average(bits: float, contraction: float, left: int) -> None:
     factor = factor_for(bits, 0.02, contraction, left, least=2, most=16)
     found = [nominal_bits(wanted_levels(factor, 0.02, contraction, left - t)) for t in range(left)]
     assert sum(min(max(b, 2), 16) for b in found) / left == pytest.approx(bits, abs=0.06)
 
 
-@pytest.mark.parametrize("norm", [0.0, math.inf, math.nan])
+@each("norm", [0.0, math.inf, math.nan])
 def test_nothing_is_calibrated_on_a_norm_that_says_nothing(norm: float) -> None:
     assert factor_for(4.5, norm) == 0
 
@@ -185,9 +186,9 @@ def test_after_calibration_a_constant_norm_takes_the_bits_aimed_at() -> None:
     assert found == ["6-bit", "5-bit", "6-bit"]
 
 
-@pytest.mark.parametrize("rule", ["convex", "non-convex"])
-@pytest.mark.parametrize("trend", [-6.0, 0.0, 3.0])
-@pytest.mark.parametrize("warmup_steps", [0, 5])
+@each("rule", ["convex", "non-convex"])
+@each("trend", [-6.0, 0.0, 3.0])
+@each("warmup_steps", [0, 5])
 def test_a_budget_that_is_held_is_met(rule: str, trend: float, warmup_steps: int) -> None:
     """Whatever norms do: never more bits than paid for, and nearly all of them used."""
     total, target = 120, 4.3
@@ -210,7 +211,7 @@ def test_a_fixed_factor_spends_less_when_norms_fall() -> None:
     assert found[-1] == "2-bit"
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@each("norm", ["linf", "l2"])
 def test_exact_variance(norm: str) -> None:
     """Sum over coordinates of p (1 - p) (N / s)^2, over the n^2 of a mean of n messages."""
     n, bits, d, draws = 2, 4, 40, 200
@@ -234,8 +235,8 @@ def test_many_bits_are_nearly_the_mean() -> None:
     assert float((members.parameters(0)[0] + g.mean(0)).abs().max()) <= float(g.abs().max()) / levels(16)
 
 
-@pytest.mark.parametrize("n", [2, 3])
-@pytest.mark.parametrize("bits", [2, 5, 16])
+@each("n", [2, 3])
+@each("bits", [2, 5, 16])
 def test_bytes_by_hand(n: int, bits: int) -> None:
     d = 101
     message = math.ceil(bits * d / 8) + 4
@@ -248,8 +249,8 @@ def test_bytes_by_hand(n: int, bits: int) -> None:
     assert (row["kind"], row["payload_bytes"]) == (f"{bits}-bit", message)
 
 
-@pytest.mark.parametrize("name", ["dq-sgd", "adaqs"])
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@each("name", ["dq-sgd", "adaqs"])
+@each("bad", [math.nan, math.inf])
 def test_what_is_not_finite_is_so_everywhere_and_stops_no_plan(name: str, bad: float) -> None:
     members = cluster(name, 3, 30, **({"calibration_steps": 1} if name == "dq-sgd" else {"interval": 1}))
     g = normal(3, 30)
@@ -297,7 +298,7 @@ def test_the_ratio_that_adaqs_looks_at_by_hand() -> None:
         m, v = decay * m + (1 - decay) * applied, decay * v + (1 - decay) * applied.square()
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "options", "says"),
     [
         ("dq-sgd", {"min_bits": 1}, "without a level"),

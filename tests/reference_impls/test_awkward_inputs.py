@@ -16,22 +16,11 @@ from reference_impls import SimulatedCluster
 from reference_impls.errors import LayoutError
 from tests.reference_impls.problem import LR, Net, learning_rate, names, observed
 from tests.reference_impls.problem import gradients as usual
-from tests.reference_impls.table import FIRST, STEPS, Row, tiered
-
-SOME = (
-    "allreduce-adamw",
-    "lion-cub-1bit",
-    "powersgd",
-    "dgc",
-    "apmsqueeze",
-    "local-sgd",
-    "diloco",
-    "root-sgd",
-)
-"""What lies in how drivers read gradients is the same for all methods; the full tests look at each."""
+from tests.reference_impls.table import FIRST, SOME, STEPS, Row, tiered
 
 every_row = pytest.mark.parametrize("row", tiered())
-some_methods = pytest.mark.parametrize("row", tiered(FIRST, [row for row in FIRST if row.id in SOME]))
+# what lies in how drivers read gradients is the same for all methods; the full tests look at each
+some_methods = pytest.mark.parametrize("row", tiered(FIRST, SOME))
 Gradients = Callable[[list[Tensor], int, int], list[Tensor | None]]
 """(parameters or a probe, rank, step) -> the gradient of each parameter."""
 
@@ -89,14 +78,14 @@ def test_more_ranks_than_parameters(row: Row) -> None:
     )
 
 
-@every_row
+@some_methods
 def test_gradients_that_say_little(row: Row) -> None:
     for value in (0.0, 0.25, -1e-42):
         cluster = build(row, list(Net().parameters()), 3, bucket_bytes=256)
         assert train(row, cluster, same(value)), f"gradients of {value}"
 
 
-@every_row
+@some_methods
 def test_huge_gradients_end_and_what_overflows_is_seen_by_all(row: Row) -> None:
     cluster = build(row, list(Net().parameters()), 3, bucket_bytes=256)
     train(
@@ -110,7 +99,9 @@ def test_huge_gradients_end_and_what_overflows_is_seen_by_all(row: Row) -> None:
 
 
 @every_row
-@pytest.mark.parametrize(("rank", "value"), [(1, float("nan")), (0, float("inf"))])
+@pytest.mark.parametrize(
+    ("rank", "value"), [(1, float("nan")), pytest.param(0, float("inf"), marks=pytest.mark.full)]
+)
 def test_one_value_that_is_not_finite_is_seen_by_all(row: Row, rank: int, value: float) -> None:
     """Parameters of every rank are not finite when ranks next agree, or the row says why not."""
     at, where = 7, 0  # beyond every row's warm-up

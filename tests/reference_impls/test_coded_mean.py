@@ -13,6 +13,7 @@ from reference_impls import SimulatedCluster
 from reference_impls.codecs.codec import PerTensor
 from reference_impls.codecs.scaled_signs import ScaledSigns
 from reference_impls.randomness import Key
+from tests.support import each
 
 KEY = Key.of(seed=1, step=2, stage="test", rank=0)
 
@@ -35,9 +36,9 @@ def total_error(simulated: SimulatedCluster, n: int, d: int, form: str) -> Tenso
     return errors
 
 
-@pytest.mark.parametrize("form", ["gather", "two-phase"])
-@pytest.mark.parametrize("norm", ["l1", "l2"])
-@pytest.mark.parametrize(("n", "d"), [(2, 50), (3, 7), (5, 3), (4, 1000)])
+@each("form", ["gather", "two-phase"])
+@each("norm", ["l1", "l2"])
+@each(("n", "d"), [(2, 50), (3, 7), (5, 3), (4, 1000)])
 def test_what_is_applied_is_the_mean_plus_the_change_of_the_error(
     form: str, norm: str, n: int, d: int
 ) -> None:
@@ -78,7 +79,7 @@ def test_ef_signsgd_does_not_know_of_buckets() -> None:
     assert not torch.equal(found[0], found[2])
 
 
-@pytest.mark.parametrize("norm", ["l1", "l2"])
+@each("norm", ["l1", "l2"])
 def test_a_message_of_nothing_is_nothing(norm: Literal["l1", "l2"]) -> None:
     codec, nothing = PerTensor(ScaledSigns(norm), (0, 3, 0)), torch.empty(0)
     wire = torch.empty(codec.wire_bytes(3), dtype=torch.uint8)
@@ -104,8 +105,8 @@ def test_each_tensor_has_a_scale_of_its_own() -> None:
         codec.wire_bytes(14)
 
 
-@pytest.mark.parametrize("norm", ["l1", "l2"])
-@pytest.mark.parametrize("d", [1, 7, 8, 31, 32, 33, 67, 5000])
+@each("norm", ["l1", "l2"])
+@each("d", [1, 7, 8, 31, 32, 33, 67, 5000])
 def test_scaled_signs_lose_what_theory_says(norm: str, d: int) -> None:
     """l1: |x - C(x)|^2 = |x|^2 - |x|_1^2 / d. l2: |C(x)| = |x|."""
     x = torch.randn(d, generator=torch.Generator().manual_seed(d))
@@ -130,7 +131,7 @@ def test_golden_bytes_of_scaled_signs() -> None:
     assert wire[2:].clone().view(torch.float32).item() == pytest.approx(12 / 9)
 
 
-@pytest.mark.parametrize("size", [1e-42, 1e-30, 1e-20, 1.0, 1e19, 1e30, 3e38])
+@each("size", [1e-42, 1e-30, 1e-20, 1.0, 1e19, 1e30, 3e38])
 def test_the_norm_is_kept_whatever_its_size_is(size: float) -> None:
     """Down to where float32 has few digits, up to where it ends."""
     unit = torch.randn(3, 40, generator=torch.Generator().manual_seed(0)).clamp(-1, 1)
@@ -142,8 +143,8 @@ def test_the_norm_is_kept_whatever_its_size_is(size: float) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-6 if size > 1e-40 else 1e-2, atol=0)
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-@pytest.mark.parametrize("form", ["gather", "two-phase"])
+@each("bad", [float("nan"), float("inf")])
+@each("form", ["gather", "two-phase"])
 def test_what_is_not_finite_on_one_rank_shows_on_all(bad: float, form: str) -> None:
     simulated = cluster(3, 100, form=form)
     g = draws(3, 100, 0)

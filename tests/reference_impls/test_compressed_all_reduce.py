@@ -16,14 +16,13 @@ from reference_impls.collectives import AllToAll, Collective
 from reference_impls.drivers.ledger import Ledger
 from reference_impls.reducers.compressed_all_reduce import Norm, Scale, compressed_all_reduce
 from tests.reference_impls.exchanges import requests, run, shards
+from tests.support import each
 
 SIZES = (2, 3, 4, 5, 8)
 LENGTHS = (5, 72, 1003)  # 5 on 8 ranks: seven of them serve nothing; 72 on 8: one too few for the last
-every_size = pytest.mark.parametrize("size", SIZES)
-every_length = pytest.mark.parametrize("d", LENGTHS)
-every_form = pytest.mark.parametrize(
-    ("norm", "scale"), [("l2", "chunk"), ("l1", "chunk"), ("l2", "shard"), ("l1", "shard")]
-)
+every_size = each("size", SIZES)
+every_length = each("d", LENGTHS)
+every_form = each(("norm", "scale"), [("l2", "chunk"), ("l1", "chunk"), ("l2", "shard"), ("l1", "shard")])
 
 
 @dataclass
@@ -147,7 +146,7 @@ def test_bytes_sent_are_those_of_the_formula(size: int, d: int) -> None:
             assert bits == 2 * padded * (size - 1) // size + 2 * 32 * (size - 1)
 
 
-@pytest.mark.parametrize("scale", ["chunk", "shard"])
+@each("scale", ["chunk", "shard"])
 def test_the_l2_scale_keeps_the_norm_and_loses_what_theory_says(scale: Scale) -> None:
     """|x - C(x)|^2 = 2 |x|^2 (1 - |x|_1 / (sqrt(b) |x|_2)); one-sparse input loses more than there was."""
     size, d = 4, 1000
@@ -190,7 +189,7 @@ def test_zeros_without_errors_stay_zeros(size: int, norm: Norm, scale: Scale) ->
         assert torch.equal(ranks.error, torch.zeros(100))
 
 
-@pytest.mark.parametrize("zero", [0.0, -0.0])
+@each("zero", [0.0, -0.0])
 def test_a_zero_of_either_sign_is_sent_and_booked_as_plus(zero: float) -> None:
     """Message and error must tell the same story; codes exist that send +1 and book 0, or send -1 for -0.0."""
     d, size = 16, 2
@@ -237,8 +236,8 @@ def test_coordinates_that_are_always_zero_are_moved_but_their_error_is_bounded()
     assert largest < 5
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("size", [2, 8])
+@each("bad", [math.nan, math.inf, -math.inf])
+@each("size", [2, 8])
 @every_form
 def test_one_rank_that_is_not_finite_is_seen_by_all_for_good(
     bad: float, size: int, norm: Norm, scale: Scale
@@ -274,7 +273,7 @@ def test_padding_takes_no_part() -> None:
     assert torch.isfinite(out).all()
 
 
-@pytest.mark.parametrize("size", [1e-30, 1e30])
+@each("size", [1e-30, 1e30])
 def test_squares_that_single_precision_cannot_hold_do_not_change_what_is_sent(size: float) -> None:
     """One step of the same values, 1 and `size` times as large: the answers are as many times as large."""
     u = torch.randn(3, 72, generator=torch.Generator().manual_seed(0)).mul(8).round()

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
@@ -22,10 +21,11 @@ from reference_impls.reducers.compressed_all_reduce import (
     wire_bytes,
 )
 from tests.reference_impls.exchanges import requests, run, shards
+from tests.support import each
 
 LENGTHS = ([5], [3, 1, 40, 7, 100, 2], [1] * 20, [1003, 30])
-every_length = pytest.mark.parametrize("lengths", LENGTHS, ids=lambda found: "-".join(map(str, found[:4])))
-every_size = pytest.mark.parametrize("size", [2, 3, 8])
+every_length = each("lengths", LENGTHS)
+every_size = each("size", [2, 3, 8])
 
 
 class Ranks:
@@ -86,7 +86,7 @@ def quantised(x: np.ndarray, blocks: Sequence[slice], norm: Norm) -> np.ndarray:
 
 @every_length
 @every_size
-@pytest.mark.parametrize(("norm", "scale"), [("l2", "tensor"), ("l1", "tensor"), ("l2nz", "chunk")])
+@each(("norm", "scale"), [("l2", "tensor"), ("l1", "tensor"), ("l2nz", "chunk")])
 def test_it_is_its_definition(lengths: list[int], size: int, norm: Norm, scale: Scale) -> None:
     """Blocks up: whole tensors (or chunks). Blocks down: what a chunk has of a tensor. Nothing is lost for good."""
     d = sum(lengths)
@@ -118,7 +118,7 @@ def test_it_is_its_definition(lengths: list[int], size: int, norm: Norm, scale: 
 
 @every_length
 @every_size
-@pytest.mark.parametrize("scale", ["tensor", "chunk", "shard"])
+@each("scale", ["tensor", "chunk", "shard"])
 def test_bytes_are_those_of_the_formula(lengths: list[int], size: int, scale: Scale) -> None:
     """2 (n-1) messages of piece / 8 bytes of signs and 4 a scale; as many scales as the fullest piece has tensors."""
     d, ranks = sum(lengths), Ranks(size, lengths, "l2", scale)
@@ -166,8 +166,8 @@ def test_the_scale_over_non_zeros_is_of_those_alone_and_a_block_of_zeros_stays_z
 
 
 @every_size
-@pytest.mark.parametrize("scale", ["shard", "chunk"])
-@pytest.mark.parametrize("d", [5, 72, 100])
+@each("scale", ["shard", "chunk"])
+@each("d", [5, 72, 100])
 def test_padding_that_takes_part_is_a_longer_vector_of_zeros(size: int, scale: Scale, d: int) -> None:
     """As DeepSpeed has it: the same as if 8 n ceil(d / 8 n) elements were real, the last ones always 0."""
     padded = 8 * size * math.ceil(d / (8 * size))
@@ -193,8 +193,8 @@ def test_padding_that_takes_part_is_a_longer_vector_of_zeros(size: int, scale: S
                     torch.testing.assert_close(found[r], expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("scale", ["tensor", "chunk", "shard"])
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@each("scale", ["tensor", "chunk", "shard"])
+@each("bad", [math.nan, math.inf])
 def test_what_is_not_finite_is_seen_by_all_for_good(scale: Scale, bad: float) -> None:
     for pads in (False, True):
         if pads and scale == "tensor":

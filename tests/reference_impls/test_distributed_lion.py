@@ -24,6 +24,7 @@ from tests.reference_impls.lion_training import (
     parameters,
     vector,
 )
+from tests.support import each
 
 BOTH = ("distributed-lion-mavo", "distributed-lion-avg")
 FAMILY = (*BOTH, "lion-sign-sum", "lion-sign-sum-fp32", "lion-sign-gather", "lion-update-mean")
@@ -50,8 +51,8 @@ def lazily(size: int, steps: int, average: bool) -> Tensor:
     return x[0]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 8])
-@pytest.mark.parametrize("name", BOTH)
+@each("size", [1, 2, 3, 4, 8])
+@each("name", BOTH)
 def test_the_paper_s_lazy_form_is_the_same_trajectory(name: str, size: int) -> None:
     options = {"tie_policy": "zero"} if name == "distributed-lion-mavo" else {}
     trained = cluster(name, size, torch.float64, **options)
@@ -60,7 +61,7 @@ def test_the_paper_s_lazy_form_is_the_same_trajectory(name: str, size: int) -> N
     torch.testing.assert_close(found, lazily(size, 30, average="avg" in name), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", FAMILY)
+@each("name", FAMILY)
 def test_one_worker_is_lion_to_the_bit(name: str) -> None:
     own = [torch.nn.Parameter(p) for p in parameters()]
     plain = Lion(own, lr=RATE, weight_decay=DECAY)
@@ -73,8 +74,8 @@ def test_one_worker_is_lion_to_the_bit(name: str) -> None:
     assert torch.equal(vector(trained.parameters(0)), vector([p.detach() for p in own]))
 
 
-@pytest.mark.parametrize("size", [2, 3, 4, 5, 8])
-@pytest.mark.parametrize("name", FAMILY)
+@each("size", [2, 3, 4, 5, 8])
+@each("name", FAMILY)
 def test_identical_gradients_make_every_form_lion(name: str, size: int) -> None:
     trained, alone = cluster(name, size), cluster(name, 1)
     advance(trained, 20, lambda step, rank: gradient(step, 0))
@@ -84,8 +85,8 @@ def test_identical_gradients_make_every_form_lion(name: str, size: int) -> None:
     assert all(torch.equal(momenta[0], m) for m in momenta)
 
 
-@pytest.mark.parametrize("size", [2, 3, 5, 7])
-@pytest.mark.parametrize("name", BOTH)
+@each("size", [2, 3, 5, 7])
+@each("name", BOTH)
 def test_transports_are_the_same_training_to_the_bit(name: str, size: int) -> None:
     """With zeros on some ranks, so that policies are asked."""
 
@@ -96,10 +97,10 @@ def test_transports_are_the_same_training_to_the_bit(name: str, size: int) -> No
         cluster(name, size, transport=transport)
         for transport in ("two-phase", "all-gather", "int4-sum", "int8-sum", "fp32-sum")
     ]
-    for each in trained:
-        advance(each, 15, partly)
+    for members in trained:
+        advance(members, 15, partly)
         for rank in range(size):
-            assert torch.equal(vector(each.parameters(rank)), vector(trained[0].parameters(0)))
+            assert torch.equal(vector(members.parameters(rank)), vector(trained[0].parameters(0)))
     momenta = [vector(trained[0].state(rank, "momentum")) for rank in range(size)]
     assert not torch.equal(momenta[0], momenta[1])  # they are each rank's own
 
@@ -119,7 +120,7 @@ def test_an_average_is_a_number_of_votes_over_n_and_two_workers_average_to_the_m
     assert torch.equal(vector(two.parameters(0)), vector(majority.parameters(0)))
 
 
-@pytest.mark.parametrize("name", BOTH)
+@each("name", BOTH)
 def test_no_step_is_longer_than_the_rate_and_what_is_outside_the_box_comes_back(name: str) -> None:
     trained = SimulatedCluster(name, parameters(torch.float64, 50.0), 4, lr=RATE, weight_decay=DECAY)
 
@@ -135,7 +136,7 @@ def test_no_step_is_longer_than_the_rate_and_what_is_outside_the_box_comes_back(
         assert distance() <= (1 - RATE * DECAY) ** (step + 1) * first + 1e-9
 
 
-@pytest.mark.parametrize("name", BOTH)
+@each("name", BOTH)
 def test_what_never_gets_a_gradient(name: str) -> None:
     """Sums may abstain: decay alone. One bit follows the policy: hash and alternate do not drift, plus and minus do."""
     d, steps = 2000, 100
@@ -155,8 +156,8 @@ def test_what_never_gets_a_gradient(name: str) -> None:
         assert abs(float(trained.parameters(0)[0].mean()) / steps - drift) < 5 / math.sqrt(d * steps)
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
-@pytest.mark.parametrize("policy", ["alternate", "plus", "minus", "hash", "zero"])
+@each("size", [2, 3, 4])
+@each("policy", ["alternate", "plus", "minus", "hash", "zero"])
 def test_ties_follow_their_policy(policy: str, size: int) -> None:
     d = 4000
     votes = torch.ones(size, d)
@@ -179,8 +180,8 @@ def test_ties_follow_their_policy(policy: str, size: int) -> None:
             assert torch.equal(direction, torch.full((d,), value))
 
 
-@pytest.mark.parametrize("name", FAMILY)
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@each("name", FAMILY)
+@each("bad", [math.nan, math.inf])
 def test_one_rank_that_is_not_finite_is_seen_by_all(name: str, bad: float) -> None:
     trained = cluster(name, 4)
     advance(trained, 2)
@@ -192,7 +193,7 @@ def test_one_rank_that_is_not_finite_is_seen_by_all(name: str, bad: float) -> No
         assert torch.isnan(found).all() if name != "lion-update-mean" else torch.isnan(found).sum() == 1
 
 
-@pytest.mark.parametrize("name", FAMILY)
+@each("name", FAMILY)
 def test_groups_and_schedules_are_those_of_lion(name: str) -> None:
     generator = torch.Generator().manual_seed(0)
     tensors = [torch.randn(40, generator=generator) for _ in range(2)]
@@ -210,8 +211,8 @@ def test_groups_and_schedules_are_those_of_lion(name: str) -> None:
     for step in range(10):
         g = torch.randn(80, generator=generator)
         held = [worker.optimizer.param_groups for worker in ours.workers]
-        for each in (*held, plain.param_groups):
-            for group, h in zip(each, hyper, strict=True):
+        for own_groups in (*held, plain.param_groups):
+            for group, h in zip(own_groups, hyper, strict=True):
                 group["lr"] = h["lr"] / (1 + step)
         own[0].grad, own[1].grad = g[:40].clone(), g[40:].clone()
         train(ours, lambda rank, g=g: g)
@@ -219,7 +220,7 @@ def test_groups_and_schedules_are_those_of_lion(name: str) -> None:
         assert torch.equal(flat(ours, 1), torch.cat([p.detach() for p in own]))
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "options"),
     [
         ("distributed-lion-mavo", {"transport": "server"}),
@@ -235,7 +236,7 @@ def test_impossible_options_are_refused_at_once(name: str, options: dict[str, An
         SimulatedCluster(name, [torch.zeros(8)], 8, **options)
 
 
-@pytest.mark.parametrize("momentum_sync", ["periodic", "doubling", "selective"])
+@each("momentum_sync", ["periodic", "doubling", "selective"])
 def test_where_nothing_is_quantised_synchronising_changes_nothing(momentum_sync: str) -> None:
     """The control: every difference between the two would be a fault. In fp64; bf16 adds the noise of its rounding."""
     runs = []
@@ -280,7 +281,7 @@ def bits(name: str, n: int, kind: str = "step", **options: Any) -> float:
     return 8 * cost / LARGE[0][0]
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 5, 8, 16, 32, 64, 127])
+@each("n", [2, 3, 4, 5, 8, 16, 32, 64, 127])
 def test_the_table_of_costs(n: int) -> None:
     """Exact but for padding: 8 n bits a bucket and one vote for what is not finite."""
     share, b = (n - 1) / n, math.ceil(math.log2(n + 1))
@@ -302,8 +303,8 @@ def test_the_table_of_costs(n: int) -> None:
         expected["lion-cub-pbit", "bits=4"] = 8 * share
     for (name, *given), exact in expected.items():
         options: dict[str, Any] = {"momentum_sync": "never"} if name.startswith("lion-cub") else {}
-        for each in given:
-            key, _, value = each.partition("=")
+        for option in given:
+            key, _, value = option.partition("=")
             options[key] = int(value) if value.isdigit() else value
         assert bits(name, n, **options) == pytest.approx(exact, abs=1e-3, rel=1e-3), (name, given)
     sync = bits("lion-cub-1bit", n, "sync") - bits("lion-cub-1bit", n)

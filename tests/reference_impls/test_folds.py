@@ -10,6 +10,7 @@ import torch
 from reference_impls.collectives import Group
 from reference_impls.reducers import folds
 from tests.reference_impls.exchanges import run
+from tests.support import each
 
 FORMS = ("tree", "doubling")
 
@@ -31,8 +32,8 @@ def folded(n, form, message=lambda rank: torch.tensor([1 << rank])):
     return results, ledgers, accounted
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("n", range(1, 20))
+@each("form", FORMS)
+@each("n", range(1, 20))
 def test_every_rank_is_counted_once_and_all_have_the_result(n, form):
     results, _, accounted = folded(n, form)
     assert [int(r) for r in results] == [(1 << n) - 1] * n
@@ -42,8 +43,8 @@ def test_every_rank_is_counted_once_and_all_have_the_result(n, form):
     assert all(a & b == 0 for a, b in pairs)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("n", range(1, 20))
+@each("form", FORMS)
+@each("n", range(1, 20))
 def test_bytes_and_messages_are_those_of_the_formula(n, form):
     _, ledgers, _ = folded(n, form, lambda rank: torch.ones(3))
     sent = [sum(row["wire_bytes"] for row in ledger.rows()) for ledger in ledgers]
@@ -59,8 +60,8 @@ def test_messages_of_the_busiest_rank():
         assert folds.wire_bytes(100, n, "tree") == 200 * (n - 1) / n
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("n", [2, 3, 5, 8, 13])
+@each("form", FORMS)
+@each("n", [2, 3, 5, 8, 13])
 def test_float_sums_have_the_same_bits_on_all_ranks(n, form):
     rows = torch.randn(n, 100, generator=torch.Generator().manual_seed(n))
     results, _ = run(

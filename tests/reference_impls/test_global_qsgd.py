@@ -16,6 +16,7 @@ from reference_impls.drivers.ledger import Ledger, Ledgers
 from reference_impls.drivers.lockstep import Lockstep
 from reference_impls.errors import UnsupportedError
 from reference_impls.reducers.integer_sum import integer_sum
+from tests.support import each
 
 RANKS = (1, 2, 3, 4, 5, 8)
 STANDARD = {"dithering": "standard"}
@@ -59,7 +60,7 @@ CASES = [(n, options) for n in RANKS for options in forms(n)]
 NAMES = [f"{n}-{'-'.join(options.values())}" for n, options in CASES]
 
 
-@pytest.mark.parametrize(("n", "options"), CASES, ids=NAMES)
+@each(("n", "options"), CASES)
 def test_unbiased(n, options):
     """Each column holds the same n numbers; the mean over many columns is within five standard errors of their mean."""
     d = 20_000
@@ -70,8 +71,8 @@ def test_unbiased(n, options):
     assert abs(float(got.mean()) - truth) <= 5 * float(got.std()) / math.sqrt(d) + 1e-6
 
 
-@pytest.mark.parametrize("n", [2, 4, 8])
-@pytest.mark.parametrize(("norm", "d"), [("linf", 4000), ("l2", 50), ("l2", 4000)])
+@each("n", [2, 4, 8])
+@each(("norm", "d"), [("linf", 4000), ("l2", 50), ("l2", 4000)])
 def test_standard_variance(n, norm, d):
     x = normal(n, d, seed=n)
     s = dithering.levels(8, n)
@@ -84,10 +85,8 @@ def test_standard_variance(n, norm, d):
     assert bound / 100 < error <= bound
 
 
-@pytest.mark.parametrize(
-    ("n", "form"), [(2, TREE), (3, TREE), (4, TREE), (8, TREE), (4, HALVING), (8, HALVING)]
-)
-@pytest.mark.parametrize("equal", [False, True])
+@each(("n", "form"), [(2, TREE), (3, TREE), (4, TREE), (8, TREE), (4, HALVING), (8, HALVING)])
+@each("equal", [False, True])
 def test_exponential_variance(n, form, equal):
     """The derived worst case: theta = sum over layers of (9/4)^l / (8 n); error <= theta / n * |X|^2."""
     d = 4000
@@ -105,9 +104,7 @@ def test_exponential_error_does_not_fall_with_the_number_of_ranks():
         assert 0.06 < error < 0.1
 
 
-@pytest.mark.parametrize(
-    ("n", "options"), [*CASES, (16, TREE), (16, HALVING), (16, STANDARD), (64, STANDARD)]
-)
+@each(("n", "options"), [*CASES, (16, TREE), (16, HALVING), (16, STANDARD), (64, STANDARD)])
 def test_all_ranks_at_the_maximum_do_not_overflow(n, options):
     x = torch.tensor([1.7, -1.7, 0.0, 1.7] * 3).expand(n, 12).clone()
     exact = n & (n - 1) == 0 or options is STANDARD
@@ -119,8 +116,8 @@ def test_all_ranks_at_the_maximum_do_not_overflow(n, options):
         assert float((got / 1.7).abs().max()) <= 2 ** head_room(n) / n * 1.000001
 
 
-@pytest.mark.parametrize("n", [2, 4, 8])
-@pytest.mark.parametrize("form", [TREE, HALVING])
+@each("n", [2, 4, 8])
+@each("form", [TREE, HALVING])
 def test_exponential_is_exact_on_powers_of_two(n, form):
     x = torch.tensor([sign * 2.0**-e for e in range(20) for sign in (1, -1)])
     assert torch.equal(mean(x.expand(n, -1).clone(), **form), x)
@@ -138,7 +135,7 @@ def test_the_worked_example_with_two_of_three_levels_in_use():
     assert abs(float((got == low).double().mean()) - 2 / 3) < 5 * math.sqrt(2 / 9 / draws)
 
 
-@pytest.mark.parametrize("bits", [4, 8, 16])
+@each("bits", [4, 8, 16])
 def test_more_bits_err_less(bits):
     n, d = 4, 4000
     x = normal(n, d)
@@ -148,8 +145,8 @@ def test_more_bits_err_less(bits):
     assert 0.5 * expected < error < 1.5 * expected
 
 
-@pytest.mark.parametrize(("n", "options"), CASES, ids=NAMES)
-@pytest.mark.parametrize("d", [1, 2, 3, 7, 37])
+@each(("n", "options"), CASES)
+@each("d", [1, 2, 3, 7, 37])
 def test_lengths_that_divide_nothing(n, options, d):
     x = normal(n, d, seed=d)
     got = mean(x, **options)
@@ -158,10 +155,10 @@ def test_lengths_that_divide_nothing(n, options, d):
     assert mean(torch.zeros(n, d), **options).tolist() == [0.0] * d
 
 
-@pytest.mark.parametrize("n", [1, 2, 5, 8])
-@pytest.mark.parametrize("options", [STANDARD, AUTO, {"bits": 16}])
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@each("n", [1, 2, 5, 8])
+@each("options", [STANDARD, AUTO, {"bits": 16}])
+@each("bad", [math.nan, math.inf])
+@each("norm", ["linf", "l2"])
 def test_what_is_not_finite_on_one_rank_is_so_everywhere(n, options, bad, norm):
     x = normal(n, 30)
     x[n - 1, 17] = bad
@@ -172,8 +169,8 @@ def test_what_is_not_finite_on_one_rank_is_so_everywhere(n, options, bad, norm):
     assert seen[:, 25:].isfinite().all()
 
 
-@pytest.mark.parametrize("options", [STANDARD, AUTO])
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@each("options", [STANDARD, AUTO])
+@each("norm", ["linf", "l2"])
 def test_scales_by_tensor_and_by_block(options, norm):
     """A tensor or block that is a million times smaller keeps its relative precision, and only then."""
     x = normal(4, 64)
@@ -190,7 +187,7 @@ def test_scales_by_tensor_and_by_block(options, norm):
         assert relative("bucket") == 1 or relative("bucket") > 100
 
 
-@pytest.mark.parametrize("options", [STANDARD, TREE])
+@each("options", [STANDARD, TREE])
 def test_with_a_scale_by_tensor_buckets_change_nothing(options):
     x = normal(3, 90)
     whole = mean(x, [40, 20, 30], scale="tensor", **options)
@@ -229,8 +226,8 @@ def ring(n, payload):
     return 2 * (n - 1) * payload / n
 
 
-@pytest.mark.parametrize("n", RANKS)
-@pytest.mark.parametrize("d", [1, 64, 101])
+@each("n", RANKS)
+@each("d", [1, 64, 101])
 def test_bytes_of_standard_dithering(n, d):
     x = normal(n, d)
     for bits, payload in ((4, math.ceil(d / 2)), (8, d)):
@@ -247,8 +244,8 @@ def test_bytes_of_standard_dithering(n, d):
         }
 
 
-@pytest.mark.parametrize("n", RANKS)
-@pytest.mark.parametrize("d", [1, 64, 101])
+@each("n", RANKS)
+@each("d", [1, 64, 101])
 def test_bytes_of_exponential_dithering(n, d):
     x = normal(n, d)
     depth = math.ceil(math.log2(n))
@@ -267,7 +264,7 @@ def test_bytes_of_exponential_dithering(n, d):
         assert sent(cluster(x, **AUTO)) == table
 
 
-@pytest.mark.parametrize(("per", "scales"), [("bucket", 1), ("tensor", 3), ("block", 7)])
+@each(("per", "scales"), [("bucket", 1), ("tensor", 3), ("block", 7)])
 def test_bytes_of_scales(per, scales):
     table = sent(cluster(normal(2, 100), [50, 30, 20], scale=per, block_size=16))
     assert table[0]["scale"] == (1, 4 * scales, 4 * scales)
@@ -297,9 +294,9 @@ def test_what_is_refused():
             cluster(x, **{field: "nonsense"})
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 8])
-@pytest.mark.parametrize("bits", [4, 5, 8, 11, 16])
-@pytest.mark.parametrize("scaling", [{}, {"norm": "l2"}, {"scale": "block", "block_size": 9}])
+@each("n", [1, 2, 3, 8])
+@each("bits", [4, 5, 8, 11, 16])
+@each("scaling", [{}, {"norm": "l2"}, {"scale": "block", "block_size": 9}])
 def test_codes_sum_to_the_same_bits_however_they_travel(n, bits, scaling):
     """All-reduce, two phases, the non-zero codes alone: the same levels, so the same result."""
     if n > 2 ** (bits - 1) - 1:
@@ -310,7 +307,7 @@ def test_codes_sum_to_the_same_bits_however_they_travel(n, bits, scaling):
     assert torch.equal(packed, mean(x, bits=bits, sparse=True, **scaling))
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 8])
+@each("n", [1, 2, 3, 8])
 def test_the_sparse_branch_sends_as_much_as_the_fullest_rank_has(n):
     d, bits = 300, 6
     s = dithering.levels(bits, n)
@@ -326,14 +323,14 @@ def test_the_sparse_branch_sends_as_much_as_the_fullest_rank_has(n):
     assert torch.allclose(mean(x, bits=bits, sparse=True), x.mean(0), rtol=1e-6)
 
 
-@pytest.mark.parametrize("value", [0.0, math.nan, math.inf])
+@each("value", [0.0, math.nan, math.inf])
 def test_the_sparse_branch_of_nothing_and_of_what_is_not_finite(value):
     got = means(torch.full((3, 20), value), sparse=True)
     assert bool((got == 0).all()) if value == 0 else not bool(got.isfinite().any())
     assert "codes" not in sent(cluster(torch.zeros(3, 20), sparse=True))[0]
 
 
-@pytest.mark.parametrize("bits", range(2, 17))
+@each("bits", range(2, 17))
 def test_levels_are_the_most_that_the_bits_hold(bits):
     """A sum of n codes of s levels needs 1 + ceil(log2(n s + 1)) bits: s is the last that needs no more than b."""
     for n in (1, 2, 3, 4, 7, 8, 64, 127):
@@ -361,9 +358,9 @@ def run(n, make):
     return results, Ledgers(ledgers).totals()
 
 
-@pytest.mark.parametrize("n", RANKS)
-@pytest.mark.parametrize("bits", [4, 8, 16, 32])
-@pytest.mark.parametrize("d", [1, 2, 9, 67])
+@each("n", RANKS)
+@each("bits", [4, 8, 16, 32])
+@each("d", [1, 2, 9, 67])
 def test_integer_sum(n, bits, d):
     limit = (2 ** (bits - 1) - 1) // n
     if limit < 1:
@@ -383,17 +380,15 @@ def test_integer_sum(n, bits, d):
     assert sum(row["wire_bytes"] for row in rows if row["rank"] == 0) == pytest.approx(ring(n, payload))
 
 
-@pytest.mark.parametrize(
-    ("bits", "limit", "n"), [(4, 1, 8), (4, 2, 4), (8, 64, 2), (8, 0, 2), (16, 16384, 2), (12, 1, 2)]
-)
+@each(("bits", "limit", "n"), [(4, 1, 8), (4, 2, 4), (8, 64, 2), (8, 0, 2), (16, 16384, 2), (12, 1, 2)])
 def test_integer_sum_without_head_room_is_refused(bits, limit, n):
     codes = torch.zeros(4, dtype=torch.int8)
     with pytest.raises(UnsupportedError):
         run(n, lambda group: integer_sum(group, codes.clone(), bits, limit, "votes"))
 
 
-@pytest.mark.parametrize("size", [1e-30, 1e25])
-@pytest.mark.parametrize("per", ["bucket", "tensor", "block"])
+@each("size", [1e-30, 1e25])
+@each("per", ["bucket", "tensor", "block"])
 def test_squares_of_a_two_norm_neither_over_nor_underflow(size, per):
     x = normal(2, 40) * size
     got = mean(x, norm="l2", scale=per, bits=16)

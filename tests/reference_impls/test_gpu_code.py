@@ -63,7 +63,18 @@ def kernels(source):
     return re.findall(r"async_compile\.triton\('\w+', '''(.*?)'''", source, re.DOTALL)
 
 
-@pytest.mark.parametrize("calls", FUNCTIONS, ids=lambda work: work.__name__, indirect=True)
+@pytest.mark.parametrize(
+    "calls",
+    [
+        pytest.param(
+            work,
+            id=work.__name__,
+            marks=() if work.__name__ in ("four_bits", "standard_dithering") else pytest.mark.full,
+        )
+        for work in FUNCTIONS
+    ],
+    indirect=True,
+)
 def test_each_function_is_one_kernel_that_rounds_as_the_cpu_does(calls):
     assert calls
     for (name, _), (function, args) in calls.items():

@@ -12,6 +12,7 @@ from reference_impls.codecs.sparse import TopK, unpack_pairs
 from reference_impls.errors import UnsupportedError
 from reference_impls.randomness import Key
 from reference_impls.reducers import folds
+from tests.support import each
 
 FORMS = ("tree", "doubling")
 
@@ -58,7 +59,7 @@ def reference(p, k):
     return have[0], dropped
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 7, 8])
+@each("n", [2, 3, 4, 5, 6, 7, 8])
 def test_a_tree_of_merges_written_down_gives_the_same(n):
     d, ratio = 120, 0.1
     k = kept(ratio, d)
@@ -72,8 +73,8 @@ def test_a_tree_of_merges_written_down_gives_the_same(n):
         torch.testing.assert_close(errors(workers, n), e, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("n", [2, 3, 5, 8])
+@each("form", FORMS)
+@each("n", [2, 3, 5, 8])
 def test_equal_supports_give_the_exact_top_k_of_the_sum(n, form):
     d, k = 200, 10
     g = torch.zeros(n, d, dtype=torch.float64)
@@ -85,8 +86,8 @@ def test_equal_supports_give_the_exact_top_k_of_the_sum(n, form):
     assert errors(workers, n).abs().max() == 0
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("n", [2, 3, 4, 5, 7, 8])
+@each("form", FORMS)
+@each("n", [2, 3, 4, 5, 7, 8])
 def test_nothing_is_lost(n, form):
     """n answer + sum of errors after = sum of gradients + sum of errors before, element by element."""
     d = 300
@@ -98,7 +99,7 @@ def test_nothing_is_lost(n, form):
         assert int((got != 0).sum()) <= kept(0.05, d)
 
 
-@pytest.mark.parametrize("n", [2, 4, 8])
+@each("n", [2, 4, 8])
 def test_both_forms_are_the_same_for_powers_of_two(n):
     a, b = (cluster(n, 500, ratio=0.02, form=form, dtype=torch.float32) for form in FORMS)
     for t in range(4):
@@ -107,8 +108,8 @@ def test_both_forms_are_the_same_for_powers_of_two(n):
         torch.testing.assert_close(errors(a, n).sum(0), errors(b, n).sum(0))
 
 
-@pytest.mark.parametrize("ratio", [1.0, 0.3, 0.01])
-@pytest.mark.parametrize("d", [1, 2, 3, 40])
+@each("ratio", [1.0, 0.3, 0.01])
+@each("d", [1, 2, 3, 40])
 def test_short_vectors_and_many_workers(d, ratio):
     workers, g = cluster(9, d, ratio=ratio), normal(9, d)
     got = step(workers, g)
@@ -117,7 +118,7 @@ def test_short_vectors_and_many_workers(d, ratio):
     torch.testing.assert_close(got * 9 + errors(workers, 9).sum(0), g.sum(0), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("indices", ["packed", "int32", "bitmap"])
+@each("indices", ["packed", "int32", "bitmap"])
 def test_a_merge_is_the_same_from_both_sides_and_adds_up(indices):
     d, k, codec = 100, 10, TopK(0.1, "fp32", indices)
     a, b = normal(2, d, seed=5).float()
@@ -135,9 +136,9 @@ def test_a_merge_is_the_same_from_both_sides_and_adds_up(indices):
     assert left[0].numel() == int((expected != 0).sum()) - k
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("rank", [0, 2, 4])
+@each("bad", [float("nan"), float("inf")])
+@each("form", FORMS)
+@each("rank", [0, 2, 4])
 def test_what_is_not_finite_on_one_rank_shows_on_all(bad, form, rank):
     workers, g = cluster(5, 100, ratio=0.01, form=form), normal(5, 100) * 1e20
     g[rank, 42] = bad
@@ -145,7 +146,7 @@ def test_what_is_not_finite_on_one_rank_shows_on_all(bad, form, rank):
     assert all(not torch.isfinite(workers.parameters(r)[0][42]) for r in range(5))
 
 
-@pytest.mark.parametrize("n", [2, 4, 8, 16])
+@each("n", [2, 4, 8, 16])
 def test_a_message_has_k_entries_on_every_edge(n):
     """Per worker log2 n messages of k places and values, whatever comes together; dense sums would grow to n k."""
     d, k = 4096, 40

@@ -12,6 +12,7 @@ from reference_impls.collectives import Group
 from reference_impls.errors import UnsupportedError
 from reference_impls.reducers import integer_sum as sums
 from tests.reference_impls.exchanges import run
+from tests.support import each
 
 LENGTHS = (1, 2, 9, 31, 32, 67, 257)
 
@@ -35,8 +36,8 @@ def everywhere(codes: Tensor, bits: int, limit: int, form: sums.Form) -> tuple[l
     return found, sum(row["wire_bytes"] for row in ledgers[0].rows())
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
-@pytest.mark.parametrize("bits", range(2, 17))
+@each("n", [1, 2, 3, 5, 8])
+@each("bits", range(2, 17))
 def test_any_width_in_two_phases_is_the_sum_and_costs_what_is_said(bits: int, n: int) -> None:
     limit = ((1 << (bits - 1)) - 1) // n
     if limit < 1:
@@ -57,7 +58,7 @@ def test_any_width_in_two_phases_is_the_sum_and_costs_what_is_said(bits: int, n:
         assert sent == pytest.approx(sums.bytes_sent(d, n, bits, limit, "two-phase"))
 
 
-@pytest.mark.parametrize(("bits", "n"), [(4, 7), (8, 16), (8, 64), (8, 127), (16, 100)])
+@each(("bits", "n"), [(4, 7), (8, 16), (8, 64), (8, 127), (16, 100)])
 def test_both_forms_agree_where_all_ranks_send_their_most(bits: int, n: int) -> None:
     limit = ((1 << (bits - 1)) - 1) // n
     codes = codes_of(n, 67, limit)
@@ -66,8 +67,8 @@ def test_both_forms_agree_where_all_ranks_send_their_most(bits: int, n: int) -> 
     assert one[0].tolist() == other[n - 1].tolist() == codes.sum(0).tolist()
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 8])
-@pytest.mark.parametrize("limit", [1, 7, 127, 32767])
+@each("n", [1, 2, 3, 8])
+@each("limit", [1, 7, 127, 32767])
 def test_the_sign_of_a_sum_takes_two_bits_down(n: int, limit: int) -> None:
     for d in LENGTHS:
         codes = codes_of(n, d, limit, seed=limit)
@@ -88,15 +89,15 @@ def test_the_sign_of_a_sum_takes_two_bits_down(n: int, limit: int) -> None:
             assert sent == pytest.approx(sums.sign_bytes_sent(d, n, limit))
 
 
-@pytest.mark.parametrize("bits", [4, 8, 16, 32])
-@pytest.mark.parametrize("n", [1, 2, 3, 7])
+@each("bits", [4, 8, 16, 32])
+@each("n", [1, 2, 3, 7])
 def test_the_bytes_of_sums_on_the_way_are_as_said(bits: int, n: int) -> None:
     for d in LENGTHS:
         _, sent = everywhere(codes_of(n, d, 1), bits, 1, "all-reduce")
         assert sent == pytest.approx(sums.bytes_sent(d, n, bits, 1))
 
 
-@pytest.mark.parametrize(
+@each(
     ("bits", "limit", "n", "form", "says"),
     [
         (6, 1, 2, "all-reduce", "in two phases any width will do"),

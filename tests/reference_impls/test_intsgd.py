@@ -12,6 +12,7 @@ from torch import Tensor
 from reference_impls import SimulatedCluster
 from reference_impls.errors import UnsupportedError
 from tests.reference_impls.averages import answers, mean, normal, sent, stepped
+from tests.support import each
 
 SIZES = [30, 50]
 
@@ -34,7 +35,7 @@ def r_of(workers: SimulatedCluster, rank: int = 0) -> list[float]:
     return [float(x) for x in workers._workers[rank].shards[0].state["r"].values()]
 
 
-@pytest.mark.parametrize("measure", ["movement", "gradient"])
+@each("measure", ["movement", "gradient"])
 def test_the_factor_follows_the_rule(measure: str) -> None:
     """r is the first squared step, then its moving average; a = sqrt(d) / sqrt(2 n r / lr^2 + eps); codes are integers."""
     n, beta = 4, 0.7
@@ -65,7 +66,7 @@ def test_the_factor_follows_the_rule(measure: str) -> None:
             assert r_of(workers, rank) == r_of(workers, 0)  # to the bit: the factor is the same everywhere
 
 
-@pytest.mark.parametrize("scale", ["tensor", "bucket"])
+@each("scale", ["tensor", "bucket"])
 def test_movement_and_gradient_agree_for_plain_sgd_at_a_constant_rate(scale: str) -> None:
     runs = [cluster(3, measure=measure, scale=scale) for measure in ("movement", "gradient")]
     for step in range(4):
@@ -85,14 +86,14 @@ def test_no_float_travels_after_the_first_step() -> None:
     ]
 
 
-@pytest.mark.parametrize(("bits", "payload"), [(4, 41), (8, 81), (32, 324)])
+@each(("bits", "payload"), [(4, 41), (8, 81), (32, 324)])
 def test_bytes(bits: int, payload: int) -> None:
     workers = cluster(3, bits=bits, warmup_steps=0)
     feed(workers, normal(3, 80))
     assert sent(workers) == {"gradient": (1, payload, pytest.approx(4 / 3 * payload))}
 
 
-@pytest.mark.parametrize("n", [1, 2, 8])
+@each("n", [1, 2, 8])
 def test_unbiased_with_the_variance_of_rounding(n: int) -> None:
     """E|g - mean|^2 <= d / (4 n a^2); the first factor is `initial_factor`."""
     d, a = 40_000, 10.0
@@ -120,9 +121,9 @@ def test_noise_follows_the_step() -> None:
         assert r / 100 < error <= r / 2 + 1e-8 / (4 * n)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 8])
-@pytest.mark.parametrize("bits", [8, 16, 32])
-@pytest.mark.parametrize("name", ["intsgd", "intsgd-heuristic"])
+@each("n", [1, 2, 3, 8])
+@each("bits", [8, 16, 32])
+@each("name", ["intsgd", "intsgd-heuristic"])
 def test_sums_never_overflow(n: int, bits: int, name: str) -> None:
     """All ranks at +-1e6: cut, not wrapped."""
     x = torch.tensor([1e6, -1e6, 0.0]).repeat(n, 4)
@@ -132,7 +133,7 @@ def test_sums_never_overflow(n: int, bits: int, name: str) -> None:
     assert float(got.abs().max()) <= 1e6 * 1.001
 
 
-@pytest.mark.parametrize(("n", "bits"), [(8, 4), (128, 8)])
+@each(("n", "bits"), [(8, 4), (128, 8)])
 def test_too_many_ranks_are_refused(n: int, bits: int) -> None:
     with pytest.raises(UnsupportedError, match="more bits"):
         cluster(n, bits=bits)
@@ -169,8 +170,8 @@ def test_nothing_has_moved_and_no_rate() -> None:
         assert all(p.isfinite().all() for p in workers.parameters(0))
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-@pytest.mark.parametrize("name", ["intsgd", "intsgd-heuristic"])
+@each("bad", [math.nan, math.inf])
+@each("name", ["intsgd", "intsgd-heuristic"])
 def test_what_is_not_finite_on_one_rank_is_so_everywhere(bad: float, name: str) -> None:
     x = normal(3, 30)
     x[1, 17] = bad
@@ -187,9 +188,7 @@ def test_what_is_refused() -> None:
             cluster(2, **options)
 
 
-@pytest.mark.parametrize(
-    ("n", "times", "left"), [(2, 20.0, 1.0), (64, 10.0, 1.0), (64, 20.0, math.sqrt(128) / 20)]
-)
+@each(("n", "times", "left"), [(2, 20.0, 1.0), (64, 10.0, 1.0), (64, 20.0, math.sqrt(128) / 20)])
 def test_what_is_cut_of_large_elements(n: int, times: float, left: float) -> None:
     """8 bits, 64 ranks: codes are -1, 0, 1, and of an element above sqrt(2 n) times the root mean square the excess is lost."""
     gradient = torch.zeros(40_000)

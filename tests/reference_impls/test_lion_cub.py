@@ -25,6 +25,7 @@ from tests.reference_impls.lion_training import (
     parameters,
     vector,
 )
+from tests.support import each
 
 METHODS = ("lion-cub-1bit", "lion-cub-pbit")
 
@@ -42,8 +43,8 @@ def lion(steps: int, gradients: Callable[[int], list[Tensor]], dtype: torch.dtyp
 # ---- equal to Lion --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
-@pytest.mark.parametrize("momentum_sync", ["never", "periodic", "doubling", "selective"])
+@each("size", [1, 2, 3, 5, 8])
+@each("momentum_sync", ["never", "periodic", "doubling", "selective"])
 def test_exact_aggregation_is_lion_on_mean_gradients_with_and_without_synchronisation(
     size: int, momentum_sync: str
 ) -> None:
@@ -64,8 +65,8 @@ def test_exact_aggregation_is_lion_on_mean_gradients_with_and_without_synchronis
     )
 
 
-@pytest.mark.parametrize("momentum_sync", ["never", "periodic"])
-@pytest.mark.parametrize("size", range(1, 9))
+@each("momentum_sync", ["never", "periodic"])
+@each("size", range(1, 9))
 def test_identical_gradients_make_the_vote_lion_and_synchronising_a_no_op(
     size: int, momentum_sync: str
 ) -> None:
@@ -79,7 +80,7 @@ def test_identical_gradients_make_the_vote_lion_and_synchronising_a_no_op(
     assert all(torch.equal(momenta[0], m) for m in momenta)
 
 
-@pytest.mark.parametrize("scale", ["l1", "l0", "linf"])
+@each("scale", ["l1", "l0", "linf"])
 def test_one_worker_of_p_bits_is_lion_except_where_the_update_is_tiny(scale: str) -> None:
     """The first step, u = 0.1 g: with s = 127 levels and gain 1/2, |u| <= a / 127 rounds to no move at all."""
     trained = cluster("lion-cub-pbit", 1, scale=scale)
@@ -99,7 +100,7 @@ def test_one_worker_of_p_bits_is_lion_except_where_the_update_is_tiny(scale: str
     assert still < 5
 
 
-@pytest.mark.parametrize(("bits", "at_least"), [(8, 0.96), (16, 0.975)])
+@each(("bits", "at_least"), [(8, 0.96), (16, 0.975)])
 def test_weighted_votes_agree_more_often_with_the_sign_of_the_mean_than_bits(
     bits: int, at_least: float
 ) -> None:
@@ -122,7 +123,7 @@ def test_weighted_votes_agree_more_often_with_the_sign_of_the_mean_than_bits(
 # ---- bounds and policies --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", METHODS)
+@each("name", METHODS)
 def test_no_coordinate_moves_by_more_than_the_rate(name: str) -> None:
     trained = cluster(name, 3, torch.float64)
     for step in range(30):
@@ -131,7 +132,7 @@ def test_no_coordinate_moves_by_more_than_the_rate(name: str) -> None:
         assert (vector(trained.parameters(0)) - before * (1 - RATE * DECAY)).abs().max() <= RATE * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@each("name", METHODS)
 def test_parameters_outside_the_box_come_back_at_the_rate_of_the_decay(name: str) -> None:
     """dist(x_t, |lam x| <= 1) <= (1 - lr lam)^t dist(x_0, .) with arbitrary gradients."""
     trained = SimulatedCluster(name, parameters(torch.float64, 50.0), 4, lr=RATE, weight_decay=DECAY)
@@ -146,7 +147,7 @@ def test_parameters_outside_the_box_come_back_at_the_rate_of_the_decay(name: str
     assert first > 50
 
 
-@pytest.mark.parametrize("name", METHODS)
+@each("name", METHODS)
 def test_the_scale_of_all_gradients_does_not_matter(name: str) -> None:
     one, other = cluster(name, 4), cluster(name, 4)
     for step in range(20):
@@ -181,9 +182,7 @@ def test_p_bits_leave_coordinates_without_gradient_to_decay_alone() -> None:
     assert torch.equal(trained.parameters(0)[1], expected)
 
 
-@pytest.mark.parametrize(
-    ("policy", "drift"), [("hash", 0.0), ("alternate", 0.0), ("plus", -1.0), ("minus", 1.0)]
-)
+@each(("policy", "drift"), [("hash", 0.0), ("alternate", 0.0), ("plus", -1.0), ("minus", 1.0)])
 def test_one_bit_moves_them_by_its_zero_policy(policy: str, drift: float) -> None:
     """hash and alternate do not drift; plus and minus do, by the rate at every step."""
     d, steps = 2000, 100
@@ -207,14 +206,14 @@ def test_zeros_on_some_ranks_only_do_not_let_replicas_drift() -> None:
             assert torch.equal(vector(trained.parameters(0)), vector(trained.parameters(rank)))
 
 
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@each("name", METHODS)
+@each("bad", [math.nan, math.inf])
 def test_one_rank_that_is_not_finite_is_seen_by_all(name: str, bad: float) -> None:
     options = (
         [{"bits": bits} for bits in (4, 8, 16)] if name == "lion-cub-pbit" else [{}, {"tie_policy": "zero"}]
     )
-    for each in options:
-        trained = cluster(name, 4, **each)
+    for more in options:
+        trained = cluster(name, 4, **more)
         advance(trained, 2)
         broken = [gradient(2, rank) for rank in range(4)]
         broken[2][1][3] = bad
@@ -225,9 +224,7 @@ def test_one_rank_that_is_not_finite_is_seen_by_all(name: str, bad: float) -> No
 # ---- head-room ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("bits", "sizes"), [(4, range(1, 8)), (8, (1, 2, 3, 31, 63, 64, 100, 127)), (16, (2, 300))]
-)
+@each(("bits", "sizes"), [(4, range(1, 8)), (8, (1, 2, 3, 31, 63, 64, 100, 127)), (16, (2, 300))])
 def test_when_all_agree_on_the_largest_vote_nothing_overflows(bits: int, sizes: list[int]) -> None:
     """Two of three coordinates are far above the mean, so every rank votes its most; with linf s = 1 rounds to 0."""
     g = torch.tensor([8.0, -8.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
@@ -237,13 +234,13 @@ def test_when_all_agree_on_the_largest_vote_nothing_overflows(bits: int, sizes: 
         assert torch.equal(trained.parameters(0)[0], -g.sign())
 
 
-@pytest.mark.parametrize(("bits", "size"), [(4, 8), (8, 128)])
+@each(("bits", "size"), [(4, 8), (8, 128)])
 def test_more_ranks_than_the_integers_have_room_for_are_refused(bits: int, size: int) -> None:
     with pytest.raises(UnsupportedError, match="more bits"):
         SimulatedCluster("lion-cub-pbit", [torch.zeros(8)], size, bits=bits)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "options"),
     [
         ("lion-cub-1bit", {"zero_policy": "mask"}),
@@ -274,7 +271,7 @@ def test_impossible_options_are_refused_at_once(name: str, options: dict[str, An
 # ---- bytes ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [2, 3, 4, 7])
+@each("size", [2, 3, 4, 7])
 def test_bytes_of_a_step_are_those_of_the_formula(size: int) -> None:
     """Bits a parameter sent: 2 (n-1)/n for one bit, p times that for p bits, 64 f (n-1)/(n K) for synchronising."""
     share = (size - 1) / size
@@ -301,7 +298,7 @@ def test_bytes_of_a_step_are_those_of_the_formula(size: int) -> None:
 # ---- parameter groups -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", METHODS)
+@each("name", METHODS)
 def test_groups_and_schedules_are_those_of_lion(name: str) -> None:
     """Decay, betas and rate of each group, the rate changed between steps; n = 1, where the vote is Lion's sign."""
     generator = torch.Generator().manual_seed(0)
@@ -330,7 +327,7 @@ def test_groups_and_schedules_are_those_of_lion(name: str) -> None:
         assert torch.equal(flat(ours, 0), torch.cat([p.detach() for p in own]))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@each("name", METHODS)
 def test_a_cut_into_buckets_changes_nothing(name: str) -> None:
     """Coins count elements of the model, scales are a tensor's: shards are only a transport matter."""
     whole, cut = cluster(name, 4), cluster(name, 4, bucket_bytes=64)

@@ -21,6 +21,7 @@ from tests.reference_impls.lion_training import (
     gradient,
     vector,
 )
+from tests.support import each
 
 PBIT = "lion-cub-pbit"
 
@@ -43,8 +44,8 @@ def sent(name: str, size: int, **options: Any) -> float:
 # ---- forms ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 7])
-@pytest.mark.parametrize("bits", [4, 8, 16])
+@each("size", [1, 2, 3, 5, 7])
+@each("bits", [4, 8, 16])
 def test_forms_of_the_sum_are_one_training_to_the_bit(bits: int, size: int) -> None:
     """What a form changes is bytes: codes are the same, and so is the sign of their sum."""
     expected = trained(size, bits=bits)
@@ -52,8 +53,8 @@ def test_forms_of_the_sum_are_one_training_to_the_bit(bits: int, size: int) -> N
     assert torch.equal(trained(size, bits=bits, form="two-phase-sign"), expected)
 
 
-@pytest.mark.parametrize("size", [2, 3, 8])
-@pytest.mark.parametrize("bits", range(2, 17))
+@each("size", [2, 3, 8])
+@each("bits", range(2, 17))
 def test_only_the_sign_comes_down(bits: int, size: int) -> None:
     """(p + 2)(n-1)/n bits a parameter, one vote and the bytes' padding aside; n = 8 with 2 bits, where no sum fits."""
     options = {"bits": bits, "form": "two-phase-sign", "levels": "code"}
@@ -92,7 +93,7 @@ def test_three_bits_of_own_codes_agree_as_often_as_eight_that_leave_room_at_a_th
     assert three < eight / 3.1
 
 
-@pytest.mark.parametrize("size", [2, 127, 128, 300])
+@each("size", [2, 127, 128, 300])
 def test_in_two_phases_any_number_of_ranks_may_agree_on_the_largest_code(size: int) -> None:
     g = torch.tensor([8.0, -8.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
     for form in ("two-phase", "two-phase-sign"):
@@ -101,7 +102,7 @@ def test_in_two_phases_any_number_of_ranks_may_agree_on_the_largest_code(size: i
         assert torch.equal(found.parameters(0)[0], -g.sign())
 
 
-@pytest.mark.parametrize(
+@each(
     "options",
     [
         {"form": "two-phase", "bits": 6},
@@ -112,9 +113,8 @@ def test_in_two_phases_any_number_of_ranks_may_agree_on_the_largest_code(size: i
         {"fp32_below": 20},
         {"local_clip_norm": 1.0},
     ],
-    ids=str,
 )
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@each("bad", [math.nan, math.inf])
 def test_one_rank_that_is_not_finite_is_seen_by_all(options: dict[str, Any], bad: float) -> None:
     found = cluster(PBIT, 4, **options)
     advance(found, 2)
@@ -147,7 +147,7 @@ def test_the_stochastic_quantiser_is_unbiased_and_between_its_two_neighbours() -
     assert ((spread - fraction * (1 - fraction)).abs() < 0.05).all()
 
 
-@pytest.mark.parametrize("kind", lion_integers.SCALES)
+@each("kind", lion_integers.SCALES)
 def test_quantisers_are_odd_and_do_not_know_the_scale_of_a_tensor(kind: lion_integers.Scale) -> None:
     u = torch.randn(300, generator=torch.Generator().manual_seed(1))
     key = Key.of(seed=1, step=0, stage="rounding", rank=0)
@@ -180,7 +180,7 @@ def test_stochastic_rounding_without_a_stream_is_refused() -> None:
         )
 
 
-@pytest.mark.parametrize("options", [{"scale": "l2-stochastic"}, {"shared_scale": True}], ids=str)
+@each("options", [{"scale": "l2-stochastic"}, {"shared_scale": True}])
 def test_a_cut_into_buckets_changes_nothing(options: dict[str, Any]) -> None:
     """Coins of the rounding count elements of the model."""
     whole, cut = cluster(PBIT, 4, **options), cluster(PBIT, 4, bucket_bytes=64, **options)
@@ -235,7 +235,7 @@ def test_the_largest_magnitude_is_no_scale_for_heavy_tails() -> None:
 # ---- shared scales --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scale", lion_integers.SCALES)
+@each("scale", lion_integers.SCALES)
 def test_equal_workers_share_the_scale_they_had_and_it_costs_a_number_a_tensor(scale: str) -> None:
     found = []
     for shared in (False, True):
@@ -247,7 +247,7 @@ def test_equal_workers_share_the_scale_they_had_and_it_costs_a_number_a_tensor(s
     assert extra == pytest.approx(2 * 3 / 4 * 4 * len(SHAPES))
 
 
-@pytest.mark.parametrize(("scale", "join"), [("l1", "mean"), ("l0", "mean"), ("linf", "amax")])
+@each(("scale", "join"), [("l1", "mean"), ("l0", "mean"), ("linf", "amax")])
 def test_shared_scales_are_the_mean_or_the_maximum_over_workers(scale: str, join: str) -> None:
     """Votes by hand, from the first update u = g / 10 of two tensors; workers are 1, 2, 4 times as loud."""
     size, lengths, s = 3, [3000, 500], 127 // 3
@@ -269,7 +269,7 @@ def test_shared_scales_are_the_mean_or_the_maximum_over_workers(scale: str, join
         assert float((found.parameters(0)[i] == -votes).float().mean()) > 0.999  # halves round either way
 
 
-@pytest.mark.parametrize("scale", ["l1", "linf"])
+@each("scale", ["l1", "linf"])
 def test_with_a_shared_scale_a_loud_worker_weighs_more(scale: str) -> None:
     """Worker 0 is ten times louder, so it decides the mean. Without sharing each worker weighs the same."""
     generator = torch.Generator().manual_seed(3)

@@ -15,6 +15,7 @@ from reference_impls.errors import UnsupportedError
 from reference_impls.randomness import Key
 from reference_impls.reducers.majority import balance, balance_bytes, broken, majority, majority_bytes
 from tests.reference_impls.exchanges import run, shards
+from tests.support import each
 
 ZERO_POLICIES = ("hash", "alternate", "plus", "minus")
 TIE_POLICIES = ("alternate", "plus", "minus", "hash", "zero")
@@ -58,8 +59,8 @@ def central(u: Tensor, step: int, zero_policy: str, tie_policy: str) -> Tensor:
     return torch.where(torch.where(total == 0, tie, total > 0), 1.0, -1.0)
 
 
-@pytest.mark.parametrize("size", range(1, 9))
-@pytest.mark.parametrize("tie_policy", TIE_POLICIES)
+@each("size", range(1, 9))
+@each("tie_policy", TIE_POLICIES)
 def test_the_vote_is_the_central_majority(size: int, tie_policy: str) -> None:
     ties = 0
     for zero_policy in ZERO_POLICIES:
@@ -72,16 +73,14 @@ def test_the_vote_is_the_central_majority(size: int, tie_policy: str) -> None:
     assert (ties > 0) == (tie_policy == "zero" and size % 2 == 0)
 
 
-@pytest.mark.parametrize("size", [1, 3, 5, 7])
+@each("size", [1, 3, 5, 7])
 def test_an_odd_number_of_ranks_is_antisymmetric_where_nothing_is_zero(size: int) -> None:
     u = updates(size, 257, zeros=False)
     assert torch.equal(directions(u)[0], -directions(-u)[0])
 
 
-@pytest.mark.parametrize("size", [3, 4, 8])
-@pytest.mark.parametrize(
-    "policies", [{}, {"tie_policy": "hash"}, {"tie_policy": "zero", "zero_policy": "plus"}]
-)
+@each("size", [3, 4, 8])
+@each("policies", [{}, {"tie_policy": "hash"}, {"tie_policy": "zero", "zero_policy": "plus"}])
 def test_the_order_of_ranks_does_not_matter(size: int, policies: dict[str, str]) -> None:
     u = updates(size, 257)
     assert torch.equal(directions(u, **policies)[0], directions(u.roll(1, 0).flip(0), **policies)[0])
@@ -104,9 +103,9 @@ def test_coins_are_fair_differ_by_step_and_seed_and_do_not_know_each_other() -> 
             assert abs(float((draw * other).mean())) < 5 / math.sqrt(d)
 
 
-@pytest.mark.parametrize("d", [1, 7, 8, 100, 1000, 1003, 1024])
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
-@pytest.mark.parametrize("third_verdict", [False, True])
+@each("d", [1, 7, 8, 100, 1000, 1003, 1024])
+@each("size", [1, 2, 3, 5, 8])
+@each("third_verdict", [False, True])
 def test_bytes_sent_are_those_of_the_formula(size: int, d: int, third_verdict: bool) -> None:
     """2 (n-1)/n bits an element, padding and the bit for what is not finite included in at most 8 n bits more."""
     tie = None if third_verdict else True
@@ -123,7 +122,7 @@ def test_bytes_sent_are_those_of_the_formula(size: int, d: int, third_verdict: b
         assert 8 * down["wire_bytes"] == (2 if third_verdict else 1) * padded * (size - 1) / size
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@each("dtype", [torch.float32, torch.float64])
 def test_the_answer_has_the_dtype_of_the_update(dtype: torch.dtype) -> None:
     algorithm = create("lion-cub-1bit").algorithm
     members = shards(3, [10], dtype=dtype)
@@ -131,9 +130,9 @@ def test_the_answer_has_the_dtype_of_the_update(dtype: torch.dtype) -> None:
     assert found[0].dtype == dtype
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("d", [6, 7, 8, 100])
-@pytest.mark.parametrize("tie_policy", ["alternate", "zero"])
+@each("bad", [math.nan, math.inf, -math.inf])
+@each("d", [6, 7, 8, 100])
+@each("tie_policy", ["alternate", "zero"])
 def test_one_rank_that_is_not_finite_is_seen_by_all(bad: float, d: int, tie_policy: str) -> None:
     for size in (1, 2, 3, 8):
         for rank in range(size):
@@ -169,8 +168,8 @@ def lead(u: Tensor, transport: str, abstaining: bool = False) -> tuple[list[Tens
     )
 
 
-@pytest.mark.parametrize("transport", VOTED)
-@pytest.mark.parametrize("size", range(1, 8))
+@each("transport", VOTED)
+@each("size", range(1, 8))
 def test_every_transport_has_the_same_verdict(transport: str, size: int) -> None:
     for d in (1, 8, 67, 257):
         u = updates(size, d, seed=size)
@@ -183,8 +182,8 @@ def test_every_transport_has_the_same_verdict(transport: str, size: int) -> None
             assert torch.equal(found, total)
 
 
-@pytest.mark.parametrize("transport", ["int4-sum", "int8-sum", "fp32-sum"])
-@pytest.mark.parametrize("size", [1, 2, 5, 6])
+@each("transport", ["int4-sum", "int8-sum", "fp32-sum"])
+@each("size", [1, 2, 5, 6])
 def test_those_who_abstain_count_for_neither(transport: str, size: int) -> None:
     u = updates(size, 257)
     total = u.sign().sum(0)
@@ -193,15 +192,15 @@ def test_those_who_abstain_count_for_neither(transport: str, size: int) -> None:
     assert torch.equal(lead(u, transport, abstaining=True)[0][0], total)
 
 
-@pytest.mark.parametrize("transport", ["two-phase", "all-gather"])
+@each("transport", ["two-phase", "all-gather"])
 def test_one_bit_has_no_room_for_those_who_abstain(transport: str) -> None:
     for ask in (lambda u: voted(u, transport, None, True), lambda u: lead(u, transport, True)):
         with pytest.raises(UnsupportedError, match="int8-sum"):
             ask(updates(2, 8))
 
 
-@pytest.mark.parametrize("transport", VOTED)
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@each("transport", VOTED)
+@each("bad", [math.nan, math.inf])
 def test_no_transport_loses_what_is_not_finite(transport: str, bad: float) -> None:
     for size in (1, 2, 3, 7):
         for d in (7, 8, 67):
@@ -211,7 +210,7 @@ def test_no_transport_loses_what_is_not_finite(transport: str, bad: float) -> No
                 assert torch.isnan(found).all()
 
 
-@pytest.mark.parametrize(("transport", "largest"), [("int4-sum", 7), ("int8-sum", 127)])
+@each(("transport", "largest"), [("int4-sum", 7), ("int8-sum", 127)])
 def test_sums_hold_the_votes_of_as_many_ranks_as_said_and_refuse_more(transport: str, largest: int) -> None:
     for sign in (1.0, -1.0):
         found, _ = lead(sign * torch.ones(largest, 9), transport)
@@ -220,8 +219,8 @@ def test_sums_hold_the_votes_of_as_many_ranks_as_said_and_refuse_more(transport:
         lead(torch.ones(largest + 1, 9), transport)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
-@pytest.mark.parametrize("d", [1, 8, 100, 1003])
+@each("size", [1, 2, 3, 4, 7])
+@each("d", [1, 8, 100, 1003])
 def test_what_each_transport_sends_is_what_it_says(size: int, d: int) -> None:
     """Bits an element as in the table of the module, one vote more for what is not finite, padding included."""
     share, bits = (size - 1) / size, math.ceil(math.log2(size + 1))

@@ -29,6 +29,7 @@ from tests.reference_impls.local_training import (
     start,
     trained,
 )
+from tests.support import each
 
 RULES: list[tuple[str, dict[str, Any]]] = [
     ("local-sgd", {"period": 3}),
@@ -41,8 +42,8 @@ RULES: list[tuple[str, dict[str, Any]]] = [
 # ---- any carrier under any rule ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("carrier", COMPRESSIONS)
-@pytest.mark.parametrize(("name", "options"), RULES, ids=[name for name, _ in RULES])
+@each("carrier", COMPRESSIONS)
+@each(("name", "options"), RULES)
 def test_any_carrier_brings_any_rounds_together(name: str, options: dict[str, Any], carrier: str) -> None:
     """Replicas are equal to the bit after every average, and the run stays near the one that averaged in full precision."""
     ours = cluster(name, 5, carrier=carrier, total_steps=24, **options)
@@ -79,7 +80,7 @@ def test_integers_are_unbiased_about_the_mean_progress() -> None:
     assert z.abs().max() < 4.5
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@each("size", [2, 3])
 def test_what_a_feedback_carrier_lost_comes_later(size: int) -> None:
     """Telescoping: the sum of what was applied is the sum of the mean progress, but for the errors still carried."""
     ours = cluster("local-sgd", size, period=2, carrier="sign")
@@ -103,8 +104,8 @@ def errors(found: SimulatedCluster, rank: int, slot: str) -> Tensor:
     return torch.cat(found.state(rank, slot))
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("carrier", COMPRESSIONS)
+@each("bad", [math.nan, math.inf, -math.inf])
+@each("carrier", COMPRESSIONS)
 def test_what_is_not_finite_on_one_rank_is_not_finite_on_all(carrier: str, bad: float) -> None:
     ours = SimulatedCluster("local-sgd", [torch.ones(40)], 3, lr=0.1, period=2, carrier=carrier)
     for step in range(2):
@@ -116,7 +117,7 @@ def test_what_is_not_finite_on_one_rank_is_not_finite_on_all(carrier: str, bad: 
         assert not math.isfinite(float(ours.parameters(rank)[0][7]))
 
 
-@pytest.mark.parametrize("carrier", COMPRESSIONS)
+@each("carrier", COMPRESSIONS)
 def test_equal_progress_of_zero_moves_nothing(carrier: str) -> None:
     ours = SimulatedCluster("diloco-sgd", [torch.ones(11)], 3, lr=0.1, period=2, carrier=carrier)
     for _ in range(4):
@@ -124,7 +125,7 @@ def test_equal_progress_of_zero_moves_nothing(carrier: str) -> None:
     assert torch.equal(ours.parameters(2)[0], torch.ones(11))
 
 
-@pytest.mark.parametrize("carrier", COMPRESSIONS)
+@each("carrier", COMPRESSIONS)
 def test_more_ranks_than_elements(carrier: str) -> None:
     ours = SimulatedCluster("local-sgd", [torch.ones(2)], 6, lr=0.1, period=1, carrier=carrier)
     for step in range(3):
@@ -157,8 +158,8 @@ def test_four_bits_do_not_overflow_where_all_agree_on_the_maximum() -> None:
 # ---- bytes ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [2, 3, 7])
-@pytest.mark.parametrize(
+@each("size", [2, 3, 7])
+@each(
     ("carrier", "payload"),
     [
         ("fp32", lambda d, n: 2 * (n - 1) / n * 4 * d),
@@ -190,7 +191,7 @@ def test_every_meeting_sends_its_payload_and_nothing_else_is_sent(
             assert sum(sent(ours, step, rank).values()) == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize(("optimizer", "times"), [("sgd", 2), ("adamw", 3), ("lion", 2)])
+@each(("optimizer", "times"), [("sgd", 2), ("adamw", 3), ("lion", 2)])
 def test_averaged_inner_states_double_or_treble_the_payload(optimizer: str, times: int) -> None:
     hyper = {"momentum": 0.9} if optimizer == "sgd" else {}
     ours = trained("qsr", 4, 6, optimizer=optimizer, h_base=3, inner_state="average", **hyper)
@@ -222,7 +223,7 @@ def test_inner_states_are_kept_averaged_or_forgotten() -> None:
     torch.testing.assert_close(mean[2], torch.stack(kept).mean(0), rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "lion"])
+@each("optimizer", ["sgd", "adamw", "lion"])
 def test_after_a_reset_the_optimizer_is_a_fresh_one(optimizer: str) -> None:
     hyper = {"momentum": 0.9} if optimizer == "sgd" else {}
     ours = trained("qsr", 2, 3, optimizer=optimizer, h_base=3, inner_state="reset", **hyper)
@@ -269,7 +270,7 @@ def test_which_outer_optimizers_are_one_and_which_are_not() -> None:
         assert (found["bmuf-nesterov"] - other).abs().max() > 0.1
 
 
-@pytest.mark.parametrize("nesterov", [False, True])
+@each("nesterov", [False, True])
 def test_block_momentum_as_fairseq_writes_it(nesterov: bool) -> None:
     """u <- b u + a D; p = g - u, and with Nesterov p <- p - b u; g = p."""
     g, u = start(), torch.zeros(D, dtype=torch.float64)
@@ -290,14 +291,14 @@ def test_the_muloco_form_of_the_outer_step_is_nesterov() -> None:
     torch.testing.assert_close(walked(Outer("nesterov", 0.7, 0.6), 20, constant), x, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", OUTER)
-@pytest.mark.parametrize("name", ["local-sgd", "local-adamw", "qsr-sgd"])
+@each("kind", OUTER)
+@each("name", ["local-sgd", "local-adamw", "qsr-sgd"])
 def test_without_momentum_at_rate_one_every_outer_optimizer_is_the_average(name: str, kind: str) -> None:
     options = {"period": 3} if name.startswith("local") else {"h_base": 3}
     close(trained(name, 4, 13, outer=kind, **options), trained(name, 4, 13, **options))
 
 
-@pytest.mark.parametrize("kind", OUTER[1:])
+@each("kind", OUTER[1:])
 def test_a_method_meets_as_its_outer_optimizer_says(kind: str) -> None:
     """Rounds of 3 written out: lone SGD workers, the mean progress, the outer step."""
     outer = Outer(kind, 0.8, 0.5)
@@ -336,7 +337,7 @@ def test_bmuf_without_momentum_is_local_sgd() -> None:
     close(trained("bmuf", 3, 10, period=5, outer_momentum=0.0), trained("local-sgd", 3, 10, period=5))
 
 
-@pytest.mark.parametrize("name", ["diloco", "slowmo-adamw", "bmuf", "sparseloco"])
+@each("name", ["diloco", "slowmo-adamw", "bmuf", "sparseloco"])
 def test_no_tensor_is_passed_over_in_any_buckets(name: str) -> None:
     """Tensors larger than a bucket, in the last bucket, of one element: all move and are equal after an average."""
     shapes = [(300,), (6,), (6,), (6,), (1,), (20, 3), (2,)]
@@ -353,7 +354,7 @@ def test_no_tensor_is_passed_over_in_any_buckets(name: str) -> None:
             assert (values[0] < 0).any()
 
 
-@pytest.mark.parametrize(
+@each(
     "options",
     [
         {"carrier": "int3"},

@@ -16,6 +16,7 @@ from reference_impls.algorithm import Algorithm, option
 from reference_impls.errors import UnsupportedError
 from reference_impls.options import HYPERPARAMETERS, Declared, declared
 from reference_impls.registry import Entry, registry
+from tests.support import each
 
 INTEGER_OR_NUMBER = (int, float)
 
@@ -56,7 +57,10 @@ NUMERIC = [
     if set(INTEGER_OR_NUMBER) & set(own.alternatives)
 ]
 HYPER = [
-    (name, key) for name in list_algorithms() for key in info(name).hyperparameters if key in HYPERPARAMETERS
+    (name, key)
+    for name in list_algorithms()
+    for key in create(name).hyperparameters
+    if key in HYPERPARAMETERS
 ]
 
 
@@ -66,7 +70,7 @@ def test_the_tables_are_not_empty() -> None:
     assert len(HYPER) > 150
 
 
-@pytest.mark.parametrize("name", list_algorithms())
+@each("name", list_algorithms())
 def test_every_numeric_option_is_refused_beyond_its_bounds(name: str) -> None:
     for method, key in NUMERIC:
         if method != name:
@@ -77,7 +81,7 @@ def test_every_numeric_option_is_refused_beyond_its_bounds(name: str) -> None:
             assert repr(value) in str(refused.value)
 
 
-@pytest.mark.parametrize("name", list_algorithms())
+@each("name", list_algorithms())
 def test_every_numeric_option_takes_its_bounds(name: str) -> None:
     for key, own in own_options(name).items():
         for bound in (own.bounds.ge, own.bounds.le):
@@ -86,7 +90,7 @@ def test_every_numeric_option_takes_its_bounds(name: str) -> None:
                 assert getattr(made, key) == bound
 
 
-@pytest.mark.parametrize("name", list_algorithms())
+@each("name", list_algorithms())
 def test_every_numeric_option_has_a_bound(name: str) -> None:
     free = {
         key
@@ -96,7 +100,7 @@ def test_every_numeric_option_has_a_bound(name: str) -> None:
     assert free <= {"switch_accuracy"}, "told by the user in whatever unit; only that it is finite is known"
 
 
-@pytest.mark.parametrize("name", list_algorithms())
+@each("name", list_algorithms())
 def test_every_hyperparameter_is_refused_beyond_its_bounds(name: str) -> None:
     wrong: dict[str, tuple[Any, ...]] = {
         "betas": ((1.5, 0.9), (0.9, 1.0), (0.9,), (0.9, math.nan), (-0.1, 0.9), 0.9, "much"),
@@ -110,14 +114,14 @@ def test_every_hyperparameter_is_refused_beyond_its_bounds(name: str) -> None:
                 create(name, **{key: value})
 
 
-@pytest.mark.parametrize("name", list_algorithms())
+@each("name", list_algorithms())
 def test_every_method_refuses_impossible_learning_rates(name: str) -> None:
     for rate in (math.nan, math.inf, -0.1, "fast", True):
         with pytest.raises(UnsupportedError, match=f"^{name}: lr must be a number of at least 0"):
             SimulatedCluster(name, [torch.zeros(4)], 2, lr=rate)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "options", "says"),
     [
         ("local-sgd", {"total_steps": -3}, "total_steps must be an integer of at least 1 or None; got -3"),
@@ -197,7 +201,7 @@ def test_a_plug_in_s_options_are_checked_alike() -> None:
         registry._entries.pop("scaled-in-a-test")
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "options", "own"),
     [
         ("lion-cub-1bit", {}, "local_clip_norm"),
@@ -223,7 +227,7 @@ def test_one_name_for_clipping_sets_the_option_of_the_method(
         trained(clip_norm=-1.0)
 
 
-@pytest.mark.parametrize("name", list_algorithms())
+@each("name", list_algorithms())
 def test_every_method_clips_or_refuses_by_its_own_name(name: str) -> None:
     made = create(name)
     if made.algorithm.reduces_gradient:

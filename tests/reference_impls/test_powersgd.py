@@ -13,6 +13,7 @@ from reference_impls import SimulatedCluster, create
 from reference_impls.codecs.low_rank import compresses, matrix, orthonormal, refreshed
 from reference_impls.errors import UnsupportedError
 from reference_impls.randomness import Key
+from tests.support import each
 
 ALL = {"min_compression_rate": 0.0}
 KEY = Key.of(seed=1, step=2, stage="test")
@@ -41,8 +42,8 @@ def error(members: SimulatedCluster, rank: int, name: str = "0") -> Tensor:
     return members.state(rank, "error")[0][name]
 
 
-@pytest.mark.parametrize("r", [1, 2, 5])
-@pytest.mark.parametrize("rank_of_mean", [1, 2, 5])
+@each("r", [1, 2, 5])
+@each("rank_of_mean", [1, 2, 5])
 def test_exact_after_one_step_where_the_rank_suffices(r: int, rank_of_mean: int) -> None:
     """Only the mean need be of low rank: what workers add to it and take from each other is not."""
     mean = normal(30, rank_of_mean) @ normal(rank_of_mean, 20, seed=1)
@@ -53,8 +54,8 @@ def test_exact_after_one_step_where_the_rank_suffices(r: int, rank_of_mean: int)
     assert off < 1e-12 if r >= rank_of_mean else off > 1e-3
 
 
-@pytest.mark.parametrize("options", [{"rank": 1}, {"rank": 3}, {"rank": 3, "warm_start": False}])
-@pytest.mark.parametrize("n", [2, 3, 8])
+@each("options", [{"rank": 1}, {"rank": 3}, {"rank": 3, "warm_start": False}])
+@each("n", [2, 3, 8])
 def test_what_is_applied_is_the_mean_plus_the_change_of_the_error(n: int, options: dict) -> None:
     members = cluster(n, (12, 3, 3), **options, **ALL)
     before = torch.zeros(12 * 9, dtype=torch.float64)
@@ -78,7 +79,7 @@ def test_the_answer_is_the_projection_onto_the_rows_of_p() -> None:
         members.state(0, "error")
 
 
-@pytest.mark.parametrize("r", [1, 2, 3, 4])
+@each("r", [1, 2, 3, 4])
 def test_the_same_arithmetic_as_the_hook_of_torch(r: int) -> None:
     """Same Q at the start: torch's orthogonalisation, its order of operations, warm start and error feedback."""
     n, a, b = 3, 24, 18
@@ -138,7 +139,7 @@ def test_one_row_that_is_lost_is_found_again() -> None:
     torch.testing.assert_close(applied, full)
 
 
-@pytest.mark.parametrize("scale", [1e-42, 1e-30, 1e-20, 1.0, 1e15, 1e30])
+@each("scale", [1e-42, 1e-30, 1e-20, 1.0, 1e15, 1e30])
 def test_any_magnitude_is_followed(scale: float) -> None:
     """float32: neither squares nor Q = M^T P over- or underflow, step after step."""
     members = cluster(2, (16, 12), rank=2, dtype=torch.float32, **ALL)
@@ -149,9 +150,9 @@ def test_any_magnitude_is_followed(scale: float) -> None:
         assert scale < 1e-40 or torch.allclose(applied, m, rtol=1e-3, atol=float(m.abs().max()) * 1e-5)
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("r", [1, 3])
-@pytest.mark.parametrize("where", [0, 17, 199])
+@each("bad", [math.nan, math.inf, -math.inf])
+@each("r", [1, 3])
+@each("where", [0, 17, 199])
 def test_what_is_not_finite_on_one_rank_shows_on_all(bad: float, r: int, where: int) -> None:
     members = cluster(3, (20, 10), (4,), rank=r, **ALL)
     g = normal(3, 20, 10)
@@ -193,7 +194,7 @@ def test_small_tensors_are_averaged_as_they_are() -> None:
     assert list(members.state(0, "q")[0]) == ["0"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("shape", "first", "balanced"),
     [
         ((5,), None, None),
@@ -217,8 +218,8 @@ def test_who_is_compressed() -> None:
     assert create("powersgd", rank=4, min_compression_rate=0.5).algorithm.size_of((100, 3), 4) == (100, 3, 3)
 
 
-@pytest.mark.parametrize("n", [2, 3, 8])
-@pytest.mark.parametrize("options", [{}, {"rank": 4}, {"rank": 1, "warmup_steps": 1}, ALL])
+@each("n", [2, 3, 8])
+@each("options", [{}, {"rank": 4}, {"rank": 1, "warmup_steps": 1}, ALL])
 def test_bytes(n: int, options: dict) -> None:
     shapes = [(13, 7), (13,), (5, 13), (5,), (3,), (40, 30)]
     members = cluster(n, *shapes, dtype=torch.float32, **options)
@@ -236,8 +237,8 @@ def test_bytes_by_hand() -> None:
     assert create("powersgd").algorithm.wire_bytes([(40, 30), (7,)], 2) == {"compressed": 4 * 147.0}
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("r", "a"), [(1, 1), (2, 5), (4, 4), (4, 1500), (8, 30)])
+@each("dtype", [torch.float32, torch.float64])
+@each(("r", "a"), [(1, 1), (2, 5), (4, 4), (4, 1500), (8, 30)])
 def test_orthonormal_rows(dtype: torch.dtype, r: int, a: int) -> None:
     p = normal(r, a, dtype=dtype)
     p[-1] = p[0] + 1e-3 * p[-1]  # badly conditioned
@@ -270,7 +271,7 @@ def test_new_rows_are_drawn_for_zeros_alone() -> None:
     assert refreshed(q, KEY)[0].isnan().all()
 
 
-@pytest.mark.parametrize(
+@each(
     "options", [{"rank": 0}, {"reshape": "square"}, {"min_compression_rate": math.nan}, {"warmup_steps": -1}]
 )
 def test_impossible_options(options: dict) -> None:

@@ -182,6 +182,7 @@ assert len(compilation.failures()) == 1
 """
 
 
+@pytest.mark.full
 def test_a_compiler_that_fails_leaves_the_eager_path(tmp_path):
     compiler = tmp_path / "broken-g++"
     compiler.write_text("#!/bin/sh\necho 'broken for good' >&2\nexit 1\n")

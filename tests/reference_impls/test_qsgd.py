@@ -11,6 +11,7 @@ import torch
 from reference_impls.algorithms.cgx import CGX
 from reference_impls.errors import UnsupportedError
 from tests.reference_impls.averages import answers, mean, normal, sent, stepped
+from tests.support import each
 
 UNBIASED: list[tuple[str, dict[str, Any]]] = [
     ("qsgd", {}),
@@ -28,8 +29,8 @@ NAMES = ["-".join([name, *map(str, options.values())]) for name, options in UNBI
 VALUES = torch.tensor([1.0, -0.3, 0.77, 0.05, -0.6])
 
 
-@pytest.mark.parametrize(("name", "options"), UNBIASED, ids=NAMES)
-@pytest.mark.parametrize("n", [2, 5])
+@each(("name", "options"), UNBIASED)
+@each("n", [2, 5])
 def test_unbiased(name: str, options: dict[str, Any], n: int) -> None:
     """Columns hold one of three sets of n numbers; the mean over a set's columns is within 5 standard errors of its own."""
     d = 9216
@@ -44,7 +45,7 @@ def test_unbiased(name: str, options: dict[str, Any], n: int) -> None:
     assert drawn >= 1
 
 
-@pytest.mark.parametrize("n", [2, 4, 16])
+@each("n", [2, 4, 16])
 def test_the_variance_of_a_mean_falls_with_n_when_gathered(n: int) -> None:
     """E|mean of Q(g_i) - mean g|^2 <= min(B / s^2, sqrt(B) / s) sum |g_i|^2 / n^2, unlike where the sum is rounded."""
     x = normal(1, 1024).expand(n, 1024).clone()
@@ -67,8 +68,8 @@ def test_what_dividing_by_n_first_costs() -> None:
     assert torch.equal(mean("qsgd-published", x), mean("qsgd", x, **proper, divide_first=True))
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 8])
-@pytest.mark.parametrize("d", [1, 7, 64, 1000])
+@each("n", [1, 2, 3, 8])
+@each("d", [1, 7, 64, 1000])
 def test_bytes(n: int, d: int) -> None:
     x = normal(n, d)
     blocks = math.ceil(d / 512)
@@ -91,29 +92,29 @@ def test_bytes(n: int, d: int) -> None:
         assert found == (each if n > 1 else {})
 
 
-@pytest.mark.parametrize(("name", "options"), UNBIASED, ids=NAMES)
-@pytest.mark.parametrize(("n", "d"), [(2, 1), (3, 2), (8, 5), (5, 33)])
+@each(("name", "options"), UNBIASED)
+@each(("n", "d"), [(2, 1), (3, 2), (8, 5), (5, 33)])
 def test_few_elements_and_zeros(name: str, options: dict[str, Any], n: int, d: int) -> None:
     assert mean(name, normal(n, d), **options).isfinite().all()
     assert mean(name, torch.zeros(n, d), **options).abs().tolist() == [0.0] * d
 
 
-@pytest.mark.parametrize(("name", "options"), UNBIASED, ids=NAMES)
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@each(("name", "options"), UNBIASED)
+@each("bad", [math.nan, math.inf])
 def test_what_is_not_finite_on_one_rank_shows_on_all(name: str, options: dict[str, Any], bad: float) -> None:
     x = normal(3, 50)
     x[2, 31] = bad
     assert not answers(stepped(name, x, **options))[:, 31].isfinite().any()
 
 
-@pytest.mark.parametrize(("name", "options"), UNBIASED, ids=NAMES)
+@each(("name", "options"), UNBIASED)
 def test_one_worker_rounds_nothing(name: str, options: dict[str, Any]) -> None:
     x = normal(1, 100)
     assert torch.equal(mean(name, x, **options), x[0])
 
 
-@pytest.mark.parametrize("form", ["gather", "two-phase"])
-@pytest.mark.parametrize("name", ["qsgd", "cgx"])
+@each("form", ["gather", "two-phase"])
+@each("name", ["qsgd", "cgx"])
 def test_small_tensors_and_vectors_stay_in_full_precision(name: str, form: str) -> None:
     sizes = [40, 30, 100]
     x = normal(4, 170)
@@ -128,8 +129,8 @@ class _Shapes:
     shapes = ((30, 10), (20,), (3, 4), (6, 20))
 
 
-@pytest.mark.parametrize("form", ["gather", "two-phase"])
-@pytest.mark.parametrize("error_feedback", [False, True])
+@each("form", ["gather", "two-phase"])
+@each("error_feedback", [False, True])
 def test_large_tensors_are_coded_and_small_ones_are_not(form: str, error_feedback: bool) -> None:
     from reference_impls import SimulatedCluster
 
@@ -157,8 +158,8 @@ def test_large_tensors_are_coded_and_small_ones_are_not(form: str, error_feedbac
         )  # what is carried does not pile up, what is lost does
 
 
-@pytest.mark.parametrize("n", [2, 3, 4])
-@pytest.mark.parametrize("small", [4, 9, 40])
+@each("n", [2, 3, 4])
+@each("small", [4, 9, 40])
 def test_error_feedback_of_large_tensors_loses_nothing_in_two_phases(n: int, small: int) -> None:
     """sum of means - sum of answers = mean of workers' errors + servers' errors, which lie by pieces of the 48 large elements.
 
@@ -211,7 +212,7 @@ def test_nearest_rounding_is_biased_and_stochastic_is_not() -> None:
     assert abs(float(random.mean()) - 0.3) < 5 * math.sqrt(0.21 / 8000)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "options", "match"),
     [
         ("qsgd", {"bits": 1}, "2 to 16"),

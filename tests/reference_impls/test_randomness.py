@@ -10,6 +10,7 @@ import torch
 from scipy import stats
 
 from reference_impls.randomness import Key, bits, uniform
+from tests.reference_impls.exchanges import shards
 
 MASK = 0xFFFFFFFF
 
@@ -175,3 +176,15 @@ def test_one_bit_of_the_index_moves_half_of_the_output():
         difference = torch.tensor(unsigned(word ^ key.at(distance).bits(4096)))
         moved = sum((difference >> b & 1).double().mean() for b in range(32))
         assert abs(float(moved) - 16) < 0.3
+
+
+def test_a_shard_draws_by_step_rank_and_place_in_the_model() -> None:
+    """Where a model is cut into buckets changes nothing; another step, and another rank unless it is shared, changes all."""
+    (whole, other) = shards(2, [12], seed=3, step=5)
+    (later, _) = shards(2, [8], seed=3, step=5, start=4)
+    (following, _) = shards(2, [12], seed=3, step=6)
+    drawn = whole.key("round").bits(12)
+    assert torch.equal(later.key("round").bits(8), drawn[4:])
+    assert not (following.key("round").bits(12) == drawn).any()
+    assert not (other.key("round").bits(12) == drawn).any()
+    assert torch.equal(other.key("coin", shared=True).bits(12), whole.key("coin", shared=True).bits(12))

@@ -12,6 +12,7 @@ import torch
 from reference_impls import SimulatedCluster, create, info, list_algorithms, load_plugin
 from reference_impls.errors import UnknownAlgorithmError, UnknownOptionError, UnsupportedError
 from reference_impls.registry import PLUGINS, registry
+from tests.support import each
 
 PLUGIN = '''
 """Half the gradient. A plugin."""
@@ -36,7 +37,7 @@ def test_listing_imports_no_torch() -> None:
     )
 
 
-@pytest.mark.parametrize("name", list_algorithms())
+@each("name", list_algorithms())
 def test_info_of_every_algorithm(name: str) -> None:
     found = info(name)
     assert found.name == name
@@ -59,7 +60,7 @@ def test_a_typo_gets_the_nearest_match() -> None:
         create("allreduce", optimizer="adamww")
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "world_size", "options", "match"),
     [
         ("lion-cub-pbit", 8, {"bits": 4}, "use more bits"),

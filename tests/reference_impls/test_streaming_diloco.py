@@ -20,6 +20,7 @@ from tests.reference_impls.local_training import (
     point,
     trained,
 )
+from tests.support import each
 
 LENGTHS = (5, 3, 8, 2, 7, 4, 6)  # a bucket each, with the bucket size below
 
@@ -47,8 +48,8 @@ def walk(ours: SimulatedCluster, first: int, last: int) -> None:
 # ---- special cases -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-@pytest.mark.parametrize("carrier", ["fp32", "int8", "sign"])
+@each("optimizer", ["sgd", "adamw"])
+@each("carrier", ["fp32", "int8", "sign"])
 def test_one_fragment_without_overlap_or_mixing_is_diloco(optimizer: str, carrier: str) -> None:
     streaming = {"sgd": "streaming-diloco-sgd", "adamw": "streaming-diloco"}[optimizer]
     diloco = {"sgd": "diloco-sgd", "adamw": "diloco"}[optimizer]
@@ -66,8 +67,8 @@ def test_a_worker_that_keeps_all_of_its_own_trains_alone() -> None:
     assert (torch.cat(ours.state(0, "anchor")) - point(cluster("local-sgd", 1))).abs().max() > 0.1
 
 
-@pytest.mark.parametrize("fragments", [1, 2, 3, 7, 9])
-@pytest.mark.parametrize("pattern", ["strided", "sequential"])
+@each("fragments", [1, 2, 3, 7, 9])
+@each("pattern", ["strided", "sequential"])
 def test_fragments_cover_the_model(fragments: int, pattern: str) -> None:
     ours = model(period=10, fragments=fragments, pattern=pattern)
     algorithm = ours.method.algorithm
@@ -85,7 +86,7 @@ def test_fragments_cover_the_model(fragments: int, pattern: str) -> None:
 # ---- the timetable -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("period", "fragments"), [(4, 1), (6, 3), (7, 3), (5, 5), (100, 9)])
+@each(("period", "fragments"), [(4, 1), (6, 3), (7, 3), (5, 5), (100, 9)])
 def test_every_fragment_leaves_every_period_and_one_at_a_time(period: int, fragments: int) -> None:
     algorithm = create("streaming-diloco", period=period, fragments=fragments).algorithm
     left: dict[int, list[int]] = {}
@@ -98,9 +99,9 @@ def test_every_fragment_leaves_every_period_and_one_at_a_time(period: int, fragm
         assert {b - a for a, b in itertools.pairwise(times)} == {period}
 
 
-@pytest.mark.parametrize("overlap", [0, 1, 2, 5])
-@pytest.mark.parametrize("mixing", [0.0, 0.5, 0.9])
-@pytest.mark.parametrize("total", [None, 19, 20])
+@each("overlap", [0, 1, 2, 5])
+@each("mixing", [0.0, 0.5, 0.9])
+@each("total", [None, 19, 20])
 def test_rounds_written_out(overlap: int, mixing: float, total: int | None) -> None:
     """The paper's loop by hand, for every bucket: D when it leaves, the outer step and the mixture when it arrives."""
     period, fragments, size = 6, 2, 3
@@ -149,8 +150,8 @@ def test_all_meet_at_the_end() -> None:
                 assert torch.equal(own, anchor)
 
 
-@pytest.mark.parametrize("carrier", ["fp32", "int4", "sign", "e3m0"])
-@pytest.mark.parametrize("first", range(1, 12))
+@each("carrier", ["fp32", "int4", "sign", "e3m0"])
+@each("first", range(1, 12))
 def test_exchanges_under_way_survive_a_checkpoint(first: int, carrier: str) -> None:
     options = {"period": 6, "fragments": 3, "overlap": 3, "carrier": carrier, "dtype": torch.float32}
     whole, resumed = model(**options), model(**options)
@@ -164,7 +165,7 @@ def test_exchanges_under_way_survive_a_checkpoint(first: int, carrier: str) -> N
             assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("carrier", ["int4", "sign", "e3m0"])
+@each("carrier", ["int4", "sign", "e3m0"])
 def test_saving_disturbs_nothing(carrier: str) -> None:
     """Saving ends what is under way, ahead of its time; what is drawn and sent must not depend on that."""
     options = {"period": 6, "fragments": 3, "overlap": 3, "carrier": carrier, "dtype": torch.float32}
@@ -205,7 +206,7 @@ def bytes_a_step(ours: SimulatedCluster, steps: int) -> list[float]:
     return [float(table[table.step == step].wire_bytes.sum()) for step in range(steps)]
 
 
-@pytest.mark.parametrize("pattern", ["strided", "sequential"])
+@each("pattern", ["strided", "sequential"])
 def test_a_meeting_sends_its_fragment_alone(pattern: str) -> None:
     """2 (n-1)/n bytes of the buckets that belong to it; over a period the whole model once; nothing in between."""
     ours = model(period=6, fragments=3, overlap=1, pattern=pattern)
@@ -247,7 +248,7 @@ def test_later_phases_of_a_carrier_go_to_the_steps_that_send_them() -> None:
     assert bytes_["local"] == pytest.approx(2 * 2 / 3 * -(-sum(LENGTHS) // 2) / 3)
 
 
-@pytest.mark.parametrize(
+@each(
     "options",
     [
         {"fragments": 0},
@@ -257,7 +258,6 @@ def test_later_phases_of_a_carrier_go_to_the_steps_that_send_them() -> None:
         {"pattern": "blocks"},
         {"inner_state": "reset"},
     ],
-    ids=str,
 )
 def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedError):

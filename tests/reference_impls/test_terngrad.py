@@ -12,14 +12,15 @@ from reference_impls.algorithms.terngrad import FORMS, clipped
 from reference_impls.codecs import dithering
 from reference_impls.errors import UnsupportedError
 from tests.reference_impls.averages import answers, mean, normal, sent, stepped
+from tests.support import each
 
 RANKS = (1, 2, 3, 7, 8)
 VALUES = torch.tensor([1.0, -0.3, 0.77, 0.05, -0.6, 0.011, 0.4, -0.93])
 
 
-@pytest.mark.parametrize("n", RANKS)
-@pytest.mark.parametrize("d", [1, 5, 67, 200])
-@pytest.mark.parametrize("scale", ["tensor", "bucket"])
+@each("n", RANKS)
+@each("d", [1, 5, 67, 200])
+@each("scale", ["tensor", "bucket"])
 def test_all_forms_have_the_same_bits(n: int, d: int, scale: str) -> None:
     x = normal(n, d, seed=d)
     sizes = [d // 2, d - d // 2] if d > 1 else [1]
@@ -31,7 +32,7 @@ def test_all_forms_have_the_same_bits(n: int, d: int, scale: str) -> None:
     assert float(steps.abs().max()) <= n + 1e-5
 
 
-@pytest.mark.parametrize("n", RANKS)
+@each("n", RANKS)
 def test_unbiased_with_the_variance_of_a_coin(n: int) -> None:
     """Var = sum |g| (s - |g|) / n^2 per coordinate."""
     d = 20_000
@@ -50,15 +51,15 @@ def test_it_is_global_qsgd_with_one_level() -> None:
     assert torch.equal(mean("terngrad", x, scale="bucket"), mean("global-qsgd", x, bits=4))
 
 
-@pytest.mark.parametrize("n", [2, 7, 8, 64])
-@pytest.mark.parametrize("form", FORMS)
+@each("n", [2, 7, 8, 64])
+@each("form", FORMS)
 def test_all_ranks_at_the_maximum(n: int, form: str) -> None:
     x = torch.tensor([1.7, -1.7, 0.0]).repeat(n, 4)
     assert torch.equal(mean("terngrad", x, form=form), x[0])
 
 
-@pytest.mark.parametrize("n", RANKS)
-@pytest.mark.parametrize("d", [1, 64, 101])
+@each("n", RANKS)
+@each("d", [1, 64, 101])
 def test_bytes(n: int, d: int) -> None:
     x = normal(n, d)
     ring = 2 * (n - 1) / n
@@ -98,9 +99,9 @@ def test_clipping() -> None:
     assert float(mean("terngrad", one, clip=2.5).abs().max()) == pytest.approx(1.25 * sigma)
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("clip", [0.0, 2.5])
+@each("bad", [math.nan, math.inf])
+@each("form", FORMS)
+@each("clip", [0.0, 2.5])
 def test_what_is_not_finite_on_one_rank_is_so_everywhere(bad: float, form: str, clip: float) -> None:
     x = normal(3, 30)
     x[1, 17] = bad
@@ -128,10 +129,8 @@ def test_what_terngrad_refuses() -> None:
 # ---- QSGD-MaxNorm --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("n", "bits", "global_bits"), [(1, 7, 8), (2, 6, 8), (4, 5, 8), (8, 4, 8), (4, 13, 16), (1, 3, 4)]
-)
-@pytest.mark.parametrize("form", ["two-phase", "all-reduce"])
+@each(("n", "bits", "global_bits"), [(1, 7, 8), (2, 6, 8), (4, 5, 8), (8, 4, 8), (4, 13, 16), (1, 3, 4)])
+@each("form", ["two-phase", "all-reduce"])
 def test_maxnorm_is_global_qsgd_where_they_agree_on_the_levels(
     n: int, bits: int, global_bits: int, form: str
 ) -> None:
@@ -142,8 +141,8 @@ def test_maxnorm_is_global_qsgd_where_they_agree_on_the_levels(
     )
 
 
-@pytest.mark.parametrize("bits", [1, 4, 7, 8, 15])
-@pytest.mark.parametrize("n", [1, 2, 3, 8, 33])
+@each("bits", [1, 4, 7, 8, 15])
+@each("n", [1, 2, 3, 8, 33])
 def test_maxnorm_never_overflows(bits: int, n: int) -> None:
     x = torch.tensor([1.7, -1.7, 0.0]).repeat(n, 4)
     for form in ("two-phase", "all-reduce"):
@@ -152,7 +151,7 @@ def test_maxnorm_never_overflows(bits: int, n: int) -> None:
             torch.testing.assert_close(got, x[0], rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize(("n", "fine"), [(1, 0), (3, 0), (3, 6), (8, 6)])
+@each(("n", "fine"), [(1, 0), (3, 0), (3, 6), (8, 6)])
 def test_maxnorm_is_unbiased(n: int, fine: int) -> None:
     d = 20_000
     values = torch.cat([VALUES[:n, None] * 0.05, VALUES[:n, None]], 1).repeat(1, d // 2)
@@ -184,8 +183,8 @@ def test_two_grids_are_finer_for_what_is_small() -> None:
     assert float((steps - steps.round()).abs().max()) < 1e-5
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 8])
-@pytest.mark.parametrize("d", [1, 64, 101])
+@each("n", [1, 2, 3, 8])
+@each("d", [1, 64, 101])
 def test_bytes_of_maxnorm(n: int, d: int) -> None:
     x = normal(n, d)
     ring, piece = 2 * (n - 1) / n, math.ceil(d / n)
@@ -202,8 +201,8 @@ def test_bytes_of_maxnorm(n: int, d: int) -> None:
     assert set(sent(stepped("qsgd-maxnorm", x))) == {"scale", "codes-up", "codes-down"}
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-@pytest.mark.parametrize("fine", [0, 9])
+@each("bad", [math.nan, math.inf])
+@each("fine", [0, 9])
 def test_what_is_not_finite_reaches_all_of_maxnorm(bad: float, fine: int) -> None:
     x = normal(3, 30)
     x[2, 3] = bad

@@ -16,6 +16,7 @@ from reference_impls.codecs.lookup import PUBLISHED, Table, optimal, rounding_va
 from reference_impls.errors import UnsupportedError
 from reference_impls.randomness import Key
 from reference_impls.reducers.lookup_sum import check_room
+from tests.support import each
 
 KEY = Key.of(seed=1, step=2, stage="test", rank=0)
 LIMIT = NormalDist().inv_cdf(1 - 1 / 64)
@@ -38,7 +39,7 @@ def trained(rows: Tensor, steps: int = 1, seed: int = 0, **options: object) -> S
 # ---- transform -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [1, 2, 4, 8, 32, 128, 1024])
+@each("size", [1, 2, 4, 8, 32, 128, 1024])
 def test_butterflies_are_the_hadamard_matrix(size: int) -> None:
     matrix = torch.ones(1, 1, dtype=torch.float64)
     while len(matrix) < size:
@@ -51,8 +52,8 @@ def test_butterflies_are_the_hadamard_matrix(size: int) -> None:
     assert torch.equal(butterflies(butterflies(whole)), whole * size)
 
 
-@pytest.mark.parametrize("d", [*range(1, 68), 1000, 1025, 5000])
-@pytest.mark.parametrize("size", [16, 1024])
+@each("d", [*range(1, 68), 1000, 1025, 5000])
+@each("size", [16, 1024])
 def test_rotating_back_and_norms(d: int, size: int) -> None:
     chunks = Chunks(d, size)
     assert d <= chunks.padded < 2 * d + 1
@@ -76,7 +77,7 @@ def test_a_spike_is_spread_over_its_chunk() -> None:
     assert chunks.rotate(x, signs).abs().tolist() == [3.0] * 32 + [0.0] * 32
 
 
-@pytest.mark.parametrize("size", [0, 3, -4])
+@each("size", [0, 3, -4])
 def test_chunks_are_powers_of_two(size: int) -> None:
     with pytest.raises(UnsupportedError, match="power of two"):
         trained(normal(2, 8), chunk=size)
@@ -108,7 +109,7 @@ def test_the_computed_table_is_the_best() -> None:
     assert optimal(3, 7, LIMIT) == tuple(range(8))
 
 
-@pytest.mark.parametrize("kind", ["published", "optimal", "uniform"])
+@each("kind", ["published", "optimal", "uniform"])
 def test_rounding_is_unbiased_within_the_limits_and_of_the_computed_variance(kind: lookup.Kind) -> None:
     found = table(kind, 4, 30, 1 / 32)
     z = normal(65_000).clamp(-LIMIT, LIMIT)
@@ -155,8 +156,8 @@ def test_golden_indices() -> None:
 # ---- mean ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", FORMS)
-@pytest.mark.parametrize(("n", "d"), [(2, 50), (3, 1100), (5, 3), (8, 7)])
+@each("options", FORMS)
+@each(("n", "d"), [(2, 50), (3, 1100), (5, 3), (8, 7)])
 def test_the_sum_decodes_to_the_mean_of_what_each_message_says(options: dict, n: int, d: int) -> None:
     """Homomorphism: applied = mean over ranks of g_i - e_i, where e_i is what rank i's own message lost."""
     g = normal(n, d, dtype=torch.float64)
@@ -175,7 +176,7 @@ def test_both_forms_and_any_width_give_the_same_bits() -> None:
     assert all(torch.equal(found[0], other) for other in found[1:])
 
 
-@pytest.mark.parametrize("options", FORMS)
+@each("options", FORMS)
 def test_what_is_applied_is_the_mean_plus_the_change_of_the_error(options: dict) -> None:
     n, d = 3, 300
     members = SimulatedCluster("thc", [torch.zeros(d, dtype=torch.float64)], n, lr=1.0, chunk=64, **options)
@@ -203,7 +204,7 @@ def test_error_of_one_step() -> None:
         members.state(0, "error")
 
 
-@pytest.mark.parametrize("options", FORMS)
+@each("options", FORMS)
 def test_all_ranks_at_the_top_do_not_overflow(options: dict) -> None:
     """n = 8 with g = 30 reaches 240 of 255: a constant rotated by its own signs is one spike of sqrt(d), cut at T."""
     n, d = 8, 64
@@ -230,9 +231,9 @@ def test_head_room_is_proven_before_anything_is_sent() -> None:
         check_room(1093, 30, wide=True)
 
 
-@pytest.mark.parametrize("options", FORMS)
-@pytest.mark.parametrize("n", [2, 3, 8])
-@pytest.mark.parametrize("d", [1, 7, 33, 67])
+@each("options", FORMS)
+@each("n", [2, 3, 8])
+@each("d", [1, 7, 33, 67])
 def test_zeros_constants_and_extremes(options: dict, n: int, d: int) -> None:
     assert torch.equal(trained(torch.zeros(n, d), **options).parameters(0)[0], torch.zeros(d))
     for size in (1e-30, 1.0, 1e30):
@@ -243,8 +244,8 @@ def test_zeros_constants_and_extremes(options: dict, n: int, d: int) -> None:
     assert trained(torch.full((n, d), 1e-44), **options).parameters(0)[0].isfinite().all()
 
 
-@pytest.mark.parametrize("options", FORMS)
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@each("options", FORMS)
+@each("bad", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_on_one_rank_is_so_in_its_chunk_on_all(options: dict, bad: float) -> None:
     g = normal(3, 100)
     g[1, 40] = bad
@@ -256,7 +257,7 @@ def test_what_is_not_finite_on_one_rank_is_so_in_its_chunk_on_all(options: dict,
         assert found[64:].isfinite().all()
 
 
-@pytest.mark.parametrize("n", [2, 4, 8])
+@each("n", [2, 4, 8])
 def test_bytes_by_hand(n: int) -> None:
     """4 bits up, 6, 7 or 8 down, 4 bytes a chunk to agree on norms; 1100 elements are 1024 and 128."""
     d, down = 1100, {2: 6, 4: 7, 8: 8}[n]
@@ -277,7 +278,7 @@ def test_bytes_by_hand(n: int) -> None:
     assert rows == {"gradient-norm": 8, "gradient-sum": 1152}
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "says"),
     [
         ({"bits": 3}, "optimal"),

@@ -105,7 +105,16 @@ def stationary(lr: float, theta: float, n: int = N, a: float = 1.0, sigma: float
     return lr**2 * sigma**2 * d * (1 / n + theta) / (1 - (1 - lr * a) ** 2 - lr**2 * theta * a**2)
 
 
-@pytest.mark.parametrize("label", [*UNBIASED, "exact"])
+@pytest.mark.parametrize(
+    "label",
+    [
+        *(
+            pytest.param(label, marks=pytest.mark.full if label.startswith("qsgd") else ())
+            for label in UNBIASED
+        ),
+        "exact",
+    ],
+)
 def test_stationary_error_of_unbiased_codes_is_that_of_the_closed_form(label: str) -> None:
     name, options = UNBIASED.get(label, ("allreduce", {"optimizer": "sgd"}))
     lr, burn, steps = 0.2, 40, 100

@@ -18,6 +18,7 @@ from tests.reference_impls.gloo import run_ranks
 from tests.reference_impls.problem import LR, Net, batch, learning_rate, observed, take
 from tests.reference_impls.table import FIRST, ROWS, STEPS, Row
 from tests.reference_impls.test_engine import Delayed
+from tests.support import each
 
 pytestmark = pytest.mark.gloo
 SIZE = 2
@@ -129,7 +130,7 @@ def ranks() -> list[dict[str, Any]]:
     return results
 
 
-every_method = pytest.mark.parametrize("name", METHODS)
+every_method = each("name", METHODS)
 
 
 @every_method

@@ -15,7 +15,7 @@ from report.study.headline import headline
 from report.study.speedup import place_words
 from report.study.summary import methods_view
 from suite.analysis.evidence import DOUBT, accuracy
-from suite.costs.evidence import Study
+from suite.costs.advice import Study
 
 METHOD = "global-qsgd standard"
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from report.pages.costs import Costs, best_map, costs_parts, load_costs, speedup_lines, warm_up_map
-from suite.analysis.tables import Row
-from suite.costs.maps import warm_up_rows
+from suite.analysis.tables import Row, frame_of, rows_of
+from suite.costs.break_even import SPEEDUPS, warm_up_table
 
 CASES = ("lion-cub-1bit: step", "apmsqueeze: compressed", "apmsqueeze: warm-up")
 
@@ -40,6 +40,10 @@ def _best() -> list[Row]:
     ]
 
 
+def _warm_up(speedups: list[Row]) -> list[Row]:
+    return rows_of(warm_up_table(frame_of(SPEEDUPS, speedups), "apmsqueeze"))
+
+
 SCORE: Row = {
     "left_out": "rate",
     "value": "all",
@@ -61,7 +65,7 @@ def test_the_section_has_the_pictures_and_the_score() -> None:
         "costs-score": [SCORE],
         "costs-speedups": speedups,
         "costs-best": _best(),
-        "costs-warm-up": list(warm_up_rows(speedups, "apmsqueeze")),
+        "costs-warm-up": _warm_up(speedups),
     }
     parts = costs_parts(Costs(tables))
     assert parts is not None
@@ -76,7 +80,7 @@ def test_pictures_are_the_same_bytes_each_time_and_name_their_methods() -> None:
     assert speedup_lines(speedups) == speedup_lines(speedups)
     assert "Lion Cub 1 bit" in speedup_lines(speedups)
     assert "lion-cub-1bit" in best_map(_best())
-    assert "T_w" in warm_up_map(list(warm_up_rows(speedups, "apmsqueeze")))
+    assert "T_w" in warm_up_map(_warm_up(speedups))
 
 
 def test_a_warm_up_is_paid_at_its_own_speed() -> None:
@@ -84,5 +88,5 @@ def test_a_warm_up_is_paid_at_its_own_speed() -> None:
     rows = [row for row in _speedups() if row["source"] == "measured"]
     for row in rows:
         row["over_fp32"] = 3.0 if row["case"] == "apmsqueeze: compressed" else 1.0
-    half = [row["speedup"] for row in warm_up_rows(rows, "apmsqueeze") if row["warm_up"] == 0.5]
+    half = [row["speedup"] for row in _warm_up(rows) if row["warm_up"] == 0.5]
     assert half == [1.5, 1.5, 1.5]

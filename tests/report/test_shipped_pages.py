@@ -12,7 +12,10 @@ RESULTS = Path(__file__).resolve().parents[2] / "results" / "published"
 MOST_BYTES = 6 << 20
 
 
-@pytest.mark.parametrize("sweep", ["quick", "digits", "profiles", "ladder"])
+@pytest.mark.parametrize(
+    "sweep",
+    ["quick", *(pytest.param(name, marks=pytest.mark.full) for name in ("digits", "profiles", "ladder"))],
+)
 def test_a_shipped_page_is_built_from_the_tables_in_git(sweep: str, tmp_path: Path) -> None:
     path = build_page(RESULTS, sweep, tmp_path / "page.html").path
     text = path.read_text(encoding="utf-8")
@@ -21,7 +24,9 @@ def test_a_shipped_page_is_built_from_the_tables_in_git(sweep: str, tmp_path: Pa
     assert path.stat().st_size < MOST_BYTES
 
 
-@pytest.mark.parametrize("sweep", ["quick", "digits", "profiles"])
+@pytest.mark.parametrize(
+    "sweep", ["profiles", *(pytest.param(name, marks=pytest.mark.full) for name in ("quick", "digits"))]
+)
 def test_curves_ship_with_these_studies(sweep: str, tmp_path: Path) -> None:
     text = build_page(RESULTS, sweep, tmp_path / "page.html").path.read_text(encoding="utf-8")
     assert "are not in the tables here" not in text

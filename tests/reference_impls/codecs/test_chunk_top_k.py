@@ -12,6 +12,7 @@ from reference_impls.codecs.chunk_top_k import WIRE_VERSION, ChunkTopK
 from reference_impls.codecs.codec import PerTensor
 from reference_impls.errors import UnsupportedError
 from reference_impls.randomness import Key
+from tests.support import each
 
 KEY = Key(torch.zeros(3, dtype=torch.int32))
 CODECS = [
@@ -53,8 +54,8 @@ def test_golden_bytes() -> None:
     assert two[4:].tolist() == list(torch.tensor([4.0, 8.0, -2.5, 0.0]).view(torch.uint8))
 
 
-@pytest.mark.parametrize("codec", CODECS, ids=str)
-@pytest.mark.parametrize("d", range(68))
+@each("codec", CODECS)
+@each("d", range(68))
 def test_all_lengths(codec: ChunkTopK, d: int) -> None:
     """The k largest of each chunk arrive, others are 0; the length is the formula's; a row packs as it would alone."""
     x = values(d)
@@ -75,7 +76,7 @@ def test_all_lengths(codec: ChunkTopK, d: int) -> None:
     assert torch.equal(decoded(codec, batch)[1], -out if codec.value_bits == 32 else decoded(codec, -x))
 
 
-@pytest.mark.parametrize(("k", "times"), [(32, 292.6), (64, 146.3), (128, 73.1)])
+@each(("k", "times"), [(32, 292.6), (64, 146.3), (128, 73.1)])
 def test_the_published_compression_is_exact(k: int, times: float) -> None:
     """14 bits a value: k (12 + 2) bits of 4096 x 32; beside it 16 bytes of levels a message."""
     codec = ChunkTopK(k, 4096, 2)
@@ -94,7 +95,7 @@ def test_two_bits_are_the_means_of_four_bins() -> None:
     assert (x - kept).norm() <= (1 - 400 / 4000) ** 0.5 * x.norm()
 
 
-@pytest.mark.parametrize("codec", CODECS, ids=str)
+@each("codec", CODECS)
 def test_zeros_constants_denormals_and_huge_values(codec: ChunkTopK) -> None:
     for x in (torch.zeros(19), torch.full((19,), -1e-42), torch.full((19,), 3.0), torch.full((19,), 1e30)):
         out = decoded(codec, x)
@@ -104,8 +105,8 @@ def test_zeros_constants_denormals_and_huge_values(codec: ChunkTopK) -> None:
         assert decoded(codec, torch.ones(5))[0] == 1
 
 
-@pytest.mark.parametrize("codec", CODECS, ids=str)
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@each("codec", CODECS)
+@each("bad", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_arrives_as_such(codec: ChunkTopK, bad: float) -> None:
     x = values(19)
     x[6] = bad
@@ -123,7 +124,7 @@ def test_tensors_have_chunks_and_levels_of_their_own() -> None:
     assert torch.equal(out[6:], decoded(ChunkTopK(2, 4, 2), x[6:]))
 
 
-@pytest.mark.parametrize("options", [(0, 4, 2), (5, 4, 2), (1, 4, 8)], ids=str)
+@each("options", [(0, 4, 2), (5, 4, 2), (1, 4, 8)])
 def test_impossible_options_are_refused(options: tuple[int, int, int]) -> None:
     with pytest.raises(UnsupportedError):
         ChunkTopK(*options)

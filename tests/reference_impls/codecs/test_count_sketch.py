@@ -12,6 +12,7 @@ from reference_impls import buffers
 from reference_impls.codecs import count_sketch
 from reference_impls.codecs.count_sketch import CountSketch
 from reference_impls.errors import UnsupportedError
+from tests.support import each
 
 P = (1 << 31) - 1
 
@@ -32,7 +33,7 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-@pytest.mark.parametrize("start", [0, 12345, (1 << 30) - 300])
+@each("start", [0, 12345, (1 << 30) - 300])
 def test_hashes_are_those_of_exact_integers(start: int) -> None:
     """Python's integers have no limit; the last coordinates that are admitted come closest to overflow."""
     sketch = CountSketch(3, 1000003, seed=7, start=start)
@@ -86,7 +87,7 @@ def test_columns_are_uniform_and_signs_are_fair() -> None:
             assert abs(float(product.double().mean())) < 5 / math.sqrt(product.numel())
 
 
-@pytest.mark.parametrize("distance", [1, 2, 1000])
+@each("distance", [1, 2, 1000])
 def test_four_coordinates_have_independent_signs_over_seeds(distance: int) -> None:
     """All 16 patterns of the signs of four coordinates come up as often, over rows and seeds."""
     patterns = torch.zeros(16)
@@ -99,7 +100,7 @@ def test_four_coordinates_have_independent_signs_over_seeds(distance: int) -> No
     assert chi < 15 + 5 * math.sqrt(30)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 2e-5)])
+@each(("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 2e-5)])
 def test_linear(dtype: torch.dtype, tolerance: float) -> None:
     sketch, (x, y) = CountSketch(5, 200), normal(2, 5000).to(dtype)
     both = table_of(sketch, 3 * x - 0.7 * y)
@@ -111,7 +112,7 @@ def test_linear(dtype: torch.dtype, tolerance: float) -> None:
     assert torch.equal(table_of(sketch, whole + 8), table_of(sketch, whole) + table_of(sketch, whole * 0 + 8))
 
 
-@pytest.mark.parametrize("rows", [1, 3, 5])
+@each("rows", [1, 3, 5])
 def test_estimates_are_unbiased_over_seeds(rows: int) -> None:
     """All coordinates: the mean error over seeds within 5 standard errors of 0; not exact in a single one."""
     d, seeds = 60, 400
@@ -136,7 +137,7 @@ def test_one_row_has_the_variance_of_theory() -> None:
     assert abs(float(errors.square().mean() / expected) - 1) < 0.06
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each("seed", range(5))
 def test_all_planted_heavy_coordinates_are_found(seed: int) -> None:
     x = normal(5000, seed=seed)
     heavy = torch.randperm(5000, generator=torch.Generator().manual_seed(seed))[:20]
@@ -215,7 +216,7 @@ def test_nothing_is_allocated_in_a_steady_state() -> None:
     assert max(event.cpu_memory_usage for event in profile.events()) < buffers.SMALLEST
 
 
-@pytest.mark.parametrize("rows", [1, 3, 5, 7])
+@each("rows", [1, 3, 5, 7])
 def test_the_median_is_the_middle_one(rows: int) -> None:
     values = normal(rows, 50)
     out = torch.empty(50, dtype=torch.float64)
@@ -223,7 +224,7 @@ def test_the_median_is_the_middle_one(rows: int) -> None:
     assert torch.equal(out, values.sort(0).values[rows // 2])
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@each("bad", [float("nan"), float("inf")])
 def test_what_is_not_finite_stays_so_in_table_and_estimate(bad: float) -> None:
     sketch, x = CountSketch(3, 50), normal(100)
     x[33] = bad

@@ -10,6 +10,7 @@ from scipy.fft import dctn
 from torch import Tensor
 
 from reference_impls.codecs.dct import WIRE_VERSION, BlockDCT, dct_matrix
+from tests.support import each
 
 SHAPES = [(1,), (7,), (64,), (67,), (1, 1), (3, 5), (16, 8), (17, 23), (13, 1), (2, 3, 5), (4, 1, 9), ()]
 
@@ -18,7 +19,7 @@ def values(shape: tuple[int, ...], seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).reshape(-1)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 8, 40, 64])
+@each("size", [1, 2, 3, 8, 40, 64])
 def test_the_matrix_is_orthonormal_and_its_first_row_is_the_mean(size: int) -> None:
     matrix = dct_matrix(size).to(torch.float64)
     torch.testing.assert_close(matrix @ matrix.T, torch.eye(size, dtype=torch.float64), rtol=0, atol=1e-6)
@@ -33,8 +34,8 @@ def test_golden_coefficients() -> None:
     torch.testing.assert_close(found, torch.tensor([5.0, -2.2304425, 0.0, -0.1585127]), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("side", [4, 8, 64])
+@each("shape", SHAPES)
+@each("side", [4, 8, 64])
 def test_every_block_is_scipy_s_and_comes_back(shape: tuple[int, ...], side: int) -> None:
     codec, x = BlockDCT(shape, side), values(shape)
     matrix = x.view(shape[0], -1) if len(shape) > 1 else x.view(1, -1)
@@ -52,7 +53,7 @@ def test_every_block_is_scipy_s_and_comes_back(shape: tuple[int, ...], side: int
     torch.testing.assert_close(codec.inverse(coefficients), x, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@each("shape", SHAPES)
 def test_a_message_holds_the_k_largest_of_every_block(shape: tuple[int, ...]) -> None:
     codec, x = BlockDCT(shape, side=8, k=5), values(shape)
     wire = torch.empty(codec.wire_bytes(), dtype=torch.uint8)

@@ -10,6 +10,7 @@ import torch
 from reference_impls.codecs import dithering
 from reference_impls.errors import UnsupportedError
 from reference_impls.randomness import Key
+from tests.support import each
 
 
 def key(rank=0, step=0):
@@ -38,8 +39,8 @@ def test_levels_are_those_of_the_table():
             dithering.levels(bits, n)
 
 
-@pytest.mark.parametrize("bits", [4, 8, 16])
-@pytest.mark.parametrize("n", range(1, 65))
+@each("bits", [4, 8, 16])
+@each("n", range(1, 65))
 def test_no_sum_overflows_even_when_all_ranks_hold_the_maximum(bits, n):
     largest = 2 ** (bits - 1) - 1
     if n > largest:
@@ -51,7 +52,7 @@ def test_no_sum_overflows_even_when_all_ranks_hold_the_maximum(bits, n):
     assert n * s <= largest < n * (s + 1)
 
 
-@pytest.mark.parametrize("n", [2, 4, 16, 64])
+@each("n", [2, 4, 16, 64])
 def test_the_published_constants_overflow(n):
     """127 / n levels, rounded after the division: the property above is one that real code has broken."""
     z = torch.full((20_000,), 127 / n)
@@ -93,7 +94,7 @@ def test_worked_example_of_the_paper():
     assert abs(float(mean.mean()) - 1.0) < 5 * 0.75 * math.sqrt(2 / 9 / draws)
 
 
-@pytest.mark.parametrize("n", [1, 2, 4, 8])
+@each("n", [1, 2, 4, 8])
 def test_variance_bound_of_the_mean(n):
     d = 4000
     x = torch.randn(n, d, generator=torch.Generator().manual_seed(n))
@@ -112,8 +113,8 @@ def test_zero_scale_gives_zeros():
     assert decoded(codes, 0.0, 31, 4).tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32])
-@pytest.mark.parametrize("scale", [math.inf, math.nan])
+@each("dtype", [torch.int8, torch.int16, torch.int32])
+@each("scale", [math.inf, math.nan])
 def test_what_is_not_finite_reaches_every_element(scale, dtype):
     x = torch.tensor([1.0, -2.0, 0.0, math.nan, math.inf, -math.inf] * 12)
     codes = encoded(x, scale, 31, key(), dtype)
@@ -141,7 +142,7 @@ def test_golden_codes():
 GOLDEN = [3, -6, 9, -12, 15, 0, 31, -31]
 
 
-@pytest.mark.parametrize("d", [0, 1, 5, 67])
+@each("d", [0, 1, 5, 67])
 def test_rows_and_scales_by_element(d):
     x = torch.randn(3, d, generator=torch.Generator().manual_seed(d))
     keys = [key(r) for r in range(3)]

@@ -11,6 +11,7 @@ import torch
 from reference_impls.codecs import exponential
 from reference_impls.errors import UnsupportedError
 from reference_impls.randomness import Key
+from tests.support import each
 
 
 def key(rank=0, step=0, stage="dither"):
@@ -108,7 +109,7 @@ def test_encoding_to_the_documented_byte():
 GOLDEN = [4, 132, 5, 5, 134, 104, 0, 0, 0]
 
 
-@pytest.mark.parametrize("head_room", [0, 1, 3, 6])
+@each("head_room", [0, 1, 3, 6])
 def test_powers_of_two_are_exact(head_room):
     x = torch.tensor([sign * 2.0**-e for e in range(60) for sign in (1, -1)])
     wire = encoded(x * 3.0, 3.0, head_room)
@@ -138,14 +139,14 @@ def test_zero_scale_gives_zeros():
     assert decoded(wire, 0.0, 3, 4).tolist() == [0.0] * 5
 
 
-@pytest.mark.parametrize("scale", [math.inf, math.nan])
+@each("scale", [math.inf, math.nan])
 def test_what_is_not_finite_reaches_every_element(scale):
     x = torch.tensor([1.0, -2.0, 0.0, math.nan, math.inf, -math.inf] * 12)
     wire = encoded(x, scale, 2)
     assert not decoded(wire, scale, 2, 4).isfinite().any()
 
 
-@pytest.mark.parametrize("scale", [3e38, 2.0**-120])
+@each("scale", [3e38, 2.0**-120])
 def test_extreme_scales(scale):
     """The normaliser itself would overflow or lose bits; it is never formed."""
     x = torch.tensor([1.0, -0.5, 0.25])
@@ -181,13 +182,13 @@ def test_head_room_is_enough_for_its_depth_and_the_published_one_is_not_for_a_se
             assert int(lost.sum()) > draws // 10
 
 
-@pytest.mark.parametrize("head_room", [-1, 63])
+@each("head_room", [-1, 63])
 def test_impossible_head_room_is_refused(head_room):
     with pytest.raises(UnsupportedError, match="balanced"):
         encoded(torch.ones(3), 1.0, head_room)
 
 
-@pytest.mark.parametrize("d", [0, 1, 5, 67])
+@each("d", [0, 1, 5, 67])
 def test_rows_are_as_they_would_be_alone(d):
     x = torch.randn(3, d, generator=torch.Generator().manual_seed(d))
     keys = [key(r) for r in range(3)]
@@ -204,7 +205,7 @@ def test_rows_are_as_they_would_be_alone(d):
         assert torch.equal(out[r], alone)
 
 
-@pytest.mark.parametrize("head_room", [1, 3, 6])
+@each("head_room", [1, 3, 6])
 def test_what_lies_below_the_last_code_is_the_last_code(head_room):
     """Under head-room L the 127 codes end at 2^(L-126) of the scale; smaller magnitudes are rounded up to it, not wrapped."""
     x = torch.cat([s * 2.0 ** -torch.arange(126 - head_room, 127, dtype=torch.float32) for s in (1, -1)])

@@ -12,12 +12,13 @@ from reference_impls.codecs import scaled_rounding, trits
 from reference_impls.codecs.scaled_rounding import Rounding
 from reference_impls.errors import UnsupportedError
 from reference_impls.randomness import Key
+from tests.support import each
 
 KEY = Key.of(seed=1, step=2, stage="round", rank=0)
 
 
-@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64])
-@pytest.mark.parametrize("d", range(68))
+@each("dtype", [torch.int8, torch.int32, torch.int64])
+@each("d", range(68))
 def test_trits_of_any_length(d: int, dtype: torch.dtype) -> None:
     digits = torch.randint(0, 3, (2, d), generator=torch.Generator().manual_seed(d)).to(dtype)
     wire = torch.full((2, trits.wire_bytes(d)), 255, dtype=torch.uint8)
@@ -48,8 +49,8 @@ def rounded(x: Tensor, factor: float, limit: int, rounding: Rounding = "stochast
     return codes, int(flag)
 
 
-@pytest.mark.parametrize("bits", [4, 8, 16, 32])
-@pytest.mark.parametrize("n", [1, 2, 3, 7, 8, 64])
+@each("bits", [4, 8, 16, 32])
+@each("n", [1, 2, 3, 7, 8, 64])
 def test_no_sum_overflows(bits: int, n: int) -> None:
     largest = 2 ** (bits - 1) - 1
     if n > largest:
@@ -83,8 +84,8 @@ def test_integers_are_exact_and_nearest_ties_go_to_even() -> None:
     assert rounded(torch.tensor([0.5, 1.5, -2.5, 2.6]), 1.0, 7, "nearest")[0].tolist() == [0, 2, -2, 3]
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("rounding", scaled_rounding.ROUNDINGS)
+@each("bad", [math.nan, math.inf, -math.inf])
+@each("rounding", scaled_rounding.ROUNDINGS)
 def test_what_is_not_finite_is_counted(bad: float, rounding: Rounding) -> None:
     x = torch.tensor([1.0, bad, 2.0])
     codes, flag = rounded(x, 1.0, 5, rounding)

@@ -16,6 +16,7 @@ from reference_impls.codecs.natural import Natural
 from reference_impls.codecs.uniform_levels import UniformLevels
 from reference_impls.errors import UnsupportedError
 from reference_impls.randomness import Key
+from tests.support import each
 
 Coder = UniformLevels | GeometricLevels | MinMax | Natural | Halves
 CODECS: tuple[Coder, ...] = (
@@ -33,7 +34,7 @@ CODECS: tuple[Coder, ...] = (
 )
 BLOCKS = {codec: getattr(codec, "block_size", 1) for codec in CODECS}
 UNBIASED = [codec for codec in CODECS if codec.unbiased]
-every_codec = pytest.mark.parametrize("codec", CODECS, ids=str)
+every_codec = each("codec", CODECS)
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +73,7 @@ def many(codec: Coder, x: Tensor, draws: int) -> Tensor:
     return there_and_back(codec, rows, batch([key(r) for r in range(draws)])).double()
 
 
-@pytest.mark.parametrize("codec", UNBIASED, ids=str)
+@each("codec", UNBIASED)
 def test_unbiased(codec: Coder) -> None:
     """Every coordinate's mean over 4000 draws is within 5 standard errors of the number (of 100 coordinates at once)."""
     x = torch.linspace(0.05, 1, 100) * normal(100).sign()  # nothing so small that it is hardly ever sent
@@ -83,7 +84,7 @@ def test_unbiased(codec: Coder) -> None:
     assert float((seen.std(0) > 0).double().mean()) > 0.7
 
 
-@pytest.mark.parametrize("codec", [c for c in CODECS if not c.unbiased], ids=str)
+@each("codec", [c for c in CODECS if not c.unbiased])
 def test_biased_where_they_say_so(codec: Coder) -> None:
     x = normal(64)
     seen = many(codec, x, 3)
@@ -115,8 +116,8 @@ def bound(codec: Coder, x: Tensor) -> float:
     return total
 
 
-@pytest.mark.parametrize("codec", UNBIASED, ids=str)
-@pytest.mark.parametrize("seed", range(3))
+@each("codec", UNBIASED)
+@each("seed", range(3))
 def test_variance_is_within_the_bound(codec: Coder, seed: int) -> None:
     x = normal(256, seed=seed) * torch.logspace(-2 * seed, 0, 256)
     error = float((many(codec, x, 200) - x.double()).square().sum(1).mean())
@@ -124,7 +125,7 @@ def test_variance_is_within_the_bound(codec: Coder, seed: int) -> None:
 
 
 @every_codec
-@pytest.mark.parametrize("d", [*range(68), 1000])
+@each("d", [*range(68), 1000])
 def test_any_length(codec: Coder, d: int) -> None:
     x = normal(d, seed=d)
     wire = message(codec, x)
@@ -142,7 +143,7 @@ def test_any_length(codec: Coder, d: int) -> None:
 
 
 @every_codec
-@pytest.mark.parametrize("d", [1, 5, 31, 67])
+@each("d", [1, 5, 31, 67])
 def test_rows_are_as_they_would_be_alone(codec: Coder, d: int) -> None:
     x = normal(3, d, seed=d) * torch.tensor([[1.0], [100.0], [0.01]])
     keys = [key(r) for r in range(3)]
@@ -165,7 +166,7 @@ def test_zeros_are_zeros_and_signs_of_zero_do_not_matter(codec: Coder) -> None:
 
 
 @every_codec
-@pytest.mark.parametrize("magnitude", [1e-44, 1e-39, 1e-30, 1e-20, 1.0, 1e20, 3e38])
+@each("magnitude", [1e-44, 1e-39, 1e-30, 1e-20, 1.0, 1e20, 3e38])
 def test_any_magnitude(codec: Coder, magnitude: float) -> None:
     """Denormal and huge numbers: finite results on the scale of what was sent; the sum of squares does not overflow."""
     x = torch.tensor([1.0, -1.0, 0.5, 0.25] * 8) * magnitude
@@ -187,8 +188,8 @@ def test_any_magnitude(codec: Coder, magnitude: float) -> None:
 
 
 @every_codec
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("at", [0, 20, 36])
+@each("bad", [math.nan, math.inf, -math.inf])
+@each("at", [0, 20, 36])
 def test_what_is_not_finite_stays_so_and_spoils_no_other_block(codec: Coder, bad: float, at: int) -> None:
     x = normal(37)
     x[at] = bad
@@ -337,7 +338,7 @@ def test_golden_draws() -> None:
     assert torch.equal(there_and_back(Natural(), x, key(start=5)), x.sign() * torch.where(up, 2 * low, low))
 
 
-@pytest.mark.parametrize(
+@each(
     "make",
     [
         lambda: UniformLevels(0),
@@ -357,7 +358,7 @@ def test_what_cannot_be_is_refused(make: Callable[[], Coder]) -> None:
         make()
 
 
-@pytest.mark.parametrize(
+@each(
     ("one", "other"),
     [
         (UniformLevels(7, "l2", 512), UniformLevels(7, "linf", 0)),
@@ -370,7 +371,7 @@ def test_codecs_that_differ_in_their_blocks_alone_are_compiled_once(one, other):
     assert one.without_blocks().message().bits == one.message().bits
 
 
-@pytest.mark.parametrize(
+@each(
     ("one", "other"),
     [
         (UniformLevels(7), UniformLevels(6)),

@@ -10,6 +10,7 @@ import torch
 from reference_impls.codecs import lion_integers as lion
 from reference_impls.errors import UnsupportedError
 from reference_impls.randomness import Key
+from tests.support import each
 
 
 def updates(*shape, seed=0):
@@ -36,8 +37,8 @@ def test_scales():
         lion.scale_of(u, "l2")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("kind", NEAREST)
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 64])
+@each("kind", NEAREST)
+@each("n", [1, 2, 3, 4, 5, 8, 64])
 def test_rounding_and_head_room(kind, n):
     s = lion.levels(8, n)
     u = updates(1000, seed=n)
@@ -73,7 +74,7 @@ def test_each_tensor_has_its_own_scale():
     assert torch.equal(codes[60:], encoded(u[60:], [slice(0, 40)])[0])
 
 
-@pytest.mark.parametrize("kind", lion.SCALES)
+@each("kind", lion.SCALES)
 def test_an_all_zero_tensor_votes_zero_and_is_fine(kind):
     codes, flag = encoded(torch.tensor([0.0, -0.0, 0.0, 5.0, -5.0]), [slice(0, 3), slice(3, 5)], kind)
     assert codes[:3].tolist() == [0, 0, 0]
@@ -81,8 +82,8 @@ def test_an_all_zero_tensor_votes_zero_and_is_fine(kind):
     assert flag.item() == 0
 
 
-@pytest.mark.parametrize("kind", lion.SCALES)
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@each("kind", lion.SCALES)
+@each("bad", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_flagged_and_never_votes(kind, bad):
     u = updates(200)
     u[10] = bad
@@ -93,8 +94,8 @@ def test_what_is_not_finite_is_flagged_and_never_votes(kind, bad):
         assert codes[100:].any()
 
 
-@pytest.mark.parametrize("kind", lion.SCALES)
-@pytest.mark.parametrize("d", [0, 1, 5, 67])
+@each("kind", lion.SCALES)
+@each("d", [0, 1, 5, 67])
 def test_rows_are_as_they_would_be_alone(kind, d):
     u = updates(3, d, seed=d)
     if d > 1:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from reference_impls.codecs import nibbles
+from tests.support import each
 
 
 def counters(*shape, high=16, seed=0, dtype=torch.int32):
@@ -20,8 +21,8 @@ def packed(values):
     return wire
 
 
-@pytest.mark.parametrize("d", range(68))
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32])
+@each("d", range(68))
+@each("dtype", [torch.uint8, torch.int32])
 def test_round_trip(d, dtype):
     values = counters(d, seed=d, dtype=dtype)
     wire = packed(values)
@@ -39,7 +40,7 @@ def test_golden_bytes():
     assert packed(torch.tensor([1, 2, 3, 4, 5])).tolist() == [0x41, 0x52, 0x03]
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 7])
+@each("n", [1, 2, 3, 5, 7])
 def test_bytes_add_up(n):
     values = counters(n, 67, high=15 // n + 1, seed=n)
     wire = torch.zeros(34, dtype=torch.uint8)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from reference_impls.codecs import packed_integers as packing
-from tests.support import require_compiler
+from tests.support import each, require_compiler
 
 WIDTHS = range(2, 17)
 
@@ -44,7 +44,7 @@ def oracle(values, bits):
     return list(b"".join(word.to_bytes(4, "little") for word in words) + tail)
 
 
-@pytest.mark.parametrize("bits", WIDTHS)
+@each("bits", WIDTHS)
 def test_format_and_round_trip(bits):
     for d in (*range(36), 67, 511, 512, 513, 1024, 1603):
         values = integers(d, bits=bits, seed=d)
@@ -57,7 +57,7 @@ def test_format_and_round_trip(bits):
             assert torch.equal(out, values.to(dtype))
 
 
-@pytest.mark.parametrize("bits", [17, 24, 30, 31])
+@each("bits", [17, 24, 30, 31])
 def test_wider_integers_still_round_trip(bits):
     values = integers(579, bits=bits)
     wire = packed(values, bits)
@@ -84,8 +84,8 @@ def test_golden_bytes():
     }
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 8])
-@pytest.mark.parametrize("bits", [2, 3, 7, 16])
+@each("n", [1, 2, 3, 8])
+@each("bits", [2, 3, 7, 16])
 def test_messages_add_up(n, bits):
     for d in (1, 31, 512, 1100):
         values = integers(3, n, d, bits=bits, seed=n + d)
@@ -94,7 +94,7 @@ def test_messages_add_up(n, bits):
         assert torch.equal(total, values.sum(1, dtype=torch.int32))
 
 
-@pytest.mark.parametrize("d", [1, 31, 512, 700])
+@each("d", [1, 31, 512, 700])
 def test_rows_pack_as_they_would_alone(d):
     values = integers(3, 2, d, bits=5, seed=d)
     wire = packed(values, 5)

@@ -13,6 +13,7 @@ from torch import Tensor
 from reference_impls import buffers
 from reference_impls.codecs import candidates, selection
 from reference_impls.codecs.selection import flagged, kept, largest, largest_magnitudes, magnitude, taken
+from tests.support import each
 
 
 def by_definition(order: Tensor, k: int) -> Tensor:
@@ -74,7 +75,7 @@ def test_every_vector_of_four_values_up_to_length_six() -> None:
 @pytest.mark.parametrize(
     "shape",
     [
-        pytest.param(shape, id=str(shape), marks=() if shape in ((65536,), (65, 1023)) else pytest.mark.full)
+        pytest.param(shape, id=str(shape), marks=() if shape == (65, 1023) else pytest.mark.full)
         for shape in ((65535,), (65536,), (3, 33_001), (2, 5, 9001), (65, 1023), (64, 1024), (300, 250))
     ],
 )
@@ -92,9 +93,16 @@ def test_large_vectors_are_searched_by_the_same_rule(shape: tuple[int, ...], kin
             assert torch.equal(largest(order.long() << 20, k), expected)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_random_shapes_shares_and_ties(seed: int) -> None:
+@pytest.mark.parametrize(
+    "seeds", [range(3), pytest.param(range(3, 20), marks=pytest.mark.full)], ids=["few", "many"]
+)
+def test_random_shapes_shares_and_ties(seeds: range) -> None:
     """Integers of any sign, with from none to almost all of them equal."""
+    for seed in seeds:
+        _random_shape_share_and_ties(seed)
+
+
+def _random_shape_share_and_ties(seed: int) -> None:
     draw = torch.Generator().manual_seed(seed)
     d = int(torch.randint(1000, 40_000, (), generator=draw))
     rows = int(torch.randint(65536 // d + 1, 65536 // d + 5, (), generator=draw))
@@ -111,7 +119,7 @@ def test_the_extremes_of_integers_are_integers_like_any_other() -> None:
         assert torch.equal(largest(order, k), by_definition(order, k))
 
 
-@pytest.mark.parametrize("step", [1, 2])
+@each("step", [1, 2])
 def test_what_lies_apart_in_memory_is_selected_as_a_copy_is(step: int) -> None:
     x = normal(4, 80_000)[:, 1:70_001:step]
     assert torch.equal(largest_magnitudes(x, 300), by_definition(magnitude(x), 300))
@@ -146,9 +154,15 @@ def test_places_of_flags_and_what_stands_there() -> None:
         assert torch.equal(taken(x, places), x.gather(-1, places))
 
 
-@pytest.mark.parametrize("share", [0.01, 0.05, 0.3])
-@pytest.mark.parametrize("shape", [(1_000_003,), (200, 4096)], ids=str)
-@pytest.mark.parametrize("kind", ["normal", "few not zero", "many ties"])
+@pytest.mark.parametrize(
+    ("kind", "shape", "share"),
+    [
+        pytest.param(kind, shape, share, marks=() if (kind, share) == fast else pytest.mark.full)
+        for shape, fast in (((1_000_003,), ("normal", 0.01)), ((200, 4096), ("many ties", 0.05)))
+        for kind in ("normal", "few not zero", "many ties")
+        for share in (0.01, 0.05, 0.3)
+    ],
+)
 def test_nothing_is_allocated_in_a_steady_state(shape: tuple[int, ...], share: float, kind: str) -> None:
     inputs = [KINDS[kind](normal(*shape, seed=seed)) for seed in range(6)]
     k = kept(share, shape[-1])

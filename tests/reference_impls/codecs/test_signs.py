@@ -10,6 +10,7 @@ import torch
 
 from reference_impls.codecs import signs
 from reference_impls.randomness import Key
+from tests.support import each
 
 LENGTHS = list(range(68))
 
@@ -37,7 +38,7 @@ def oracle(bits):
     return list(data)
 
 
-@pytest.mark.parametrize("d", [*LENGTHS, 96, 1003, 4096])
+@each("d", [*LENGTHS, 96, 1003, 4096])
 def test_format_and_round_trip(d):
     bits = coins(d, seed=d)
     wire = packed(bits)
@@ -61,7 +62,7 @@ def test_golden_bytes():
     assert packed(bits).tolist() == [1, 0, 0, 0, 2, 0, 0, 0x80, 4]
 
 
-@pytest.mark.parametrize("zero", [True, False])
+@each("zero", [True, False])
 def test_zero_is_the_callers_choice_whatever_its_sign(zero):
     x = torch.tensor([0.0, -0.0, 1e-45, -1e-45, math.inf, -math.inf, math.nan, 2.0, -2.0] * 8)
     wire = torch.empty(signs.wire_bytes(72), dtype=torch.uint8)
@@ -71,7 +72,7 @@ def test_zero_is_the_callers_choice_whatever_its_sign(zero):
     assert out.view(8, 9).tolist() == [[zero, zero, True, False, True, False, False, True, False]] * 8
 
 
-@pytest.mark.parametrize("d", [1, 31, 67, 200])
+@each("d", [1, 31, 67, 200])
 def test_signs_of_numbers_are_packed_bits(d):
     x = torch.randn(d, generator=torch.Generator().manual_seed(d))
     wire = torch.empty(signs.wire_bytes(d), dtype=torch.uint8)
@@ -79,8 +80,8 @@ def test_signs_of_numbers_are_packed_bits(d):
     assert torch.equal(wire, packed(x >= 0))
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8])
-@pytest.mark.parametrize("d", [1, 7, 32, 67, 133])
+@each("n", [1, 2, 3, 4, 5, 8])
+@each("d", [1, 7, 32, 67, 133])
 def test_votes(n, d):
     bits = coins(n, d, seed=n)
     votes = torch.full((d,), -1, dtype=torch.int32)
@@ -88,8 +89,8 @@ def test_votes(n, d):
     assert torch.equal(votes, bits.sum(0, dtype=torch.int32))
 
 
-@pytest.mark.parametrize("n", [1, 3, 8])
-@pytest.mark.parametrize("d", [5, 67, 320])
+@each("n", [1, 3, 8])
+@each("d", [5, 67, 320])
 def test_decode_accumulate_adds_rows_in_their_order(n, d):
     bits = coins(n, d, seed=n + d)
     scales = torch.rand(n, generator=torch.Generator().manual_seed(n)) * 10.0 ** torch.arange(n)
@@ -107,7 +108,7 @@ def test_a_nan_scale_poisons_every_element():
     assert bool(out.isnan().all())
 
 
-@pytest.mark.parametrize("d", [1, 31, 40, 67, 133])
+@each("d", [1, 31, 40, 67, 133])
 def test_rows_pack_as_they_would_alone(d):
     bits = coins(3, 2, d, seed=d)
     wire = packed(bits)

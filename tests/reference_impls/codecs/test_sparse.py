@@ -12,6 +12,7 @@ from reference_impls.codecs.selection import kept, largest, magnitude
 from reference_impls.codecs.sparse import WIRE_VERSION, TopK
 from reference_impls.errors import UnsupportedError
 from reference_impls.randomness import Key
+from tests.support import each
 
 KEY = Key.of(seed=0, step=0, stage="test")
 FORMS = [
@@ -39,8 +40,8 @@ def by_sorting(x: Tensor, k: int) -> Tensor:
     return out
 
 
-@pytest.mark.parametrize("ratio", [0.01, 0.3, 0.5, 1.0])
-@pytest.mark.parametrize("indices", ["packed", "int32", "bitmap"])
+@each("ratio", [0.01, 0.3, 0.5, 1.0])
+@each("indices", ["packed", "int32", "bitmap"])
 def test_the_largest_come_back_at_every_length(ratio: float, indices: str) -> None:
     codec = TopK(ratio, "fp32", indices)
     for d in range(68):
@@ -48,7 +49,7 @@ def test_the_largest_come_back_at_every_length(ratio: float, indices: str) -> No
         assert torch.equal(through(codec, x), by_sorting(x, kept(ratio, d)))
 
 
-@pytest.mark.parametrize("d", [5, 64, 67, 1000])
+@each("d", [5, 64, 67, 1000])
 def test_ties_go_to_the_lowest_index(d: int) -> None:
     x = torch.randint(-2, 3, (d,), generator=torch.Generator().manual_seed(d)).float()
     assert torch.equal(through(TopK(0.37), x), by_sorting(x, kept(0.37, d)))
@@ -58,7 +59,7 @@ def test_ties_go_to_the_lowest_index(d: int) -> None:
     )
 
 
-@pytest.mark.parametrize(("values", "indices"), FORMS)
+@each(("values", "indices"), FORMS)
 def test_a_row_encodes_as_it_would_alone(values: str, indices: str) -> None:
     codec, x = TopK(0.2, values, indices), normal(3, 2, 77)
     together = through(codec, x)
@@ -68,9 +69,9 @@ def test_a_row_encodes_as_it_would_alone(values: str, indices: str) -> None:
             assert int((together[i, j] != 0).sum()) == 15
 
 
-@pytest.mark.parametrize(("values", "indices"), FORMS)
-@pytest.mark.parametrize("d", [1, 2, 3, 31, 32, 33, 1000, 1024, 1025])
-@pytest.mark.parametrize("ratio", [0.001, 0.1, 1.0])
+@each(("values", "indices"), FORMS)
+@each("d", [1, 2, 3, 31, 32, 33, 1000, 1024, 1025])
+@each("ratio", [0.001, 0.1, 1.0])
 def test_the_message_is_as_long_as_the_formula_says(values: str, indices: str, d: int, ratio: float) -> None:
     k = max(1, math.floor(ratio * d))
     width = {"packed": k * max(1, math.ceil(math.log2(d))), "int32": 32 * k, "bitmap": d}[indices]
@@ -78,8 +79,8 @@ def test_the_message_is_as_long_as_the_formula_says(values: str, indices: str, d
     assert TopK(ratio, values, indices).wire_bytes(d) == expected
 
 
-@pytest.mark.parametrize(("values", "indices"), FORMS)
-@pytest.mark.parametrize("ratio", [0.001, 0.1, 0.999, 1.0])
+@each(("values", "indices"), FORMS)
+@each("ratio", [0.001, 0.1, 0.999, 1.0])
 def test_more_elements_never_take_fewer_bytes(values: str, indices: str, ratio: float) -> None:
     lengths = [TopK(ratio, values, indices).wire_bytes(d) for d in range(3000)]
     assert lengths == sorted(lengths)
@@ -104,8 +105,8 @@ def test_golden_bytes() -> None:
         assert bytes(wire.tolist()) == places + bytes([0x80, 0x3F, 0x00, 0xC0, 0x00, 0x3F])
 
 
-@pytest.mark.parametrize("d", [10, 100, 5000])
-@pytest.mark.parametrize("ratio", [0.01, 0.1, 0.5])
+@each("d", [10, 100, 5000])
+@each("ratio", [0.01, 0.1, 0.5])
 def test_a_contraction_by_one_minus_k_over_d(d: int, ratio: float) -> None:
     bound = 1 - kept(ratio, d) / d
     for seed in range(5):
@@ -117,7 +118,7 @@ def test_a_contraction_by_one_minus_k_over_d(d: int, ratio: float) -> None:
     torch.testing.assert_close(float(lost), bound * d)
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@each("bad", [float("nan"), float("inf"), -float("inf")])
 def test_what_is_not_finite_is_sent_first(bad: float) -> None:
     x = normal(1000) * 1e30
     x[777] = bad

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from reference_impls.codecs.sums import BLOCK, fixed_mean, fixed_sum, root_mean_square
+from tests.support import each
 
 LENGTHS = [0, 1, 2, 67, 1023, 1024, 1025, 3 * 1024, 5 * 1024 + 17, 9000]
 
@@ -36,7 +37,7 @@ def tree(values):
     return float(sums[0])
 
 
-@pytest.mark.parametrize("d", LENGTHS)
+@each("d", LENGTHS)
 def test_the_documented_order(d):
     x = torch.randn(d, generator=torch.Generator().manual_seed(d)) * 1e3
     assert fixed_sum(x).item() == tree(x.tolist())
@@ -63,14 +64,14 @@ def test_rows_and_threads():
     assert torch.equal(one, two)
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@each("bad", [math.nan, math.inf])
 def test_not_finite_comes_through(bad):
     x = torch.ones(3000)
     x[1234] = bad
     assert not fixed_sum(x).isfinite()
 
 
-@pytest.mark.parametrize("d", [d for d in LENGTHS if d])
+@each("d", [d for d in LENGTHS if d])
 def test_the_root_mean_square_has_the_bits_of_the_plain_formula(d):
     x = torch.randn(3, d, generator=torch.Generator().manual_seed(d)) * 1e3
     count = torch.tensor([1.0, d, 0.0])
@@ -78,7 +79,7 @@ def test_the_root_mean_square_has_the_bits_of_the_plain_formula(d):
     assert torch.equal(root_mean_square(x, count), (fixed_sum(x * x) / count.clamp(min=1)).sqrt())
 
 
-@pytest.mark.parametrize(
+@each(
     ("dtype", "size"),
     [(torch.float32, 3e38), (torch.float32, 1e-30), (torch.float32, 1e-44), (torch.float64, 1e300), (torch.float64, 1e-300)],
 )  # fmt: skip

@@ -20,7 +20,7 @@ from tests.reference_impls.table import (
 )
 from tests.reference_impls.table.row import SGD, STEPS, Row
 
-__all__ = ["FIRST", "OVER_GLOO", "ROWS", "SGD", "STEPS", "Row", "tiered"]
+__all__ = ["FIRST", "OVER_GLOO", "ROWS", "SGD", "SOME", "STEPS", "Row", "tiered"]
 
 _FAMILIES = (
     baseline,
@@ -36,6 +36,27 @@ _FAMILIES = (
 ROWS: tuple[Row, ...] = tuple(row for family in _FAMILIES for row in family.ROWS)
 FIRST: tuple[Row, ...] = tuple({row.algorithm: row for row in reversed(ROWS)}.values())[::-1]
 """One row a method: what the fast tests look at, and tests of what lies below the methods."""
+
+_SOME = (
+    "allreduce-sgd",
+    "allreduce-adamw",
+    "lion-cub-1bit",
+    "global-qsgd-standard",
+    "powersgd",
+    "top-k",
+    "dgc",
+    "apmsqueeze",
+    "zero-one-adam",
+    "local-sgd",
+    "slowmo-sgd",
+    "diloco",
+    "streaming-diloco",
+    "noloco",
+    "root-sgd",
+    "control-one-rank-sign",
+)
+SOME: tuple[Row, ...] = tuple(row for row in FIRST if row.id in _SOME)
+"""Methods of every family: what the fast tests look at where drivers decide, or where a look takes long."""
 
 OVER_GLOO: tuple[str, ...] = (
     "allreduce-bf16",

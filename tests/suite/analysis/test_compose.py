@@ -16,7 +16,7 @@ from suite.analysis.compose import (
     round_s,
 )
 from suite.runs.spec import Rate, RunSpec, learning_rate, make_spec, resolve_algorithm, resolve_workload
-from tests.reference_impls.problem import told
+from tests.reference_impls.problem import observed
 from tests.reference_impls.table import STEPS, tiered
 
 
@@ -51,7 +51,7 @@ def test_planned_kinds_are_those_that_are_taken(row):
     generator = torch.Generator().manual_seed(1)
     taken = []
     for step in range(spec.steps):
-        cluster.observe(**told(step))
+        cluster.observe(**observed(step))
         grads = [[torch.randn(40, generator=generator)] for _ in range(2)]
         probes = dict.fromkeys(cluster.probes, grads)
         cluster.step(grads, lr=rate(step), probes=probes)

@@ -18,7 +18,7 @@ from suite.analysis.session_tables import derive
 from suite.analysis.speed_columns import SPEED_TABLES
 from suite.analysis.stages import STAGES
 from suite.claims.columns import VERDICT_TABLES
-from suite.costs.columns import COST_TABLES
+from suite.costs.document import COST_TABLES
 from suite.runs.result import CIRCUMSTANCE, LIVE, SETTLED
 from suite.runs.store import Store
 from tests.suite.analysis import made_up_session

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from suite.costs.model import Model
-from suite.costs.network import OF_PROBE, Backend, Price
-from suite.costs.samples import Sample, Setting, parameters_of
-from suite.costs.timeline import Local, Overlap
+from suite.costs.model import Model, Overlap
+from suite.costs.prices import OF_PROBE, Backend, Price
+from suite.costs.samples import Local, Sample, Setting, parameters_of
 from suite.links.link import Link
 from suite.runs.spec import resolve_algorithm
 from suite.timing.case import Case

@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 
 from reference_impls import create
-from suite.costs.advice import AdviceError, Question, advise, reference_recipes
-from suite.costs.candidates import Candidate, candidates
-from suite.costs.stand_in import large_recipe
+from suite.costs.advice import AdviceError, Candidate, Question, advise, candidates, reference_recipes
+from suite.costs.recipe import synthetic_recipe
 from suite.links.link import Link
 from suite.timing.spec import load_session
 from tests.suite.costs import made_up
@@ -29,8 +28,8 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> list[Candidate]:
 def test_a_codec_s_seconds_a_parameter_come_from_what_a_case_adds_to_ddp(known: list[Candidate]) -> None:
     by_name = {candidate.algorithm: candidate for candidate in known}
     for name in made_up.METHODS:
-        (adds,) = by_name[name].beyond.values()
-        local = adds.at(1.0)
+        (overhead,) = by_name[name].overhead.values()
+        local = overhead.at(1.0)
         assert local.encode_s == pytest.approx(1e-9 * len(name), rel=1e-6)
         assert local.compute_s == 0.0
 
@@ -80,7 +79,7 @@ def test_a_large_model_sends_what_its_method_declares(n: int) -> None:
     for name, kind in (("lion-cub-1bit", "step"), ("powersgd", "compressed")):
         method = create(name)
         method = replace(method, algorithm=method.algorithm.steady()[kind])
-        recipe = large_recipe(method, kind, 110e6, n, 4 << 20)
+        recipe = synthetic_recipe(method, kind, 110e6, n, 4 << 20)
         from suite.costs.advice import _sent
         from suite.costs.recipe import transformer_shapes
 

@@ -1,4 +1,4 @@
-"""What a case adds to DDP, by the size of the model."""
+"""What a case overhead to DDP, by the size of the model."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from suite.costs.beyond import Beyond, beyond
-from suite.costs.timeline import Local
+from suite.costs.samples import CodecOverhead, Local, codec_overhead
 from suite.links.link import Link
 from tests.suite.costs import made_up
 
@@ -19,21 +18,21 @@ def line(d: float) -> Local:
 
 
 def test_two_sizes_tell_the_fixed_part_from_that_of_a_parameter() -> None:
-    adds = Beyond({d: line(d) for d in (300_000, 3_000_000)})
+    overhead = CodecOverhead({d: line(d) for d in (300_000, 3_000_000)})
     for d in (1e5, 1e6, 1e8):
-        assert adds.at(d).encode_s == pytest.approx(FIXED + EACH * d)
-        assert adds.at(d).decode_s == pytest.approx(EACH * d)
-        assert adds.at(d).update_s == pytest.approx(0.0, abs=1e-9)
+        assert overhead.at(d).encode_s == pytest.approx(FIXED + EACH * d)
+        assert overhead.at(d).decode_s == pytest.approx(EACH * d)
+        assert overhead.at(d).update_s == pytest.approx(0.0, abs=1e-9)
 
 
 def test_of_one_size_all_counts_a_parameter() -> None:
-    assert Beyond({1000: Local(0.0, 1e-3)}).at(5000).encode_s == pytest.approx(5e-3)
+    assert CodecOverhead({1000: Local(0.0, 1e-3)}).at(5000).encode_s == pytest.approx(5e-3)
 
 
 def test_no_part_is_negative_where_the_larger_model_took_less() -> None:
-    adds = Beyond({1000: Local(0.0, 3e-3), 100_000: Local(0.0, 2e-3)})
-    assert 2e-3 <= adds.at(1e9).encode_s <= 3e-3
-    assert adds.at(1).encode_s >= 0
+    overhead = CodecOverhead({1000: Local(0.0, 3e-3), 100_000: Local(0.0, 2e-3)})
+    assert 2e-3 <= overhead.at(1e9).encode_s <= 3e-3
+    assert overhead.at(1).encode_s >= 0
 
 
 def test_cases_are_compared_with_ddp_of_their_own_model() -> None:
@@ -46,7 +45,7 @@ def test_cases_are_compared_with_ddp_of_their_own_model() -> None:
         for sample in samples
     ]
     timed = [sample for sample in samples if sample.case.algorithm == next(iter(made_up.METHODS))]
-    alone = beyond(timed, samples, made_up.CORES)
+    alone = codec_overhead(timed, samples, made_up.CORES)
     assert alone is not None
-    assert alone == beyond(timed, [*samples, *other], made_up.CORES)
-    assert beyond(timed, other, made_up.CORES) is None
+    assert alone == codec_overhead(timed, [*samples, *other], made_up.CORES)
+    assert codec_overhead(timed, other, made_up.CORES) is None

@@ -8,20 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from suite.analysis.tables import number, read_table, table_path
-from suite.costs.advice import Question
-from suite.costs.alike import Held
-from suite.costs.beyond import Beyond
-from suite.costs.break_even import break_even, break_even_rows, curve_of, stretches, verdict
-from suite.costs.candidates import Candidate, candidates
-from suite.costs.columns import BREAK_EVEN
-from suite.costs.known import Known, UnknownCostsError
-from suite.costs.known import known as shipped
-from suite.costs.maps import EXAMPLE
-from suite.costs.model import Model
-from suite.costs.network import OF_PROBE, Backend, Price
-from suite.costs.settings import Spread
-from suite.costs.timeline import Local, Overlap
+from suite.analysis.tables import frame_of, read_frame, table_path
+from suite.costs.advice import Candidate, Question, candidates
+from suite.costs.break_even import (
+    BREAK_EVEN,
+    EXAMPLE,
+    break_even,
+    break_even_tables,
+    curve_of,
+    stretches,
+    verdict,
+)
+from suite.costs.model import Model, Overlap, model_of
+from suite.costs.prices import CALIBRATION, OF_PROBE, Backend, Price
+from suite.costs.samples import CodecOverhead, Known, Local, UnknownCostsError
+from suite.costs.samples import known as shipped
+from suite.costs.scaling import Held, Spread
 from suite.links.link import Link
 from suite.timing.spec import load_session
 from tests.suite.costs import made_up
@@ -106,27 +108,29 @@ def test_the_model_s_break_even_is_the_one_by_hand(known: list[Candidate]) -> No
     """Nothing overlaps: DDP in bf16 sends 16 bits a parameter, the vote one, each 2 (n - 1) / n times."""
     vote = next(one for one in known if one.algorithm == "lion-cub-1bit")
     size, n, codec_s = 1e6, 4, 0.03
-    adds = {kind: Beyond({int(size): Local(0.0, codec_s / 2, codec_s / 2, 0.0)}) for kind in vote.cases}
+    overhead = {
+        kind: CodecOverhead({int(size): Local(0.0, codec_s / 2, codec_s / 2, 0.0)}) for kind in vote.cases
+    }
     question = Question(size, n, 1e9, 0.0, bucket_sizes=(25 << 20,))  # no computing to hide behind
-    found = break_even(stretches(curve_of(replace(vote, beyond=adds), question, FREE)))
+    found = break_even(stretches(curve_of(replace(vote, overhead=overhead), question, FREE)))
     assert found == pytest.approx(2 * (n - 1) / n * size * (16 - 1) / codec_s, rel=0.01)
 
 
 def test_without_a_score_there_is_no_band_and_the_command_is_named(tmp_path) -> None:
-    nothing = Known(tmp_path, [], {"provenance": {"cores": 2}}, [], [])
+    nothing = Known(tmp_path, frame_of(CALIBRATION, []), {"provenance": {"cores": 2}}, [], [])
     with pytest.raises(UnknownCostsError, match="bandwise costs score"):
-        break_even_rows(nothing, made_up.MODEL)
+        break_even_tables(nothing, made_up.MODEL)
 
 
 def test_the_shipped_rates_are_what_the_model_says() -> None:
     """One row worked out anew; `bandwise costs scaling` makes all of them."""
     found = shipped(RESULTS)
-    rows = read_table(table_path(RESULTS, BREAK_EVEN), BREAK_EVEN)
-    (row,) = (r for r in rows if (r["workload"], r["method"]) == (None, "lion-cub-1bit"))
+    table = read_frame(table_path(RESULTS, BREAK_EVEN), BREAK_EVEN)
+    (row,) = table[table["workload"].isna() & (table["method"] == "lion-cub-1bit")].to_dict("records")
     vote = next(one for one in candidates(found.samples, found.cores) if one.label == "lion-cub-1bit")
-    below = break_even(stretches(curve_of(vote, EXAMPLE, found.model())))
-    assert number(row, "below_mbit") == pytest.approx(below / 1e6, rel=1e-6)
-    assert number(row, "below_low_mbit") < number(row, "below_mbit") < number(row, "below_high_mbit")
+    below = break_even(stretches(curve_of(vote, EXAMPLE, model_of(found))))
+    assert row["below_mbit"] == pytest.approx(below / 1e6, rel=1e-6)
+    assert row["below_low_mbit"] < row["below_mbit"] < row["below_high_mbit"]
 
 
 def test_a_link_is_named_with_its_session() -> None:

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from suite.analysis.tables import to_csv
-from suite.costs import calibration
-from suite.costs.calibration import LONGEST_S, SIZES, Grid, calibrate
-from suite.costs.columns import COLLECTIVES
+from suite.analysis.tables import rows_of, to_csv
+from suite.costs import prices
+from suite.costs.prices import CALIBRATION, LONGEST_S, SIZES, Grid, calibrate
 from suite.links.link import Link
 from suite.links.probe import COLLECTIVES as KINDS
 from tests.suite.timing.fakes import BUSY, QUIET, FakeMeter, FakePlace
@@ -49,8 +48,8 @@ def held(
         return started[-1]
 
     meter = FakeMeter(load)
-    monkeypatch.setattr(calibration, "Meter", lambda: meter)
-    return calibrate(links, place=FakePlace, start=start), started  # type: ignore[arg-type]
+    monkeypatch.setattr(prices, "Meter", lambda: meter)
+    return rows_of(calibrate(links, place=FakePlace, start=start)), started  # type: ignore[arg-type]
 
 
 def test_every_collective_in_every_size_that_a_link_carries_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,30 +62,30 @@ def test_every_collective_in_every_size_that_a_link_carries_in_time(monkeypatch:
     most = max(int(row["bytes"]) for row in slow if row["what"] == "all-reduce fp32")
     assert 8 * 1.5 * most / 10e6 <= LONGEST_S
     assert all(int(row["bytes"]) % (4 * 4096) == 0 for row in rows)  # whole pieces, so that names stay unique
-    to_csv(COLLECTIVES, rows)  # keys are unique, kinds are right
+    to_csv(CALIBRATION, rows)  # keys are unique, kinds are right
 
 
 @pytest.mark.parametrize("n", [2, 3, 6, 8, 16])
 def test_no_exchange_is_measured_twice(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, _ = held([Link(n, float("inf"))], monkeypatch)
-    to_csv(COLLECTIVES, rows)
+    to_csv(CALIBRATION, rows)
 
 
 def test_a_message_that_was_made_smaller_is_no_second_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Ranks, "shrunk", 4096 * 4)
     rows, _ = held([Link(4, 1e9)], monkeypatch)
     assert len(rows) == len(KINDS)
-    to_csv(COLLECTIVES, rows)
+    to_csv(CALIBRATION, rows)
 
 
 def test_rows_are_kept_after_every_link(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[int] = []
-    monkeypatch.setattr(calibration, "Meter", lambda: FakeMeter(lambda number: QUIET))
+    monkeypatch.setattr(prices, "Meter", lambda: FakeMeter(lambda number: QUIET))
     calibrate(
         [Link(2, 1e9), Link(2, 1e8)],
         place=FakePlace,
-        start=lambda place: Ranks(),
-        keep=lambda rows: kept.append(len(rows)),  # type: ignore[arg-type, return-value]
+        start=lambda place: Ranks(),  # type: ignore[arg-type, return-value]
+        keep=lambda so_far: kept.append(len(so_far)),
     )
     assert len(kept) == 2
     assert 0 < kept[0] < kept[1]

@@ -6,26 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from report.pages.costs import DOCUMENTS, IMAGES, pictures
+from docs.make import cost_model
 from suite.analysis.document import DocumentError
 from suite.costs.document import BLOCKS, filled
 
-RESULTS = Path(__file__).resolve().parents[3] / "results" / "published"
 
-
-@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.stem)
-def test_a_page_is_what_the_tables_make_it(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    assert filled(text, RESULTS) == text
-
-
-def test_the_pictures_are_what_the_tables_make_them() -> None:
-    drawn = pictures(RESULTS)
-    assert drawn
-    for name, text in drawn.items():
-        assert (IMAGES / name).read_text(encoding="utf-8") == text, (
-            f"bandwise costs docs makes another {name}"
-        )
+def test_pages_and_pictures_are_what_the_published_tables_make_them() -> None:
+    texts = dict(cost_model())
+    assert {path.suffix for path in texts} == {".md", ".svg"}
+    for path, text in texts.items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name}: run `make docs`"
 
 
 @pytest.mark.parametrize(

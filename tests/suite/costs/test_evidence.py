@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from suite.analysis.evidence import Accuracy, accuracy, against, speed
-from suite.costs.evidence import (
+from suite.costs.advice import (
     Study,
     best_known,
     configuration,

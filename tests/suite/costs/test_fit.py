@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from suite.analysis.tables import Row
-from suite.costs.fit import FitError, fit_backend
-from suite.costs.network import OF_PROBE, Backend, Price
+from suite.analysis.tables import Row, frame_of
+from suite.costs.prices import CALIBRATION, OF_PROBE, Backend, FitError, Price, fit_backend
 from suite.links.link import Link
 
 MADE = Backend(
@@ -22,24 +22,24 @@ MADE = Backend(
 )
 
 
-def rows(backend: Backend, noise: float = 0.0) -> list[Row]:
+def exchanges(backend: Backend, noise: float = 0.0) -> pd.DataFrame:
     """What would have been measured on links of such a backend."""
     random = np.random.default_rng(0)
-    found: list[Row] = []
+    rows: list[Row] = []
     for n, rate, delay, what, size in itertools.product(
         (2, 4, 8), (10.0, 100.0, 1000.0, None), (0.0, 5.0), OF_PROBE, (4096, 65536, 1 << 20)
     ):
         link = Link(n, float("inf") if rate is None else 1e6 * rate, delay_s=1e-3 * delay)
         seconds = backend.on(link).seconds(what, n, size) * float(np.exp(noise * random.standard_normal()))
-        found.append({
+        rows.append({
             "backend": "gloo", "world_size": n, "rate_mbit": rate, "delay_ms": delay, "what": what, "bytes": size, "n": 6,
             "seconds": seconds, "seconds_low": seconds, "seconds_high": seconds,
         })  # fmt: skip
-    return found
+    return frame_of(CALIBRATION, rows)
 
 
 def test_what_was_made_is_found() -> None:
-    found = fit_backend(rows(MADE), cores=2)
+    found = fit_backend(exchanges(MADE), cores=2)
     assert found.worst_error < 0.01
     assert found.backend.efficiency == pytest.approx(0.94, rel=0.01)
     assert found.backend.delayed == pytest.approx(1.2, rel=0.02)
@@ -49,7 +49,7 @@ def test_what_was_made_is_found() -> None:
 
 
 def test_noise_of_a_tenth_leaves_predictions_within_it() -> None:
-    found = fit_backend(rows(MADE, noise=0.1), cores=2)
+    found = fit_backend(exchanges(MADE, noise=0.1), cores=2)
     link = Link(4, 37e6, delay_s=2e-3)  # a link that was not among them
     for name in OF_PROBE:
         true = MADE.on(link).seconds(name, 4, 300_000)
@@ -58,9 +58,9 @@ def test_noise_of_a_tenth_leaves_predictions_within_it() -> None:
 
 def test_a_fit_needs_measurements() -> None:
     with pytest.raises(FitError, match="no collective was measured"):
-        fit_backend([], cores=2)
-    few = [row for row in rows(MADE) if row["what"] != "all-gather"] + [
-        row for row in rows(MADE) if row["what"] == "all-gather"
-    ][:3]
+        fit_backend(exchanges(MADE)[:0], cores=2)
+    every = exchanges(MADE)
+    gathers = every.index[every["what"] == "all-gather"]
+    few = every.drop(gathers[3:])
     with pytest.raises(FitError, match="3 exchanges of 'all-gather'"):
         fit_backend(few, cores=2)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from suite.analysis.session_tables import load_facts
-from suite.costs import kept, model
-from suite.costs.known import known
+from suite.costs import model
+from suite.costs.recipe import Recipe
+from suite.costs.samples import Known, case_recipe, known
 from suite.links.link import Link
 from tests.suite.costs import made_up
-from tests.suite.costs.test_fit import rows
-
-CALIBRATION = rows(made_up.MODEL.backend)
-SAMPLES = list(made_up.samples([Link(4, 100e6)]))
+from tests.suite.costs.test_fit import exchanges
 
 
 def refuse(*_: object) -> None:
@@ -23,42 +23,65 @@ def refuse(*_: object) -> None:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    kept.write(tmp_path, made_up.MODEL, CALIBRATION, SAMPLES, made_up.CORES)
-    return tmp_path
-
-
-def test_a_kept_model_is_the_one_that_was_written(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Known:
+    """All that is known, and a model of it in a file; whoever fits fails."""
+    facts = {"provenance": {"cores": made_up.CORES}}
+    samples = list(made_up.samples([Link(4, 100e6)]))
+    everything = Known(tmp_path, exchanges(made_up.MODEL.backend), facts, samples, [])
+    model.write_model(tmp_path, made_up.MODEL, everything)
     monkeypatch.setattr(model, "fit_model", refuse)
-    found = kept.load_or_fit(root, CALIBRATION, SAMPLES, made_up.CORES)
-    assert found.backend == made_up.MODEL.backend
-    assert found.overlap == made_up.MODEL.overlap
+    return everything
 
 
-def test_other_measurements_or_cores_are_fitted(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model, "fit_model", refuse)
-    for calibration, samples, cores in (
-        (CALIBRATION[1:], SAMPLES, made_up.CORES),
-        (CALIBRATION, SAMPLES[1:], made_up.CORES),
-        (CALIBRATION, SAMPLES, made_up.CORES + 1),
-    ):
+def test_a_kept_model_is_the_one_that_was_written(kept: Known) -> None:
+    assert model.model_of(kept) == made_up.MODEL
+
+
+def test_other_measurements_or_cores_are_fitted(kept: Known) -> None:
+    first, *rest = kept.samples
+    others = (
+        replace(kept, calibration=kept.calibration[1:]),
+        replace(kept, samples=rest),
+        replace(kept, samples=[replace(first, step_s=1.001 * first.step_s), *rest]),
+        replace(kept, facts={"provenance": {"cores": made_up.CORES + 1}}),
+    )
+    for other in others:
         with pytest.raises(AssertionError, match="fitted anew"):
-            kept.load_or_fit(root, calibration, samples, cores)
+            model.model_of(other)
 
 
-def test_other_code_is_fitted(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model, "fit_model", refuse)
-    monkeypatch.setattr(kept, "_code", lambda: "another")
+@pytest.mark.parametrize("name", ["START", "HELD", "FIT_SETTINGS", "STEP"])
+def test_another_setting_of_the_fit_is_fitted(
+    name: str, kept: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model, name, (0.5,))
     with pytest.raises(AssertionError, match="fitted anew"):
-        kept.load_or_fit(root, CALIBRATION, SAMPLES, made_up.CORES)
+        model.model_of(kept)
+
+
+def test_a_model_that_reckons_otherwise_is_fitted(kept: Known, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Backward a little shorter, or a launch that waits for another thread: no source is compared."""
+    for name, value in (("FORWARD", 0.34), ("THREADS", 1)):
+        with monkeypatch.context() as changed, pytest.raises(AssertionError, match="fitted anew"):
+            changed.setattr(model, name, value)
+            model.model_of(kept)
+
+
+def test_a_method_that_sends_otherwise_is_fitted(kept: Known, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    def larger(*given: Any) -> Recipe:
+        return case_recipe(*given).scaled(1.01)
+
+    monkeypatch.setattr(model, "case_recipe", larger)
+    with pytest.raises(AssertionError, match="fitted anew"):
+        model.model_of(kept)
 
 
 def test_the_model_that_ships_is_of_what_ships() -> None:
     """Else every question fits it anew, for half a minute; `bandwise costs score` writes it."""
     results = Path(__file__).resolve().parents[3] / "results" / "published"
-    found = known(results)
-    said = json.loads((results / "tables" / kept.NAME).read_text(encoding="utf-8"))["made_of"]
-    assert said == kept.digest(found.calibration, found.samples, found.cores)
+    shipped = json.loads((results / "tables" / model.NAME).read_text(encoding="utf-8"))
+    assert shipped["made_of"] == model.made_of(known(results))
 
 
 def test_what_a_session_has_borrowed_counts_once() -> None:

@@ -7,17 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from suite.costs import measured
-from suite.costs.measured import Measured, MeasureError, _exchanges, measure, place
-from suite.costs.network import OF_PROBE
+from suite.costs import prices
+from suite.costs.prices import OF_PROBE, Measured, MeasureError, _exchanges, measure, rank_and_size
 from suite.links.probe import Measurement
 from tests.reference_impls.gloo import run_ranks
 from tests.suite.costs.made_up import MODEL
 
 
 def test_processes_know_their_place_from_torchrun_or_slurm() -> None:
-    assert place({"RANK": "1", "WORLD_SIZE": "4"}) == (1, 4)
-    assert place({"SLURM_PROCID": "2", "SLURM_NTASKS": "3"}) == (2, 3)
+    assert rank_and_size({"RANK": "1", "WORLD_SIZE": "4"}) == (1, 4)
+    assert rank_and_size({"SLURM_PROCID": "2", "SLURM_NTASKS": "3"}) == (2, 3)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +34,7 @@ def test_what_lacks_is_said(environment: dict[str, str], words: str, tmp_path: P
 
 
 def test_an_address_that_nobody_has_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(measured, "TIMEOUT", timedelta(seconds=2))
+    monkeypatch.setattr(prices, "TIMEOUT", timedelta(seconds=2))
     wrong = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "no.such.host.invalid", "MASTER_PORT": "1"}
     with pytest.raises(MeasureError, match=r"no\.such\.host\.invalid:1"):
         measure(tmp_path, wrong)

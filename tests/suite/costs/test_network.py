@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from suite.costs.network import FORMS, Backend, Network, Price
+from suite.costs.prices import FORMS, Backend, Network, Price
 from suite.costs.recipe import Request
 from suite.links.link import Link
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from suite.analysis.tables import number, to_csv
-from suite.costs import omega
-from suite.costs.columns import OMEGA
+from suite.analysis.tables import number, rows_of, to_csv
+from suite.costs import papers
+from suite.costs.papers import OMEGA, omega_table
 from suite.micro.pairs import Pairs
 
 
 def test_bytes_of_codes_are_compared_with_bytes_of_floats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Codes of a quarter of the bytes that take as long: a byte is added four times as slowly."""
-    monkeypatch.setattr(omega, "in_turns", lambda *given, **more: Pairs((1e-3,) * 20, (1e-3,) * 20))
-    rows = omega.omega_rows(threads=1, numel=1000)
+    monkeypatch.setattr(papers, "in_turns", lambda *given, **more: Pairs((1e-3,) * 20, (1e-3,) * 20))
+    rows = rows_of(omega_table(threads=1, numel=1000))
     assert {row["dithering"] for row in rows} == {"standard", "exponential"}
     for row in rows:
         assert row["omega"] == 4.0
@@ -23,8 +23,8 @@ def test_bytes_of_codes_are_compared_with_bytes_of_floats(monkeypatch: pytest.Mo
 
 
 def test_slow_additions_have_a_break_even(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(omega, "in_turns", lambda *given, **more: Pairs((1e-3,) * 20, (4e-3,) * 20))
-    row = omega.omega_rows(threads=1, numel=1000)[0]
+    monkeypatch.setattr(papers, "in_turns", lambda *given, **more: Pairs((1e-3,) * 20, (4e-3,) * 20))
+    row = rows_of(omega_table(threads=1, numel=1000))[0]
     assert row["omega"] == 16.0
     assert number(row, "break_even") == pytest.approx(6 * number(row, "gamma") / 12)
 
@@ -32,6 +32,6 @@ def test_slow_additions_have_a_break_even(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_real_measurement_orders_the_two() -> None:
     found = {
         row["dithering"]: number(row, "omega")
-        for row in omega.omega_rows(threads=1, numel=200_000, budget_s=0.2)
+        for row in rows_of(omega_table(threads=1, numel=200_000, budget_s=0.2))
     }
     assert found["exponential"] > found["standard"] > 0

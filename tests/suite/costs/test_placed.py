@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from suite.costs.papers import PaperModelError
-from suite.costs.placed import of_share, of_volume, placed
+from suite.costs.papers import PaperModelError, of_share, of_volume, placed
 
 
 def test_a_share_of_93_percent_is_a_rho_of_thirteen() -> None:

@@ -8,8 +8,15 @@ from typing import Any
 
 import pytest
 
-from suite.costs import predictions
-from suite.costs.predictions import PredictionError, digest, path_of, predict_session, read, write
+from suite.costs import score
+from suite.costs.score import (
+    PredictionError,
+    predict_session,
+    prediction_hash,
+    prediction_path,
+    read_prediction,
+    write_prediction,
+)
 from suite.links.link import Link
 from suite.timing.spec import load_session
 from tests.suite.costs import made_up
@@ -36,35 +43,35 @@ def test_every_case_is_predicted_or_said_not_to_be(made: dict[str, Any]) -> None
 
 
 def test_they_are_written_once_and_read_back(made: dict[str, Any], tmp_path: Path) -> None:
-    write(tmp_path, made)
-    assert read(tmp_path, "unseen") == made
+    write_prediction(tmp_path, made)
+    assert read_prediction(tmp_path, "unseen") == made
     with pytest.raises(PredictionError, match="made once"):
-        write(tmp_path, made)
-    assert read(tmp_path, "another") is None
+        write_prediction(tmp_path, made)
+    assert read_prediction(tmp_path, "another") is None
 
 
 def test_changed_predictions_do_not_count(made: dict[str, Any], tmp_path: Path) -> None:
-    write(tmp_path, made)
+    write_prediction(tmp_path, made)
     made["predictions"][0]["step_s"] *= 1.01
-    path_of(tmp_path, "unseen").write_text(json.dumps(made), encoding="utf-8")
+    prediction_path(tmp_path, "unseen").write_text(json.dumps(made), encoding="utf-8")
     with pytest.raises(PredictionError, match="changed after"):
-        read(tmp_path, "unseen")
+        read_prediction(tmp_path, "unseen")
 
 
 def test_predictions_after_the_session_do_not_count(
     made: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path, made)
-    monkeypatch.setattr(predictions, "load_facts", lambda root, name: {"started": "2000-01-01T00:00:00Z"})
+    write_prediction(tmp_path, made)
+    monkeypatch.setattr(score, "load_facts", lambda root, name: {"started": "2000-01-01T00:00:00Z"})
     with pytest.raises(PredictionError, match="predicts nothing"):
-        read(tmp_path, "unseen")
-    monkeypatch.setattr(predictions, "load_facts", lambda root, name: {"started": "2999-01-01T00:00:00Z"})
-    assert read(tmp_path, "unseen") == made
+        read_prediction(tmp_path, "unseen")
+    monkeypatch.setattr(score, "load_facts", lambda root, name: {"started": "2999-01-01T00:00:00Z"})
+    assert read_prediction(tmp_path, "unseen") == made
 
 
 def test_the_hash_covers_everything_but_itself(made: dict[str, Any]) -> None:
-    assert made["sha256"] == digest(made)
-    assert digest({**made, "made": "another time"}) != made["sha256"]
+    assert made["sha256"] == prediction_hash(made)
+    assert prediction_hash({**made, "made": "another time"}) != made["sha256"]
 
 
 def test_a_session_that_was_held_is_not_predicted(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from reference_impls import SimulatedCluster, create
 from reference_impls.registry import Method
-from suite.costs.network import FORMS, OF_PROBE, measured_as
+from suite.costs.prices import FORMS, OF_PROBE, measured_as
 from suite.costs.recipe import Recipe, RecipeError, recipe_of, transformer_shapes
 
 SHAPES = [(64, 48), (48,), (96, 64), (128,)]

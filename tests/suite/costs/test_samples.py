@@ -8,7 +8,7 @@ import pytest
 
 from suite.analysis.speed_columns import CASES, session_table_path
 from suite.analysis.tables import number, read_table
-from suite.costs.network import FORMS, OF_PROBE, measured_as
+from suite.costs.prices import FORMS, OF_PROBE, measured_as
 from suite.costs.samples import recipe_for, samples_of, shapes_of
 
 RESULTS = Path(__file__).resolve().parents[3] / "results" / "published"

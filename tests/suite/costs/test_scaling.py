@@ -10,14 +10,26 @@ from typing import Any
 import pytest
 
 from suite.analysis.speed_columns import CASES, session_facts_path, session_table_path
-from suite.analysis.tables import Row, number, table_path, write_table
-from suite.costs.alike import Held, JoinError, differences, held_of, joined, series_of
-from suite.costs.columns import PREDICTIONS
-from suite.costs.known import Known
-from suite.costs.samples import Sample, Setting, parameters_of
-from suite.costs.scaling import STRONG, WEAK, WORKERS, scaling_rows
-from suite.costs.settings import alone_s, foretold_of, speedups_of, steps_of
-from suite.costs.timeline import Local
+from suite.analysis.tables import Row, frame_of, number, rows_of, write_table
+from suite.costs.prices import CALIBRATION
+from suite.costs.samples import Known, Local, Sample, Setting, parameters_of
+from suite.costs.scaling import (
+    STRONG,
+    WEAK,
+    WORKERS,
+    Held,
+    JoinError,
+    alone_s,
+    differences,
+    foretold_of,
+    held_of,
+    joined,
+    scaling_table,
+    series_of,
+    speedups_of,
+    steps_of,
+)
+from suite.costs.score import PREDICTIONS
 from suite.links.link import Link
 from suite.runs.files import dump
 from suite.timing.case import Case
@@ -105,20 +117,20 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Known:
     """Two sessions that are alike, and one with another batch."""
     path = tmp_path / "made-up.yaml"
     path.write_text(made_up.SESSION, encoding="utf-8")
-    from suite.costs import candidates
+    from suite.costs import advice
     from suite.timing.spec import load_session
 
-    monkeypatch.setattr(candidates, "load_session", lambda name: load_session(str(path)))
+    monkeypatch.setattr(advice, "load_session", lambda name: load_session(str(path)))
     samples = [
         *hold(tmp_path, "pair", 2),
         *hold(tmp_path, "four", 4),
         *hold(tmp_path, "other", 4, batch_size=8),
     ]
-    return Known(tmp_path, [], {"provenance": {"cores": 2}}, samples, [])
+    return Known(tmp_path, frame_of(CALIBRATION, []), {"provenance": {"cores": 2}}, samples, [])
 
 
 def test_marks_are_what_the_sessions_measured(found: Known) -> None:
-    rows = list(scaling_rows(found, made_up.MODEL))
+    rows = rows_of(scaling_table(found, made_up.MODEL))
     marks = {(str(r["method"]), r["world_size"]): r for r in rows if r["source"] != "predicted"}
     assert {r["source"] for r in marks.values()} == {"pair", "four"}  # not the one with another batch
     for method, algorithm in (
@@ -137,7 +149,7 @@ def test_marks_are_what_the_sessions_measured(found: Known) -> None:
 def test_curves_begin_with_one_worker_and_know_whose_cores_they_share(found: Known) -> None:
     curve = {
         (r["scaling"], r["cores"], r["method"], r["world_size"]): r
-        for r in scaling_rows(found, made_up.MODEL)
+        for r in rows_of(scaling_table(found, made_up.MODEL))
         if r["source"] == "predicted"
     }
     assert {key[:2] for key in curve} == {(WEAK, 2), (WEAK, None), (STRONG, None)}
@@ -156,7 +168,7 @@ def test_one_worker_s_seconds_are_of_the_least_crowded_session(found: Known) -> 
 
 
 def test_measured_speedups_need_both_precisions_of_the_reference(found: Known) -> None:
-    from suite.costs.candidates import candidates
+    from suite.costs.advice import candidates
 
     known = candidates(found.samples, 2)
     four = next(one for one in held_of(found.results_root) if one.session == "four")
@@ -174,11 +186,11 @@ def test_measured_speedups_need_both_precisions_of_the_reference(found: Known) -
 
 
 def test_a_speedup_foretold_is_over_the_faster_reference_without_its_rate(found: Known) -> None:
-    from suite.costs.candidates import candidates
+    from suite.costs.advice import candidates
 
     known = candidates(found.samples, 2)
     four = next(one for one in held_of(found.results_root) if one.session == "four")
-    assert foretold_of(found.results_root, four, known) == {}
+    assert foretold_of(None, four, known) == {}
     predicted = [(made_up.DDP, 0.3), (replace(BF16, label="DDP bf16, 1 MB buckets"), 0.2), (VOTE, 0.05)]
     rows = [
         row(
@@ -188,5 +200,5 @@ def test_a_speedup_foretold_is_over_the_faster_reference_without_its_rate(found:
         for left_out, factor in (("rate", 1.0), ("model", 9.0))
         for case, seconds in predicted
     ]  # fmt: skip
-    write_table(table_path(found.results_root, PREDICTIONS), PREDICTIONS, rows)
-    assert foretold_of(found.results_root, four, known) == {"lion-cub-1bit": pytest.approx(0.2 / 0.05)}
+    foretold = foretold_of(frame_of(PREDICTIONS, rows), four, known)
+    assert foretold == {"lion-cub-1bit": pytest.approx(0.2 / 0.05)}

@@ -18,10 +18,8 @@ from pathlib import Path
 import pytest
 
 from suite.links.cluster import Cluster, up
-from suite.links.doctor import obstacle
 from suite.links.link import Link
 from suite.links.probe import Measurement, straggler
-from tests.support import skip_or_fail
 
 ROOT = Path(__file__).resolve().parents[3]
 WORKERS = 4
@@ -82,9 +80,7 @@ class Shaped:
 
 
 @pytest.fixture(scope="module")
-def shaped() -> Iterator[Shaped]:
-    if (found := obstacle()) is not None:
-        skip_or_fail(f"{found.name}: {found.detail}; {found.fix}")
+def shaped(possible: None) -> Iterator[Shaped]:
     with up(Link.parse(WORKERS, "100mbit"), delay_line=True) as cluster:
         shaped = Shaped(cluster)
         try:

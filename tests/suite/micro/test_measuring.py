@@ -122,6 +122,7 @@ def test_both_power_sgds_do_their_work() -> None:
     torch.testing.assert_close(grads.view(64, 32), exact, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.full
 def test_lengths_are_data_for_the_compiler(tmp_path: Path) -> None:
     """In a process of its own: no graph is compiled for other lengths, and what counts graphs does count."""
     require_compiler()

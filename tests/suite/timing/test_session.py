@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from suite.links import doctor
 from suite.links.cluster import Cluster, ClusterError, up
 from suite.links.doctor import Finding
 from suite.links.link import Link
@@ -28,7 +27,6 @@ from suite.timing.session import Session, estimate
 from suite.timing.spec import SessionSpec
 from tests.suite.analysis.made_up_session import record, write_sweep
 from tests.suite.timing.fakes import BUSY, QUIET, FakeMeter, FakePlace, FakeRanks, session_spec
-from tests.support import require_system, skip_or_fail
 
 OWN = """\
 minutes: 1
@@ -262,14 +260,6 @@ def test_a_session_on_loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     record = real(spec, tmp_path, monkeypatch, place=Loopback)
     check_numbers(record, cases_of(spec))
     assert record["machine"]["emulated"] is False
-
-
-@pytest.fixture
-def possible() -> None:
-    require_system("ip", "tc", "nsenter")
-    finding = doctor.obstacle()
-    if finding is not None:
-        skip_or_fail(f"{finding.name}: {finding.detail}. {finding.fix}")
 
 
 @pytest.mark.gloo

@@ -13,24 +13,25 @@ import pytest
 
 from suite.links.cluster import up
 from suite.links.link import Link
-from tests.reference_impls.table import FIRST
-from tests.support import require_system
+from tests.reference_impls.table import FIRST, SOME
 
 ROOT = Path(__file__).resolve().parents[3]
 WORKERS = 4
 LEAST, MOST = 1.00, 1.08  # messages of 64 kB and more: headers and acknowledgements on top, never less
 LIMIT_S = 900  # all methods, eagerly, four ranks: a minute or two on two idle cores
 METHODS = tuple(row.id for row in FIRST if row.largest >= WORKERS)
+FAST = tuple(row.id for row in SOME)
 
 
 @pytest.fixture(scope="module")
-def counted() -> dict[str, list[dict[str, Any]]]:
-    """Row of the table -> the reports of all ranks."""
-    require_system("ip", "tc", "nsenter")
+def counted(possible: None, request: pytest.FixtureRequest) -> dict[str, list[dict[str, Any]]]:
+    """Row of the table -> the reports of all ranks, for the rows of the tests that are run."""
+    items = [item for item in request.session.items if "counted" in getattr(item, "fixturenames", ())]
+    wanted = {str(item.callspec.params["method"]) for item in items}
     with up(Link.parse(WORKERS, "1gbit")) as cluster:
         ranks = [
             subprocess.Popen(
-                [*cluster.enter(rank), sys.executable, "-m", "tests.suite.timing.wire_rank"],
+                [*cluster.enter(rank), sys.executable, "-m", "tests.suite.timing.wire_rank", *sorted(wanted)],
                 cwd=ROOT,
                 env={
                     **os.environ, "RANK": str(rank), "WORLD_SIZE": str(WORKERS), "MASTER_ADDR": cluster.addresses[0],
@@ -56,7 +57,10 @@ def counted() -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.mark.timeout(LIMIT_S)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(method, marks=() if method in FAST else pytest.mark.full) for method in METHODS],
+)
 def test_interfaces_agree_with_the_ledger(method: str, counted: dict[str, list[dict[str, Any]]]) -> None:
     assert len(counted[method]) == WORKERS
     for report in counted[method]:

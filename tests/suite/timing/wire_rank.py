@@ -1,7 +1,7 @@
 """One rank that counts what its network interface moved beside what the ledger says, method by method.
 
-Run in a worker's network namespace; writes one JSON line a method: the row's name, and bytes sent and received by
-interface and by ledger over the same steps.
+Run in a worker's network namespace with the ids of the rows; writes one JSON line a method: the row's name, and bytes sent
+and received by interface and by ledger over the same steps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from reference_impls import DataParallelOptimizer
 from suite.links.topology import Counters, read_counters
-from tests.reference_impls.problem import LR, take, told
+from tests.reference_impls.problem import LR, observed, take
 from tests.reference_impls.table import FIRST
 
 PARAMETERS = 1 << 19  # a message of a bit an element is then 64 kB
@@ -39,7 +39,7 @@ def main() -> None:
     source = torch.Generator().manual_seed(rank)
     gradient = torch.randn(PARAMETERS, generator=source)
     for row in FIRST:
-        if row.largest < size:
+        if row.largest < size or row.id not in sys.argv[1:]:
             continue
         ends = {"total_steps": STEPS_BEFORE + STEPS} if "total_steps" in row.options else {}
         parameter = torch.nn.Parameter(torch.zeros(PARAMETERS))
@@ -57,7 +57,7 @@ def main() -> None:
                 time.sleep(SETTLE_S)
                 optimizer.ledger.clear()
                 before = counted()
-            optimizer.observe(**told(step))
+            optimizer.observe(**observed(step))
             changed = gradient * (1 + step)  # what does not change is not sent by every method
             take(optimizer, lambda own=parameter, new=changed: setattr(own, "grad", new.clone()))
             optimizer.zero_grad()
