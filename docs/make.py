@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from report.sheets.costs_figures import DOCUMENTS, IMAGES, pictures
+from report.pages.costs import DOCUMENTS, IMAGES, pictures
 from slurm.profile import ProfileFile
 from suite.analysis.document import fill, markdown
 from suite.analysis.published import documents_root

@@ -1,27 +1,60 @@
-"""Templates and what stands inside every page: styles and script."""
+"""Pages as text: templates, what stands inside every page (styles, script, tables as JSON), and how pages refer to each other.
+
+Addresses are relative, which work from disk wherever the folder lies.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
+from suite.analysis.columns import Table
+from suite.analysis.tables import Row, to_csv
+from suite.runs.files import write_atomic
+
+
+class ReportError(RuntimeError):
+    """A page cannot be built; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Links:
+    """Where a page leads as part of a site, by relative addresses: `home`, further pages with their names, and the folder
+    of the pages of its runs. All empty: the page stands alone.
+    """
+
+    home: str = ""
+    pages: tuple[tuple[str, str], ...] = ()
+    runs: str = ""
+
+
+ALONE: Final = Links()
 HERE = Path(__file__).resolve().parent
 
 
-def template(name: str) -> Template:
-    """A template; everything that it is given is escaped."""
-    environment = Environment(
+@cache
+def _environment() -> Environment:
+    """Where templates are compiled, each once."""
+    return Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
-    return environment.get_template(name)
+
+
+def template(name: str) -> Template:
+    """A template; everything that it is given is escaped."""
+    return _environment().get_template(name)
 
 
 def embedded(value: Any) -> str:
@@ -74,3 +107,43 @@ def lean(css: str, classes: Collection[str]) -> str:
 def slug(text: str) -> str:
     """Letters, digits and hyphens."""
     return "-".join("".join(c if c.isalnum() else " " for c in text.lower()).split())
+
+
+Tables = Sequence[tuple[Table, Sequence[Row]]]
+
+
+def write_page(
+    path: Path,
+    name: str,
+    headline: Sequence[str],
+    tables: Tables,
+    parts: Mapping[str, Any],
+    links: Links = ALONE,
+) -> tuple[Path, list[str]]:
+    """Write the page of a template that extends `single_page.html.j2`; returns its path and the findings.
+
+    The same arguments give the same bytes. Raises StoreError where it cannot be written.
+    """
+    write_atomic(path, render_page(name, headline, tables, parts, links))
+    return path, list(headline)
+
+
+def render_page(
+    name: str, headline: Sequence[str], tables: Tables, parts: Mapping[str, Any], links: Links = ALONE
+) -> str:
+    """The page's HTML."""
+    return template(name).render(
+        links=links,
+        headline=headline,
+        tables=[f"{table.suffix}.csv" for table, _ in tables],
+        data=embedded({"tables": {f"{table.suffix}.csv": _cells(table, rows) for table, rows in tables}}),
+        css=asset("style.css"),
+        js=asset("table.js"),
+        **{"origin": "", **parts},
+    )
+
+
+def _cells(table: Table, rows: Sequence[Row]) -> dict[str, Any]:
+    """A table's cells as they stand in its CSV file."""
+    lines = list(csv.reader(io.StringIO(to_csv(table, rows), newline="")))
+    return table_data(table.names, lines[1:])

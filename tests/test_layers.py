@@ -34,7 +34,7 @@ PACKAGES = {
         "costs": 7,
         "claims": 8,
     },
-    "report": {"drawing": 0, "sheets": 1, "study": 2, "site": 3},
+    "report": {"drawing": 0, "pages": 1, "study": 2, "site": 3},
 }
 BENCHMARKS = ("suite", "micro", "benchmarks")
 # Names under which a distribution is imported, where they differ from its own.

@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare."""
     require_checkout(NAME)
-    from report.sheets.compare_page import build_compare_page
+    from report.pages.compare import build_compare_page
     from suite.analysis.compare import ResultSetError, compare, read_results
     from suite.runs.sweep import tables_of
 

@@ -113,7 +113,7 @@ def _measured(args: argparse.Namespace) -> Sequence[tuple[Any, list[dict[str, An
 
 
 def _write_docs(args: argparse.Namespace, root: Path) -> int:
-    from report.sheets.rates_figures import write_document
+    from report.pages.throughput import write_document
 
     written = [str(path) for path in write_document(root)]
     if args.json:

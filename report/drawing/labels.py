@@ -128,33 +128,49 @@ def place(labels: Sequence[Label], marks: Sequence[Box], lines: Sequence[Box], f
     order = sorted(range(len(labels)), key=lambda i: (-crowd[i], labels[i].x, -labels[i].y, i))
     fixed = _array([*marks, *lines])
     placed: dict[int, Box] = {}
+    places = [_places(label, fixed) for label in labels]
     for _ in range(PASSES):
         before = dict(placed)
         for index in order:
             placed.pop(index, None)
-            placed[index] = _best(index, labels, marks, fixed, frame, list(placed.values()))
+            placed[index] = _best(index, labels, places[index], marks, frame, list(placed.values()))
         if placed == before:
             break
     return [placed[i] for i in range(len(labels))]
 
 
+@dataclass(frozen=True)
+class Places:
+    """Where a label can stand, which is the same in every pass: distance and box of each candidate, the boxes as rows, and the
+    area of each that marks and lines cover.
+    """
+
+    candidates: Sequence[tuple[float, Box]]
+    boxes: Boxes
+    on_fixed: Sequence[float]
+
+
+def _places(label: Label, fixed: Boxes) -> Places:
+    candidates = _candidates(label)
+    boxes = _array([box for _, box in candidates])
+    return Places(candidates, boxes, _covered(boxes, fixed))
+
+
 def _best(
     index: int,
     labels: Sequence[Label],
+    places: Places,
     marks: Sequence[Box],
-    fixed: Boxes,
     frame: Box,
     texts: Sequence[Box],
 ) -> Box:
-    """The cheapest place for one label beside the texts that stand already; `fixed`: marks and lines."""
+    """The cheapest of its `places` for one label beside the texts that stand already."""
     label = labels[index]
     texts = [box.grown(1.5) for box in texts]
     others = [box for i, box in enumerate(marks) if i != index]
     best: tuple[float, Box] | None = None
-    candidates = _candidates(label)
-    boxes = _array([box for _, box in candidates])
-    on_fixed, on_texts = _covered(boxes, fixed), _covered(boxes, _array(texts))
-    for (cost, box), under, over in zip(candidates, on_fixed, on_texts, strict=True):
+    on_texts = _covered(places.boxes, _array(texts))
+    for (cost, box), under, over in zip(places.candidates, places.on_fixed, on_texts, strict=True):
         if best is not None and cost >= best[0]:
             break
         covered = under

@@ -1,4 +1,4 @@
-"""The axes of the pictures: linear near the margin, logarithmic beyond it, ticks that do not touch."""
+"""The axes of the pictures: linear near the margin, logarithmic beyond it, spaced ticks, names at the ends of lines."""
 
 from __future__ import annotations
 
@@ -36,13 +36,10 @@ STYLE = MappingProxyType(
     }
 )
 """matplotlib settings of every picture."""
-
 LINEAR_MARGINS = 2.5
 """A logarithmic difference axis is linear up to so many margins."""
-
 LOGARITHMIC_MARGINS = 12
 """Differences beyond so many margins make the axis logarithmic."""
-
 TICK_GAP = 13.0
 """Least distance of two ticks in points on a vertical axis; twice as much on a horizontal one."""
 
@@ -162,3 +159,45 @@ def name_lines(axes: Axes, lines: Sequence[tuple[str, str]]) -> None:
     for tick, (_, family) in zip(axes.get_yticklabels(), lines, strict=True):
         tick.set_color(colour(family))
     axes.set_ylim(len(lines) - 0.4, -0.6)
+
+
+GAP = 9.5
+"""Least distance of two names, in points."""
+STROKE = {"arrowstyle": "-", "linewidth": 0.5, "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 0}
+"""From the end of a line to its name."""
+
+
+def name_ends(axes: Axes, ends: Sequence[tuple[str, float, str]]) -> None:
+    """A name for each (text, y at which its line ends on the right edge, family), in the family's colour."""
+    scale = per_point(axes)
+    right = axes.get_xlim()[1]
+    heights = [float(axes.transData.transform((right, y))[1]) / scale for _, y, _ in ends]
+    frame = axes.get_window_extent()
+    edge, low, high = (float(v) / scale for v in (frame.x1, frame.y0, frame.y1))
+    spots = spread(heights, GAP, low, high)
+    for (text, _, family), height, spot in zip(ends, heights, spots, strict=True):
+        axes.annotate(
+            text, (edge, height), xytext=(edge + 12, spot), xycoords="figure points", textcoords="figure points",
+            va="center", fontsize=7.2, color=colour(family), annotation_clip=False,
+            arrowprops={**STROKE, "color": colour(family)},
+        )  # fmt: skip
+
+
+def spread(ends: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """The ends moved apart to at least `gap`, in their order; inside low to high where that is room enough."""
+    order = sorted(range(len(ends)), key=lambda i: (ends[i], i))
+    blocks: list[tuple[float, int]] = []  # neighbours that touch: their centre, how many
+    for index in order:
+        blocks.append((ends[index], 1))
+        while len(blocks) > 1 and blocks[-1][0] - blocks[-2][0] < gap * (blocks[-1][1] + blocks[-2][1]) / 2:
+            (a, m), (b, n) = blocks[-2:]
+            blocks[-2:] = [((a * m + b * n) / (m + n), m + n)]
+    spots = [centre + gap * (i - (many - 1) / 2) for centre, many in blocks for i in range(many)]
+    ceiling, floor = high, low
+    for i in reversed(range(len(spots))):
+        spots[i] = ceiling = min(spots[i], ceiling)
+        ceiling -= gap
+    for i in range(len(spots)):
+        spots[i] = floor = max(spots[i], floor)
+        floor += gap
+    return [spots[order.index(i)] for i in range(len(ends))]

@@ -6,7 +6,16 @@ adds its two ends. Every column says in its title what it is and in its hover te
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+from report.drawing import numbers as write
+from report.drawing.numbers import number
+from report.drawing.theme import FAMILIES
+
+Row = dict[str, Any]
+"""A row of a table by column; its values are of the kinds that the table declares, since reading refuses others."""
 
 ORDER = "95 % order-statistic interval of the median over rounds."
 PAIRED = f"Times faster, paired by round. {ORDER}"
@@ -66,3 +75,49 @@ class View:
     lines: tuple[Line, ...]
     families: tuple[tuple[str, str], ...] = field(default=())
     groups: str = "Families shown"
+
+
+def chips(lines: Iterable[Line]) -> tuple[tuple[str, str], ...]:
+    """The families of the lines with their words, in the order of the theme: what a table can be filtered by."""
+    seen = {line.family for line in lines}
+    return tuple((name, words) for name, words in FAMILIES.items() if name in seen)
+
+
+def text_cell(value: object, css: str = "") -> Cell:
+    """A value in words; a dash where it is missing."""
+    return Cell(write.MISSING, css=css) if value is None else Cell(str(value), str(value), css=css)
+
+
+def count_cell(value: object, css: str = "") -> Cell:
+    """A number without further decimals; a dash where it is missing."""
+    known = number(value)
+    return Cell(write.MISSING if known is None else f"{known:g}", known, css=css)
+
+
+def bytes_cell(value: object) -> Cell:
+    """Bytes with a prefix."""
+    return Cell(write.byte_count(number(value)), number(value))
+
+
+def percent_cell(value: object) -> Cell:
+    """A share in percent."""
+    known = number(value)
+    return Cell(write.MISSING if known is None else f"{100 * known:.3g} %", known)
+
+
+def time_cell(value: object) -> Cell:
+    """Seconds with a prefix."""
+    return Cell(write.quantity(number(value), "seconds"), number(value))
+
+
+def seconds_cell(row: Mapping[str, Any], value: str, low: str, high: str) -> Cell:
+    """Seconds with a prefix, the interval in the same unit as a note."""
+    known, ends = number(row[value]), (number(row[low]), number(row[high]))
+    return Cell(write.quantity(known, "seconds"), known, write.seconds_ends(known, *ends), ends)
+
+
+def ratio_cell(row: Mapping[str, Any], value: str, low: str, high: str) -> Cell:
+    """A speedup with its interval."""
+    known, ends = number(row[value]), (number(row[low]), number(row[high]))
+    note = "" if None in ends else f"[{write.factor(ends[0])}, {write.factor(ends[1])}]"
+    return Cell(write.ratio(known), known, note, ends)

@@ -12,6 +12,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from reference_impls.registry import registry
+from suite.analysis.tables import Row
+
 FAMILIES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "baseline": "uncompressed",
@@ -25,7 +28,6 @@ FAMILIES: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """Family name -> the words for it, in the order in which they are listed."""
-
 COLOURS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "baseline": "#23262b",
@@ -50,7 +52,6 @@ COLOURS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """Role -> colour on white."""
-
 MARKS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "baseline": "s",
@@ -64,7 +65,6 @@ MARKS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """Family -> matplotlib marker."""
-
 SHAPES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "baseline": "M-4 -4H4V4H-4Z",
@@ -88,3 +88,11 @@ def colour(family: str) -> str:
 def mark(family: str) -> str:
     """Marker of a family."""
     return MARKS.get(family, "h")
+
+
+def family(row: Row) -> str:
+    """By the registry name in the column `algorithm`: none is torch's own, uncompressed; an unknown one has no family."""
+    name = row["algorithm"]
+    if name is None:
+        return "baseline"
+    return registry.entry(str(name)).family if name in registry.names() else ""

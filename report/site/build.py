@@ -19,31 +19,25 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from report.errors import ReportError
-from report.links import Links
-from report.rendering import asset, embedded, template
-from report.sheets.claims_data import Verdicts, load_verdicts
-from report.sheets.claims_page import build_claims_page, findings
-from report.sheets.compare_page import build_compare_page
-from report.sheets.costs_data import Costs, load_costs
-from report.sheets.costs_page import costs_parts
-from report.sheets.distortion_page import build_distortion_page
-from report.sheets.micro_page import build_micro_page
-from report.sheets.scaling_page import build_scaling_page
-from report.sheets.sheet import render_sheet
+from report.pages.claims import Verdicts, build_claims_page, findings, load_verdicts
+from report.pages.compare import build_compare_page
+from report.pages.costs import Costs, costs_parts, load_costs
+from report.pages.micro import build_micro_page
+from report.pages.rate_distortion import build_distortion_page
+from report.pages.scaling import build_scaling_page
+from report.rendering import Links, ReportError, asset, embedded, render_page, template
 from report.site import overview
 from report.site.leaderboard import Standing, ranked_view, standings, unranked_view
-from report.site.run_page import render_run
-from report.site.run_record import run_record
+from report.site.run_page import render_run, run_record
 from report.study.build import update_tables, write_page
-from report.study.data import StudyData, load
+from report.study.data import SessionData, StudyData, load, load_sessions
 from report.study.headline import failure_sentence
-from report.study.origins import drift, origins_view
-from report.study.speed_data import SessionData, load_sessions
-from report.study.speed_headline import alone_sentence, ended_sentence, place_words
-from report.study.speed_page import session_parts
+from report.study.runs import drift, origins_view
+from report.study.sessions import ended_sentence, session_parts
+from report.study.speedup import place_words
+from report.study.step_time import alone_sentence
 from suite.analysis.columns import RUNS
 from suite.analysis.compare import ResultSetError, compare, read_results
 from suite.analysis.published import files_of, labels, load_refused, published_root, studies_of, write_refused
@@ -58,14 +52,14 @@ from suite.timing.spec import sessions_of
 
 HOME: Final = "index.html"
 SPEED: Final = "speed.html"
-SHEETS: Final = (
+PAGES: Final = (
     ("claims", "Claims", build_claims_page),
     ("scaling", "Scaling", build_scaling_page),
     ("rate-distortion", "Rate and distortion", build_distortion_page),
     ("micro", "Building blocks", build_micro_page),
 )
 """Pages that no study owns: name of the file, words of its link, what builds it or says why it cannot."""
-RESERVED: Final = frozenset({"index", "speed", *(name for name, _, _ in SHEETS)})
+RESERVED: Final = frozenset({"index", "speed", *(name for name, _, _ in PAGES)})
 """Names of pages that no study can have."""
 
 
@@ -117,19 +111,22 @@ def build_site(root: Path, out: Path | None = None, runs: bool = True) -> BuiltS
     unread: list[tuple[str, str]] = []
     none: tuple[SessionData, ...] = ()
     alone = _readable(unread, root, "sessions of no study", lambda: load_sessions(root, None), none)
-    costs = _readable(unread, root, "the cost model", lambda: load_costs(root), Costs())
+    tables = _readable(unread, root, "the cost model", lambda: load_costs(root), Costs())
+    costs = costs_parts(tables)
     verdicts = _readable(unread, root, "claims", lambda: load_verdicts(root), Verdicts())
     studies = _studies(root, verdicts, unread)
-    pages = _sheets(root, folder, unread)
-    if alone or costs.tables:
+    pages = _pages(root, folder, unread)
+    if alone or tables.tables:
         write_atomic(folder / SPEED, _speed(alone, costs))
         pages.append((SPEED, "Speed alone"))
     built = 1 + len(pages)
     store = Store(root)
+    drawn: dict[str, list[dict[str, Any]]] = {}
     for name, study in studies.items():
-        built += _study(folder, name, study, pages, store if runs else None)
+        count, drawn[f"{name}.html"] = _study(folder, name, study, pages, store if runs else None)
+        built += count
     compared = list(_compared(root, folder, studies, unread))
-    said, text = _index(root, studies, pages, compared, unread, costs, verdicts)
+    said, text = _index(root, studies, drawn, pages, compared, unread, costs, verdicts)
     write_atomic(folder / HOME, text)
     return BuiltSite(folder / HOME, said, built + len(compared), unread)
 
@@ -150,10 +147,10 @@ def _short(root: Path, error: Exception) -> str:
     return str(error).replace(f"{root}{os.sep}", "")
 
 
-def _sheets(root: Path, folder: Path, unread: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def _pages(root: Path, folder: Path, unread: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Build what can be built of the pages that no study owns; address and words of each."""
     known, found = {name for name, _ in unread}, []
-    for name, words, build in SHEETS:
+    for name, words, build in PAGES:
         try:
             build(root, folder / f"{name}.html", Links(HOME))
         except ReportError:
@@ -185,7 +182,7 @@ def _studies(root: Path, verdicts: Verdicts, unread: list[tuple[str, str]]) -> d
 def _have_ids(study: StudyData) -> None:
     """Raises ReportError for a table whose ids could name other files than pages of runs."""
     for row in study.rows(RUNS):
-        if not re.fullmatch(RUN_ID, str(row["run_id"])):
+        if not re.fullmatch(RUN_ID, row["run_id"]):
             raise ReportError(
                 f"its table of runs holds {row['run_id']!r}, which is no run id; make the table again"
             )
@@ -193,28 +190,30 @@ def _have_ids(study: StudyData) -> None:
 
 def _study(
     folder: Path, name: str, study: StudyData, pages: list[tuple[str, str]], store: Store | None
-) -> int:
-    """Write the page of a study, and those of its runs where there is a store; returns how many."""
+) -> tuple[int, list[dict[str, Any]]]:
+    """Write the page of a study, and those of its runs where there is a store; how many, and its pictures of speed."""
     up = "../" * name.count("/")
     others = tuple((up + address, words) for address, words in pages)
     own = name.rpartition("/")[2]
-    write_page(study, folder / f"{name}.html", Links(up + HOME, others, f"{own}/runs/" if store else ""))
+    page = write_page(
+        study, folder / f"{name}.html", Links(up + HOME, others, f"{own}/runs/" if store else "")
+    )
     if store is None:
-        return 1
+        return 1, page.pictures
     links = Links(f"../../{up}{HOME}", ((f"../../{own}.html", study.sweep),))
     rows = [(panel, row) for panel in study.panels for row in panel.runs if row["status"] != "missing"]
     for panel, row in rows:
         text = render_run(run_record(store, row, panel), study.sweep, links)
         write_atomic(folder / name / "runs" / f"{row['run_id']}.html", text, flushed=False)
-    return 1 + len({row["run_id"] for _, row in rows})
+    return 1 + len({row["run_id"] for _, row in rows}), page.pictures
 
 
-def _speed(alone: tuple[SessionData, ...], costs: Costs) -> str:
+def _speed(alone: tuple[SessionData, ...], costs: dict[str, Any] | None) -> str:
     sentences = [ended_sentence(session) for session in alone]
     sentences += [alone_sentence(s, link) for s in alone for link in s.links if link.usable]
     said = [sentence for sentence in sentences if sentence] or ["No session without a study was held here."]
-    parts = {"sessions": [session_parts(session) for session in alone], "costs": costs_parts(costs)}
-    return render_sheet("speed_page.html.j2", said, (), parts, Links(HOME))
+    parts = {"sessions": [session_parts(session) for session in alone], "costs": costs}
+    return render_page("speed_page.html.j2", said, (), parts, Links(HOME))
 
 
 def _compared(
@@ -237,8 +236,9 @@ def _compared(
 
 
 def _index(
-    root: Path, studies: dict[str, StudyData], pages: list[tuple[str, str]], compared: list[tuple[str, str]],
-    unread: list[tuple[str, str]], costs: Costs, verdicts: Verdicts,
+    root: Path, studies: dict[str, StudyData], drawn: dict[str, list[dict[str, Any]]],
+    pages: list[tuple[str, str]], compared: list[tuple[str, str]],
+    unread: list[tuple[str, str]], costs: dict[str, Any] | None, verdicts: Verdicts,
 ) -> tuple[list[str], str]:  # fmt: skip
     by_address = {f"{name}.html": study for name, study in studies.items()}
     board = [one for address, study in by_address.items() for one in standings(study, address)]
@@ -252,7 +252,7 @@ def _index(
         commits=sorted(commits),
         headline=said,
         pages=pages,
-        picture=overview.newest_picture(by_address),
+        picture=overview.newest_picture(by_address, drawn),
         bars=overview.claims_bars(verdicts),
         cost=overview.cost_picture(costs),
         ranked=ranked_view(board),

@@ -17,15 +17,12 @@ from reference_impls import create
 from reference_impls.facts import facts
 from report.drawing import numbers as write
 from report.drawing.numbers import number
-from report.drawing.table import Cell, Column, Line, View
+from report.drawing.table import Cell, Column, Line, Row, View, ratio_cell
 from report.drawing.theme import FAMILIES
-from report.study.data import Panel, StudyData
-from report.study.speed_data import LinkData
-from report.study.speed_points import drawn
-from report.study.speed_view import ratio_cell
+from report.study.data import LinkData, Panel, StudyData
+from report.study.speedup import drawn
 from suite.analysis.columns import RUNS
 from suite.analysis.evidence import against
-from suite.analysis.tables import Row
 
 
 @dataclass(frozen=True)
@@ -79,21 +76,21 @@ def standings(study: StudyData, address: str) -> list[Standing]:
 
 
 def _at(study: StudyData, address: str, panel: Panel, link: LinkData) -> Iterator[Standing]:
-    arms = {str(arm["arm"]): arm for arm in link.arms if arm["sharding"] == panel.sharding}
-    options = {str(row["arm"]): str(row["options"]) for row in study.rows(RUNS)}
+    arms = {arm["arm"]: arm for arm in link.arms if arm["sharding"] == panel.sharding}
+    options = study.frame(RUNS).drop_duplicates("arm", keep="last").set_index("arm")["options"]
     for row in panel.methods:
-        name = str(row["arm"])
+        name = row["arm"]
         arm = arms.get(name)
-        held = state_bytes(str(row["algorithm"]), options.get(name, "{}"), panel.world_size)
+        held = state_bytes(row["algorithm"], options.get(name, "{}"), panel.world_size)
         why = against(row, panel.judged(row), link.timed_of(name, panel.sharding))
         yield Standing(study.sweep, address, panel, link, row, arm, held, why)
 
 
 def _ranked(found: list[Standing]) -> list[Standing]:
     """With ranks within families, fastest first."""
-    for family in {str(one.row["family"]) for one in found}:
-        own = [one for one in found if str(one.row["family"]) == family and not one.reason]
-        own.sort(key=lambda one: (-one.speedup, str(one.row["arm"])))
+    for family in {one.row["family"] for one in found}:
+        own = [one for one in found if one.row["family"] == family and not one.reason]
+        own.sort(key=lambda one: (-one.speedup, one.row["arm"]))
         for rank, one in enumerate(own, start=1):
             found[found.index(one)] = replace(one, rank=rank, ranked=len(own))
     return found
@@ -146,21 +143,21 @@ def unranked_view(found: Sequence[Standing]) -> View:
 
 def _ordered(found: Sequence[Standing]) -> list[Standing]:
     places = list(dict.fromkeys(one.key for one in found))
-    return sorted(found, key=lambda one: (_family(one), places.index(one.key), one.rank, str(one.row["arm"])))
+    return sorted(found, key=lambda one: (_family(one), places.index(one.key), one.rank, one.row["arm"]))
 
 
 def _family(one: Standing) -> int:
-    order, family = list(FAMILIES), str(one.row["family"])
+    order, family = list(FAMILIES), one.row["family"]
     return order.index(family) if family in order else len(order)
 
 
 def _chips(found: Sequence[Standing]) -> tuple[tuple[str, str], ...]:
-    seen = {str(one.row["family"]) for one in found}
+    seen = {one.row["family"] for one in found}
     return tuple((name, words) for name, words in FAMILIES.items() if name in seen)
 
 
 def _lines(found: Sequence[Standing]) -> tuple[Line, ...]:
-    return tuple(Line(_cells(one), str(one.row["family"])) for one in found)
+    return tuple(Line(_cells(one), one.row["family"]) for one in found)
 
 
 def _cells(one: Standing) -> dict[str, Cell]:
@@ -171,11 +168,11 @@ def _cells(one: Standing) -> dict[str, Cell]:
     reference = str(one.link.reference["case"]) if one.link.reference else write.MISSING
     pairs = number(one.arm["n_pairs"]) if one.arm else None
     return {
-        "method": Cell(str(row["arm"]), str(row["arm"]), css="arm"),
+        "method": Cell(row["arm"], row["arm"], css="arm"),
         "rank": Cell(write.share(one.rank, one.ranked), one.rank or None),
         "reason": Cell(one.reason, one.reason, css="reason"),
         "speedup": ratio_cell(one.arm, "speedup", "speedup_low", "speedup_high") if one.arm and timed else Cell(write.MISSING),
-        "ratio": Cell(write.ratio(number(row["bytes_ratio"])), number(row["bytes_ratio"])),
+        "ratio": Cell(write.ratio(row["bytes_ratio"]), row["bytes_ratio"]),
         "state": Cell(
             write.MISSING if one.state_bytes is None else f"{one.state_bytes:.3g} B", one.state_bytes
         ),
@@ -183,7 +180,7 @@ def _cells(one: Standing) -> dict[str, Cell]:
             f"{write.signed(mean, panel.digits)}{unit if mean is not None else ''}", mean,
             write.interval(low, high, panel.digits, sign=True), (low, high),
         ),
-        "seeds": Cell(write.share(int(number(row["n_done"]) or 0), int(number(row["n"]) or 0)), number(row["n_done"])),
+        "seeds": Cell(write.share((row["n_done"] or 0), (row["n"] or 0)), number(row["n_done"])),
         "rounds": Cell(write.MISSING if pairs is None else f"{pairs:g}", pairs),
         "place": Cell(one.place, one.place, page=f"{one.address}#{one.panel.slug}"),
         "reference": Cell(reference, reference),

@@ -7,15 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from report.drawing.numbers import MISSING, share
-from report.drawing.table import Cell, Column, Line, View
-from report.sheets.claims_data import Verdicts
-from report.sheets.costs_data import Costs
-from report.sheets.costs_page import costs_parts
+from report.drawing.table import Cell, Column, Line, Row, View
+from report.pages.claims import Verdicts
 from report.site.leaderboard import Standing
 from report.study.data import StudyData
-from report.study.speed_page import missing, picture_parts
-from report.study.speed_points import pictures
-from suite.analysis.tables import Row
+from report.study.sessions import missing
 from suite.claims.claim import WORDS
 
 STUDIES: Final = (
@@ -85,7 +81,7 @@ def _study(study: StudyData, address: str) -> Line:
 def refused_view(rows: Sequence[Row], unread: Sequence[tuple[str, str]]) -> View:
     """What is not read: `rows` of the table `refused`, and studies and pages whose tables cannot be, each with the reason."""
     lines = [
-        (" ".join(filter(None, [str(row["kind"]), str(row["name"]), str(row["record"] or "")])), row["reason"], row["fix"])
+        (" ".join(filter(None, [row["kind"], row["name"], (row["record"] or "")])), row["reason"], row["fix"])
         for row in rows
     ]  # fmt: skip
     lines += [(f"tables of {name}", why, "") for name, why in unread]
@@ -101,24 +97,30 @@ def _refused(what: str, reason: object, fix: object) -> Line:
     return Line(cells)
 
 
-def newest_picture(studies: Mapping[str, StudyData]) -> dict[str, Any] | None:
-    """The picture of speed against accuracy of the newest study that has one, over its first link."""
+def newest_picture(
+    studies: Mapping[str, StudyData], drawn: Mapping[str, Sequence[dict[str, Any]]]
+) -> dict[str, Any] | None:
+    """The pictures of speed against accuracy of the newest study that has any, over its first link.
+
+    Args:
+        studies: By the address of their page, the newest first.
+        drawn: Those that each page shows, as `picture_parts` makes them.
+
+    Returns:
+        What the template needs; None where no study has one.
+    """
     for address, study in studies.items():
-        if shown := [one for one in pictures(study) if one.marks]:
-            first = [one for one in shown if one.link == shown[0].link]
-            return {
-                "study": study.sweep,
-                "address": f"{address}#speedup",
-                "panels": [picture_parts(one, shown) for one in first],
-            }
+        if shown := [one for one in drawn[address] if one["figure"]]:
+            first = [one for one in shown if one["link"] == shown[0]["link"]]
+            return {"study": study.sweep, "address": f"{address}#speedup", "panels": first}
     return None
 
 
 def claims_bars(verdicts: Verdicts) -> list[dict[str, Any]]:
     """How many claims of each kind have which verdict: a bar each, as pieces with offset and width in percent."""
     found: list[dict[str, Any]] = []
-    for kind in dict.fromkeys(str(row["kind"]) for row in verdicts.claims):
-        words = Counter(str(row["verdict"]) for row in verdicts.claims if str(row["kind"]) == kind)
+    for kind in dict.fromkeys(row["kind"] for row in verdicts.claims):
+        words = Counter(row["verdict"] for row in verdicts.claims if row["kind"] == kind)
         found.append({"kind": kind.replace("-", " "), "n": sum(words.values()), "words": words})
     most = max((bar["n"] for bar in found), default=1)
     for bar in found:
@@ -133,9 +135,8 @@ def claims_bars(verdicts: Verdicts) -> list[dict[str, Any]]:
     return sorted(found, key=lambda bar: -int(bar["n"]))
 
 
-def cost_picture(costs: Costs) -> dict[str, Any] | None:
+def cost_picture(parts: dict[str, Any] | None) -> dict[str, Any] | None:
     """The first picture of the cost model, and how far off it is."""
-    parts = costs_parts(costs)
     if parts is None or not parts["pictures"]:
         return None
     return {**parts["pictures"][0], "score": parts["score"]}

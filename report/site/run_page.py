@@ -1,10 +1,17 @@
-"""A small page for one run: what it was, how it ended, its curve, what it sent, where it ran, and how to do it again."""
+"""A small page for one run: what it was, how it ended, its curve, what it sent, where it ran, and how to do it again.
+
+All that is on record of a run lies in its folder, or where that is gone in its row of the tables. The folder's files are read as
+everywhere, refused ones by name; they are hashed as they lie there.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
@@ -13,12 +20,98 @@ from jinja2 import Template
 from report.drawing import numbers as write
 from report.drawing.curve import curve
 from report.drawing.numbers import number
-from report.links import Links
-from report.rendering import asset, lean, template
-from report.site.run_record import RunRecord
-from report.study.view import METRICS
+from report.drawing.table import Row
+from report.rendering import Links, asset, lean, template
+from report.study.data import METRICS, Panel
+from suite.runs.files import RefusedError
 from suite.runs.provenance import CHANGES_LIMIT_BYTES
-from suite.runs.result import CIRCUMSTANCE
+from suite.runs.result import CIRCUMSTANCE, Note
+from suite.runs.store import Store
+
+FILES: Final = ("spec.json", "result.json", "metrics.jsonl", "status.json")
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run with its row and panel. In a folder: spec, result (else the note of how it stands) and curve as far as they can be
+    read, and name, bytes, SHA-256 of its files. `refused`: what is there and is not read, with the reason.
+    """
+
+    row: Row
+    panel: Panel
+    folder: str = ""
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    result: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Sequence[Mapping[str, Any]] = ()
+    note: Note | None = None
+    files: Sequence[tuple[str, int, str]] = ()
+    refused: Sequence[str] = ()
+
+    @property
+    def run_id(self) -> str:
+        """Its id."""
+        return self.row["run_id"]
+
+    @property
+    def state(self) -> str:
+        """How it stands: by its result, else by its row, which says nothing that changes from minute to minute."""
+        return str(self.result.get("status") or self.row["status"])
+
+    @property
+    def reason(self) -> str:
+        """Why, where it is not done."""
+        return str((self.result.get("reason") if self.result else self.row["reason"]) or "")
+
+
+def run_record(store: Store, row: Row, panel: Panel) -> RunRecord:
+    """What is on record of the run of a row."""
+    run_id = row["run_id"]
+    folder = store.folder(run_id)
+    if not folder.is_dir() or folder.is_symlink():
+        return RunRecord(row, panel)
+    refused: list[str] = []
+    _, result = store.state(run_id)
+    if result is None and (error := store.refusal(run_id)):
+        refused.append(f"{error.reason}: {error.fix}")
+    spec = dict(result["spec"]) if result else _read_spec(store, run_id, refused)
+    return RunRecord(
+        row,
+        panel,
+        folder.relative_to(store.root).as_posix(),
+        spec,
+        result or {},
+        _metrics(store, run_id, refused),
+        store.note(run_id) if result is None else None,
+        [found for name in FILES if (found := _hashed(str(folder), name))],
+        refused,
+    )
+
+
+def _read_spec(store: Store, run_id: str, refused: list[str]) -> dict[str, Any]:
+    try:
+        return store.spec(run_id).as_dict()
+    except RefusedError as error:
+        refused.append(f"{error.reason}: {error.fix}")
+        return {}
+
+
+def _metrics(store: Store, run_id: str, refused: list[str]) -> list[dict[str, Any]]:
+    try:
+        return store.metrics(run_id)
+    except RefusedError as error:
+        refused.append(f"{error.reason}: {error.fix}")
+        return []
+
+
+def _hashed(folder: str, name: str) -> tuple[str, int, str] | None:
+    """Name, size and hash of a regular file of a folder; a link is not followed."""
+    path = os.path.join(folder, name)
+    if os.path.islink(path) or not os.path.isfile(path):
+        return None
+    with open(path, "rb") as file:
+        content = file.read()
+    return name, len(content), hashlib.sha256(content).hexdigest()
+
 
 Terms = list[tuple[str, Any]]
 PLACE: Final = (
@@ -81,11 +174,11 @@ def _known(terms: Iterable[tuple[str, Any]]) -> Terms:
 
 def _outcome(record: RunRecord) -> Terms:
     result, row, digits = record.result, record.row, record.panel.digits
-    metric = str(row["metric"])
+    metric = row["metric"]
     final, directions = result.get("final") or {}, result.get("directions") or {}
     scores = [(name, final[name]) for name in sorted(final, key=lambda name: (name != metric, name))]
     if not result:
-        scores = [(metric, number(row["value"])), ("nll", number(row["nll"]))]
+        scores = [(metric, number(row["value"])), ("nll", row["nll"])]
     note = record.note
     return _known(
         [
@@ -108,7 +201,7 @@ def _outcome(record: RunRecord) -> Terms:
             ("attempts", result.get("attempt") or (note.attempt if note else None)),
             ("seconds of training", None if "train_s" not in result else f"{result['train_s']:.4g} (shared by grouped runs)"),
             ("seconds trained in vain", result.get("lost_s") or None),
-            ("bytes a step, sent", write.byte_count(number(row["wire_bytes_per_step"]))),
+            ("bytes a step, sent", write.byte_count(row["wire_bytes_per_step"])),
             ("synchronisations", row["syncs"]),
         ]
     )  # fmt: skip
@@ -116,7 +209,7 @@ def _outcome(record: RunRecord) -> Terms:
 
 def _figures(record: RunRecord) -> Iterable[dict[str, str]]:
     """The metric and the training loss over steps, where the run's evaluations are on disk."""
-    metric = str(record.row["metric"])
+    metric = record.row["metric"]
     for name, words in ((metric, METRICS.get(metric, metric)), ("train_loss", "training loss")):
         points = [
             (float(line["step"]), number(line.get(name)))
@@ -175,9 +268,9 @@ def _told(options: str) -> str:
 def _spec(record: RunRecord) -> Terms:
     spec, row = record.spec, record.row
     if not spec:
-        told = _told(str(row["options"]))
+        told = _told(row["options"])
         return [
-            ("method", f"{row['algorithm']}: {told}" if told else str(row["algorithm"])),
+            ("method", f"{row['algorithm']}: {told}" if told else row["algorithm"]),
             ("workload", row["workload"]),
             ("shards", row["sharding"]),
             ("workers", f"{row['world_size']}, {row['backend']}"),

@@ -16,34 +16,30 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import pandas as pd
+
 from report.drawing.svg import inline, svg_file
 from report.drawing.theme import FAMILIES, SHAPES
-from report.errors import ReportError
-from report.links import ALONE, Links
-from report.rendering import asset, embedded, slug, table_data, template
-from report.sheets.claims_page import claims_parts
-from report.sheets.costs_page import costs_parts
-from report.study.curves_data import MEAN_CURVES, Curve, mean_curves, panel_curves
+from report.pages.claims import claims_parts
+from report.pages.costs import costs_parts
+from report.pages.micro import micro_view
+from report.rendering import ALONE, Links, ReportError, asset, embedded, slug, table_data, template
+from report.study.budget_sweep import budgets_figure, budgets_view
+from report.study.curves import MEAN_CURVES, Curve, mean_curves, panel_curves
 from report.study.data import Panel, StudyData, has_tables, load
-from report.study.figures import tradeoff
 from report.study.headline import headline
-from report.study.iso_view import ladder_view, with_certainty
-from report.study.ladder_figure import climb
-from report.study.origins import drift, origins_of, origins_view
-from report.study.points import families, hollow_words, hover, points
-from report.study.profiles import profiles_parts
-from report.study.runs_view import runs_view
-from report.study.seeds import seeds
-from report.study.speed_page import speed_parts
-from report.study.speed_view import with_speed
-from report.study.to_target import to_target_parts
-from report.study.view import controls_view, failures_view, methods_view, micro_view, tuning_view
+from report.study.marks import families, hollow_words, points
+from report.study.runs import drift, failures_view, origins_of, origins_view, runs_view, tuning_view
+from report.study.sessions import speed_parts
+from report.study.speedup import with_speed
+from report.study.summary import controls_view, hover, methods_view, seeds, tradeoff, with_certainty
+from report.study.to_target import profiles_parts, to_target_parts
 from suite.analysis import collect as collecting
 from suite.analysis.collect import collect_sweep
 from suite.analysis.columns import CURVES, MICRO, Table
 from suite.analysis.published import CHANGES, Side, write_refused
 from suite.analysis.session_tables import collect_session
-from suite.analysis.tables import Row, csv_text, to_csv
+from suite.analysis.tables import csv_text, to_csv
 from suite.micro.asv_results import update_micro
 from suite.runs.files import write_atomic
 from suite.runs.sweep import load_sweep
@@ -66,11 +62,12 @@ PROVENANCE = MappingProxyType(
 
 @dataclass(frozen=True)
 class BuiltReport:
-    """Where the page is, its findings in sentences, and where its tables come from."""
+    """Where the page is, its findings in sentences, where its tables come from, and its pictures of speed against accuracy."""
 
     path: Path
     headline: list[str]
     origin: list[str]
+    pictures: list[dict[str, Any]]
 
 
 def update_tables(results_root: Path | str, sweep: str, alone: bool = True) -> str:
@@ -121,9 +118,9 @@ def build_page(
 
 def write_page(study: StudyData, path: Path, links: Links = ALONE) -> BuiltReport:
     """Write the page of a study that was read; `links`: where it leads as part of a site."""
-    sentences = headline(study)
-    write_atomic(path, render(study, sentences, links))
-    return BuiltReport(path, sentences, whence(study))
+    sentences, speed = headline(study), speed_parts(study)
+    write_atomic(path, render(study, sentences, speed, links))
+    return BuiltReport(path, sentences, whence(study), speed["pictures"])
 
 
 def whence(study: StudyData) -> list[str]:
@@ -142,7 +139,7 @@ def _heading(panel: Panel, panels: list[Panel]) -> str:
 
 
 def _seed_counts(panel: Panel) -> str:
-    counts = sorted({int(row["n"] or 0) for row in panel.summary})
+    counts = sorted({(row["n"] or 0) for row in panel.summary})
     return f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
 
@@ -168,13 +165,13 @@ def _panel(panel: Panel, study: StudyData) -> dict[str, Any]:
             panel,
             study.sessions,
         ),
-        "ladder": ladder_view(panel) if panel.ladder else None,
+        "budgets": budgets_view(panel) if panel.budgets else None,
         "climb": inline(
-            svg_file(climb(panel)),
+            svg_file(budgets_figure(panel)),
             f"l-{panel.slug}",
             f"{heading}: difference to the target over the steps of the training, by method; the numbers are in the table below",
         )
-        if panel.ladder
+        if panel.budgets
         else "",
         "controls": controls_view(panel),
         "sensitive": panel.sensitive,
@@ -218,7 +215,7 @@ def _data(study: StudyData, curves: Mapping[str, Mapping[str, Curve]]) -> dict[s
     return found
 
 
-def all_tables(study: StudyData) -> dict[str, tuple[Table, list[Row]]]:
+def all_tables(study: StudyData) -> dict[str, tuple[Table, pd.DataFrame]]:
     """The study's tables by suffix and those of its sessions as `session-<name>-<suffix>`."""
     timed = {
         f"session-{session.name}-{suffix}": found
@@ -241,7 +238,7 @@ def _cells(text: str) -> list[list[str]]:
     return list(csv.reader(io.StringIO(text, newline="")))[1:]
 
 
-def render(study: StudyData, sentences: list[str], links: Links = ALONE) -> str:
+def render(study: StudyData, sentences: list[str], speed: dict[str, Any], links: Links = ALONE) -> str:
     """The page's HTML."""
     statuses, files, curves = study.facts["statuses"], _files(study), panel_curves(study)
     data = _data(study, curves)
@@ -261,14 +258,14 @@ def render(study: StudyData, sentences: list[str], links: Links = ALONE) -> str:
         links=links,
         origin=study.origin,
         whence=whence(study),
-        micro=micro_view(study),
+        micro=micro_view(study.rows(MICRO)),
         done=statuses.get("done", 0),
         planned=sum(statuses.values()),
         provenance=[(term, _known(key, study)) for key, term in PROVENANCE.items()],
         reproduce=_reproduce(study),
         tables=list(data["tables"]),
         files=files,
-        speed=speed_parts(study),
+        speed=speed,
         costs=costs_parts(study.costs),
         data=embedded(data),
         to_target=to_target_parts(study, curves),

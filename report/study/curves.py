@@ -1,4 +1,4 @@
-"""The picture of the way to the target: mean curves of one family against bytes and against steps.
+"""Mean curves of the metric, one line an arm, and their picture against bytes and against steps.
 
 A picture a family keeps a crowd of methods readable: its arms are solid, numbered at the ends of their lines and named
 beside them; the uncompressed runs that they are compared with are dashed. All pictures of a panel have the same axes.
@@ -6,23 +6,141 @@ beside them; the uncompressed runs that they are compared with are dashed. All p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from report.drawing.line_ends import GAP, name_ends, spread
 from report.drawing.numbers import byte_count, signed
-from report.drawing.scales import bare, difference_axis, look, new_figure, per_point
+from report.drawing.scales import GAP, bare, difference_axis, look, name_ends, new_figure, per_point, spread
+from report.drawing.table import Row
 from report.drawing.theme import COLOURS, colour
-from report.study.curves_data import Curve, drawn
-from report.study.data import Panel
+from report.study.data import PANEL, Panel, StudyData
+from suite.analysis.columns import CURVES, Column, described
+from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, mean_interval
+
+MOST_POINTS = 300
+"""Most points of a curve that a picture draws; the table has all."""
+MEAN_CURVES: tuple[Column, ...] = (
+    *CURVES.columns[:4],
+    *described("int", step="completed steps", n="finished seeds"),
+    *described("float", mean="of the metric over them", low="95 % t interval of it", high="its upper end"),
+    *described("float", wire_bytes="bytes sent so far, mean over ranks and seeds"),
+)
+"""Columns of the mean curves, which the page offers as a download."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One evaluation of an arm, over its finished seeds; no interval below six, bytes None where not recorded."""
+
+    step: int
+    mean: float
+    low: float | None
+    high: float | None
+    wire_bytes: float | None
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One arm: the mean over the n seeds that finished, of so many planned."""
+
+    arm: str
+    family: str
+    n: int
+    planned: int
+    places: tuple[Place, ...]
+
+
+def panel_curves(study: StudyData) -> dict[str, dict[str, Curve]]:
+    """Slug of each panel -> its curves by arm."""
+    frame = study.frame(CURVES)
+    by_panel = dict(list(frame.groupby(PANEL)))
+    none = frame.iloc[:0]
+    return {
+        p.slug: curves(p, by_panel.get((p.workload, p.sharding, p.world_size), none)) for p in study.panels
+    }
+
+
+def curves(panel: Panel, frame: pd.DataFrame) -> dict[str, Curve]:
+    """The curve of every arm with a finished seed that kept one.
+
+    Args:
+        panel: Says which seeds finished.
+        frame: Of the table `curves`, the rows of the panel.
+
+    Returns:
+        By arm, in the order of the summary.
+    """
+    done = {(row["arm"], row["seed"]) for row in panel.runs if row["status"] == "done"}
+    own = frame.loc[[pair in done for pair in zip(frame["arm"], frame["seed"], strict=True)]]
+    by_arm = dict(list(own.groupby("arm")))
+    found = {}
+    for row in panel.summary:
+        name = row["arm"]
+        if name in by_arm:
+            family = "control" if row["control"] else row["family"]
+            found[name] = Curve(
+                name, family, by_arm[name]["seed"].nunique(), row["n"] or 0, _places(by_arm[name])
+            )
+    return found
+
+
+def _places(own: pd.DataFrame) -> tuple[Place, ...]:
+    """At the steps that all seeds have, but for those where one of them was not finite."""
+    values, sent = (own.pivot(index="step", columns="seed", values=name) for name in ("value", "wire_bytes"))
+    values = values.dropna()
+    places = []
+    for step, row in values.iterrows():
+        known, bytes_ = row.tolist(), sent.loc[step]
+        interval = mean_interval(known) if len(known) >= MINIMUM_FOR_INTERVAL else None
+        places.append(
+            Place(
+                int(str(step)),
+                fmean(known),
+                interval.low if interval else None,
+                interval.high if interval else None,
+                None if bytes_.isna().any() else fmean(bytes_),
+            )
+        )
+    return tuple(places)
+
+
+def drawn(places: Sequence[Place]) -> list[Place]:
+    """At most `MOST_POINTS` of them, evenly spread, the last among them."""
+    every = math.ceil(len(places) / MOST_POINTS) or 1
+    return list(places[::-1][::every])[::-1]
+
+
+def mean_curves(study: StudyData, found: Mapping[str, Mapping[str, Curve]]) -> list[Row]:
+    """The rows behind all pictures of the study, by the columns `MEAN_CURVES`. found: as of `panel_curves`."""
+    return [
+        {
+            "workload": panel.workload,
+            "sharding": panel.sharding,
+            "world_size": panel.world_size,
+            "arm": arm,
+            "step": place.step,
+            "n": curve.n,
+            "mean": place.mean,
+            "low": place.low,
+            "high": place.high,
+            "wire_bytes": place.wire_bytes,
+        }
+        for panel in study.panels
+        for arm, curve in sorted(found[panel.slug].items())
+        for place in curve.places
+    ]
+
 
 WIDTH, NAMES, LEFT = 5.5, 1.95, 0.6
 """Inches: of the picture, of the room for names, of that for the axis."""
-
 NUMBER_GAP = 7.0
 """Least distance of two numbers at the ends of lines, in points."""
 
@@ -45,10 +163,10 @@ def family_curves(
     with look():
         figure, by_bytes, by_steps = twins(len(lines))
         _axes(by_bytes, by_steps, panel, every, target)
-        for number, curve in enumerate(lines, start=1):
-            _draw(by_bytes, by_steps, number, curve, target, 0.0 if curve in baselines else 0.16 / len(own))
+        for place, curve in enumerate(lines, start=1):
+            _draw(by_bytes, by_steps, place, curve, target, 0.0 if curve in baselines else 0.16 / len(own))
         _numbers(by_bytes, lines, target)
-        ends = [(number, curve) for number, curve in enumerate(lines, start=1) if curve.places]
+        ends = [(place, curve) for place, curve in enumerate(lines, start=1) if curve.places]
         name_ends(
             by_steps,
             [(f"{n} {name(c)}", c.places[-1].mean - target, c.family) for n, c in ends],
@@ -90,21 +208,21 @@ def decades(low: float, high: float) -> list[float]:
     return found[::-1][::every][::-1]
 
 
-def gid(number: int, axis: str) -> str:
+def gid(place: int, axis: str) -> str:
     """Group id of a line in the SVG."""
-    return f"curve{number}-{axis}"
+    return f"curve{place}-{axis}"
 
 
 def hover(panel: Panel, lines: Sequence[Curve], target: float) -> dict[str, str]:
     """Hover text by group id."""
     titles: dict[str, str] = {}
-    for number, curve in enumerate(lines, start=1):
+    for place, curve in enumerate(lines, start=1):
         if not curve.places:
             continue
         last = curve.places[-1]
         sent = "" if last.wire_bytes is None else f" after {byte_count(last.wire_bytes)}"
         words = f"{name(curve)}: ends {signed(last.mean - target, panel.digits)} {panel.unit} from the target".strip()
-        titles |= {gid(number, axis): f"{words}{sent}, n = {curve.n}" for axis in ("bytes", "steps")}
+        titles |= {gid(place, axis): f"{words}{sent}, n = {curve.n}" for axis in ("bytes", "steps")}
     return titles
 
 
@@ -114,7 +232,7 @@ def name(curve: Curve) -> str:
     return short if curve.n == curve.planned else f"{short} ({curve.n} of {curve.planned})"
 
 
-def _draw(by_bytes: Axes, by_steps: Axes, number: int, curve: Curve, target: float, opacity: float) -> None:
+def _draw(by_bytes: Axes, by_steps: Axes, place: int, curve: Curve, target: float, opacity: float) -> None:
     """A curve in both axes, its intervals in that opacity; dashed where they are not drawn."""
     shade, dashed = colour(curve.family), not opacity
     style: dict[str, Any] = {
@@ -127,7 +245,7 @@ def _draw(by_bytes: Axes, by_steps: Axes, number: int, curve: Curve, target: flo
             continue
         xs = [float(p.step if axis == "steps" else p.wire_bytes or 0.0) for p in places]
         axes.plot(
-            xs, [p.mean - target for p in places], gid=gid(number, axis), zorder=3, markevery=[-1], **style
+            xs, [p.mean - target for p in places], gid=gid(place, axis), zorder=3, markevery=[-1], **style
         )
         known = [
             (x, p.low, p.high)
@@ -145,10 +263,10 @@ def _numbers(axes: Axes, lines: Sequence[Curve], target: float) -> None:
     """The number of every line at its end, moved up or down where others end nearby."""
     scale, frame = per_point(axes), axes.get_window_extent()
     ends = []
-    for number, curve in enumerate(lines, start=1):
+    for place, curve in enumerate(lines, start=1):
         if curve.places and (sent := curve.places[-1].wire_bytes):
             x, y = axes.transData.transform((sent, curve.places[-1].mean - target)) / scale
-            ends.append((float(x), float(y), str(number), colour(curve.family)))
+            ends.append((float(x), float(y), str(place), colour(curve.family)))
     ends.sort()
     while ends:
         near = [end for end in ends if end[0] - ends[0][0] < NUMBER_GAP]

@@ -1,6 +1,7 @@
-"""The tables of one study as a page needs them: by panel, with what is known about it.
+"""The tables of one study as a page needs them: by panel and by link of its sessions, with what is known about each.
 
-Reads tables alone, made here or published as `suite.analysis.published` says; a page says which.
+Reads tables alone, made here or published as `suite.analysis.published` says; a page says which. A page shows the sessions of
+its own sweep, and those of no sweep, whose models are not trained to the end here.
 """
 
 from __future__ import annotations
@@ -12,16 +13,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from report.errors import ReportError
-from report.sheets.claims_data import Verdicts, load_verdicts
-from report.sheets.costs_data import Costs, load_costs
-from report.study.speed_data import SessionData, load_sessions, refused_records
-from suite.analysis.collect import FACTS_SCHEMA, facts_path
-from suite.analysis.columns import BUDGET_TABLES, MICRO, OF_STUDY, SINCE_CURVES, Table
-from suite.analysis.evidence import Accuracy, accuracy
-from suite.analysis.published import Side, Source, find_table, source
-from suite.analysis.tables import Row, read_table, table_path
+import pandas as pd
 
+from report.drawing.table import Row
+from report.pages.claims import Verdicts, load_verdicts
+from report.pages.costs import Costs, load_costs
+from report.rendering import ReportError, slug
+from suite.analysis.collect import FACTS_SCHEMA, facts_path
+from suite.analysis.columns import BUDGET_TABLES, EQUAL_LOSS_SECONDS, MICRO, OF_STUDY, SINCE_CURVES, Table
+from suite.analysis.evidence import Accuracy, Speed, accuracy, speed
+from suite.analysis.published import SESSION, Side, Source, find_table, load_refused, sessions_held, source
+from suite.analysis.session_tables import load_facts
+from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLES, STAGES, session_table_path
+from suite.analysis.tables import TableError, frame_of, read_frame, rows_of, table_path
+from suite.timing.spec import not_shown
+
+METRICS = {
+    "accuracy": "accuracy (%)",
+    "bits_per_byte": "bits a byte",
+    "excess_loss": "excess loss",
+    "test_loss": "test loss",
+    "log_loss": "log loss (nats)",
+}
 SHARDINGS = {"iid": "shards i.i.d.", "by-class": "shards by class"}
 
 
@@ -29,7 +42,7 @@ SHARDINGS = {"iid": "shards i.i.d.", "by-class": "shards by class"}
 class Panel:
     """What is compared with each other: one workload, sharding and world size, with its rows and its yardstick.
 
-    ladder, iso: rows of the tables of a budget ladder; empty where the sweep has none.
+    budgets, equal_loss: rows by budget of steps, and of costs at equal loss; empty where the sweep has one budget alone.
     """
 
     workload: str
@@ -39,8 +52,8 @@ class Panel:
     runs: list[Row]
     verdict: Row
     facts: Mapping[str, Any]
-    ladder: list[Row] = field(default_factory=list)
-    iso: list[Row] = field(default_factory=list)
+    budgets: list[Row] = field(default_factory=list)
+    equal_loss: list[Row] = field(default_factory=list)
 
     @property
     def slug(self) -> str:
@@ -78,6 +91,21 @@ class Panel:
         why = "" if self.sensitive else str(self.verdict["reason"])
         return accuracy(row, higher=self.facts["direction"] == "higher", not_sensitive=why)
 
+    def differences(self, rows: Sequence[Row]) -> pd.DataFrame:
+        """The metric of arms less that of their baselines with the same seed.
+
+        Args:
+            rows: Of the summary, each with a baseline.
+
+        Returns:
+            DataFrame, a row a seed in rising order, a column an arm in the order of `rows`; nan where either did not finish.
+        """
+        runs = pd.DataFrame(self.runs, columns=["arm", "seed", "status", "value"]).astype({"value": float})
+        done = runs[runs["status"] == "done"].pivot(index="seed", columns="arm", values="value")
+        needed = [row[name] for row in rows for name in ("arm", "baseline")]
+        values = done.reindex(index=sorted(runs["seed"].unique()), columns=list(dict.fromkeys(needed)))
+        return pd.DataFrame({row["arm"]: values[row["arm"]] - values[row["baseline"]] for row in rows})
+
     @property
     def baselines(self) -> list[Row]:
         """The uncompressed runs."""
@@ -102,7 +130,7 @@ class StudyData:
     """
 
     sweep: str
-    tables: Mapping[str, tuple[Table, list[Row]]]
+    tables: Mapping[str, tuple[Table, pd.DataFrame]]
     facts: Mapping[str, Any]
     panels: list[Panel]
     sessions: tuple[SessionData, ...] = ()
@@ -116,9 +144,13 @@ class StudyData:
         """How a command names the sweep: its name, or its file's where it is not one that ships."""
         return shlex.split(str(self.facts["command"]))[-1]
 
+    def frame(self, table: Table) -> pd.DataFrame:
+        """One table; without rows where tables of an earlier version lack it."""
+        return self.tables[table.suffix][1] if table.suffix in self.tables else frame_of(table, ())
+
     def rows(self, table: Table) -> list[Row]:
-        """Rows of one table; none where tables of an earlier version lack it."""
-        return self.tables.get(table.suffix, (table, []))[1]
+        """Its rows."""
+        return rows_of(self.frame(table))
 
 
 def has_tables(results_root: Path | str, sweep: str) -> bool:
@@ -160,14 +192,14 @@ def load(
     facts = _facts(facts_path(origin.root, sweep))
     paths = {table: table_path(origin.root, table, sweep) for table in OF_STUDY}
     tables = {
-        table.suffix: (table, read_table(path, table))
+        table.suffix: (table, _read(path, table))
         for table, path in paths.items()
         if path.is_file() or table not in SINCE_CURVES
     }
     micro = find_table(root, MICRO)
     if "budgets" in facts:
-        tables |= {t.suffix: (t, read_table(table_path(origin.root, t, sweep), t)) for t in BUDGET_TABLES}
-    tables[MICRO.suffix] = (MICRO, read_table(micro, MICRO) if micro.is_file() else [])
+        tables |= {t.suffix: (t, _read(table_path(origin.root, t, sweep), t)) for t in BUDGET_TABLES}
+    tables[MICRO.suffix] = (MICRO, _read(micro, MICRO) if micro.is_file() else frame_of(MICRO, ()))
     sessions = load_sessions(root, sweep, side) + (load_sessions(root, None, side) if alone else ())
     decided = (load_verdicts(root) if verdicts is None else verdicts).of(
         {sweep, *(session.name for session in sessions)}
@@ -185,10 +217,25 @@ def load(
     )
 
 
-def _panels(tables: Mapping[str, tuple[Table, list[Row]]], facts: Mapping[str, Any]) -> list[Panel]:
+def _read(path: Path, table: Table) -> pd.DataFrame:
+    """A table whose rows all name their method. Raises TableError for a damaged one."""
+    frame = read_frame(path, table)
+    if "arm" in frame and frame["arm"].isna().any():
+        raise TableError(f"{path} has a row without a method; make the tables again")
+    return frame
+
+
+PANEL = ["workload", "sharding", "world_size"]
+"""What tells panels apart."""
+
+
+def _panels(tables: Mapping[str, tuple[Table, pd.DataFrame]], facts: Mapping[str, Any]) -> list[Panel]:
+    names = ("sensitivity", "summary", "runs", "ladder", "iso")
+    groups = {name: dict(list(tables[name][1].groupby(PANEL))) for name in names if name in tables}
+
     def of(suffix: str, key: tuple[Any, ...]) -> list[Row]:
-        rows = tables[suffix][1] if suffix in tables else []
-        return [r for r in rows if (r["workload"], r["sharding"], r["world_size"]) == key]
+        own = groups.get(suffix, {}).get(key)
+        return [] if own is None else rows_of(own)
 
     panels = []
     for cell in facts["workloads"]:
@@ -211,3 +258,165 @@ def _panels(tables: Mapping[str, tuple[Table, list[Row]]], facts: Mapping[str, A
             p.sharding,
         ),
     )
+
+
+OPTIONAL = (STAGES, EQUAL_LOSS_SECONDS)
+"""Tables that only some sessions have: bytes by stage of newer records, seconds at equal accuracy of sweeps with a ladder."""
+
+
+@dataclass(frozen=True)
+class LinkData:
+    """One link of a session: its facts and the rows of its tables."""
+
+    facts: Mapping[str, Any]
+    cases: list[Row]
+    arms: list[Row]
+    probe: list[Row]
+    direct: list[Row]
+    equal_loss: list[Row] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        """100 Mbit/s."""
+        return str(self.facts["label"])
+
+    @property
+    def slug(self) -> str:
+        """For anchors and files: 100-mbit-s."""
+        return slug(self.label)
+
+    @property
+    def usable(self) -> bool:
+        """Whether it gives numbers."""
+        return bool(self.facts["status"] == "done")
+
+    def timed_of(self, arm: str, sharding: str) -> Speed:
+        """What is said of the speed of a method."""
+        rows = (row for row in self.arms if (row["arm"], row["sharding"]) == (arm, sharding))
+        return speed(next(rows, None), self.facts)
+
+    @property
+    def reference(self) -> Row | None:
+        """The fastest uncompressed DDP, which speedups are over."""
+        return next((row for row in self.cases if row["reference"]), None)
+
+    @property
+    def default(self) -> Row | None:
+        """fp32 DDP at its defaults."""
+        return next((row for row in self.cases if row["default"]), None)
+
+    @property
+    def timed(self) -> list[Row]:
+        """The cases with seconds a step; those that were only screened have none."""
+        return [row for row in self.cases if row["step_s"] is not None]
+
+    @property
+    def families(self) -> dict[str, str]:
+        """Algorithm -> family, of what was timed; torch's own count as uncompressed."""
+        return {row["algorithm"]: row["family"] for row in self.arms}
+
+    def family(self, case: Row) -> str:
+        """Of a case."""
+        return "baseline" if case["role"] == "ddp" else self.families.get(case["algorithm"], "")
+
+
+@dataclass(frozen=True)
+class SessionData:
+    """One session: the tables by suffix, its facts, and its links in the order in which they were timed; `refused`: records
+    of it that are there and are not read, as rows; `origin`: where its tables come from.
+    """
+
+    name: str
+    tables: Mapping[str, tuple[Table, pd.DataFrame]]
+    facts: Mapping[str, Any]
+    links: list[LinkData]
+    refused: Sequence[Row] = ()
+    origin: Source = field(default_factory=lambda: Source("", Path(), local=True))
+
+    @property
+    def stages(self) -> list[Row]:
+        """Bytes by stage; empty where the session was held before they were recorded."""
+        return self.rows(STAGES) if STAGES.suffix in self.tables else []
+
+    def rows(self, table: Table) -> list[Row]:
+        """Rows of one table."""
+        return rows_of(self.tables[table.suffix][1])
+
+    @property
+    def sweep(self) -> str | None:
+        """The sweep that it belongs to; None: speed alone."""
+        return None if self.facts["sweep"] is None else str(self.facts["sweep"])
+
+    @property
+    def usable(self) -> bool:
+        """Whether any of its links gives numbers."""
+        return any(link.usable for link in self.links)
+
+    @property
+    def workload(self) -> str:
+        """What was timed, with its options: code-gpt (size 3.3m)."""
+        found = self.facts["workload"]
+        options = ", ".join(f"{key} {value}" for key, value in sorted(found["options"].items()))
+        return f"{found['name']} ({options})" if options else found["name"]
+
+
+def load_sessions(results_root: Path, sweep: str | None, side: Side = "whole") -> tuple[SessionData, ...]:
+    """The sessions of a sweep, or of none, by name, but for shipped ones that pages leave out.
+
+    Raises TableError for a damaged or foreign file.
+    """
+    hidden = not_shown()
+    refused = refused_records(results_root)
+    found = (
+        _session(results_root, name, sweep, refused, side)
+        for name in sessions_held(results_root)
+        if name not in hidden
+    )
+    return tuple(session for session in found if session is not None)
+
+
+def refused_records(results_root: Path) -> list[Row]:
+    """Records of sessions that are there and are not read, as rows of the table `refused`."""
+    return [row for row in load_refused(results_root) if row["kind"] == "session"]
+
+
+def refused_words(row: Row) -> str:
+    """One of them in a sentence."""
+    return f"Record {row['record']} of session {row['name']} is not read: {row['reason']}. What to do: {row['fix']}."
+
+
+def _session(
+    results_root: Path, name: str, sweep: str | None, refused: Sequence[Row], side: Side
+) -> SessionData | None:
+    """A session, if it is of that sweep."""
+    origin = source(results_root, f"{SESSION}{name}", side)
+    root, facts = origin.root, load_facts(results_root, name, side)
+    if facts is None:
+        raise ReportError(f"the tables of session {name} vanished while the page was built; build it again")
+    if facts["sweep"] != sweep:
+        return None
+    known = [*SPEED_TABLES, *(table for table in OPTIONAL if session_table_path(root, table, name).is_file())]
+    tables = {t.suffix: (t, _read(session_table_path(root, t, name), t)) for t in known}
+
+    by_link = {
+        name: {label: rows_of(own) for label, own in frame.groupby("link")}
+        for name, (table, frame) in tables.items()
+        if "link" in table.names
+    }
+
+    links = [
+        LinkData(
+            link,
+            *(
+                by_link.get(t.suffix, {}).get(link["label"], [])
+                for t in (CASES, ARMS, PROBE, DIRECT, EQUAL_LOSS_SECONDS)
+            ),
+        )
+        for link in facts["links"]
+    ]
+    return SessionData(name, tables, facts, links, [row for row in refused if row["name"] == name], origin)
+
+
+def trouble(reason: object) -> str:
+    """A recorded reason without its full stop, to stand inside a sentence."""
+    return str(reason or "it gave no numbers").rstrip(". ")

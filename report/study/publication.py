@@ -22,14 +22,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from report.drawing.svg import svg_file
-from report.errors import ReportError
-from report.rendering import slug
+from report.rendering import ReportError, slug
 from report.study.build import update_tables
 from report.study.data import StudyData, load
-from report.study.figures import tradeoff
 from report.study.headline import headline
-from report.study.seeds import seeds
-from report.study.speed_page import speed_figures
+from report.study.sessions import speed_figures
+from report.study.summary import seeds, tradeoff
 from suite.analysis.columns import MICRO
 from suite.analysis.published import (
     CHANGES,

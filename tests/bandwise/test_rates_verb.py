@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bandwise.cli import main
-from report.sheets import rates_figures
+from report.pages import throughput as throughput_page
 from suite.analysis.tables import Row, read_table, table_path
 from suite.micro import first_call, scaling, simulation, throughput
 from suite.micro.tables import AGAINST, CODECS, COMPILE, SCALING, SIMULATION
@@ -85,7 +85,7 @@ def test_the_document_is_written(
 ) -> None:
     roots = []
     monkeypatch.setattr(
-        rates_figures, "write_document", lambda root: roots.append(root) or [Path("docs/x.md")]
+        throughput_page, "write_document", lambda root: roots.append(root) or [Path("docs/x.md")]
     )
     assert main(["rates", "--write-docs", "--results", str(tmp_path)]) == 0
     assert capsys.readouterr().out == "docs/x.md\n"

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from report.sheets.claims_data import Verdicts
+from report.pages.claims import Verdicts
 from report.site.build import _headline
 from report.site.leaderboard import standings, unranked_view
 from report.study.data import StudyData
 from report.study.headline import headline
-from report.study.speed_headline import place_words
-from report.study.view import methods_view
+from report.study.speedup import place_words
+from report.study.summary import methods_view
 from suite.analysis.evidence import DOUBT, accuracy
 from suite.costs.advice import Study
 
@@ -24,7 +24,9 @@ def changed(study: StudyData, link: dict[str, Any] | None = None, **arm: Any) ->
     """The study with other cells of every arm on all links of its own session, and of the links themselves."""
     (session,) = [s for s in study.sessions if s.sweep == study.sweep]
     links = [
-        replace(one, facts={**one.facts, **(link or {})}, arms=[{**row, **arm} for row in one.arms], iso=[])
+        replace(
+            one, facts={**one.facts, **(link or {})}, arms=[{**row, **arm} for row in one.arms], equal_loss=[]
+        )
         for one in session.links
     ]
     return replace(study, sessions=(replace(session, links=links),))

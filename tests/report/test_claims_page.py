@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from bandwise.cli import main
-from report.errors import ReportError
-from report.sheets.claims_data import Verdicts
-from report.sheets.claims_page import build_claims_page, claims_parts
+from report.pages.claims import Verdicts, build_claims_page, claims_parts
+from report.rendering import ReportError
 from suite.claims.claim import load_claims
 from suite.claims.record import judge_all, write_record
 from tests.report.conftest import HOSTILE, Built, build

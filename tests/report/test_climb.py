@@ -10,15 +10,11 @@ import pytest
 from report.drawing.numbers import weight
 from report.drawing.scales import new_figure
 from report.drawing.svg import svg_file
+from report.study.budget_sweep import bounds, budgets_figure, budgets_view, spread_below
 from report.study.build import build_page
-from report.study.certainty import shares_by_bytes, shares_by_speed
 from report.study.data import load
-from report.study.equal import inside
-from report.study.front import front
-from report.study.iso_view import bounds, ladder_view
-from report.study.ladder_figure import climb, spread
-from report.study.points import NEVER, Point, points
-from report.study.speed_points import hover, pictures
+from report.study.marks import NEVER, Point, front, inside, points, shares_by_bytes, shares_by_speed
+from report.study.speedup import hover, pictures
 from suite.analysis.statistics import pareto_front
 from tests.report import made_up_climb
 from tests.report import made_up_speed as fast
@@ -156,12 +152,12 @@ def test_sentences_count_who_is_ahead_behind_and_lost(climbed):
 
 def test_the_ladder_stands_on_the_page(climbed, study):
     for panel in study.panels:
-        view = ladder_view(panel)
+        view = budgets_view(panel)
         assert {line.cells["method"].raw for line in view.lines} == set(BY_NAME)
         assert [c.title for c in view.columns[1:5]] == [
             "0.5× (100 steps)", "0.71× (142 steps)", "1× (200 steps)", "1.41× (282 steps)"
         ]  # fmt: skip
-        text = svg_file(climb(panel))
+        text = svg_file(budgets_figure(panel))
         assert all(name.removeprefix("control-") in unescape(text) for name in BY_NAME)
         assert f'id="{panel.slug}-ladder"' in climbed.html
     assert "<code>bandwise sweep climbed</code>" in climbed.html
@@ -173,8 +169,8 @@ def test_rho_is_written_without_powers_of_ten(rho, text):
 
 
 def test_names_beside_the_ladder_keep_apart():
-    assert spread([1.0, 2.0, 30.0], 10.0, 100.0) == [1.0, 11.0, 30.0]
-    assert spread([95.0, 96.0, 97.0], 10.0, 100.0) == [80.0, 90.0, 100.0]
+    assert spread_below([1.0, 2.0, 30.0], 10.0, 100.0) == [1.0, 11.0, 30.0]
+    assert spread_below([95.0, 96.0, 97.0], 10.0, 100.0) == [80.0, 90.0, 100.0]
 
 
 def test_without_a_session_the_picture_of_bytes_is_at_equal_accuracy(tmp_path):

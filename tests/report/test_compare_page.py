@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bandwise.cli import main
-from report.sheets.compare_page import headline, render
+from report.pages.compare import headline, render
 from suite.analysis.compare import compare, read_results
 from suite.analysis.speed_columns import ARMS
 from suite.analysis.tables import number, read_table, write_table

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from report.sheets.costs_data import Costs, load_costs
-from report.sheets.costs_figures import best_map, speedup_lines, warm_up_map
-from report.sheets.costs_page import costs_parts
+from report.pages.costs import Costs, best_map, costs_parts, load_costs, speedup_lines, warm_up_map
 from suite.analysis.tables import Row, frame_of, rows_of
 from suite.costs.break_even import SPEEDUPS, warm_up_table
 

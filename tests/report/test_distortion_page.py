@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from bandwise.cli import main
-from report.errors import ReportError
-from report.sheets.distortion_data import bound_of, load_sources
-from report.sheets.distortion_page import build_distortion_page
+from report.pages.rate_distortion import bound_of, build_distortion_page, load_sources
+from report.rendering import ReportError
 from suite.analysis.tables import Row, number, read_table, table_path, write_table
 from suite.studies.rate_distortion import RATE_DISTORTION, geometric_omega, theta_bound, uniform_omega
 from tests.report.conftest import HOSTILE

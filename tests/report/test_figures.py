@@ -15,9 +15,8 @@ from report.drawing.labels import Box, Label, place, side_by_side
 from report.drawing.svg import inline, svg_file
 from report.drawing.theme import COLOURS, FAMILIES, MARKS, SHAPES
 from report.rendering import asset
-from report.study.figures import tradeoff
-from report.study.points import families, points
-from report.study.seeds import seeds
+from report.study.marks import families, points
+from report.study.summary import seeds, tradeoff
 from tests.suite.analysis.made_up_study import MADE
 
 

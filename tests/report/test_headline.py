@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from report.drawing import numbers
-from report.study.headline import equality_sentence, headline, option_sentence
+from report.study.headline import headline
+from report.study.summary import equality_sentence, option_sentence
 
 
 def of(built, sharding):

@@ -8,10 +8,18 @@ from pathlib import Path
 import pytest
 
 from bandwise.cli import main
-from report.drawing.sparkline import sparkline
-from report.errors import ReportError
-from report.sheets.micro_data import BETTER, COMMITS, ONLY, STEADY, WORSE, series_of
-from report.sheets.micro_page import asv_site, build_micro_page
+from report.pages.micro import (
+    BETTER,
+    COMMITS,
+    ONLY,
+    STEADY,
+    WORSE,
+    asv_site,
+    build_micro_page,
+    series_of,
+    sparkline,
+)
+from report.rendering import ReportError
 from suite.analysis.columns import MICRO
 from suite.analysis.tables import Row, table_path, write_table
 from tests.report.conftest import HOSTILE

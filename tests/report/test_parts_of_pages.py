@@ -16,7 +16,7 @@ from report.drawing.svg import svg_file
 from report.rendering import PACKED_FROM, asset, lean, table_data
 from report.site.run_page import CLASSES
 from report.study.build import _reproduce
-from report.study.seeds import SEPARATE, seeds
+from report.study.summary import SEPARATE, seeds
 from tests.report.test_theme import dark
 
 HOSTILE = '"><script>alert(1)</script>'

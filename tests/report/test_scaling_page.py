@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from bandwise.cli import main
-from report.errors import ReportError
-from report.sheets.scaling_figures import break_even_text, stretches_of
-from report.sheets.scaling_page import build_scaling_page
+from report.pages.scaling import break_even_text, build_scaling_page, stretches_of
+from report.rendering import ReportError
 from suite.analysis.tables import read_table, table_path
 from suite.costs.break_even import BREAK_EVEN, BREAK_EVEN_CHECKS
 from suite.costs.scaling import SCALING

@@ -10,12 +10,9 @@ import pytest
 
 from report.drawing.svg import svg_file
 from report.study.data import load
-from report.study.forest import Bar, Ratio, forest
-from report.study.front import front, stairs
-from report.study.phases import Stack, phases
-from report.study.points import Point
-from report.study.speed_points import bars, hover, pictures, stacks
-from report.study.speedup import speedups
+from report.study.marks import Point, front, stairs
+from report.study.speedup import hover, pictures, speedups
+from report.study.step_time import Bar, Ratio, Stack, bars, forest, phases, stacks
 from tests.report import made_up_speed as fast
 
 

@@ -15,12 +15,13 @@ from dataclasses import replace
 import pytest
 
 from report.study import build as building
-from report.study import speed_page
+from report.study import sessions
 from report.study.build import build_page, update_tables
 from report.study.data import load
-from report.study.headline import headline
+from report.study.headline import headline, speed_sentences
 from report.study.publication import publish
-from report.study.speed_headline import alone_sentence, joined_sentence, speed_sentences
+from report.study.speedup import joined_sentence
+from report.study.step_time import alone_sentence
 from suite.analysis.published import published_root, read_manifest, verify
 from suite.analysis.speed_columns import ARMS, CASES, SPEED_TABLES, session_table_path
 from suite.analysis.tables import TableError, read_table
@@ -274,11 +275,11 @@ def test_what_cannot_be_joined_is_said(root):
 
 def test_a_study_that_was_not_timed_says_so(built, monkeypatch):
     assert (
-        speed_page.missing(built.study)
+        sessions.missing(built.study)
         == "Speed is not measured: no timing session belongs to the sweep made-up."
     )
-    monkeypatch.setattr(speed_page, "sessions_of", lambda sweep: ["swift"] if sweep == "made-up" else [])
-    assert speed_page.missing(built.study) == (
+    monkeypatch.setattr(sessions, "sessions_of", lambda sweep: ["swift"] if sweep == "made-up" else [])
+    assert sessions.missing(built.study) == (
         "Speed has not been measured yet: run bandwise session swift, then bandwise report made-up."
     )
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from report.study.data import load
-from report.study.speed_data import LinkData
-from report.study.speed_traffic import probed, stages_view, traffic_view
+from report.study.data import LinkData, load
+from report.study.traffic import probed, stages_view, traffic_view
 from suite.analysis.speed_columns import CASES, PROBE, STAGES, session_table_path
 from suite.analysis.tables import Row, write_table
 from tests.report import made_up_speed as fast

@@ -11,14 +11,11 @@ import time
 
 import pytest
 
-from report.drawing.line_ends import spread
+from report.drawing.scales import spread
 from report.study.build import build_page
-from report.study.curves import decades
-from report.study.curves_data import MOST_POINTS, Place, drawn, panel_curves
+from report.study.curves import MOST_POINTS, Place, decades, drawn, panel_curves
 from report.study.data import load
-from report.study.profiles import profiles_parts
-from report.study.target_seconds import unit_steps
-from report.study.to_target import to_target_parts
+from report.study.to_target import profiles_parts, to_target_parts, unit_steps
 from suite.analysis.collect import Collected, collect, write
 from suite.analysis.columns import CURVES, OF_STUDY, PROFILES, RUNS, SENSITIVITY, SUMMARY, TO_TARGET
 from suite.analysis.speed_columns import ARMS
@@ -102,9 +99,7 @@ def test_the_numbers_of_the_pictures_can_be_downloaded(raced):
     assert [(r["step"], r["n"], r["low"]) for r in lost] == [(str(25 * i), "5", "") for i in range(1, 9)]
     last = next(r for r in own if (r["arm"], r["sharding"], r["step"]) == ("allreduce-sgd", "iid", "200"))
     ends = [
-        r["value"]
-        for r in raced.study.tables["runs"][1]
-        if (r["arm"], r["sharding"]) == ("allreduce-sgd", "iid")
+        r["value"] for r in raced.study.rows(RUNS) if (r["arm"], r["sharding"]) == ("allreduce-sgd", "iid")
     ]
     assert float(last["mean"]) == pytest.approx(sum(ends) / 6, rel=1e-8)
     assert float(last["low"]) < float(last["mean"]) < float(last["high"])

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from report.sheets import rates_figures
-from report.sheets.rates_figures import DOCUMENT, IMAGES, pictures, write_document
+from report.pages import throughput
+from report.pages.throughput import DOCUMENT, IMAGES, pictures, write_document
 from suite.analysis.tables import read_table, table_path, write_table
 from suite.micro import document
 from suite.micro.document import BLOCKS, PICTURES, DocumentError, filled
@@ -188,8 +188,8 @@ def test_writing(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     copy = tmp_path / "docs" / "performance.md"
     copy.parent.mkdir()
     copy.write_text(DOCUMENT.read_text(encoding="utf-8"))
-    monkeypatch.setattr(rates_figures, "DOCUMENT", copy)
-    monkeypatch.setattr(rates_figures, "IMAGES", copy.parent / "images")
+    monkeypatch.setattr(throughput, "DOCUMENT", copy)
+    monkeypatch.setattr(throughput, "IMAGES", copy.parent / "images")
     written = write_document(results)
     assert [path.name for path in written] == [*PICTURES.values(), "performance.md"]
     assert f"images/{PICTURES['bits']}" in copy.read_text()

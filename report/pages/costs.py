@@ -1,13 +1,16 @@
-"""Pictures of the cost model: speedup along a link's rate, the best method of a setting, what a warm-up costs.
+"""The cost model: its tables, its pictures, and the part of a page that is about it; nothing where no model was scored.
 
-Lines and areas are predictions; marks are what sessions measured, with their 95 % intervals. The same tables give the same bytes.
+Pictures are speedup along a link's rate, the best method of a setting, what a warm-up costs, and the settings of papers and of
+sessions on the axis of rho. Lines and areas are predictions; marks are what sessions measured, with their 95 % intervals. The
+same tables give the same bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,30 +20,36 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from reference_impls.registry import registry
 from report.drawing.scales import bare, look, new_figure
-from report.drawing.svg import svg_file
+from report.drawing.svg import inline, svg_file
+from report.drawing.table import Row
 from report.drawing.theme import COLOURS, colour, mark
-from report.sheets.costs_rho import rho_axis
 from suite.analysis.document import rows_of
-from suite.analysis.tables import Row, number
+from suite.analysis.tables import number
 from suite.costs.break_even import BEST, SPEEDUPS, WARM_UP
-from suite.costs.document import places
 from suite.costs.model import PREDICTED
+from suite.costs.score import ALL, SCORE
 from suite.links.link import rate_words
 
-__all__ = [
-    "DOCUMENTS",
-    "DRAWN",
-    "IMAGES",
-    "best_map",
-    "pictures",
-    "speedup_lines",
-    "warm_up_map",
-]
+
+@dataclass(frozen=True)
+class Costs:
+    """Rows by a table's suffix; empty where the model was not scored."""
+
+    tables: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+
+
+def load_costs(results_root: Path) -> Costs:
+    """The tables that are there."""
+    found = {table.suffix: rows_of(results_root, table) for table in (SCORE, SPEEDUPS, WARM_UP, BEST)}
+    return Costs({name: rows for name, rows in found.items() if rows})
+
+
+if TYPE_CHECKING:
+    from suite.costs.papers import Placed
 
 _DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
 DOCUMENTS: Final = (_DOCS / "cost-model.md", _DOCS / "cost-predictions.md")
 IMAGES: Final = _DOCS / "images"
-
 _WIDTH: Final = 7.2
 SHOWN: Final[Mapping[str, str]] = {
     "lion-cub-1bit: step": "Lion Cub 1 bit",
@@ -164,7 +173,7 @@ def best_map(rows: Sequence[Row]) -> str:
         figure, (axes,) = new_figure(_WIDTH, 3.6)
         rates = sorted({number(row, "rate_mbit") for row in rows})
         sizes = sorted({number(row, "world_size") for row in rows})
-        names = sorted({str(row["best"]) for row in rows})
+        names = sorted({row["best"] for row in rows})
         cells = {(number(row, "rate_mbit"), number(row, "world_size")): row for row in rows}
         shades = dict(zip(names, _shades(names), strict=True))
         for i, rate in enumerate(rates):
@@ -269,10 +278,84 @@ DRAWN: Final[Mapping[str, Callable[[Sequence[Row]], str]]] = {
     WARM_UP.suffix: warm_up_map,
 }
 """Table -> what draws it."""
+_LINE_HEIGHT: Final = 0.2
+"""Inches a line."""
+_RHO_ENDS: Final = (0.1, 40.0)
+
+
+def rho_axis(places: Sequence[Placed]) -> str:
+    """SVG: a line a setting, the largest rho above. Where rho is a lower bound the mark points to the right."""
+    with look():
+        figure, (axes,) = new_figure(_WIDTH, 0.7 + _LINE_HEIGHT * len(places))
+        axes.set_xscale("log")
+        axes.axvline(1.0, color=COLOURS["muted"], linewidth=0.8)
+        for height, one in enumerate(reversed(places)):
+            ink = COLOURS["quantiser" if one.session else "sign"]
+            axes.plot(
+                one.rho, height, ">" if one.least else "o", color=ink, markersize=4.5, markeredgewidth=0
+            )
+        axes.set_xlim(*_RHO_ENDS)
+        axes.set_ylim(-0.7, len(places) - 0.3)
+        axes.set_yticks(
+            range(len(places)), [f"{one.paper}: {one.setting}" for one in reversed(places)], fontsize=6.5
+        )
+        axes.tick_params(axis="y", length=0)
+        axes.xaxis.set_major_locator(FixedLocator([0.1, 0.3, 1, 3, 10, 30]))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xlabel("rho: uncompressed communication over computing")
+        bare(axes, "x")
+        figure.tight_layout()
+        return svg_file(figure)
+
+
+TEXTS: Final[Mapping[str, tuple[str, str]]] = {
+    SPEEDUPS.suffix: (
+        "Where each method pays",
+        "Lines are predicted, marks measured, with 95 % intervals: a byte GPT of 3.3 M parameters, four workers on two cores. "
+        "Above 1× a step is shorter than that of the fastest uncompressed DDP.",
+    ),
+    WARM_UP.suffix: (
+        "What a warm-up costs",
+        "APMSqueeze's whole training over fp32 DDP, by the share of its steps that are uncompressed; lines are predicted, "
+        "marks put together from measured steps. Dashed: 1 / T_w.",
+    ),
+    BEST.suffix: (
+        "The shortest predicted step",
+        "A model of 110 M parameters that computes 180 ms a step, on machines of their own; among methods that no study here "
+        "calls unequal. Nothing in it was measured at this scale; codecs are those of one processor thread.",
+    ),
+}
+"""Table -> heading and note of its picture."""
+
+
+def costs_parts(costs: Costs) -> dict[str, Any] | None:
+    """Pictures with their notes, and the score in sentences; None where there is no score."""
+    if SCORE.suffix not in costs.tables:
+        return None
+    return {
+        "pictures": [
+            {
+                "heading": heading,
+                "note": note,
+                "figure": inline(DRAWN[suffix](costs.tables[suffix]), f"c-{suffix}", heading),
+            }
+            for suffix, (heading, note) in TEXTS.items()
+            if suffix in costs.tables
+        ],
+        "score": [
+            f"{row['left_out']}: median {number(row, 'median_error'):.1%}, worst {number(row, 'worst_error'):.1%}, "
+            f"{row['n']} steps"
+            for row in costs.tables[SCORE.suffix]
+            if row["value"] == ALL
+        ],
+    }
 
 
 def pictures(results_root: Path) -> dict[str, str]:
     """File name -> SVG, of the tables that are there."""
+    from suite.costs.document import places  # the model itself, which pages of studies do without
+
     found = {table: rows_of(results_root, table) for table in (SPEEDUPS, BEST, WARM_UP)}
     drawn = {f"{table.suffix}.svg": DRAWN[table.suffix](rows) for table, rows in found.items() if rows}
     return {**drawn, "costs-rho.svg": rho_axis(places(results_root))}

@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from report.drawing.table import Cell, Column, Line, View
-from report.errors import ReportError
-from report.links import ALONE, Links
-from report.sheets.claims_data import Verdicts, load_verdicts
-from report.sheets.sheet import write_sheet
+from report.drawing.table import Cell, Column, Line, Row, View
+from report.rendering import ALONE, Links, ReportError, write_page
+from suite.analysis.document import rows_of
 from suite.analysis.published import origin_words
-from suite.analysis.tables import Row, number
+from suite.analysis.tables import number
 from suite.claims.claim import WORDS
 from suite.claims.columns import CLAIMS, PARTS
 from suite.claims.words import deciding, effect
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """Rows of claims and of their parts; empty where there is no record."""
+
+    claims: Sequence[Row] = ()
+    parts: Sequence[Row] = ()
+
+    def of(self, sources: Collection[str]) -> Verdicts:
+        """Those that one of these studies or sessions decides."""
+        rows = [row for row in self.claims if set((row["sources"] or "").split(", ")) & set(sources)]
+        return Verdicts(rows, self.parts)
+
+    def parts_of(self, row: Row) -> list[Row]:
+        """Premises of a claim, then its parts, in order."""
+        own = [part for part in self.parts if part["claim"] == row["claim"]]
+        return sorted(own, key=lambda part: (part["role"] != "premise", (part["part"] or 0)))
+
+
+def load_verdicts(results_root: Path) -> Verdicts:
+    """What is on record."""
+    return Verdicts(rows_of(results_root, CLAIMS) or (), rows_of(results_root, PARTS) or ())
+
 
 CSS: Final = MappingProxyType({"reproduced": "yes", "contradicted": "no"})
 """Verdict -> class; the others are `maybe`, and quiet where nobody judged."""
@@ -38,7 +61,7 @@ def claims_parts(verdicts: Verdicts) -> dict[str, Any] | None:
     """The table and what decided each claim; None without claims."""
     if not verdicts.claims:
         return None
-    words = [str(row["verdict"]) for row in verdicts.claims]
+    words = [row["verdict"] for row in verdicts.claims]
     shown = [word for word in WORDS if word in words]
     return {
         "sentence": tally(verdicts.claims),
@@ -65,7 +88,7 @@ def build_claims_page(
     path = out if out is not None else results_root / "reports" / "claims.html"
     tables = ((CLAIMS, verdicts.claims), (PARTS, verdicts.parts))
     origin = origin_words(results_root, (CLAIMS, PARTS))
-    return write_sheet(
+    return write_page(
         path, "claims_page.html.j2", findings(verdicts), tables, {"claims": parts, "origin": origin}, links
     )
 
@@ -77,7 +100,7 @@ def tally(claims: Sequence[Row]) -> str:
     """
 
     def counted(rows: Sequence[Row]) -> str:
-        words = [str(row["verdict"]) for row in rows]
+        words = [row["verdict"] for row in rows]
         return ", ".join(f"{words.count(word)} {word}" for word in WORDS if word in words)
 
     groups = (
@@ -124,23 +147,21 @@ def _line(row: Row, verdicts: Verdicts) -> Line:
         ends = None if part["low"] is None else (number(part, "low"), number(part, "high"))
     count = sum(one["role"] == "part" for one in parts)
     cells = {
-        "claim": Cell(str(row["claim"]), str(row["claim"]), css="arm", link=_anchor(row)),
-        "statement": Cell(str(row["statement"]), str(row["statement"]), css="reason"),
-        "verdict": Cell(str(row["verdict"]), str(row["verdict"]), css=_css(row["verdict"])),
+        "claim": Cell(row["claim"], row["claim"], css="arm", link=_anchor(row)),
+        "statement": Cell(row["statement"], row["statement"], css="reason"),
+        "verdict": Cell(row["verdict"], row["verdict"], css=_css(row["verdict"])),
         "effect": Cell("" if part is None else effect(part), value, "", ends),
         "bar": Cell("" if part is None else str(part["bar"]), None if part is None else str(part["bar"])),
         "n": Cell(
             "" if part is None or part["n"] is None else str(part["n"]),
             None if part is None or part["n"] is None else number(part, "n"),
         ),
-        "said": Cell(
-            str(row["said_by"]), str(row["said_by"]), css="reason" if row["own"] else "reason quiet"
-        ),
+        "said": Cell(row["said_by"], row["said_by"], css="reason" if row["own"] else "reason quiet"),
         "paper": Cell(f"{row['paper']}, {row['arxiv']}", str(row["paper"])),
-        "kind": Cell(str(row["kind"]), str(row["kind"])),
+        "kind": Cell(row["kind"], row["kind"]),
         "parts": Cell(str(count), count),
     }
-    return Line(cells, _key(str(row["verdict"])))
+    return Line(cells, _key(row["verdict"]))
 
 
 def _detail(row: Row, verdicts: Verdicts) -> dict[str, Any]:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Final
 
 from report.drawing import numbers as write
 from report.drawing.numbers import number
-from report.drawing.table import Cell, Column, Line, View
-from report.drawing.theme import FAMILIES
+from report.drawing.table import Cell, Column, Line, Row, View, chips, count_cell
 from report.rendering import slug
-from report.study.speed_data import LinkData, SessionData
-from suite.analysis.tables import Row
+from report.study.data import LinkData, SessionData
 
 RING: Final = "all-reduce fp32"
 """The probe's exchange that everything else is held against."""
@@ -44,43 +41,43 @@ STAGE_COLUMNS: Final = (
 def probed(link: LinkData, case: Row) -> Row | None:
     """The probe's exchange that a case is held against: that of DDP's own precision, else the fp32 ring's."""
     own = f"all-reduce {case['algorithm']}" if case["role"] == "ddp" else RING
-    rates = {str(row["what"]): row for row in link.probe if row["bits_per_s"] is not None}
+    rates = {row["what"]: row for row in link.probe if row["bits_per_s"] is not None}
     return rates.get(own, rates.get(RING))
 
 
 def traffic_view(session: SessionData, link: LinkData) -> View:
     """Bandwidth reached, for every case that was timed and sends anything; the fastest step first."""
-    rows = [row for row in link.timed if number(row["wire_bytes_per_step"])]
-    rows.sort(key=lambda row: (number(row["step_s"]) or 0.0, str(row["case"])))
+    rows = [row for row in link.timed if row["wire_bytes_per_step"]]
+    rows.sort(key=lambda row: (row["step_s"] or 0.0, row["case"]))
     lines = [Line(_cells(link, row), link.family(row)) for row in rows]
     caption = f"Bandwidth reached, {session.workload}, {link.label}"
-    return View(f"{slug(session.name)}-{link.slug}-traffic", caption, COLUMNS, tuple(lines), _chips(lines))
+    return View(f"{slug(session.name)}-{link.slug}-traffic", caption, COLUMNS, tuple(lines), chips(lines))
 
 
 def _cells(link: LinkData, row: Row) -> dict[str, Cell]:
-    bits = 8 * (number(row["wire_bytes_per_step"]) or 0.0)
+    bits = 8 * (row["wire_bytes_per_step"] or 0.0)
     probe = probed(link, row)
     reached = None if probe is None else number(probe["bits_per_s"])
     seconds = [number(row[name]) for name in ("exposed_s", "exposed_low", "exposed_high")]
     bus, high, low = (_rate(bits, value) for value in seconds)
-    serial = _rate(bits, number(row["communication_s"]))
+    serial = _rate(bits, row["communication_s"])
     size = (
         ""
         if probe is None
         else f"{probe['what']} of {write.byte_count(number(probe['bytes']))}, n = {probe['n']}"
     )
     return {
-        "case": Cell(str(row["case"]), str(row["case"]), css="arm"),
+        "case": Cell(row["case"], row["case"], css="arm"),
         "wire": Cell(write.byte_count(bits / 8), bits / 8),
         "exposed": Cell(
             write.quantity(seconds[0], "seconds"), seconds[0], write.seconds_ends(*seconds), (seconds[1], seconds[2])
         ),
         "bus": _bandwidth(bus, low, high),
         "share": _share(bus, low, high, reached),
-        "n": _count(row, "n_exposed"),
+        "n": count_cell(row["n_exposed"]),
         "serial": _bandwidth(serial, None, None),
         "serial_share": _share(serial, None, None, reached),
-        "n_phases": _count(row, "n_phases"),
+        "n_phases": count_cell(row["n_phases"]),
         "probe": Cell(size or write.MISSING, size or None),
     }  # fmt: skip
 
@@ -114,26 +111,21 @@ def _percent(share: float) -> str:
     return "all hidden" if math.isinf(share) else f"{100 * share:.3g} %"
 
 
-def _count(row: Row, column: str) -> Cell:
-    value = number(row[column])
-    return Cell(write.MISSING if value is None else f"{value:g}", value)
-
-
 def stages_view(session: SessionData) -> View:
     """Bytes by stage; without lines where the session was held before they were recorded."""
     whole: dict[object, float] = {}
     for row in session.stages:
-        whole[row["case_id"]] = whole.get(row["case_id"], 0.0) + (number(row["wire_bytes_per_step"]) or 0.0)
+        whole[row["case_id"]] = whole.get(row["case_id"], 0.0) + (row["wire_bytes_per_step"] or 0.0)
     lines = tuple(Line(_stage(row, whole[row["case_id"]])) for row in session.stages)
     return View(f"{slug(session.name)}-stages", f"Bytes by stage, {session.workload}", STAGE_COLUMNS, lines)
 
 
 def _stage(row: Row, whole: float) -> dict[str, Cell]:
-    wire, calls = number(row["wire_bytes_per_step"]) or 0.0, number(row["calls"])
-    received, message = number(row["received_bytes_per_step"]), number(row["payload_bytes_per_call"])
+    wire, calls = row["wire_bytes_per_step"] or 0.0, row["calls"]
+    received, message = row["received_bytes_per_step"], row["payload_bytes_per_call"]
     share = wire / whole if whole else None
     return {
-        "case": Cell(str(row["case"]), str(row["case"]), css="arm"),
+        "case": Cell(row["case"], row["case"], css="arm"),
         **{name: Cell(str(row[name]), str(row[name])) for name in ("stage", "collective", "group")},
         "wire": Cell(write.byte_count(wire), wire),
         "share": Cell(write.MISSING if share is None else f"{100 * share:.3g} %", share),
@@ -141,8 +133,3 @@ def _stage(row: Row, whole: float) -> dict[str, Cell]:
         "calls": Cell(write.MISSING if calls is None else f"{calls:.3g}", calls),
         "message": Cell(write.byte_count(message), message),
     }
-
-
-def _chips(lines: Sequence[Line]) -> tuple[tuple[str, str], ...]:
-    seen = {line.family for line in lines}
-    return tuple((name, words) for name, words in FAMILIES.items() if name in seen)

@@ -16,10 +16,10 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from report.drawing.scales import bare, look, new_figure
 from report.drawing.svg import svg_file
+from report.drawing.table import Row
 from report.drawing.theme import COLOURS, colour, mark
 from suite.analysis.document import rows_of
 from suite.analysis.published import documents_root
-from suite.analysis.tables import Row
 from suite.micro.document import PICTURES, filled
 from suite.micro.tables import SCALING
 from suite.runs.files import write_atomic
@@ -107,7 +107,7 @@ def _figure(against: str, rows: Sequence[Row]) -> Figure:
 def _panel(axes: Axes, against: str, rows: Sequence[Row]) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
-    subjects = dict.fromkeys(str(row["subject"]) for row in rows)
+    subjects = dict.fromkeys(row["subject"] for row in rows)
     for subject in subjects:
         own = sorted((r for r in rows if r["subject"] == subject), key=lambda row: _number(row["value"]))
         if against == "bits" and subject == "copy":

@@ -9,8 +9,7 @@ from typing import Final
 
 from report.drawing import numbers as write
 from report.drawing.table import Cell, Column, Line, View
-from report.links import ALONE, Links
-from report.sheets.sheet import render_sheet
+from report.rendering import ALONE, Links, render_page
 from suite.analysis.compare import ArmChange, Comparison, SpeedChange, Turned
 from suite.runs.files import write_atomic
 
@@ -95,7 +94,7 @@ def render(found: Comparison, links: Links = ALONE) -> str:
             "turned", "Runs that ended otherwise", TURNED_COLUMNS, tuple(map(_turned, found.turned))
         ),
     }
-    return render_sheet("compare_page.html.j2", headline(found), (), parts, links)
+    return render_page("compare_page.html.j2", headline(found), (), parts, links)
 
 
 def headline(found: Comparison) -> list[str]:

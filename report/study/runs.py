@@ -1,0 +1,274 @@
+"""Every run of a study: in one table, those without a result, the learning rates tried, and where all of it comes from.
+
+An arm of a panel is a line, with its seeds, how each ended, and the way to its page: a line a seed would make pages of thousands
+of runs too large to open; ids and values are in the download all the same.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter, defaultdict
+from itertools import groupby
+from types import MappingProxyType
+from typing import Any, Final
+
+from report.drawing import numbers as write
+from report.drawing.numbers import MISSING, number
+from report.drawing.table import Cell, Column, Line, Row, View, chips
+from report.study.data import Panel, StudyData
+from suite.analysis.check import drift as code_drift
+from suite.analysis.check import hardware
+from suite.analysis.columns import BUDGET_RUNS, RUNS, TUNING
+from suite.analysis.published import CELL, Origin, of_study
+from suite.runs.result import CIRCUMSTANCE
+
+RUN_COLUMNS: Final = (
+    Column("method", "method"),
+    Column("place", "panel", "Workload, sharding, workers."),
+    Column("done", "done", "Runs that finished, of those planned.", True),
+    Column("other", "otherwise", "How the others ended."),
+    Column("seeds", "seeds", "In the CSV the ids of the runs, in the order of the seeds."),
+    Column("least", "least", "Of the metric over the finished runs, in its unit.", True),
+    Column("most", "most", "Of the metric over the finished runs, in its unit.", True),
+    Column("commit", "commit", "Of the code that ran; several where they differ.", hidden=True),
+    Column("environment", "environment", "Hash of the installed packages.", hidden=True),
+)
+CSS: Final = MappingProxyType({"done": "", "missing": "quiet"})
+"""Status -> class of a seed; all others call for a look."""
+
+
+def runs_view(study: StudyData, runs: str = "") -> View:
+    """The table; `runs` is the relative address of the folder with the pages of runs, empty where there are none."""
+    lines = [
+        _run_line(panel, row, [r for r in panel.runs if r["arm"] == row["arm"]], runs)
+        for panel in study.panels
+        for row in [*panel.baselines, *panel.methods, *panel.controls]
+    ]
+    return View("every-run", "Every run", RUN_COLUMNS, tuple(lines), chips(lines))
+
+
+def _run_line(panel: Panel, arm: Row, rows: list[Row], runs: str) -> Line:
+    rows = sorted(rows, key=lambda row: row["seed"] or 0)
+    states = Counter(row["status"].replace("_", " ") for row in rows)
+    done = states.pop("done", 0)
+    place = f"{panel.workload}, {panel.sharding}, n = {panel.world_size}"
+    values = [value for row in rows if (value := number(row["value"])) is not None]
+    ends = (min(values), max(values)) if values else (None, None)
+    other = ", ".join(f"{count} {word}" for word, count in states.items())
+    cells = {
+        "method": Cell(arm["arm"], arm["arm"], css="arm"),
+        "place": Cell(place, place),
+        "done": Cell(write.share(done, len(rows)), done, css="" if done == len(rows) else "no"),
+        "other": Cell(other, other, css="no"),
+        "seeds": Cell(
+            "",
+            " ".join(row["run_id"] for row in rows),
+            css="seeds",
+            items=tuple(_seed(row, runs) for row in rows),
+        ),
+        "least": Cell(write.plain(ends[0], panel.digits), ends[0]),
+        "most": Cell(write.plain(ends[1], panel.digits), ends[1]),
+        "commit": _distinct(rows, "commit", 8),
+        "environment": _distinct(rows, "environment", 16),
+    }
+    return Line(cells, "control" if arm["control"] else arm["family"])
+
+
+def _seed(row: Row, runs: str) -> Cell:
+    """A seed by its number; how it ended in words where that is not as hoped."""
+    state = row["status"]
+    text = "–" if state == "missing" else str(row["seed"])
+    note = "" if state == "done" else f"seed {row['seed']}: {state.replace('_', ' ')}"
+    return Cell(text, css=CSS.get(state, "no"), note=note, page=run_address(runs, row))
+
+
+def _distinct(rows: list[Row], column: str, digits: int) -> Cell:
+    found = ", ".join(sorted({str(row[column])[:digits] for row in rows if row[column] is not None}))
+    return Cell(found or write.MISSING, found or None, css="code")
+
+
+def _place(row: Row) -> dict[str, Cell]:
+    return {
+        "method": Cell(row["arm"], row["arm"], css="arm"),
+        "workload": Cell(row["workload"], row["workload"]),
+        "sharding": Cell(row["sharding"], row["sharding"]),
+        "workers": Cell(str(row["world_size"]), row["world_size"]),
+    }
+
+
+PLACE_COLUMNS = (
+    Column("method", "method"),
+    Column("workload", "workload", hidden=True),
+    Column("sharding", "sharding"),
+    Column("workers", "workers", numeric=True, hidden=True),
+)
+
+
+def tuning_view(study: StudyData) -> View:
+    """Every learning rate that was tried, and which was chosen."""
+    columns = (
+        *PLACE_COLUMNS,
+        Column("lr", "learning rate", "Peak rate of the trial.", True),
+        Column("value", "metric", "At the end of the trial, on one seed that is not scored.", True),
+        Column("nll", "NLL", "Breaks ties of the metric.", True),
+        Column("status", "status"),
+        Column("chosen", "chosen", "The best metric wins, then the lower NLL, then the lower rate."),
+    )
+    lines = []
+    for row in study.rows(TUNING):
+        value, nll = number(row["value"]), row["nll"]
+        chosen = "chosen, on an edge" if row["edge"] else "chosen" if row["chosen"] else ""
+        cells = {
+            **_place(row),
+            "lr": Cell(write.rate(row["lr"]), row["lr"]),
+            "value": Cell(write.plain(value), value),
+            "nll": Cell(write.plain(nll, 4), nll),
+            "status": Cell(row["status"], row["status"], css="" if row["status"] == "done" else "no"),
+            "chosen": Cell(chosen, chosen, css="maybe" if row["edge"] else "yes"),
+        }
+        lines.append(Line(cells))
+    return View("tuning", "Learning rates tried", columns, tuple(lines))
+
+
+def run_address(runs: str, row: Row) -> str:
+    """Address of a run's page in the folder `runs`; empty where nothing is on record of it, or no page was made."""
+    return f"{runs}{row['run_id']}.html" if runs and row["status"] != "missing" else ""
+
+
+def failures_view(study: StudyData, runs: str = "") -> View:
+    """Every run without a result, with its reason, and what tries it again where that can change anything.
+
+    runs: relative address of the folder with the pages of runs; empty where there are none.
+    """
+    climbed = BUDGET_RUNS.suffix in study.tables
+    every = [*study.rows(RUNS), *(study.rows(BUDGET_RUNS) if climbed else [])]
+    failed = [row for row in every if row["status"] != "done"]
+    again = any(row["status"] in CIRCUMSTANCE for row in failed)
+    columns = (
+        Column("status", "status"),
+        *PLACE_COLUMNS,
+        Column("steps", "steps", "Of its training: a rung of the budget ladder.", True, hidden=not climbed),
+        Column("seed", "seed", numeric=True),
+        Column("reason", "reason", "As the run gave it, or whoever found that its job had gone."),
+        Column("run", "run", "Again, held against this record: `bandwise reproduce` and the id."),
+        *([Column("again", "again", "Tries all that ended so again.")] if again else []),
+    )
+    lines = []
+    for row in failed:
+        state = row["status"]
+        cells = {
+            "status": Cell(state.replace("_", " "), state, css="no"),
+            **_place(row),
+            "steps": Cell(str(row["steps"]), row["steps"]),
+            "seed": Cell(str(row["seed"]), row["seed"]),
+            "reason": Cell(str(row["reason"] or write.MISSING), row["reason"], css="reason"),
+            "run": Cell(row["run_id"], row["run_id"], css="code", page=run_address(runs, row)),
+        }
+        if again:
+            command = (
+                shlex.join(["bandwise", "retry", study.called, "--status", state])
+                if state in CIRCUMSTANCE
+                else ""
+            )
+            cells["again"] = Cell(command or write.MISSING, command, css="code")
+        lines.append(Line(cells))
+    return View("failures", "Runs without a result", columns, tuple(lines))
+
+
+KINDS: Final = MappingProxyType(
+    {
+        "commit": ("commit", "dirty", "changes"),
+        "environment": ("environment_hash", "torch", "python"),
+        "machine": ("cpu", "system", "cores", "threads"),
+    }
+)
+"""What is told apart -> by which attributes."""
+WORDS: Final = MappingProxyType(
+    {"torch": "torch", "python": "Python", "cores": "cores", "threads": "threads a run"}
+)
+ORIGIN_COLUMNS: Final = (
+    Column("kind", "what"),
+    Column("value", "which"),
+    Column("rest", "more"),
+    Column("runs", "runs", "That have ended and say where.", True),
+    Column("studies", "studies", hidden=True),
+)
+
+
+def origins_of(study: StudyData) -> list[Origin]:
+    """The distinct origins of a study, by panel."""
+    return of_study(study.facts, study.rows(RUNS))
+
+
+def origins_view(*studies: StudyData) -> View:
+    """Every distinct commit, environment and machine of the studies, with how many runs it gave."""
+    lines = []
+    for kind, names in KINDS.items():
+        runs: dict[tuple[Any, ...], int] = defaultdict(int)
+        where: dict[tuple[Any, ...], set[str]] = defaultdict(set)
+        for study in studies:
+            for origin in origins_of(study):
+                key = tuple(origin.get(name) for name in names)
+                runs[key] += int(origin["runs"])
+                where[key].add(study.sweep)
+        ordered = sorted(runs, key=lambda key: (-runs[key], str(key)))
+        lines += [_origin_line(kind, names, key, runs[key], sorted(where[key])) for key in ordered]
+    return View("origins", "Commits, environments and machines", ORIGIN_COLUMNS, tuple(lines))
+
+
+def _origin_line(
+    kind: str, names: tuple[str, ...], key: tuple[Any, ...], runs: int, studies: list[str]
+) -> Line:
+    value = MISSING if key[0] is None else str(key[0])
+    known = dict(zip(names[1:], key[1:], strict=True))
+    changed = {True: "changed files", False: "no changed files", None: ""}[known.pop("dirty", None)]
+    rest = ", ".join(filter(None, [changed, *(_said(name, found) for name, found in known.items())]))
+    css = "code" if kind != "machine" else ""
+    cells = {
+        "kind": Cell(kind, kind),
+        "value": Cell(value, value, css=css),
+        "rest": Cell(rest, rest, css="maybe" if changed == "changed files" else ""),
+        "runs": Cell(str(runs), runs),
+        "studies": Cell(", ".join(studies), " ".join(studies)),
+    }
+    return Line(cells)
+
+
+def _said(name: str, value: object) -> str:
+    if value is None:
+        return ""
+    if name == "changes":
+        return f"patches/{str(value)[:12]}….diff"
+    if name in {"torch", "python"}:
+        return f"{WORDS[name]} {value}"
+    if name in {"cores", "threads"}:
+        own = WORDS[name]
+        return (
+            f"{value} {own.replace('s ', ' ').removesuffix('s')}" if str(value) == "1" else f"{value} {own}"
+        )
+    return str(value)
+
+
+def drift(*studies: StudyData) -> list[str]:
+    """What the runs of a panel differ in, by the rules of `bandwise check`, in sentences; and what ran older sources."""
+    found = []
+    for study in studies:
+        before = f"{study.sweep}: " if len(studies) > 1 else ""
+        for cell, own in groupby(sorted(origins_of(study), key=_cell), key=_cell):
+            panel = f"{cell[0]}, {cell[1]}, {cell[2]} workers"
+            counts = [(origin, int(origin["runs"])) for origin in own]
+            findings = [*code_drift(panel, counts), *hardware(panel, counts)]
+            found += [f"{before}{one.subject}: {one.what}; {one.fix}." for one in findings]
+        if stale := _stale(study):
+            found.append(
+                f"{before}{stale} runs come from another source of their method than this checkout's; they are in no rank."
+            )
+    return found
+
+
+def _cell(origin: Origin) -> tuple[Any, ...]:
+    return tuple(origin[name] for name in CELL)
+
+
+def _stale(study: StudyData) -> int:
+    return int(study.frame(RUNS)["stale"].sum())
