@@ -217,7 +217,7 @@ def asv_site(results_root: Path, page: Path) -> str:
 
 
 def _benchmark(series: Series) -> str:
-    return series.last["benchmark"]
+    return str(series.last["benchmark"])
 
 
 def _group(name: str, own: Sequence[Series], every: int) -> dict[str, Any]:

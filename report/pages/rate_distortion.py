@@ -26,7 +26,7 @@ from suite.analysis.statistics import pareto_front
 from suite.analysis.tables import number
 from suite.studies.rate_distortion import QUANTISERS, RATE_DISTORTION, theta_bound
 
-COMMAND: Final = "python -m suite.analysis.rate_distortion"
+COMMAND: Final = "python -m suite.studies.rate_distortion"
 NOTHING: Final = 1.0
 """Error of a mean that is taken for 0."""
 STAGES: Final = ("start", "middle", "end")

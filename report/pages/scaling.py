@@ -671,13 +671,13 @@ def findings(data: ScalingData) -> list[str]:
         if not one.held:
             found.append(_example(one))
     checks = measured_once(data.checks)
-    words = [row["verdict"] for row in checks]
+    words = [str(row["verdict"]) for row in checks]
     if words:
         found.append(
             f"{_alike(words)} measured speedups that are clear of 1× lie on the side that the model says; "
             f"{words.count(UNDECIDED)} more are not clear."
         )
-    unseen = [row["foretold_verdict"] for row in checks if row["foretold_verdict"] is not None]
+    unseen = [str(row["foretold_verdict"]) for row in checks if row["foretold_verdict"] is not None]
     if unseen:
         found.append(f"With nothing measured at their rate in the model, {_alike(unseen)} do.")
     if data.curves:

@@ -50,7 +50,7 @@ class RunRecord:
     @property
     def run_id(self) -> str:
         """Its id."""
-        return self.row["run_id"]
+        return str(self.row["run_id"])
 
     @property
     def state(self) -> str:
@@ -209,7 +209,7 @@ def _outcome(record: RunRecord) -> Terms:
 
 def _figures(record: RunRecord) -> Iterable[dict[str, str]]:
     """The metric and the training loss over steps, where the run's evaluations are on disk."""
-    metric = record.row["metric"]
+    metric = str(record.row["metric"])
     for name, words in ((metric, METRICS.get(metric, metric)), ("train_loss", "training loss")):
         points = [
             (float(line["step"]), number(line.get(name)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -38,7 +39,7 @@ def ratio_at_equal(row: Row | None, column: str) -> Cell:
     return Cell(word or write.ratio(value), value, bounds(row), ends, css="maybe" if word else "")
 
 
-def bounds(row: Mapping[str, object]) -> str:
+def bounds(row: Mapping[str, Any]) -> str:
     """[3.1, 4.2], or where one side is open <4.2, >3.1; nothing where both are."""
     low, high = row["low"], row["high"]
     if low is None or high is None or (low == 0 and math.isinf(high)):

@@ -97,12 +97,12 @@ def _places(own: pd.DataFrame) -> tuple[Place, ...]:
     values, sent = (own.pivot(index="step", columns="seed", values=name) for name in ("value", "wire_bytes"))
     values = values.dropna()
     places = []
-    for step, row in values.iterrows():
-        known, bytes_ = row.tolist(), sent.loc[step]
+    for step in values.index.tolist():
+        known, bytes_ = values.loc[step].tolist(), sent.loc[step]
         interval = mean_interval(known) if len(known) >= MINIMUM_FOR_INTERVAL else None
         places.append(
             Place(
-                int(str(step)),
+                int(step),
                 fmean(known),
                 interval.low if interval else None,
                 interval.high if interval else None,

@@ -113,7 +113,7 @@ def hollow_words(panels: Sequence[Panel], also: str = "") -> str:
 def paired(panel: Panel, rows: Sequence[Row]) -> list[tuple[str, float]]:
     """(arm, difference) for each seed that the arm and its baseline finished."""
     differences = panel.differences([row for row in rows if row["baseline"] is not None])
-    return [(arm, value) for arm in differences for value in differences[arm].dropna()]
+    return [(str(arm), float(value)) for arm in differences for value in differences[arm].dropna()]
 
 
 def families(panels: Sequence[Panel]) -> list[str]:
@@ -383,4 +383,4 @@ def _shares(panel: Panel, costs: Mapping[str, float]) -> dict[str, float]:
 def _differences(panel: Panel) -> dict[str, list[float]]:
     """The differences to the own optimizer's uncompressed run by method, seeds in order; of those that lost none."""
     whole = panel.differences(panel.methods).dropna(axis=1)
-    return {arm: whole[arm].tolist() for arm in whole}
+    return {str(arm): whole[arm].tolist() for arm in whole}
