@@ -8,9 +8,9 @@ ranks ask for the same thing, and count the bytes. Authors do not write ``yield`
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeVar, cast
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -210,3 +210,20 @@ class Group:
     def send_recv(self, x: Tensor, stage: str, to: int | None, source: int | None) -> Exchange[Tensor | None]:
         """Send `x` to rank `to` (or nobody) and answer what rank `source` sent (or None). All ranks take part."""
         return cast("Tensor | None", (yield SendRecv(_checked(x, stage), stage, self.name, to, source)))
+
+
+class Transport(Protocol):
+    """Carries collectives out for the local ranks."""
+
+    ranks: Sequence[int]
+    sizes: dict[str, int]
+
+    @property
+    def groups(self) -> Mapping[str, Sequence[Sequence[int]]]:
+        """Group name -> sets of local ranks that take part in one collective together, as places in `ranks`."""
+
+    def launch(self, requests: Sequence[Collective]) -> Any:
+        """Begin one collective; `requests[i]` comes from local rank `ranks[i]`. Answers a handle."""
+
+    def wait(self, handle: Any) -> list[Any]:
+        """Wait for a launched collective; one answer per local rank."""

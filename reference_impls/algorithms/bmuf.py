@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from reference_impls.algorithm import Clock, Shard, option
+from reference_impls.algorithms.local_updates import TimedAsLocalSGD
 from reference_impls.algorithms.model_averaging import (
-    ModelAveraging,
     average,
     begin_round,
     outer_step,
@@ -31,7 +31,7 @@ from reference_impls.schedules.rules import Constant
 
 
 @dataclass(frozen=True)
-class BMUF(ModelAveraging):
+class BMUF(TimedAsLocalSGD):
     """Local updates with block momentum. Kinds of step: ``local``, ``average``."""
 
     period: int = option(50, "local steps in a round, at least 1", ge=1)

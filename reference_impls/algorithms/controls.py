@@ -17,8 +17,8 @@ from reference_impls import buffers, wire
 from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, per_rank
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.algorithms.lion_update import mixed_in, step
+from reference_impls.algorithms.local_updates import TimedAsLocalSGD
 from reference_impls.algorithms.model_averaging import (
-    ModelAveraging,
     average,
     begin_round,
     round_kind,
@@ -31,7 +31,7 @@ from reference_impls.schedules.rules import Constant
 
 
 @dataclass(frozen=True)
-class NoCommunication(ModelAveraging):
+class NoCommunication(TimedAsLocalSGD):
     """Every worker trains alone; parameters are averaged once, at the end."""
 
     def check(self, world: Group) -> None:

@@ -16,12 +16,16 @@ the end, as in the official code; without it training is open-ended, and what fo
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
-from reference_impls.algorithm import Clock, Shard, option
+from reference_impls.algorithm import Algorithm, Clock, Shard, option
 from reference_impls.algorithms.model_averaging import (
+    ROUNDS,
     ModelAveraging,
     average,
     begin_round,
@@ -49,9 +53,35 @@ class PeriodicAveraging(ModelAveraging):
         if shard.kind == "average":
             yield from average(self, shard)
 
+    def steady(self) -> Mapping[str, Algorithm]:
+        return rounds_of_local_sgd(self)
+
+
+def rounds_of_local_sgd(own: ModelAveraging) -> Mapping[str, Algorithm]:
+    """`Algorithm.steady` of methods whose rounds are those of local SGD, whatever rule chose their length.
+
+    Args:
+        own: The method; options of its average and of its local optimizer are kept.
+
+    Returns:
+        ``round-H`` -> a unit of H steps, H - 1 of kind ``local`` and an ``average``. A local step may still hide part of the
+        average before it, so a round is timed as a whole; other lengths lie between those of `ROUNDS`.
+    """
+    names = {f.name for f in dataclasses.fields(ModelAveraging)} - {"total_steps"}
+    options: dict[str, Any] = {name: getattr(own, name) for name in names}
+    options["inner_state"] = own.inner_policy
+    return {f"round-{h}": PeriodicAveraging(**options, period=h) for h in ROUNDS}
+
+
+class TimedAsLocalSGD(ModelAveraging):
+    """A method whose rounds are those of local SGD."""
+
+    def steady(self) -> Mapping[str, Algorithm]:
+        return rounds_of_local_sgd(self)
+
 
 @dataclass(frozen=True)
-class QuadraticSynchronization(ModelAveraging):
+class QuadraticSynchronization(TimedAsLocalSGD):
     """QSR. `power` 1 and 3 give the linear and the cubic rule. Kinds of step: ``local``, ``average``."""
 
     alpha: float = option(

@@ -13,10 +13,9 @@ wrapped in DistributedDataParallel would broadcast them at every forward pass, a
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal
 
 import torch
 from torch import Tensor
@@ -103,23 +102,8 @@ class ModelAveraging(WithLocalOptimizer):
                 f"carrier_form and carrier_feedback are of codecs; carrier={self.carrier!r} has its own form: leave them out"
             )
 
-    def steady(self) -> Mapping[str, Algorithm]:
-        """Kind ``round-H``: a unit of H steps, H - 1 of kind ``local`` and an ``average``, instead of kinds of step.
-
-        Rounds of one length are alike whatever rule chose it, so all are those of local SGD, and a local step may still hide
-        part of the average before it, so a round is timed as a whole; other lengths lie between those of `ROUNDS`.
-        """
-        from reference_impls.algorithms.local_updates import (
-            PeriodicAveraging,
-        )  # here: it is such a method itself
-
-        names = {f.name for f in dataclasses.fields(ModelAveraging)} - {"total_steps"}
-        options: dict[str, Any] = {name: getattr(self, name) for name in names}
-        options["inner_state"] = self.inner_policy
-        return {f"round-{h}": PeriodicAveraging(**options, period=h) for h in ROUNDS}
-
     def own_rounds(self) -> Mapping[str, Algorithm]:
-        """`steady` of a method whose rounds are not those of local SGD, and which has an option `period`."""
+        """`Algorithm.steady` of a method whose rounds are not those of local SGD, and which has an option `period`."""
         return {f"round-{h}": self.at_defaults("total_steps", period=h) for h in ROUNDS}
 
     def average_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Cost:

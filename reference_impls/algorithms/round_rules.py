@@ -25,8 +25,8 @@ from torch import Tensor
 from reference_impls import wire
 from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, option
 from reference_impls.algorithms.all_reduce import AllReduce
+from reference_impls.algorithms.local_updates import TimedAsLocalSGD
 from reference_impls.algorithms.model_averaging import (
-    ModelAveraging,
     average,
     begin_round,
     round_kind,
@@ -37,7 +37,7 @@ from reference_impls.schedules.rules import Constant
 
 
 @dataclass(frozen=True)
-class Switching(ModelAveraging):
+class Switching(TimedAsLocalSGD):
     """Data-parallel training (kind ``step``) until a switch, then rounds (``local``, ``average``); `plan` is the methods' own."""
 
     switch_step: int | None = option(
@@ -135,7 +135,7 @@ class SWAP(Switching):
 
 
 @dataclass(frozen=True)
-class AdaComm(ModelAveraging):
+class AdaComm(TimedAsLocalSGD):
     """Rounds whose length follows the root of the loss. Kinds of step: ``local``, ``average``."""
 
     first_period: int = option(16, "tau_0: steps of the first rounds", ge=1)

@@ -26,8 +26,8 @@ from torch import Tensor
 
 from reference_impls import wire
 from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, per_rank
+from reference_impls.algorithms.local_updates import TimedAsLocalSGD
 from reference_impls.algorithms.model_averaging import (
-    ModelAveraging,
     average,
     begin_round,
     outer_step,
@@ -43,7 +43,7 @@ from reference_impls.schedules.rules import Constant
 
 
 @dataclass(frozen=True)
-class SlowMo(ModelAveraging):
+class SlowMo(TimedAsLocalSGD):
     """Kinds of step: ``local`` (gossips, where the base does) and ``average``, which ends a round."""
 
     period: int = option(12, "steps of the base method in a round, at least 1", ge=1)

@@ -13,30 +13,13 @@ which is a count too, and equal on all ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
 
-from reference_impls.collectives import Collective, Finish, Pending, Start
+from reference_impls.collectives import Collective, Finish, Pending, Start, Transport
 from reference_impls.drivers.ledger import Ledger
 from reference_impls.drivers.trace import Trace, Untraced
 from reference_impls.errors import MismatchError, UnsupportedError, UsageError
-
-
-class Transport(Protocol):
-    """Carries collectives out for the local ranks."""
-
-    ranks: Sequence[int]
-    sizes: dict[str, int]
-
-    @property
-    def groups(self) -> Mapping[str, Sequence[Sequence[int]]]:
-        """Group name -> sets of local ranks that take part in one collective together, as places in `ranks`."""
-
-    def launch(self, requests: Sequence[Collective]) -> Any:
-        """Begin one collective; `requests[i]` comes from local rank `ranks[i]`. Answers a handle."""
-
-    def wait(self, handle: Any) -> list[Any]:
-        """Wait for a launched collective; one answer per local rank."""
 
 
 class _InFlight:

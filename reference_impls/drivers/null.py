@@ -13,8 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from reference_impls import buffers
-from reference_impls.collectives import AllGather, AllReduce, AllToAll, Collective, SendRecv
-from reference_impls.drivers.engine import Transport
+from reference_impls.collectives import AllGather, AllReduce, AllToAll, Collective, SendRecv, Transport
 from reference_impls.errors import UnsupportedError
 
 

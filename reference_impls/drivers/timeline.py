@@ -16,8 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from reference_impls.collectives import Collective
-from reference_impls.drivers.engine import Transport
+from reference_impls.collectives import Collective, Transport
 from reference_impls.drivers.trace import Trace
 
 STEPS: Final = 0

@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from reference_impls.collectives import Collective
-
-if TYPE_CHECKING:
-    from reference_impls.drivers.engine import Transport
+from reference_impls.collectives import Collective, Transport
 
 PHASES: Mapping[str, str] = {
     "plan": "deciding what kind of step this is",
