@@ -1,4 +1,5 @@
-"""What is made of declarations and of published tables: pages of file formats, JSON Schemas, the cost model's pages: `make docs`.
+"""What is made of declarations and of published tables: pages of file formats, JSON Schemas, claims, throughput and
+the cost model: `make docs`.
 
 A page has blocks ``<!-- table: keys KIND -->`` ... ``<!-- end of table -->``; what stands between them is made here. Tests hold
 all of it equal to what is made.
@@ -11,12 +12,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from report.pages.costs import DOCUMENTS, IMAGES, pictures
+from report.pages import costs, throughput
 from slurm.profile import ProfileFile
 from suite.analysis.document import fill, markdown
 from suite.analysis.published import documents_root
+from suite.analysis.tables import read_table, table_path
+from suite.claims import document as claims_document
 from suite.claims.claim import ClaimFile
-from suite.costs.document import filled
+from suite.costs import document as cost_document
+from suite.micro import document as rates_document
+from suite.micro.tables import SCALING
 from suite.runs.documents import json_schema, key_rows
 from suite.runs.files import dump, write_atomic
 from suite.runs.result import RESULT_VERSION, Evaluation, Note, Result
@@ -81,12 +86,25 @@ def made() -> Iterator[tuple[Path, str]]:
 def cost_model() -> Iterator[tuple[Path, str]]:
     """The pages of the cost model and their pictures, of published tables where there are any."""
     root = documents_root(ROOT / "results")
-    for name, text in pictures(root).items():
-        yield IMAGES / name, text
-    for page in DOCUMENTS:
-        yield page, filled(page.read_text(encoding="utf-8"), root)
+    for name, text in costs.pictures(root).items():
+        yield costs.IMAGES / name, text
+    for page in costs.DOCUMENTS:
+        yield page, cost_document.filled(page.read_text(encoding="utf-8"), root)
+
+
+def measured() -> Iterator[tuple[Path, str]]:
+    """The pages of throughput and of claims, and the pictures of the first, of published tables where there are any."""
+    root = documents_root(ROOT / "results")
+    path = table_path(root, SCALING)
+    for name, text in throughput.pictures(read_table(path, SCALING) if path.is_file() else ()).items():
+        yield throughput.IMAGES / name, text
+    yield throughput.DOCUMENT, rates_document.filled(throughput.DOCUMENT.read_text(encoding="utf-8"), root)
+    yield (
+        claims_document.DOCUMENT,
+        claims_document.filled(claims_document.DOCUMENT.read_text(encoding="utf-8"), root),
+    )
 
 
 if __name__ == "__main__":
-    for path, text in (*made(), *cost_model()):
+    for path, text in (*made(), *cost_model(), *measured()):
         write_atomic(path, text)

@@ -7,7 +7,6 @@ bandwise claims --check            computes the exact ones, reads the others fro
                                    not the one on record, or where a claim was not committed before it was run
 bandwise claims --write            judges what is here anew: results/tables/claims.csv, claims-parts.csv, put on record for all by
                                    `bandwise publish claims`
-  bandwise claims --write-docs       puts them into docs/claims.md; judges nothing
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("which", nargs="?", default="*", metavar="ID", help="id of a claim, or a pattern")
     parser.add_argument("--check", action="store_true", help="judge anew and compare with the record")
     parser.add_argument("--write", action="store_true", help="judge all anew and replace the record")
-    parser.add_argument("--write-docs", action="store_true", help="the record into docs/claims.md")
     add_results_option(parser)
 
 
@@ -51,8 +49,6 @@ def run(args: argparse.Namespace) -> int:
     from suite.claims.claim import load_claims
 
     root = results_root(args)
-    if args.write_docs:
-        return _write_docs(args, root)
     claims = load_claims(root)
     if args.write:
         return _write(args, root, claims)
@@ -83,14 +79,6 @@ def _write(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int
         print_json({"claims": len(judged), "verdicts": counts, "tables": paths})
     else:
         print("\n".join([_sentence(counts), *paths]))
-    return 0
-
-
-def _write_docs(args: argparse.Namespace, root: Path) -> int:
-    from suite.claims.document import write_document
-
-    path = str(write_document(root))
-    print_json({"written": [path]}) if args.json else print(path)
     return 0
 
 

@@ -4,8 +4,8 @@ Without an option: every codec's encoding, decoding and adding-up, a few minutes
 results/tables/rates-*.csv, with a JSON file of facts of the machine beside each; --only prints and writes nothing.
 Nothing else should run meanwhile: the facts record who else used the processors.
 
---against, --compile, --scaling and --simulation measure something else instead. --write-docs measures nothing: it puts
-the tables that are there, and pictures of them, into docs/performance.md.
+--against, --compile, --scaling and --simulation measure something else instead. `make docs`
+puts published tables, and pictures of them, into docs/performance.md.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from bandwise.checkout import add_results_option, require_checkout, results_root
@@ -64,8 +63,6 @@ def run(args: argparse.Namespace) -> int:
 
         raise ThroughputError("--numel and --threads must be 1 or more")
     root = results_root(args)
-    if args.write_docs:
-        return _write_docs(args, root)
     from suite.micro.tables import Watch, write_with_facts
 
     watch = Watch()
@@ -110,17 +107,6 @@ def _measured(args: argparse.Namespace) -> Sequence[tuple[Any, list[dict[str, An
 
         return [(AGAINST, against_rows(numel, args.threads, show))]
     return [(CODECS, codec_rows(numel, args.threads, args.only, show))]
-
-
-def _write_docs(args: argparse.Namespace, root: Path) -> int:
-    from report.pages.throughput import write_document
-
-    written = [str(path) for path in write_document(root)]
-    if args.json:
-        print_json({"written": written})
-    else:
-        print("\n".join(written))
-    return 0
 
 
 class Progress:

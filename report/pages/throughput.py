@@ -18,13 +18,9 @@ from report.drawing.scales import bare, look, new_figure
 from report.drawing.svg import svg_file
 from report.drawing.table import Row
 from report.drawing.theme import COLOURS, colour, mark
-from suite.analysis.document import rows_of
-from suite.analysis.published import documents_root
-from suite.micro.document import PICTURES, filled
-from suite.micro.tables import SCALING
-from suite.runs.files import write_atomic
+from suite.micro.document import PICTURES
 
-__all__ = ["DOCUMENT", "IMAGES", "pictures", "write_document"]
+__all__ = ["DOCUMENT", "IMAGES", "pictures"]
 
 _DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
 DOCUMENT: Final = _DOCS / "performance.md"
@@ -69,16 +65,6 @@ def pictures(rows: Sequence[Row]) -> dict[str, str]:
             with look():
                 found[name] = svg_file(_figure(against, own))
     return found
-
-
-def write_document(results_root: Path) -> list[Path]:
-    """Pictures first, then the tables within the document; returns what was written."""
-    root = documents_root(results_root)
-    drawn = pictures(rows_of(root, SCALING) or ())
-    for name, text in drawn.items():
-        write_atomic(IMAGES / name, text)
-    write_atomic(DOCUMENT, filled(DOCUMENT.read_text(encoding="utf-8"), root))
-    return [*(IMAGES / name for name in drawn), DOCUMENT]
 
 
 def _figure(against: str, rows: Sequence[Row]) -> Figure:

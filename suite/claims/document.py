@@ -7,12 +7,10 @@ from types import MappingProxyType
 from typing import Final
 
 from suite.analysis.document import Blocks, DocumentError, fill, markdown, missing, rows_of
-from suite.analysis.published import documents_root
 from suite.analysis.tables import Row
 from suite.claims.claim import WORDS
 from suite.claims.columns import CLAIMS, PARTS
 from suite.claims.words import deciding, effect
-from suite.runs.files import write_atomic
 
 DOCUMENT: Final = Path(__file__).resolve().parents[2] / "docs" / "claims.md"
 WRITTEN: Final = "bandwise claims --write"
@@ -21,12 +19,6 @@ WRITTEN: Final = "bandwise claims --write"
 def filled(text: str, results_root: Path) -> str:
     """The document with its blocks made anew."""
     return fill(text, results_root, BLOCKS)
-
-
-def write_document(results_root: Path) -> Path:
-    """Fill the blocks of the document in place."""
-    write_atomic(DOCUMENT, filled(DOCUMENT.read_text(encoding="utf-8"), documents_root(results_root)))
-    return DOCUMENT
 
 
 def counts(root: Path) -> str:

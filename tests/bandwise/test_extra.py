@@ -30,7 +30,7 @@ COMMANDS = {
     "session": [["session", "quick"]],
     "cluster": [["cluster", "status"]],
     "doctor": [["doctor"]],
-    "rates": [["rates", "--only", "no-such-codec"], ["rates", "--write-docs"]],
+    "rates": [["rates", "--only", "no-such-codec"]],
     "costs": [["costs", "score"], ["costs", "omega"]],
     "advise": [["advise", "--params", "1e6", "--workers", "4", "--rate", "1gbit", "--compute-ms", "10"]],
     "claims": [["claims"], ["claims", "--check"]],

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from bandwise.cli import main
-from report.pages import throughput as throughput_page
 from suite.analysis.tables import Row, read_table, table_path
 from suite.micro import first_call, scaling, simulation, throughput
 from suite.micro.tables import AGAINST, CODECS, COMPILE, SCALING, SIMULATION
@@ -78,20 +77,6 @@ def test_the_other_measurements(
     assert main(["rates", flag, "--threads", "3", "--results", str(tmp_path)]) == 0
     assert (3 in asked[0]) == (flag != "--simulation")
     assert read_table(table_path(tmp_path, table), table) == []
-
-
-def test_the_document_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    roots = []
-    monkeypatch.setattr(
-        throughput_page, "write_document", lambda root: roots.append(root) or [Path("docs/x.md")]
-    )
-    assert main(["rates", "--write-docs", "--results", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == "docs/x.md\n"
-    assert main(["rates", "--write-docs", "--json", "--results", str(tmp_path)]) == 0
-    assert json.loads(capsys.readouterr().out) == {"written": ["docs/x.md"]}
-    assert roots == [tmp_path, tmp_path]
 
 
 @pytest.mark.parametrize(

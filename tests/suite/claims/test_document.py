@@ -19,9 +19,7 @@ BLOCK = "<!-- table: claims a-paper -->\n<!-- end of table -->"
 
 def test_the_document_is_what_the_tables_make_it() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
-    assert filled(text, documents_root(RESULTS)) == text, (
-        "bandwise claims --write-docs makes another docs/claims.md"
-    )
+    assert filled(text, documents_root(RESULTS)) == text, "`make docs` makes another docs/claims.md"
 
 
 def test_every_file_has_its_table() -> None:

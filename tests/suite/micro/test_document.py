@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from report.pages import throughput
-from report.pages.throughput import DOCUMENT, IMAGES, pictures, write_document
+from report.pages.throughput import DOCUMENT, IMAGES, pictures
 from suite.analysis.tables import read_table, table_path, write_table
 from suite.micro import document
 from suite.micro.document import BLOCKS, PICTURES, DocumentError, filled
@@ -71,7 +70,7 @@ def results(tmp_path: Path) -> Path:
 
 
 def test_the_document_is_what_the_tables_say() -> None:
-    """After an edit by hand, or of a table: `bandwise rates --write-docs`."""
+    """After an edit by hand, or of a table: `make docs`."""
     text = DOCUMENT.read_text(encoding="utf-8")
     assert filled(text, RESULTS) == text
 
@@ -182,15 +181,3 @@ def test_pictures(results: Path) -> None:
     assert "lion-cub-1bit" in drawn[PICTURES["workers"]]
     assert "simulated workers" in drawn[PICTURES["workers"]]
     assert pictures([row for row in rows if row["against"] == "bits"]).keys() == {PICTURES["bits"]}
-
-
-def test_writing(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copy = tmp_path / "docs" / "performance.md"
-    copy.parent.mkdir()
-    copy.write_text(DOCUMENT.read_text(encoding="utf-8"))
-    monkeypatch.setattr(throughput, "DOCUMENT", copy)
-    monkeypatch.setattr(throughput, "IMAGES", copy.parent / "images")
-    written = write_document(results)
-    assert [path.name for path in written] == [*PICTURES.values(), "performance.md"]
-    assert f"images/{PICTURES['bits']}" in copy.read_text()
-    assert all(path.is_file() for path in written)
