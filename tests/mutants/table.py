@@ -214,7 +214,7 @@ REFERENCE_IMPLS: Final = (
         "swapped pair",
         "row[3] += collective.received_bytes(size)",
         "row[3] += collective.wire_bytes(size)",
-        ("tests/**/test_engine.py", "tests/**/test_slowmo.py", "tests/**/test_gtop_k.py"),
+        ("tests/**/test_engine.py", "tests/**/test_slowmo.py", "tests/golden/test_golden.py"),
     ),
     Mutant(
         "hierarchical-mean-is-the-sum-of-a-node",
@@ -238,7 +238,7 @@ REFERENCE_IMPLS: Final = (
         (
             "tests/**/reference_impls/test_optimizer.py",
             "tests/**/test_mismatch.py",
-            "tests/**/test_accumulation.py",
+            "tests/**/test_like_ddp.py",
         ),
     ),
     Mutant(
