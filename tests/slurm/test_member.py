@@ -121,6 +121,15 @@ def test_a_job_started_too_often_ends_its_runs(tmp_path: Path) -> None:
     assert "lost with its node 3 times, and max_requeues is 2" in status.reason
 
 
+def test_a_run_that_another_job_is_at_is_not_ended(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.begin(tiny(0), owner="slurm:18_0")
+    store.begin(tiny(1), owner=SEAT.owner)
+    train(work(tmp_path, [tiny(0), tiny(1)]), replace(SEAT, restarts=3), Interruption())
+    notes = [store.note(tiny(seed).run_id) for seed in (0, 1)]
+    assert [note.state for note in notes if note] == ["running", "node_lost"]
+
+
 def test_a_fault_of_the_program_ends_its_group_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

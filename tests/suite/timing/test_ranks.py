@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from suite.links.link import Link
-from suite.timing.ranks import Loopback, RankLostError, Ranks, mean_stages
+from suite.timing.ranks import Loopback, RankLostError, Ranks, block_entry, mean_stages
 from tests.suite.timing.fakes import sent
 
 FAKE = "tests.suite.timing.fake_rank"
@@ -106,3 +106,11 @@ def test_a_rank_that_sends_nothing_counts_as_none() -> None:
 
 def test_without_stages_there_are_none() -> None:
     assert mean_stages([[], []]) == []
+
+
+def test_a_block_takes_as_long_as_its_slowest_rank() -> None:
+    """Who is late in one unit may be early in the next, so the block is shorter than its slowest units together."""
+    seconds = ([9.0, 1.0, 4.0], [9.0, 2.0, 1.0])
+    answers = [{"unit_seconds": own, "step_seconds": own, "cpu_s": 1.0, "phases": None} for own in seconds]
+    block = block_entry(answers, lead=1, unit_steps=1)
+    assert (block["unit_s"], block["unit_seconds"], block["step_seconds"]) == (2.5, [2.0, 4.0], 3.0)
