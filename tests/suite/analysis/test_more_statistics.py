@@ -84,7 +84,7 @@ def test_speedup_at_equal_accuracy_is_censored_beyond_the_ladder():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([1.0] * 6, (5.0,), [[1.0] * 6]), "two rungs or more"),
+        (([1.0] * 6, (5.0,), [[1.0] * 6]), "budgets has two or more"),
         (([1.0] * 6, (5.0, 4.0), [[1.0] * 6] * 2), "positive and rise"),
         (([1.0] * 5, (4.0, 5.0), [[1.0] * 5] * 2), "6 seeds or more"),
         (([1.0] * 6, (4.0, 5.0), [[1.0] * 7] * 2), "seed by seed"),
