@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.support import require_system, skip_or_fail
+from tests.support import require_compiler, require_system, skip_or_fail
 
 # Before torch or numpy is imported, here and in the processes that tests start: small tensors gain nothing
 # from threads, and several ranks on two cores lose a lot.
@@ -34,6 +34,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME,...",
         help="of tests that go over the table of methods, these methods alone",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Codecs run as plain torch in the fast tier: compiling takes longer than all it tests, but for tests marked ``compiled``."""
+    if "not full" in config.getoption("markexpr"):
+        os.environ.setdefault("BANDWISE_COMPILE", "0")
+
+
+@pytest.fixture(autouse=True)
+def _compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test marked ``compiled`` is about compiled code, and needs a compiler."""
+    if request.node.get_closest_marker("compiled") is not None:
+        require_compiler()
+        monkeypatch.delenv("BANDWISE_COMPILE", raising=False)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

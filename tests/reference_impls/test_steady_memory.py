@@ -89,6 +89,7 @@ def largest_allocation(method: Method) -> int:
     return max((event.nbytes() for event in events if event.name() == "[memory]"), default=0)
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize(
     "case",
     [

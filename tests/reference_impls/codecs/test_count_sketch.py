@@ -185,6 +185,7 @@ def test_rows_of_a_batch_are_sketched_as_they_would_be_alone() -> None:
             assert torch.equal(estimates[i, j], estimate(sketch, tables[i, j], 100))
 
 
+@pytest.mark.compiled
 def test_compiled_equals_eager_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(count_sketch, "_CHUNK", 1 << 17)
     d = (1 << 17) + 70_000  # one full chunk, one shorter
@@ -202,6 +203,7 @@ def test_compiled_equals_eager_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> No
     assert torch.equal(estimate(one, table_of(one, x), d), table_of(one, x)[0][columns] * signs)
 
 
+@pytest.mark.compiled
 def test_nothing_is_allocated_in_a_steady_state() -> None:
     sketch, x = CountSketch(3, 5000), normal(200_000).float()
     table, out = torch.empty(3, 5000), torch.empty_like(x)

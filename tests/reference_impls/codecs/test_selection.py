@@ -126,6 +126,7 @@ def test_what_lies_apart_in_memory_is_selected_as_a_copy_is(step: int) -> None:
     assert torch.equal(largest_magnitudes(x.T, 2), by_definition(magnitude(x.T), 2))
 
 
+@pytest.mark.compiled
 def test_compiled_passes_equal_eager_ones_to_the_bit() -> None:
     x, mask = magnitude(normal(3, 32 * 1000)), torch.tensor(0x7FFFFFFF, dtype=torch.int32)
     for rows in (x, x[0]):
@@ -154,6 +155,7 @@ def test_places_of_flags_and_what_stands_there() -> None:
         assert torch.equal(taken(x, places), x.gather(-1, places))
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize(
     ("kind", "shape", "share"),
     [

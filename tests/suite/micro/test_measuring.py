@@ -43,6 +43,7 @@ def _threads():
     torch.set_num_threads(threads)
 
 
+@pytest.mark.compiled
 def test_rows_of_codecs() -> None:
     require_compiler()
     rows = codec_rows(numel=70_000, threads=1, only="s[it]*", budget_s=0.0)
