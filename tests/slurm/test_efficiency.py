@@ -94,7 +94,7 @@ def test_status_tells_it_of_a_sweep(
 ) -> None:
     sweep, profile = tmp_path / "small.yaml", tmp_path / "site.yaml"
     sweep.write_text(SWEEP, encoding="utf-8")
-    profile.write_text("{timeout_min: 5, mem: 300M}\n", encoding="utf-8")
+    profile.write_text("{timeout_min: 5, mem: 500M}\n", encoding="utf-8")
     where = ["--results", str(tmp_path / "r"), "--json"]
     assert main(["sweep", str(sweep), "--on", str(profile), "--wait", *where]) == 0
     capsys.readouterr()
