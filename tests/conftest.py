@@ -50,6 +50,17 @@ def _compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.delenv("BANDWISE_COMPILE", raising=False)
 
 
+@pytest.fixture(autouse=True)
+def _own_plugins() -> Iterator[None]:
+    """Plugin files that a test has loaded are not those of processes that later tests start."""
+    before = os.environ.get("BANDWISE_PLUGINS")
+    yield
+    if os.environ.get("BANDWISE_PLUGINS") != before:
+        os.environ.pop("BANDWISE_PLUGINS", None)
+        if before is not None:
+            os.environ["BANDWISE_PLUGINS"] = before
+
+
 def pytest_report_header(config: pytest.Config) -> str:
     """What there is besides, for those who run pytest by hand."""
     chosen = config.getoption("markexpr") or "all of them"

@@ -23,6 +23,7 @@ from suite.micro.benchmarks.memory import large_bytes
 from suite.micro.throughput import path_taken
 from tests.support import require_compiler
 
+pytestmark = pytest.mark.compiled
 NUMEL = 1 << 22
 ROUNDS = 15
 LENIENT = 2.0
