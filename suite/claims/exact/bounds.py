@@ -1,4 +1,4 @@
-"""Bounds that papers prove, held against what the codecs do."""
+"""Bounds that papers prove, held against what codecs and methods do, and papers' own models with the papers' settings."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from reference_impls import SimulatedCluster
 from reference_impls.codecs import dithering
 from reference_impls.schedules import bits as rules
+from suite.costs.papers import GLOBAL_QSGD_GAMMA, GLOBAL_QSGD_OMEGA, GlobalQSGD, most_warm_up, with_warm_up
 
 
 def qsgd_lemma(*, dims: list[int], levels: list[int], vectors: int = 8, draws: int = 256) -> dict[str, float]:
@@ -93,3 +94,48 @@ def equal_levels(*, workers: list[int], d: int = 4000, levels: int = 1) -> dict[
         "least_worse_over_root": min(worse),
         "most_worse_over_root": max(worse),
     }
+
+
+def last_iterate(
+    *, runs: int = 400, steps: int = 2000, burn_in: int = 40, rate: float = 0.25
+) -> dict[str, float]:
+    """ROOT-SGD on a quadratic: T Cov(theta_T) over A^-1 A^-1, least and most of five coordinates;
+    noise of covariance 1, curvatures 0.5 to 2.
+
+    The runs are the rows of one parameter: nothing mixes them.
+    """
+    curvature = torch.linspace(0.5, 2.0, 5, dtype=torch.float64)
+    own = SimulatedCluster(
+        "root-sgd", [torch.zeros(runs, 5, dtype=torch.float64)], 1, lr=rate, burn_in=burn_in
+    )
+    source = torch.Generator().manual_seed(11)
+    for _ in range(steps):
+        noise = torch.randn(runs, 5, generator=source, dtype=torch.float64)
+        probes = {p: [[own.probe_parameters(0, p)[0] * curvature + noise]] for p in own.probes}
+        own.step([[own.parameters(0)[0] * curvature + noise]], probes=probes)
+    ratio = steps * own.parameters(0)[0].square().mean(0) * curvature**2
+    return {"least": float(ratio.min()), "most": float(ratio.max())}
+
+
+def break_even(
+    *, dithering: str, gamma: float = GLOBAL_QSGD_GAMMA, beta: float | None = None
+) -> dict[str, float]:
+    """Global-QSGD's model: gigabytes a second of a link below which codes pay, and the speedup of communication at `beta`."""
+    model = GlobalQSGD(beta=beta or 1.0, gamma=gamma, omega=GLOBAL_QSGD_OMEGA[dithering])
+    found = {"gigabytes_a_second": model.break_even / 1e9 if math.isfinite(model.break_even) else math.inf}
+    return found | ({} if beta is None else {"speedup": model.speedup(1e8, 4)})
+
+
+def warm_up_cap(*, share: float, speedup: float = math.inf, wanted: float = 10.0) -> dict[str, float]:
+    """Most that a training can gain whose first `share` of the steps is uncompressed, and the longest warm-up, in percent,
+    with which the whole is `wanted` times as fast."""
+    return {
+        "cap": with_warm_up(share, speedup) if share else speedup,
+        "longest_warm_up": 100 * most_warm_up(wanted, speedup),
+    }
+
+
+def savings(*, ratio: float, others: list[float]) -> dict[str, float]:
+    """Percent that a method sends less than others, from how many times fewer bits each sends than fp32."""
+    found = [100 * (1 - other / ratio) for other in others]
+    return {"least": min(found), "most": max(found)}

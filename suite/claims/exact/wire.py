@@ -10,8 +10,8 @@ from reference_impls import wire
 from reference_impls.algorithm import Cost
 from reference_impls.algorithms.dq_sgd import DQSGD
 from reference_impls.registry import create
-from suite.claims.exact.shapes import shapes_of
 
+Shapes = list[tuple[int, ...]]
 _PAIR = 2
 """With two ranks a gathering sends each message once: bits of a message are what a rank sends."""
 
@@ -132,3 +132,31 @@ class KindError(ValueError):
 def _number(cost: Cost) -> float:
     """The most, where data decide."""
     return float(cost[1] if isinstance(cost, tuple) else cost)
+
+
+class ShapeError(ValueError):
+    """No such model."""
+
+
+def shapes_of(model: str | Sequence[Any]) -> Shapes:
+    """`matrix` (1000 x 1000), `resnet18-cifar`, or shapes as they are given."""
+    if not isinstance(model, str):
+        return [tuple(int(side) for side in shape) for shape in model]
+    if model == "matrix":
+        return [(1000, 1000)]
+    if model == "resnet18-cifar":
+        return _resnet18()
+    raise ShapeError(f"no model is called {model!r}: give matrix, resnet18-cifar or a list of shapes")
+
+
+def _resnet18(classes: int = 10) -> Shapes:
+    """ResNet-18 with a first convolution of 3 x 3, as for images of 32 x 32."""
+    found: Shapes = [(64, 3, 3, 3), (64,), (64,)]
+    before = 64
+    for width in (64, 128, 256, 512):
+        for block in range(2):
+            found += [(width, before, 3, 3), (width,), (width,), (width, width, 3, 3), (width,), (width,)]
+            if block == 0 and before != width:
+                found += [(width, before, 1, 1), (width,), (width,)]
+            before = width
+    return [*found, (classes, before), (classes,)]

@@ -14,8 +14,7 @@ from reference_impls.codecs import dithering, exponential
 from reference_impls.codecs.natural import Natural
 from suite.claims.claim import read_text
 from suite.claims.exact import CHECKS, parameters_of, run
-from suite.claims.exact.shapes import ShapeError, shapes_of
-from suite.claims.exact.wire import KindError
+from suite.claims.exact.wire import KindError, ShapeError, shapes_of
 from suite.claims.record import judge
 from tests.suite.claims.claim_files import EXACT, HEAD
 
