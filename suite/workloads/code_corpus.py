@@ -23,13 +23,15 @@ _REMEDY = f"pip install --force-reinstall --no-deps {DISTRIBUTION}=={VERSION}"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Corpus:
-    """All bytes, uint8 [26168818], read-only, and where each sub-package lies in them.
+    """All bytes, uint8 [26168818], read-only, and where each sub-package and each file lies in them.
 
-    `spans` is name -> (first byte, one past the last); files in no sub-package belong to the one named "".
+    `spans` is name -> (first byte, one past the last); files in no sub-package belong to the one named "". `files` is the
+    same of the files of each sub-package, in their order.
     """
 
     text: npt.NDArray[np.uint8]
     spans: dict[str, tuple[int, int]]
+    files: dict[str, list[tuple[int, int]]]
 
 
 @lru_cache(maxsize=1)
@@ -53,13 +55,13 @@ def load_corpus() -> Corpus:
     text = b"".join(contents)
     assert_sha256(sha256(text), _SHA256, f"the source of {DISTRIBUTION} {VERSION}", _REMEDY)
 
-    spans: dict[str, tuple[int, int]] = {}
+    files: dict[str, list[tuple[int, int]]] = {}
     end = 0
     for (package, _), content in zip(sources, contents, strict=True):
-        start = spans.get(package, (end, end))[0]
-        end += len(content)
-        spans[package] = (start, end)
-    return Corpus(np.frombuffer(text, dtype=np.uint8), spans)
+        start, end = end, end + len(content)
+        files.setdefault(package, []).append((start, end))
+    spans = {package: (own[0][0], own[-1][1]) for package, own in files.items()}
+    return Corpus(np.frombuffer(text, dtype=np.uint8), spans, files)
 
 
 def _package(parts: tuple[str, ...]) -> str:

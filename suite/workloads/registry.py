@@ -14,6 +14,7 @@ from suite.workloads.base import Workload, WorkloadOptionError
 _CLASSES = {
     "byte-mlm": "suite.workloads.byte_mlm:ByteMLM",
     "code-gpt": "suite.workloads.code_gpt:CodeGPT",
+    "code-packages": "suite.workloads.code_packages:CodePackages",
     "ctr-zipf": "suite.workloads.ctr_zipf:CtrZipf",
     "digits-cnn": "suite.workloads.digits_cnn:DigitsCNN",
     "digits-mlp": "suite.workloads.digits_mlp:DigitsMLP",

@@ -40,6 +40,7 @@ CASES = (
         (((64,), torch.int64), ((10,), torch.int64), ((10,), torch.int64)),
         "d7f7123919f5b152",
     ),
+    Case("code-packages", {}, 297_360, (((1024,), torch.uint8), ((), torch.int64)), "50a22f1e81feaa7d"),
     Case("ctr-zipf", {}, 40_961, (((8,), torch.int64), ((), torch.float32)), "d5b4907abb38521d"),
     Case("digits-cnn", {}, 7_234, (((64,), torch.float32), ((), torch.int64)), "40dbfa365b49c325"),
     Case("digits-mlp", {}, 301_066, (((64,), torch.float32), ((), torch.int64)), "5c40b6548618e36d"),

@@ -11,6 +11,7 @@ def test_names_are_sorted() -> None:
     assert names() == [
         "byte-mlm",
         "code-gpt",
+        "code-packages",
         "ctr-zipf",
         "digits-cnn",
         "digits-mlp",
@@ -49,7 +50,7 @@ def test_an_integer_is_taken_where_a_float_is_due() -> None:
         ("quadratics", 'unknown workload "quadratics": did you mean "quadratic"?'),
         (
             "imagenet",
-            'unknown workload "imagenet": Choose one of byte-mlm, code-gpt, ctr-zipf, digits-cnn, digits-mlp',
+            'unknown workload "imagenet": Choose one of byte-mlm, code-gpt, code-packages, ctr-zipf, digits-cnn',
         ),
     ],
 )
