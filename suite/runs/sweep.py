@@ -439,6 +439,9 @@ class Trial(Entry):
     nll: float | None = Field(
         default=None, description="Mean of the negative log-likelihood. Null: the same, or there is none."
     )
+    values: Annotated[tuple[float, ...], AS_TUPLE] = Field(
+        default=(), description="Final metric by tuning seed: what the choice of the rate is uncertain by."
+    )
     status: str = Field(description="`done`, or that of the first run that ended otherwise.")
     runs: Words = Field(description="Run ids, one a seed.")
 
@@ -527,7 +530,7 @@ def write_rates(sweep: Sweep, entries: Sequence[Tuned]) -> None:
     lines = [
         f"# Peak learning rates of the sweep '{sweep.rates_owner}', by one budget for every arm. Do not edit: remake with",
         f"#     bandwise sweep {sweep.rates_owner} --tune",
-        "# value and nll: means over the seeds at the end of the runs. edge: whether the choice is an end of the grid.",
+        "# value, nll: means over the seeds at the end; values: by seed. edge: whether the choice is an end of the grid.",
         f"sweep: {sweep.rates_owner}",
         f"seeds: [{', '.join(map(str, sweep.tuning.seeds))}]",
         "rates:",
@@ -545,7 +548,7 @@ def write_rates(sweep: Sweep, entries: Sequence[Tuned]) -> None:
 
 def vars_of(trial: Trial) -> dict[str, Any]:
     """The fields of a trial in their order."""
-    return {name: getattr(trial, name) for name in ("lr", "value", "nll", "status", "runs")}
+    return {name: getattr(trial, name) for name in ("lr", "value", "nll", "values", "status", "runs")}
 
 
 def _flow(mapping: Mapping[str, Any]) -> str:
