@@ -283,6 +283,7 @@ def test_start_up_code_runs_and_imports_torch_only_where_it_says_so(name: str) -
     assert ended.stdout.splitlines()[-1] == str(name == "timeraw_torch_alone")
 
 
+@pytest.mark.full
 def test_asv_finds_no_problem(tmp_path: Path) -> None:
     asv = [sys.executable, "-m", "asv"]
     environment = {**os.environ, "HOME": str(tmp_path)}

@@ -246,6 +246,7 @@ def test_marks_without_intervals_of_lost_seeds_are_said_to_have_lost_them(built)
     assert "so these marks have none and are hollow" not in built.html
 
 
+@pytest.mark.full
 def test_two_thousand_runs_build_in_bounded_time_and_size(built, tmp_path):
     runs = [
         {**row, "seed": row["seed"] + 6 * copy, "run_id": f"{copy:04x}{row['run_id'][4:]}"}

@@ -191,7 +191,8 @@ def test_a_direct_run_ends_where_the_simulated_run_does(
     assert abs(zero["final"]["nll"] - untrained["nll"]) > 0.1, "the training has changed nothing"
 
 
-@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_peer_is_a_fault_and_not_a_hang(victim: int) -> None:
     case = CASES["allreduce"]
     with rank_processes(2) as two:
@@ -207,6 +208,7 @@ def test_a_killed_peer_is_a_fault_and_not_a_hang(victim: int) -> None:
         assert time.monotonic() - killed < 40
 
 
+@pytest.mark.full
 def test_the_end_of_stdin_ends_the_rank() -> None:
     with rank_processes(2) as two:
         two.build(CASES["fp32"])

@@ -59,6 +59,7 @@ def test_it_is_the_recursion_on_the_runs_own_batches() -> None:
 
 
 @pytest.mark.gloo
+@pytest.mark.full
 def test_real_processes_give_the_bits_and_bytes_of_the_simulation(tmp_path: Path) -> None:
     """A sum over two ranks has one order only, so nothing may differ."""
     spec = root(backend="gloo", steps=5)

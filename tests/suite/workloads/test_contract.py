@@ -32,6 +32,8 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+LARGE = ("code-gpt", "digits-vit")
+"""Of the transformers `byte-mlm` alone is looked at by the fast tests where a look takes seconds."""
 every_workload = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 Rows = tuple[dict[str, torch.Tensor], tuple[torch.Tensor, ...]]
@@ -226,7 +228,11 @@ def test_batched_rows_equal_a_loop(case: Case) -> None:
             torch.testing.assert_close(gradients[name][row], gradient, rtol=0, atol=2e-5 * scale)
 
 
-@every_workload
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=pytest.mark.full if case.name in LARGE else ()) for case in CASES],
+    ids=lambda case: case.name,
+)
 @pytest.mark.usefixtures("one_thread")
 def test_a_row_does_not_depend_on_its_company(case: Case) -> None:
     """Bit-equal alone, among a few, and among 24, at the workload's own batch size: so the result of a run
