@@ -127,6 +127,7 @@ def test_the_numbers_shown_are_those_of_the_table(built, page):
     assert shown in " ".join(page.sections["digits-mlp-by-class-n4"].split())
 
 
+@pytest.mark.full
 def test_the_same_tables_give_the_same_bytes_in_another_process(built, tmp_path):
     target = str(tmp_path / "again.html")
     code = (

@@ -159,6 +159,7 @@ def test_a_run_that_failed_is_damaged_or_is_gone_says_so(pages: dict[Path, Page]
     assert f"{missing}.html" not in page_of(pages, store, "made-up.html")[0]
 
 
+@pytest.mark.full
 def test_without_folders_the_rows_of_the_tables_stand_in(store: Store, tmp_path: Path) -> None:
     for source in ("tables", "published"):
         (tmp_path / source).symlink_to(store.root / source)
@@ -243,9 +244,9 @@ def test_an_empty_folder_says_what_to_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "name"),
     [
-        ("claims.csv", "claims"),
+        pytest.param("claims.csv", "claims", marks=pytest.mark.full),
         pytest.param("costs-score.csv", "the cost model", marks=pytest.mark.full),
-        pytest.param("micro.csv", "micro", marks=pytest.mark.full),
+        ("micro.csv", "micro"),
     ],
 )
 def test_a_damaged_table_that_studies_share_takes_no_other_page_away(

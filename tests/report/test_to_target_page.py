@@ -116,7 +116,6 @@ def test_a_study_whose_tables_have_no_curves_says_so_with_the_command(built, pag
     assert words(Page(build(older).html), "to-target") == words(Page(built.html), "to-target")
 
 
-@pytest.mark.full
 def test_the_same_tables_give_the_same_bytes(raced, tmp_path):
     again = build_page(raced.root, "made-up", tmp_path / "again.html")
     assert again.path.read_text() == raced.html

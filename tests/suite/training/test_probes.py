@@ -27,7 +27,7 @@ def numbers(outcome: Outcome) -> list[dict[str, float | None]]:
     return list(outcome.metrics)
 
 
-@pytest.mark.parametrize("workload", ["digits-mlp", "quadratic"])
+@pytest.mark.parametrize("workload", [pytest.param("digits-mlp", marks=pytest.mark.full), "quadratic"])
 def test_a_run_has_the_same_bits_alone_and_among_others(workload: str) -> None:
     """Two seeds of it and, in between, a run that wants no second gradient."""
     others = [root(workload), one_spec(workload=workload, peak=0.1), root(workload, seed=1)]

@@ -177,8 +177,7 @@ list(execute([store.spec(i) for i in store.run_ids()], store, checkpoint_s=0.0))
     ("where", "count"),
     [
         ("step", 11),
-        ("write", 16),
-        *(pytest.param("write", count, marks=pytest.mark.full) for count in (5, 33, 36)),
+        *(pytest.param("write", count, marks=pytest.mark.full) for count in (5, 16, 33, 36)),
     ],
 )
 def test_a_kill_at_any_moment_loses_nothing_but_time(where: str, count: int, tmp_path: Path) -> None:
