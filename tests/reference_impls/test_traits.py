@@ -211,8 +211,6 @@ ESTIMATORS = [row for row in SAID if estimates(row)]
 DRAWN = (
     "allreduce-fp16",
     "qsgd",
-    "terngrad",
-    "natural-compression",
     "random-k",
 )
 """A method of every way to round or to choose, besides some of `SOME`; draws take long."""

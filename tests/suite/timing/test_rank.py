@@ -162,9 +162,9 @@ def test_a_build_that_cannot_be_is_refused() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "options", "peak"),
     [
-        ("allreduce-sgd", {}, 0.2),
+        pytest.param("allreduce-sgd", {}, 0.2, marks=pytest.mark.full),
         ("local-sgd", {"period": 4}, 0.2),
-        ("apmsqueeze", {"warmup_steps": 12}, 1e-3),
+        pytest.param("apmsqueeze", {"warmup_steps": 12}, 1e-3, marks=pytest.mark.full),
     ],
 )
 def test_a_direct_run_ends_where_the_simulated_run_does(

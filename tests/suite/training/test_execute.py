@@ -284,6 +284,7 @@ def test_a_signal_stops_bandwise_run_at_a_checkpoint(signal_name: str, tmp_path:
     assert note.step > 0
 
 
+@pytest.mark.full
 def test_runs_need_neither_pandas_nor_plotting(tmp_path: Path) -> None:
     spec, store = one_spec(steps=2), Store(tmp_path)
     store.put_spec(spec)

@@ -202,6 +202,7 @@ def test_a_kill_at_any_moment_loses_nothing_but_time(where: str, count: int, tmp
         assert not [path.name for path in store.folder(spec.run_id).iterdir() if "checkpoint" in path.name]
 
 
+@pytest.mark.full
 def test_the_time_of_all_attempts_is_summed(tmp_path: Path) -> None:
     spec, store = one_spec(steps=2000), Store(tmp_path)
     with pytest.raises(Interrupted):
