@@ -245,6 +245,7 @@ def test_a_dry_run_on_a_cluster_shows_the_plan_and_the_scripts(
     assert not results.exists()
 
 
+@pytest.mark.full
 def test_tuning_writes_the_rates_that_plans_read(
     tmp_path: Path, results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

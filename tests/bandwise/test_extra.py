@@ -135,7 +135,7 @@ def test_a_missing_package_of_somebody_else_is_not_ours_to_explain() -> None:
     assert extra_needed("run", ModuleNotFoundError("No module named 'theirs'", name="theirs")) == ""
 
 
-@pytest.mark.parametrize("name", ["bandwise", "reference_impls"])
+@pytest.mark.parametrize("name", [pytest.param("bandwise", marks=pytest.mark.full), "reference_impls"])
 def test_the_public_face_needs_no_extra(name: str, tmp_path: Path) -> None:
     code = SCRIPT.format(blocked=set(SUITE_PACKAGES), commands=[]) + (
         f"\nimport torch; from {name} import SimulatedCluster\n"

@@ -127,6 +127,7 @@ def test_the_numbers_shown_are_those_of_the_table(built, page):
     assert shown in " ".join(page.sections["digits-mlp-by-class-n4"].split())
 
 
+@pytest.mark.full
 def test_the_same_tables_give_the_same_bytes_in_another_process(built, tmp_path):
     target = str(tmp_path / "again.html")
     code = (
@@ -246,6 +247,7 @@ def test_marks_without_intervals_of_lost_seeds_are_said_to_have_lost_them(built)
     assert "so these marks have none and are hollow" not in built.html
 
 
+@pytest.mark.full
 def test_two_thousand_runs_build_in_bounded_time_and_size(built, tmp_path):
     runs = [
         {**row, "seed": row["seed"] + 6 * copy, "run_id": f"{copy:04x}{row['run_id'][4:]}"}

@@ -148,6 +148,7 @@ def test_a_report_makes_the_seconds_of_the_tables_that_it_has_just_written(climb
 
 
 @pytest.mark.parametrize(("seeds", "rounds"), [(6, 6), (12, 20)])
+@pytest.mark.full
 def test_the_united_interval_covers_with_noise_in_seeds_and_rounds(seeds, rounds):
     """A point a doubling with half a point of noise, steps that vary by 5 %."""
     rng, steps, draws = np.random.default_rng(5), np.array([50.0, 71.0, 100.0, 141.0]), 300

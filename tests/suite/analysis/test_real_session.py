@@ -48,6 +48,7 @@ DOC = Path(__file__).resolve().parents[3] / "docs" / "session-formats.md"
 
 
 @pytest.mark.gloo
+@pytest.mark.full
 def test_from_ranks_to_tables(tmp_path):
     (tmp_path / "tiny-sweep.yaml").write_text(SWEEP)
     (tmp_path / "tiny.yaml").write_text(SESSION)

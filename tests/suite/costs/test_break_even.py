@@ -122,6 +122,7 @@ def test_without_a_score_there_is_no_band_and_the_command_is_named(tmp_path) -> 
         break_even_tables(nothing, made_up.MODEL)
 
 
+@pytest.mark.full
 def test_the_shipped_rates_are_what_the_model_says() -> None:
     """One row worked out anew; `bandwise costs scaling` makes all of them."""
     found = shipped(RESULTS)
