@@ -7,7 +7,7 @@
     world_size: 4                  # one or several
     steps: 200
     budgets: [0.5, 0.71, 1, 1.41]  # optional: a budget sweep; multiples of `steps`
-    reference: [allreduce-sgd]     # optional: only these run at all budgets, and net speedups are read on the first
+    references: [allreduce-sgd]    # optional: only these run at all budgets, and net speedups are read on the first
     batch_size: 32                 # per worker
     seeds: 6                       # seed indices 0 .. 5
     lr: {schedule: cosine, warmup: 10, min_ratio: 0.01}
@@ -219,9 +219,9 @@ class Sweep(Entry):
         default=(WHOLE,),
         description=f"Budgets of a budget sweep: rising multiples of `steps` between 1/{WIDEST:g} and {WIDEST:g}, 1 among them.",
     )
-    reference: Words = Field(
+    references: Words = Field(
         default=(),
-        description="Arms that run at all budgets, the first of them the one that net speedups are read on. Without it: all arms.",
+        description="Arms that run at all budgets, net speedups are read on the first of them. Without it: all arms.",
     )
     batch_size: Positive = Field(description="Examples a worker and step.")
     bucket_bytes: Positive = Field(default=DEFAULT_BUCKET_BYTES, description="Bytes of a gradient bucket.")
@@ -314,9 +314,9 @@ class Sweep(Entry):
         ]
 
     def arms_at(self, panel: Setting, budget: float) -> list[Arm]:
-        """The arms of a panel that run at a budget: at 1 all of them, elsewhere those of `reference` where one is named."""
+        """The arms of a panel that run at a budget: at 1 all of them, elsewhere those of `references`, where named."""
         arms = self.arms_of(panel)
-        return [arm for arm in arms if budget == WHOLE or not self.reference or arm.label in self.reference]
+        return [arm for arm in arms if budget == WHOLE or not self.references or arm.label in self.references]
 
     def at_budget(self, budget: float) -> Sweep:
         """The sweep at one of its budgets; itself at budget 1."""
@@ -419,11 +419,11 @@ def _check(sweep: Sweep) -> None:
             raise rule.error("", "an empty rule would exclude everything")
         if rule.arm is not None and rule.arm not in arms:
             raise rule.error("arm", f"no arm '{rule.arm}'{nearest(rule.arm, arms)}")
-    for label in sweep.reference:
+    for label in sweep.references:
         if label not in arms:
-            raise sweep.error("reference", f"no arm '{label}'{nearest(label, arms)}")
-    if sweep.reference and not sweep.given("budgets"):
-        raise sweep.error("reference", "a reference is read at several `budgets`: give them too")
+            raise sweep.error("references", f"no arm '{label}'{nearest(label, arms)}")
+    if sweep.references and not sweep.given("budgets"):
+        raise sweep.error("references", "a reference is read at several `budgets`: give them too")
     if sweep.given("budgets"):
         _check_budgets(sweep)
 
