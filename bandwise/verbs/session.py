@@ -95,9 +95,11 @@ def _dry_run(args: argparse.Namespace, spec: Any) -> int:
 
 def _rows(record: dict[str, Any]) -> list[dict[str, Any]]:
     """One row a link and timed case: seconds a step and the speedup over the reference, both with intervals."""
-    from suite.analysis.speed import case_rows
+    from suite.analysis.speed import case_table
+    from suite.analysis.tables import rows_of
 
-    return [dict(row) for row in case_rows(record) if row["n"] or row["n_disturbed"]]
+    cases = case_table(record)
+    return rows_of(cases[(cases["n"] > 0) | (cases["n_disturbed"] > 0)])
 
 
 def _print(record: dict[str, Any], rows: list[dict[str, Any]]) -> None:
