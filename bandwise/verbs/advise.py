@@ -151,7 +151,7 @@ def _show(args: argparse.Namespace, root: Path, question: Any, predictions: Any,
     from suite.analysis.published import find_table
     from suite.analysis.tables import TableError, read_frame, rows_of
     from suite.costs.advice import best_known, of_configuration, shown_worse, studies, verdict
-    from suite.costs.score import ALL, SCORE
+    from suite.costs.columns import ALL, SCORE
 
     known_studies = studies(root)
     reference = min(method.step_s for method in predictions if not method.algorithm)

@@ -56,7 +56,8 @@ def _action(actions: Any, name: str, act: Any, text: str) -> argparse.ArgumentPa
 
 def _probe(args: argparse.Namespace) -> int:
     from suite.analysis.tables import rows_of, table_path
-    from suite.costs.prices import CALIBRATION, Grid, calibrate
+    from suite.costs.columns import CALIBRATION
+    from suite.costs.prices import Grid, calibrate
     from suite.micro.tables import Watch, write_with_facts
 
     started, watch = time.monotonic(), Watch()
@@ -110,9 +111,10 @@ def _predict(args: argparse.Namespace) -> int:
 def _score(args: argparse.Namespace) -> int:
     from suite.analysis.session_tables import collect_session
     from suite.analysis.tables import rows_of, table_path, write_table
-    from suite.costs.model import PRICES, model_of, prices_table, write_model
+    from suite.costs.columns import ADVISED, PREDICTIONS, PRICES, SCORE
+    from suite.costs.model import model_of, prices_table, write_model
     from suite.costs.samples import known
-    from suite.costs.score import ADVISED, PREDICTIONS, SCORE, advised_table, predictions_table, score_table
+    from suite.costs.score import advised_table, predictions_table, score_table
     from suite.timing.spec import session_names
 
     root = results_root(args)
@@ -142,10 +144,11 @@ def _score(args: argparse.Namespace) -> int:
 
 def _scaling(args: argparse.Namespace) -> int:
     from suite.analysis.tables import table_path, write_table
-    from suite.costs.break_even import BREAK_EVEN, BREAK_EVEN_CHECKS, break_even_tables, write_maps
+    from suite.costs.break_even import break_even_tables, write_maps
+    from suite.costs.columns import BREAK_EVEN, BREAK_EVEN_CHECKS, SCALING
     from suite.costs.model import model_of
     from suite.costs.samples import known
-    from suite.costs.scaling import SCALING, scaling_table
+    from suite.costs.scaling import scaling_table
 
     root = results_root(args)
     everything = known(root)
@@ -159,7 +162,8 @@ def _scaling(args: argparse.Namespace) -> int:
 
 def _omega(args: argparse.Namespace) -> int:
     from suite.analysis.tables import rows_of
-    from suite.costs.papers import OMEGA, THREADS, omega_table
+    from suite.costs.columns import OMEGA
+    from suite.costs.papers import THREADS, omega_table
     from suite.micro.tables import Watch, write_with_facts
 
     watch = Watch()

@@ -25,9 +25,7 @@ from report.drawing.table import Row
 from report.drawing.theme import COLOURS, colour, mark
 from suite.analysis.document import rows_of
 from suite.analysis.tables import number
-from suite.costs.break_even import BEST, SPEEDUPS, WARM_UP
-from suite.costs.model import PREDICTED
-from suite.costs.score import ALL, SCORE
+from suite.costs.columns import ALL, BEST, PREDICTED, SCORE, SPEEDUPS, WARM_UP
 from suite.links.link import rate_words
 
 

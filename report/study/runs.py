@@ -16,10 +16,10 @@ from report.drawing import numbers as write
 from report.drawing.numbers import MISSING, number
 from report.drawing.table import Cell, Column, Line, Row, View, chips
 from report.study.data import Panel, StudyData
-from suite.analysis.check import drift as code_drift
-from suite.analysis.check import hardware
 from suite.analysis.columns import BUDGET_RUNS, RUNS, TUNING
 from suite.analysis.published import CELL, Origin, of_study
+from suite.runs.provenance import drift as code_drift
+from suite.runs.provenance import hardware
 from suite.runs.result import CIRCUMSTANCE
 
 RUN_COLUMNS: Final = (

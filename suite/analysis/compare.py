@@ -14,6 +14,7 @@ columns that a comparison needs, so tables of older versions compare as well.
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import subprocess
@@ -49,7 +50,7 @@ from suite.analysis.statistics import (
     sign_flip_p,
     smallest_attainable_p,
 )
-from suite.analysis.tables import DTYPES, TABLES, rows_of
+from suite.analysis.tables import TABLES, cell_value, frame_of, rows_of
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 COMMITTED: Final = (f"results/{FOLDER}/{TABLES}/", "results/tables/v1/")
@@ -180,13 +181,12 @@ def _facts(files: Mapping[str, str], name: str, label: str) -> Mapping[str, Any]
 
 def _frame(text: str, table: Table, names: Sequence[str], source: str) -> pd.DataFrame:
     """The columns of a file's text that a comparison needs; other versions of a table may have more."""
-    kinds = {column.name: DTYPES[column.kind] for column in table.columns if column.name in names}
-    frame = pd.read_csv(
-        io.StringIO(text), dtype=kinds, keep_default_na=False, na_values=[""], float_precision="round_trip"
-    )
-    if lacking := [name for name in names if name not in frame and len(frame)]:
+    lines = list(csv.DictReader(io.StringIO(text, newline="")))
+    if lines and (lacking := [name for name in names if name not in lines[0]]):
         raise ResultSetError(f"{source} lacks the columns {', '.join(lacking)}: it is too old to be compared")
-    return frame.reindex(columns=list(names))
+    needed = tuple(column for column in table.columns if column.name in names)
+    rows = ({column.name: cell_value(line[column.name], column) for column in needed} for line in lines)
+    return frame_of(Table(table.suffix, needed, 0), rows)
 
 
 ALPHA: Final = 0.05

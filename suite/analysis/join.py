@@ -58,8 +58,7 @@ from suite.runs.files import canonical_json
 from suite.runs.plan import Plan
 from suite.runs.spec import RunSpec
 from suite.runs.sweep import WHOLE
-from suite.timing.case import ROUND
-from suite.timing.subject import AVERAGE
+from suite.timing.case import AVERAGE, ROUND
 
 Cases = Mapping[str, str]
 """kind -> case id."""

@@ -23,7 +23,6 @@ spent in all-reduce is rho = s / (1 - s)).
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,7 +39,7 @@ from suite.analysis.join import (
     speed_only,
     timed_budgets,
 )
-from suite.analysis.published import SESSION, Side, source
+from suite.analysis.published import FACTS_SCHEMA
 from suite.analysis.speed import (
     LinkSamples,
     case_table,
@@ -61,9 +60,9 @@ from suite.analysis.speed_columns import (
     session_facts_path,
     session_table_path,
 )
-from suite.analysis.tables import Row, TableError, checked, frame_of, write_table
+from suite.analysis.tables import Row, checked, frame_of, write_table
 from suite.links.probe import ALL_REDUCE_FP32
-from suite.runs.files import dump, read, write_atomic
+from suite.runs.files import dump, write_atomic
 from suite.runs.plan import Plan, make_plan
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
@@ -72,7 +71,6 @@ from suite.timing.cases import CaseError, Uses, kinds_of, parts_of
 from suite.timing.spec import lender_of, load_session
 from suite.timing.store import records
 
-FACTS_SCHEMA: Final = 1
 UNCOMPRESSED: Final = ("fp32", "bf16")
 MEASURED: Final = ("done", "disturbed")
 """States of a session that was held from start to end."""
@@ -262,27 +260,6 @@ def _link_facts(record: Mapping[str, Any], link: Mapping[str, Any], cases: pd.Da
 
 def _most(blocks: list[Mapping[str, Any]], name: str) -> float | None:
     return max((block[name] for block in blocks if block.get(name) is not None), default=None)
-
-
-def load_facts(results_root: Path | str, name: str, side: Side = "whole") -> dict[str, Any] | None:
-    """The facts of a session's tables, or None where there are none. Raises TableError for another version.
-
-    side: which are taken where some were made here and others are published.
-    """
-    path = session_facts_path(source(results_root, f"{SESSION}{name}", side).root, name)
-    text = read(path)
-    if text is None:
-        return None
-    try:
-        found = dict(json.loads(text))
-    except json.JSONDecodeError as error:
-        raise TableError(f"{path} is damaged ({error}); run `bandwise report` again") from None
-    if found.get("schema_version") != FACTS_SCHEMA:
-        raise TableError(
-            f"{path} has schema_version {found.get('schema_version')}, this version reads {FACTS_SCHEMA}; "
-            "run `bandwise report` again"
-        )
-    return found
 
 
 CODEC: Final = ["encode", "decode", "update"]

@@ -26,8 +26,7 @@ from reference_impls.errors import UnsupportedError
 from reference_impls.registry import Method, registry
 from suite.analysis.columns import SENSITIVITY, SUMMARY
 from suite.analysis.evidence import Accuracy, Speed, accuracy, speed
-from suite.analysis.published import SESSION, find_table, studies_of
-from suite.analysis.session_tables import load_facts
+from suite.analysis.published import SESSION, find_table, load_facts, studies_of
 from suite.analysis.speed_columns import ARMS
 from suite.analysis.tables import read_frame, rows_of
 from suite.costs.model import Model, Overlap, unit_seconds

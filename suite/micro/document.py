@@ -23,8 +23,7 @@ from suite.analysis.document import (
     significant,
     span,
 )
-from suite.analysis.published import SESSION, find_table
-from suite.analysis.session_tables import load_facts
+from suite.analysis.published import SESSION, find_table, load_facts
 from suite.analysis.speed_columns import BOUNDS, CASES
 from suite.analysis.tables import Row, read_table
 from suite.micro.tables import AGAINST, CODECS, COMPILE, SCALING, SIMULATION, THROUGHPUT_TABLES, read_facts

@@ -13,7 +13,8 @@ from report.study.build import update_tables
 from suite.analysis.collect import collect_sweep, write
 from suite.analysis.columns import EQUAL_LOSS_SECONDS
 from suite.analysis.join import LEVEL, united
-from suite.analysis.session_tables import collect_session, load_facts
+from suite.analysis.published import load_facts
+from suite.analysis.session_tables import collect_session
 from suite.analysis.speed import planned_kinds
 from suite.analysis.speed_columns import session_table_path
 from suite.analysis.statistics import equal_loss_speedup

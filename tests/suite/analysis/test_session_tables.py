@@ -12,7 +12,8 @@ import pytest
 
 from reference_impls.schedules import QSR, LearningRate, sync_steps
 from suite.analysis.check import check_store
-from suite.analysis.session_tables import collect_session, load_facts
+from suite.analysis.published import load_facts
+from suite.analysis.session_tables import collect_session
 from suite.analysis.speed import LinkSamples, case_table, interval, speedup
 from suite.analysis.speed_columns import (
     ARMS,
