@@ -23,7 +23,6 @@ from bandwise.checkout import add_results_option, require_checkout, results_root
 from bandwise.output import print_json, table
 
 NAME = "advise"
-HELP = "which method to run for a model, a link and a number of workers"
 COLUMNS = (
     "method",
     "step_ms",

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from suite.runs.provenance import Finding
 
 NAME = "check"
-HELP = "whether results are complete, readable, unmixed and up to date"
 WRONG = 3
 
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from suite.claims.claim import Claim
 
 NAME = "claims"
-HELP = "claims of papers: verdicts, checks"
 DIFFERS = 3
 """Exit code of --check where the record or the history does not hold."""
 

@@ -29,7 +29,6 @@ from bandwise.checkout import require_checkout
 from bandwise.output import print_json, table
 
 NAME = "cluster"
-HELP = "an emulated cluster in this machine, with Slurm if wanted: up, down, status, exec, env"
 NOT_UP = 3
 DEFAULT_RATE = "100mbit"
 SWITCH = "switch"

@@ -20,7 +20,6 @@ from bandwise.checkout import add_results_option, require_checkout, results_root
 from bandwise.output import duration, print_json, table
 
 NAME = "costs"
-HELP = "the cost model: probe, predict a session, score"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

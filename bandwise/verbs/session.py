@@ -16,7 +16,6 @@ from bandwise.checkout import add_results_option, require_checkout, results_root
 from bandwise.output import duration, print_json, table
 
 NAME = "session"
-HELP = "time the methods of a study on an emulated cluster"
 ENDS = (("step", "s"), ("low", "low"), ("high", "high"))
 EXIT = {"done": 0, "error": 3, "disturbed": 4, "unavailable": 4, "cancelled": 130}
 

@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from report.study.build import update_tables
+from report.study.publication import update_tables
 from suite.analysis.collect import collect_sweep, write
 from suite.analysis.columns import EQUAL_LOSS_SECONDS
 from suite.analysis.join import LEVEL, united
@@ -143,7 +143,7 @@ def test_a_report_makes_the_seconds_of_the_tables_that_it_has_just_written(climb
     path, store = climbed
     shutil.copytree(store.root / "runs", tmp_path / "runs")
     made.saved(tmp_path, made.record(path))
-    monkeypatch.setattr("report.study.build.sessions_of", lambda name: ["made-up"] if name else [])
+    monkeypatch.setattr("report.study.publication.sessions_of", lambda name: ["made-up"] if name else [])
     update_tables(tmp_path, str(path))
     rows = read_table(session_table_path(tmp_path, EQUAL_LOSS_SECONDS, "made-up"), EQUAL_LOSS_SECONDS)
     assert {row["arm"] for row in rows if row["speedup"] is not None} >= {"sgd", "lion-1bit", "local-16"}
