@@ -43,7 +43,7 @@ class ClusterRequestError(ValueError):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
-    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    actions = parser.add_subparsers(metavar="ACTION", required=True, parser_class=argparse.ArgumentParser)
     up = _action(actions, "up", _up, "bring a cluster up")
     up.add_argument("--workers", type=int, default=4, metavar="N", help="how many (default: 4)")
     up.add_argument("--rate", help=f"of each wire, 10mbit to 10gbit (default: {DEFAULT_RATE})")

@@ -24,7 +24,7 @@ NAME = "costs"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
-    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    actions = parser.add_subparsers(metavar="ACTION", required=True, parser_class=argparse.ArgumentParser)
     probe = _action(actions, "probe", _probe, "what collectives cost on emulated links here")
     probe.add_argument("--quick", action="store_true", help="four workers and two rates; nothing is written")
     predict = _action(actions, "predict", _predict, "predict a session before it is run")
