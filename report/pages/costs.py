@@ -350,10 +350,8 @@ def costs_parts(costs: Costs) -> dict[str, Any] | None:
     }
 
 
-def pictures(results_root: Path) -> dict[str, str]:
-    """File name -> SVG, of the tables that are there."""
-    from suite.costs.document import places  # the model itself, which pages of studies do without
-
+def pictures(results_root: Path, placed: Sequence[Placed]) -> dict[str, str]:
+    """File name -> SVG, of the tables that are there, and of settings on the axis of rho."""
     found = {table: rows_of(results_root, table) for table in (SPEEDUPS, BEST, WARM_UP)}
     drawn = {f"{table.suffix}.svg": DRAWN[table.suffix](rows) for table, rows in found.items() if rows}
-    return {**drawn, "costs-rho.svg": rho_axis(places(results_root))}
+    return {**drawn, "costs-rho.svg": rho_axis(placed)}

@@ -161,7 +161,7 @@ def failures_view(study: StudyData, runs: str = "") -> View:
             **_place(row),
             "steps": Cell(str(row["steps"]), row["steps"]),
             "seed": Cell(str(row["seed"]), row["seed"]),
-            "reason": Cell(str(row["reason"] or write.MISSING), row["reason"], css="reason"),
+            "reason": Cell(row["reason"] or write.MISSING, row["reason"], css="reason"),
             "run": Cell(row["run_id"], row["run_id"], css="code", page=run_address(runs, row)),
         }
         if again:

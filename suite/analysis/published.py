@@ -216,7 +216,7 @@ def lacking(root: Path, name: str) -> str:
         return f"{', '.join(gone)} of it was not made here"
     if name.startswith(SESSION):
         here, there = (
-            [str(link["label"]) for link in (_facts(top, f"{name}{FACTS}") or {"links": ()})["links"]]
+            [link["label"] for link in (_facts(top, f"{name}{FACTS}") or {"links": ()})["links"]]
             for top in (root, shared)
         )
         if gone := [label for label in there if label not in here]:
