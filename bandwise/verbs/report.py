@@ -26,7 +26,6 @@ PAGES = ("claims", "scaling", "rate-distortion", "micro")
 """Pages that no sweep owns; sweeps of claims have a further part, as in claims/qsr."""
 EVERYTHING = "all"
 """Stands for the site, as no name does."""
-HELP = "build the pages of all results, of a sweep, or of the claims"
 UNREAD = 3
 
 
@@ -56,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Build."""
     require_checkout(NAME)
-    from report.study.build import build_report
+    from report.study.publication import build_report
     from slurm.jobs import note_ends
     from suite.runs.store import Store
 

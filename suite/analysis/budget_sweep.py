@@ -15,10 +15,10 @@ from typing import Any
 
 import pandas as pd
 
-from suite.analysis.columns import BUDGET_SWEEP, COSTS, EQUAL_LOSS
+from suite.analysis.columns import ARM, BUDGET_SWEEP, CELL, COSTS, EQUAL_LOSS, RUN
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, EqualLoss, Interval, equal_loss_speedup
 from suite.analysis.study import Study
-from suite.analysis.summary import ARM, CELL, RUN, Cell, arms_of, ends_of, interval_by, refuse_two_of_a_seed
+from suite.analysis.summary import Cell, arms_of, ends_of, interval_by, refuse_two_of_a_seed
 from suite.analysis.tables import Row, Value, checked, frame_of
 from suite.runs.sweep import WHOLE
 

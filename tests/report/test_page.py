@@ -16,10 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from report.study.build import build_page, build_report
+from report.study.build import build_page
 from report.study.data import ReportError
-from suite.analysis.collect import Collected, collect, facts_path, write
+from report.study.publication import build_report
+from suite.analysis.collect import Collected, collect, write
 from suite.analysis.columns import OF_STUDY, RUNS, SENSITIVITY, SUMMARY
+from suite.analysis.published import facts_path
 from suite.analysis.summary import summarise
 from suite.analysis.tables import frame_of, table_path
 from tests.report.conftest import HOSTILE, build

@@ -16,7 +16,7 @@ import pytest
 
 from bandwise.cli import main
 from report.site.build import BuiltSite, build_site
-from suite.analysis.collect import facts_path
+from suite.analysis.published import facts_path
 from suite.runs.store import Store
 from tests.report import made_up_site
 from tests.report.test_page import Page

@@ -14,12 +14,11 @@ from dataclasses import replace
 
 import pytest
 
-from report.study import build as building
-from report.study import sessions
-from report.study.build import build_page, update_tables
+from report.study import publication, sessions
+from report.study.build import build_page
 from report.study.data import load
 from report.study.headline import headline, speed_sentences
-from report.study.publication import publish
+from report.study.publication import publish, update_tables
 from report.study.speedup import joined_sentence
 from report.study.step_time import alone_sentence
 from suite.analysis.published import published_root, read_manifest, verify
@@ -356,7 +355,7 @@ def test_a_report_collects_the_sessions_of_its_sweep(tmp_path, monkeypatch):
 
     write(root, collect(tmp_path / "elsewhere", study))
     asked = {"swept": ["made-up"], None: []}
-    monkeypatch.setattr(building, "sessions_of", lambda sweep: asked[sweep])
+    monkeypatch.setattr(publication, "sessions_of", lambda sweep: asked[sweep])
     assert update_tables(root, str(file)) == "swept"
     assert load(root, "swept").sessions == ()  # no record, no tables
     record = made_up_session.record(

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from suite.analysis.session_tables import collect_session, load_facts
+from suite.analysis.published import load_facts
+from suite.analysis.session_tables import collect_session
 from suite.analysis.speed_columns import ARMS, CASES, DIRECT, session_table_path
 from suite.analysis.tables import read_table
 from suite.runs.sweep import load_sweep
