@@ -97,8 +97,12 @@ def _places(own: pd.DataFrame) -> tuple[Place, ...]:
     values, sent = (own.pivot(index="step", columns="seed", values=name) for name in ("value", "wire_bytes"))
     values = values.dropna()
     places = []
-    for step in values.index.tolist():
-        known, bytes_ = values.loc[step].tolist(), sent.loc[step]
+    for step, known, bytes_ in zip(
+        values.index.tolist(),
+        values.to_numpy().tolist(),
+        sent.loc[values.index].to_numpy(float).tolist(),
+        strict=True,
+    ):
         interval = mean_interval(known) if len(known) >= MINIMUM_FOR_INTERVAL else None
         places.append(
             Place(
@@ -106,7 +110,7 @@ def _places(own: pd.DataFrame) -> tuple[Place, ...]:
                 fmean(known),
                 interval.low if interval else None,
                 interval.high if interval else None,
-                None if bytes_.isna().any() else fmean(bytes_),
+                None if any(map(math.isnan, bytes_)) else fmean(bytes_),
             )
         )
     return tuple(places)

@@ -48,6 +48,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
+import numpy.typing as npt
 from scipy import optimize, stats
 
 from suite.runs.plan import MINIMUM_FOR_INTERVAL as MINIMUM_FOR_INTERVAL
@@ -364,13 +365,21 @@ def pareto_front(costs: Sequence[float], values: Sequence[float]) -> list[int]:
         raise StatisticsError(
             f"a pareto_front takes a cost and a value a point, not {len(costs)} and {len(values)}"
         )
-    if np.isnan([*costs, *values]).any():
+    order, kept = _fronts(np.array([costs], np.float64), np.array([values], np.float64))
+    return [int(place) for place in order[kept]]
+
+
+def _fronts(
+    costs: npt.NDArray[np.float64], values: npt.NDArray[np.float64]
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+    """Of each row of points: their places, the cheapest first, and whether the one there is on the row's front."""
+    if np.isnan(costs).any() or np.isnan(values).any():
         raise StatisticsError("a pareto_front has no place for nan; leave the point out")
-    found: list[int] = []
-    for place in sorted(range(len(costs)), key=lambda i: (costs[i], -values[i])):
-        if not found or values[place] > values[found[-1]]:
-            found.append(place)
-    return found
+    order = np.lexsort((-values, costs))
+    best = np.maximum.accumulate(np.take_along_axis(values, order, axis=1), axis=1)
+    kept = np.ones(order.shape, dtype=np.bool_)
+    kept[:, 1:] = best[:, 1:] > best[:, :-1]
+    return order, kept
 
 
 def pareto_shares(
@@ -392,12 +401,8 @@ def pareto_shares(
             f"the certainty of a pareto_front takes {MINIMUM_FOR_INTERVAL} seeds and got {seeds}"
         )
     drawn = np.random.default_rng(seed).integers(seeds, size=(draws, seeds))
-    count = np.zeros(points)
-    for mean_cost, mean_value in zip(
-        cost[:, drawn].mean(-1).T.tolist(), value[:, drawn].mean(-1).T.tolist(), strict=True
-    ):
-        count[pareto_front(mean_cost, mean_value)] += 1
-    return [float(share) for share in count / draws]
+    order, kept = _fronts(cost[:, drawn].mean(-1).T, value[:, drawn].mean(-1).T)
+    return [float(count / draws) for count in np.bincount(order[kept], minlength=points)]
 
 
 LEAST_WORKLOADS: Final = 4
