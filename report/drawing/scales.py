@@ -84,10 +84,9 @@ def _spread(axes: Axes, which: Literal["x", "y"], ticks: Sequence[float]) -> lis
     """The ticks that keep their distance, those nearest to zero first."""
     gap = TICK_GAP * (2 if which == "x" else 1) * per_point(axes)
     kept: dict[float, float] = {}
-    for tick in sorted(ticks, key=lambda t: (abs(t), t)):
-        at = float(
-            axes.transData.transform((tick, 1) if which == "x" else (1, tick))[0 if which == "x" else 1]
-        )
+    nearest = sorted(ticks, key=lambda t: (abs(t), t))
+    stands = axes.transData.transform([(tick, 1) if which == "x" else (1, tick) for tick in nearest])
+    for tick, at in zip(nearest, stands[:, 0 if which == "x" else 1].tolist(), strict=True):
         if all(abs(at - other) >= gap for other in kept.values()):
             kept[tick] = at
     return sorted(kept)
