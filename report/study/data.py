@@ -35,7 +35,7 @@ METRICS = {
     "test_loss": "test loss",
     "log_loss": "log loss (nats)",
 }
-SHARDINGS = {"iid": "shards i.i.d.", "by-class": "shards by class"}
+SHARDINGS = {"iid": "shards i.i.d.", "by-class": "shards by class", "by-package": "shards by package"}
 
 
 @dataclass(frozen=True)

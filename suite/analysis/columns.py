@@ -47,7 +47,7 @@ _CELL = (
     *described(
         "text",
         workload="what is trained, with its options",
-        sharding="iid or by-class",
+        sharding="iid, by-class or by-package",
     ),
     *described("int", world_size="workers"),
     *described("text", arm="the sweep's label of method and options"),

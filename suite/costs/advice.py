@@ -168,7 +168,7 @@ NOMINAL_WORKERS: Final = 4
 """Told where options are filled in; no option depends on it."""
 LARGER: Final = 10.0
 """A model of more than so many times the parameters is another one: what a study says is not carried over."""
-SHARDINGS: Final = {"iid": "i.i.d.", "by-class": "by class"}
+SHARDINGS: Final = {"iid": "i.i.d.", "by-class": "by class", "by-package": "by package"}
 
 
 @dataclass(frozen=True)

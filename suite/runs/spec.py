@@ -90,7 +90,7 @@ class RunSpec:
 
     algorithm: Part = Field(description="The method.")
     workload: Part = Field(description="What is trained.")
-    sharding: Text = Field(description="How the data is spread over workers: iid or by-class.")
+    sharding: Text = Field(description="How the data is spread over workers: iid, by-class or by-package.")
     world_size: Annotated[Whole, Field(ge=1)] = Field(description="Workers.")
     backend: Backend = Field(description="simulated, or a process group's.")
     steps: Annotated[Whole, Field(ge=1)] = Field(description="Optimizer steps planned.")

@@ -209,7 +209,8 @@ class Sweep(Entry):
         tuple[Annotated[WorkloadChoice, BeforeValidator(_named)], ...], ONE_OR_MORE, Field(min_length=1)
     ] = Field(description="What is trained: names, or mappings with options.")
     shardings: Words = Field(
-        default=("iid",), description="How the data is spread over workers: iid, by-class."
+        default=("iid",),
+        description="How the data is spread over workers: iid, by-class, by-package (what a workload offers).",
     )
     world_sizes: Integers = Field(alias="world_size", description="Workers: one number or several.")
     backend: Backend = Field(default="simulated", description="Where runs are trained.")

@@ -171,9 +171,8 @@ class Member:
     def evaluate(self, step: int) -> None:
         """Evaluate rank 0's parameters as they are after this step."""
         if self.recorder.status is None:
-            scores = self._task.evaluate(
-                {name: rows[0] for name, rows in split(self._params, self._shapes).items()}
-            )
+            params = {name: rows[0] for name, rows in split(self._params, self._shapes).items()}
+            scores = self._task.scores(params, step + 1 == self.spec.steps)
             sent = math.fsum(self._bytes.wire_bytes().values()) / self.spec.world_size
             self.recorder.evaluation(scores, self._rate(step), sent)
 

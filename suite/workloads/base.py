@@ -148,6 +148,14 @@ class Task(ABC):
         Parameters that are not finite give a NaN `nll` or metric; that is the caller's sign of divergence.
         """
 
+    def watch(self, params: Mapping[str, Tensor]) -> dict[str, float]:
+        """What the curve of a run shows on the way: as `evaluate`, of a fixed part where the whole would take long."""
+        return self.evaluate(params)
+
+    def scores(self, params: Mapping[str, Tensor], at_end: bool) -> dict[str, float]:
+        """`evaluate` at the end of a run, `watch` before it."""
+        return self.evaluate(params) if at_end else self.watch(params)
+
 
 @lru_cache(maxsize=32)
 def skeleton(workload: Workload) -> nn.Module:

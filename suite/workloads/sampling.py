@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 Indices = npt.NDArray[np.int64]
+
+UNSCORED_SEED: Final = 10_000
+"""First of the seeds that are never scored: those of tuning (`TUNING_SEED` of sweeps, which load no torch) and of pilots."""
 
 
 class Stream(IntEnum):
@@ -30,6 +34,7 @@ class Stream(IntEnum):
     TEACHER = 8
     EXAMPLE = 9
     TEST = 10
+    FOLD = 11
 
 
 def generator(seed: int, stream: Stream, *counters: int) -> np.random.Generator:
@@ -57,6 +62,70 @@ def split(count: int, test_size: int, seed: int) -> tuple[Indices, Indices]:
         raise ValueError(f"test_size must lie between 1 and {count - 1}, got {test_size}")
     order = permutation(count, generator(seed, Stream.SPLIT))
     return np.sort(order[test_size:]), np.sort(order[:test_size])
+
+
+FOLDS: Final = 16
+"""Parts into which windows of a text are cut so that seeds share none."""
+SCORED_FOLDS: Final = 12
+"""Folds of scored seeds; the others are for seeds of tuning and pilots."""
+
+
+def fold_of(seed: int) -> int:
+    """The fold of a seed: the first twelve scored seeds have one each, and so have the first four of tuning.
+
+    Args:
+        seed: Of a run, >= 0.
+
+    Returns:
+        0 to 11 for scored seeds, 12 to 15 for those from `UNSCORED_SEED` on.
+    """
+    if seed < UNSCORED_SEED:
+        return seed % SCORED_FOLDS
+    return SCORED_FOLDS + (seed - UNSCORED_SEED) % (FOLDS - SCORED_FOLDS)
+
+
+def in_fold(windows: Indices, fold: int, block: int = 16) -> Indices:
+    """The windows of one fold. Blocks of neighbours stay together, since neighbours are nearly copies of each other.
+
+    Args:
+        windows: Of one text, in its order, int64 [count].
+        fold: 0 to `FOLDS` - 1.
+        block: Windows that stay together.
+
+    Returns:
+        About a sixteenth of them, in order; folds are disjoint and cover all, and depend on no seed.
+    """
+    blocks = -(-len(windows) // block)
+    drawn = permutation(blocks, generator(blocks, Stream.FOLD)) % FOLDS
+    found: Indices = windows[np.repeat(drawn, block)[: len(windows)] == fold]
+    return found
+
+
+def by_part_shards(parts: Sequence[Indices], world_size: int, seed: int) -> tuple[Indices, ...]:
+    """Whole parts for every rank: in an order drawn by the seed, each goes to the rank that has least by then.
+
+    Args:
+        parts: Examples of each part (a package, a domain); empty ones are left out.
+        world_size: Ranks.
+        seed: Of the run.
+
+    Returns:
+        The examples of each rank, in order.
+
+    Raises:
+        ValueError: There are fewer parts than ranks.
+    """
+    filled = [part for part in parts if len(part)]
+    if world_size > len(filled):
+        raise ValueError(
+            f"{len(filled)} parts of the data leave some of {world_size} workers without any: use world_size <= "
+            f'{len(filled)}, or sharding "iid"'
+        )
+    shards: list[list[Indices]] = [[] for _ in range(world_size)]
+    for index in permutation(len(filled), generator(seed, Stream.SHARD)):
+        smallest = min(range(world_size), key=lambda rank: sum(map(len, shards[rank])))
+        shards[smallest].append(filled[index])
+    return tuple(np.sort(np.concatenate(shard)) for shard in shards)
 
 
 def iid_shards(train: Indices, world_size: int, seed: int) -> tuple[Indices, ...]:

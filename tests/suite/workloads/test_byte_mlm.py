@@ -8,9 +8,8 @@ import numpy as np
 import torch
 
 from suite.workloads import get
-from suite.workloads.byte_mlm import CONTEXT, MASK, MASKED, MaskedTask, places
+from suite.workloads.byte_mlm import CONTEXT, MASK, MASKED, MaskedTask, held_out_packages, places
 from suite.workloads.code_corpus import load_corpus
-from suite.workloads.code_gpt import held_out_packages
 from suite.workloads.sampling import Stream, generator
 
 

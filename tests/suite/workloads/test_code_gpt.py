@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 import torch
 
+from suite.runs.sweep import TUNING_SEED
 from suite.workloads import DataError, get
 from suite.workloads import code_corpus as corpus_module
 from suite.workloads.code_corpus import load_corpus
-from suite.workloads.code_gpt import CANDIDATES, CodeTask, held_out_packages
+from suite.workloads.code_gpt import HELD_OUT, CodeTask, windows
+from suite.workloads.sampling import UNSCORED_SEED
 
 
-def task(seed: int = 0, world_size: int = 4) -> CodeTask:
-    made = get("code-gpt").task(seed, world_size)
+def task(seed: int = 0, world_size: int = 4, sharding: str = "iid") -> CodeTask:
+    made = get("code-gpt").task(seed, world_size, sharding)
     assert isinstance(made, CodeTask)
     return made
 
@@ -83,30 +85,63 @@ def test_lost_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_nothing_of_the_test_part_is_trained_on() -> None:
     made, corpus = task(), load_corpus()
     held_out = np.zeros(len(corpus.text), dtype=bool)
-    for package in held_out_packages(0):
+    for package in HELD_OUT:
         held_out[slice(*corpus.spans[package])] = True
     inside = np.arange(129)
     train = np.concatenate(made.sampler.shards)
     assert not held_out[train[:, None] + inside].any()
     assert held_out[made.test[:, None] + inside].all()
-    assert len(set(made.test)) == made.test_size == 256
+    assert len(set(made.test)) == made.test_size == 2048
     assert len(set(train)) == len(train) == made.train_size
-    # every held-out package is read, and training leaves no more than the ends of packages unread
-    assert all(
-        ((made.test >= a) & (made.test < b)).any() for a, b in (corpus.spans[p] for p in held_out_packages(0))
-    )
-    assert len(train) * 128 > 0.999 * (~held_out).sum() - 128 * len(corpus.spans)
+    # every package of some size is read; neighbouring packages share at most the byte that a window ends with
+    assert all(((made.test >= a) & (made.test < b)).any() for a, b in (corpus.spans[p] for p in HELD_OUT))
+    assert 0.15 < held_out.mean() < 0.25
 
 
-def test_held_out_packages_are_redrawn() -> None:
-    drawn = [held_out_packages(seed) for seed in range(40)]
-    assert all(len(set(packages)) == 4 for packages in drawn)
-    assert len(set(drawn)) > 30
-    assert (
-        {package for packages in drawn for package in packages} == set(CANDIDATES) <= set(load_corpus().spans)
-    )
-    share = sum(b - a for a, b in (load_corpus().spans[package] for package in CANDIDATES)) / 26_168_818
-    assert 0.15 < share < 0.25
+@pytest.mark.parametrize("sharding", ["iid", "by-package"])
+def test_twelve_scored_seeds_and_four_of_tuning_share_no_window(sharding: str) -> None:
+    seeds = [*range(12), *range(UNSCORED_SEED, UNSCORED_SEED + 4)]
+    tasks = [task(seed, sharding=sharding) for seed in seeds]
+    for parts in ([np.concatenate(made.sampler.shards) for made in tasks], [made.test for made in tasks]):
+        together = np.concatenate(parts)
+        assert len(set(together.tolist())) == len(together)
+        assert max(map(len, parts)) < 1.1 * min(map(len, parts))
+    # together they train on all of it
+    whole = sum(len(windows(span)) for name, span in load_corpus().spans.items() if name not in HELD_OUT)
+    assert sum(made.train_size for made in tasks) == whole
+    assert UNSCORED_SEED == TUNING_SEED
+
+
+@pytest.mark.parametrize("world_size", [4, 8])
+def test_by_package_no_two_ranks_read_the_same_package(world_size: int) -> None:
+    corpus, readers = load_corpus(), []
+    for seed in (0, 1):
+        shards = task(seed, world_size, "by-package").sampler.shards
+        readers.append(
+            {
+                name: {rank for rank, own in enumerate(shards) if ((own >= a) & (own < b)).any()}
+                for name, (a, b) in corpus.spans.items()
+            }
+        )
+        assert all(len(ranks) <= 1 for ranks in readers[-1].values())
+        assert set().union(*readers[-1].values()) == set(range(world_size))
+    assert readers[0] != readers[1]
+
+
+def test_more_ranks_than_packages_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r'leave some of 64 workers without any: use world_size <= \d+, or sharding "iid"'
+    ):
+        task(0, 64, "by-package")
+
+
+def test_the_curve_is_of_a_part_of_what_the_end_is_judged_on() -> None:
+    made = task()
+    params = made.initial()
+    watched = made.watch(params)
+    assert watched == made.scores(params, at_end=False) != made.evaluate(params)
+    assert made.scores(params, at_end=True) == made.evaluate(params)
+    assert watched["nll"] == pytest.approx(made.evaluate(params)["nll"], rel=0.05)
 
 
 def test_a_batch_is_text_and_what_follows() -> None:
@@ -119,7 +154,9 @@ def test_a_batch_is_text_and_what_follows() -> None:
 
 
 def test_by_class_is_refused() -> None:
-    with pytest.raises(ValueError, match='workload code-gpt has no sharding "by-class": use "iid"'):
+    with pytest.raises(
+        ValueError, match='workload code-gpt has no sharding "by-class": use "iid" or "by-package"'
+    ):
         get("code-gpt").task(0, 4, "by-class")
 
 
