@@ -97,7 +97,7 @@ def curves(panel: Panel, frame: pd.DataFrame) -> dict[str, Curve]:
     return found
 
 
-def _places(own: pd.DataFrame, seeds: Sequence[int]) -> tuple[Place, ...]:
+def _places(own: pd.DataFrame, seeds: list[int]) -> tuple[Place, ...]:
     """At the steps that all its seeds have, but for those where one of them was not finite; own: a row a step."""
     values, sent = own["value"][seeds].dropna(), own["wire_bytes"][seeds]
     places = []
