@@ -72,7 +72,7 @@ def per_point(axes: Axes) -> float:
 
 
 DPI = 100
-MEASURE = RendererAgg(1, 1, DPI)
+MEASURE = RendererAgg(1, 1, DPI)  # type: ignore[no-untyped-call]
 """What measures text in all figures, each text once; the same metrics on every machine, since matplotlib ships the font."""
 
 

@@ -58,9 +58,9 @@ def svg_file(figure: Figure) -> str:
     with look(), mpl.rc_context({"svg.hashsalt": SALT, "svg.fonttype": "none"}):
         figure.dpi = 72
         width, height = figure.get_size_inches() * 72
-        drawing = _Renderer(width, height, text, metadata=METADATA)
+        drawing = _Renderer(width, height, text, metadata=METADATA)  # type: ignore[no-untyped-call]
         figure.draw(drawing)
-        drawing.finalize()
+        drawing.finalize()  # type: ignore[no-untyped-call]
         figure.dpi = dpi
     lines = text.getvalue().replace("font-family: 'DejaVu Sans'", f"font-family: {FONTS}").split("\n")
     return "\n".join(line.rstrip(" \t") for line in lines)
