@@ -27,10 +27,11 @@ from typing import Any, Final
 
 import pandas as pd
 
-from reference_impls import create, info
+from reference_impls import create
 from reference_impls.algorithm import Algorithm, Clock
 from reference_impls.collectives import Group
 from reference_impls.errors import UnsupportedError
+from reference_impls.registry import registry
 from suite.analysis.budget_sweep import Budgets, NoSpeedupError, budgets_of, equal_loss_cells
 from suite.analysis.columns import BUDGET_RUNS, EQUAL_LOSS_SECONDS, RUNS
 from suite.analysis.published import find_table
@@ -206,7 +207,7 @@ def blank(link: str, sharding: str, arm: str, kind: str, algorithm: str) -> Row:
         "arm": arm,
         "kind": kind,
         "algorithm": algorithm,
-        "family": info(algorithm).family,
+        "family": registry.entry(algorithm).family,
         "steps": None,
         "steps_by_kind": None,
         "composition": None,

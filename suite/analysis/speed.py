@@ -27,15 +27,16 @@ from typing import Any, Final
 
 import pandas as pd
 
-from reference_impls import create, info
+from reference_impls import create
 from reference_impls.algorithm import Clock
 from reference_impls.collectives import Group
 from reference_impls.errors import UnknownAlgorithmError
+from reference_impls.registry import registry
 from suite.analysis.speed_columns import CASES, CONFIRMED, CONTRADICTED, DIRECT, NOT_CONFIRMED, PROBE
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, median_interval
 from suite.analysis.tables import Row, checked, frame_of
 from suite.runs.files import canonical_json
-from suite.runs.spec import RunSpec, learning_rate
+from suite.runs.spec import RunSpec, learning_rate, source_hash
 from suite.timing.case import ROUND
 from suite.workloads import get
 
@@ -184,12 +185,12 @@ def moved(case: Mapping[str, Any]) -> str:
     if not timed or case["role"] != "method":
         return ""
     try:
-        now = info(case["algorithm"])
+        now = registry.entry(str(case["algorithm"])).version
     except UnknownAlgorithmError:
         return "version"
-    if timed["version"] != now.version:
+    if timed["version"] != now:
         return "version"
-    return "" if timed["source_hash"] == now.source_hash else "source"
+    return "" if timed["source_hash"] == source_hash(str(case["algorithm"])) else "source"
 
 
 def probe_table(record: Mapping[str, Any]) -> pd.DataFrame:

@@ -40,6 +40,7 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -537,7 +538,13 @@ def load_rates(path: Path) -> Rates:
     """Read the file; no file means no entries. Raises `YamlError` with line and key."""
     if not path.exists():
         return Rates(path, ())
-    return Rates(path, YamlFile.load(path).read(RatesFile).rates)
+    return _rates(path, path.read_text(encoding="utf-8"))
+
+
+@lru_cache(maxsize=32)
+def _rates(path: Path, text: str) -> Rates:
+    """The rates in a text; a report asks for those of a sweep again and again, and they are thousands of lines."""
+    return Rates(path, YamlFile.loads(text, path.name, path).read(RatesFile).rates)
 
 
 def write_rates(sweep: Sweep, entries: Sequence[Tuned]) -> None:
