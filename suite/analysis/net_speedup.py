@@ -160,9 +160,9 @@ def net_speedup(
         p = 1.0  # what lies beyond the budgets may be on the other side of what the nearest one says
     at = np.geomspace(low, high, POINTS)
     means, halves, _ = _test(reference, found, time, tuning, at, level)
-    ends = [_crossing(at, means + side * halves, side) / own for side in (0, -1, 1)]
+    estimate, lowest, highest = (_crossing(at, means + side * halves, side) / own for side in (0, -1, 1))
     gain = Interval(mean, mean - half, mean + half, n, method) if inside else None
-    return NetSpeedup(Interval(*ends, n, method), gain, p)
+    return NetSpeedup(Interval(estimate, lowest, highest, n, method), gain, p)
 
 
 def _test(
@@ -176,8 +176,11 @@ def _test(
         (np.full(len(at), tuning.variance), tuning.df),
         (reference.slope(at) ** 2 * time.variance, time.df),
     )
-    variance = np.maximum(sum(part for part, _ in parts), np.finfo(np.float64).tiny)
-    df = variance / sum((part / variance) * part / df for part, df in parts).clip(np.finfo(np.float64).tiny)
+    tiny = np.finfo(np.float64).tiny
+    variance = np.maximum(np.sum([part for part, _ in parts], axis=0), tiny)
+    df = variance / np.maximum(
+        np.sum([part / variance * part / known for part, known in parts], axis=0), tiny
+    )
     error = np.sqrt(variance)
     mean = gaps.mean(0)
     return mean, stats.t.ppf(0.5 + level / 2, df) * error, 2 * stats.t.sf(np.abs(mean) / error, df)
