@@ -11,14 +11,14 @@
 #   PIP_OPTIONS="--option ..."   passed on to `pip install`, for instance the index of CPU-only builds of torch
 #   BENCH=smoke                  instead of quick: a minute, to see that everything works
 #   TESTS="tests/report -x"      what pytest gets besides its configuration
-#   WORKERS=0                    processes that share the tests; a third of them mostly wait. 0: one after the other
+#   WORKERS=0                    processes that share the tests (2, or 3 where tests of Slurm and links wait). 0: one after the other
 
 PYTHON ?= python3
 PIP_OPTIONS ?=
 BENCH ?= quick
 TESTS ?=
 WORKERS ?= 3
-SHARED := -n $(WORKERS) --no-loadscope-reorder
+SHARED = -n $(WORKERS) --no-loadscope-reorder
 VENV := .venv
 PYTEST = $(VENV)/bin/python -m pytest --benchmark-disable
 SYSTEM_PACKAGES := slurm-wlm munge slurmdbd mariadb-server-core iproute2 chromium g++ python3-dev
@@ -38,6 +38,8 @@ bench: setup
 	$(VENV)/bin/bandwise session $(BENCH) || [ $$? = 4 ]
 	$(VENV)/bin/bandwise report $(BENCH)
 
+# Few of these wait, and each worker imports all of them.
+test: WORKERS := 2
 test: setup system-for-ci
 	$(PYTEST) -m "not full and not system" $(SHARED) $(TESTS)
 

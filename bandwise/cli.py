@@ -11,11 +11,11 @@ import gc
 import os
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
-from types import ModuleType
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from bandwise.checkout import extra_needed
-from bandwise.verbs import GROUPS, VERBS
+from bandwise.verbs import GROUPS, VERBS, load
 
 USAGE, FAILURE, INTERRUPTED = 2, 3, 130
 BRIEF = frozenset({"plan", "status"})
@@ -59,27 +59,43 @@ def parser() -> argparse.ArgumentParser:
         prog="bandwise",
         usage="bandwise [-h] VERB ...",
         description="Which communication-efficient training method is worth it for my model, my\nlink, my workers?\n\n"
-        + "\n\n".join(_listed(title, verbs) for title, verbs in GROUPS),
+        + "\n\n".join(_listed(title, verbs) for title, verbs in GROUPS.items()),
         epilog="`bandwise VERB --help` explains a verb.",
         formatter_class=_Formatter,
     )
     # listed in groups above; left to argparse they would stand in one row
-    verbs = top.add_subparsers(metavar="VERB", required=True, prog="bandwise", help=argparse.SUPPRESS)
-    for verb in VERBS:
-        sub = verbs.add_parser(verb.NAME, description=verb.__doc__, formatter_class=_Formatter)
-        sub.add_argument("--json", action="store_true", help="answer as one JSON document")
-        verb.configure(sub)
-        sub.set_defaults(verb=verb)
+    verbs = top.add_subparsers(
+        metavar="VERB", required=True, prog="bandwise", help=argparse.SUPPRESS, parser_class=_Verb
+    )
+    for name in VERBS:
+        verbs.add_parser(name, verb=name, formatter_class=_Formatter)
     return top
 
 
-def _listed(title: str, verbs: Iterable[ModuleType]) -> str:
+def _listed(title: str, verbs: Mapping[str, str]) -> str:
     """A group of verbs as `--help` lists it: each by its name and a line of what it is for."""
     lines = (
-        textwrap.fill(verb.HELP, HELP_WIDTH, initial_indent=f"  {verb.NAME:<10} ", subsequent_indent=" " * 13)
-        for verb in verbs
+        textwrap.fill(about, HELP_WIDTH, initial_indent=f"  {name:<10} ", subsequent_indent=" " * 13)
+        for name, about in verbs.items()
     )
     return "\n".join([f"{title}:", *lines])
+
+
+class _Verb(argparse.ArgumentParser):
+    """The parser of a verb, which loads its module when the verb is called."""
+
+    def __init__(self, *args: Any, verb: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.verb = verb
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse with the arguments of the verb."""
+        verb = load(self.verb)
+        self.description = verb.__doc__
+        self.add_argument("--json", action="store_true", help="answer as one JSON document")
+        verb.configure(self)
+        self.set_defaults(verb=verb)
+        return super().parse_known_args(args, namespace)
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):

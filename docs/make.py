@@ -86,7 +86,7 @@ def made() -> Iterator[tuple[Path, str]]:
 def cost_model() -> Iterator[tuple[Path, str]]:
     """The pages of the cost model and their pictures, of published tables where there are any."""
     root = documents_root(ROOT / "results")
-    for name, text in costs.pictures(root).items():
+    for name, text in costs.pictures(root, cost_document.places(root)).items():
         yield costs.IMAGES / name, text
     for page in costs.DOCUMENTS:
         yield page, cost_document.filled(page.read_text(encoding="utf-8"), root)

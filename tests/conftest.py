@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -126,6 +127,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=others)
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: WAITS.index(t) if (t := _together(item.nodeid)) in WAITS else len(WAITS))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Modules and tests live as long as the process: the garbage collector need not go over them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

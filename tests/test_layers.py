@@ -169,6 +169,32 @@ def third_party(paths: list[Path]) -> dict[str, str]:
     return found
 
 
+def loaded(code: str) -> set[str]:
+    """The modules of a fresh interpreter that has run this."""
+    shown = f"import sys; {code}; print(*sys.modules)"
+    return set(subprocess.check_output([sys.executable, "-c", shown], cwd=ROOT, text=True).split())
+
+
+def test_a_page_is_made_of_tables_and_loads_nothing_that_makes_them() -> None:
+    found = loaded("import report.study.build")
+    makers = {"torch", "asv", "suite.training", "suite.workloads", "suite.studies", "suite.micro"}
+    makers |= {
+        f"suite.analysis.{name}"
+        for name in ("collect", "check", "join", "session_tables", "speed", "summary")
+    }
+    makers |= {
+        f"suite.costs.{name}" for name in ("break_even", "model", "prices", "recipe", "samples", "score")
+    }
+    makers |= {"suite.timing.cases", "suite.timing.subject", "suite.links.probe", "suite.links.cluster"}
+    assert not makers & found
+
+
+def test_a_verb_is_loaded_when_it_is_called() -> None:
+    found = loaded("from bandwise.cli import parser; parser().parse_args(['sweep', 'quick'])")
+    verbs = {name for name in found if name.startswith("bandwise.verbs.")}
+    assert verbs == {"bandwise.verbs.sweep", "bandwise.verbs.plan"}  # a dry run shows a plan
+
+
 def test_what_is_imported_is_pinned_as_direct() -> None:
     tests = [
         path for path in own_files() if path.suffix == ".py" and path.relative_to(ROOT).parts[0] == "tests"

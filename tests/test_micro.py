@@ -8,7 +8,9 @@ import os
 import pkgutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,6 +26,13 @@ from suite.micro.benchmarks.startup import TimeImport
 from suite.micro.benchmarks.steps import METHODS, TimeStep, TrackStep
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def sampled(names: Iterable[str]) -> list[Any]:
+    """Names as parameters of a test: every fourth in the fast tests, all in the full ones."""
+    return [pytest.param(name, marks=pytest.mark.full if i % 4 else ()) for i, name in enumerate(names)]
+
+
 # Modules of reference_impls.codecs that are no codec of their own but parts of others.
 PARTS = {
     "block_levels", "block_codec", "blocks", "candidates", "codec", "dct", "nibbles", "packed_integers", "selection", "sums",
@@ -233,7 +242,7 @@ def test_what_is_allocated_shows() -> None:
     assert memory.track_allocated("copy") == memory.track_peak("copy") == 4
 
 
-@pytest.mark.parametrize("reducer", ["copy", *REDUCERS])
+@pytest.mark.parametrize("reducer", sampled(["copy", *REDUCERS]))
 def test_exchanges(reducer: str) -> None:
     """Its mean is one; it sends what its formula says; time and memory can be taken."""
     track = TrackExchange()
@@ -253,7 +262,7 @@ def test_exchanges(reducer: str) -> None:
     assert track.track_peak(reducer) >= 0
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", sampled(METHODS))
 def test_timed_methods_step(method: str) -> None:
     timed = TimeStep()
     timed.setup(method)
@@ -283,6 +292,7 @@ def test_start_up_code_runs_and_imports_torch_only_where_it_says_so(name: str) -
     assert ended.stdout.splitlines()[-1] == str(name == "timeraw_torch_alone")
 
 
+@pytest.mark.full
 def test_asv_finds_no_problem(tmp_path: Path) -> None:
     asv = [sys.executable, "-m", "asv"]
     environment = {**os.environ, "HOME": str(tmp_path)}

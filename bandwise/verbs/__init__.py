@@ -1,45 +1,60 @@
-"""The verbs of the command line. A verb is a module with NAME, HELP, configure(parser) and run(args) -> exit code.
+"""The verbs of the command line. A verb is a module with NAME, configure(parser) and run(args) -> exit code.
 
-Verbs import the floors below (suite, slurm, report) inside `run` only, so that the command starts fast and the wheel
-works without a checkout.
+It is loaded when it is called, and imports the floors below (suite, slurm, report) inside `run` only, so that the command starts
+fast and the wheel works without a checkout.
 """
 
 from __future__ import annotations
 
-from bandwise.verbs import (
-    advise,
-    cancel,
-    check,
-    claims,
-    cluster,
-    collect,
-    compare,
-    costs,
-    doctor,
-    export,
-    info,
-    list_,
-    plan,
-    publish,
-    rates,
-    report,
-    reproduce,
-    retry,
-    run,
-    schedule,
-    session,
-    status,
-    sweep,
-    watch,
-)
+import importlib
+from collections.abc import Mapping
+from types import MappingProxyType, ModuleType
+from typing import Final
 
-GROUPS = (
-    ("every day", (list_, run, sweep, report, advise)),
-    ("before training", (info, plan, schedule)),
-    ("sweeps under way", (status, watch, retry, cancel)),
-    ("results", (collect, check, export, publish, claims, compare, reproduce)),
-    ("speed", (session, rates, costs)),
-    ("emulated clusters", (doctor, cluster)),
+GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        "every day": {
+            "list": "algorithms, workloads, sweeps",
+            "run": "train one run",
+            "sweep": "train what is missing of a sweep, here or on a cluster",
+            "report": "build the pages of all results, of a sweep, or of the claims",
+            "advise": "which method to run for a model, a link and a number of workers",
+        },
+        "before training": {
+            "info": "options and differences of an algorithm or a workload",
+            "plan": "what a sweep would do",
+            "schedule": "count synchronisations of a rule without training",
+        },
+        "sweeps under way": {
+            "status": "the state of a sweep's runs",
+            "watch": "follow a sweep until nothing is under way",
+            "retry": "try failed runs of a sweep again",
+            "cancel": "cancel the Slurm jobs of a sweep",
+        },
+        "results": {
+            "collect": "tables from run folders; merge results folders",
+            "check": "whether results are complete, readable, unmixed and up to date",
+            "export": "a table as CSV, LaTeX or Parquet",
+            "publish": "make results part of the project, or check what is",
+            "claims": "claims of papers: verdicts, checks",
+            "compare": "what changed between two results, paired, with intervals",
+            "reproduce": "train a run again and compare it with its record",
+        },
+        "speed": {
+            "session": "time the methods of a study on an emulated cluster",
+            "rates": "throughput of the codecs here, over that of a memory copy",
+            "costs": "the cost model: probe, predict a session, score",
+        },
+        "emulated clusters": {
+            "doctor": "what this machine lacks for an emulated cluster, and the command that helps",
+            "cluster": "an emulated cluster in this machine, with Slurm if wanted: up, down, status, exec, env",
+        },
+    }
 )
-"""What `bandwise --help` lists, in its order: a title, and its verbs."""
-VERBS = tuple(verb for _, verbs in GROUPS for verb in verbs)
+"""What `bandwise --help` lists, in its order: a title, and its verbs with a line of what each is for."""
+VERBS: Final = tuple(name for verbs in GROUPS.values() for name in verbs)
+
+
+def load(name: str) -> ModuleType:
+    """The module of a verb; `list` has another name in Python."""
+    return importlib.import_module(f"bandwise.verbs.{name}{'_' if name == 'list' else ''}")

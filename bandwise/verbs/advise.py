@@ -23,7 +23,6 @@ from bandwise.checkout import add_results_option, require_checkout, results_root
 from bandwise.output import print_json, table
 
 NAME = "advise"
-HELP = "which method to run for a model, a link and a number of workers"
 COLUMNS = (
     "method",
     "step_ms",
@@ -151,7 +150,7 @@ def _show(args: argparse.Namespace, root: Path, question: Any, predictions: Any,
     from suite.analysis.published import find_table
     from suite.analysis.tables import TableError, read_frame, rows_of
     from suite.costs.advice import best_known, of_configuration, shown_worse, studies, verdict
-    from suite.costs.score import ALL, SCORE
+    from suite.costs.columns import ALL, SCORE
 
     known_studies = studies(root)
     reference = min(method.step_s for method in predictions if not method.algorithm)

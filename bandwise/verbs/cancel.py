@@ -9,7 +9,6 @@ from bandwise.checkout import add_results_option, require_checkout, results_root
 from bandwise.output import counted, print_json
 
 NAME = "cancel"
-HELP = "cancel the Slurm jobs of a sweep"
 END_S = 60.0
 
 

@@ -18,10 +18,9 @@ from bandwise.checkout import add_results_option, require_checkout, results_root
 from bandwise.output import print_json
 
 if TYPE_CHECKING:
-    from suite.analysis.check import Finding
+    from suite.runs.provenance import Finding
 
 NAME = "check"
-HELP = "whether results are complete, readable, unmixed and up to date"
 WRONG = 3
 
 
@@ -37,7 +36,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check."""
     require_checkout(NAME)
-    from suite.analysis.check import ERROR, check_published, check_store
+    from suite.analysis.check import check_published, check_store
+    from suite.runs.provenance import ERROR
 
     root = results_root(args)
     sweeps = [args.sweep] if args.sweep else list(_with_tables(root))
@@ -93,9 +93,9 @@ def _sweep(root: Path, name: str, findings: list[tuple[str, Finding]], unchecked
 
 def _claims(root: Path, sweep: str | None, findings: list[tuple[str, Finding]], unchecked: list[str]) -> None:
     """Claims that were not committed before what judges them was run: all, or those that the sweep decides."""
-    from suite.analysis.check import ERROR, Finding
     from suite.claims.claim import claims_folder, load_claims
     from suite.claims.history import History
+    from suite.runs.provenance import ERROR, Finding
     from suite.runs.sweep import tables_of
 
     if not claims_folder(root).is_dir():

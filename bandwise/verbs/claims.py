@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from suite.claims.claim import Claim
 
 NAME = "claims"
-HELP = "claims of papers: verdicts, checks"
 DIFFERS = 3
 """Exit code of --check where the record or the history does not hold."""
 
@@ -118,7 +117,7 @@ def _show(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int:
     wanted = {one.id for one in claims}
     rows = [row for row in rows if row["claim"] in wanted]
     parts = [part for part in parts if part["claim"] in wanted]
-    if unknown := sorted(wanted - {str(row["claim"]) for row in rows}):
+    if unknown := sorted(wanted - {row["claim"] for row in rows}):
         print(f"not on record yet: {', '.join(unknown)}; `bandwise claims --write`", file=sys.stderr)
     if args.json:
         print_json([{**row, "parts": [one for one in parts if one["claim"] == row["claim"]]} for row in rows])
@@ -127,12 +126,12 @@ def _show(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int:
     else:
         lines = [_line(row, [one for one in parts if one["claim"] == row["claim"]]) for row in rows]
         print(table(lines, ("claim", "who says it", "kind", "verdict", "effect", "n")))
-        print(f"{_sentence(_counts([str(row['verdict']) for row in rows]))}; {origin}")
+        print(f"{_sentence(_counts([row['verdict'] for row in rows]))}; {origin}")
     return 0
 
 
 def _line(row: dict[str, Any], parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    from suite.claims.words import deciding, effect
+    from suite.claims.columns import deciding, effect
 
     part = deciding(row, parts)
     own = [one for one in parts if one["role"] == "part"]
@@ -148,7 +147,7 @@ def _line(row: dict[str, Any], parts: Sequence[dict[str, Any]]) -> dict[str, Any
 
 
 def _full(row: dict[str, Any], parts: Sequence[dict[str, Any]]) -> list[str]:
-    from suite.claims.words import effect
+    from suite.claims.columns import effect
 
     pairs = [
         ("claim", row["claim"]),

@@ -29,7 +29,6 @@ from bandwise.checkout import require_checkout
 from bandwise.output import print_json, table
 
 NAME = "cluster"
-HELP = "an emulated cluster in this machine, with Slurm if wanted: up, down, status, exec, env"
 NOT_UP = 3
 DEFAULT_RATE = "100mbit"
 SWITCH = "switch"
@@ -44,7 +43,7 @@ class ClusterRequestError(ValueError):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
-    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    actions = parser.add_subparsers(metavar="ACTION", required=True, parser_class=argparse.ArgumentParser)
     up = _action(actions, "up", _up, "bring a cluster up")
     up.add_argument("--workers", type=int, default=4, metavar="N", help="how many (default: 4)")
     up.add_argument("--rate", help=f"of each wire, 10mbit to 10gbit (default: {DEFAULT_RATE})")

@@ -19,7 +19,6 @@ from bandwise.checkout import add_results_option, require_checkout, results_root
 from bandwise.output import counted, print_json
 
 NAME = "collect"
-HELP = "tables from run folders; merge results folders"
 CONFLICT = 3
 
 

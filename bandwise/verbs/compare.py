@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from suite.analysis.compare import Comparison
 
 NAME = "compare"
-HELP = "what changed between two results, paired, with intervals"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

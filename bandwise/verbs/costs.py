@@ -20,12 +20,11 @@ from bandwise.checkout import add_results_option, require_checkout, results_root
 from bandwise.output import duration, print_json, table
 
 NAME = "costs"
-HELP = "the cost model: probe, predict a session, score"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
-    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    actions = parser.add_subparsers(metavar="ACTION", required=True, parser_class=argparse.ArgumentParser)
     probe = _action(actions, "probe", _probe, "what collectives cost on emulated links here")
     probe.add_argument("--quick", action="store_true", help="four workers and two rates; nothing is written")
     predict = _action(actions, "predict", _predict, "predict a session before it is run")
@@ -56,7 +55,8 @@ def _action(actions: Any, name: str, act: Any, text: str) -> argparse.ArgumentPa
 
 def _probe(args: argparse.Namespace) -> int:
     from suite.analysis.tables import rows_of, table_path
-    from suite.costs.prices import CALIBRATION, Grid, calibrate
+    from suite.costs.columns import CALIBRATION
+    from suite.costs.prices import Grid, calibrate
     from suite.micro.tables import Watch, write_with_facts
 
     started, watch = time.monotonic(), Watch()
@@ -110,9 +110,10 @@ def _predict(args: argparse.Namespace) -> int:
 def _score(args: argparse.Namespace) -> int:
     from suite.analysis.session_tables import collect_session
     from suite.analysis.tables import rows_of, table_path, write_table
-    from suite.costs.model import PRICES, model_of, prices_table, write_model
+    from suite.costs.columns import ADVISED, PREDICTIONS, PRICES, SCORE
+    from suite.costs.model import model_of, prices_table, write_model
     from suite.costs.samples import known
-    from suite.costs.score import ADVISED, PREDICTIONS, SCORE, advised_table, predictions_table, score_table
+    from suite.costs.score import advised_table, predictions_table, score_table
     from suite.timing.spec import session_names
 
     root = results_root(args)
@@ -142,10 +143,11 @@ def _score(args: argparse.Namespace) -> int:
 
 def _scaling(args: argparse.Namespace) -> int:
     from suite.analysis.tables import table_path, write_table
-    from suite.costs.break_even import BREAK_EVEN, BREAK_EVEN_CHECKS, break_even_tables, write_maps
+    from suite.costs.break_even import break_even_tables, write_maps
+    from suite.costs.columns import BREAK_EVEN, BREAK_EVEN_CHECKS, SCALING
     from suite.costs.model import model_of
     from suite.costs.samples import known
-    from suite.costs.scaling import SCALING, scaling_table
+    from suite.costs.scaling import scaling_table
 
     root = results_root(args)
     everything = known(root)
@@ -159,7 +161,8 @@ def _scaling(args: argparse.Namespace) -> int:
 
 def _omega(args: argparse.Namespace) -> int:
     from suite.analysis.tables import rows_of
-    from suite.costs.papers import OMEGA, THREADS, omega_table
+    from suite.costs.columns import OMEGA
+    from suite.costs.papers import THREADS, omega_table
     from suite.micro.tables import Watch, write_with_facts
 
     watch = Watch()

@@ -12,7 +12,6 @@ from bandwise.checkout import require_checkout
 from bandwise.output import print_json
 
 NAME = "doctor"
-HELP = "what this machine lacks for an emulated cluster, and the command that helps"
 CANNOT = 3
 
 

@@ -17,7 +17,6 @@ from bandwise.options import OptionError
 from bandwise.output import print_json
 
 NAME = "export"
-HELP = "a table as CSV, LaTeX or Parquet"
 FORMATS = ("csv", "latex", "parquet")
 
 

@@ -12,7 +12,6 @@ from bandwise.options import OptionError, parse_settings
 from bandwise.output import print_json, table
 
 NAME = "info"
-HELP = "options and differences of an algorithm or a workload"
 
 
 _WIDTH = 20

@@ -10,7 +10,6 @@ from bandwise.checkout import extra_needed, has_checkout, require_checkout
 from bandwise.output import print_json, table
 
 NAME = "list"
-HELP = "algorithms, workloads, sweeps"
 KINDS = ("algorithms", "workloads", "sweeps")
 
 

@@ -10,7 +10,6 @@ from bandwise.checkout import add_results_option, require_checkout, results_root
 from bandwise.output import counted, duration, print_json, table
 
 NAME = "plan"
-HELP = "what a sweep would do"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

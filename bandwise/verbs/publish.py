@@ -20,7 +20,6 @@ from bandwise.options import OptionError
 from bandwise.output import print_json
 
 NAME = "publish"
-HELP = "make results part of the project, or check what is"
 CHANGED = 3
 
 

@@ -20,7 +20,6 @@ from bandwise.checkout import add_results_option, require_checkout, results_root
 from bandwise.output import duration, print_json, table
 
 NAME = "rates"
-HELP = "throughput of the codecs here, over that of a memory copy"
 HIDDEN = {
     "rates-codecs": ("numel", "threads", "seconds", "copy_s", "rate_low", "rate_high", "touched"),
     "rates-against": ("numel", "threads", "ratio_low", "ratio_high"),

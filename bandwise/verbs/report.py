@@ -26,7 +26,6 @@ PAGES = ("claims", "scaling", "rate-distortion", "micro")
 """Pages that no sweep owns; sweeps of claims have a further part, as in claims/qsr."""
 EVERYTHING = "all"
 """Stands for the site, as no name does."""
-HELP = "build the pages of all results, of a sweep, or of the claims"
 UNREAD = 3
 
 
@@ -56,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Build."""
     require_checkout(NAME)
-    from report.study.build import build_report
+    from report.study.publication import build_report
     from slurm.jobs import note_ends
     from suite.runs.store import Store
 
@@ -103,9 +102,8 @@ def _no_session(name: str) -> None:
 def _site(args: argparse.Namespace, root: Path) -> int:
     from report.site.build import build_site, update_all
 
-    gc.set_threshold(
-        20_000, 20, 20
-    )  # figures are cycles by the thousand: looking for garbage took a sixth of the time
+    gc.freeze()  # figures are cycles by the thousand, and looking for them among what was imported took a sixth of the time
+    gc.set_threshold(100_000, 20, 100)
     update_all(root)
     built = build_site(root, args.out, runs=not args.no_runs)
     unread = [{"study": name, "reason": reason} for name, reason in built.unread]

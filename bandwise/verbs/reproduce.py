@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from suite.runs.store import Store
 
 NAME = "reproduce"
-HELP = "train a run again and compare it with its record"
 RECORDED = "recorded"
 DIFFERS = 3
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from suite.runs.store import Store
 
 NAME = "retry"
-HELP = "try failed runs of a sweep again"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NAME = "run"
-HELP = "train one run"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

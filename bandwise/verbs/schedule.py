@@ -20,7 +20,6 @@ from bandwise.options import OptionError, parse_settings
 from bandwise.output import print_json
 
 NAME = "schedule"
-HELP = "count synchronisations of a rule without training"
 RULES = ("qsr", "constant")
 
 

@@ -16,7 +16,6 @@ from bandwise.checkout import add_results_option, require_checkout, results_root
 from bandwise.output import duration, print_json, table
 
 NAME = "session"
-HELP = "time the methods of a study on an emulated cluster"
 ENDS = (("step", "s"), ("low", "low"), ("high", "high"))
 EXIT = {"done": 0, "error": 3, "disturbed": 4, "unavailable": 4, "cancelled": 130}
 
@@ -95,9 +94,11 @@ def _dry_run(args: argparse.Namespace, spec: Any) -> int:
 
 def _rows(record: dict[str, Any]) -> list[dict[str, Any]]:
     """One row a link and timed case: seconds a step and the speedup over the reference, both with intervals."""
-    from suite.analysis.speed import case_rows
+    from suite.analysis.speed import case_table
+    from suite.analysis.tables import rows_of
 
-    return [dict(row) for row in case_rows(record) if row["n"] or row["n_disturbed"]]
+    cases = case_table(record)
+    return rows_of(cases[(cases["n"] > 0) | (cases["n_disturbed"] > 0)])
 
 
 def _print(record: dict[str, Any], rows: list[dict[str, Any]]) -> None:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from suite.runs.spec import RunSpec
 
 NAME = "status"
-HELP = "the state of a sweep's runs"
 QUIET = frozenset({"done", "missing", "running"})
 
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from suite.training.pool import Slot, Tally
 
 NAME = "sweep"
-HELP = "train what is missing of a sweep, here or on a cluster"
 SETTLED_WELL = frozenset({"done", "diverged"})
 SHOWN_FAILURES = 10
 

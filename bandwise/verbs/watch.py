@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from suite.runs.store import Store
 
 NAME = "watch"
-HELP = "follow a sweep until nothing is under way"
 UNDER_WAY = frozenset({"queued", "running"})
 WELL = frozenset({"done", "diverged", "skipped"})
 UNANSWERED_MAX = 5

@@ -27,6 +27,8 @@ PASSES = 6
 
 Boxes = npt.NDArray[np.float64]
 """[n, 4]: a box a row."""
+Areas = npt.NDArray[np.float64]
+"""[n]: of each box."""
 
 
 @dataclass(frozen=True)
@@ -38,21 +40,9 @@ class Box:
     x1: float
     y1: float
 
-    def overlap(self, other: Box) -> float:
-        """Area shared with another box."""
-        if self.x1 <= other.x0 or other.x1 <= self.x0 or self.y1 <= other.y0 or other.y1 <= self.y0:
-            return 0.0
-        width = min(self.x1, other.x1) - max(self.x0, other.x0)
-        height = min(self.y1, other.y1) - max(self.y0, other.y0)
-        return width * height
-
     def grown(self, by: float) -> Box:
         """The box with a border on all sides."""
         return Box(self.x0 - by, self.y0 - by, self.x1 + by, self.y1 + by)
-
-    def outside(self, frame: Box) -> float:
-        """Area of this box that lies outside of the frame."""
-        return (self.x1 - self.x0) * (self.y1 - self.y0) - self.overlap(frame)
 
 
 @dataclass(frozen=True)
@@ -65,19 +55,29 @@ class Label:
     height: float
 
 
-def _candidates(label: Label) -> list[tuple[float, Box]]:
-    """(distance, box) of all places, nearest first; right and left before above and below."""
+def _around() -> tuple[Areas, Boxes]:
+    """Of all places, nearest first, right and left before above and below: the distances, and [n, 4] the ring's point from the
+    mark, dx and dy, and the shares of the text's width and height, doubled, that lie before it.
+    """
     places = []
     for ring in RINGS:
         for step in range(DIRECTIONS):
             angle = 2 * math.pi * step / DIRECTIONS
             dx, dy = math.cos(angle), math.sin(angle)
-            # the text touches the ring with the side or corner that faces the mark
-            x0 = label.x + ring * dx - label.width * (1 - dx) / 2
-            y0 = label.y + ring * dy - label.height * (1 - dy) / 2
             cost = ring + 4.0 * abs(dy) + (1.0 if dx < 0 else 0.0)
-            places.append((round(cost, 6), step, Box(x0, y0, x0 + label.width, y0 + label.height)))
-    return [(cost, box) for cost, _, box in sorted(places, key=lambda place: place[:2])]
+            places.append((round(cost, 6), step, (ring * dx, ring * dy, 1 - dx, 1 - dy)))
+    places.sort(key=lambda place: place[:2])
+    return np.array([cost for cost, _, _ in places]), np.array([way for *_, way in places])
+
+
+COSTS, WAYS = _around()
+
+
+def _candidates(label: Label) -> Boxes:
+    """The boxes of all places, in the order of `COSTS`: the text touches the ring with the side or corner that faces the mark."""
+    x0 = label.x + WAYS[:, 0] - label.width * WAYS[:, 2] / 2
+    y0 = label.y + WAYS[:, 1] - label.height * WAYS[:, 3] / 2
+    return np.stack([x0, y0, x0 + label.width, y0 + label.height], axis=1)
 
 
 def _distance(x: float, y: float, box: Box) -> float:
@@ -107,15 +107,15 @@ def _array(boxes: Sequence[Box]) -> Boxes:
     return np.array([(b.x0, b.y0, b.x1, b.y1) for b in boxes], dtype=np.float64).reshape(-1, 4)
 
 
-def _covered(boxes: Boxes, others: Boxes) -> list[float]:
+def _covered(boxes: Boxes, others: Boxes) -> Areas:
     """For each box the area that it shares with all others, summed in their order: the same bits everywhere."""
     if not len(others):
-        return [0.0] * len(boxes)
+        return np.zeros(len(boxes))
     own, other = boxes[:, None, :], others[None, :, :]
     width = np.minimum(own[..., 2], other[..., 2]) - np.maximum(own[..., 0], other[..., 0])
     height = np.minimum(own[..., 3], other[..., 3]) - np.maximum(own[..., 1], other[..., 1])
     shared = np.where((width > 0) & (height > 0), width * height, 0.0)
-    return [float(total) for total in np.cumsum(shared, axis=1)[:, -1]]
+    return np.asarray(np.cumsum(shared, axis=1)[:, -1])
 
 
 def place(labels: Sequence[Label], marks: Sequence[Box], lines: Sequence[Box], frame: Box) -> list[Box]:
@@ -128,12 +128,12 @@ def place(labels: Sequence[Label], marks: Sequence[Box], lines: Sequence[Box], f
     order = sorted(range(len(labels)), key=lambda i: (-crowd[i], labels[i].x, -labels[i].y, i))
     fixed = _array([*marks, *lines])
     placed: dict[int, Box] = {}
-    places = [_places(label, fixed) for label in labels]
+    places = [_places(label, fixed, frame) for label in labels]
     for _ in range(PASSES):
         before = dict(placed)
         for index in order:
             placed.pop(index, None)
-            placed[index] = _best(index, labels, places[index], marks, frame, list(placed.values()))
+            placed[index] = _best(index, labels, places[index], marks, list(placed.values()))
         if placed == before:
             break
     return [placed[i] for i in range(len(labels))]
@@ -141,43 +141,38 @@ def place(labels: Sequence[Label], marks: Sequence[Box], lines: Sequence[Box], f
 
 @dataclass(frozen=True)
 class Places:
-    """Where a label can stand, which is the same in every pass: distance and box of each candidate, the boxes as rows, and the
-    area of each that marks and lines cover.
+    """Where a label can stand, which is the same in every pass: the boxes in the order of `COSTS`, the area of each that marks
+    and lines cover, and that outside of the frame.
     """
 
-    candidates: Sequence[tuple[float, Box]]
     boxes: Boxes
-    on_fixed: Sequence[float]
+    on_fixed: Areas
+    outside: Areas
 
 
-def _places(label: Label, fixed: Boxes) -> Places:
-    candidates = _candidates(label)
-    boxes = _array([box for _, box in candidates])
-    return Places(candidates, boxes, _covered(boxes, fixed))
+def _places(label: Label, fixed: Boxes, frame: Box) -> Places:
+    boxes = _candidates(label)
+    area = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    return Places(boxes, _covered(boxes, fixed), area - _covered(boxes, _array([frame])))
 
 
 def _best(
-    index: int,
-    labels: Sequence[Label],
-    places: Places,
-    marks: Sequence[Box],
-    frame: Box,
-    texts: Sequence[Box],
+    index: int, labels: Sequence[Label], places: Places, marks: Sequence[Box], texts: Sequence[Box]
 ) -> Box:
     """The cheapest of its `places` for one label beside the texts that stand already."""
     label = labels[index]
     texts = [box.grown(1.5) for box in texts]
     others = [box for i, box in enumerate(marks) if i != index]
     best: tuple[float, Box] | None = None
-    on_texts = _covered(places.boxes, _array(texts))
-    for (cost, box), under, over in zip(places.candidates, places.on_fixed, on_texts, strict=True):
+    covered = places.on_fixed + (3 * _covered(places.boxes, _array(texts)) + 6 * places.outside)
+    least = (COSTS + 2.0 * covered).tolist()
+    for number, (cost, total) in enumerate(zip(COSTS.tolist(), least, strict=True)):
         if best is not None and cost >= best[0]:
             break
-        covered = under
-        covered += 3 * over + 6 * box.outside(frame)
-        if best is not None and cost + 2.0 * covered >= best[0]:
+        if best is not None and total >= best[0]:
             continue
-        total = cost + 2.0 * covered + 80.0 * _crossed(label, box, [*texts, *others])
+        box = Box(*places.boxes[number].tolist())
+        total += 80.0 * _crossed(label, box, [*texts, *others])
         total += 1.5 * _astray(label, box, labels)
         if best is None or total < best[0]:
             best = (total, box)

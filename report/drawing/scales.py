@@ -12,7 +12,7 @@ import matplotlib as mpl
 import numpy as np
 import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
@@ -61,7 +61,7 @@ def look() -> Iterator[None]:
 
 def new_figure(width: float, height: float, columns: int = 1, rows: int = 1) -> tuple[Figure, list[Axes]]:
     """A figure in inches with its axes row by row, outside of pyplot's global state."""
-    figure = Figure(figsize=(width, height), dpi=100)
+    figure = Figure(figsize=(width, height), dpi=DPI)
     FigureCanvasAgg(figure)
     return figure, list(np.atleast_1d(figure.subplots(rows, columns)).flat)
 
@@ -71,9 +71,9 @@ def per_point(axes: Axes) -> float:
     return float(axes.get_figure(root=True).dpi / 72)  # type: ignore[union-attr]
 
 
-def renderer(axes: Axes) -> Any:
-    """What measures text; the same metrics on every machine, since matplotlib ships the font."""
-    return axes.get_figure(root=True).canvas.get_renderer()  # type: ignore[union-attr]
+DPI = 100
+MEASURE = RendererAgg(1, 1, DPI)  # type: ignore[no-untyped-call]
+"""What measures text in all figures, each text once; the same metrics on every machine, since matplotlib ships the font."""
 
 
 def _tick(value: float, _: int | None = None) -> str:
@@ -84,10 +84,9 @@ def _spread(axes: Axes, which: Literal["x", "y"], ticks: Sequence[float]) -> lis
     """The ticks that keep their distance, those nearest to zero first."""
     gap = TICK_GAP * (2 if which == "x" else 1) * per_point(axes)
     kept: dict[float, float] = {}
-    for tick in sorted(ticks, key=lambda t: (abs(t), t)):
-        at = float(
-            axes.transData.transform((tick, 1) if which == "x" else (1, tick))[0 if which == "x" else 1]
-        )
+    nearest = sorted(ticks, key=lambda t: (abs(t), t))
+    stands = axes.transData.transform([(tick, 1) if which == "x" else (1, tick) for tick in nearest])
+    for tick, at in zip(nearest, stands[:, 0 if which == "x" else 1].tolist(), strict=True):
         if all(abs(at - other) >= gap for other in kept.values()):
             kept[tick] = at
     return sorted(kept)

@@ -12,10 +12,8 @@ from report.drawing.table import Cell, Column, Line, Row, View
 from report.rendering import ALONE, Links, ReportError, write_page
 from suite.analysis.document import rows_of
 from suite.analysis.published import origin_words
-from suite.analysis.tables import number
 from suite.claims.claim import WORDS
-from suite.claims.columns import CLAIMS, PARTS
-from suite.claims.words import deciding, effect
+from suite.claims.columns import CLAIMS, PARTS, deciding, effect
 
 
 @dataclass(frozen=True)
@@ -134,8 +132,8 @@ def _anchor(row: Row) -> str:
     return f"claim-{row['claim']}"
 
 
-def _css(word: object) -> str:
-    return CSS.get(str(word), "quiet" if str(word).startswith("not ") else "maybe")
+def _css(word: str) -> str:
+    return CSS.get(word, "quiet" if word.startswith("not ") else "maybe")
 
 
 def _line(row: Row, verdicts: Verdicts) -> Line:
@@ -143,21 +141,21 @@ def _line(row: Row, verdicts: Verdicts) -> Line:
     part = deciding(row, parts)
     value, ends = None, None
     if part is not None and part["effect"] is not None:
-        value = number(part, "effect")
-        ends = None if part["low"] is None else (number(part, "low"), number(part, "high"))
+        value = part["effect"]
+        ends = None if part["low"] is None else (part["low"], part["high"])
     count = sum(one["role"] == "part" for one in parts)
     cells = {
         "claim": Cell(row["claim"], row["claim"], css="arm", link=_anchor(row)),
         "statement": Cell(row["statement"], row["statement"], css="reason"),
         "verdict": Cell(row["verdict"], row["verdict"], css=_css(row["verdict"])),
         "effect": Cell("" if part is None else effect(part), value, "", ends),
-        "bar": Cell("" if part is None else str(part["bar"]), None if part is None else str(part["bar"])),
+        "bar": Cell("" if part is None else part["bar"], None if part is None else part["bar"]),
         "n": Cell(
             "" if part is None or part["n"] is None else str(part["n"]),
-            None if part is None or part["n"] is None else number(part, "n"),
+            None if part is None else part["n"],
         ),
         "said": Cell(row["said_by"], row["said_by"], css="reason" if row["own"] else "reason quiet"),
-        "paper": Cell(f"{row['paper']}, {row['arxiv']}", str(row["paper"])),
+        "paper": Cell(f"{row['paper']}, {row['arxiv']}", row["paper"]),
         "kind": Cell(row["kind"], row["kind"]),
         "parts": Cell(str(count), count),
     }

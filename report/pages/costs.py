@@ -25,9 +25,7 @@ from report.drawing.table import Row
 from report.drawing.theme import COLOURS, colour, mark
 from suite.analysis.document import rows_of
 from suite.analysis.tables import number
-from suite.costs.break_even import BEST, SPEEDUPS, WARM_UP
-from suite.costs.model import PREDICTED
-from suite.costs.score import ALL, SCORE
+from suite.costs.columns import ALL, BEST, PREDICTED, SCORE, SPEEDUPS, WARM_UP
 from suite.links.link import rate_words
 
 
@@ -352,10 +350,8 @@ def costs_parts(costs: Costs) -> dict[str, Any] | None:
     }
 
 
-def pictures(results_root: Path) -> dict[str, str]:
-    """File name -> SVG, of the tables that are there."""
-    from suite.costs.document import places  # the model itself, which pages of studies do without
-
+def pictures(results_root: Path, placed: Sequence[Placed]) -> dict[str, str]:
+    """File name -> SVG, of the tables that are there, and of settings on the axis of rho."""
     found = {table: rows_of(results_root, table) for table in (SPEEDUPS, BEST, WARM_UP)}
     drawn = {f"{table.suffix}.svg": DRAWN[table.suffix](rows) for table, rows in found.items() if rows}
-    return {**drawn, "costs-rho.svg": rho_axis(places(results_root))}
+    return {**drawn, "costs-rho.svg": rho_axis(placed)}

@@ -15,7 +15,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from report.drawing import numbers as write
 from report.drawing.labels import Box, Label, place
-from report.drawing.scales import bare, look, new_figure, per_point, renderer
+from report.drawing.scales import MEASURE, bare, look, new_figure, per_point
 from report.drawing.svg import gid, inline, svg_file
 from report.drawing.table import Cell, Column, Line, Row, View, chips, text_cell
 from report.drawing.theme import COLOURS, FAMILIES, SHAPES, colour, family, mark
@@ -187,11 +187,11 @@ def _names(axes: Axes, rows: Sequence[Row], front: Sequence[Row]) -> None:
     texts, labels = [], []
     for row in front:
         text = axes.text(0, 0, row["quantiser"], fontsize=7.2, color=colour(family(row)), zorder=6)
-        extent = text.get_window_extent(renderer(axes))
+        extent = text.get_window_extent(MEASURE)
         labels.append(Label(*at(row), extent.width / scale, extent.height / scale))
         texts.append(text)
     others = [Box(x - 3, y - 3, x + 3, y + 3) for x, y in map(at, (row for row in rows if row not in front))]
-    frame = axes.get_window_extent(renderer(axes))
+    frame = axes.get_window_extent(MEASURE)
     inner = Box(*(float(v / scale) for v in (frame.x0, frame.y0, frame.x1, frame.y1))).grown(-1)
     own = [Box(label.x - 3.5, label.y - 3.5, label.x + 3.5, label.y + 3.5) for label in labels]
     back = axes.transData.inverted()

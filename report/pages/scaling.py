@@ -23,9 +23,9 @@ from report.rendering import ALONE, Links, ReportError, slug, write_page
 from suite.analysis.document import rows_of
 from suite.analysis.published import origin_words
 from suite.analysis.tables import number
-from suite.costs.break_even import AGREES, BREAK_EVEN, BREAK_EVEN_CHECKS, DISAGREES, UNDECIDED, measured_once
-from suite.costs.model import PREDICTED
-from suite.costs.scaling import SCALING, STRONG, WEAK, held_of, series_of
+from suite.costs.break_even import AGREES, DISAGREES, UNDECIDED, measured_once
+from suite.costs.columns import BREAK_EVEN, BREAK_EVEN_CHECKS, PREDICTED, SCALING
+from suite.costs.scaling import STRONG, WEAK, held_of, series_of
 from suite.links.link import rate_words
 
 COMMAND: Final = "bandwise costs scaling"

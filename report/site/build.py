@@ -31,9 +31,10 @@ from report.rendering import Links, ReportError, asset, embedded, render_page, t
 from report.site import overview
 from report.site.leaderboard import Standing, ranked_view, standings, unranked_view
 from report.site.run_page import render_run, run_record
-from report.study.build import update_tables, write_page
+from report.study.build import write_page
 from report.study.data import SessionData, StudyData, load, load_sessions
 from report.study.headline import failure_sentence
+from report.study.publication import update_tables
 from report.study.runs import drift, origins_view
 from report.study.sessions import ended_sentence, session_parts
 from report.study.speedup import place_words

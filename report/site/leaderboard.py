@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Final
 
 from reference_impls import create
-from reference_impls.facts import facts
+from reference_impls.catalogue import BUILT_IN
 from report.drawing import numbers as write
 from report.drawing.numbers import number
 from report.drawing.table import Cell, Column, Line, Row, View, ratio_cell
@@ -23,6 +23,7 @@ from report.study.data import LinkData, Panel, StudyData
 from report.study.speedup import drawn
 from suite.analysis.columns import RUNS
 from suite.analysis.evidence import against
+from suite.runs.files import disk_cached
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,19 @@ def _ranked(found: list[Standing]) -> list[Standing]:
 @lru_cache(maxsize=4096)
 def state_bytes(algorithm: str, options: str, workers: int) -> float | None:
     """Bytes of state a parameter that a rank holds, of method and local optimizer; None for what cannot be configured."""
+
+    def work_out() -> float | None:
+        return _state_bytes(algorithm, options, workers)
+
+    if algorithm not in BUILT_IN:
+        return work_out()
+    found: float | None = disk_cached(["state", algorithm, options, workers], work_out)
+    return found
+
+
+def _state_bytes(algorithm: str, options: str, workers: int) -> float | None:
+    from reference_impls.facts import facts  # here, since torch's optimizers take seconds to load
+
     try:
         state = facts(create(algorithm, **json.loads(options)), sizes=(workers,)).state
     except (TypeError, ValueError):

@@ -23,10 +23,10 @@ from report.drawing.theme import FAMILIES, SHAPES
 from report.pages.claims import claims_parts
 from report.pages.costs import costs_parts
 from report.pages.micro import micro_view
-from report.rendering import ALONE, Links, ReportError, asset, embedded, slug, table_data, template
+from report.rendering import ALONE, Links, asset, embedded, slug, table_data, template
 from report.study.budget_sweep import budgets_figure, budgets_view
 from report.study.curves import MEAN_CURVES, Curve, mean_curves, panel_curves
-from report.study.data import Panel, StudyData, has_tables, load
+from report.study.data import Panel, StudyData, load
 from report.study.headline import headline
 from report.study.marks import families, hollow_words, points
 from report.study.runs import drift, failures_view, origins_of, origins_view, runs_view, tuning_view
@@ -34,16 +34,10 @@ from report.study.sessions import speed_parts
 from report.study.speedup import with_speed
 from report.study.summary import controls_view, hover, methods_view, seeds, tradeoff, with_certainty
 from report.study.to_target import profiles_parts, to_target_parts
-from suite.analysis import collect as collecting
-from suite.analysis.collect import collect_sweep
 from suite.analysis.columns import CURVES, MICRO, Table
-from suite.analysis.published import CHANGES, Side, write_refused
-from suite.analysis.session_tables import collect_session
+from suite.analysis.published import CHANGES, Side
 from suite.analysis.tables import csv_text, to_csv
-from suite.micro.asv_results import update_micro
 from suite.runs.files import write_atomic
-from suite.runs.sweep import load_sweep
-from suite.timing.spec import sessions_of
 
 PROVENANCE = MappingProxyType(
     {
@@ -68,44 +62,6 @@ class BuiltReport:
     headline: list[str]
     origin: list[str]
     pictures: list[dict[str, Any]]
-
-
-def update_tables(results_root: Path | str, sweep: str, alone: bool = True) -> str:
-    """Collect the sweep's runs into tables, and asv's results; returns the name under which the tables lie.
-
-    The same for the timing sessions of the sweep, and with `alone` for those of no sweep. Where no run of the sweep has a
-    folder, or a session no record, the tables that are there stay. What is published is never touched.
-    Raises ReportError when there is neither, and the errors of reading a sweep.
-    """
-    root, found = Path(results_root), load_sweep(sweep)
-    collected = collect_sweep(root, found)
-    ran = not set(collected.facts["statuses"]) <= {"missing"}
-    if ran:
-        collecting.write(root, collected)
-    for name in (*sessions_of(found.name), *(sessions_of(None) if alone else ())):
-        collect_session(root, name)  # after the sweep's tables, of which a budget ladder's seconds are made
-    update_micro(root)
-    if not ran:
-        if not has_tables(root, found.name):
-            raise ReportError(
-                f"no run of sweep {found.name} under {root}; run `{found.command('sweep')}` first"
-            )
-        return found.name
-    return found.name
-
-
-def build_report(
-    results_root: Path | str, sweep: str, out: Path | str | None = None, side: Side = "whole"
-) -> BuiltReport:
-    """Bring the tables up to date and build the page; by default at <root>/reports/<sweep>.html.
-
-    `sweep` is a name or the path of a sweep's file; side: which tables are shown where some were made here and others are
-    published. Raises ReportError, TableError, StoreError, or what
-    reading the sweep raises; each message says what to do.
-    """
-    name = update_tables(results_root, sweep)
-    write_refused(Path(results_root))
-    return build_page(results_root, name, out, side)
 
 
 def build_page(

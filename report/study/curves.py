@@ -80,25 +80,33 @@ def curves(panel: Panel, frame: pd.DataFrame) -> dict[str, Curve]:
     """
     done = {(row["arm"], row["seed"]) for row in panel.runs if row["status"] == "done"}
     own = frame.loc[[pair in done for pair in zip(frame["arm"], frame["seed"], strict=True)]]
-    by_arm = dict(list(own.groupby("arm")))
+    seeds_of = own.groupby("arm")["seed"].unique()
+    wide = own.pivot(index=["arm", "step"], columns="seed", values=["value", "wire_bytes"]).astype(float)
     found = {}
     for row in panel.summary:
         name = row["arm"]
-        if name in by_arm:
+        if name in seeds_of.index:
             family = "control" if row["control"] else row["family"]
             found[name] = Curve(
-                name, family, by_arm[name]["seed"].nunique(), row["n"] or 0, _places(by_arm[name])
+                name,
+                family,
+                len(seeds_of[name]),
+                row["n"] or 0,
+                _places(wide.loc[name], sorted(seeds_of[name])),
             )
     return found
 
 
-def _places(own: pd.DataFrame) -> tuple[Place, ...]:
-    """At the steps that all seeds have, but for those where one of them was not finite."""
-    values, sent = (own.pivot(index="step", columns="seed", values=name) for name in ("value", "wire_bytes"))
-    values = values.dropna()
+def _places(own: pd.DataFrame, seeds: list[int]) -> tuple[Place, ...]:
+    """At the steps that all its seeds have, but for those where one of them was not finite; own: a row a step."""
+    values, sent = own["value"][seeds].dropna(), own["wire_bytes"][seeds]
     places = []
-    for step in values.index.tolist():
-        known, bytes_ = values.loc[step].tolist(), sent.loc[step]
+    for step, known, bytes_ in zip(
+        values.index.tolist(),
+        values.to_numpy().tolist(),
+        sent.loc[values.index].to_numpy(float).tolist(),
+        strict=True,
+    ):
         interval = mean_interval(known) if len(known) >= MINIMUM_FOR_INTERVAL else None
         places.append(
             Place(
@@ -106,7 +114,7 @@ def _places(own: pd.DataFrame) -> tuple[Place, ...]:
                 fmean(known),
                 interval.low if interval else None,
                 interval.high if interval else None,
-                None if bytes_.isna().any() else fmean(bytes_),
+                None if any(map(math.isnan, bytes_)) else fmean(bytes_),
             )
         )
     return tuple(places)

@@ -19,11 +19,20 @@ from report.drawing.table import Row
 from report.pages.claims import Verdicts, load_verdicts
 from report.pages.costs import Costs, load_costs
 from report.rendering import ReportError, slug
-from suite.analysis.collect import FACTS_SCHEMA, facts_path
 from suite.analysis.columns import BUDGET_TABLES, EQUAL_LOSS_SECONDS, MICRO, OF_STUDY, SINCE_CURVES, Table
 from suite.analysis.evidence import Accuracy, Speed, accuracy, speed
-from suite.analysis.published import SESSION, Side, Source, find_table, load_refused, sessions_held, source
-from suite.analysis.session_tables import load_facts
+from suite.analysis.published import (
+    FACTS_SCHEMA,
+    SESSION,
+    Side,
+    Source,
+    facts_path,
+    find_table,
+    load_facts,
+    load_refused,
+    sessions_held,
+    source,
+)
 from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLES, STAGES, session_table_path
 from suite.analysis.tables import TableError, frame_of, read_frame, rows_of, table_path
 from suite.timing.spec import not_shown

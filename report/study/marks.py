@@ -21,7 +21,7 @@ from matplotlib.ticker import FixedFormatter, FixedLocator
 
 from report.drawing.labels import Box, Label, place, side_by_side
 from report.drawing.numbers import number
-from report.drawing.scales import per_point, renderer, speedup_axis
+from report.drawing.scales import MEASURE, per_point, speedup_axis
 from report.drawing.svg import gid
 from report.drawing.table import Row
 from report.drawing.theme import COLOURS, FAMILIES, colour, mark
@@ -279,10 +279,10 @@ def write_names(
             obstacles.append(Box(x - 3.5, reach[0], x + 3.5, reach[1]))
         text = axes.text(0, 0, point.text, fontsize=7.6, color=colour(point.family), zorder=6)
         text.set_fontweight("bold" if point in bold else "normal")
-        extent = text.get_window_extent(renderer(axes))
+        extent = text.get_window_extent(MEASURE)
         labels.append(Label(x, y, extent.width / scale, extent.height / scale))
         texts.append(text)
-    frame = axes.get_window_extent(renderer(axes))
+    frame = axes.get_window_extent(MEASURE)
     inner = Box(*(float(v / scale) for v in (frame.x0, frame.y0, frame.x1, frame.y1))).grown(-1)
     zero = float(axes.transData.transform((1, 0))[1] / scale)
     avoided = [_band_note(axes, panel), Box(inner.x0, zero - 0.4, inner.x1, zero + 0.4), *strokes, *lines]
@@ -312,7 +312,7 @@ def _band_note(axes: Axes, panel: Panel) -> Box:
         words, (1, panel.margin), xycoords=("axes fraction", "data"), xytext=(-3, 2), textcoords="offset points",
         ha="right", va="bottom", fontsize=6.8, style="italic", color=COLOURS["muted"],
     )  # fmt: skip
-    extent = text.get_window_extent(renderer(axes))
+    extent = text.get_window_extent(MEASURE)
     scale = per_point(axes)
     return Box(*(float(v / scale) for v in (extent.x0, extent.y0, extent.x1, extent.y1)))
 

@@ -1,4 +1,6 @@
-"""What is published, and how: results that were made here become data in git, whole, with hashes, and never in silence.
+"""From what was made here to tables, to its page, and to what is published.
+
+To publish is to make results data in git, whole, with hashes, and never in silence.
 
     <results>/published/            laid out and checked as `suite.analysis.published` says
         tables/<sweep>-*.csv, <sweep>-study.json, figures/<sweep>/*.svg       a study: `bandwise publish quick`
@@ -23,11 +25,13 @@ from typing import Any, Final
 
 from report.drawing.svg import svg_file
 from report.rendering import ReportError, slug
-from report.study.build import update_tables
-from report.study.data import StudyData, load
+from report.study.build import BuiltReport, build_page
+from report.study.data import StudyData, has_tables, load
 from report.study.headline import headline
 from report.study.sessions import speed_figures
 from report.study.summary import seeds, tradeoff
+from suite.analysis import collect as collecting
+from suite.analysis.collect import collect_sweep
 from suite.analysis.columns import MICRO
 from suite.analysis.published import (
     CHANGES,
@@ -35,16 +39,19 @@ from suite.analysis.published import (
     SESSION,
     STUDY_FACTS,
     PublishedError,
+    Side,
     files_of,
     fingerprint,
     put,
     unfinished,
+    write_refused,
 )
 from suite.analysis.session_tables import collect_session
 from suite.analysis.tables import TABLES
+from suite.micro.asv_results import update_micro
 from suite.runs.provenance import changes_path
 from suite.runs.sweep import UnknownSweepError, load_sweep
-from suite.timing.spec import UnknownSessionError, load_session
+from suite.timing.spec import UnknownSessionError, load_session, sessions_of
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "costs": ("costs-", "collectives"),
@@ -54,6 +61,40 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "predictions": (),
 }
 """What is published by one word besides studies and sessions: the beginnings of its files' names."""
+
+
+def update_tables(results_root: Path | str, sweep: str, alone: bool = True) -> str:
+    """Collect the sweep's runs into tables, and asv's results; returns the name under which the tables lie.
+
+    The same for the timing sessions of the sweep, and with `alone` for those of no sweep. Where no run of the sweep has a
+    folder, or a session no record, the tables that are there stay. What is published is never touched.
+    Raises ReportError when there is neither, and the errors of reading a sweep.
+    """
+    root, found = Path(results_root), load_sweep(sweep)
+    collected = collect_sweep(root, found)
+    ran = not set(collected.facts["statuses"]) <= {"missing"}
+    if ran:
+        collecting.write(root, collected)
+    for name in (*sessions_of(found.name), *(sessions_of(None) if alone else ())):
+        collect_session(root, name)  # after the sweep's tables, of which a budget ladder's seconds are made
+    update_micro(root)
+    if not ran and not has_tables(root, found.name):
+        raise ReportError(f"no run of sweep {found.name} under {root}; run `{found.command('sweep')}` first")
+    return found.name
+
+
+def build_report(
+    results_root: Path | str, sweep: str, out: Path | str | None = None, side: Side = "whole"
+) -> BuiltReport:
+    """Bring the tables up to date and build the page; by default at <root>/reports/<sweep>.html.
+
+    `sweep` is a name or the path of a sweep's file; side: which tables are shown where some were made here and others are
+    published. Raises ReportError, TableError, StoreError, or what
+    reading the sweep raises; each message says what to do.
+    """
+    name = update_tables(results_root, sweep)
+    write_refused(Path(results_root))
+    return build_page(results_root, name, out, side)
 
 
 @dataclass(frozen=True)

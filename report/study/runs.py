@@ -16,10 +16,10 @@ from report.drawing import numbers as write
 from report.drawing.numbers import MISSING, number
 from report.drawing.table import Cell, Column, Line, Row, View, chips
 from report.study.data import Panel, StudyData
-from suite.analysis.check import drift as code_drift
-from suite.analysis.check import hardware
 from suite.analysis.columns import BUDGET_RUNS, RUNS, TUNING
 from suite.analysis.published import CELL, Origin, of_study
+from suite.runs.provenance import drift as code_drift
+from suite.runs.provenance import hardware
 from suite.runs.result import CIRCUMSTANCE
 
 RUN_COLUMNS: Final = (
@@ -161,7 +161,7 @@ def failures_view(study: StudyData, runs: str = "") -> View:
             **_place(row),
             "steps": Cell(str(row["steps"]), row["steps"]),
             "seed": Cell(str(row["seed"]), row["seed"]),
-            "reason": Cell(str(row["reason"] or write.MISSING), row["reason"], css="reason"),
+            "reason": Cell(row["reason"] or write.MISSING, row["reason"], css="reason"),
             "run": Cell(row["run_id"], row["run_id"], css="code", page=run_address(runs, row)),
         }
         if again:

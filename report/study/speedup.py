@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from report.drawing import numbers as write
 from report.drawing.labels import Box
 from report.drawing.numbers import factor, interval, number, ratio, signed, weight
-from report.drawing.scales import bare, difference_axis, look, new_figure, per_point, renderer
+from report.drawing.scales import MEASURE, bare, difference_axis, look, new_figure, per_point
 from report.drawing.svg import gid, inline, svg_file
 from report.drawing.table import PAIRED, Cell, Column, Row, View, ratio_cell
 from report.drawing.theme import COLOURS
@@ -100,7 +100,7 @@ def _lines(axes: Axes, picture: Picture) -> list[Box]:
             [picture.default] * 2, [1, top], transform=axes.get_xaxis_transform(), clip_on=False, **dashes
         )
         _above(axes, "DDP fp32, as it is installed", picture.default, 13, "muted", "left")
-    scale, frame = per_point(axes), axes.get_window_extent(renderer(axes))
+    scale, frame = per_point(axes), axes.get_window_extent(MEASURE)
     pixels = [float(axes.transData.transform((x, 0))[0]) / scale for x in taken]
     return [Box(x - 0.6, float(frame.y0) / scale, x + 0.6, float(frame.y1) / scale) for x in pixels]
 
@@ -115,12 +115,12 @@ def _above(axes: Axes, words: str, x: float, points: float, role: str, side: str
 
 def _inches(axes: Axes) -> float:
     """Height of the frame."""
-    return float(axes.get_window_extent(renderer(axes)).height) / per_point(axes) / 72
+    return float(axes.get_window_extent(MEASURE).height) / per_point(axes) / 72
 
 
 def _others(axes: Axes, picture: Picture) -> list[Box]:
     """The other optimizers' uncompressed runs as dashed lines across, named beside the frame."""
-    scale, frame = per_point(axes), axes.get_window_extent(renderer(axes))
+    scale, frame = per_point(axes), axes.get_window_extent(MEASURE)
     boxes: list[Box] = []
     bottom = float("-inf")
     for name, y in sorted(picture.others, key=lambda other: _height(axes, other[1])):

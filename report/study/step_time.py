@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from report.drawing.numbers import MISSING, number, ratio
-from report.drawing.scales import bare, look, name_lines, new_figure, per_point, renderer, speedup_axis
+from report.drawing.scales import MEASURE, bare, look, name_lines, new_figure, per_point, speedup_axis
 from report.drawing.table import Row
 from report.drawing.theme import COLOURS, colour, mark
 from report.study.data import LinkData, SessionData
@@ -175,7 +175,7 @@ def _key(axes: Axes, inches: float, split: bool) -> None:
                 text, (0, 1), xycoords="axes fraction", xytext=(at, 4), textcoords="offset points", ha="left",
                 va="bottom", fontsize=7.4, color=COLOURS[shade], annotation_clip=False,
             )  # fmt: skip
-            at += float(written.get_window_extent(renderer(axes)).width) / per_point(axes) + gap
+            at += float(written.get_window_extent(MEASURE).width) / per_point(axes) + gap
 
 
 def phases(stacks: Sequence[Stack], longest: float = 0.0, width: float = 6.4) -> Figure:

@@ -99,7 +99,7 @@ def _line(row: Row, panel: Panel) -> Line:
         "lr": _lr(row),
         "p": Cell(write.probability(row["p_exact"]), row["p_exact"]),
         "holm": Cell(write.probability(row["p_holm"]), row["p_holm"]),
-        "baseline": Cell(str(row["baseline"] or write.MISSING), row["baseline"]),
+        "baseline": Cell(row["baseline"] or write.MISSING, row["baseline"]),
         "family": Cell(FAMILIES.get(row["family"], row["family"]), row["family"]),
         "payload": bytes_cell(row["payload_bytes_per_step"]),
         "syncs": Cell(write.MISSING if syncs is None else f"{syncs:g}", syncs),

@@ -172,7 +172,7 @@ def to_target_view(panel: Panel, rows: Sequence[Row]) -> View:
             "ratio": _median_cell(row, "bytes_ratio", _times),
             "diverged": Cell(str(lost), lost, css="no" if lost else ""),
             "pairs": Cell(str(row["n_pairs"] if row["baseline"] else write.MISSING), row["n_pairs"]),
-            "baseline": Cell(str(row["baseline"] or write.MISSING), row["baseline"]),
+            "baseline": Cell(row["baseline"] or write.MISSING, row["baseline"]),
             "family": Cell(FAMILIES.get(family, family), family),
         }
         lines.append(Line(cells, family))

@@ -126,7 +126,7 @@ def _stage(row: Row, whole: float) -> dict[str, Cell]:
     share = wire / whole if whole else None
     return {
         "case": Cell(row["case"], row["case"], css="arm"),
-        **{name: Cell(str(row[name]), str(row[name])) for name in ("stage", "collective", "group")},
+        **{name: Cell(row[name], row[name]) for name in ("stage", "collective", "group")},
         "wire": Cell(write.byte_count(wire), wire),
         "share": Cell(write.MISSING if share is None else f"{100 * share:.3g} %", share),
         "received": Cell(write.byte_count(received), received),

@@ -15,10 +15,10 @@ from typing import Any
 
 import pandas as pd
 
-from suite.analysis.columns import BUDGET_SWEEP, COSTS, EQUAL_LOSS
+from suite.analysis.columns import ARM, BUDGET_SWEEP, CELL, COSTS, EQUAL_LOSS, RUN
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, EqualLoss, Interval, equal_loss_speedup
 from suite.analysis.study import Study
-from suite.analysis.summary import ARM, CELL, RUN, Cell, arms_of, ends_of, interval_by, refuse_two_of_a_seed
+from suite.analysis.summary import Cell, arms_of, ends_of, interval_by, refuse_two_of_a_seed
 from suite.analysis.tables import Row, Value, checked, frame_of
 from suite.runs.sweep import WHOLE
 
@@ -115,7 +115,7 @@ def budgets_of(study: Study, runs: pd.DataFrame) -> list[Budgets]:
         runs: Rows of the table `runs` of all budgets, with `budget`.
 
     Returns:
-        One for every arm and cell.
+        One for every cell and arm that runs at several budgets.
 
     Raises:
         StudyError: An arm has two runs of one seed and budget.
@@ -125,6 +125,8 @@ def budgets_of(study: Study, runs: pd.DataFrame) -> list[Budgets]:
     by_place: dict[Any, pd.DataFrame] = dict(iter(groups))
     arms = []
     for (*cell, arm), of_arm in by_place.items():
+        if of_arm["budget"].nunique() == 1:
+            continue
         target = study.by_name[arm].baseline or arm
         reference = by_place[*cell, target]
         direction = study.yardsticks[cell[0]].direction
@@ -150,7 +152,8 @@ def budget_table(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
         The table.
     """
     place = [*ARM, "budget"]
-    ordered = runs.sort_values([*RUN, "budget"])
+    several = runs.groupby(ARM)["budget"].transform("nunique") > 1
+    ordered = runs[several].sort_values([*RUN, "budget"])
     ordered = ordered.merge(arms_of(study)[["arm", "baseline"]], on="arm")
     ordered["target"] = ordered["baseline"].fillna(ordered["arm"])
     done = ordered[ordered["status"] == "done"]

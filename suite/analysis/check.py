@@ -17,8 +17,8 @@ cannot be made again; a *warning* is what a reader must know and a strict check 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -31,31 +31,10 @@ from suite.analysis.published import verify
 from suite.analysis.study import Entry, Study
 from suite.analysis.to_target import read_curve
 from suite.runs.files import RefusedError
+from suite.runs.provenance import ERROR, WARNING, Counted, Finding, drift, hardware
 from suite.runs.result import CIRCUMSTANCE, LIVE
 from suite.runs.store import Store
 from suite.timing import store as sessions
-
-ERROR: Final = "error"
-WARNING: Final = "warning"
-HARDWARE: Final = ("system", "cpu", "cores", "threads")
-CODE: Final = ("commit", "environment_hash")
-Counted = tuple[Mapping[str, Any], int]
-"""A provenance, and how many runs have it."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that is wrong: the rule, whether error or warning, of what, what is wrong, what to do."""
-
-    rule: str
-    level: str
-    subject: str
-    what: str
-    fix: str
-
-    def as_dict(self) -> dict[str, str]:
-        """Plain data."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -188,35 +167,6 @@ def _hardware(ran: Ran) -> Iterator[Finding]:
 
 def _provenances(ran: Ran, entries: Iterable[Entry]) -> list[Counted]:
     return [(ran.results[entry.spec.run_id]["provenance"], 1) for entry in entries]
-
-
-def drift(panel: str, found: Sequence[Counted]) -> Iterator[Finding]:
-    """What of the code differs between the runs of a panel; `found`: provenances, each with how many runs it is of."""
-    for key in CODE:
-        yield from _mixed("drift", panel, found, key, "run the panel again from one checkout")
-    if dirty := sum(runs for provenance, runs in found if provenance["dirty"]):
-        yield Finding(
-            "drift", WARNING, panel, f"{dirty} runs come from a checkout with changes that no commit holds",
-            "commit, and run the sweep again before its numbers are published",
-        )  # fmt: skip
-
-
-def hardware(panel: str, found: Sequence[Counted]) -> Iterator[Finding]:
-    """What of the machine differs between the runs of a panel; `found` as in `drift`."""
-    for key in HARDWARE:
-        yield from _mixed(
-            "hardware", panel, found, key,
-            "bits may differ between kinds of machine: run what is compared on one of them",
-        )  # fmt: skip
-
-
-def _mixed(rule: str, panel: str, found: Sequence[Counted], key: str, fix: str) -> Iterator[Finding]:
-    counted: dict[str, int] = defaultdict(int)
-    for provenance, runs in found:
-        counted[str(provenance[key])] += runs
-    if len(counted) > 1:
-        values = ", ".join(f"{value} ({count} runs)" for value, count in sorted(counted.items()))
-        yield Finding(rule, WARNING, panel, f"its runs differ in {key}: {values}", fix)
 
 
 def _tables(ran: Ran) -> Iterator[Finding]:

@@ -31,10 +31,10 @@ from suite.analysis.columns import (
     TUNING,
     Table,
 )
-from suite.analysis.published import ATTRIBUTES, counted
+from suite.analysis.published import ATTRIBUTES, FACTS_SCHEMA, counted, facts_path
 from suite.analysis.study import Arm, Entry, Study, study_of, tuning_rows
 from suite.analysis.summary import summarise
-from suite.analysis.tables import TABLES, Row, frame_of, rows_of, table_path, to_csv
+from suite.analysis.tables import Row, frame_of, rows_of, table_path, to_csv
 from suite.analysis.to_target import arrivals, curves_of, profiles_of, to_target
 from suite.runs.files import canonical_json, dump, write_atomic
 from suite.runs.plan import make_plan
@@ -42,7 +42,6 @@ from suite.runs.result import LIVE, Status
 from suite.runs.store import Store
 from suite.runs.sweep import WHOLE, Sweep, load_sweep
 
-FACTS_SCHEMA = 1
 SYNCHRONISING = ("average", "sync")
 Standing = tuple[Status, dict[str, Any] | None]
 """How a run stands, and its result where there is one that can be used."""
@@ -63,11 +62,6 @@ class Collected:
     def rows(self, table: Table) -> list[Row]:
         """The rows of one of the tables; none where the study has no such table."""
         return rows_of(self.tables[table]) if table in self.tables else []
-
-
-def facts_path(results_root: Path, sweep: str) -> Path:
-    """Where the facts of a study lie: tables/<sweep>-study.json."""
-    return Path(results_root) / TABLES / f"{sweep}-study.json"
 
 
 def _per_step(result: Mapping[str, Any], name: str, steps: int) -> float | None:

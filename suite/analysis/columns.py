@@ -12,6 +12,11 @@ from typing import Final, Literal
 
 Kind = Literal["text", "int", "float", "flag"]
 
+CELL: Final = ["workload", "sharding", "world_size"]
+ARM: Final = [*CELL, "arm"]
+RUN: Final = [*ARM, "seed"]
+"""Columns that say which cell, arm or run a row of a study is of."""
+
 
 @dataclass(frozen=True)
 class Column:

@@ -19,16 +19,17 @@ import io
 import json
 import subprocess
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, Literal
 
+import pandas as pd
 from scipy import stats
 
 from reference_impls.errors import nearest
-from suite.analysis.columns import RUNS, Table
+from suite.analysis.columns import ARM, RUN, RUNS, Table
 from suite.analysis.published import (
     FACTS,
     FOLDER,
@@ -49,25 +50,15 @@ from suite.analysis.statistics import (
     sign_flip_p,
     smallest_attainable_p,
 )
-from suite.analysis.tables import TABLES, Row, cell_value
+from suite.analysis.tables import TABLES, cell_value, frame_of, rows_of
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 COMMITTED: Final = (f"results/{FOLDER}/{TABLES}/", "results/tables/v1/")
 """Where commits have tables: now, and before published data were parted from local ones."""
-RUN_COLUMNS: Final = (
-    "workload", "sharding", "world_size", "arm", "seed", "run_id", "status", "reason", "metric", "value",
-    "wire_bytes_per_step",
-)  # fmt: skip
-SPEED_COLUMNS: Final = (
-    "link",
-    "sharding",
-    "arm",
-    "kind",
-    "n_pairs",
-    "speedup",
-    "speedup_low",
-    "speedup_high",
-)
+RUN_COLUMNS: Final = [*RUN, "run_id", "status", "reason", "metric", "value", "wire_bytes_per_step"]
+_PLACE: Final = ["link", "sharding", "arm", "kind"]
+_SPEEDUP: Final = ["speedup", "speedup_low", "speedup_high"]
+SPEED_COLUMNS: Final = [*_PLACE, "n_pairs", *_SPEEDUP]
 
 
 class ResultSetError(ValueError):
@@ -78,14 +69,14 @@ class ResultSetError(ValueError):
 class StudyResults:
     """The runs of one sweep on one side, and the facts of the study (units, directions, provenance)."""
 
-    runs: Sequence[Row]
+    runs: pd.DataFrame
     facts: Mapping[str, Any]
 
     def judged(self, workload: str) -> tuple[str, str]:
         """Unit and direction ("higher", "lower" is better) of a workload. Raises `ResultSetError`."""
         for entry in self.facts["workloads"]:
             if entry["workload"] == workload:
-                return str(entry["unit"]), str(entry["direction"])
+                return entry["unit"], entry["direction"]
         raise ResultSetError(f"the facts of study {self.facts['sweep']} do not say how {workload} is judged")
 
 
@@ -93,7 +84,7 @@ class StudyResults:
 class SessionResults:
     """The arms of one timing session on one side, and its facts."""
 
-    arms: Sequence[Row]
+    arms: pd.DataFrame
     facts: Mapping[str, Any]
 
 
@@ -161,13 +152,15 @@ def _committed(commit: str, checkout: Path) -> dict[str, str] | None:
 
 def _side(label: str, files: Mapping[str, str]) -> ResultSet:
     studies = {
-        sweep: StudyResults(_rows(text, RUNS, RUN_COLUMNS, name), _facts(files, f"{sweep}-study.json", label))
+        sweep: StudyResults(
+            _frame(text, RUNS, RUN_COLUMNS, name), _facts(files, f"{sweep}-study.json", label)
+        )
         for name, text in files.items()
         if name.endswith("-runs.csv") and (sweep := name.removesuffix("-runs.csv"))
     }
     sessions = {
         session: SessionResults(
-            _rows(text, ARMS, SPEED_COLUMNS, name), _facts(files, f"session-{session}-facts.json", label)
+            _frame(text, ARMS, SPEED_COLUMNS, name), _facts(files, f"session-{session}-facts.json", label)
         )
         for name, text in files.items()
         if name.startswith("session-")
@@ -186,12 +179,14 @@ def _facts(files: Mapping[str, str], name: str, label: str) -> Mapping[str, Any]
     return found
 
 
-def _rows(text: str, table: Table, names: Sequence[str], source: str) -> list[Row]:
+def _frame(text: str, table: Table, names: Sequence[str], source: str) -> pd.DataFrame:
+    """The columns of a file's text that a comparison needs; other versions of a table may have more."""
     lines = list(csv.DictReader(io.StringIO(text, newline="")))
-    columns = [column for column in table.columns if column.name in names]
     if lines and (lacking := [name for name in names if name not in lines[0]]):
         raise ResultSetError(f"{source} lacks the columns {', '.join(lacking)}: it is too old to be compared")
-    return [{column.name: cell_value(line[column.name], column) for column in columns} for line in lines]
+    needed = tuple(column for column in table.columns if column.name in names)
+    rows = ({column.name: cell_value(line[column.name], column) for column in needed} for line in lines)
+    return frame_of(Table(table.suffix, needed, 0), rows)
 
 
 ALPHA: Final = 0.05
@@ -200,7 +195,6 @@ ENVIRONMENT: Final = ("commit", "environment_hash", "torch", "python", "threads"
 
 Word = Literal["identical", "better", "worse", "no change", "undecided", "too few"]
 SpeedWord = Literal["faster", "slower", "no change"]
-Key = tuple[str, str, int, str]
 RunKey = tuple[str, str, int, str, int]
 
 
@@ -363,43 +357,46 @@ def _worded(change: ArmChange) -> ArmChange:
     return replace(change, word="better" if good else "worse")
 
 
-def _by_run(study: StudyResults) -> dict[RunKey, Row]:
-    found = {}
-    for row in study.runs:
-        if row["status"] != "missing":
-            key = (str(row["workload"]), str(row["sharding"]), int(row["world_size"] or 0), str(row["arm"]))
-            found[*key, int(row["seed"] or 0)] = row
-    return found
+def _held(study: StudyResults) -> pd.DataFrame:
+    """The runs that there are, one a seed, in order."""
+    there = study.runs[study.runs["status"] != "missing"]
+    return there.drop_duplicates(RUN, keep="last").sort_values(RUN)
+
+
+def _pairs(a: StudyResults, b: StudyResults) -> pd.DataFrame:
+    """Runs of the same case, whose columns end in `_a` and `_b`."""
+    return _held(a).merge(_held(b), on=RUN, suffixes=("_a", "_b"))
 
 
 def _arms(sweep: str, a: StudyResults, b: StudyResults) -> Iterator[ArmChange]:
-    own, other = _by_run(a), _by_run(b)
-    for key in sorted({run[:4] for run in own.keys() & other.keys()}):
-        yield _arm(sweep, key, b, _finished(own, key), _finished(other, key))
+    done_a, done_b = (runs[runs["status"] == "done"] for runs in map(_held, (a, b)))
+    metrics = pd.concat([done_b, done_a]).groupby(ARM)["metric"].first()
+    n_a, n_b = (done.groupby(ARM).size() for done in (done_a, done_b))
+    groups: Iterable[tuple[Any, pd.DataFrame]] = _pairs(a, b).groupby(ARM)
+    for key, of_arm in groups:
+        workload, sharding, workers, arm = key
+        done = of_arm[(of_arm[["status_a", "status_b"]] == "done").all(axis="columns")]
+        pairs = done[done["metric_a"] == done["metric_b"]]
+        before, after = pairs["value_a"].tolist(), pairs["value_b"].tolist()
+        unit, direction = b.judged(workload)
+        change = ArmChange(
+            sweep, workload, sharding, int(workers), arm, metrics.get(key, ""), unit, direction,
+            int(n_a.get(key, 0)), int(n_b.get(key, 0)), len(pairs),
+            n_same=int((pairs["run_id_a"] == pairs["run_id_b"]).sum()),
+            a=fmean(before) if before else None,
+            b=fmean(after) if before else None,
+            difference=fmean(after) - fmean(before) if before else None,
+            low=None, high=None, p=None, p_holm=None,
+            bytes=_bytes(pairs),
+            word="too few",
+        )  # fmt: skip
+        yield _tested(change, before, after)
 
 
-def _finished(runs: Mapping[RunKey, Row], key: Key) -> dict[int, Row]:
-    return {run[4]: row for run, row in sorted(runs.items()) if run[:4] == key and row["status"] == "done"}
-
-
-def _arm(sweep: str, key: Key, study: StudyResults, a: Mapping[int, Row], b: Mapping[int, Row]) -> ArmChange:
-    unit, direction = study.judged(key[0])
-    seeds = [seed for seed in a if seed in b and a[seed]["metric"] == b[seed]["metric"]]
-    before, after = ([float(side[seed]["value"] or 0.0) for seed in seeds] for side in (a, b))
-    metric = str(next(iter([*b.values(), *a.values()]), {}).get("metric", ""))
-    change = ArmChange(
-        sweep, *key, metric, unit, direction, len(a), len(b), len(seeds),
-        n_same=sum(a[seed]["run_id"] == b[seed]["run_id"] for seed in seeds),
-        a=fmean(before) if seeds else None,
-        b=fmean(after) if seeds else None,
-        difference=fmean(after) - fmean(before) if seeds else None,
-        low=None, high=None, p=None, p_holm=None,
-        bytes=_bytes([a[seed] for seed in seeds], [b[seed] for seed in seeds]),
-        word="too few",
-    )  # fmt: skip
-    if seeds and before == after:
+def _tested(change: ArmChange, before: list[float], after: list[float]) -> ArmChange:
+    if before and before == after:
         return replace(change, difference=0.0, low=0.0, high=0.0, word="identical")
-    if len(seeds) < MINIMUM_FOR_INTERVAL:
+    if len(before) < MINIMUM_FOR_INTERVAL:
         return change
     interval = paired_difference(after, before)
     return replace(
@@ -419,21 +416,18 @@ def paired_p(values: list[float], baseline: list[float]) -> float:
     return float(stats.ttest_rel(values, baseline).pvalue)
 
 
-def _bytes(a: list[Row], b: list[Row]) -> float | None:
-    before, after = ([row["wire_bytes_per_step"] for row in side] for side in (a, b))
-    if not before or None in before or None in after:
-        return None
-    total = sum(float(value or 0.0) for value in before)
-    return sum(float(value or 0.0) for value in after) / total if total else None
+def _bytes(pairs: pd.DataFrame) -> float | None:
+    sent = pairs[["wire_bytes_per_step_a", "wire_bytes_per_step_b"]]
+    before, after = (sum(sent[name].tolist()) for name in sent)
+    return after / before if before and sent.notna().all(axis=None) else None
 
 
 def _turned(sweep: str, a: StudyResults, b: StudyResults) -> Iterator[Turned]:
-    own, other = _by_run(a), _by_run(b)
-    for run in sorted(own.keys() & other.keys()):
-        before, after = own[run], other[run]
-        if before["status"] != after["status"]:
-            reason = str((before if after["status"] == "done" else after)["reason"] or "")
-            yield Turned(sweep, run, str(before["status"]), str(after["status"]), reason)
+    pairs = _pairs(a, b)
+    for row in rows_of(pairs[pairs["status_a"] != pairs["status_b"]]):
+        run = row["workload"], row["sharding"], row["world_size"], row["arm"], row["seed"]
+        reason = row["reason_a"] if row["status_b"] == "done" else row["reason_b"]
+        yield Turned(sweep, run, row["status_a"], row["status_b"], reason or "")
 
 
 def _only(own: Mapping[str, StudyResults], other: Mapping[str, StudyResults]) -> Iterator[str]:
@@ -442,34 +436,26 @@ def _only(own: Mapping[str, StudyResults], other: Mapping[str, StudyResults]) ->
         if sweep not in other:
             yield f"sweep {sweep}"
             continue
-        found: dict[Key, list[int]] = {}
-        for run in sorted(_by_run(own[sweep]).keys() - _by_run(other[sweep]).keys()):
-            found.setdefault(run[:4], []).append(run[4])
-        for (workload, sharding, workers, arm), seeds in found.items():
+        runs = _held(own[sweep]).merge(_held(other[sweep])[RUN], how="left", indicator=True)
+        groups: Iterable[tuple[Any, pd.Series]] = runs[runs["_merge"] == "left_only"].groupby(ARM)["seed"]
+        for (workload, sharding, workers, arm), seeds in groups:
             listed = ", ".join(map(str, seeds))
             yield f"sweep {sweep}: {arm} on {workload}, {sharding}, {workers} workers, seeds {listed}"
 
 
 def _speeds(session: str, a: SessionResults, b: SessionResults) -> Iterator[SpeedChange]:
-    def by_arm(side: SessionResults) -> dict[tuple[str, ...], tuple[float, float, float, int]]:
-        names, numbers = ("link", "sharding", "arm", "kind"), ("speedup", "speedup_low", "speedup_high")
-        found = {}
-        for row in side.arms:
-            value, low, high = (row[name] for name in numbers)
-            if isinstance(value, float) and isinstance(low, float) and isinstance(high, float) and low > 0:
-                found[tuple(str(row[name]) for name in names)] = (value, low, high, int(row["n_pairs"] or 0))
-        return found
-
-    before, after = by_arm(a), by_arm(b)
-    for key in sorted(before.keys() & after.keys()):
-        old, new = before[key], after[key]
-        low, high = new[1] / old[2], new[2] / old[1]
-        word: SpeedWord = "faster" if low > 1 else "slower" if high < 1 else "no change"
-        link, sharding, arm, kind = key
-        times, rounds = new[0] / old[0], (old[3], new[3])
-        yield SpeedChange(
-            session, link, sharding, arm, kind, *old[:3], *new[:3], times, low, high, *rounds, word
+    before, after = (side.arms[side.arms["speedup_low"] > 0].dropna(subset=_SPEEDUP) for side in (a, b))
+    pairs = before.merge(after, on=_PLACE, suffixes=("_a", "_b")).sort_values(_PLACE)
+    for row in rows_of(pairs):
+        (old, old_low, old_high), (new, new_low, new_high) = (
+            [row[f"{name}_{side}"] for name in _SPEEDUP] for side in "ab"
         )
+        low, high = new_low / old_high, new_high / old_low
+        word: SpeedWord = "faster" if low > 1 else "slower" if high < 1 else "no change"
+        yield SpeedChange(
+            session, row["link"], row["sharding"], row["arm"], row["kind"], old, old_low, old_high, new, new_low, new_high,
+            new / old, low, high, row["n_pairs_a"] or 0, row["n_pairs_b"] or 0, word,
+        )  # fmt: skip
 
 
 def _provenance_changes(

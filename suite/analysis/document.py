@@ -68,17 +68,11 @@ def significant(value: object) -> str:
     return f"{value:.1e}"
 
 
-def milliseconds(value: object) -> str:
+def milliseconds(value: float | None) -> str:
     """Seconds as milliseconds."""
-    return "" if value is None else significant(1000 * as_float(value))
+    return "" if value is None else significant(1000 * value)
 
 
-def span(row: Row, low: str, high: str, show: Callable[[object], str] = significant) -> str:
+def span(row: Row, low: str, high: str, show: Callable[[Any], str] = significant) -> str:
     """``low to high``; empty where there is no interval."""
     return "" if row[low] is None else f"{show(row[low])} to {show(row[high])}"
-
-
-def as_float(value: object) -> float:
-    """A number that is there."""
-    assert isinstance(value, int | float)
-    return float(value)

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from suite.analysis.speed import CONTRADICTED, NOT_CONFIRMED
+from suite.analysis.speed_columns import CONTRADICTED, NOT_CONFIRMED
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL
 from suite.analysis.tables import Row
 
@@ -74,11 +74,8 @@ def accuracy(row: Row, *, higher: bool, not_sensitive: str = "") -> Accuracy:
     Returns:
         The judgement, by the column `equal` of the row and the side on which the difference lies.
     """
-    planned, pairs = (int(float(row[name] or 0)) for name in ("n", "n_pairs"))
-    mean, low, high = (
-        None if row[name] is None else float(row[name] or 0.0)
-        for name in ("diff_mean", "diff_low", "diff_high")
-    )
+    planned, pairs = row["n"] or 0, row["n_pairs"] or 0
+    mean, low, high = row["diff_mean"], row["diff_low"], row["diff_high"]
     word: Word
     reason = ""
     if row["n_diverged"]:
@@ -91,7 +88,7 @@ def accuracy(row: Row, *, higher: bool, not_sensitive: str = "") -> Accuracy:
         word = "equal" if row["equal"] == "yes" else "undecided"
     else:
         word, reason = "not known", f"not sensitive: {not_sensitive}" if not_sensitive else "not sensitive"
-    unit = "" if row["unit"] in {None, "1"} else str(row["unit"])
+    unit = "" if row["unit"] in {None, "1"} else row["unit"]
     return Accuracy(word, mean, low, high, pairs, unit, reason)
 
 
@@ -128,7 +125,7 @@ class Speed:
         return f"{self.ratio:.3g}×{ends}" + (f", but {DOUBT}" if self.doubt else "")
 
 
-def speed(arm: Row | None, link: Mapping[str, object]) -> Speed:
+def speed(arm: Row | None, link: Mapping[str, Any]) -> Speed:
     """What was timed of a method.
 
     Args:
@@ -144,15 +141,12 @@ def speed(arm: Row | None, link: Mapping[str, object]) -> Speed:
         return Speed(None, reason="the session has not timed it")
     if arm["refused"] or arm["speedup"] is None:
         return Speed(None, reason=_bare(arm["reason"]) or "no speedup was measured")
-    ratio, low, high = (
-        None if arm[c] is None else float(arm[c] or 0.0) for c in ("speedup", "speedup_low", "speedup_high")
-    )
     doubt = (
         f"{arm['check']}: {_bare(arm['reason']) or 'direct runs differ'}"
         if arm["check"] in UNCONFIRMED
         else ""
     )
-    return Speed(ratio, low, high, doubt=doubt)
+    return Speed(arm["speedup"], arm["speedup_low"], arm["speedup_high"], doubt=doubt)
 
 
 def against(row: Row, judged: Accuracy, timed: Speed) -> str:
@@ -168,9 +162,9 @@ def against(row: Row, judged: Accuracy, timed: Speed) -> str:
     return f"equal, but its speedup is {timed.doubt}" if timed.doubt else ""
 
 
-def _bare(reason: object) -> str:
+def _bare(reason: str | None) -> str:
     """A recorded reason without its full stop, to stand inside a sentence."""
-    return str(reason or "").rstrip(". ")
+    return (reason or "").rstrip(". ")
 
 
 def _digits(unit: str) -> int:

@@ -27,40 +27,39 @@ from typing import Any, Final
 
 import pandas as pd
 
-from reference_impls import create, info
+from reference_impls import create
 from reference_impls.algorithm import Algorithm, Clock
 from reference_impls.collectives import Group
 from reference_impls.errors import UnsupportedError
+from reference_impls.registry import registry
 from suite.analysis.budget_sweep import Budgets, NoSpeedupError, budgets_of, equal_loss_cells
-from suite.analysis.columns import BUDGET_RUNS, RUNS
+from suite.analysis.columns import BUDGET_RUNS, EQUAL_LOSS_SECONDS, RUNS
 from suite.analysis.published import find_table
 from suite.analysis.speed import (
-    CONTRADICTED,
     LOCAL,
     Check,
     CompositionError,
     LinkSamples,
     Makeup,
-    checked,
     compose_rounds,
     composition,
     interval,
+    judged,
     makeup,
     moved,
     planned_kinds,
     speedup,
     spread_out,
 )
-from suite.analysis.speed_columns import WHOLE_RUN
+from suite.analysis.speed_columns import ARMS, CONTRADICTED, WHOLE_RUN
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, EqualLoss, Interval, censored_median_interval
 from suite.analysis.study import study_of
-from suite.analysis.tables import Row, Value, read_frame
+from suite.analysis.tables import Row, frame_of, read_frame
 from suite.runs.files import canonical_json
 from suite.runs.plan import Plan
 from suite.runs.spec import RunSpec
 from suite.runs.sweep import WHOLE
-from suite.timing.case import ROUND
-from suite.timing.subject import AVERAGE
+from suite.timing.case import AVERAGE, ROUND
 
 Cases = Mapping[str, str]
 """kind -> case id."""
@@ -97,14 +96,19 @@ def differences(record: Mapping[str, Any], spec: RunSpec) -> str:
     )
 
 
-def joined_rows(
+def joined(
     record: Mapping[str, Any], wanted: list[Wanted], checks: Mapping[str, list[Check]]
-) -> list[Row]:
+) -> pd.DataFrame:
     """The table `arms` of a session that belongs to a sweep: a row for every link and training."""
     links = [LinkSamples(link, record["cases"]) for link in record["links"]]
-    return [
-        _run_row(record, samples, want, checks.get(samples.label, [])) for samples in links for want in wanted
-    ]
+    return frame_of(
+        ARMS,
+        (
+            _run_row(record, samples, want, checks.get(samples.label, []))
+            for samples in links
+            for want in wanted
+        ),
+    )
 
 
 def _run_row(record: Mapping[str, Any], samples: LinkSamples, want: Wanted, checks: list[Check]) -> Row:
@@ -125,7 +129,7 @@ def _run_row(record: Mapping[str, Any], samples: LinkSamples, want: Wanted, chec
         row |= numbers(samples, parts, used or {})
     except CompositionError as error:
         return {**row, "refused": True, "reason": str(error)}
-    word, by, reason = checked(want.arm, str(row["composition"]), checks)
+    word, by, reason = judged(want.arm, row["composition"], checks)
     row |= {"check": word, "checked_by": by, "reason": reason or None}
     if word == CONTRADICTED:
         return {**row, **_NO_NUMBERS, "refused": True}
@@ -158,22 +162,20 @@ def stale(record: Mapping[str, Any], used: Cases) -> bool:
     return any(moved(case) == "source" for case in record["cases"] if case["case_id"] in set(used.values()))
 
 
-def numbers(samples: LinkSamples, parts: Makeup, used: Cases) -> dict[str, Value]:
+def numbers(samples: LinkSamples, parts: Makeup, used: Cases) -> Row:
     """Composed seconds and speedups. Raises CompositionError where the link gives none."""
     if not samples.usable:
-        raise CompositionError(str(samples.link.get("reason") or "the link stayed disturbed"))
+        raise CompositionError(samples.link.get("reason") or "the link stayed disturbed")
     seconds = compose_rounds(samples, parts, used)
     run = interval(seconds)
     if run is None:
         raise CompositionError(
             f"{len(seconds)} rounds in which all its blocks were undisturbed, and it takes {MINIMUM_FOR_INTERVAL}"
         )
-    over = {
-        name: speedup({number: parts.steps * s for number, s in samples.step(str(case_id)).items()}, seconds)
+    to_reference, to_default = (
+        speedup(parts.steps * samples.step(samples.link.get(name)), seconds)
         for name in ("reference", "default")
-        if (case_id := samples.link.get(name))
-    }
-    to_reference, to_default = over.get("reference", {}), over.get("default", {})
+    )
     if len(to_reference) < MINIMUM_FOR_INTERVAL:
         raise CompositionError(
             f"{len(to_reference)} rounds in which it and the reference were undisturbed, and it takes "
@@ -182,7 +184,7 @@ def numbers(samples: LinkSamples, parts: Makeup, used: Cases) -> dict[str, Value
     return {
         "n": len(seconds),
         **spread_out("seconds", run),
-        "step_s": median(seconds.values()) / parts.steps,
+        "step_s": run.estimate / parts.steps,
         "n_pairs": len(to_reference),
         **spread_out("speedup", interval(to_reference)),
         "n_default_pairs": len(to_default),
@@ -194,7 +196,7 @@ _NUMBERS: Final = (
     "n", "seconds", "seconds_low", "seconds_high", "step_s", "n_pairs", "speedup", "speedup_low", "speedup_high",
     "n_default_pairs", "default_speedup", "default_low", "default_high",
 )  # fmt: skip
-_NO_NUMBERS: Final[Mapping[str, Value]] = dict.fromkeys(_NUMBERS)
+_NO_NUMBERS: Final[Row] = dict.fromkeys(_NUMBERS)
 
 
 def blank(link: str, sharding: str, arm: str, kind: str, algorithm: str) -> Row:
@@ -205,7 +207,7 @@ def blank(link: str, sharding: str, arm: str, kind: str, algorithm: str) -> Row:
         "arm": arm,
         "kind": kind,
         "algorithm": algorithm,
-        "family": info(algorithm).family,
+        "family": registry.entry(algorithm).family,
         "steps": None,
         "steps_by_kind": None,
         "composition": None,
@@ -218,7 +220,7 @@ def blank(link: str, sharding: str, arm: str, kind: str, algorithm: str) -> Row:
     }
 
 
-def described(parts: Makeup, timed: list[str]) -> dict[str, Value]:
+def described(parts: Makeup, timed: list[str]) -> Row:
     """What a training or unit is composed of, as cells."""
     return {
         "steps_by_kind": canonical_json(dict(parts.units)),
@@ -232,20 +234,18 @@ _HORIZON: Final = 4096
 """Steps that are looked through for a round."""
 
 
-def speed_only_rows(record: Mapping[str, Any]) -> list[Row]:
+def speed_only(record: Mapping[str, Any]) -> pd.DataFrame:
     """The table `arms` of a session without a sweep: a row for every link, arm and kind of step."""
     rows: list[Row] = []
-    for link in record["links"]:
-        samples = LinkSamples(link, record["cases"])
-        for arm, by_sharding in sorted(record["uses"].items()):
-            for sharding, used in sorted(by_sharding.items()):
-                chosen = record["spec"]["arms"][arm]
-                algorithm = str(chosen["algorithm"])
-                for kind, made in _units(used, algorithm, chosen["options"]).items():
-                    row = blank(samples.label, sharding, arm, kind, algorithm)
+    for samples in (LinkSamples(link, record["cases"]) for link in record["links"]):
+        for arm, by_sharding in record["uses"].items():
+            chosen = record["spec"]["arms"][arm]
+            for sharding, used in by_sharding.items():
+                for kind, made in _units(used, chosen["algorithm"], chosen["options"]).items():
+                    row = blank(samples.label, sharding, arm, kind, chosen["algorithm"])
                     row["stale"] = stale(record, used)
                     rows.append(_unit_row(samples, row, used, made))
-    return rows
+    return frame_of(ARMS, rows)
 
 
 def _unit_row(samples: LinkSamples, row: Row, used: Cases, made: Makeup | str) -> Row:
@@ -346,30 +346,28 @@ def timed_budgets(results_root: Path, plan: Plan, wanted: Sequence[Wanted]) -> l
     ]
 
 
-def equal_loss_rows(
-    record: Mapping[str, Any], timed: Sequence[TimedBudgets], arms: Sequence[Row]
-) -> list[Row]:
+def equal_loss_in_seconds(
+    record: Mapping[str, Any], timed: Sequence[TimedBudgets], arms: pd.DataFrame
+) -> pd.DataFrame:
     """The table `iso-seconds` of a session. arms: its table `arms`, which says what is refused."""
-    refused = {tuple(row[name] for name in _PLACE): row["reason"] for row in arms if row["refused"]}
+    refused = arms[arms["refused"]].set_index(_PLACE)["reason"].to_dict()
     links = [LinkSamples(link, record["cases"]) for link in record["links"]]
-    return [_equal_loss_row(record, samples, one, refused) for samples in links for one in timed]
+    return frame_of(
+        EQUAL_LOSS_SECONDS,
+        (_equal_loss_row(record, samples, one, refused) for samples in links for one in timed),
+    )
 
 
-_PLACE: Final = ("link", "sharding", "arm")
+_PLACE: Final = ["link", "sharding", "arm"]
 
 
 def _equal_loss_row(
-    record: Mapping[str, Any],
-    samples: LinkSamples,
-    timed: TimedBudgets,
-    refused: Mapping[tuple[Value, ...], Value],
+    record: Mapping[str, Any], samples: LinkSamples, timed: TimedBudgets, refused: Mapping[Any, str]
 ) -> Row:
     arm = timed.arm
     place = samples.label, arm.cell[1], arm.arm
-    result, rounds, reason = None, 0, ""
-    if place in refused:
-        reason = str(refused[place])
-    else:
+    result, rounds, reason = None, 0, refused.get(place, "")
+    if place not in refused:
         try:
             result, rounds = _equal_loss(record, samples, timed)
         except (CompositionError, NoSpeedupError) as error:
@@ -389,21 +387,20 @@ def _equal_loss(
     """The speedup with its interval, and the rounds it comes from. Raises CompositionError, NoSpeedupError."""
     arm = timed.arm
     used = record["uses"][arm.arm][arm.cell[1]]
-    by_budget = [_composed(samples, timed.specs[budget], used) for budget in arm.budgets]
-    reference = samples.step(str(samples.link.get("reference")))
-    steps = timed.specs[WHOLE].steps
-    common = sorted(set(reference).intersection(*by_budget))
-    if len(common) < MINIMUM_FOR_INTERVAL:
+    rounds = pd.DataFrame({budget: _composed(samples, timed.specs[budget], used) for budget in arm.budgets})
+    reference = timed.specs[WHOLE].steps * samples.step(samples.link.get("reference"))
+    rounds = rounds.assign(reference=reference).dropna()
+    if len(rounds) < MINIMUM_FOR_INTERVAL:
         raise CompositionError(
-            f"{len(common)} rounds in which all rungs and the reference were undisturbed, and it takes {MINIMUM_FOR_INTERVAL}"
+            f"{len(rounds)} rounds in which all rungs and the reference were undisturbed, and it takes {MINIMUM_FOR_INTERVAL}"
         )
     by_round = [
-        arm.at_equal_loss(steps * reference[k], [seconds[k] for seconds in by_budget], LEVEL) for k in common
+        arm.at_equal_loss(reference_s, seconds, LEVEL) for *seconds, reference_s in rounds.to_numpy().tolist()
     ]
-    return EqualLoss(united(by_round), by_round[0].censored), len(common)
+    return EqualLoss(united(by_round), by_round[0].censored), len(rounds)
 
 
-def _composed(samples: LinkSamples, spec: RunSpec, used: Mapping[str, str]) -> dict[int, float]:
+def _composed(samples: LinkSamples, spec: RunSpec, used: Mapping[str, str]) -> pd.Series:
     """Seconds of the training of one budget by round."""
     return compose_rounds(samples, makeup(planned_kinds(spec), list(used)), used)
 

@@ -33,9 +33,9 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from suite.analysis.columns import BUDGET_TABLES, EQUAL_LOSS_SECONDS, OF_STUDY, REFUSED, Table
-from suite.analysis.speed_columns import BOUNDS, SPEED_TABLES, STAGES
-from suite.analysis.tables import TABLES, Row, read_table, table_path, write_table
-from suite.runs.files import TEMPORARY, RefusedError, dump, write_atomic
+from suite.analysis.speed_columns import BOUNDS, SPEED_TABLES, STAGES, session_facts_path
+from suite.analysis.tables import TABLES, Row, TableError, read_table, table_path, write_table
+from suite.runs.files import TEMPORARY, RefusedError, dump, read, write_atomic
 from suite.runs.provenance import PUBLISHED
 from suite.runs.result import SETTLED
 from suite.runs.store import Store
@@ -47,6 +47,8 @@ MANIFEST_SCHEMA: Final = 1
 SESSION: Final = "session-"
 STUDY_FACTS: Final = "-study.json"
 FACTS: Final = "-facts.json"
+FACTS_SCHEMA: Final = 1
+"""Version of the facts of studies and of sessions."""
 OF_SESSION: Final = (*SPEED_TABLES, BOUNDS, STAGES, EQUAL_LOSS_SECONDS)
 TOGETHER: Final = MappingProxyType({"claims": ("claims.csv", "claims-parts.csv")})
 """Sets of several tables that belong to no study and no session."""
@@ -214,7 +216,7 @@ def lacking(root: Path, name: str) -> str:
         return f"{', '.join(gone)} of it was not made here"
     if name.startswith(SESSION):
         here, there = (
-            [str(link["label"]) for link in (_facts(top, f"{name}{FACTS}") or {"links": ()})["links"]]
+            [link["label"] for link in (_facts(top, f"{name}{FACTS}") or {"links": ()})["links"]]
             for top in (root, shared)
         )
         if gone := [label for label in there if label not in here]:
@@ -436,3 +438,29 @@ def load_refused(root: Path) -> list[Row]:
     """The rows on record. Raises `TableError` for a damaged table."""
     path = table_path(root, REFUSED)
     return read_table(path, REFUSED) if path.is_file() else []
+
+
+def facts_path(results_root: Path, sweep: str) -> Path:
+    """Where the facts of a study lie: tables/<sweep>-study.json."""
+    return Path(results_root) / TABLES / f"{sweep}{STUDY_FACTS}"
+
+
+def load_facts(results_root: Path | str, name: str, side: Side = "whole") -> dict[str, Any] | None:
+    """The facts of a session's tables, or None where there are none. Raises TableError for another version.
+
+    side: which are taken where some were made here and others are published.
+    """
+    path = session_facts_path(source(results_root, f"{SESSION}{name}", side).root, name)
+    text = read(path)
+    if text is None:
+        return None
+    try:
+        found = dict(json.loads(text))
+    except json.JSONDecodeError as error:
+        raise TableError(f"{path} is damaged ({error}); run `bandwise report` again") from None
+    if found.get("schema_version") != FACTS_SCHEMA:
+        raise TableError(
+            f"{path} has schema_version {found.get('schema_version')}, this version reads {FACTS_SCHEMA}; "
+            "run `bandwise report` again"
+        )
+    return found

@@ -23,31 +23,31 @@ spent in all-reduce is rho = s / (1 - s)).
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
+
+import pandas as pd
 
 from suite.analysis.columns import EQUAL_LOSS_SECONDS
 from suite.analysis.join import (
     Wanted,
     differences,
-    equal_loss_rows,
-    joined_rows,
-    speed_only_rows,
+    equal_loss_in_seconds,
+    joined,
+    speed_only,
     timed_budgets,
 )
-from suite.analysis.published import SESSION, Side, source
+from suite.analysis.published import FACTS_SCHEMA
 from suite.analysis.speed import (
     LinkSamples,
-    Samples,
-    case_rows,
-    direct_rows,
+    case_table,
+    direct_runs,
     interval,
-    paired,
-    probe_rows,
+    over_all,
+    probe_table,
+    spread_columns,
     spread_out,
 )
 from suite.analysis.speed_columns import (
@@ -60,9 +60,9 @@ from suite.analysis.speed_columns import (
     session_facts_path,
     session_table_path,
 )
-from suite.analysis.tables import Row, TableError, Value, write_table
+from suite.analysis.tables import Row, checked, frame_of, write_table
 from suite.links.probe import ALL_REDUCE_FP32
-from suite.runs.files import dump, read, write_atomic
+from suite.runs.files import dump, write_atomic
 from suite.runs.plan import Plan, make_plan
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
@@ -71,7 +71,6 @@ from suite.timing.cases import CaseError, Uses, kinds_of, parts_of
 from suite.timing.spec import lender_of, load_session
 from suite.timing.store import records
 
-FACTS_SCHEMA: Final = 1
 UNCOMPRESSED: Final = ("fp32", "bf16")
 MEASURED: Final = ("done", "disturbed")
 """States of a session that was held from start to end."""
@@ -115,27 +114,26 @@ def write(
 
 def derive(
     record: Mapping[str, Any], store: Store, sweep: Sweep | None = None
-) -> tuple[dict[str, list[Row]], dict[str, Any]]:
-    """Rows by table suffix, and the facts; a table `iso-seconds` where the sweep is over several budgets."""
-    direct, checks = direct_rows(record)
+) -> tuple[dict[str, pd.DataFrame], dict[str, Any]]:
+    """Frames by table suffix, and the facts; a table `iso-seconds` where the sweep is over several budgets."""
+    direct, checks = direct_runs(record)
     plan, fault = _plan(record, sweep)
     wanted, fault = _wanted(record, store, plan) if plan else ([], fault)
-    of_sweep = record["sweep"] is not None
-    arms = joined_rows(record, wanted, checks) if of_sweep else speed_only_rows(record)
+    arms = speed_only(record) if record["sweep"] is None else joined(record, wanted, checks)
+    cases = case_table(record)
     tables = {
-        CASES.suffix: case_rows(record),
+        CASES.suffix: cases,
         ARMS.suffix: arms,
-        PROBE.suffix: probe_rows(record),
+        PROBE.suffix: probe_table(record),
         DIRECT.suffix: direct,
-        BOUNDS.suffix: bound_rows(record),
+        BOUNDS.suffix: bound_table(record),
     }
-    if stages := stage_rows(record):
+    if not (stages := stage_table(record)).empty:
         tables[STAGES.suffix] = stages
     if plan and len(plan.sweep.budgets) > 1:
-        tables[EQUAL_LOSS_SECONDS.suffix] = equal_loss_rows(
-            record, timed_budgets(store.root, plan, wanted), arms
-        )
-    return tables, _facts(record, fault)
+        timed = timed_budgets(store.root, plan, wanted)
+        tables[EQUAL_LOSS_SECONDS.suffix] = equal_loss_in_seconds(record, timed, arms)
+    return tables, _facts(record, fault, cases)
 
 
 def _plan(record: Mapping[str, Any], sweep: Sweep | None) -> tuple[Plan | None, str]:
@@ -144,7 +142,7 @@ def _plan(record: Mapping[str, Any], sweep: Sweep | None) -> tuple[Plan | None, 
         return None, ""
     try:
         named = sweep is not None and sweep.name == record["sweep"]
-        return make_plan(sweep if sweep and named else load_sweep(str(record["sweep"]))), ""
+        return make_plan(sweep if sweep and named else load_sweep(record["sweep"])), ""
     except ValueError as error:
         return None, f"the sweep {record['sweep']} cannot be planned: {error}"
 
@@ -218,7 +216,7 @@ def borrowed(results_root: Path, name: str) -> dict[str, Any] | None:
     return {**record, **own, "lender": lender}
 
 
-def _facts(record: Mapping[str, Any], fault: str) -> dict[str, Any]:
+def _facts(record: Mapping[str, Any], fault: str, cases: pd.DataFrame) -> dict[str, Any]:
     kept = (
         "name", "session_id", "status", "reason", "fix", "title", "sweep", "started", "ended", "workload",
         "parameters", "world_size", "batch_size", "bucket_bytes", "shardings", "machine", "provenance",
@@ -227,17 +225,19 @@ def _facts(record: Mapping[str, Any], fault: str) -> dict[str, Any]:
         "schema_version": FACTS_SCHEMA,
         **{key: record[key] for key in (*kept, "lender") if key in record},
         "join": {"refused": bool(fault), "reason": fault},
-        "links": [_link_facts(record, link) for link in record["links"]],
+        "links": [_link_facts(record, link, cases) for link in record["links"]],
     }
 
 
-def _link_facts(record: Mapping[str, Any], link: Mapping[str, Any]) -> dict[str, Any]:
+def _link_facts(record: Mapping[str, Any], link: Mapping[str, Any], cases: pd.DataFrame) -> dict[str, Any]:
     labels = {case["case_id"]: case["label"] for case in record["cases"]}
 
     def case(case_id: str | None) -> dict[str, Any] | None:
         return None if case_id is None else {"case_id": case_id, "label": labels[case_id]}
 
     blocks = link["blocks"]
+    # uncompressed DDP that the rounds show to be faster than the reference, which was chosen before them
+    ddp = cases[(cases["link"] == link["label"]) & (cases["role"] == "ddp") & (cases["speedup_low"] > 1)]
     value, reason = rho(record, link)
     return {
         "label": link["label"],
@@ -247,7 +247,7 @@ def _link_facts(record: Mapping[str, Any], link: Mapping[str, Any]) -> dict[str,
         "reference": case(link.get("reference")),
         "default": case(link.get("default")),
         "best": {name: case(found) for name, found in sorted((link.get("best") or {}).items())},
-        "faster": _faster(record, link),
+        "faster": ddp.loc[ddp["algorithm"].isin(UNCOMPRESSED), "case"].tolist(),
         "rounds": len({block["round"] for block in blocks}),
         "blocks": len(blocks),
         "disturbed_blocks": sum(bool(block["disturbed"]) for block in blocks),
@@ -258,115 +258,63 @@ def _link_facts(record: Mapping[str, Any], link: Mapping[str, Any]) -> dict[str,
     }
 
 
-def _faster(record: Mapping[str, Any], link: Mapping[str, Any]) -> list[str]:
-    """Uncompressed DDP that the rounds show to be faster than the reference, which was chosen before them."""
-    rows = [row for row in case_rows({**record, "links": [link]}) if row["algorithm"] in UNCOMPRESSED]
-    return [str(row["case"]) for row in rows if row["role"] == "ddp" and (row["speedup_low"] or 0) > 1]  # type: ignore[operator]
-
-
 def _most(blocks: list[Mapping[str, Any]], name: str) -> float | None:
     return max((block[name] for block in blocks if block.get(name) is not None), default=None)
 
 
-def load_facts(results_root: Path | str, name: str, side: Side = "whole") -> dict[str, Any] | None:
-    """The facts of a session's tables, or None where there are none. Raises TableError for another version.
-
-    side: which are taken where some were made here and others are published.
-    """
-    path = session_facts_path(source(results_root, f"{SESSION}{name}", side).root, name)
-    text = read(path)
-    if text is None:
-        return None
-    try:
-        found = dict(json.loads(text))
-    except json.JSONDecodeError as error:
-        raise TableError(f"{path} is damaged ({error}); run `bandwise report` again") from None
-    if found.get("schema_version") != FACTS_SCHEMA:
-        raise TableError(
-            f"{path} has schema_version {found.get('schema_version')}, this version reads {FACTS_SCHEMA}; "
-            "run `bandwise report` again"
-        )
-    return found
-
-
-CODEC: Final = ("encode", "decode", "update")
+CODEC: Final = ["encode", "decode", "update"]
 COMPUTE: Final = "forward_backward"
 
 
-def bound_rows(record: Mapping[str, Any]) -> list[Row]:
+def bound_table(record: Mapping[str, Any]) -> pd.DataFrame:
     """The table `bounds`: a row for every link that gave numbers and case that was timed on it."""
     links = [LinkSamples(link, record["cases"]) for link in record["links"]]
-    return [
-        _bound_row(samples, case)
-        for samples in links
-        for case in record["cases"]
-        if samples.usable and samples.blocks(str(case["case_id"]))
-    ]
+    cases = pd.DataFrame(record["cases"], columns=_CASE).set_index("case_id", drop=False)
+    found = [_bounds(samples, cases) for samples in links if samples.usable]
+    return pd.concat(found, ignore_index=True) if found else frame_of(BOUNDS, ())
 
 
-def _bound_row(samples: LinkSamples, case: Mapping[str, Any]) -> Row:
-    case_id, fp32 = str(case["case_id"]), _fp32(samples)
-    own, ddp, alone = samples.step(case_id), samples.step(fp32), samples.step(fp32, "null")
-    over, limit = paired(_ratio, own, ddp), paired(_ratio, ddp, alone)
-    return {
-        "link": samples.label,
-        "case": str(case["label"]),
-        "case_id": case_id,
-        "algorithm": str(case["algorithm"]),
-        "kind": str(case["kind"]),
-        "n": len(over),
-        **_with_ends("over_fp32", over),
-        "n_limit": len(limit),
-        **_with_ends("limit", limit),
-        **_with_ends("limit_share", paired(_ratio, alone, own)),
-        **_bound(samples, case, fp32),
-    }
+_CASE: Final = ["case_id", "label", "role", "algorithm", "kind", "wire_bytes"]
 
 
-def _fp32(samples: LinkSamples) -> str:
-    return str((samples.link.get("best") or {}).get("fp32") or samples.link["default"])
-
-
-def _bound(samples: LinkSamples, case: Mapping[str, Any], fp32: str) -> dict[str, Value]:
-    case_id, rate = str(case["case_id"]), ring_rate(samples.link)
-    compute = {number: phases[COMPUTE] for number, phases in _serial_phases(samples, fp32).items()}
-    codec = {
-        n: sum(phases.get(name, 0.0) for name in CODEC)
-        for n, phases in _serial_phases(samples, case_id).items()
-    }
-    if case["role"] != "method" or rate is None or case.get("wire_bytes") is None:
-        compute, codec = {}, {}
-    rounds = compute.keys() & codec.keys()
-    wire_s = 8 * float(case["wire_bytes"]) / samples.steps[case_id] / rate if rounds and rate else 0.0
-    bound = {number: max(compute[number], wire_s) + codec[number] for number in rounds}
-    ratio = paired(_ratio, samples.step(case_id), bound)
-    return {
-        "n_bound": len(ratio),
-        "compute_s": _median(compute),
-        "wire_s": wire_s if rounds else None,
-        "codec_s": _median(codec),
-        "bound_s": _median(bound),
-        **_with_ends("bound_ratio", ratio),
-    }
-
-
-def _serial_phases(samples: LinkSamples, case_id: str) -> dict[int, Mapping[str, float]]:
-    found = samples.blocks(case_id, "serial").items()
-    return {number: block["phases"] for number, block in found if block["phases"]}
-
-
-def _ratio(left: float, right: float) -> float:
-    return left / right
-
-
-def _median(samples: Samples) -> float | None:
-    return median(samples.values()) if samples else None
-
-
-def _with_ends(name: str, samples: Samples) -> dict[str, Value]:
-    """The median, whose interval needs six rounds."""
-    ends = spread_out(name, interval(samples))
-    return {**ends, name: _median(samples)}
+def _bounds(samples: LinkSamples, cases: pd.DataFrame) -> pd.DataFrame:
+    link, steps, phases = samples.link, samples.per_step(), samples.phases()
+    fp32 = (link.get("best") or {}).get("fp32") or link["default"]
+    ddp, alone, rate = samples.step(fp32), samples.step(fp32, "null"), ring_rate(link)
+    over, limit = steps.div(ddp, axis="index"), (ddp / alone).dropna()
+    sends = cases.index[(cases["role"] == "method") & cases["wire_bytes"].notna() & (rate is not None)]
+    compute = (
+        phases.reindex(columns=[COMPUTE])[COMPUTE].unstack("case_id").reindex(columns=[fp32])[fp32].dropna()
+    )
+    codec = phases.reindex(columns=CODEC, fill_value=0.0).fillna(0.0).sum(axis="columns").unstack("case_id")
+    codec = codec.reindex(columns=sends)
+    wire_s = (
+        8
+        * cases["wire_bytes"].reindex(sends).astype("float64")
+        / samples.steps.reindex(sends)
+        / (rate or 1.0)
+    )
+    bound = codec + pd.DataFrame({case: compute.clip(lower=wire_s[case]) for case in sends})
+    ratio = steps.reindex(columns=sends) / bound
+    table = cases.assign(
+        link=samples.label,
+        case=cases["label"],
+        n=over.count(),
+        n_limit=len(limit),
+        n_bound=ratio.count().reindex(cases.index, fill_value=0),
+        compute_s=pd.Series(compute.median(), sends),
+        wire_s=wire_s.where(bound.notna().any()),
+        codec_s=codec.median(),
+        bound_s=bound.median(),
+        **{**spread_out("limit", interval(limit)), "limit": limit.median()},
+    ).join(
+        [
+            spread_columns("over_fp32", over, few=True),
+            spread_columns("limit_share", over_all(alone, steps), few=True),
+            spread_columns("bound_ratio", ratio, few=True),
+        ]
+    )
+    return checked(BOUNDS, table.loc[steps.notna().any(), list(BOUNDS.names)])
 
 
 def ring_bits(parameters: int, world_size: int) -> float:
@@ -377,7 +325,7 @@ def ring_bits(parameters: int, world_size: int) -> float:
 def ring_rate(link: Mapping[str, Any]) -> float | None:
     """Bits a second that the probe's largest fp32 all-reduce reached, or None where there was none."""
     found = [(p["bytes"], p["bits_per_s"]) for p in link["probe"] if p["what"] == ALL_REDUCE_FP32]
-    rates = [float(rate) for _, rate in sorted(found, reverse=True) if rate and math.isfinite(rate)]
+    rates = [rate for _, rate in sorted(found, reverse=True) if rate and math.isfinite(rate)]
     return rates[0] if rates else None
 
 
@@ -389,17 +337,14 @@ def rho(record: Mapping[str, Any], link: Mapping[str, Any]) -> tuple[dict[str, f
     """
     samples = LinkSamples(link, record["cases"])
     if not samples.usable:
-        return None, str(link.get("reason") or "the link stayed disturbed")
+        return None, link.get("reason") or "the link stayed disturbed"
     rate = ring_rate(link)
     if rate is None:
         return None, "the probe holds no fp32 all-reduce"
-    compute = samples.step(str(link["reference"]), "null")
-    if not compute:
+    compute = samples.step(link["reference"], "null")
+    if compute.empty:
         return None, "no undisturbed block of the reference without communication"
-    ring_s, compute_s = (
-        ring_bits(int(record["parameters"]), int(record["world_size"])) / rate,
-        median(compute.values()),
-    )
+    ring_s, compute_s = ring_bits(record["parameters"], record["world_size"]) / rate, compute.median()
     middle = interval(compute)
     value = {
         "value": ring_s / compute_s,
@@ -413,16 +358,19 @@ def rho(record: Mapping[str, Any], link: Mapping[str, Any]) -> tuple[dict[str, f
     return value, ""
 
 
-def stage_rows(record: Mapping[str, Any]) -> list[Row]:
+def stage_table(record: Mapping[str, Any]) -> pd.DataFrame:
     """The table `stages`; without rows where the session was held before stages were recorded."""
-    return [
-        {
-            "case": str(case["label"]), "case_id": str(case["case_id"]), "stage": str(one["stage"]),
-            "collective": str(one["collective"]), "group": str(one["group"]), "calls": one["calls"] / case["unit_steps"],
-            "payload_bytes_per_call": one["payload_bytes"] / one["calls"],
-            "wire_bytes_per_step": one["wire_bytes"] / case["unit_steps"],
-            "received_bytes_per_step": one["received_bytes"] / case["unit_steps"],
-        }
-        for case in record["cases"]
-        for one in case.get("stages") or ()
-    ]  # fmt: skip
+    return frame_of(
+        STAGES, (_stage(case, one) for case in record["cases"] for one in case.get("stages") or ())
+    )
+
+
+def _stage(case: Mapping[str, Any], one: Mapping[str, Any]) -> Row:
+    return {
+        "case": case["label"], "case_id": case["case_id"],
+        **{name: one[name] for name in ("stage", "collective", "group")},
+        "calls": one["calls"] / case["unit_steps"],
+        "payload_bytes_per_call": one["payload_bytes"] / one["calls"],
+        "wire_bytes_per_step": one["wire_bytes"] / case["unit_steps"],
+        "received_bytes_per_step": one["received_bytes"] / case["unit_steps"],
+    }  # fmt: skip

@@ -20,76 +20,76 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any, Final
 
-from reference_impls import create, info
+import pandas as pd
+
+from reference_impls import create
 from reference_impls.algorithm import Clock
 from reference_impls.collectives import Group
 from reference_impls.errors import UnknownAlgorithmError
+from reference_impls.registry import registry
+from suite.analysis.speed_columns import CASES, CONFIRMED, CONTRADICTED, DIRECT, NOT_CONFIRMED, PROBE
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, median_interval
-from suite.analysis.tables import Row, Value
+from suite.analysis.tables import Row, checked, frame_of
 from suite.runs.files import canonical_json
-from suite.runs.spec import RunSpec, learning_rate
+from suite.runs.spec import RunSpec, learning_rate, source_hash
 from suite.timing.case import ROUND
 from suite.workloads import get
 
-PHASES: Final = ("forward_backward", "encode", "communication", "decode", "update")
+PHASES: Final = ["forward_backward", "encode", "communication", "decode", "update"]
 ROUND_TRIP: Final = "round-trip"
 """What the probe calls its smallest messages; they say nothing of a rate."""
-
-Samples = Mapping[int, float]
-"""One value a round."""
+_BLOCK: Final = ["case_id", "mode", "round", "attempt", "disturbed", "unit_s", "spread", "phases"]
 
 
 class LinkSamples:
-    """The undisturbed blocks of one link, by case, mode and round. `steps`: steps in a unit, by case."""
+    """The blocks of one link.
+
+    blocks: a row a block that was not disturbed, one a case, mode and round. disturbed: rows of the others, every attempt.
+    steps: steps in a unit, by case, in the order of the record. usable: whether the link gave numbers.
+    """
 
     def __init__(self, link: Mapping[str, Any], cases: Sequence[Mapping[str, Any]]) -> None:
-        self.link = link
-        self.label = str(link["label"])
-        self.usable = link["status"] == "done"
-        self.steps = {str(case["case_id"]): int(case["unit_steps"]) for case in cases}
-        self._blocks: dict[tuple[str, str], dict[int, Mapping[str, Any]]] = {}
-        for block in sorted(link["blocks"], key=lambda block: (block["round"], block["attempt"])):
-            if not block["disturbed"]:
-                rounds = self._blocks.setdefault((block["case_id"], block["mode"]), {})
-                rounds.setdefault(int(block["round"]), block)
+        self.link, self.label, self.usable = link, link["label"], link["status"] == "done"
+        self.steps = pd.Series({case["case_id"]: case["unit_steps"] for case in cases}, dtype="int64")
+        every = pd.DataFrame(link["blocks"], columns=_BLOCK).sort_values(["round", "attempt"], kind="stable")
+        disturbed = every["disturbed"].astype("bool")
+        self.disturbed = every[disturbed]
+        self.blocks = every[~disturbed].drop_duplicates(["case_id", "mode", "round"])
 
-    def blocks(self, case_id: str, mode: str = "run") -> Mapping[int, Mapping[str, Any]]:
-        """Undisturbed blocks by round."""
-        return self._blocks.get((case_id, mode), {})
-
-    def unit(self, case_id: str, mode: str = "run") -> dict[int, float]:
-        """Seconds a unit by round: those of the block's slowest rank over its units."""
-        found = self.blocks(case_id, mode).items()
-        return {number: float(block["unit_s"]) for number, block in found}
-
-    def step(self, case_id: str, mode: str = "run") -> dict[int, float]:
-        """Seconds a step by round."""
-        return {number: value / self.steps[case_id] for number, value in self.unit(case_id, mode).items()}
-
-    def disturbed(self, case_id: str) -> int:
-        """Disturbed blocks of the mode run."""
-        return sum(
-            bool(b["disturbed"]) for b in self.link["blocks"] if (b["case_id"], b["mode"]) == (case_id, "run")
+    def units(self, mode: str = "run") -> pd.DataFrame:
+        """Seconds a unit, those of the block's slowest rank: a row a round, a column a case; missing where disturbed."""
+        wide = self.blocks[self.blocks["mode"] == mode].pivot(
+            index="round", columns="case_id", values="unit_s"
         )
+        return wide.reindex(columns=self.steps.index).astype("float64")
+
+    def per_step(self, mode: str = "run") -> pd.DataFrame:
+        """Seconds a step, as `units`."""
+        return self.units(mode) / self.steps
+
+    def step(self, case_id: str | None, mode: str = "run") -> pd.Series:
+        """Seconds a step of a case by round; none of a case that is not there."""
+        return self.per_step(mode).get(case_id, pd.Series(dtype="float64")).dropna()
+
+    def phases(self) -> pd.DataFrame:
+        """Seconds a step of every phase in serial blocks: a row a case and round."""
+        blocks = self.blocks[(self.blocks["mode"] == "serial") & self.blocks["phases"].astype("bool")]
+        index = pd.MultiIndex.from_frame(blocks[["case_id", "round"]])
+        return pd.DataFrame(blocks["phases"].tolist(), index, dtype="float64")
 
 
-def paired(function: Callable[[float, float], float], left: Samples, right: Samples) -> dict[int, float]:
-    """The function of both samples in every round that has both."""
-    return {number: function(left[number], right[number]) for number in sorted(left.keys() & right.keys())}
-
-
-def interval(samples: Samples | Sequence[float]) -> Interval | None:
+def interval(samples: Iterable[float]) -> Interval | None:
     """Median with its order-statistic interval, or None below six values."""
-    values = list(samples.values()) if isinstance(samples, Mapping) else list(samples)
+    values = list(samples)
     return median_interval(values) if len(values) >= MINIMUM_FOR_INTERVAL else None
 
 
-def spread_out(name: str, found: Interval | None, low: str = "", high: str = "") -> dict[str, Value]:
+def spread_out(name: str, found: Interval | None, low: str = "", high: str = "") -> Row:
     """An interval as three cells: `name`, and its ends under `low` and `high`; empty where there is none."""
     stem = name.removesuffix("_s")
     return {
@@ -99,90 +99,84 @@ def spread_out(name: str, found: Interval | None, low: str = "", high: str = "")
     }
 
 
-def speedup(reference: Samples, other: Samples) -> dict[int, float]:
-    """Reference over other by round."""
-    return paired(lambda of_reference, own: of_reference / own, reference, other)
+def spread_columns(
+    name: str, samples: pd.DataFrame, low: str = "", high: str = "", *, few: bool = False
+) -> pd.DataFrame:
+    """The same of every column of samples, as a row each. few: of fewer than six values the median stands alone."""
+    rows = [spread_out(name, interval(samples[case].dropna()), low, high) for case in samples]
+    found = pd.DataFrame(rows, samples.columns, list(spread_out(name, None, low, high)), dtype="float64")
+    return found.assign(**{name: samples.median()}) if few else found
 
 
-def case_rows(record: Mapping[str, Any]) -> list[Row]:
+def speedup(reference: pd.Series, other: pd.Series) -> pd.Series:
+    """Reference over other in every round that has both."""
+    return (reference / other).dropna()
+
+
+def over_all(samples: pd.Series, others: pd.DataFrame) -> pd.DataFrame:
+    """Samples over those of every case, by round."""
+    return others.rdiv(samples, axis="index").dropna(how="all")
+
+
+def case_table(record: Mapping[str, Any]) -> pd.DataFrame:
     """The table `cases` of a session record: a row for every link and case."""
-    links = [LinkSamples(link, record["cases"]) for link in record["links"]]
-    return [_case_row(samples, case) for samples in links for case in record["cases"]]
+    cases = pd.DataFrame(record["cases"], columns=_CASE).set_index("case_id", drop=False)
+    cases["case"] = cases["label"]
+    cases["stale"] = [moved(case) == "source" for case in record["cases"]]
+    cases["path"] = [
+        canonical_json(path) if isinstance(path, dict) and path else None for path in cases["path"]
+    ]
+    for name in ("wire_bytes", "received_bytes"):
+        cases[f"{name}_per_step"] = cases[name].astype("float64") / cases["unit_steps"]
+    links = [_of_link(LinkSamples(link, record["cases"]), cases) for link in record["links"]]
+    return pd.concat(links, ignore_index=True) if links else frame_of(CASES, ())
 
 
-def _case_row(samples: LinkSamples, case: Mapping[str, Any]) -> Row:
-    case_id, link = str(case["case_id"]), samples.link
-    units = samples.steps[case_id]
-    own, null = samples.step(case_id), samples.step(case_id, "null")
-    run = interval(samples.unit(case_id)) if samples.usable else None
-    over = {name: _over(samples, link.get(name), own) for name in ("reference", "default")}
-    exposed = paired(lambda with_, without: with_ - without, own, null)
-    step = run and Interval(run.estimate / units, run.low / units, run.high / units, run.n, run.method)
-    return {
-        "link": samples.label,
-        "case": str(case["label"]),
-        "case_id": case_id,
-        "role": str(case["role"]),
-        "algorithm": str(case["algorithm"]),
-        "kind": str(case["kind"]),
-        "unit_steps": units,
-        "reference": case_id == link.get("reference"),
-        "default": case_id == link.get("default"),
-        "n": len(own),
-        "n_disturbed": samples.disturbed(case_id),
-        **spread_out("unit_s", run),
-        **spread_out("step_s", step),
-        "screen_s": _screened(samples, case_id),
-        "n_pairs": len(over["reference"]),
-        **spread_out("speedup", interval(over["reference"]) if samples.usable else None),
-        "n_default_pairs": len(over["default"]),
-        **spread_out(
-            "default_speedup",
-            interval(over["default"]) if samples.usable else None,
-            "default_low",
-            "default_high",
-        ),
-        "null_s": median(null.values()) if null and samples.usable else None,
-        "n_exposed": len(exposed),
-        **spread_out("exposed_s", interval(exposed) if samples.usable else None),
-        "exposed_s": median(exposed.values()) if exposed and samples.usable else None,
-        **_phases(samples, case_id),
-        "spread": _spread(samples, case_id),
-        "wire_bytes_per_step": _per_step(case.get("wire_bytes"), units),
-        "received_bytes_per_step": _per_step(case.get("received_bytes"), units),
-        "path": canonical_json(case["path"]) if case.get("path") else None,
-        "stale": moved(case) == "source",
+_CASE: Final = [
+    "case_id", "label", "role", "algorithm", "kind", "unit_steps", "wire_bytes", "received_bytes", "path",
+]  # fmt: skip
+_COUNTS: Final = ["n", "n_disturbed", "n_pairs", "n_default_pairs", "n_exposed", "n_phases"]
+
+
+def _of_link(samples: LinkSamples, cases: pd.DataFrame) -> pd.DataFrame:
+    link, runs, null = samples.link, samples.per_step(), samples.per_step("null")
+    reference, default = (over_all(samples.step(link.get(name)), runs) for name in ("reference", "default"))
+    exposed, phases, of_run = runs - null, samples.phases(), samples.blocks["mode"] == "run"
+    others, unit = phases.drop(columns=PHASES, errors="ignore"), spread_columns("unit_s", samples.units())
+    any_other = others.notna().any(axis="columns").groupby("case_id").any()
+    numbers = pd.concat(
+        [
+            unit,
+            unit.div(samples.steps, axis="index").rename(columns=lambda name: name.replace("unit", "step")),
+            spread_columns("speedup", reference),
+            spread_columns("default_speedup", default, "default_low", "default_high"),
+            spread_columns("exposed_s", exposed, few=True),
+            phases[[name for name in PHASES if name in phases]].groupby("case_id").median().add_suffix("_s"),
+        ],
+        axis="columns",
+    ).assign(
+        null_s=null.median(),
+        other_s=others.sum(axis="columns").groupby("case_id").median()[any_other],
+        spread=samples.blocks[of_run].groupby("case_id")["spread"].median(),
+    )
+    screen = pd.DataFrame(link["screen"], columns=["case_id", "unit_seconds"]).explode("unit_seconds")
+    of_run = samples.disturbed["mode"] == "run"
+    counts = {
+        "n": runs.count(),
+        "n_disturbed": samples.disturbed[of_run].groupby("case_id").size(),
+        "n_pairs": reference.count(),
+        "n_default_pairs": default.count(),
+        "n_exposed": exposed.count(),
+        "n_phases": phases.groupby("case_id").size(),
     }
-
-
-def _over(samples: LinkSamples, case_id: str | None, own: Samples) -> dict[int, float]:
-    return speedup(samples.step(case_id), own) if case_id else {}
-
-
-def _screened(samples: LinkSamples, case_id: str) -> float | None:
-    found = [s for e in samples.link["screen"] if e["case_id"] == case_id for s in e["unit_seconds"]]
-    return median(found) / samples.steps[case_id] if found else None
-
-
-def _phases(samples: LinkSamples, case_id: str) -> dict[str, Value]:
-    found = [block["phases"] for block in samples.blocks(case_id, "serial").values() if block["phases"]]
-    row: dict[str, Value] = {"n_phases": len(found)}
-    known = {name for phases in found for name in phases}
-    for name in PHASES:
-        given = [phases[name] for phases in found if name in phases]
-        row[f"{name}_s"] = median(given) if given and samples.usable else None
-    others = [sum(s for name, s in phases.items() if name not in PHASES) for phases in found]
-    row["other_s"] = median(others) if others and known - set(PHASES) and samples.usable else None
-    return row
-
-
-def _spread(samples: LinkSamples, case_id: str) -> float | None:
-    found = [b["spread"] for b in samples.blocks(case_id).values() if b.get("spread") is not None]
-    return median(found) if found and samples.usable else None
-
-
-def _per_step(value: float | None, units: int) -> float | None:
-    return None if value is None else value / units
+    table = cases.assign(
+        link=samples.label,
+        reference=cases["case_id"] == link.get("reference"),
+        default=cases["case_id"] == link.get("default"),
+        screen_s=screen.groupby("case_id")["unit_seconds"].agg("median") / samples.steps,
+        **{name: pd.Series(found, cases.index).fillna(0).astype("int64") for name, found in counts.items()},
+    ).join(numbers if samples.usable else numbers.iloc[:0])
+    return checked(CASES, table.reindex(columns=list(CASES.names)))
 
 
 def moved(case: Mapping[str, Any]) -> str:
@@ -191,34 +185,31 @@ def moved(case: Mapping[str, Any]) -> str:
     if not timed or case["role"] != "method":
         return ""
     try:
-        now = info(str(case["algorithm"]))
+        now = registry.entry(str(case["algorithm"])).version
     except UnknownAlgorithmError:
         return "version"
-    if timed["version"] != now.version:
+    if timed["version"] != now:
         return "version"
-    return "" if timed["source_hash"] == now.source_hash else "source"
+    return "" if timed["source_hash"] == source_hash(str(case["algorithm"])) else "source"
 
 
-def probe_rows(record: Mapping[str, Any]) -> list[Row]:
+def probe_table(record: Mapping[str, Any]) -> pd.DataFrame:
     """The table `probe`: what each collective reached on each link."""
-    return [_probe_row(link, found) for link in record["links"] for found in link["probe"]]
+    return frame_of(PROBE, (_probe_row(link, found) for link in record["links"] for found in link["probe"]))
 
 
 def _probe_row(link: Mapping[str, Any], found: Mapping[str, Any]) -> Row:
-    seconds = [float(value) for value in found["seconds"]]
-    trip = str(found["what"]).startswith(ROUND_TRIP)
-    rate, middle = None if trip else found["bits_per_s"], interval(seconds)
-    held = link["link"]["rate_bps"]  # null: unshaped
+    trip, held = found["what"].startswith(ROUND_TRIP), link["link"]["rate_bps"]  # null: unshaped
+    rate = None if trip else found["bits_per_s"] or None
     return {
-        "link": str(link["label"]),
-        "what": str(found["what"]),
-        "bytes": int(found["bytes"]),
-        "n": len(seconds),
-        "seconds": median(seconds) if seconds else None,
-        "seconds_low": middle.low if middle else None,
-        "seconds_high": middle.high if middle else None,
-        "bits_per_s": None if not rate else float(rate),
-        "rate_share": float(rate) / float(held) if rate and held else None,
+        "link": link["label"],
+        "what": found["what"],
+        "bytes": found["bytes"],
+        "n": len(found["seconds"]),
+        **spread_out("seconds", interval(found["seconds"])),
+        "seconds": median(found["seconds"]) if found["seconds"] else None,
+        "bits_per_s": rate,
+        "rate_share": rate / held if rate and held else None,
     }
 
 
@@ -333,7 +324,6 @@ def round_s(h: int, known: Mapping[int, float]) -> float:
 
 LOW: Final = 0.9
 HIGH: Final = 1.1
-CONFIRMED, NOT_CONFIRMED, CONTRADICTED = "confirmed", "not confirmed", "contradicted"
 _WORST: Final = (CONTRADICTED, NOT_CONFIRMED, CONFIRMED)
 
 
@@ -352,18 +342,17 @@ def alike(word: str) -> str:
     return word.partition(" ")[0] if word.startswith("rounds") else word
 
 
-def compose_rounds(samples: LinkSamples, parts: Makeup, used: Mapping[str, str]) -> dict[int, float]:
+def compose_rounds(samples: LinkSamples, parts: Makeup, used: Mapping[str, str]) -> pd.Series:
     """Composed seconds of a training in every round in which all its cases have undisturbed blocks.
 
     `used`: kind -> case id. Raises CompositionError.
     """
     needed = used if parts.rounds else {kind: used[kind] for kind in parts.units}
-    by_kind = {kind: samples.unit(case_id) for kind, case_id in needed.items()}
-    common = set.intersection(*(set(found) for found in by_kind.values())) if by_kind else set()
-    return {
-        number: composed_s(parts, {kind: found[number] for kind, found in by_kind.items()})
-        for number in sorted(common)
-    }
+    units = samples.units()[list(needed.values())].set_axis(list(needed), axis="columns").dropna()
+    rounds: dict[Any, Any] = units.to_dict("index")
+    return pd.Series(
+        {number: composed_s(parts, unit_s) for number, unit_s in rounds.items()}, dtype="float64"
+    )
 
 
 def verdict(ratio: Interval | None, n: int) -> tuple[str, str]:
@@ -378,22 +367,34 @@ def verdict(ratio: Interval | None, n: int) -> tuple[str, str]:
     return NOT_CONFIRMED, f"{said}, partly outside {LOW} to {HIGH}"
 
 
-def direct_rows(record: Mapping[str, Any]) -> tuple[list[Row], dict[str, list[Check]]]:
+def direct_runs(record: Mapping[str, Any]) -> tuple[pd.DataFrame, dict[str, list[Check]]]:
     """The table `direct`, and what it says of each link (by label)."""
     rows: list[Row] = []
     checks: dict[str, list[Check]] = {}
     for link in record["links"]:
         samples = LinkSamples(link, record["cases"])
-        for key in sorted({(run["sharding"], run["arm"]) for run in link["direct"]}):
-            same = [run for run in link["direct"] if (run["sharding"], run["arm"]) == key]
-            runs = sorted(same, key=lambda run: (run["round"], run["attempt"]))
-            row, check = _direct(record, samples, runs)
+        runs = pd.DataFrame(link["direct"], columns=_RUN).sort_values(["round", "attempt"])
+        for _, same in runs.groupby(["sharding", "arm"]):
+            row, check = _direct(record, samples, same)
             rows.append(row)
             checks.setdefault(samples.label, []).append(check)
-    return rows, checks
+    return frame_of(DIRECT, rows), checks
 
 
-def checked(arm: str, word: str, checks: Iterable[Check]) -> tuple[str | None, str | None, str]:
+_RUN: Final = [
+    "sharding",
+    "arm",
+    "round",
+    "attempt",
+    "disturbed",
+    "spec",
+    "seconds",
+    "steps_by_kind",
+    "final",
+]
+
+
+def judged(arm: str, word: str, checks: Iterable[Check]) -> tuple[str | None, str | None, str]:
     """Verdict, arms it is by, and reason for an arm composed in this way; the worst of several verdicts counts."""
     found = list(checks)
     relevant = [c for c in found if c.arm == arm] or [c for c in found if c.like == alike(word)]
@@ -405,48 +406,45 @@ def checked(arm: str, word: str, checks: Iterable[Check]) -> tuple[str | None, s
     return worst.verdict, names, reason
 
 
-def _direct(
-    record: Mapping[str, Any], samples: LinkSamples, runs: Sequence[Mapping[str, Any]]
-) -> tuple[Row, Check]:
+def _direct(record: Mapping[str, Any], samples: LinkSamples, runs: pd.DataFrame) -> tuple[Row, Check]:
     """Row and check of one arm; its runs differ in their seeds, which decide nothing about the steps."""
-    first = runs[0]
-    arm, sharding, spec = str(first["arm"]), str(first["sharding"]), RunSpec.from_dict(first["spec"])
-    good: dict[int, Mapping[str, Any]] = {}
-    for run in runs:
-        if not run["disturbed"]:
-            good.setdefault(int(run["round"]), run)
-    seconds = {number: float(run["seconds"]) for number, run in good.items()}
+    arm, sharding, spec = (
+        runs["arm"].iloc[0],
+        runs["sharding"].iloc[0],
+        RunSpec.from_dict(runs["spec"].iloc[0]),
+    )
+    good = runs[~runs["disturbed"].astype("bool")].drop_duplicates("round").set_index("round")
     used = record["uses"].get(arm, {}).get(sharding, {})
-    composed: dict[int, float] = {}
+    composed = pd.Series(dtype="float64")
     like, fault = "", ""
     try:
         kinds = planned_kinds(spec)
         parts = makeup(kinds, list(used))
         like = alike(composition(parts, list(used)))
         composed = compose_rounds(samples, parts, used)
-        fault = _other_steps(kinds, runs)
+        fault = _other_steps(kinds, runs["steps_by_kind"])
     except CompositionError as error:
         fault = str(error)
-    ratio = paired(lambda of_blocks, whole: of_blocks / whole, composed, seconds)
-    middle = interval(ratio) if samples.usable else None
-    word, reason = verdict(middle, len(ratio))
+    both = pd.DataFrame({"direct": good["seconds"].astype("float64"), "composed": composed}).dropna()
+    middle = interval(both["composed"] / both["direct"]) if samples.usable else None
+    word, reason = verdict(middle, len(both))
     if not samples.usable:
         reason = "the link stayed disturbed"
     if fault:
-        word, reason = CONTRADICTED if composed else NOT_CONFIRMED, fault
-    both = sorted(ratio)
+        word, reason = NOT_CONFIRMED if composed.empty else CONTRADICTED, fault
     metric = get(spec.workload.name, **spec.workload.options).metric
-    values = [run["final"][metric] for run in good.values() if run["final"]]
+    values = [final[metric] for final in good["final"] if final]
+    medians: Mapping[str, float] = dict(both.median().dropna()) if samples.usable else {}
     row: Row = {
         "link": samples.label,
         "sharding": sharding,
         "arm": arm,
         "run_id": spec.run_id,
         "steps": spec.steps,
-        "n": len(ratio),
-        "n_disturbed": sum(bool(run["disturbed"]) for run in runs),
-        "direct_s": median(seconds[number] for number in both) if both and samples.usable else None,
-        "composed_s": median(composed[number] for number in both) if both and samples.usable else None,
+        "n": len(both),
+        "n_disturbed": int(runs["disturbed"].sum()),
+        "direct_s": medians.get("direct"),
+        "composed_s": medians.get("composed"),
         **spread_out("ratio", middle),
         "verdict": word,
         "reason": reason or None,
@@ -455,8 +453,8 @@ def _direct(
     return row, Check(arm, like, word, reason)
 
 
-def _other_steps(kinds: Sequence[str], runs: Sequence[Mapping[str, Any]]) -> str:
+def _other_steps(kinds: Sequence[str], taken: Iterable[Mapping[str, int]]) -> str:
     """Why what was trained is not what was planned, or nothing."""
     planned = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
-    other = [dict(run["steps_by_kind"]) for run in runs if dict(run["steps_by_kind"]) != planned]
+    other = [dict(steps) for steps in taken if dict(steps) != planned]
     return f"it took the steps {other[0]}, planned were {planned}" if other else ""

@@ -17,7 +17,7 @@ from suite.analysis.tables import TABLES, table_path
 WHOLE_RUN: Final = "run"
 """What stands as `kind` in the table `arms` where a whole training is composed."""
 
-CHECKS: Final = ("confirmed", "not confirmed", "contradicted")
+CONFIRMED, NOT_CONFIRMED, CONTRADICTED = "confirmed", "not confirmed", "contradicted"
 """Where the 95 % interval of composed over direct seconds lies: inside 0.9 to 1.1, partly outside, wholly outside."""
 
 CASES = Table(

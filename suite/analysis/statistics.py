@@ -45,9 +45,11 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal
 
 import numpy as np
+import numpy.typing as npt
 from scipy import optimize, stats
 
 from suite.runs.plan import MINIMUM_FOR_INTERVAL as MINIMUM_FOR_INTERVAL
@@ -101,6 +103,12 @@ def _level(level: float) -> float:
     return level
 
 
+@lru_cache(maxsize=256)
+def _t(level: float, degrees: int) -> float:
+    """The two-sided quantile of Student's t; a page asks for that of its number of seeds thousands of times."""
+    return float(stats.t.ppf(0.5 + level / 2, degrees))
+
+
 def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
     """Mean with Student's t interval: mean +- t(1 - (1 - level) / 2, n - 1) * s / sqrt(n).
 
@@ -112,7 +120,7 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
     array = _finite(values, MINIMUM_FOR_INTERVAL, "the t interval of a mean")
     n = array.size
     mean = float(array.mean())
-    half = float(stats.t.ppf(0.5 + _level(level) / 2, n - 1)) * float(array.std(ddof=1)) / math.sqrt(n)
+    half = _t(_level(level), n - 1) * float(array.std(ddof=1)) / math.sqrt(n)
     return Interval(mean, mean - half, mean + half, n, f"t, {level:.0%}")
 
 
@@ -364,13 +372,21 @@ def pareto_front(costs: Sequence[float], values: Sequence[float]) -> list[int]:
         raise StatisticsError(
             f"a pareto_front takes a cost and a value a point, not {len(costs)} and {len(values)}"
         )
-    if np.isnan([*costs, *values]).any():
+    order, kept = _fronts(np.array([costs], np.float64), np.array([values], np.float64))
+    return [int(place) for place in order[kept]]
+
+
+def _fronts(
+    costs: npt.NDArray[np.float64], values: npt.NDArray[np.float64]
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+    """Of each row of points: their places, the cheapest first, and whether the one there is on the row's front."""
+    if np.isnan(costs).any() or np.isnan(values).any():
         raise StatisticsError("a pareto_front has no place for nan; leave the point out")
-    found: list[int] = []
-    for place in sorted(range(len(costs)), key=lambda i: (costs[i], -values[i])):
-        if not found or values[place] > values[found[-1]]:
-            found.append(place)
-    return found
+    order = np.lexsort((-values, costs))
+    best = np.maximum.accumulate(np.take_along_axis(values, order, axis=1), axis=1)
+    kept = np.ones(order.shape, dtype=np.bool_)
+    kept[:, 1:] = best[:, 1:] > best[:, :-1]
+    return order, kept
 
 
 def pareto_shares(
@@ -392,12 +408,8 @@ def pareto_shares(
             f"the certainty of a pareto_front takes {MINIMUM_FOR_INTERVAL} seeds and got {seeds}"
         )
     drawn = np.random.default_rng(seed).integers(seeds, size=(draws, seeds))
-    count = np.zeros(points)
-    for mean_cost, mean_value in zip(
-        cost[:, drawn].mean(-1).T.tolist(), value[:, drawn].mean(-1).T.tolist(), strict=True
-    ):
-        count[pareto_front(mean_cost, mean_value)] += 1
-    return [float(share) for share in count / draws]
+    order, kept = _fronts(cost[:, drawn].mean(-1).T, value[:, drawn].mean(-1).T)
+    return [float(count / draws) for count in np.bincount(order[kept], minlength=points)]
 
 
 LEAST_WORKLOADS: Final = 4

@@ -12,10 +12,10 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from reference_impls import info
+from reference_impls.registry import registry
 from suite.analysis.tables import Row
 from suite.runs.plan import Plan
-from suite.runs.spec import RunSpec
+from suite.runs.spec import RunSpec, source_hash
 from suite.runs.sweep import WHOLE, Rates, Setting, Sweep, Tuned, load_rates
 from suite.workloads import get
 
@@ -143,16 +143,15 @@ def study_of(plan: Plan) -> Study:
         edges.setdefault(entry.arm, {})[cell] = entry.edge != "none"
     arms = []
     for arm in sweep.arms.values():
-        about = info(arm.algorithm)
         baseline = None if arm.baseline == arm.label else arm.baseline
         arms.append(
             Arm(
                 name=arm.label,
                 algorithm=arm.algorithm,
-                family=about.family,
+                family=registry.entry(arm.algorithm).family,
                 baseline=baseline,
                 control=arm.control,
-                source_hash=about.source_hash,
+                source_hash=source_hash(arm.algorithm),
                 lr_edges=edges.get(arm.label, {}),
             )
         )

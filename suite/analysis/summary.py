@@ -17,11 +17,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import pandas as pd
 
-from suite.analysis.columns import SENSITIVITY, SUMMARY
+from suite.analysis.columns import ARM, CELL, RUN, SENSITIVITY, SUMMARY
 from suite.analysis.statistics import (
     MINIMUM_FOR_INTERVAL,
     Interval,
@@ -34,9 +34,6 @@ from suite.analysis.statistics import (
 from suite.analysis.study import Study, StudyError, Yardstick
 from suite.analysis.tables import checked, frame_of
 
-CELL: Final = ["workload", "sharding", "world_size"]
-ARM: Final = [*CELL, "arm"]
-RUN: Final = [*ARM, "seed"]
 Cell = tuple[str, str, int]
 """A workload's label, a sharding, a number of workers."""
 

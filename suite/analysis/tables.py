@@ -13,7 +13,7 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -22,7 +22,7 @@ from suite.analysis.columns import Column, Kind, Table
 from suite.runs.files import write_atomic
 
 Value = str | int | float | bool | None
-Row = dict[str, Value]
+Row = dict[str, Any]
 """A row of a table as a plain dict; a missing value is None."""
 
 TABLES: Final = "tables"

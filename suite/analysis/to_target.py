@@ -27,7 +27,7 @@ from typing import Any, Final
 
 import pandas as pd
 
-from suite.analysis.columns import CURVES, PROFILES, TO_TARGET
+from suite.analysis.columns import ARM, CELL, CURVES, PROFILES, RUN, TO_TARGET
 from suite.analysis.statistics import (
     LEAST_WORKLOADS,
     MINIMUM_FOR_INTERVAL,
@@ -35,7 +35,7 @@ from suite.analysis.statistics import (
     performance_profiles,
 )
 from suite.analysis.study import Entry, Study
-from suite.analysis.summary import ARM, CELL, RUN, arms_of, ends_of
+from suite.analysis.summary import arms_of, ends_of
 from suite.analysis.tables import Row, Value, checked, frame_of
 from suite.runs.files import RefusedError
 from suite.runs.store import AGAIN, Store

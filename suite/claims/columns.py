@@ -1,10 +1,15 @@
-"""The columns of the verdicts on record: one row a claim, and one a part of it."""
+"""The verdicts on record: their columns, one row a claim and one a part of it, and how a row reads in words and figures.
+
+The command line, the document and the page say it alike.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from suite.analysis.columns import Table, described
+from suite.analysis.tables import Row
 
 CLAIMS: Final = Table(
     "claims",
@@ -60,3 +65,35 @@ PARTS: Final = Table(
 )
 
 VERDICT_TABLES: Final = (CLAIMS, PARTS)
+
+
+def deciding(row: Row, parts: Sequence[Row]) -> Row | None:
+    """The part that stands for its claim: the first with the claim's own verdict, else the first; None without parts."""
+    own = [part for part in parts if part["role"] == "part"]
+    return next((part for part in own if part["verdict"] == row["verdict"]), own[0] if own else None)
+
+
+def effect(part: Row) -> str:
+    """``-4.85 [-5.24, -4.45] points``, ``9711``; why there is none. The level stands where it is not 95 %."""
+    value, low, high = part["effect"], part["low"], part["high"]
+    if value is None:
+        return part["reason"] or "nothing measured"
+    tail = f" {part['unit']}" if part["unit"] else ""
+    if low is None or high is None:
+        return figure(value) + tail
+    value, low, high = (figure(one, signed=part["unit"] != "times") for one in (value, low, high))
+    level = 100 * (part["level"] or 0.95)
+    wide = "" if level == 95 else f" ({level:.3g} %)"
+    return f"{value} [{low}, {high}]{tail}{wide}"
+
+
+def figure(value: float, *, signed: bool = False) -> str:
+    """Whole numbers whole, others to two places, or to two digits where they are small."""
+    sign = "+" if signed and value > 0 else ""
+    if value in (float("inf"), float("-inf")):
+        return "no bound"
+    if float(value).is_integer():
+        return f"{sign}{int(value)}"
+    if abs(value) >= 1e6 or abs(value) < 1e-3:
+        return f"{sign}{value:.2g}"
+    return f"{sign}{value:.2f}" if abs(value) >= 0.05 else f"{sign}{value:.2g}"

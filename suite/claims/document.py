@@ -9,8 +9,7 @@ from typing import Final
 from suite.analysis.document import Blocks, DocumentError, fill, markdown, missing, rows_of
 from suite.analysis.tables import Row
 from suite.claims.claim import WORDS
-from suite.claims.columns import CLAIMS, PARTS
-from suite.claims.words import deciding, effect
+from suite.claims.columns import CLAIMS, PARTS, deciding, effect
 
 DOCUMENT: Final = Path(__file__).resolve().parents[2] / "docs" / "claims.md"
 WRITTEN: Final = "bandwise claims --write"
@@ -57,12 +56,12 @@ def _line(row: Row, parts: list[Row]) -> list[object]:
     shown = "" if part is None else effect(part) + more
     return [
         f"`{row['claim']}`",
-        _cell(str(row["statement"])),
-        _cell(str(row["said_by"])),
+        _cell(row["statement"]),
+        _cell(row["said_by"]),
         row["kind"],
         f"*{row['verdict']}*",
-        _cell(shown) if part is not None else _cell(str(row["why"])),
-        "" if part is None else _cell(str(part["bar"])),
+        _cell(shown) if part is not None else _cell(row["why"]),
+        "" if part is None else _cell(part["bar"]),
         None if part is None else part["n"],
     ]
 

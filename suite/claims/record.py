@@ -129,7 +129,7 @@ def recorded(root: Path) -> tuple[list[Row], list[Row]]:
 
 def differences(judged: Sequence[Judgement], on_record: Iterable[Row], *, whole: bool = False) -> list[str]:
     """What the record no longer says truly of these claims, a sentence each. whole: these are all claims there are."""
-    known = {str(row["claim"]): row for row in on_record}
+    known = {row["claim"]: row for row in on_record}
     found = []
     for one in judged:
         row = known.get(one.claim.id)

@@ -26,8 +26,7 @@ from reference_impls.errors import UnsupportedError
 from reference_impls.registry import Method, registry
 from suite.analysis.columns import SENSITIVITY, SUMMARY
 from suite.analysis.evidence import Accuracy, Speed, accuracy, speed
-from suite.analysis.published import SESSION, find_table, studies_of
-from suite.analysis.session_tables import load_facts
+from suite.analysis.published import SESSION, find_table, load_facts, studies_of
 from suite.analysis.speed_columns import ARMS
 from suite.analysis.tables import read_frame, rows_of
 from suite.costs.model import Model, Overlap, unit_seconds
@@ -229,9 +228,7 @@ def _settings_of(results_root: Path, name: str) -> Iterator[Study]:
     sensitivity = read_frame(find_table(results_root, SENSITIVITY, name), SENSITIVITY)
     sensitivity = sensitivity[[*SETTING, "sensitive", "reason"]].rename(columns={"reason": "blind"})
     for row in rows_of(summary.merge(sensitivity, on=list(SETTING), how="left", validate="many_to_one")):
-        arm = str(row["arm"])
-        workload, sharding, workers = str(row["workload"]), str(row["sharding"]), row["world_size"]
-        assert isinstance(workers, int), "world_size is a key of the summary"
+        arm, workload, sharding, workers = (row[c] for c in ("arm", "workload", "sharding", "world_size"))
         yield Study(
             name,
             arm,
@@ -243,7 +240,7 @@ def _settings_of(results_root: Path, name: str) -> Iterator[Study]:
             accuracy(
                 row,
                 higher=workloads[workload].direction == "higher",
-                not_sensitive="" if row["sensitive"] else str(row["blind"]),
+                not_sensitive="" if row["sensitive"] else row["blind"],
             ),
             speeds.get((arm, sharding, workers), {}),
         )
@@ -259,9 +256,8 @@ def _speeds(results_root: Path, sweep: str) -> dict[tuple[str, str, int], dict[s
         links = {link["label"]: link for link in facts["links"]}
         timed = read_frame(find_table(results_root, ARMS, f"{SESSION}{name}"), ARMS)
         for row in rows_of(timed):
-            arm, sharding, link = str(row["arm"]), str(row["sharding"]), str(row["link"])
-            by_link = speeds.setdefault((arm, sharding, int(facts["world_size"])), {})
-            by_link[link] = speed(row, links[link])
+            by_link = speeds.setdefault((row["arm"], row["sharding"], facts["world_size"]), {})
+            by_link[row["link"]] = speed(row, links[row["link"]])
     return speeds
 
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 import pandas as pd
 
 from reference_impls.errors import UnsupportedError
-from suite.analysis.columns import Table, described
+from suite.analysis.columns import Table
 from suite.analysis.published import SESSION, find_table
 from suite.analysis.session_tables import ring_bits
 from suite.analysis.speed_columns import BOUNDS, CASES
@@ -41,7 +41,18 @@ from suite.costs.advice import (
     studies,
     ways_of,
 )
-from suite.costs.model import PREDICTED, Model, model_of
+from suite.costs.columns import (
+    ALL,
+    BEST,
+    BREAK_EVEN,
+    BREAK_EVEN_CHECKS,
+    PREDICTED,
+    PREDICTIONS,
+    SCORE,
+    SPEEDUPS,
+    WARM_UP,
+)
+from suite.costs.model import Model, model_of
 from suite.costs.papers import with_warm_up
 from suite.costs.recipe import RecipeError
 from suite.costs.samples import (
@@ -65,141 +76,8 @@ from suite.costs.scaling import (
     question_of,
     speedups_of,
 )
-from suite.costs.score import ALL, PREDICTIONS, SCORE
 from suite.links.link import Link
 from suite.timing.case import Case
-
-SPEEDUPS: Final = Table(
-    "costs-speedups",
-    (
-        *described(
-            "text",
-            workload="with its options",
-            source="predicted, or the session that measured it",
-            case="what was timed",
-        ),
-        *described("int", world_size="ranks"),
-        *described(
-            "float",
-            rate_mbit="of each rank's wire",
-            rho="seconds of an fp32 ring over seconds of computing, a step",
-            speedup="seconds a step of the fastest uncompressed DDP over this case's",
-            speedup_low="95 % order-statistic interval of it; empty where predicted",
-            speedup_high="its upper end",
-            over_fp32="seconds a step of the fastest fp32 DDP over this case's",
-            over_fp32_low="95 % order-statistic interval of it; empty where predicted",
-            over_fp32_high="its upper end",
-        ),
-    ),
-    keys=5,
-)
-
-BEST: Final = Table(
-    "costs-best",
-    (
-        *described("int", world_size="workers, each with a machine of its own"),
-        *described("float", rate_mbit="of each worker's link"),
-        *described(
-            "text",
-            best="the method with the shortest predicted step among those that a study calls equal or undecided",
-        ),
-        *described("text", algorithm="its registry name; empty: an uncompressed all-reduce"),
-        *described(
-            "float",
-            step_s="its predicted seconds a step",
-            speedup="over the faster of fp32 and bf16 all-reduce",
-            rho="as in costs-speedups",
-        ),
-    ),
-    keys=2,
-)
-
-WARM_UP: Final = Table(
-    "costs-warm-up",
-    (
-        *described(
-            "text", algorithm="registry name of the method with a warm-up", source="predicted, or a session"
-        ),
-        *described(
-            "float",
-            rate_mbit="of each rank's wire",
-            warm_up="share of the steps that are warm-up, T_w",
-            speedup="of a whole training over the fastest fp32 DDP",
-            cap="1 / T_w: what no compression of the rest can pass, were its warm-up steps as fast as DDP's",
-        ),
-    ),
-    keys=4,
-)
-
-BREAK_EVEN: Final = Table(
-    "costs-break-even",
-    (
-        *described(
-            "text", workload="of the sessions that held the setting; empty: the example, which none did"
-        ),
-        *described(
-            "int",
-            bucket_bytes="of gradients; empty: the fastest of several",
-            cores="that the workers share; empty: each has a machine of its own",
-            world_size="workers",
-        ),
-        *described("text", method="as advice names it", algorithm="its registry name"),
-        *described("int", parameters="of the model"),
-        *described("float", compute_s="of a worker's step while the others compute too"),
-        *described(
-            "int", stretches="ranges of rates over which it is faster than the fastest uncompressed DDP"
-        ),
-        *described(
-            "text",
-            wins="those ranges, Mbit/s; 0 and inf: to the end of what was searched, 1 Mbit/s to 10 Tbit/s",
-        ),
-        *described(
-            "float",
-            below_mbit="break-even: the end of the range that begins with the slowest link; 0: none does, inf: it does not end",
-            below_low_mbit="the same where the speedup has to exceed 1 by the error",
-            below_high_mbit="the same where it may fall short of 1 by the error",
-        ),
-        *described("text", left_out="what the model had not seen when it erred so: a rate, a model"),
-        *described("float", error="median absolute relative error of a step then, as in costs-score"),
-        *described(
-            "int",
-            n_decided="measured speedups of this setting whose interval lies on one side of 1",
-            n_agree="those of them that are predicted on the same side",
-            n_undecided="measured speedups whose interval holds 1",
-        ),
-        *described(
-            "text", against="those that disagree", refused="why the method cannot serve so many workers"
-        ),
-    ),
-    keys=5,
-)
-
-BREAK_EVEN_CHECKS: Final = Table(
-    "costs-break-even-checks",
-    (
-        *described("text", workload="as in costs-break-even"),
-        *described("int", bucket_bytes="as there", cores="as there", world_size="workers"),
-        *described(
-            "text", method="as advice names it", session="that measured it", link="its label: rate, delay"
-        ),
-        *described("float", rate_mbit="of each worker's link; inf: unshaped"),
-        *described("int", n="rounds in which it and the reference were undisturbed"),
-        *described(
-            "float",
-            speedup="measured, over the fastest uncompressed DDP, kinds of steps in the shares that advice takes",
-            speedup_low="95 % order-statistic interval of it",
-            speedup_high="its upper end",
-            predicted="the speedup that the break-even was found with, at this rate",
-            foretold="predicted with nothing that was measured at this rate, as in costs-predictions; empty: not predicted",
-        ),
-        *described(
-            "text",
-            foretold_verdict="that against the interval, as verdict",
-            verdict="agrees, disagrees: the interval lies on one side of 1; undecided: it holds 1",
-        ),
-    ),
-    keys=7,
-)
 
 EXAMPLE: Final = Question(parameters=110e6, workers=16, rate_bps=10e9, compute_s=0.18)
 """The question of the map: a model of the size of BERT-base or GPT-2, on machines that take 180 ms a step."""

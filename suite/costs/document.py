@@ -17,22 +17,24 @@ from suite.analysis.columns import Table
 from suite.analysis.document import Blocks, fill, markdown, milliseconds, missing, significant, span
 from suite.analysis.published import find_table
 from suite.analysis.tables import read_frame, rows_of
-from suite.costs.break_even import BEST, BREAK_EVEN, SPEEDUPS, WARM_UP
-from suite.costs.model import PREDICTED, PRICES
-from suite.costs.papers import OMEGA, Placed, TwoRuns, placed
-from suite.costs.prices import CALIBRATION
-from suite.costs.samples import Sample, samples_of
-from suite.costs.scaling import SCALING
-from suite.costs.score import (
+from suite.costs.columns import (
     ADVISED,
     ALL,
-    BAR_MEDIAN,
-    BAR_WORST,
+    BEST,
+    BREAK_EVEN,
+    CALIBRATION,
+    OMEGA,
+    PREDICTED,
     PREDICTIONS,
+    PRICES,
+    SCALING,
     SCORE,
-    predicted_sessions,
-    read_prediction,
+    SPEEDUPS,
+    WARM_UP,
 )
+from suite.costs.papers import Placed, TwoRuns, placed
+from suite.costs.samples import Sample, samples_of
+from suite.costs.score import BAR_MEDIAN, BAR_WORST, predicted_sessions, read_prediction
 from suite.links.link import rate_words
 from suite.micro.tables import read_facts
 

@@ -29,38 +29,15 @@ import pandas as pd
 from scipy.optimize import least_squares
 
 from reference_impls.collectives import AllGather, AllReduce, AllToAll, SendRecv
-from suite.analysis.columns import Table, described
 from suite.analysis.published import published_root
 from suite.analysis.tables import table_path, to_csv
-from suite.costs.prices import (
-    CALIBRATION,
-    FIT_SETTINGS,
-    NODE,
-    OF_PROBE,
-    TOLERANCE,
-    Backend,
-    Network,
-    Price,
-    fit_backend,
-)
+from suite.costs.columns import CALIBRATION, PRICES
+from suite.costs.prices import FIT_SETTINGS, NODE, OF_PROBE, TOLERANCE, Backend, Network, Price, fit_backend
 from suite.costs.recipe import Bucket, Recipe, Request, Step
 from suite.costs.samples import Known, Local, Sample, Setting, case_recipe, measured_local, recipe_for
 from suite.links.link import Link
 from suite.runs.files import dump, parsed, read, write_atomic
 from suite.timing.case import Case
-
-PRICES: Final = Table(
-    "costs-prices",
-    (
-        *described("text", what="the fitted number", unit="of the value"),
-        *described("float", value="fitted to all of the calibration, and for the overlap to all sessions"),
-    ),
-    keys=1,
-)
-
-PREDICTED: Final = "predicted"
-"""In a column *source*: the model; else the session that measured."""
-
 
 FORWARD: Final = 1 / 3
 """Of forward and backward together; backward multiplies matrices twice as often."""

@@ -21,29 +21,9 @@ import torch
 
 from reference_impls.codecs import exponential
 from reference_impls.randomness import Key
-from suite.analysis.columns import Table, described
 from suite.analysis.tables import Row, frame_of
+from suite.costs.columns import OMEGA
 from suite.micro.pairs import in_turns
-
-OMEGA: Final = Table(
-    "costs-omega",
-    (
-        *described(
-            "text", dithering="standard: integers are added; exponential: powers of two, rounded at random"
-        ),
-        *described("int", n="pairs of readings"),
-        *described(
-            "float",
-            omega="seconds to add a byte of codes over those of a byte of fp32, median over pairs",
-            omega_q1="lower quartile of it",
-            omega_q3="upper quartile",
-            paper="what the paper measured on an A100",
-            gamma="bytes of fp32 a second that are added here",
-            break_even="bytes a second of a link below which the paper's model says that it pays; empty: on any link",
-        ),
-    ),
-    keys=1,
-)
 
 
 class PaperModelError(ValueError):

@@ -29,9 +29,9 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
-from suite.analysis.columns import Table, described
 from suite.analysis.speed import interval
 from suite.analysis.tables import Row, frame_of
+from suite.costs.columns import CALIBRATION
 from suite.costs.recipe import Request
 from suite.links.cluster import up
 from suite.links.link import MAX_RATE_BPS, Link
@@ -54,32 +54,6 @@ from suite.timing.load import Meter
 from suite.timing.ranks import RankHosts, Ranks
 from suite.timing.spec import Limits
 from suite.training.rendezvous import Place, RendezvousError, join_launch
-
-CALIBRATION: Final = Table(
-    "collectives",
-    (
-        *described("text", backend="what carries the collectives: gloo"),
-        *described("int", world_size="ranks"),
-        *described(
-            "float",
-            rate_mbit="of each rank's wire, Mbit/s, headers included; empty: unshaped",
-            delay_ms="one way, from any rank to any other",
-        ),
-        *described("text", what="the collective, with its type where it adds"),
-        *described(
-            "int",
-            bytes="of the buffer on each rank",
-            n="exchanges that were not disturbed",
-        ),
-        *described(
-            "float",
-            seconds="of the slowest rank, from a barrier on, median",
-            seconds_low="95 % order-statistic interval of it; empty below six",
-            seconds_high="its upper end",
-        ),
-    ),
-    keys=6,
-)
 
 
 @dataclass(frozen=True)

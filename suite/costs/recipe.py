@@ -31,8 +31,7 @@ from reference_impls.drivers.trace import Untraced
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import LayoutError, UnsupportedError
 from reference_impls.registry import Method
-from suite.timing.case import ROUND
-from suite.timing.subject import AVERAGE
+from suite.timing.case import AVERAGE, ROUND
 
 LEARNING_RATE: Final = 1e-6
 LONGEST: Final = 200

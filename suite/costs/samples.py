@@ -24,11 +24,10 @@ import pandas as pd
 import torch.distributed as dist
 from scipy.optimize import nnls
 
-from suite.analysis.published import SESSION, find_table, source
-from suite.analysis.session_tables import load_facts
+from suite.analysis.published import SESSION, find_table, load_facts, source
 from suite.analysis.speed_columns import CASES
 from suite.analysis.tables import read_frame, table_path
-from suite.costs.prices import CALIBRATION
+from suite.costs.columns import CALIBRATION
 from suite.costs.recipe import Bucket, Recipe, Request, Step, recipe_of
 from suite.links.link import Link
 from suite.micro.tables import read_facts

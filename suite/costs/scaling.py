@@ -24,9 +24,7 @@ from typing import Any, Final
 import pandas as pd
 
 from reference_impls.errors import UnsupportedError
-from suite.analysis.columns import Table, described
-from suite.analysis.published import SESSION, find_table, sessions_held
-from suite.analysis.session_tables import load_facts
+from suite.analysis.published import SESSION, find_table, load_facts, sessions_held
 from suite.analysis.speed_columns import CASES
 from suite.analysis.tables import frame_of, read_frame
 from suite.costs.advice import (
@@ -39,50 +37,11 @@ from suite.costs.advice import (
     reference_steps,
     ways_of,
 )
-from suite.costs.model import PREDICTED, Model
+from suite.costs.columns import PREDICTED, SCALING
+from suite.costs.model import Model
 from suite.costs.recipe import RecipeError
 from suite.costs.samples import DDP, MEASURED, Known, crowd, link_of, parameters_of, shapes_of, workload_name
 from suite.links.link import Link
-
-SCALING: Final = Table(
-    "costs-scaling",
-    (
-        *described("text", workload="with its options"),
-        *described(
-            "int",
-            batch_size="examples a worker; in strong scaling at the most workers",
-            bucket_bytes="of gradients",
-        ),
-        *described(
-            "text",
-            link="of each worker: rate, delay",
-            scaling="weak: as much for every further worker; strong: as much for all together, predicted alone",
-        ),
-        *described("int", cores="that the workers share; empty: each has a machine of its own"),
-        *described("text", method="as advice names it; all-reduce: torch's DDP"),
-        *described("int", world_size="workers"),
-        *described("text", source="predicted, or the session that measured it"),
-        *described("text", algorithm="its registry name; empty: an uncompressed all-reduce"),
-        *described("float", rate_mbit="of each worker's link", delay_ms="one way"),
-        *described("int", n="rounds; empty where predicted"),
-        *described(
-            "float",
-            step_s="seconds a step",
-            step_low="95 % order-statistic interval of it; empty where predicted",
-            step_high="its upper end",
-            single_s="seconds of one worker's uncompressed step that sends nothing, with as many to a core",
-        ),
-        *described("int", n_single="cases and links whose median that is; empty where predicted"),
-        *described(
-            "float",
-            efficiency="single_s over step_s; in strong scaling of a step of all the work over workers times step_s",
-            efficiency_low="from step_high and the least of the n_single; empty where predicted",
-            efficiency_high="from step_low and the largest of them",
-        ),
-    ),
-    keys=9,
-)
-
 
 # ---- comparable sessions
 

@@ -28,11 +28,10 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from suite.analysis.columns import Table, described
-from suite.analysis.published import published_root
-from suite.analysis.session_tables import load_facts
+from suite.analysis.published import load_facts, published_root
 from suite.analysis.tables import frame_of
 from suite.costs.advice import ALL_REDUCE, Candidate, Question, advise, candidates
+from suite.costs.columns import ADVISED, ALL, PREDICTIONS, SCORE
 from suite.costs.model import Model, fit_model
 from suite.costs.samples import (
     DDP,
@@ -57,77 +56,10 @@ from suite.runs.provenance import provenance
 from suite.timing.cases import cases_of
 from suite.timing.spec import SessionSpec
 
-PREDICTIONS: Final = Table(
-    "costs-predictions",
-    (
-        *described(
-            "text",
-            left_out="what the model had not seen: rate, delay, workers, model, method",
-            value="which one",
-            session="where the step was measured",
-            link="the link's label: rate, delay",
-            case="what was timed",
-            case_id="hash of all that decides what is timed",
-        ),
-        *described("text", workload="with its options"),
-        *described("int", world_size="ranks"),
-        *described(
-            "float",
-            step_s="seconds a step as measured, median over rounds",
-            step_low="95 % order-statistic interval of it",
-            step_high="its upper end",
-            predicted_s="seconds a step as predicted",
-            error="predicted over measured, less 1",
-        ),
-    ),
-    keys=6,
-)
-
-SCORE: Final = Table(
-    "costs-score",
-    (
-        *described(
-            "text",
-            left_out="what the model had not seen: rate, delay, workers, model, method",
-            value="which one; all: all of them",
-        ),
-        *described("int", n="steps that were predicted"),
-        *described(
-            "float",
-            median_error="of the absolute relative errors: the median",
-            worst_error="the largest",
-        ),
-        *described("flag", met="at most 10 % and 25 %"),
-    ),
-    keys=2,
-)
-
-ADVISED: Final = Table(
-    "costs-advised",
-    (
-        *described(
-            "text",
-            session="whose steps advice was asked for, from all other sessions",
-            link="the link's label: rate, delay",
-            method="as advice names it",
-        ),
-        *described("int", world_size="workers", parameters="of the model"),
-        *described(
-            "float",
-            advised_s="seconds a step that advice says",
-            measured_s="that the session measured, kinds of steps in the shares that advice takes",
-            error="advised over measured, less one",
-        ),
-    ),
-    keys=3,
-)
-
-
 # ---- the score: one value left out at a time
 
 BAR_MEDIAN: Final = 0.10
 BAR_WORST: Final = 0.25
-ALL: Final = "all"
 LEFT_OUT: Final[Mapping[str, Callable[[Sample], str]]] = {
     "rate": lambda sample: rate_words(sample.setting.link.rate_bps),
     "delay": lambda sample: f"{1e3 * sample.setting.link.delay_s:g} ms",

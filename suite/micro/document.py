@@ -14,7 +14,6 @@ from typing import Any, Final
 from suite.analysis.columns import Table
 from suite.analysis.document import (
     DocumentError,
-    as_float,
     fill,
     markdown,
     milliseconds,
@@ -23,8 +22,7 @@ from suite.analysis.document import (
     significant,
     span,
 )
-from suite.analysis.published import SESSION, find_table
-from suite.analysis.session_tables import load_facts
+from suite.analysis.published import SESSION, find_table, load_facts
 from suite.analysis.speed_columns import BOUNDS, CASES
 from suite.analysis.tables import Row, read_table
 from suite.micro.tables import AGAINST, CODECS, COMPILE, SCALING, SIMULATION, THROUGHPUT_TABLES, read_facts
@@ -156,8 +154,8 @@ def scaling(root: Path, against: str) -> str:
             groups.setdefault((row["subject"], row["operation"]), []).append(row)
     listed = []
     for (subject, operation), group in groups.items():
-        group = sorted(group, key=lambda row: as_float(row["value"]))
-        over = [as_float(row["seconds"]) / as_float(row["theory"]) for row in group if row["theory"]]
+        group = sorted(group, key=lambda row: row["value"])
+        over = [row["seconds"] / row["theory"] for row in group if row["theory"]]
         first, last = group[0], group[-1]
         listed.append(
             (
@@ -224,8 +222,8 @@ def session(root: Path, name: str) -> str:
         if not row["n"]:
             continue
         reference, null = steps.get(row["link"]), row["null_s"]
-        limit = as_float(reference) / as_float(null) if reference and null else None
-        share = as_float(row["speedup"]) / limit if limit and row["speedup"] else None
+        limit = reference / null if reference and null else None
+        share = row["speedup"] / limit if limit and row["speedup"] else None
         label = f"**{row['case']}**" if row["reference"] else row["case"]
         listed.append(
             (
@@ -294,8 +292,8 @@ def _paired(row: Row, what: str, count: str) -> tuple[str, str, str]:
     if row[what] is None:
         return "", "", ""
     low, high = row[f"{what}_low"], row[f"{what}_high"]
-    span = "" if low is None else f"{as_float(low):.3f} to {as_float(high):.3f}"
-    return f"{as_float(row[what]):.3f}", span, str(row[count])
+    span = "" if low is None else f"{low:.3f} to {high:.3f}"
+    return f"{row[what]:.3f}", span, str(row[count])
 
 
 def session_machine(root: Path, name: str) -> str:
@@ -340,6 +338,5 @@ BLOCKS: Final[Mapping[str, Callable[..., str]]] = MappingProxyType(
 )
 
 
-def _bytes(value: object) -> str:
-    count = as_float(value)
+def _bytes(count: float | None) -> str:
     return "0" if not count else f"{count / 1e6:.3g} MB"

@@ -84,9 +84,10 @@ def make_plan(sweep: Sweep, only: str | None = None) -> Plan:
         tuned = {arm.label: _rate(sweep, panel, arm, rates) for arm in arms}
         for budget in sweep.budgets:
             there = sweep.at_budget(budget)
-            methods = {arm.label: method_of(there, panel, arm, tuned[arm.label]) for arm in arms}
+            running = [arm for arm in sweep.arms_at(panel, budget) if arm in arms]
+            methods = {arm.label: method_of(there, panel, arm, tuned[arm.label]) for arm in running}
             for seed in range(sweep.seeds):
-                for arm in arms:
+                for arm in running:
                     spec = spec_of(there, panel, methods[arm.label], workload, tuned[arm.label], seed)
                     runs.append(PlannedRun(panel, arm, spec, budget))
     if not runs:

@@ -12,6 +12,8 @@ left out but for the few that change numbers or speed.
 Results refer to it by its SHA-256. It is kept once, as ``<results>/patches/<sha256>.diff``, if it is UTF-8 and not
 larger than `CHANGES_LIMIT_BYTES`; of a larger one the hash alone is on record. Paths are relative to the checkout. A run is
 carried out by the code of another commit in a git worktree that lasts as long as the run.
+
+*Runs that are compared* should share code and machine; what differs is a finding.
 """
 
 from __future__ import annotations
@@ -28,8 +30,10 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -320,3 +324,55 @@ def _try_git(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str
 
 def _last(text: str) -> str:
     return " ".join(text.strip().splitlines()[-LAST_LINES:]) or "it did not say why"
+
+
+ERROR: Final = "error"
+WARNING: Final = "warning"
+HARDWARE: Final = ("system", "cpu", "cores", "threads")
+CODE: Final = ("commit", "environment_hash")
+Counted = tuple[Mapping[str, Any], int]
+"""A provenance, and how many runs have it."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong: the rule, whether error or warning, of what, what is wrong, what to do."""
+
+    rule: str
+    level: str
+    subject: str
+    what: str
+    fix: str
+
+    def as_dict(self) -> dict[str, str]:
+        """Plain data."""
+        return asdict(self)
+
+
+def drift(panel: str, found: Sequence[Counted]) -> Iterator[Finding]:
+    """What of the code differs between the runs of a panel; `found`: provenances, each with how many runs it is of."""
+    for key in CODE:
+        yield from _mixed("drift", panel, found, key, "run the panel again from one checkout")
+    if dirty := sum(runs for provenance, runs in found if provenance["dirty"]):
+        yield Finding(
+            "drift", WARNING, panel, f"{dirty} runs come from a checkout with changes that no commit holds",
+            "commit, and run the sweep again before its numbers are published",
+        )  # fmt: skip
+
+
+def hardware(panel: str, found: Sequence[Counted]) -> Iterator[Finding]:
+    """What of the machine differs between the runs of a panel; `found` as in `drift`."""
+    for key in HARDWARE:
+        yield from _mixed(
+            "hardware", panel, found, key,
+            "bits may differ between kinds of machine: run what is compared on one of them",
+        )  # fmt: skip
+
+
+def _mixed(rule: str, panel: str, found: Sequence[Counted], key: str, fix: str) -> Iterator[Finding]:
+    counted: dict[str, int] = defaultdict(int)
+    for provenance, runs in found:
+        counted[str(provenance[key])] += runs
+    if len(counted) > 1:
+        values = ", ".join(f"{value} ({count} runs)" for value, count in sorted(counted.items()))
+        yield Finding(rule, WARNING, panel, f"its runs differ in {key}: {values}", fix)

@@ -7,6 +7,7 @@
     world_size: 4                  # one or several
     steps: 200
     budgets: [0.5, 0.71, 1, 1.41]  # optional: a budget sweep; multiples of `steps`
+    references: [allreduce-sgd]    # optional: only these run at all budgets, and net speedups are read on the first
     batch_size: 32                 # per worker
     seeds: 6                       # seed indices 0 .. 5
     lr: {schedule: cosine, warmup: 10, min_ratio: 0.01}
@@ -39,6 +40,7 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -218,6 +220,10 @@ class Sweep(Entry):
         default=(WHOLE,),
         description=f"Budgets of a budget sweep: rising multiples of `steps` between 1/{WIDEST:g} and {WIDEST:g}, 1 among them.",
     )
+    references: Words = Field(
+        default=(),
+        description="Arms that run at all budgets, net speedups are read on the first of them. Without it: all arms.",
+    )
     batch_size: Positive = Field(description="Examples a worker and step.")
     bucket_bytes: Positive = Field(default=DEFAULT_BUCKET_BYTES, description="Bytes of a gradient bucket.")
     seeds: int = Field(
@@ -307,6 +313,11 @@ class Sweep(Entry):
         return [
             arm for arm in self.arms.values() if not any(rule.takes(panel, arm) for rule in self.excludes)
         ]
+
+    def arms_at(self, panel: Setting, budget: float) -> list[Arm]:
+        """The arms of a panel that run at a budget: at 1 all of them, elsewhere those of `references`, where named."""
+        arms = self.arms_of(panel)
+        return [arm for arm in arms if budget == WHOLE or not self.references or arm.label in self.references]
 
     def at_budget(self, budget: float) -> Sweep:
         """The sweep at one of its budgets; itself at budget 1."""
@@ -409,6 +420,11 @@ def _check(sweep: Sweep) -> None:
             raise rule.error("", "an empty rule would exclude everything")
         if rule.arm is not None and rule.arm not in arms:
             raise rule.error("arm", f"no arm '{rule.arm}'{nearest(rule.arm, arms)}")
+    for label in sweep.references:
+        if label not in arms:
+            raise sweep.error("references", f"no arm '{label}'{nearest(label, arms)}")
+    if sweep.references and not sweep.given("budgets"):
+        raise sweep.error("references", "a reference is read at several `budgets`: give them too")
     if sweep.given("budgets"):
         _check_budgets(sweep)
 
@@ -438,6 +454,9 @@ class Trial(Entry):
     )
     nll: float | None = Field(
         default=None, description="Mean of the negative log-likelihood. Null: the same, or there is none."
+    )
+    values: Annotated[tuple[float, ...], AS_TUPLE] = Field(
+        default=(), description="Final metric by tuning seed: what the choice of the rate is uncertain by."
     )
     status: str = Field(description="`done`, or that of the first run that ended otherwise.")
     runs: Words = Field(description="Run ids, one a seed.")
@@ -519,7 +538,13 @@ def load_rates(path: Path) -> Rates:
     """Read the file; no file means no entries. Raises `YamlError` with line and key."""
     if not path.exists():
         return Rates(path, ())
-    return Rates(path, YamlFile.load(path).read(RatesFile).rates)
+    return _rates(path, path.read_text(encoding="utf-8"))
+
+
+@lru_cache(maxsize=32)
+def _rates(path: Path, text: str) -> Rates:
+    """The rates in a text; a report asks for those of a sweep again and again, and they are thousands of lines."""
+    return Rates(path, YamlFile.loads(text, path.name, path).read(RatesFile).rates)
 
 
 def write_rates(sweep: Sweep, entries: Sequence[Tuned]) -> None:
@@ -527,7 +552,7 @@ def write_rates(sweep: Sweep, entries: Sequence[Tuned]) -> None:
     lines = [
         f"# Peak learning rates of the sweep '{sweep.rates_owner}', by one budget for every arm. Do not edit: remake with",
         f"#     bandwise sweep {sweep.rates_owner} --tune",
-        "# value and nll: means over the seeds at the end of the runs. edge: whether the choice is an end of the grid.",
+        "# value, nll: means over the seeds at the end; values: by seed. edge: whether the choice is an end of the grid.",
         f"sweep: {sweep.rates_owner}",
         f"seeds: [{', '.join(map(str, sweep.tuning.seeds))}]",
         "rates:",
@@ -545,7 +570,7 @@ def write_rates(sweep: Sweep, entries: Sequence[Tuned]) -> None:
 
 def vars_of(trial: Trial) -> dict[str, Any]:
     """The fields of a trial in their order."""
-    return {name: getattr(trial, name) for name in ("lr", "value", "nll", "status", "runs")}
+    return {name: getattr(trial, name) for name in ("lr", "value", "nll", "values", "status", "runs")}
 
 
 def _flow(mapping: Mapping[str, Any]) -> str:

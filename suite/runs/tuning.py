@@ -210,7 +210,8 @@ def _trial(specs: Sequence[RunSpec], store: Store, metric: str) -> Trial:
     finals = [result["final"] for result in ended] if status == "done" else []
     runs = tuple(spec.run_id for spec in specs)
     value, nll = _mean(finals, metric), _mean(finals, "nll")
-    return Trial(lr=specs[0].lr.peak, value=value, nll=nll, status=status, runs=runs)
+    values = tuple(float(f"{final[metric]:.6g}") for final in finals)
+    return Trial(lr=specs[0].lr.peak, value=value, nll=nll, values=values, status=status, runs=runs)
 
 
 def _mean(finals: Sequence[Mapping[str, float]], name: str) -> float | None:

@@ -14,6 +14,8 @@ from suite.runs.files import identity, plain
 
 ROUND: Final = "round-"
 """Kinds that are rounds of local steps start with this; the number of steps follows."""
+AVERAGE: Final = "average"
+"""Kind of the step that ends a round of local steps."""
 
 PLACES: Final = ("stage", "collective", "group")
 SENT: Final = ("calls", "payload_bytes", "wire_bytes", "received_bytes")

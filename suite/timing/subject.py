@@ -22,12 +22,10 @@ from torch import Tensor, nn
 from reference_impls import DataParallelOptimizer
 from reference_impls.drivers.trace import Trace
 from reference_impls.registry import Method
-from suite.timing.case import PLACES, ROUND, SENT, Case, Mode
+from suite.timing.case import AVERAGE, PLACES, ROUND, SENT, Case, Mode
 from suite.timing.references import Reference
 
 LEARNING_RATE: Final = 1e-6
-AVERAGE: Final = "average"
-"""Kind of the step that ends a round of local steps."""
 
 Batch = Sequence[Tensor]
 

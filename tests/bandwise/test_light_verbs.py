@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 SWEEP = """
@@ -58,6 +60,7 @@ def test_a_second_look_needs_no_torch(tmp_path: Path) -> None:
         assert second["heavy"] == [], verb
 
 
+@pytest.mark.full
 def test_three_thousand_runs_are_looked_at_in_two_seconds_of_processor_time(tmp_path: Path) -> None:
     """The whole command, Python's own start included. No plan of it was made before: the plan is the slow look."""
     sweep = write_sweep(tmp_path, 30, 100)

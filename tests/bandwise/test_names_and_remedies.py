@@ -147,6 +147,7 @@ def test_every_remedy_that_is_printed_is_accepted(
         assert "no sweep" not in said.err
 
 
+@pytest.mark.full
 def test_remedies_help(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What `check` says to do, done in order, leaves it with nothing that is wrong."""
     lose(project, "two runs")

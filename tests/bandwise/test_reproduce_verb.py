@@ -68,7 +68,9 @@ def change(store: Store, run_id: str, line: int, name: str, factor: float) -> No
     path.write_text("".join(dump(one) + "\n" for one in lines))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family", [pytest.param(family, marks=pytest.mark.full if i else ()) for i, family in enumerate(FAMILIES)]
+)
 def test_a_run_of_each_family_comes_out_to_the_bit(
     family: str, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,7 +152,8 @@ def test_bytes_that_differ_are_named(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("budgets", "name"), [("", "small-runs.csv"), ("budgets: [0.5, 1]", "small-rungs.csv")]
+    ("budgets", "name"),
+    [pytest.param("", "small-runs.csv", marks=pytest.mark.full), ("budgets: [0.5, 1]", "small-rungs.csv")],
 )
 def test_a_row_of_a_table_is_enough(
     budgets: str,

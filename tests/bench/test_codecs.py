@@ -55,17 +55,11 @@ def _compiled_on_one_thread() -> Any:
     torch.set_num_threads(threads)
 
 
-SMOKE = ("signs",)
-"""Codecs of which `make test` sees that they run compiled and allocate nothing; it measures none."""
-
-
+@pytest.mark.full
 @pytest.mark.benchmark(group="codecs")
 @pytest.mark.parametrize(
     ("codec", "verb"),
-    [
-        pytest.param(codec, verb, marks=() if codec in SMOKE else pytest.mark.full)
-        for codec, verb in tables.CODEC_BARS
-    ],
+    list(tables.CODEC_BARS),
 )
 def test_not_slow(benchmark: Any, codec: str, verb: str) -> None:
     case = build(codec, NUMEL)
@@ -91,10 +85,10 @@ def test_small(codec: str) -> None:
 
 def _as_it_is(codec: str) -> Any:
     missed = pytest.mark.xfail(reason="allocates in its steady state", raises=AssertionError)
-    tier = () if codec in SMOKE else (pytest.mark.full,)
-    return pytest.param(codec, marks=(*tier, *((missed,) if codec in STILL_ALLOCATE else ())))
+    return pytest.param(codec, marks=(missed,) if codec in STILL_ALLOCATE else ())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("codec", [_as_it_is(codec) for codec in CODECS])
 def test_nothing_is_allocated_once_it_is_warm(codec: str) -> None:
     case = build(codec, NUMEL)

@@ -49,10 +49,7 @@ def test_every_case_is_frozen_and_no_other(section: str) -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=() if name in ("quick", "claims") else pytest.mark.full)
-        for name in freeze.SHIPPED
-    ],
+    [pytest.param(name, marks=() if name == "quick" else pytest.mark.full) for name in freeze.SHIPPED],
 )
 def test_tables_that_ship_are_made_again_from_what_is_in_git(name: str, tmp_path: Path) -> None:
     """To six digits: what they are made from stands in git with nine. Of studies the rows and curves come back as runs."""

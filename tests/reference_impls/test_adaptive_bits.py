@@ -186,9 +186,9 @@ def test_after_calibration_a_constant_norm_takes_the_bits_aimed_at() -> None:
     assert found == ["6-bit", "5-bit", "6-bit"]
 
 
-@each("rule", ["convex", "non-convex"])
+@pytest.mark.parametrize("rule", ["convex", pytest.param("non-convex", marks=pytest.mark.full)])
 @each("trend", [-6.0, 0.0, 3.0])
-@each("warmup_steps", [0, 5])
+@pytest.mark.parametrize("warmup_steps", [pytest.param(0, marks=pytest.mark.full), 5])
 def test_a_budget_that_is_held_is_met(rule: str, trend: float, warmup_steps: int) -> None:
     """Whatever norms do: never more bits than paid for, and nearly all of them used."""
     total, target = 120, 4.3

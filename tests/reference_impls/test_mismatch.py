@@ -204,10 +204,10 @@ def _leave_early(rank: int, size: int, how: str, timeout_s: float) -> Any:
     ("how", "timeout_s", "within_s", "match"),
     [
         ("skips", 3.0, 5.0, "No word from rank 1"),
+        ("releases", 60.0, 10.0, "rank 1 has ended its training after 4 steps"),
         pytest.param(
-            "releases", 60.0, 10.0, "rank 1 has ended its training after 4 steps", marks=pytest.mark.full
+            "returns", 60.0, 10.0, "rank 1 has ended its training after 4 steps", marks=pytest.mark.full
         ),
-        ("returns", 60.0, 10.0, "rank 1 has ended its training after 4 steps"),
         ("fails", 60.0, 10.0, "rank 1 has stopped (UsageError: the gradient of"),
     ],
 )

@@ -65,6 +65,7 @@ def test_one_program_for_all_sizes_numbers_and_places():
     assert not compilation.failures().get(function.name)
 
 
+@pytest.mark.full
 def test_rows_of_a_matrix_far_apart_are_one_more():
     function = of_package(shifted)
     for rows, columns in ((4, 70_000), (3, 80_001)):
@@ -76,6 +77,7 @@ def test_rows_of_a_matrix_far_apart_are_one_more():
     assert made(function) == 2  # rows that follow one another, and rows that do not
 
 
+@pytest.mark.full
 def test_flags_have_programs_of_their_own():
     function = of_package(shifted)
     x, out = torch.randn(100), torch.empty(100)
@@ -95,6 +97,7 @@ def test_one_piece_of_memory_as_two_arguments():
     assert made(function) == 2
 
 
+@pytest.mark.full
 def test_rows_of_a_fixed_shape():
     def tiles(x, out):
         out.copy_(x + 1)

@@ -63,7 +63,7 @@ def test_one_worker_is_the_plain_optimizer(row: Row) -> None:
         assert torch.equal(own, simulated), name
 
 
-@pytest.mark.parametrize("row", tiered())
+@pytest.mark.parametrize("row", tiered(fast=SOME))
 def test_resuming_equals_the_uninterrupted_run_to_the_bit(row: Row) -> None:
     """Also where the program has drawn other numbers meanwhile: draws come from the seed, not from torch's own generator."""
     whole = trajectory(row, 3)

@@ -14,7 +14,7 @@ from reference_impls.collectives import Group
 from reference_impls.reducers.momentum_sync import MomentumSync
 from reference_impls.registry import Method
 from tests.reference_impls.problem import LR, Net, at_probes, gradients, learning_rate, names, observed
-from tests.reference_impls.table import FIRST, ROWS, Row, tiered
+from tests.reference_impls.table import ROWS, SOME, Row, tiered
 from tests.reference_impls.trajectories import trajectory
 
 SIZE = 3
@@ -71,7 +71,7 @@ def test_the_table_has_methods_of_both_sorts_and_several_kinds() -> None:
     assert {kind for _, kind in CASES} >= {"step", "sync", "measure", "warm-up", "compressed"}
 
 
-@pytest.mark.parametrize("row", tiered(STEPPING))
+@pytest.mark.parametrize("row", tiered(STEPPING, SOME))
 def test_every_kind_of_step_that_comes_is_there(row: Row) -> None:
     assert set(trajectory(row, SIZE).kinds) == set(method(row).algorithm.steady())
 
@@ -79,7 +79,7 @@ def test_every_kind_of_step_that_comes_is_there(row: Row) -> None:
 @pytest.mark.parametrize(
     ("row", "kind"),
     [
-        pytest.param(row, kind, id=f"{row.id}-{kind}", marks=() if row in FIRST else pytest.mark.full)
+        pytest.param(row, kind, id=f"{row.id}-{kind}", marks=() if row in SOME else pytest.mark.full)
         for row, kind in CASES
     ],
 )
@@ -109,7 +109,7 @@ def test_what_is_steady_is_its_own_steady_configuration() -> None:
         assert steady.steady()[kind] == steady, (row.id, kind)
 
 
-@pytest.mark.parametrize("row", tiered(LOCAL))
+@pytest.mark.parametrize("row", tiered(LOCAL, SOME))
 def test_local_updates_are_timed_by_whole_rounds(row: Row) -> None:
     seen = set(trajectory(row, SIZE).kinds)
     assert seen <= {"local", "average", "step", "final"}

@@ -39,7 +39,7 @@ def advance(cluster: SimulatedCluster, first: int, last: int, ranks_with_it: tup
         cluster.step(own, probes=dict.fromkeys(cluster.probes, own))
 
 
-@pytest.mark.parametrize("row", tiered())
+@pytest.mark.parametrize("row", tiered(fast=SOME))
 def test_a_parameter_that_never_gets_a_gradient_stays(row: Row) -> None:
     cluster = build(row)
     before = [cluster.parameters(rank)[UNUSED].clone() for rank in range(SIZE)]

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from suite.analysis.tables import Row, table_path, write_table
-from suite.costs.break_even import BREAK_EVEN, BREAK_EVEN_CHECKS
-from suite.costs.scaling import SCALING
+from suite.costs.columns import BREAK_EVEN, BREAK_EVEN_CHECKS, SCALING
 from tests.report.conftest import HOSTILE
 from tests.report.made_up_speed import MACHINE, facts, link_facts, row, save
 

@@ -6,8 +6,8 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from suite.analysis.collect import collect, facts_path, write
-from suite.analysis.published import put, write_refused
+from suite.analysis.collect import collect, write
+from suite.analysis.published import facts_path, put, write_refused
 from suite.runs.files import dump
 from suite.runs.result import Status
 from suite.runs.store import Store

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from report.pages.costs import Costs, best_map, costs_parts, load_costs, speedup_lines, warm_up_map
 from suite.analysis.tables import Row, frame_of, rows_of
-from suite.costs.break_even import SPEEDUPS, warm_up_table
+from suite.costs.break_even import warm_up_table
+from suite.costs.columns import SPEEDUPS
 
 CASES = ("lion-cub-1bit: step", "apmsqueeze: compressed", "apmsqueeze: warm-up")
 

@@ -17,6 +17,7 @@ from report.drawing.theme import COLOURS, FAMILIES, MARKS, SHAPES
 from report.rendering import asset
 from report.study.marks import families, points
 from report.study.summary import seeds, tradeoff
+from tests.report.conftest import overlap
 from tests.suite.analysis.made_up_study import MADE
 
 
@@ -67,9 +68,9 @@ def test_places_are_free_when_there_is_room():
     frame = Box(0, 0, 400, 300)
     boxes = place(labels, marks, [], frame)
     assert place(labels, marks, [], frame) == boxes
-    assert all(a.overlap(b) == 0 for a, b in itertools.combinations(boxes, 2))
-    assert all(box.overlap(mark) == 0 for box in boxes for mark in marks)
-    assert all(box.outside(frame) == 0 for box in boxes)
+    assert all(overlap(a, b) == 0 for a, b in itertools.combinations(boxes, 2))
+    assert all(overlap(box, mark) == 0 for box in boxes for mark in marks)
+    assert all(frame.x0 <= b.x0 and b.x1 <= frame.x1 and frame.y0 <= b.y0 and b.y1 <= frame.y1 for b in boxes)
 
 
 def test_a_name_is_nearest_to_its_own_mark_when_it_can_be():

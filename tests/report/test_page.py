@@ -16,10 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from report.study.build import build_page, build_report
+from report.study.build import build_page
 from report.study.data import ReportError
-from suite.analysis.collect import Collected, collect, facts_path, write
+from report.study.publication import build_report
+from suite.analysis.collect import Collected, collect, write
 from suite.analysis.columns import OF_STUDY, RUNS, SENSITIVITY, SUMMARY
+from suite.analysis.published import facts_path
 from suite.analysis.summary import summarise
 from suite.analysis.tables import frame_of, table_path
 from tests.report.conftest import HOSTILE, build
@@ -127,6 +129,7 @@ def test_the_numbers_shown_are_those_of_the_table(built, page):
     assert shown in " ".join(page.sections["digits-mlp-by-class-n4"].split())
 
 
+@pytest.mark.full
 def test_the_same_tables_give_the_same_bytes_in_another_process(built, tmp_path):
     target = str(tmp_path / "again.html")
     code = (
@@ -246,6 +249,7 @@ def test_marks_without_intervals_of_lost_seeds_are_said_to_have_lost_them(built)
     assert "so these marks have none and are hollow" not in built.html
 
 
+@pytest.mark.full
 def test_two_thousand_runs_build_in_bounded_time_and_size(built, tmp_path):
     runs = [
         {**row, "seed": row["seed"] + 6 * copy, "run_id": f"{copy:04x}{row['run_id'][4:]}"}

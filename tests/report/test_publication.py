@@ -12,9 +12,8 @@ import pytest
 from bandwise.cli import main
 from report.study.publication import publish
 from suite.analysis import published
-from suite.analysis.collect import facts_path
 from suite.analysis.columns import MICRO, SUMMARY
-from suite.analysis.published import PublishedError, read_manifest, source, verify
+from suite.analysis.published import PublishedError, facts_path, read_manifest, source, verify
 from suite.analysis.tables import read_table, table_path, write_table
 from tests.report import made_up_speed
 from tests.report.conftest import Built

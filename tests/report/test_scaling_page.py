@@ -14,8 +14,7 @@ from bandwise.cli import main
 from report.pages.scaling import break_even_text, build_scaling_page, stretches_of
 from report.rendering import ReportError
 from suite.analysis.tables import read_table, table_path
-from suite.costs.break_even import BREAK_EVEN, BREAK_EVEN_CHECKS
-from suite.costs.scaling import SCALING
+from suite.costs.columns import BREAK_EVEN, BREAK_EVEN_CHECKS, SCALING
 from tests.report.conftest import HOSTILE
 from tests.report.made_up_scaling import even, save_scaling
 from tests.report.test_browser import left_on_page, open_in_browser

@@ -16,7 +16,7 @@ import pytest
 
 from bandwise.cli import main
 from report.site.build import BuiltSite, build_site
-from suite.analysis.collect import facts_path
+from suite.analysis.published import facts_path
 from suite.runs.store import Store
 from tests.report import made_up_site
 from tests.report.test_page import Page
@@ -90,6 +90,7 @@ def test_all_pages_can_be_reached_from_the_first(pages: dict[Path, Page], site: 
         assert path == site.path or home in page.references, f"{path} has no way home"
 
 
+@pytest.mark.full
 def test_the_same_tables_and_folders_give_the_same_bytes(
     site: BuiltSite, store: Store, tmp_path: Path
 ) -> None:
@@ -158,6 +159,7 @@ def test_a_run_that_failed_is_damaged_or_is_gone_says_so(pages: dict[Path, Page]
     assert f"{missing}.html" not in page_of(pages, store, "made-up.html")[0]
 
 
+@pytest.mark.full
 def test_without_folders_the_rows_of_the_tables_stand_in(store: Store, tmp_path: Path) -> None:
     for source in ("tables", "published"):
         (tmp_path / source).symlink_to(store.root / source)
@@ -186,8 +188,10 @@ def test_the_verb_builds_everything_or_leaves_the_runs_out(
     ("damage", "why"),
     [
         (lambda text, run_id: text.replace(run_id, "../../outside"), "'../../outside', which is no run id"),
-        (lambda text, run_id: text.replace(",done,", ",done,,", 1), "cells, not"),
-        (lambda text, run_id: text[: len(text) // 2], "cells, not"),
+        pytest.param(
+            lambda text, run_id: text.replace(",done,", ",done,,", 1), "cells, not", marks=pytest.mark.full
+        ),
+        pytest.param(lambda text, run_id: text[: len(text) // 2], "cells, not", marks=pytest.mark.full),
     ],
 )
 def test_a_hostile_table_is_named_and_harms_no_other(
@@ -210,6 +214,7 @@ def test_a_hostile_table_is_named_and_harms_no_other(
     }
 
 
+@pytest.mark.full
 def test_options_that_are_no_mapping_are_shown_as_they_stand(store: Store, tmp_path: Path) -> None:
     shutil.copytree(store.root / "tables", tmp_path / "tables")
     table, run_id = tmp_path / "tables" / "made-up-runs.csv", a_run(store, *made_up_site.WHOLE)
@@ -238,7 +243,11 @@ def test_an_empty_folder_says_what_to_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("table", "name"),
-    [("claims.csv", "claims"), ("costs-score.csv", "the cost model"), ("micro.csv", "micro")],
+    [
+        pytest.param("claims.csv", "claims", marks=pytest.mark.full),
+        pytest.param("costs-score.csv", "the cost model", marks=pytest.mark.full),
+        ("micro.csv", "micro"),
+    ],
 )
 def test_a_damaged_table_that_studies_share_takes_no_other_page_away(
     table: str, name: str, store: Store, tmp_path: Path

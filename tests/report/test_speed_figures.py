@@ -204,6 +204,7 @@ def test_a_speedup_without_interval_has_no_line():
     assert "–" in {t.get_text() for t in axes.texts}
 
 
+@pytest.mark.full
 def test_the_same_bytes_each_time(shown, study):
     link = study.sessions[0].links[0]
     for make in (lambda: speedups(shown, 2), lambda: phases(stacks(link)), lambda: forest(bars(link), "it")):

@@ -14,12 +14,11 @@ from dataclasses import replace
 
 import pytest
 
-from report.study import build as building
-from report.study import sessions
-from report.study.build import build_page, update_tables
+from report.study import publication, sessions
+from report.study.build import build_page
 from report.study.data import load
 from report.study.headline import headline, speed_sentences
-from report.study.publication import publish
+from report.study.publication import publish, update_tables
 from report.study.speedup import joined_sentence
 from report.study.step_time import alone_sentence
 from suite.analysis.published import published_root, read_manifest, verify
@@ -127,6 +126,7 @@ def test_the_json_inside_holds_the_sessions(timed):
             assert f">session-{name}-{table.suffix}.csv</button>" in timed.html
 
 
+@pytest.mark.full
 def test_the_same_tables_give_the_same_bytes_in_another_process(timed, tmp_path):
     target = str(tmp_path / "again.html")
     code = (
@@ -211,9 +211,12 @@ def test_where_nothing_could_be_timed_it_says_why_and_what_to_do(root):
     assert "<svg" not in built.html.partition('<section id="session-timed">')[2].partition("</section>")[0]
 
 
+CANCELLED = ("cancelled", "the session was stopped (rank 2 was lost)")
+
+
 @pytest.mark.parametrize(
     ("status", "words"),
-    [("error", "the session ended with an error (rank 2 was lost)"), ("cancelled", "the session was stopped (rank 2 was lost)")],
+    [("error", "the session ended with an error (rank 2 was lost)"), pytest.param(*CANCELLED, marks=pytest.mark.full)],
 )  # fmt: skip
 def test_what_was_timed_before_a_session_broke_is_kept(root, status, words):
     links = [
@@ -230,6 +233,7 @@ def test_what_was_timed_before_a_session_broke_is_kept(root, status, words):
     assert "No numbers: rank 2 was lost." in page.sections["session-timed"]
 
 
+@pytest.mark.full
 def test_rho_of_too_few_rounds_has_no_interval(root):
     few = {
         "value": 12.0,
@@ -318,6 +322,7 @@ def test_damaged_tables_are_refused(root):
         build_page(root, "made-up")
 
 
+@pytest.mark.full
 def test_a_labelled_publication_holds_the_sessions_and_is_a_results_folder(timed, tmp_path):
     root = tmp_path / "results"
     shutil.copytree(timed.root / "tables", root / "tables")
@@ -350,7 +355,7 @@ def test_a_report_collects_the_sessions_of_its_sweep(tmp_path, monkeypatch):
 
     write(root, collect(tmp_path / "elsewhere", study))
     asked = {"swept": ["made-up"], None: []}
-    monkeypatch.setattr(building, "sessions_of", lambda sweep: asked[sweep])
+    monkeypatch.setattr(publication, "sessions_of", lambda sweep: asked[sweep])
     assert update_tables(root, str(file)) == "swept"
     assert load(root, "swept").sessions == ()  # no record, no tables
     record = made_up_session.record(

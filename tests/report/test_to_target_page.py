@@ -183,6 +183,7 @@ def test_only_trainings_whose_steps_all_cost_the_same_have_seconds(units, steps)
     assert unit_steps({"steps_by_kind": units}) == steps
 
 
+@pytest.mark.full
 def test_seconds_on_every_link_that_was_timed(raced, tmp_path):
     """Steps to the target times seconds a step, a link each; where the session has no number, why."""
     shutil.copytree(raced.root / "tables", tmp_path / "tables")
@@ -249,6 +250,7 @@ def many_times(raced, root, copies):
     return len(runs)
 
 
+@pytest.mark.full
 def test_curves_of_two_thousand_runs_build_in_bounded_time_and_size(raced, tmp_path):
     assert many_times(raced, tmp_path, 10) == 2160
     assert len(table_path(tmp_path, CURVES, "made-up").read_text().splitlines()) > 16_000

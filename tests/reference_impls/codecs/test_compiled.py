@@ -202,10 +202,7 @@ SMALL = {levels: {"min_max.ends"}, lion_votes: {"sums.fold_lanes"}}
 
 @pytest.mark.parametrize(
     "work",
-    [
-        pytest.param(f, id=f.__name__, marks=() if f in (bit_votes, four_bits) else pytest.mark.full)
-        for f in FUNCTIONS
-    ],
+    [pytest.param(f, id=f.__name__, marks=() if f is bit_votes else pytest.mark.full) for f in FUNCTIONS],
 )
 @pytest.mark.usefixtures("compiler")
 def test_compiled_equals_eager(work, monkeypatch):
@@ -330,6 +327,7 @@ def test_a_mistake_of_the_caller_stays_an_error():
 
 
 @pytest.mark.usefixtures("compiler")
+@pytest.mark.full
 def test_streams_are_the_same_bits_compiled(monkeypatch):
     compilation.reset_paths()
     keys = [

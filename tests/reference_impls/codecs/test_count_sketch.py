@@ -186,6 +186,7 @@ def test_rows_of_a_batch_are_sketched_as_they_would_be_alone() -> None:
 
 
 @pytest.mark.compiled
+@pytest.mark.full
 def test_compiled_equals_eager_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(count_sketch, "_CHUNK", 1 << 17)
     d = (1 << 17) + 70_000  # one full chunk, one shorter

@@ -127,6 +127,7 @@ def test_what_lies_apart_in_memory_is_selected_as_a_copy_is(step: int) -> None:
 
 
 @pytest.mark.compiled
+@pytest.mark.full
 def test_compiled_passes_equal_eager_ones_to_the_bit() -> None:
     x, mask = magnitude(normal(3, 32 * 1000)), torch.tensor(0x7FFFFFFF, dtype=torch.int32)
     for rows in (x, x[0]):

@@ -16,6 +16,7 @@ from typing import Any
 
 from suite.analysis.session_tables import derive
 from suite.analysis.speed import planned_kinds
+from suite.analysis.tables import rows_of
 from suite.runs.plan import make_plan
 from suite.runs.spec import resolve_algorithm
 from suite.runs.sweep import load_sweep
@@ -260,7 +261,13 @@ def changed(made: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
     return {**deepcopy(dict(made)), **fields}
 
 
+def derived(record, store):
+    """The rows of the tables of a session by suffix, and its facts."""
+    tables, facts = derive(record, store)
+    return {suffix: rows_of(table) for suffix, table in tables.items()}, facts
+
+
 def arms(record, store, sharding="iid"):
     """The rows of the table `arms` of one sharding, by arm."""
-    rows = derive(record, store)[0]["arms"]
+    rows = derived(record, store)[0]["arms"]
     return {row["arm"]: row for row in rows if row["sharding"] == sharding}

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from suite.analysis.session_tables import bound_rows, collect_session
+from suite.analysis.session_tables import bound_table, collect_session
+from suite.analysis.tables import rows_of
 from tests.suite.analysis import made_up_session as made
 
 RATE = 9e7  # of the made-up probe's largest all-reduce
@@ -36,7 +37,7 @@ def session(wire_bytes: float = 1000.0, compute_s: float = COMPUTE_S) -> dict[st
 
 
 def row_of(record: dict[str, Any], case: str) -> dict[str, Any]:
-    (found,) = [row for row in bound_rows(record) if str(row["case"]).startswith(case)]
+    (found,) = [row for row in rows_of(bound_table(record)) if str(row["case"]).startswith(case)]
     return dict(found)
 
 
@@ -53,7 +54,7 @@ def test_ratios_to_the_fastest_fp32_and_the_share_of_its_limit() -> None:
 
 
 def test_fp32_is_compared_with_itself_and_bf16_has_no_bound() -> None:
-    rows = bound_rows(session())
+    rows = rows_of(bound_table(session()))
     (fp32,) = [row for row in rows if row["case"] == "DDP fp32, 25 MB buckets"]
     (bf16,) = [row for row in rows if row["algorithm"] == "bf16"]
     assert ends(fp32, "over_fp32") == pytest.approx([1.0] * 3)
@@ -107,7 +108,7 @@ def test_disturbed_rounds_are_no_pairs_and_five_have_no_interval() -> None:
 def test_no_rows_of_a_link_without_numbers(tmp_path: Any) -> None:
     record = session()
     record["links"][0]["status"] = "disturbed"
-    assert bound_rows(record) == []
+    assert rows_of(bound_table(record)) == []
     made.saved(tmp_path, record)
     (path,) = [p for p in collect_session(tmp_path, "made-up") or [] if p.name.endswith("-bounds.csv")]
     assert path.read_text().count("\n") == 1

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from suite.analysis.check import check_study
-from suite.analysis.collect import collect, documents, facts_path, write
+from suite.analysis.collect import collect, documents, write
 from suite.analysis.columns import BUDGET_RUNS, BUDGET_SWEEP, EQUAL_LOSS, RUNS, SENSITIVITY, SUMMARY
 from suite.analysis.export import find
+from suite.analysis.published import facts_path
 from suite.analysis.tables import read_table, table_path
 from suite.runs.files import dump
 from suite.runs.result import Status

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from suite.analysis.check import ERROR, RULES, WARNING, check_store, check_study
-from suite.analysis.collect import collect, facts_path, write
+from suite.analysis.check import RULES, check_store, check_study
+from suite.analysis.collect import collect, write
+from suite.analysis.published import facts_path
 from suite.analysis.study import Study
+from suite.runs.provenance import ERROR, WARNING
 from suite.runs.result import Status
 from suite.runs.store import Store
 from tests.suite.analysis import made_up_study as made

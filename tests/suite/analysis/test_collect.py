@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from suite.analysis.collect import collect, documents, facts_path, write
+from suite.analysis.collect import collect, documents, write
 from suite.analysis.columns import RUNS, SENSITIVITY, SUMMARY
+from suite.analysis.published import facts_path
 from suite.analysis.statistics import paired_difference
 from suite.analysis.study import StudyError
 from suite.analysis.tables import read_table, table_path

@@ -6,10 +6,13 @@ import shutil
 import subprocess
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from suite.analysis.collect import collect, write
 from suite.analysis.compare import (
+    RUN_COLUMNS,
+    SPEED_COLUMNS,
     ResultSet,
     ResultSetError,
     SessionResults,
@@ -40,7 +43,9 @@ def row(arm, seed, value, *, workload="w", status="done", wire=100.0, run_id=Non
 
 
 def side(label, rows, facts=FACTS, sessions=None):
-    return ResultSet(label, {"s": StudyResults(rows, facts)}, sessions or {})
+    return ResultSet(
+        label, {"s": StudyResults(pd.DataFrame(rows, columns=RUN_COLUMNS), facts)}, sessions or {}
+    )
 
 
 def study(arms, seeds, rng, shift=0.0, spread=1.0):
@@ -124,7 +129,7 @@ def test_what_has_no_pair_is_listed():
     (turned,) = found.turned
     assert (turned.run[4], turned.a, turned.b, turned.reason) == (1, "done", "diverged", "it failed")
     assert [(c.arm, c.n_a, c.n_b, c.n_pairs) for c in found.arms] == [("x", 2, 1, 1)]
-    other = ResultSet("c", {"t": StudyResults([], FACTS)}, {})
+    other = ResultSet("c", {"t": StudyResults(pd.DataFrame(columns=RUN_COLUMNS), FACTS)}, {})
     assert (compare(side("a", a), other).only_a, compare(side("a", a), other).only_b) == (
         ("sweep s",),
         ("sweep t",),
@@ -152,7 +157,7 @@ def test_speeds_differ_where_their_intervals_do():
              "speedup_low": low, "speedup_high": high}
             for arm, (value, low, high) in zip("abc", numbers, strict=True)
         ]  # fmt: skip
-        return {"t": SessionResults(arms, {"provenance": {"cpu": "x"}})}
+        return {"t": SessionResults(pd.DataFrame(arms, columns=SPEED_COLUMNS), {"provenance": {"cpu": "x"}})}
 
     a = ResultSet("a", {}, session((2.0, 1.9, 2.1), (2.0, 1.9, 2.1), (None, None, None)))
     b = ResultSet("b", {}, session((3.0, 2.9, 3.1), (2.05, 1.95, 2.2), (2.0, 1.9, 2.1)))

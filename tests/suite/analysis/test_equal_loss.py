@@ -9,11 +9,12 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from report.study.build import update_tables
+from report.study.publication import update_tables
 from suite.analysis.collect import collect_sweep, write
 from suite.analysis.columns import EQUAL_LOSS_SECONDS
 from suite.analysis.join import LEVEL, united
-from suite.analysis.session_tables import collect_session, derive, load_facts
+from suite.analysis.published import load_facts
+from suite.analysis.session_tables import collect_session
 from suite.analysis.speed import planned_kinds
 from suite.analysis.speed_columns import session_table_path
 from suite.analysis.statistics import equal_loss_speedup
@@ -51,7 +52,7 @@ def climbed(tmp_path_factory):
 
 
 def rows_of(record, store):
-    return {row["arm"]: row for row in derive(record, store)[0]["iso-seconds"]}
+    return {row["arm"]: row for row in made.derived(record, store)[0]["iso-seconds"]}
 
 
 def test_speedups_at_equal_accuracy_are_those_of_the_crossing(climbed):
@@ -108,11 +109,11 @@ def test_what_is_refused_stays_refused_with_its_reason(climbed):
 
 def test_without_tables_of_the_sweep_there_are_no_rows(climbed, tmp_path):
     path, _ = climbed
-    assert derive(made.record(path), Store(tmp_path))[0]["iso-seconds"] == []
+    assert made.derived(made.record(path), Store(tmp_path))[0]["iso-seconds"] == []
 
 
 def test_a_sweep_without_a_ladder_has_no_such_table(sweep, store):
-    assert "iso-seconds" not in derive(made.record(sweep), store)[0]
+    assert "iso-seconds" not in made.derived(made.record(sweep), store)[0]
 
 
 def test_the_shipped_session_borrows_what_was_timed_of_its_methods(tmp_path):
@@ -126,7 +127,8 @@ def test_the_shipped_session_borrows_what_was_timed_of_its_methods(tmp_path):
     assert session_table_path(tmp_path, EQUAL_LOSS_SECONDS, "ladder") in written
     assert read_table(session_table_path(tmp_path, EQUAL_LOSS_SECONDS, "ladder"), EQUAL_LOSS_SECONDS) == []
     rows = {
-        row["arm"]: row for row in derive({**lent, "sweep": "ladder", "uses": {}}, Store(tmp_path))[0]["arms"]
+        row["arm"]: row
+        for row in made.derived({**lent, "sweep": "ladder", "uses": {}}, Store(tmp_path))[0]["arms"]
     }
     assert all("has not timed this arm" in row["reason"] for row in rows.values()), (
         "by its own labels it has none"
@@ -141,13 +143,14 @@ def test_a_report_makes_the_seconds_of_the_tables_that_it_has_just_written(climb
     path, store = climbed
     shutil.copytree(store.root / "runs", tmp_path / "runs")
     made.saved(tmp_path, made.record(path))
-    monkeypatch.setattr("report.study.build.sessions_of", lambda name: ["made-up"] if name else [])
+    monkeypatch.setattr("report.study.publication.sessions_of", lambda name: ["made-up"] if name else [])
     update_tables(tmp_path, str(path))
     rows = read_table(session_table_path(tmp_path, EQUAL_LOSS_SECONDS, "made-up"), EQUAL_LOSS_SECONDS)
     assert {row["arm"] for row in rows if row["speedup"] is not None} >= {"sgd", "lion-1bit", "local-16"}
 
 
 @pytest.mark.parametrize(("seeds", "rounds"), [(6, 6), (12, 20)])
+@pytest.mark.full
 def test_the_united_interval_covers_with_noise_in_seeds_and_rounds(seeds, rounds):
     """A point a doubling with half a point of noise, steps that vary by 5 %."""
     rng, steps, draws = np.random.default_rng(5), np.array([50.0, 71.0, 100.0, 141.0]), 300

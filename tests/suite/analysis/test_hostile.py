@@ -24,7 +24,9 @@ STUDY = made.study_of(seeds=3, made=made.FEW)
 ONE = made.study_of(seeds=2, made=made.FEW[:1])
 
 
-@pytest.mark.parametrize("name", DAMAGES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.full if i % 3 else ()) for i, name in enumerate(DAMAGES)]
+)
 def test_one_bad_result_is_a_row_and_all_others_stand(name: str, tmp_path: Path) -> None:
     damage, words = DAMAGES[name]
     store = made.run_all(tmp_path / "results", ONE, made.FEW[:1])

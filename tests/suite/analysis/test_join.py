@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from reference_impls import registry
-from suite.analysis.session_tables import derive
 from suite.runs.result import Status
 from suite.runs.store import Store
 from tests.suite.analysis import made_up_session as made
@@ -36,7 +35,7 @@ def test_what_is_of_another_kind_is_never_joined(sweep, store, name):
     change, reason = OTHER_KIND[name]
     record = made.record(sweep)
     change(record)
-    tables, facts = derive(record, store)
+    tables, facts = made.derived(record, store)
     assert facts["join"]["refused"]
     assert reason in facts["join"]["reason"]
     assert len(tables["arms"]) == 18
@@ -52,11 +51,11 @@ def test_of_several_world_sizes_the_one_that_was_timed_is_joined(sweep, store, t
     several = made.write_sweep(tmp_path_factory.mktemp("several"), text)
     record = made.changed(made.record(sweep), sweep=str(several))
     assert arms(record, store) == expected
-    assert not derive(record, store)[1]["join"]["refused"]
+    assert not made.derived(record, store)[1]["join"]["refused"]
 
 
 def test_a_sweep_that_is_gone_refuses_the_join(sweep, store):
-    tables, facts = derive(made.changed(made.record(sweep), sweep="no-such-sweep"), store)
+    tables, facts = made.derived(made.changed(made.record(sweep), sweep="no-such-sweep"), store)
     assert facts["join"]["refused"]
     assert "no-such-sweep" in facts["join"]["reason"]
     assert tables["arms"] == []
@@ -127,7 +126,7 @@ def test_a_disturbed_link_gives_no_number(sweep, store):
     record["links"][0] |= {"status": "disturbed", "reason": "others used the machine"}
     record["links"][0]["direct"] = made.direct(sweep, "sgd", lambda number: 1.0)
     only_refused(record, store, set(arms(record, store)), "others used the machine")
-    tables, facts = derive(record, store)
+    tables, facts = made.derived(record, store)
     for row in tables["cases"]:
         assert all(
             row[c] is None for c in ("unit_s", "step_s", "speedup", "default_speedup", "exposed_s", "null_s")
@@ -166,7 +165,7 @@ def test_a_method_whose_source_has_moved_is_marked(sweep, store):
     found = arms(record, store)
     assert [arm for arm, row in found.items() if row["stale"]] == ["squeeze"]
     assert not found["squeeze"]["refused"]
-    assert [row["kind"] for row in derive(record, store)[0]["cases"] if row["stale"]] == ["compressed"]
+    assert [row["kind"] for row in made.derived(record, store)[0]["cases"] if row["stale"]] == ["compressed"]
 
 
 def finish(store: Store, spec: Any, kinds: dict[str, int]) -> None:
@@ -204,7 +203,7 @@ VERDICTS = (
 def test_direct_runs(sweep, store, middle, width, verdict):
     record = made.record(sweep)
     record["links"][0]["direct"] = made.direct(sweep, "lion-1bit-10", noisy(middle, width))
-    (row,) = derive(record, store)[0]["direct"]
+    (row,) = made.derived(record, store)[0]["direct"]
     assert (row["n"], row["n_disturbed"], row["value"], row["verdict"]) == (6, 0, 97.5, verdict)
     assert [row["ratio"], row["ratio_low"], row["ratio_high"]] == pytest.approx(
         [middle, middle - width, middle + width]
@@ -248,7 +247,7 @@ def test_disturbed_direct_runs_do_not_count(sweep, store):
     runs = made.direct(sweep, "sgd", noisy(1.0, 0.0))
     runs[0] |= {"disturbed": True, "seconds": 1e3}
     record["links"][0]["direct"] = runs
-    (row,) = derive(record, store)[0]["direct"]
+    (row,) = made.derived(record, store)[0]["direct"]
     assert (row["n"], row["n_disturbed"], row["ratio"], row["verdict"]) == (5, 1, None, "not confirmed")
     assert "5 undisturbed direct runs, and it takes 6" in row["reason"]
 
@@ -259,7 +258,7 @@ def test_a_repeated_direct_run_takes_the_place_of_the_disturbed_one(sweep, store
     runs.append({**runs[2], "attempt": 1})
     runs[2] |= {"disturbed": True, "seconds": 1e3, "final": {"accuracy": 3.0}}
     record["links"][0]["direct"] = runs
-    (row,) = derive(record, store)[0]["direct"]
+    (row,) = made.derived(record, store)[0]["direct"]
     assert (row["n"], row["n_disturbed"], row["verdict"], row["value"]) == (6, 1, "confirmed", 97.5)
 
 
@@ -277,5 +276,5 @@ def test_a_shorter_direct_run_is_composed_of_its_own_steps(sweep, store):
         run["spec"] |= {"steps": 50}
         run |= {"seconds": run["seconds"] / 2, "steps": 50, "steps_by_kind": {"step": 50}}
     record["links"][0]["direct"] = runs
-    (row,) = derive(record, store)[0]["direct"]
+    (row,) = made.derived(record, store)[0]["direct"]
     assert (row["steps"], row["verdict"]) == (50, "confirmed")

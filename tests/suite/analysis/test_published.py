@@ -8,8 +8,15 @@ from pathlib import Path
 import pytest
 
 from suite.analysis.columns import MICRO, RUNS
-from suite.analysis.published import files_of, find_table, sessions_held, source, studies_of, unfinished
-from suite.analysis.session_tables import load_facts
+from suite.analysis.published import (
+    files_of,
+    find_table,
+    load_facts,
+    sessions_held,
+    source,
+    studies_of,
+    unfinished,
+)
 from suite.analysis.tables import table_path, write_table
 
 SHIPPED = Path(__file__).resolve().parents[3] / "results" / "published"

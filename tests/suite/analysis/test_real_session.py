@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from suite.analysis.session_tables import collect_session, load_facts
+from suite.analysis.published import load_facts
+from suite.analysis.session_tables import collect_session
 from suite.analysis.speed_columns import ARMS, CASES, DIRECT, session_table_path
 from suite.analysis.tables import read_table
 from suite.runs.sweep import load_sweep
@@ -48,6 +49,7 @@ DOC = Path(__file__).resolve().parents[3] / "docs" / "session-formats.md"
 
 
 @pytest.mark.gloo
+@pytest.mark.full
 def test_from_ranks_to_tables(tmp_path):
     (tmp_path / "tiny-sweep.yaml").write_text(SWEEP)
     (tmp_path / "tiny.yaml").write_text(SESSION)

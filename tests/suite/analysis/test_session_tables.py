@@ -12,8 +12,9 @@ import pytest
 
 from reference_impls.schedules import QSR, LearningRate, sync_steps
 from suite.analysis.check import check_store
-from suite.analysis.session_tables import collect_session, derive, load_facts
-from suite.analysis.speed import LinkSamples, case_rows, interval, speedup
+from suite.analysis.published import load_facts
+from suite.analysis.session_tables import collect_session
+from suite.analysis.speed import LinkSamples, case_table, interval, speedup
 from suite.analysis.speed_columns import (
     ARMS,
     BOUNDS,
@@ -24,7 +25,7 @@ from suite.analysis.speed_columns import (
     STAGES,
     session_table_path,
 )
-from suite.analysis.tables import read_table, to_csv
+from suite.analysis.tables import read_table, rows_of, to_csv
 from suite.timing import store as sessions
 from tests.suite.analysis import made_up_session as made
 from tests.suite.analysis.made_up_session import arms
@@ -88,7 +89,7 @@ def test_how_seconds_come_about_is_said(sweep, store):
 
 def test_cases(sweep):
     record = made.record(sweep)
-    rows = {row["case_id"]: row for row in case_rows(record)}
+    rows = {row["case_id"]: row for row in rows_of(case_table(record))}
     local = rows[case_of(record, "local-sgd", "round-16")["case_id"]]
     factors = sorted(made.factor(number) for number in range(made.ROUNDS))
     true = made.round_truth_s(16)
@@ -118,7 +119,7 @@ def test_exposed_communication_of_few_rounds_has_no_interval(sweep):
     record["links"][0]["blocks"] = [
         b for b in record["links"][0]["blocks"] if b["mode"] == "run" or b["round"] < 3
     ]
-    row = case_rows(record)[0]
+    row = rows_of(case_table(record))[0]
     assert (row["n"], row["n_exposed"], row["n_phases"]) == (6, 3, 0)
     assert row["exposed_s"] is not None
     assert (row["exposed_low"], row["exposed_high"]) == (None, None)
@@ -133,7 +134,7 @@ def test_a_repeated_block_takes_the_place_of_the_disturbed_one(sweep, store):
     blocks.append({**first, "attempt": 1})
     first |= {"disturbed": True, "unit_s": 9.0}
     assert arms(record, store)["lion-1bit"] == expected
-    row = next(row for row in case_rows(record) if row["case_id"] == case["case_id"])
+    row = next(row for row in rows_of(case_table(record)) if row["case_id"] == case["case_id"])
     assert (row["n"], row["n_disturbed"]) == (6, 1)
 
 
@@ -208,19 +209,19 @@ def test_rho(sweep, tmp_path):
 def test_rho_without_what_it_is_made_of(sweep, store):
     record = made.record(sweep)
     record["links"][0]["probe"] = []
-    (link,) = derive(record, store)[1]["links"]
+    (link,) = made.derived(record, store)[1]["links"]
     assert (link["rho"], link["rho_reason"]) == (None, "the probe holds no fp32 all-reduce")
 
 
 def test_ddp_that_turns_out_faster_than_the_reference_is_named(sweep, store):
     record = made.record(sweep)
-    assert derive(record, store)[1]["links"][0]["faster"] == []
+    assert made.derived(record, store)[1]["links"][0]["faster"] == []
     record["links"][0]["reference"] = made.DDP[0]["case_id"]
-    assert derive(record, store)[1]["links"][0]["faster"] == ["DDP bf16, 8 MB buckets"]
+    assert made.derived(record, store)[1]["links"][0]["faster"] == ["DDP bf16, 8 MB buckets"]
 
 
 def test_the_probe(sweep, store):
-    rows = derive(made.record(sweep), store)[0]["probe"]
+    rows = made.derived(made.record(sweep), store)[0]["probe"]
     large = next(row for row in rows if row["bytes"] == 4_000_000)
     assert (large["n"], large["seconds"], large["seconds_low"], large["seconds_high"]) == (6, 0.6, 0.5, 0.7)
     assert large["rate_share"] == pytest.approx(0.9)
@@ -257,7 +258,7 @@ ALONE = {
 
 
 def test_without_a_sweep_the_kinds_stand_alone(store):
-    rows = derive(made.record(None, ALONE), store)[0]["arms"]
+    rows = made.derived(made.record(None, ALONE), store)[0]["arms"]
     found = {(row["arm"], row["kind"]): row for row in rows}
     assert set(found) == {
         ("bit", "step"),

@@ -80,6 +80,7 @@ def test_tuning_rows(sweep):
     ]
 
 
+@pytest.mark.full
 def test_real_runs_become_tables(sweep, tmp_path):
     """Eighteen real runs of six steps, from the planner to the tables."""
     plan, store = make_plan(sweep), Store(tmp_path)

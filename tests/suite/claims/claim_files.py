@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from suite.analysis.collect import facts_path
 from suite.analysis.columns import RUNS, SENSITIVITY
+from suite.analysis.published import facts_path
 from suite.analysis.tables import table_path, write_table
 
 STUDY = "claims/made-up"

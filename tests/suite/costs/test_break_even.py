@@ -10,17 +10,10 @@ import pytest
 
 from suite.analysis.tables import frame_of, read_frame, table_path
 from suite.costs.advice import Candidate, Question, candidates
-from suite.costs.break_even import (
-    BREAK_EVEN,
-    EXAMPLE,
-    break_even,
-    break_even_tables,
-    curve_of,
-    stretches,
-    verdict,
-)
+from suite.costs.break_even import EXAMPLE, break_even, break_even_tables, curve_of, stretches, verdict
+from suite.costs.columns import BREAK_EVEN, CALIBRATION
 from suite.costs.model import Model, Overlap, model_of
-from suite.costs.prices import CALIBRATION, OF_PROBE, Backend, Price
+from suite.costs.prices import OF_PROBE, Backend, Price
 from suite.costs.samples import CodecOverhead, Known, Local, UnknownCostsError
 from suite.costs.samples import known as shipped
 from suite.costs.scaling import Held, Spread
@@ -122,6 +115,7 @@ def test_without_a_score_there_is_no_band_and_the_command_is_named(tmp_path) -> 
         break_even_tables(nothing, made_up.MODEL)
 
 
+@pytest.mark.full
 def test_the_shipped_rates_are_what_the_model_says() -> None:
     """One row worked out anew; `bandwise costs scaling` makes all of them."""
     found = shipped(RESULTS)

@@ -9,7 +9,8 @@ import pytest
 
 from suite.analysis.tables import rows_of, to_csv
 from suite.costs import prices
-from suite.costs.prices import CALIBRATION, LONGEST_S, SIZES, Grid, calibrate
+from suite.costs.columns import CALIBRATION
+from suite.costs.prices import LONGEST_S, SIZES, Grid, calibrate
 from suite.links.link import Link
 from suite.links.probe import COLLECTIVES as KINDS
 from tests.suite.timing.fakes import BUSY, QUIET, FakeMeter, FakePlace

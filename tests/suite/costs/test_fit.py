@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from suite.analysis.tables import Row, frame_of
-from suite.costs.prices import CALIBRATION, OF_PROBE, Backend, FitError, Price, fit_backend
+from suite.costs.columns import CALIBRATION
+from suite.costs.prices import OF_PROBE, Backend, FitError, Price, fit_backend
 from suite.links.link import Link
 
 MADE = Backend(

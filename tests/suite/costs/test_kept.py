@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from suite.analysis.session_tables import load_facts
+from suite.analysis.published import load_facts
 from suite.costs import model
 from suite.costs.recipe import Recipe
 from suite.costs.samples import Known, case_recipe, known

@@ -6,7 +6,8 @@ import pytest
 
 from suite.analysis.tables import number, rows_of, to_csv
 from suite.costs import papers
-from suite.costs.papers import OMEGA, omega_table
+from suite.costs.columns import OMEGA
+from suite.costs.papers import omega_table
 from suite.micro.pairs import Pairs
 
 

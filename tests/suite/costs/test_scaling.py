@@ -11,7 +11,7 @@ import pytest
 
 from suite.analysis.speed_columns import CASES, session_facts_path, session_table_path
 from suite.analysis.tables import Row, frame_of, number, rows_of, write_table
-from suite.costs.prices import CALIBRATION
+from suite.costs.columns import CALIBRATION, PREDICTIONS
 from suite.costs.samples import Known, Local, Sample, Setting, parameters_of
 from suite.costs.scaling import (
     STRONG,
@@ -29,7 +29,6 @@ from suite.costs.scaling import (
     speedups_of,
     steps_of,
 )
-from suite.costs.score import PREDICTIONS
 from suite.links.link import Link
 from suite.runs.files import dump
 from suite.timing.case import Case

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from suite.costs.columns import ALL
 from suite.costs.samples import Sample
-from suite.costs.score import ALL, LEFT_OUT, predictions_table, score_table
+from suite.costs.score import LEFT_OUT, predictions_table, score_table
 from suite.links.link import Link
 from tests.suite.costs import made_up
 from tests.suite.costs.test_fit import exchanges

@@ -169,6 +169,7 @@ def test_a_process_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
         first_call.compile_rows(1)
 
 
+@pytest.mark.full
 def test_rows_of_scaling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BANDWISE_COMPILE", "0")
     monkeypatch.setattr(scaling, "_BUDGET_S", 0.0)

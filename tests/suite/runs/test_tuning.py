@@ -89,6 +89,7 @@ def test_every_arm_gets_the_same_grid_on_unscored_seeds(tmp_path: Path) -> None:
         for t in tuned.trials:
             finals = [store.result(run_id)["final"]["excess_loss"] for run_id in t.runs]
             assert t.value == pytest.approx(sum(finals) / 2, rel=1e-5)
+            assert t.values == pytest.approx(tuple(finals), rel=1e-5)
     assert len(seen) == 2 * 3 * 2
     scored = {run_id for tuned in found for t in tuned.trials for run_id in t.runs}
     write_rates(sweep, found)

@@ -72,6 +72,7 @@ def test_updates_are_lions_along_its_own_training() -> None:
         x, m = x - 1e-3 * u.mean(0).sign(), 0.99 * m + 0.01 * g
 
 
+@pytest.mark.full
 def test_rows_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         module, "CODES", [code for code in CODES if code.label in ("1bit", "sum-4-l1", "own-3-l1")]

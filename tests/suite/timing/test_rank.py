@@ -162,9 +162,9 @@ def test_a_build_that_cannot_be_is_refused() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "options", "peak"),
     [
-        ("allreduce-sgd", {}, 0.2),
+        pytest.param("allreduce-sgd", {}, 0.2, marks=pytest.mark.full),
         ("local-sgd", {"period": 4}, 0.2),
-        ("apmsqueeze", {"warmup_steps": 12}, 1e-3),
+        pytest.param("apmsqueeze", {"warmup_steps": 12}, 1e-3, marks=pytest.mark.full),
     ],
 )
 def test_a_direct_run_ends_where_the_simulated_run_does(
@@ -191,7 +191,8 @@ def test_a_direct_run_ends_where_the_simulated_run_does(
     assert abs(zero["final"]["nll"] - untrained["nll"]) > 0.1, "the training has changed nothing"
 
 
-@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_peer_is_a_fault_and_not_a_hang(victim: int) -> None:
     case = CASES["allreduce"]
     with rank_processes(2) as two:
@@ -207,6 +208,7 @@ def test_a_killed_peer_is_a_fault_and_not_a_hang(victim: int) -> None:
         assert time.monotonic() - killed < 40
 
 
+@pytest.mark.full
 def test_the_end_of_stdin_ends_the_rank() -> None:
     with rank_processes(2) as two:
         two.build(CASES["fp32"])

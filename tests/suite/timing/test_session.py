@@ -255,6 +255,7 @@ def check_numbers(record: dict[str, Any], cases: Cases) -> None:
 
 @pytest.mark.gloo
 @pytest.mark.usefixtures("nobody_left")
+@pytest.mark.full
 def test_a_session_on_loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = session_spec(tmp_path, text=OWN)
     record = real(spec, tmp_path, monkeypatch, place=Loopback)

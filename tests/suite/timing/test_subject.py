@@ -160,8 +160,22 @@ def one_rank(tmp_path: object) -> Iterator[None]:
 
 @pytest.mark.gloo
 @pytest.mark.usefixtures("one_rank")
-@pytest.mark.parametrize("mode", ["run", "null", "serial"])
-@pytest.mark.parametrize(("kind", "forwards"), [("burn-in", 1), ("step", 2)])
+@pytest.mark.parametrize(
+    ("mode", "kind", "forwards"),
+    [
+        ("serial", "burn-in", 1),
+        ("run", "step", 2),
+        *(
+            pytest.param(*case, marks=pytest.mark.full)
+            for case in (
+                ("run", "burn-in", 1),
+                ("null", "burn-in", 1),
+                ("null", "step", 2),
+                ("serial", "step", 2),
+            )
+        ),
+    ],
+)
 def test_forward_passes_of_a_timed_step(mode: Mode, kind: str, forwards: int) -> None:
     method = create("root-sgd")
     steady = method.algorithm.steady()[kind]

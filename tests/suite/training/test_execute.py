@@ -37,6 +37,7 @@ for i in range(0, len(specs), 2):
 """
 
 
+@pytest.mark.full
 def test_two_processes_that_share_runs_do_each_once(tmp_path: Path) -> None:
     specs, store = [one_spec(steps=50, seed=seed) for seed in range(8)], Store(tmp_path)
     for spec in specs:
@@ -264,7 +265,7 @@ def wait_for(what: Callable[[], bool], timeout_s: float = 60.0) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("signal_name", ["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("signal_name", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.full)])
 def test_a_signal_stops_bandwise_run_at_a_checkpoint(signal_name: str, tmp_path: Path) -> None:
     spec, store = one_spec(steps=40_000), Store(tmp_path)
     store.put_spec(spec)
@@ -283,6 +284,7 @@ def test_a_signal_stops_bandwise_run_at_a_checkpoint(signal_name: str, tmp_path:
     assert note.step > 0
 
 
+@pytest.mark.full
 def test_runs_need_neither_pandas_nor_plotting(tmp_path: Path) -> None:
     spec, store = one_spec(steps=2), Store(tmp_path)
     store.put_spec(spec)

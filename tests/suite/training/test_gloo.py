@@ -53,6 +53,7 @@ def test_real_processes_give_the_bits_and_bytes_of_the_simulation(tmp_path: Path
 
 
 @pytest.mark.gloo
+@pytest.mark.full
 def test_a_rank_that_dies_is_named_and_the_others_are_stopped(tmp_path: Path) -> None:
     spec = one_spec("allreduce-sgd", workload="quadratic", steps=4000, backend="gloo")
     others = set(multiprocessing.active_children())  # what other tests keep

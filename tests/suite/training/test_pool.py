@@ -87,6 +87,7 @@ registry.add("halved", Entry("halved_plugin:Halved", "plugin", "", "half the gra
 
 
 @pytest.mark.gloo
+@pytest.mark.full
 def test_a_plugin_reaches_the_workers_and_their_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +121,7 @@ def start(sweep: str, results: Path) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.full
 def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
     from suite.analysis.collect import collect_sweep, write
 
@@ -170,6 +172,7 @@ def test_one_interrupt_lets_groups_finish_and_keeps_them(tmp_path: Path) -> None
     assert set(found) == {"done", "missing"}, "no run is left half-way"
 
 
+@pytest.mark.full
 def test_a_termination_stops_at_a_checkpoint_and_leaves_no_process(tmp_path: Path) -> None:
     sweep, results = write_sweep(tmp_path, LONG.replace("steps: 600", "steps: 20000")), tmp_path / "results"
     process = subprocess.Popen(

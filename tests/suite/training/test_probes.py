@@ -27,7 +27,7 @@ def numbers(outcome: Outcome) -> list[dict[str, float | None]]:
     return list(outcome.metrics)
 
 
-@pytest.mark.parametrize("workload", ["digits-mlp", "quadratic"])
+@pytest.mark.parametrize("workload", [pytest.param("digits-mlp", marks=pytest.mark.full), "quadratic"])
 def test_a_run_has_the_same_bits_alone_and_among_others(workload: str) -> None:
     """Two seeds of it and, in between, a run that wants no second gradient."""
     others = [root(workload), one_spec(workload=workload, peak=0.1), root(workload, seed=1)]
@@ -59,6 +59,7 @@ def test_it_is_the_recursion_on_the_runs_own_batches() -> None:
 
 
 @pytest.mark.gloo
+@pytest.mark.full
 def test_real_processes_give_the_bits_and_bytes_of_the_simulation(tmp_path: Path) -> None:
     """A sum over two ranks has one order only, so nothing may differ."""
     spec = root(backend="gloo", steps=5)

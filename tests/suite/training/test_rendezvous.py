@@ -170,6 +170,7 @@ def test_a_launch_trains_run_after_run_and_passes_over_what_others_have(tmp_path
 
 
 @pytest.mark.gloo
+@pytest.mark.full
 def test_a_rank_that_is_killed_is_named_and_the_same_command_goes_on(tmp_path: Path) -> None:
     spec = one_spec("local-adamw", {"period": 3}, steps=1500, peak=0.01, backend="gloo")
     store, whole = Store(tmp_path / "joined"), Store(tmp_path / "whole")

@@ -71,7 +71,7 @@ def stopped(specs: list[RunSpec], step: int) -> tuple[dict[str, Checkpoint], lis
     return held, ended
 
 
-@pytest.mark.parametrize("step", [4, 11])
+@pytest.mark.parametrize("step", [pytest.param(4, marks=pytest.mark.full), 11])
 def test_every_method_goes_on_to_the_bit(
     step: int, table: list[RunSpec], whole: dict[str, Outcome], tmp_path: Path
 ) -> None:
@@ -175,7 +175,10 @@ list(execute([store.spec(i) for i in store.run_ids()], store, checkpoint_s=0.0))
 
 @pytest.mark.parametrize(
     ("where", "count"),
-    [("step", 11), ("write", 5), ("write", 16), ("write", 33), ("write", 36)],
+    [
+        ("step", 11),
+        *(pytest.param("write", count, marks=pytest.mark.full) for count in (5, 16, 33, 36)),
+    ],
 )
 def test_a_kill_at_any_moment_loses_nothing_but_time(where: str, count: int, tmp_path: Path) -> None:
     """In the middle of a step, and in the middle of any write: of a checkpoint, a status, a result."""
@@ -199,6 +202,7 @@ def test_a_kill_at_any_moment_loses_nothing_but_time(where: str, count: int, tmp
         assert not [path.name for path in store.folder(spec.run_id).iterdir() if "checkpoint" in path.name]
 
 
+@pytest.mark.full
 def test_the_time_of_all_attempts_is_summed(tmp_path: Path) -> None:
     spec, store = one_spec(steps=2000), Store(tmp_path)
     with pytest.raises(Interrupted):

@@ -42,6 +42,7 @@ def test_what_cannot_be_had(jobs: int | None, gpus: list[str], cores: int, what:
         slots(jobs, gpus, cores)
 
 
+@pytest.mark.full
 def test_workers_stay_in_their_slots(tmp_path: Path) -> None:
     """By what the runs record of the process that trained them."""
     core = max(os.sched_getaffinity(0))

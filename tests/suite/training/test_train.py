@@ -57,7 +57,11 @@ def facts(outcome: Outcome) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("workload", "methods"),
     [
-        ("digits-mlp", [("allreduce-sgd", {"momentum": 0.9}), ("lion-cub-1bit", {"momentum_sync": "never"})]),
+        pytest.param(
+            "digits-mlp",
+            [("allreduce-sgd", {"momentum": 0.9}), ("lion-cub-1bit", {"momentum_sync": "never"})],
+            marks=pytest.mark.full,
+        ),
         ("quadratic", [("local-adamw", {"period": 3}), ("qsr-sgd", {"alpha": 0.1, "h_base": 2})]),
     ],
 )
@@ -162,8 +166,13 @@ def test_evaluations_are_spread_and_end_with_the_run() -> None:
 @pytest.mark.parametrize(
     ("workload", "method", "options"),
     [
-        ("digits-cnn", "qsgd", {"bits": 4}),
-        ("digits-mlp", "lion-cub-1bit", {"momentum_sync": "periodic", "sync_every": 3}),
+        pytest.param("digits-cnn", "qsgd", {"bits": 4}, marks=pytest.mark.full),
+        pytest.param(
+            "digits-mlp",
+            "lion-cub-1bit",
+            {"momentum_sync": "periodic", "sync_every": 3},
+            marks=pytest.mark.full,
+        ),
         ("quadratic", "local-adamw", {"period": 2}),
     ],
 )

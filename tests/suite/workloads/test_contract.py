@@ -32,7 +32,14 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+LARGE = ("code-gpt", "digits-vit")
+"""Of the transformers `byte-mlm` alone is looked at by the fast tests where a look takes seconds."""
 every_workload = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+every_small_workload = pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=pytest.mark.full if case.name in LARGE else ()) for case in CASES],
+    ids=lambda case: case.name,
+)
 
 Rows = tuple[dict[str, torch.Tensor], tuple[torch.Tensor, ...]]
 
@@ -211,7 +218,7 @@ def test_the_module_is_the_loss(case: Case) -> None:
         assert torch.equal(parameter.grad, gradients[name]), name
 
 
-@every_workload
+@every_small_workload
 def test_batched_rows_equal_a_loop(case: Case) -> None:
     rows = rows_of(case, 5)
     loss = case.task(0).loss
@@ -226,7 +233,7 @@ def test_batched_rows_equal_a_loop(case: Case) -> None:
             torch.testing.assert_close(gradients[name][row], gradient, rtol=0, atol=2e-5 * scale)
 
 
-@every_workload
+@every_small_workload
 @pytest.mark.usefixtures("one_thread")
 def test_a_row_does_not_depend_on_its_company(case: Case) -> None:
     """Bit-equal alone, among a few, and among 24, at the workload's own batch size: so the result of a run
@@ -242,7 +249,7 @@ def test_a_row_does_not_depend_on_its_company(case: Case) -> None:
             assert torch.equal(gradient, gradients[name][which]), name
 
 
-@every_workload
+@every_small_workload
 def test_evaluate(case: Case) -> None:
     workload, task = case.workload(), case.task()
     params = dict(workload.module(1).named_parameters())

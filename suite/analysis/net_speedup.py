@@ -1,0 +1,296 @@
+"""Net speedup at equal time: in the same seconds on the same link, does training with a method end better than plain training?
+
+The *reference* is the tuned uncompressed run, trained at several budgets (multiples of its steps, schedule rescaled). Its final
+loss as a function of time, R(t), is read between neighbouring budgets along the logarithm of time, seed by seed, by a
+monotone cubic (Fritsch and Carlson, SIAM Journal on Numerical Analysis 17, 1980). A method that ends at loss l after t seconds
+
+- *gains* R(t) - l, in the unit of the loss;
+- has the *net speedup* s at which R(s t) = l: the reference needs s times as long for the same loss;
+- is *worth* the budget b at which R(b) = l: how many of the reference's steps its training replaces, whatever a link costs.
+
+One test carries all three: at a budget the difference between reference and method is compared with its standard error by
+Student's t. The variance is the sum of three: of the mean over seeds (paired, since both share data and initial model), of
+the choice of learning rates (`tuning_error`), and of the measured seconds (by the slope of R). Degrees of freedom follow
+Satterthwaite (Biometrics Bulletin 2, 1946). An interval holds every budget that the test does not reject (Fieller's idea,
+Journal of the Royal Statistical Society B 16, 1954), so that it leaves 1 out exactly where the test says so; where it reaches
+the end of the reference's budgets, it is open there: 0 or infinity.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal
+
+import numpy as np
+from scipy import stats
+from scipy.interpolate import PchipInterpolator
+
+from suite.analysis.statistics import (
+    MINIMUM_FOR_INTERVAL,
+    Interval,
+    StatisticsError,
+    TooFewSamplesError,
+    holm,
+)
+
+Verdict = Literal["worth it", "not worth it", "undecided"]
+POINTS: Final = 257
+"""Budgets, evenly spaced in the logarithm, at which the test is made; ends of intervals are read between them."""
+DRAWS: Final = 20_000
+
+
+@dataclass(frozen=True)
+class Uncertain:
+    """An estimate, the variance of its error, and the degrees of freedom with which that variance is known."""
+
+    value: float = 0.0
+    variance: float = 0.0
+    df: float = math.inf
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """Final losses of the reference: budgets rising [budgets], losses [seeds, budgets], lower is better.
+
+    Raises:
+        StatisticsError: A loss is not finite, shapes do not fit, or there are fewer than three budgets.
+        TooFewSamplesError: There are fewer than six seeds.
+    """
+
+    budgets: np.ndarray
+    losses: np.ndarray
+
+    def __post_init__(self) -> None:
+        if self.losses.ndim != 2 or self.losses.shape[1] != len(self.budgets) or len(self.budgets) < 3:
+            raise StatisticsError(
+                f"a reference has three budgets or more and a loss for each seed and budget, not shapes "
+                f"{self.budgets.shape} and {self.losses.shape}"
+            )
+        if not (np.diff(self.budgets) > 0).all() or self.budgets[0] <= 0:
+            raise StatisticsError(f"budgets of a reference rise from above 0, not {self.budgets.tolist()}")
+        if not np.isfinite(self.losses).all():
+            raise StatisticsError(
+                "a reference of which runs diverged is no reference: tune its learning rate"
+            )
+        if len(self.losses) < MINIMUM_FOR_INTERVAL:
+            raise TooFewSamplesError(
+                f"a net speedup takes {MINIMUM_FOR_INTERVAL} seeds or more and got {len(self.losses)}"
+            )
+
+    @cached_property
+    def _curves(self) -> PchipInterpolator:
+        return PchipInterpolator(np.log(self.budgets), self.losses, axis=1)
+
+    @cached_property
+    def _slopes(self) -> PchipInterpolator:
+        return PchipInterpolator(np.log(self.budgets), self.losses.mean(0)).derivative()
+
+    def at(self, budgets: np.ndarray) -> np.ndarray:
+        """Losses at budgets within the range, [seeds, budgets]."""
+        found: np.ndarray = self._curves(np.log(budgets))
+        return found
+
+    def slope(self, budgets: np.ndarray) -> np.ndarray:
+        """Change of the mean loss with the logarithm of the budget, [budgets]."""
+        found: np.ndarray = self._slopes(np.log(budgets))
+        return found
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Least and largest budget."""
+        return float(self.budgets[0]), float(self.budgets[-1])
+
+
+@dataclass(frozen=True)
+class NetSpeedup:
+    """A method against the reference.
+
+    speedup: net, with its interval. gain: loss of the reference in the same time minus that of the method; None where that time
+    lies outside of the reference's budgets. p: two-sided, of "the net speedup is 1"; it is that of the nearest budget where
+    1 lies outside of them, an upper bound since R falls.
+    """
+
+    speedup: Interval
+    gain: Interval | None
+    p: float
+
+
+def net_speedup(
+    reference: Reference,
+    losses: Sequence[float],
+    time: Uncertain,
+    tuning: Uncertain = Uncertain(),
+    level: float = 0.95,
+) -> NetSpeedup:
+    """The net speedup of a method; of a time ratio of 1 that is known, the budget that it is worth.
+
+    Args:
+        reference: Losses of the reference, by seed and budget.
+        losses: Final losses of the method by the same seeds, lower is better; infinite where a run diverged.
+        time: Logarithm of the seconds of the method's training over those of the reference's at budget 1.
+        tuning: Error of the difference in loss that the choice of learning rates makes (its value is 0).
+        level: Of the intervals.
+
+    Returns:
+        The method against the reference; 0 without a number where a run diverged.
+
+    Raises:
+        StatisticsError: The seeds do not pair up.
+    """
+    found = np.asarray(losses, dtype=np.float64)
+    if found.shape != (len(reference.losses),):
+        raise StatisticsError(
+            f"the method has {len(found)} seeds and the reference {len(reference.losses)}; they are paired by seed"
+        )
+    n = len(found)
+    method = f"inverted paired t with tuning and timing, {level:.0%}"
+    if not np.isfinite(found).all():
+        return NetSpeedup(
+            Interval(0.0, 0.0, 0.0, n, f"{(~np.isfinite(found)).sum()} of {n} runs diverged"), None, 0.0
+        )
+    low, high = reference.ends
+    own = math.exp(time.value)
+    nearest = np.array([min(max(own, low), high)])
+    mean, half, p = (float(value[0]) for value in _test(reference, found, time, tuning, nearest, level))
+    inside = low <= own <= high
+    if not inside and (mean > 0) != (own < low):
+        p = 1.0  # what lies beyond the budgets may be on the other side of what the nearest one says
+    at = np.geomspace(low, high, POINTS)
+    means, halves, _ = _test(reference, found, time, tuning, at, level)
+    estimate, lowest, highest = (_crossing(at, means + side * halves, side) / own for side in (0, -1, 1))
+    gain = Interval(mean, mean - half, mean + half, n, method) if inside else None
+    return NetSpeedup(Interval(estimate, lowest, highest, n, method), gain, p)
+
+
+def _test(
+    reference: Reference, losses: np.ndarray, time: Uncertain, tuning: Uncertain, at: np.ndarray, level: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Reference minus method at budgets [points]: mean over seeds, half its interval, and the p of "it is 0"."""
+    gaps = reference.at(at) - losses[:, None]
+    n = len(losses)
+    parts = (
+        (gaps.var(0, ddof=1) / n, n - 1.0),
+        (np.full(len(at), tuning.variance), tuning.df),
+        (reference.slope(at) ** 2 * time.variance, time.df),
+    )
+    tiny = np.finfo(np.float64).tiny
+    variance = np.maximum(np.sum([part for part, _ in parts], axis=0), tiny)
+    df = variance / np.maximum(
+        np.sum([part / variance * part / known for part, known in parts], axis=0), tiny
+    )
+    error = np.sqrt(variance)
+    mean = gaps.mean(0)
+    return mean, stats.t.ppf(0.5 + level / 2, df) * error, 2 * stats.t.sf(np.abs(mean) / error, df)
+
+
+def _crossing(at: np.ndarray, values: np.ndarray, side: int) -> float:
+    """The budget at which values [points] cross 0: for side -1 a lower end, for 1 an upper end, for 0 the estimate.
+
+    Beyond the reference's budgets the estimate is 0 or infinite, and an end is what is known: the lower one at most the largest
+    budget, the upper one at least the smallest. Of several crossings the outermost counts.
+    """
+    behind = values > 0  # the reference is worse than the method there
+    if behind.all():
+        return float(at[-1]) if side < 0 else math.inf
+    if not behind.any():
+        return float(at[0]) if side > 0 else 0.0
+    last = int(np.flatnonzero(~behind)[0] if side < 0 else np.flatnonzero(behind)[-1] + 1) - 1
+    if last < 0:
+        return 0.0
+    if last == len(at) - 1:
+        return math.inf
+    share = values[last] / (values[last] - values[last + 1])
+    return float(at[last] * (at[last + 1] / at[last]) ** share)
+
+
+def verdicts(found: Mapping[str, NetSpeedup], alpha: float = 0.05) -> dict[str, Verdict]:
+    """What is worth it, by Holm's correction over the methods of a setting and link.
+
+    Args:
+        found: By method.
+        alpha: Chance that any of the verdicts on methods that are just as good as the reference is wrong.
+
+    Returns:
+        A verdict a method: decided where its adjusted p is at most `alpha`, by the side on which its net speedup lies.
+    """
+    adjusted = holm([one.p for one in found.values()])
+    words: dict[str, Verdict] = {}
+    for (label, one), p in zip(found.items(), adjusted, strict=True):
+        words[label] = (
+            "undecided" if p > alpha else "worth it" if one.speedup.estimate > 1 else "not worth it"
+        )
+    return words
+
+
+def tuning_error(trials: Sequence[Sequence[float]], noise: Uncertain, seed: int = 0) -> Uncertain:
+    """How far the loss at the chosen rate may lie from that at the rate which other tuning seeds would have chosen.
+
+    The tuning is drawn again: another tuning's means lie around these with the noise of both, the best of them is chosen, and its
+    loss is compared with that of the rate in use.
+
+    Args:
+        trials: Losses of each rate by tuning seed, [rates][seeds]; infinite where a run failed. The lowest mean was chosen.
+        noise: Variance of one loss at one rate, apart from what the seeds have in common (`tuning_noise`).
+        seed: Of the draws.
+
+    Returns:
+        The variance of the loss that the choice makes, with the degrees of freedom of `noise`.
+    """
+    means = np.array([np.mean(values) if np.isfinite(values).all() else np.inf for values in trials])
+    means = means[np.isfinite(means)]
+    if len(means) < 2:
+        return Uncertain(df=noise.df)
+    error = math.sqrt(2 * noise.variance / len(trials[0]))
+    drawn = means + error * np.random.default_rng(seed).standard_normal((DRAWS, len(means)))
+    change = means[drawn.argmin(1)] - means.min()
+    return Uncertain(0.0, float((change**2).mean()), noise.df)
+
+
+def tuning_noise(arms: Sequence[Sequence[Sequence[float]]]) -> Uncertain:
+    """The variance of a loss beyond what its rate and its seed explain, pooled over arms: residuals of two-way tables.
+
+    Args:
+        arms: For each arm [rates][seeds]; rates at which a run failed are left out.
+
+    Returns:
+        The variance with its degrees of freedom; none where tuning had one seed.
+    """
+    squares, df = 0.0, 0
+    for trials in arms:
+        table = np.array([values for values in trials if np.isfinite(values).all()], dtype=np.float64)
+        if table.ndim != 2 or min(table.shape) < 2:
+            continue
+        residual = table - table.mean(1, keepdims=True) - table.mean(0, keepdims=True) + table.mean()
+        squares += float((residual**2).sum())
+        df += (table.shape[0] - 1) * (table.shape[1] - 1)
+    return Uncertain(0.0, squares / df, df) if df else Uncertain()
+
+
+def time_ratio(sessions: Sequence[Mapping[int, float]]) -> Uncertain:
+    """The logarithm of a ratio of seconds that was measured in the rounds of one session or several.
+
+    Args:
+        sessions: For each session the ratio by round.
+
+    Returns:
+        Mean of the sessions' means. The error is that between sessions where there are two or more, and never less than the
+        rounds alone say.
+
+    Raises:
+        TooFewSamplesError: A session has fewer than six rounds.
+    """
+    logs = [np.log(np.array([*ratios.values()], dtype=np.float64)) for ratios in sessions]
+    if not logs or min(map(len, logs)) < MINIMUM_FOR_INTERVAL:
+        raise TooFewSamplesError(
+            f"a ratio of seconds takes sessions of {MINIMUM_FOR_INTERVAL} rounds or more"
+        )
+    means = np.array([own.mean() for own in logs])
+    within = math.fsum(float(own.var(ddof=1)) / len(own) for own in logs) / len(logs) ** 2
+    of_rounds = Uncertain(float(means.mean()), within, float(sum(len(own) - 1 for own in logs)))
+    if len(logs) == 1:
+        return of_rounds
+    between = Uncertain(float(means.mean()), float(means.var(ddof=1)) / len(means), len(means) - 1.0)
+    return max(of_rounds, between, key=lambda one: one.variance)

@@ -1,0 +1,194 @@
+"""Net speedup at equal time: exact where nothing is noisy, intervals that cover, verdicts that agree with them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from suite.analysis.net_speedup import (
+    NetSpeedup,
+    Reference,
+    Uncertain,
+    net_speedup,
+    time_ratio,
+    tuning_error,
+    tuning_noise,
+    verdicts,
+)
+from suite.analysis.statistics import StatisticsError, TooFewSamplesError
+
+BUDGETS = np.array([1 / 16, 1 / 8, 1 / 4, 1 / 2, 0.71, 1.0, 1.41])
+
+
+def curve(budget: np.ndarray | float) -> np.ndarray:
+    """Losses that fall and level off, as those of a language model: bits a byte."""
+    return np.asarray(2.6 + 0.9 * np.asarray(budget, dtype=np.float64) ** -0.45)
+
+
+def reference(
+    rng: np.random.Generator, seeds: int = 12, sd: float = 0.02, common: float = 0.05
+) -> tuple[Reference, np.ndarray]:
+    """A reference with what its seeds have in common, [seeds]."""
+    shared = common * rng.standard_normal(seeds)
+    losses = curve(BUDGETS) + shared[:, None] + sd * rng.standard_normal((seeds, len(BUDGETS)))
+    return Reference(BUDGETS, losses), shared
+
+
+def exact() -> Reference:
+    return Reference(BUDGETS, np.tile(curve(BUDGETS), (6, 1)))
+
+
+@pytest.mark.parametrize("worth", [1 / 8, 0.25, 0.71, 1.0])
+def test_a_method_is_worth_the_budget_at_which_the_reference_ends_as_well(worth: float) -> None:
+    found = net_speedup(exact(), [float(curve(worth))] * 6, Uncertain())
+    assert found.speedup.estimate == pytest.approx(worth, rel=1e-4)
+    assert found.speedup.low == pytest.approx(worth, rel=1e-4) == found.speedup.high
+
+
+def test_net_speedup_is_worth_over_time() -> None:
+    # as good as half of the steps, in a tenth of the time
+    found = net_speedup(exact(), [float(curve(0.5))] * 6, Uncertain(math.log(0.1)))
+    assert found.speedup.estimate == pytest.approx(5.0, rel=1e-4)
+    assert found.gain is not None
+    assert found.gain.estimate == pytest.approx(float(curve(0.1) - curve(0.5)), rel=0.02)
+    # faster than any budget: no gain is known, the speedup is
+    found = net_speedup(exact(), [float(curve(0.5))] * 6, Uncertain(math.log(0.01)))
+    assert found.gain is None
+    assert found.speedup.estimate == pytest.approx(50.0, rel=1e-4)
+    assert found.p < 1e-100
+
+
+def test_between_budgets_the_curve_is_followed() -> None:
+    for worth in (0.09, 0.18, 0.35, 0.6, 0.85, 1.2):
+        found = net_speedup(exact(), [float(curve(worth))] * 6, Uncertain())
+        assert found.speedup.estimate == pytest.approx(worth, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("worth", "low", "estimate", "high"), [(0.02, 0.0, 0.0, 1 / 16), (3.0, 1.41, math.inf, math.inf)]
+)
+def test_beyond_the_budgets_an_interval_says_what_is_known(
+    worth: float, low: float, estimate: float, high: float
+) -> None:
+    found = net_speedup(exact(), [float(curve(worth))] * 6, Uncertain()).speedup
+    assert (found.low, found.estimate, found.high) == pytest.approx((low, estimate, high), rel=1e-4)
+
+
+def test_a_diverged_run_is_a_loss_without_bound() -> None:
+    found = net_speedup(exact(), [2.0, 2.0, math.inf, 2.0, 2.0, 2.0], Uncertain(math.log(0.01)))
+    assert (found.speedup.estimate, found.gain, found.p) == (0.0, None, 0.0)
+    assert found.speedup.method == "1 of 6 runs diverged"
+    assert verdicts({"broken": found}) == {"broken": "not worth it"}
+
+
+@pytest.mark.parametrize(
+    ("worth", "step_speedup", "tuned_apart"),
+    [(0.45, 4.0, 0.0), (0.9, 1.15, 0.0), (0.3, 3.0, 0.03), (0.7, 1 / 0.7, 0.02)],
+)
+def test_intervals_cover(worth: float, step_speedup: float, tuned_apart: float) -> None:
+    """Nominal 95 %, over noise of seeds, of seconds, and of the rates that tuning happens to choose."""
+    rng = np.random.default_rng(7)
+    truth, inside, agree = worth * step_speedup, 0, 0
+    repeats, rounds, jitter = 600, 8, 0.04
+    for _ in range(repeats):
+        ladder, shared = reference(rng)
+        chosen = tuned_apart * rng.standard_normal()
+        losses = curve(worth) + shared + 0.03 * rng.standard_normal(12) + chosen
+        ratios = {
+            i: math.exp(-math.log(step_speedup) + jitter * rng.standard_normal()) for i in range(rounds)
+        }
+        found = net_speedup(ladder, losses.tolist(), time_ratio([ratios]), Uncertain(0.0, tuned_apart**2, 30))
+        inside += found.speedup.low <= truth <= found.speedup.high
+        agree += (found.p < 0.05) == (not found.speedup.low <= 1 <= found.speedup.high)
+    assert 0.94 <= inside / repeats <= 0.975
+    assert agree / repeats > 0.995  # the verdict and the interval are one test, but for several crossings
+
+
+def test_sessions_that_differ_widen_the_interval() -> None:
+    same = [{i: 0.5 * math.exp(0.001 * (-1) ** i) for i in range(6)} for _ in range(3)]
+    apart = [
+        {i: value * factor for i, value in own.items()}
+        for own, factor in zip(same, (0.9, 1.0, 1.1), strict=True)
+    ]
+    assert time_ratio(same).value == pytest.approx(math.log(0.5), abs=1e-3)
+    assert time_ratio(apart).df == 2
+    assert time_ratio(apart).variance > 1000 * time_ratio(same).variance
+    with pytest.raises(TooFewSamplesError, match="6 rounds or more"):
+        time_ratio([dict.fromkeys(range(5), 0.5)])
+
+
+def test_time_ratios_cover_when_sessions_differ() -> None:
+    rng, inside, repeats = np.random.default_rng(3), 0, 2000
+    for _ in range(repeats):
+        sessions = [
+            {i: math.exp(-1 + shift + 0.03 * rng.standard_normal()) for i in range(6)}
+            for shift in 0.05 * rng.standard_normal(3)
+        ]
+        found = time_ratio(sessions)
+        inside += abs(found.value + 1) <= stats.t.ppf(0.975, found.df) * math.sqrt(found.variance)
+    assert inside / repeats >= 0.94
+
+
+def test_tuning_error_is_what_another_tuning_would_have_changed() -> None:
+    rng = np.random.default_rng(0)
+    rates = np.array([0.30, 0.05, 0.0, 0.04, 0.40])
+    noise, changes = 0.03, []
+    for _ in range(3000):
+        mine, other = (rates[:, None] + noise * rng.standard_normal((5, 2)) for _ in range(2))
+        changes.append(rates[mine.mean(1).argmin()] - rates[other.mean(1).argmin()])
+    told = np.mean(
+        [
+            tuning_error(
+                (rates[:, None] + noise * rng.standard_normal((5, 2))).tolist(),
+                Uncertain(0, noise**2, 40),
+                seed,
+            ).variance
+            for seed in range(40)
+        ]
+    )
+    # the truth is the variance of one choice; what is told errs on the wide side, since the means are noisy themselves
+    assert np.var(changes) / 2 <= told <= 4 * np.var(changes)
+    clear = tuning_error([[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]], Uncertain(0, noise**2, 40))
+    assert clear.variance == 0.0
+    assert clear.df == 40
+
+
+def test_tuning_noise_leaves_out_rates_and_seeds() -> None:
+    rng = np.random.default_rng(1)
+    arms = [
+        (
+            rng.standard_normal((5, 1)) + rng.standard_normal((1, 2)) + 0.1 * rng.standard_normal((5, 2))
+        ).tolist()
+        for _ in range(200)
+    ]
+    arms.append([[1.0, math.inf], [math.inf, 2.0]])  # failures say nothing about noise
+    found = tuning_noise(arms)
+    assert found.variance == pytest.approx(0.01, rel=0.1)
+    assert found.df == 200 * 4
+    assert tuning_noise([[[1.0], [2.0]]]).variance == 0.0
+
+
+def test_holm_over_a_panel() -> None:
+    rng = np.random.default_rng(5)
+    panel: dict[str, NetSpeedup] = {}
+    for label, worth, step_speedup in (("good", 0.8, 4.0), ("bad", 0.2, 1.2), ("even", 0.5, 2.0)):
+        ladder, shared = reference(rng)
+        losses = curve(worth) + shared + 0.02 * rng.standard_normal(12)
+        panel[label] = net_speedup(ladder, losses.tolist(), Uncertain(-math.log(step_speedup)))
+    assert verdicts(panel) == {"good": "worth it", "bad": "not worth it", "even": "undecided"}
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(StatisticsError, match="paired by seed"):
+        net_speedup(exact(), [1.0] * 5, Uncertain())
+    with pytest.raises(StatisticsError, match="runs diverged is no reference"):
+        Reference(BUDGETS, np.full((6, 7), np.inf))
+    with pytest.raises(StatisticsError, match="three budgets or more"):
+        Reference(BUDGETS[:2], np.zeros((6, 2)))
+    with pytest.raises(StatisticsError, match="budgets of a reference rise"):
+        Reference(BUDGETS[::-1], np.zeros((6, 7)))
+    with pytest.raises(TooFewSamplesError, match="6 seeds or more"):
+        Reference(BUDGETS, np.zeros((5, 7)))
