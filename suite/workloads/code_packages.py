@@ -8,7 +8,7 @@ What seeds share, and what not. Files are split once for all: about a quarter of
 trained on, and no file is both, since neighbouring windows of a file are nearly copies. The windows of the other files are
 dealt out to sixteen folds, and a seed trains on its own fold: the first twelve scored seeds share no window, nor do the first
 four that are never scored. But neighbours in a file may belong to different seeds. A seed takes 512 windows of each class
-of its fold; small classes have fewer (geometry 172), which are then repeated. Judged windows, 640 of each class, are
+of its fold; small classes have fewer (geometry 173), which are then repeated. Judged windows, 640 of each class, are
 drawn by each seed from the judged files: two seeds share some, and an interval over seeds speaks of these files.
 
 A pilot: 120 steps of 4 workers with batches of 8, cosine from 12 steps of warm-up to 1 %, seeds 100 to 105, which no study
