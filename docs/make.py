@@ -14,19 +14,26 @@ from typing import Any, Final
 
 from report.pages import costs, throughput
 from slurm.profile import ProfileFile
+from suite.analysis.columns import MICRO, REFUSED
 from suite.analysis.document import fill, markdown
+from suite.analysis.export import OF_SESSION, OF_SWEEP
 from suite.analysis.published import documents_root
 from suite.analysis.tables import read_table, table_path
 from suite.claims import document as claims_document
 from suite.claims.claim import ClaimFile
+from suite.claims.columns import VERDICT_TABLES
 from suite.costs import document as cost_document
+from suite.costs.columns import BREAK_EVEN_CHECKS
+from suite.costs.document import COST_TABLES
 from suite.micro import document as rates_document
-from suite.micro.tables import SCALING
+from suite.micro.tables import AGAINST, CODECS, COMPILE, SCALING, SIMULATION
 from suite.runs.documents import json_schema, key_rows
 from suite.runs.files import dump, write_atomic
 from suite.runs.result import RESULT_VERSION, Evaluation, Note, Result
 from suite.runs.spec import RunSpec
 from suite.runs.sweep import RatesFile, Sweep
+from suite.studies.rate_distortion import EQUAL_LEVELS, RATE_DISTORTION
+from suite.studies.sign_agreement import SIGN_AGREEMENT
 from suite.timing.spec import SessionSpec
 from suite.timing.store import SESSION_VERSION, SessionRecord
 
@@ -46,6 +53,13 @@ KINDS: Final = MappingProxyType(
     }
 )
 """What a block's argument names: a kind of document."""
+TABLES: Final = (
+    *(*OF_SWEEP, *OF_SESSION, MICRO, REFUSED),
+    *(*VERDICT_TABLES, RATE_DISTORTION, EQUAL_LEVELS, SIGN_AGREEMENT),
+    *COST_TABLES,
+    *(BREAK_EVEN_CHECKS, CODECS, AGAINST, COMPILE, SCALING, SIMULATION),
+)
+"""All tables whose columns pages list."""
 PUBLISHED: Final = (
     ("evaluation", Evaluation, 1, "A line of a run's curve: metrics.jsonl."),
     ("result", Result, RESULT_VERSION, "How a run ended, written last: result.json."),
@@ -63,6 +77,14 @@ def keys(results_root: Path, kind: str) -> str:
     return markdown(("key", "kind", "meaning"), [(name, of, meaning) for name, of, _, meaning in rows])
 
 
+def columns(results_root: Path, name: str) -> str:
+    """The table of a table: every column, its kind and its meaning, after the columns that are its key."""
+    table = next(table for table in TABLES if table.suffix == name)
+    key = ", ".join(f"`{column}`" for column in table.names[: table.keys])
+    rows = [(f"`{column.name}`", column.kind, column.meaning) for column in table.columns]
+    return f"Key: {key}.\n\n{markdown(('column', 'kind', 'meaning'), rows)}"
+
+
 def schemas() -> dict[str, dict[str, Any]]:
     """All published schemas by the name of their file."""
     return {
@@ -77,8 +99,8 @@ def made() -> Iterator[tuple[Path, str]]:
     """Every file that is made, with its text."""
     for page in sorted((ROOT / "docs").glob("*-formats.md")):
         text = page.read_text(encoding="utf-8")
-        if "<!-- table: keys" in text:
-            yield page, fill(text, ROOT / "results", {"keys": keys})
+        if "<!-- table: " in text:
+            yield page, fill(text, ROOT / "results", {"keys": keys, "columns": columns})
     for name, schema in schemas().items():
         yield SCHEMAS / name, dump(schema, indent=1) + "\n"
 

@@ -19,7 +19,17 @@ from report.drawing.table import Row
 from report.pages.claims import Verdicts, load_verdicts
 from report.pages.costs import Costs, load_costs
 from report.rendering import ReportError, slug
-from suite.analysis.columns import BUDGET_TABLES, EQUAL_LOSS_SECONDS, MICRO, OF_STUDY, SINCE_CURVES, Table
+from suite.analysis.columns import (
+    BUDGET_TABLES,
+    EQUAL_LOSS_SECONDS,
+    MICRO,
+    NET,
+    NET_ROUNDS,
+    OF_STUDY,
+    SINCE_CURVES,
+    WORTH,
+    Table,
+)
 from suite.analysis.evidence import Accuracy, Speed, accuracy, speed
 from suite.analysis.published import (
     FACTS_SCHEMA,
@@ -208,6 +218,8 @@ def load(
     micro = find_table(root, MICRO)
     if "budgets" in facts:
         tables |= {t.suffix: (t, _read(table_path(origin.root, t, sweep), t)) for t in BUDGET_TABLES}
+    if (worth := table_path(origin.root, WORTH, sweep)).is_file():
+        tables[WORTH.suffix] = (WORTH, _read(worth, WORTH))
     tables[MICRO.suffix] = (MICRO, _read(micro, MICRO) if micro.is_file() else frame_of(MICRO, ()))
     sessions = load_sessions(root, sweep, side) + (load_sessions(root, None, side) if alone else ())
     decided = (load_verdicts(root) if verdicts is None else verdicts).of(
@@ -269,7 +281,7 @@ def _panels(tables: Mapping[str, tuple[Table, pd.DataFrame]], facts: Mapping[str
     )
 
 
-OPTIONAL = (STAGES, EQUAL_LOSS_SECONDS)
+OPTIONAL = (STAGES, EQUAL_LOSS_SECONDS, NET_ROUNDS, NET)
 """Tables that only some sessions have: bytes by stage of newer records, seconds at equal accuracy of sweeps with a ladder."""
 
 

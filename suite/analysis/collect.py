@@ -29,8 +29,10 @@ from suite.analysis.columns import (
     SUMMARY,
     TO_TARGET,
     TUNING,
+    WORTH,
     Table,
 )
+from suite.analysis.equal_time import worth_table
 from suite.analysis.published import ATTRIBUTES, FACTS_SCHEMA, counted, facts_path
 from suite.analysis.study import Arm, Entry, Study, study_of, tuning_rows
 from suite.analysis.summary import summarise
@@ -223,6 +225,8 @@ def collect(results_root: Path | str, study: Study, tuning: Iterable[Row] = ()) 
             BUDGET_SWEEP: budget_table(study, every),
             EQUAL_LOSS: equal_loss_table(budgets_of(study, every)),
         }
+    if study.references:
+        tables[WORTH] = worth_table(study, every)
     return Collected(study.name, tables, _facts(store, study, every["status"], standings))
 
 

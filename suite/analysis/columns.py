@@ -388,6 +388,57 @@ EQUAL_LOSS = Table(
     keys=5,
 )
 
+NET_ROUNDS = Table(
+    "rounds",
+    (
+        *described("text", link="the link's label: rate, delay", sharding="of the sweep", arm="as in runs"),
+        *described("text", session_id="when the session was begun, UTC, and eight random hex digits"),
+        *described("int", round="of the session"),
+        *described(
+            "float",
+            seconds="of the arm's training, composed of this round's blocks",
+            reference_s="of as many steps of the fastest uncompressed DDP in this round",
+        ),
+    ),
+    keys=5,
+)
+
+NET = Table(
+    "net",
+    (
+        *described("text", link="the link's label: rate, delay", sharding="of the sweep", arm="as in runs"),
+        *described("text", reference="arm whose budgets the loss is read on"),
+        *described(
+            "int",
+            n="seeds, as in worth",
+            sessions="timing sessions",
+            rounds="of all sessions, in which its cases and the reference were undisturbed",
+        ),
+        *described(
+            "float",
+            time="seconds of its training over those of the reference's at budget 1, geometric mean",
+            time_low="lower end of its 95 % interval, over sessions where there are two or more",
+            time_high="upper end",
+            gain="metric of the reference in the same time minus the arm's, in its unit, more is better; empty where that time "
+            "lies outside of the reference's budgets",
+            gain_low="lower end of its 95 % interval, which carries seeds, tuning and timing",
+            gain_high="upper end",
+            net="net speedup: seconds of the reference to the arm's metric over the arm's seconds; 0 below the least budget, inf "
+            "above the largest",
+            net_low="lower end of its 95 % interval, as of gain; what is known where the end lies beyond the budgets",
+            net_high="upper end",
+            p="two-sided, of a net speedup of 1",
+        ),
+        *described(
+            "text",
+            verdict="worth it, not worth it, undecided: by Holm over the arms of a link and sharding at 5 %",
+            check="of the seconds, as in arms: confirmed where direct runs of this very arm agree",
+            reason="why there is no number, in a sentence",
+        ),
+    ),
+    keys=3,
+)
+
 EQUAL_LOSS_SECONDS = Table(
     "iso-seconds",
     (
@@ -405,4 +456,31 @@ EQUAL_LOSS_SECONDS = Table(
     keys=3,
 )  # fmt: skip
 
+WORTH = Table(
+    "worth",
+    (
+        *_SAME_CELL,
+        *described("text", reference="arm whose budgets it is read on"),
+        *described(
+            "int",
+            n="seeds of the reference that finished at every budget, and that the arm finished or diverged with",
+            n_diverged="of these, seeds that the arm diverged with: a loss without bound",
+        ),
+        *described("text", metric="as in runs", unit="as in summary"),
+        *described(
+            "float",
+            mean="of the metric over the finished seeds",
+            tuning_sd="in the metric's unit: error of arm and reference together that the choice of learning rates makes",
+            worth="steps of the reference, as a share of budget 1, after which it ends as well; 0 below the least budget, inf "
+            "above the largest",
+            low="lower end of its 95 % interval, which carries seeds and tuning; at most the largest budget",
+            high="upper end; at least the least budget",
+        ),
+        *described("text", reason="why there is no number, in a sentence"),
+    ),
+    keys=4,
+)
+
 BUDGET_TABLES: Final = (BUDGET_RUNS, BUDGET_SWEEP, EQUAL_LOSS)
+SWEEP_OPTIONAL: Final = (*BUDGET_TABLES, WORTH)
+"""Tables of a sweep that only some sweeps have."""

@@ -13,14 +13,23 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from suite.analysis.columns import BUDGET_TABLES, EQUAL_LOSS_SECONDS, OF_STUDY, SUMMARY, Column, Table
+from suite.analysis.columns import (
+    EQUAL_LOSS_SECONDS,
+    NET,
+    NET_ROUNDS,
+    OF_STUDY,
+    SUMMARY,
+    SWEEP_OPTIONAL,
+    Column,
+    Table,
+)
 from suite.analysis.published import SESSION, source
 from suite.analysis.speed_columns import ARMS, BOUNDS, CASES, DIRECT, PROBE, STAGES
 from suite.analysis.tables import Row, Value, csv_text, read_table, table_path
 from suite.runs.sweep import UnknownSweepError, load_sweep, tables_of
 
-OF_SWEEP: Final = (SUMMARY, *(table for table in OF_STUDY if table is not SUMMARY), *BUDGET_TABLES)
-OF_SESSION: Final = (ARMS, CASES, PROBE, DIRECT, BOUNDS, STAGES, EQUAL_LOSS_SECONDS)
+OF_SWEEP: Final = (SUMMARY, *(table for table in OF_STUDY if table is not SUMMARY), *SWEEP_OPTIONAL)
+OF_SESSION: Final = (ARMS, CASES, PROBE, DIRECT, BOUNDS, STAGES, EQUAL_LOSS_SECONDS, NET_ROUNDS, NET)
 DIGITS: Final = 4
 """Significant digits of floats in LaTeX; CSV and Parquet have all that the table has."""
 _ESCAPES: Final = str.maketrans(

@@ -228,6 +228,35 @@ def described(parts: Makeup, timed: list[str]) -> Row:
     }
 
 
+def rounds_of(
+    record: Mapping[str, Any], wanted: Sequence[Wanted], arms: pd.DataFrame
+) -> dict[tuple[str, str, str], tuple[pd.Series, pd.Series]]:
+    """What net speedups are made of: seconds of a training and of the reference's as many steps, by round.
+
+    Args:
+        record: Of the session.
+        wanted: The trainings that are joined.
+        arms: The session's table `arms`; what it refuses is left out.
+
+    Returns:
+        By link, sharding and arm.
+    """
+    usable = set(
+        arms.loc[~arms["refused"].astype("bool"), ["link", "sharding", "arm"]].itertuples(
+            index=False, name=None
+        )
+    )
+    found = {}
+    for samples in (LinkSamples(link, record["cases"]) for link in record["links"]):
+        for want in wanted:
+            if (place := (samples.label, want.sharding, want.arm)) in usable:
+                used = record["uses"][want.arm][want.sharding]
+                parts = makeup(planned_kinds(want.spec), list(used))
+                reference = parts.steps * samples.step(samples.link.get("reference"))
+                found[place] = (compose_rounds(samples, parts, used), reference)
+    return found
+
+
 ANY_ROUND: Final = "round"
 """The kind of an arm's round whose length is not known."""
 _HORIZON: Final = 4096
@@ -313,6 +342,15 @@ class TimedBudgets:
     specs: Mapping[float, RunSpec]
 
 
+def runs_at_all_budgets(results_root: Path, sweep: str) -> pd.DataFrame | None:
+    """Rows of the table `runs` of a sweep over budgets, with their `budget`; None where its tables are not made yet."""
+    paths = [(find_table(results_root, table, sweep), table) for table in (RUNS, BUDGET_RUNS)]
+    if not all(path.is_file() for path, _ in paths):
+        return None
+    whole, others = (read_frame(path, table) for path, table in paths)
+    return pd.concat([whole.assign(budget=WHOLE), others], ignore_index=True)
+
+
 def timed_budgets(results_root: Path, plan: Plan, wanted: Sequence[Wanted]) -> list[TimedBudgets]:
     """The arms of a plan at all budgets by its sweep's tables.
 
@@ -324,12 +362,9 @@ def timed_budgets(results_root: Path, plan: Plan, wanted: Sequence[Wanted]) -> l
     Returns:
         One for every training that is joined; none where the tables are not made yet.
     """
-    name = plan.sweep.name
-    paths = [(find_table(results_root, table, name), table) for table in (RUNS, BUDGET_RUNS)]
-    if not all(path.is_file() for path, _ in paths):
+    runs = runs_at_all_budgets(results_root, plan.sweep.name)
+    if runs is None:
         return []
-    whole, others = (read_frame(path, table) for path, table in paths)
-    runs = pd.concat([whole.assign(budget=WHOLE), others], ignore_index=True)
     by_id = {
         run_id: arm
         for arm in budgets_of(study_of(plan), runs)

@@ -269,7 +269,7 @@ def tuning_noise(arms: Sequence[Sequence[Sequence[float]]]) -> Uncertain:
     return Uncertain(0.0, squares / df, df) if df else Uncertain()
 
 
-def time_ratio(sessions: Sequence[Mapping[int, float]]) -> Uncertain:
+def time_ratio(sessions: Sequence[Sequence[float]]) -> Uncertain:
     """The logarithm of a ratio of seconds that was measured in the rounds of one session or several.
 
     Args:
@@ -282,7 +282,7 @@ def time_ratio(sessions: Sequence[Mapping[int, float]]) -> Uncertain:
     Raises:
         TooFewSamplesError: A session has fewer than six rounds.
     """
-    logs = [np.log(np.array([*ratios.values()], dtype=np.float64)) for ratios in sessions]
+    logs = [np.log(np.asarray(ratios, dtype=np.float64)) for ratios in sessions]
     if not logs or min(map(len, logs)) < MINIMUM_FOR_INTERVAL:
         raise TooFewSamplesError(
             f"a ratio of seconds takes sessions of {MINIMUM_FOR_INTERVAL} rounds or more"

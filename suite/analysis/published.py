@@ -32,7 +32,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from suite.analysis.columns import BUDGET_TABLES, EQUAL_LOSS_SECONDS, OF_STUDY, REFUSED, Table
+from suite.analysis.columns import (
+    EQUAL_LOSS_SECONDS,
+    NET,
+    NET_ROUNDS,
+    OF_STUDY,
+    REFUSED,
+    SWEEP_OPTIONAL,
+    Table,
+)
 from suite.analysis.speed_columns import BOUNDS, SPEED_TABLES, STAGES, session_facts_path
 from suite.analysis.tables import TABLES, Row, TableError, read_table, table_path, write_table
 from suite.runs.files import TEMPORARY, RefusedError, dump, read, write_atomic
@@ -49,7 +57,7 @@ STUDY_FACTS: Final = "-study.json"
 FACTS: Final = "-facts.json"
 FACTS_SCHEMA: Final = 1
 """Version of the facts of studies and of sessions."""
-OF_SESSION: Final = (*SPEED_TABLES, BOUNDS, STAGES, EQUAL_LOSS_SECONDS)
+OF_SESSION: Final = (*SPEED_TABLES, BOUNDS, STAGES, EQUAL_LOSS_SECONDS, NET_ROUNDS, NET)
 TOGETHER: Final = MappingProxyType({"claims": ("claims.csv", "claims-parts.csv")})
 """Sets of several tables that belong to no study and no session."""
 COVERING: Final = MappingProxyType(
@@ -168,7 +176,7 @@ def files_of(root: Path, name: str) -> list[str]:
         known = [*TOGETHER[name]]
     else:
         known = [f"{name}.csv", f"{name}{FACTS}", f"{name}.json", f"{name}{STUDY_FACTS}"]
-        known += [f"{name}-{table.suffix}.csv" for table in (*OF_STUDY, *BUDGET_TABLES)]
+        known += [f"{name}-{table.suffix}.csv" for table in (*OF_STUDY, *SWEEP_OPTIONAL)]
     return sorted({file for file in known if (root / TABLES / file).is_file()})
 
 

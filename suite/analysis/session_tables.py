@@ -24,18 +24,21 @@ spent in all-reduce is rho = s / (1 - s)).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
 
-from suite.analysis.columns import EQUAL_LOSS_SECONDS
+from suite.analysis.columns import EQUAL_LOSS_SECONDS, NET, NET_ROUNDS
+from suite.analysis.equal_time import net_table, round_rows, round_table
 from suite.analysis.join import (
     Wanted,
     differences,
     equal_loss_in_seconds,
     joined,
+    rounds_of,
+    runs_at_all_budgets,
     speed_only,
     timed_budgets,
 )
@@ -60,6 +63,7 @@ from suite.analysis.speed_columns import (
     session_facts_path,
     session_table_path,
 )
+from suite.analysis.study import study_of
 from suite.analysis.tables import Row, checked, frame_of, write_table
 from suite.links.probe import ALL_REDUCE_FP32
 from suite.runs.files import dump, write_atomic
@@ -87,7 +91,14 @@ def collect_session(results_root: Path | str, name: str, sweep: Sweep | None = N
     record = newest(root, name) or borrowed(root, name)
     if record is None:
         return None
-    return write(root, name, record, Store(root), sweep)
+    return write(root, name, record, Store(root), sweep, repeats(root, record))
+
+
+def repeats(results_root: Path, record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The sessions of the record's name that were held to the end and time the same as the record, it among them, by age."""
+    found = [one for one in records(results_root, record["name"]) if one["status"] in MEASURED]
+    kind = ("workload", "world_size", "batch_size", "bucket_bytes", "sweep", "uses")
+    return [one for one in found if all(one[key] == record[key] for key in kind)] or [dict(record)]
 
 
 def newest(results_root: Path, name: str) -> dict[str, Any] | None:
@@ -98,13 +109,21 @@ def newest(results_root: Path, name: str) -> dict[str, Any] | None:
 
 
 def write(
-    results_root: Path, name: str, record: Mapping[str, Any], store: Store, sweep: Sweep | None = None
+    results_root: Path,
+    name: str,
+    record: Mapping[str, Any],
+    store: Store,
+    sweep: Sweep | None = None,
+    repeated: Sequence[Mapping[str, Any]] = (),
 ) -> list[Path]:
-    """Write the tables and the facts of a record; returns the files. One of `stages` only where the record has them."""
-    tables, facts = derive(record, store, sweep)
+    """Write the tables and the facts of a record; returns the files. Tables that the session has nothing for are left out.
+
+    repeated: all sessions that time the same, for net speedups.
+    """
+    tables, facts = derive(record, store, sweep, repeated)
     written = [
         write_table(session_table_path(results_root, table, name), table, tables[table.suffix])
-        for table in (CASES, ARMS, PROBE, DIRECT, BOUNDS, STAGES, EQUAL_LOSS_SECONDS)
+        for table in (CASES, ARMS, PROBE, DIRECT, BOUNDS, STAGES, EQUAL_LOSS_SECONDS, NET_ROUNDS, NET)
         if table.suffix in tables
     ]
     path = session_facts_path(results_root, name)
@@ -113,9 +132,14 @@ def write(
 
 
 def derive(
-    record: Mapping[str, Any], store: Store, sweep: Sweep | None = None
+    record: Mapping[str, Any],
+    store: Store,
+    sweep: Sweep | None = None,
+    repeated: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[dict[str, pd.DataFrame], dict[str, Any]]:
-    """Frames by table suffix, and the facts; a table `iso-seconds` where the sweep is over several budgets."""
+    """Frames by table suffix, and the facts; `iso-seconds` where the sweep is over several budgets, `rounds` and `net` where
+    it names references.
+    """
     direct, checks = direct_runs(record)
     plan, fault = _plan(record, sweep)
     wanted, fault = _wanted(record, store, plan) if plan else ([], fault)
@@ -133,7 +157,26 @@ def derive(
     if plan and len(plan.sweep.budgets) > 1:
         timed = timed_budgets(store.root, plan, wanted)
         tables[EQUAL_LOSS_SECONDS.suffix] = equal_loss_in_seconds(record, timed, arms)
+    if plan and plan.sweep.references:
+        rounds = round_table([row for one in repeated or [record] for row in _rounds(one, wanted)])
+        tables[NET_ROUNDS.suffix] = rounds
+        runs = runs_at_all_budgets(store.root, plan.sweep.name)
+        if runs is not None and wanted:
+            part = wanted[0].spec.workload
+            kind = (workload_label(plan, part.name), int(record["world_size"]))
+            tables[NET.suffix] = net_table(study_of(plan), runs, rounds, arms, kind)
     return tables, _facts(record, fault, cases)
+
+
+def _rounds(record: Mapping[str, Any], wanted: list[Wanted]) -> list[Row]:
+    """Rows of the table `rounds` of one session."""
+    _, checks = direct_runs(record)
+    return round_rows(record["session_id"], rounds_of(record, wanted, joined(record, wanted, checks)))
+
+
+def workload_label(plan: Plan, name: str) -> str:
+    """The label under which tables know a workload of the plan."""
+    return next(choice.label for choice in plan.sweep.workloads if choice.name == name)
 
 
 def _plan(record: Mapping[str, Any], sweep: Sweep | None) -> tuple[Plan | None, str]:

@@ -8,6 +8,7 @@ meets the planner, the registry and the workloads.
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -72,7 +73,9 @@ class Study:
 
     `yardsticks` are by workload label; `ranks` says that the sweep compares methods by tests, not by
     intervals alone; `command` remakes the study, as tables say it; `called` is how a command here
-    names it; `about` is one sentence for the reader.
+    names it; `about` is one sentence for the reader. `references`: arms that run at all budgets, net speedups are read on the
+    first. `trials`: by workload's label, sharding, world size and arm, the metric by tuning seed at every rate, nan where
+    a run failed.
     """
 
     name: str
@@ -83,6 +86,8 @@ class Study:
     command: str = ""
     about: str = ""
     called: str = ""
+    references: tuple[str, ...] = ()
+    trials: Mapping[tuple[str, str, int, str], tuple[tuple[float, ...], ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         known = self.by_name
@@ -138,9 +143,12 @@ def study_of(plan: Plan) -> Study:
     """The study that a plan stands for. Raises ValueError for unknown names, StudyError for contradictions."""
     sweep = plan.sweep
     edges: dict[str, dict[tuple[str, str, int], bool]] = {}
+    trials: dict[tuple[str, str, int, str], tuple[tuple[float, ...], ...]] = {}
     for entry in _tuned(sweep, load_rates(sweep.rates_path)):
         cell = (entry.workload, entry.sharding, entry.world_size)
         edges.setdefault(entry.arm, {})[cell] = entry.edge != "none"
+        failed = (math.nan,) * len(entry.trials[0].runs)
+        trials[*cell, entry.arm] = tuple(trial.values or failed for trial in entry.trials)
     arms = []
     for arm in sweep.arms.values():
         baseline = None if arm.baseline == arm.label else arm.baseline
@@ -170,6 +178,8 @@ def study_of(plan: Plan) -> Study:
         command=shlex.join(["bandwise", "sweep", sweep.published_as]),
         about=sweep.title,
         called=sweep.called,
+        references=sweep.references,
+        trials=trials,
     )
 
 

@@ -296,8 +296,8 @@ SUITE: Final = (
     Mutant(
         "claims-mean-of-speedups-is-arithmetic",
         "divisor",
-        "[total + share / end for total, end in",
-        "[total + share * end for total, end in",
+        "[total + share / row[name] for total, name in",
+        "[total + share * row[name] for total, name in",
         ("tests/**/claims/test_measured.py",),
     ),
     Mutant(

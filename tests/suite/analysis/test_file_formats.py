@@ -4,48 +4,30 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import jsonschema
-import pytest
 
 from docs.make import KINDS, SCHEMAS, made
-from suite.analysis.columns import BUDGET_TABLES, EQUAL_LOSS_SECONDS, SINCE_CURVES, TABLES
+from docs.make import TABLES as DECLARED
 from suite.analysis.session_tables import derive
-from suite.analysis.speed_columns import BOUNDS, SPEED_TABLES, STAGES
-from suite.claims.columns import VERDICT_TABLES
-from suite.costs.document import COST_TABLES
 from suite.runs.result import CIRCUMSTANCE, LIVE, SETTLED
 from suite.runs.store import Store
-from suite.studies.rate_distortion import EQUAL_LEVELS, RATE_DISTORTION
-from suite.studies.sign_agreement import SIGN_AGREEMENT
 from tests.suite.analysis import made_up_session
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 TEXT = (DOCS / "file-formats.md").read_text(encoding="utf-8")
-COSTS = (DOCS / "cost-formats.md").read_text(encoding="utf-8")
-CLAIMS = (DOCS / "claim-formats.md").read_text(encoding="utf-8")
-TARGETS = (DOCS / "target-formats.md").read_text(encoding="utf-8")
 SESSIONS = (DOCS / "session-formats.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("table", "text"),
-    [
-        *((table, TEXT) for table in (*TABLES, *BUDGET_TABLES) if table not in SINCE_CURVES),
-        *((table, TARGETS) for table in SINCE_CURVES),
-        *((table, SESSIONS) for table in (*SPEED_TABLES, BOUNDS, STAGES, EQUAL_LOSS_SECONDS)),
-        *((table, COSTS) for table in COST_TABLES),
-        *((table, CLAIMS) for table in (*VERDICT_TABLES, RATE_DISTORTION, EQUAL_LEVELS, SIGN_AGREEMENT)),
-    ],
-    ids=lambda value: getattr(value, "suffix", ""),
-)
-def test_columns(table, text):
-    section = text.partition(f"### `{table.suffix}`\n")[2].partition("\n#")[0]
-    listed = re.findall(r"^\| `(\w+)` \| (\w+) \| (.*) \|$", section, re.M)
-    assert listed == [(column.name, column.kind, column.meaning) for column in table.columns]
-    key = re.search(r"Key:\s+(.*?)\.\n", section, re.S).group(1)
-    assert re.findall(r"`(\w+)`", key) == list(table.names[: table.keys])
+def test_every_table_is_listed_once() -> None:
+    listed = Counter(
+        name
+        for page in DOCS.glob("*-formats.md")
+        for name in re.findall(r"<!-- table: columns (\S+) -->", page.read_text())
+    )
+    assert listed == Counter(table.suffix for table in DECLARED)
 
 
 def test_states():

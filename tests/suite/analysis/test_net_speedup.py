@@ -97,9 +97,7 @@ def test_intervals_cover(worth: float, step_speedup: float, tuned_apart: float) 
         ladder, shared = reference(rng)
         chosen = tuned_apart * rng.standard_normal()
         losses = curve(worth) + shared + 0.03 * rng.standard_normal(12) + chosen
-        ratios = {
-            i: math.exp(-math.log(step_speedup) + jitter * rng.standard_normal()) for i in range(rounds)
-        }
+        ratios = [math.exp(-math.log(step_speedup) + jitter * rng.standard_normal()) for _ in range(rounds)]
         found = net_speedup(ladder, losses.tolist(), time_ratio([ratios]), Uncertain(0.0, tuned_apart**2, 30))
         inside += found.speedup.low <= truth <= found.speedup.high
         agree += (found.p < 0.05) == (not found.speedup.low <= 1 <= found.speedup.high)
@@ -108,23 +106,20 @@ def test_intervals_cover(worth: float, step_speedup: float, tuned_apart: float) 
 
 
 def test_sessions_that_differ_widen_the_interval() -> None:
-    same = [{i: 0.5 * math.exp(0.001 * (-1) ** i) for i in range(6)} for _ in range(3)]
-    apart = [
-        {i: value * factor for i, value in own.items()}
-        for own, factor in zip(same, (0.9, 1.0, 1.1), strict=True)
-    ]
+    same = [[0.5 * math.exp(0.001 * (-1) ** i) for i in range(6)] for _ in range(3)]
+    apart = [[value * factor for value in own] for own, factor in zip(same, (0.9, 1.0, 1.1), strict=True)]
     assert time_ratio(same).value == pytest.approx(math.log(0.5), abs=1e-3)
     assert time_ratio(apart).df == 2
     assert time_ratio(apart).variance > 1000 * time_ratio(same).variance
     with pytest.raises(TooFewSamplesError, match="6 rounds or more"):
-        time_ratio([dict.fromkeys(range(5), 0.5)])
+        time_ratio([[0.5] * 5])
 
 
 def test_time_ratios_cover_when_sessions_differ() -> None:
     rng, inside, repeats = np.random.default_rng(3), 0, 2000
     for _ in range(repeats):
         sessions = [
-            {i: math.exp(-1 + shift + 0.03 * rng.standard_normal()) for i in range(6)}
+            [math.exp(-1 + shift + 0.03 * rng.standard_normal()) for _ in range(6)]
             for shift in 0.05 * rng.standard_normal(3)
         ]
         found = time_ratio(sessions)

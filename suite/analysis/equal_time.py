@@ -1,0 +1,271 @@
+"""Net speedups as tables: what every arm's training is worth in steps of the reference, and on each link in time.
+
+The *reference* of a study is the first of its sweep's `references`, an uncompressed run at several budgets; its curve and the
+test are those of `suite.analysis.net_speedup`. `worth` needs trainings alone. `rounds` has, of every session of a name that
+was held, the seconds of each arm and of the reference round by round, so that `net` can be computed again from tables.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from suite.analysis.columns import ARM, CELL, NET, NET_ROUNDS, RUN, WORTH
+from suite.analysis.net_speedup import (
+    NetSpeedup,
+    Reference,
+    Uncertain,
+    net_speedup,
+    time_ratio,
+    tuning_error,
+    tuning_noise,
+    verdicts,
+)
+from suite.analysis.statistics import Interval, StatisticsError
+from suite.analysis.study import Study
+from suite.analysis.summary import refuse_two_of_a_seed
+from suite.analysis.tables import Row, frame_of
+from suite.runs.sweep import WHOLE
+
+LEVEL: Final = 0.95
+Cell = tuple[Any, ...]
+"""A workload's label, a sharding, a number of workers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """An arm of a cell beside the reference.
+
+    reference: its losses, of the seeds that pair up; losses: of the arm by these seeds, infinite where it diverged. tuning: error
+    of their difference by the choice of rates. reason: why there is no number, else empty.
+    """
+
+    cell: Cell
+    arm: str
+    mean: float | None
+    losses: np.ndarray
+    tuning: Uncertain
+    reference: Reference | None
+    reason: str = ""
+
+    @property
+    def n_diverged(self) -> int:
+        """Seeds that it diverged with."""
+        return int(np.isinf(self.losses).sum())
+
+    def over(self, time: Uncertain) -> NetSpeedup:
+        """Its net speedup where its training takes exp(time) of the reference's seconds. Raises StatisticsError."""
+        if self.reference is None:
+            raise StatisticsError(self.reason)
+        return net_speedup(self.reference, self.losses.tolist(), time, self.tuning, LEVEL)
+
+
+def trained(study: Study, runs: pd.DataFrame) -> list[Trained]:
+    """Every arm of a study beside its reference.
+
+    Args:
+        study: With `references`.
+        runs: Rows of the table `runs` of all budgets, with `budget`.
+
+    Returns:
+        One a cell and arm, the reference itself left out.
+
+    Raises:
+        StudyError: An arm has two runs of one seed and budget.
+    """
+    refuse_two_of_a_seed(study, runs, "budget")
+    return [one for cell, of_cell in runs.groupby(CELL) for one in _of_cell(study, cell, of_cell)]
+
+
+def _of_cell(study: Study, cell: Cell, runs: pd.DataFrame) -> Iterator[Trained]:
+    sign = -1.0 if study.yardsticks[cell[0]].direction == "higher" else 1.0
+    name = study.references[0]
+    trials = {
+        arm: [[sign * value for value in values] for values in rates]
+        for (*place, arm), rates in study.trials.items()
+        if tuple(place) == tuple(cell)
+    }
+    noise = tuning_noise([*trials.values()])
+    own_error = tuning_error(trials.get(name, []), noise)
+    done = runs[runs["status"] == "done"]
+    ladder = sign * done[done["arm"] == name].pivot(index="seed", columns="budget", values="value").dropna()
+    whole = runs[(runs["budget"] == WHOLE) & (runs["arm"] != name)].sort_values(RUN)
+    for arm, of_arm in whole.groupby("arm"):
+        ended = of_arm.set_index("seed")
+        value = (sign * ended["value"]).mask(ended["status"] == "diverged", math.inf).dropna()
+        seeds = ladder.index.intersection(value.index)
+        finished = ended.loc[ended["status"] == "done", "value"]
+        error = tuning_error(trials.get(str(arm), []), noise)
+        tuning = Uncertain(0.0, error.variance + own_error.variance, noise.df)
+        reference, reason = None, ""
+        try:
+            reference = Reference(ladder.columns.to_numpy("float64"), ladder.loc[seeds].to_numpy("float64"))
+        except StatisticsError as fault:
+            reason = str(fault)
+        mean = float(finished.mean()) if len(finished) else None
+        yield Trained(
+            tuple(cell), str(arm), mean, value.loc[seeds].to_numpy("float64"), tuning, reference, reason
+        )
+
+
+def worth_table(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
+    """The table `worth`.
+
+    Args:
+        study: With `references`.
+        runs: As for `trained`.
+
+    Returns:
+        A row a cell and arm, the reference left out.
+    """
+    return frame_of(WORTH, [_worth_row(study, one) for one in trained(study, runs)])
+
+
+def _worth_row(study: Study, one: Trained) -> Row:
+    yard = study.yardsticks[one.cell[0]]
+    found = one.over(Uncertain()).speedup if one.reference else None
+    return {
+        **dict(zip(ARM, (*one.cell, one.arm), strict=True)),
+        "reference": study.references[0],
+        "n": len(one.losses),
+        "n_diverged": one.n_diverged,
+        "metric": yard.metric,
+        "unit": yard.unit,
+        "mean": one.mean,
+        "tuning_sd": math.sqrt(one.tuning.variance),
+        **_ends("worth", "", found),
+        "reason": one.reason or None,
+    }
+
+
+def net_table(
+    study: Study, runs: pd.DataFrame, rounds: pd.DataFrame, arms: pd.DataFrame, kind: tuple[str, int]
+) -> pd.DataFrame:
+    """The table `net` of the sessions of one name.
+
+    Args:
+        study: With `references`.
+        runs: As for `trained`.
+        rounds: The table `rounds`.
+        arms: The table `arms`, for what checks the seconds and why there are none.
+        kind: The workload's label and the number of workers that were timed.
+
+    Returns:
+        A row for every link and arm of the cells of that kind.
+    """
+    by_place = {
+        place: [own.set_index("round") for _, own in of_arm.groupby("session_id")]
+        for place, of_arm in rounds.groupby(PLACE)
+    }
+    told = arms.set_index(PLACE)
+    rows: list[Row] = []
+    found: dict[tuple[str, str], dict[str, NetSpeedup]] = {}
+    for one in trained(study, runs):
+        workload, sharding, world_size = one.cell
+        if (workload, world_size) != kind:
+            continue
+        for link in arms["link"].unique():
+            place = (link, sharding, one.arm)
+            row, net = _net_row(study, one, place, by_place.get(place, []), told)
+            rows.append(row)
+            if net:
+                found.setdefault((link, sharding), {})[one.arm] = net
+    words = {(*place, arm): word for place, nets in found.items() for arm, word in verdicts(nets).items()}
+    return frame_of(NET, [{**row, "verdict": words.get(tuple(row[name] for name in PLACE))} for row in rows])
+
+
+PLACE: Final = ["link", "sharding", "arm"]
+
+
+def _net_row(
+    study: Study,
+    one: Trained,
+    place: tuple[str, str, str],
+    sessions: Sequence[pd.DataFrame],
+    arms: pd.DataFrame,
+) -> tuple[Row, NetSpeedup | None]:
+    net, time, reason = None, None, one.reason
+    try:
+        time = time_ratio([(own["seconds"] / own["reference_s"]).tolist() for own in sessions])
+        net = one.over(time)
+    except StatisticsError as fault:
+        reason = _reason(arms, place) or str(fault)
+    row = {
+        **dict(zip(PLACE, place, strict=True)),
+        "reference": study.references[0],
+        "n": len(one.losses),
+        "sessions": len(sessions),
+        "rounds": sum(map(len, sessions)),
+        **_ends("time", "time_", _spread(time)),
+        **_ends("gain", "gain_", net.gain if net else None),
+        **_ends("net", "net_", net.speedup if net else None),
+        "p": net.p if net else None,
+        "verdict": None,
+        "check": _cell(arms, place, "check") if _cell(arms, place, "checked_by") == one.arm else None,
+        "reason": reason or None,
+    }
+    return row, net
+
+
+def _spread(time: Uncertain | None) -> Interval | None:
+    """A ratio of seconds with its interval."""
+    if time is None:
+        return None
+    half = float(stats.t.ppf(0.5 + LEVEL / 2, time.df)) * math.sqrt(time.variance)
+    return Interval(
+        math.exp(time.value), math.exp(time.value - half), math.exp(time.value + half), 0, "t of logarithms"
+    )
+
+
+def _ends(name: str, stem: str, found: Interval | None) -> Row:
+    low, high = f"{stem}low", f"{stem}high"
+    if found is None:
+        return {name: None, low: None, high: None}
+    return {name: found.estimate, low: found.low, high: found.high}
+
+
+def _cell(arms: pd.DataFrame, place: tuple[str, str, str], column: str) -> Any:
+    value = arms[column].get(place)
+    return None if value is None or pd.isna(value) else value
+
+
+def _reason(arms: pd.DataFrame, place: tuple[str, str, str]) -> str:
+    return str(_cell(arms, place, "reason") or "")
+
+
+def round_rows(
+    session_id: str, of_arms: Mapping[tuple[str, str, str], tuple[pd.Series, pd.Series]]
+) -> list[Row]:
+    """Rows of the table `rounds` of one session.
+
+    Args:
+        session_id: Of the session.
+        of_arms: By link, sharding and arm the seconds of its training and of the reference, by round.
+
+    Returns:
+        A row for every round that has both.
+    """
+    return [
+        {
+            **dict(zip(PLACE, place, strict=True)),
+            "session_id": session_id,
+            "round": number,
+            "seconds": own,
+            "reference_s": other,
+        }
+        for place, (seconds, reference) in of_arms.items()
+        for number, own, other in pd.concat([seconds, reference], axis="columns")
+        .dropna()
+        .itertuples(name=None)
+    ]
+
+
+def round_table(rows: Sequence[Row]) -> pd.DataFrame:
+    """The table `rounds` of all sessions."""
+    return frame_of(NET_ROUNDS, rows)
