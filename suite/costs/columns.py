@@ -301,3 +301,73 @@ SCALING: Final = Table(
     ),
     keys=9,
 )
+
+EXTERNAL: Final = Table(
+    "external",
+    (
+        *described(
+            "text", source="file of results/external", point="its name there", model="what was trained"
+        ),
+        *described("int", devices="of all nodes", node_size="of them share a link"),
+        *described(
+            "float", rate_gbit="of a node's link, as measured by the source, else nominal", delay_ms="one way"
+        ),
+        *described("text", stack="what carries collectives, of the rules", method="of the rules"),
+        *described("flag", overlap="whether the rules take communication to go on while a step computes"),
+        *described("text", obtained="how the figure was read"),
+        *described(
+            "flag",
+            held_back="by the hash of its name",
+            anchor="gives other points their computing seconds; not scored",
+        ),
+        *described(
+            "float",
+            published_s="seconds a step",
+            model_s="predicted by the cost model with the rules' constants",
+            naive_s="local seconds with bytes over 0.91 of the rate and delays",
+            bytes_s="bytes out of a node over the rate",
+            model_ratio="model_s over published_s",
+            naive_ratio="the same of naive_s",
+            bytes_ratio="the same of bytes_s",
+            computing_s="of a step, where the source lets it be known",
+            exposed_s="published_s less that; empty where a small part of the step",
+            model_exposed_s="the same of model_s, at least 0",
+            naive_exposed_s="the same of naive_s",
+            bytes_exposed_s="the same of bytes_s",
+            speedup="over the fastest uncompressed point of the same place; empty: none, or it is uncompressed",
+            model_speedup="the same of model_s",
+            naive_speedup="the same of naive_s",
+            bytes_speedup="the same of bytes_s",
+            least_s="what must leave a node, over the nominal rate",
+        ),
+        *described("text", contradiction="of physics, under what is assumed; empty: none"),
+    ),
+    keys=2,
+)
+
+EXTERNAL_SCORE: Final = Table(
+    "external-score",
+    (
+        *described("text", rules="SHA-256 of the rules", source="file of results/external; all: every one"),
+        *described("flag", held_back="of the points held back, or of the others"),
+        *described("text", predictor="model, local + bytes, bytes / rate"),
+        *described("int", version="of the rules", n="points, anchors left out"),
+        *described(
+            "float",
+            median_error="absolute relative error of a step",
+            within="share of the points within the rules' bound",
+            worst_error="largest",
+        ),
+        *described("int", n_exposed="points with exposed communication"),
+        *described("float", exposed_error="median absolute relative error of it; empty: no such point"),
+        *described(
+            "int",
+            n_near="published speedups near 1, as the rules have it",
+            near_right="of those, predicted on the same side of 1",
+            n_easy="other speedups",
+            easy_right="of those, predicted on the same side of 1",
+            n_contradicting="points that contradict physics",
+        ),
+    ),
+    keys=4,
+)
