@@ -4,6 +4,7 @@
   bandwise costs predict SESSION    seconds of a session that has not been run, with a hash: results/predictions
   bandwise costs score              all sessions predicted with one rate, delay, size, model or method left out
   bandwise costs scaling            efficiency over workers, break-even bandwidths, maps: results/tables; measures nothing
+  bandwise costs external           what others published, predicted and scored: results/external; measures nothing
   bandwise costs omega              how much slower codes are added than floats here, for Global-QSGD's model
 
 `probe` needs what sessions need (`bandwise doctor`) and about 20 minutes in which nothing else runs.
@@ -14,9 +15,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
-from bandwise.checkout import add_results_option, require_checkout, results_root
+from bandwise.checkout import TOP, add_results_option, require_checkout, results_root
 from bandwise.output import duration, print_json, table
 
 NAME = "costs"
@@ -32,6 +34,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _action(actions, "score", _score, "predict what was measured with one thing left out at a time")
     _action(
         actions, "scaling", _scaling, "efficiency over workers and break-even bandwidths; measures nothing"
+    )
+    external = _action(actions, "external", _external, "predict what others published, and score it")
+    external.add_argument(
+        "--folder", type=Path, help="of rules.yaml and of files of points (default: results/external)"
+    )
+    external.add_argument("--points", action="store_true", help="list every point, not the score alone")
+    external.add_argument(
+        "--open", action="store_true", help="only points that are not held back; nothing is written"
     )
     _action(actions, "omega", _omega, "how much slower codes are added than floats, for Global-QSGD's model")
 
@@ -157,6 +167,66 @@ def _scaling(args: argparse.Namespace) -> int:
     paths = [str(write_table(table_path(root, one), one, frame)) for one, frame in tables.items()]
     paths += map(str, write_maps(root))
     return _answer(args, {"tables": paths}, "\n".join(paths))
+
+
+def _external(args: argparse.Namespace) -> int:
+    from suite.analysis.tables import rows_of, table_path, write_table
+    from suite.costs.columns import EXTERNAL, EXTERNAL_SCORE
+    from suite.costs.external import FOLDER, score_folder
+    from suite.micro.tables import write_with_facts
+
+    root = results_root(args)
+    points, score, facts = score_folder(args.folder or TOP / "results" / FOLDER, root)
+    if args.open:
+        points, score = points[~points["held_back"]], score[~score["held_back"]]
+        paths = []
+    else:
+        paths = [
+            str(write_with_facts(root, EXTERNAL, rows_of(points), facts)),
+            str(write_table(table_path(root, EXTERNAL_SCORE), EXTERNAL_SCORE, score)),
+        ]
+    now = rows_of(score[(score["rules"] == facts["rules"]) & (score["inputs"] == facts["inputs"])])
+    if args.json:
+        print_json({"facts": facts, "points": rows_of(points), "score": rows_of(score), "tables": paths})
+        return 0
+    if args.points:
+        print(table([_point(row) for row in rows_of(points)], POINT))
+    print(table([_scored(row) for row in now], SCORED))
+    for row in rows_of(points):
+        if row["contradiction"]:
+            print(
+                f"against physics, or what is assumed is wrong: {row['source']}/{row['point']}: {row['contradiction']}"
+            )
+    print("\n".join([f"rules {facts['rules']}, version {facts['version']}", *paths]))
+    return 0
+
+
+POINT = ("point", "held_back", "published_ms", "model", "local + bytes", "bytes / rate")
+SCORED = (
+    "source", "points", "predictor", "n", "median_error", "within", "worst_error", "n_exposed", "exposed_error", "near", "easy",
+)  # fmt: skip
+
+
+def _point(row: dict[str, Any]) -> dict[str, Any]:
+    ratios = {"model": "model_ratio", "local + bytes": "naive_ratio", "bytes / rate": "bytes_ratio"}
+    return {
+        "point": f"{row['source']}/{row['point']}" + (" (anchor)" if row["anchor"] else ""),
+        "held_back": "yes" if row["held_back"] else "no",
+        "published_ms": f"{1e3 * row['published_s']:.4g}",
+        **{name: f"x {row[column]:.2f}" for name, column in ratios.items()},
+    }
+
+
+def _scored(row: dict[str, Any]) -> dict[str, Any]:
+    exposed = row["exposed_error"]
+    return {
+        **row,
+        "points": "held back" if row["held_back"] else "open",
+        **{name: f"{100 * row[name]:.1f} %" for name in ("median_error", "within", "worst_error")},
+        "exposed_error": "-" if exposed is None else f"{100 * exposed:.1f} %",
+        "near": f"{row['near_right']} of {row['n_near']}",
+        "easy": f"{row['easy_right']} of {row['n_easy']}",
+    }
 
 
 def _omega(args: argparse.Namespace) -> int:

@@ -348,7 +348,12 @@ EXTERNAL: Final = Table(
 EXTERNAL_SCORE: Final = Table(
     "external-score",
     (
-        *described("text", rules="SHA-256 of the rules", source="file of results/external; all: every one"),
+        *described(
+            "text",
+            rules="SHA-256 of the rules",
+            inputs="SHA-256 of the points and of what the model was made of",
+            source="file of results/external; all: every one",
+        ),
         *described("flag", held_back="of the points held back, or of the others"),
         *described("text", predictor="model, local + bytes, bytes / rate"),
         *described("int", version="of the rules", n="points, anchors left out"),
@@ -369,5 +374,5 @@ EXTERNAL_SCORE: Final = Table(
             n_contradicting="points that contradict physics",
         ),
     ),
-    keys=4,
+    keys=5,
 )

@@ -20,6 +20,7 @@ faster on a slower link, contradicts the wire or the setting that is assumed for
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,14 +29,16 @@ from typing import Annotated, Final, Literal
 import pandas as pd
 from pydantic import Field
 
-from suite.analysis.tables import Row, frame_of, rows_of
+from suite.analysis.published import published_root
+from suite.analysis.tables import Row, frame_of, read_frame, rows_of, table_path
 from suite.costs.columns import EXTERNAL, EXTERNAL_SCORE
-from suite.costs.model import Model, Overlap, unit_seconds
+from suite.costs.model import Model, Overlap, kept_model, unit_seconds
 from suite.costs.prices import FORMS as COLLECTIVE_FORMS
 from suite.costs.prices import OF_PROBE, Network, Price
 from suite.costs.recipe import Bucket, Recipe, Request, Step
 from suite.costs.samples import Local
 from suite.runs.documents import AS_TUPLE, Entry, Positive, YamlFile
+from suite.runs.provenance import provenance
 
 FOLDER: Final = "external"
 RULES: Final = "rules.yaml"
@@ -543,7 +546,7 @@ def contradiction(point: Point, points: Sequence[Point]) -> str:
 SHORT: Final = {"model": "model", "local + bytes": "naive", "bytes / rate": "bytes"}
 
 
-def external_score(table: pd.DataFrame, rules: Rules, sha256: str) -> pd.DataFrame:
+def external_score(table: pd.DataFrame, rules: Rules, sha256: str, inputs: str) -> pd.DataFrame:
     """Table `external-score`: median error and share of good predictions by source, for open and held-back points; all sources
     together under `ALL_SOURCES`. Anchors are not scored."""
     used = table[~table["anchor"]]
@@ -552,14 +555,16 @@ def external_score(table: pd.DataFrame, rules: Rules, sha256: str) -> pd.DataFra
         of_source = used if source == ALL_SOURCES else used[used["source"] == source]
         for held in (False, True):
             some = rows_of(of_source[of_source["held_back"] == held])
-            rows += [_scored(some, source, held, by, rules, sha256) for by in MODELS if some]
+            rows += [_scored(some, source, held, by, rules, (sha256, inputs)) for by in MODELS if some]
     return frame_of(EXTERNAL_SCORE, rows)
 
 
 ALL_SOURCES: Final = "all"
 
 
-def _scored(rows: Sequence[Row], source: str, held: bool, by: str, rules: Rules, sha256: str) -> Row:
+def _scored(
+    rows: Sequence[Row], source: str, held: bool, by: str, rules: Rules, under: tuple[str, str]
+) -> Row:
     short = SHORT[by]
     errors = pd.Series([abs(row[f"{short}_ratio"] - 1) for row in rows])
     exposed = pd.Series(
@@ -578,7 +583,8 @@ def _scored(rows: Sequence[Row], source: str, held: bool, by: str, rules: Rules,
         return sum((row["speedup"] > 1) == (row[f"{short}_speedup"] > 1) for row in some)
 
     return {
-        "rules": sha256, "source": source, "held_back": held, "predictor": by, "version": rules.version, "n": len(errors),
+        "rules": under[0], "inputs": under[1], "source": source, "held_back": held, "predictor": by,
+        "version": rules.version, "n": len(errors),
         "median_error": float(errors.median()), "within": float((errors <= rules.within).mean()),
         "worst_error": float(errors.max()), "n_exposed": len(exposed),
         "exposed_error": float(exposed.median()) if len(exposed) else None,
@@ -588,8 +594,43 @@ def _scored(rows: Sequence[Row], source: str, held: bool, by: str, rules: Rules,
 
 
 def with_earlier(score: pd.DataFrame, earlier: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """A score with those of other rules, which stay on record."""
-    now = set(score["rules"])
-    kept = [frame[~frame["rules"].isin(now)] for frame in earlier]
-    together = pd.concat([*kept, score], ignore_index=True)
+    """A score with those of other rules, points or models, which stay on record; one that is there already is not replaced."""
+    together = pd.concat([*earlier, score], ignore_index=True)
     return together.drop_duplicates(list(EXTERNAL_SCORE.names[: EXTERNAL_SCORE.keys]), ignore_index=True)
+
+
+def score_folder(folder: Path, results_root: Path) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, object]]:
+    """Predict and score all points of a folder.
+
+    Args:
+        folder: With rules and points.
+        results_root: Where the kept model and earlier scores lie, or are published.
+
+    Returns:
+        Table `external`; table `external-score` with the scores of earlier rules; the facts: SHA-256 of the rules and of every
+        file of points, what the model was made of, the code's commit.
+
+    Raises:
+        YamlError: A file is wrong.
+        FitError: No model is kept.
+    """
+    rules, sha256 = read_rules(folder)
+    model, made_of = kept_model(results_root)
+    table = external_table(read_points(folder, rules), rules, model)
+    roots = (results_root, published_root(results_root))
+    paths = [path for root in roots if (path := table_path(root, EXTERNAL_SCORE)).is_file()]
+    files = [path for path in sorted(folder.glob("*.yaml")) if path.name != RULES]
+    hashes = {path.stem: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    inputs = hashlib.sha256(json.dumps([hashes, made_of]).encode()).hexdigest()
+    score = with_earlier(
+        external_score(table, rules, sha256, inputs), [read_frame(path, EXTERNAL_SCORE) for path in paths]
+    )
+    facts = {
+        "rules": sha256,
+        "version": rules.version,
+        "inputs": inputs,
+        "points": hashes,
+        "model_made_of": made_of,
+        "provenance": provenance(),
+    }
+    return table, score, facts

@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -32,7 +32,17 @@ from reference_impls.collectives import AllGather, AllReduce, AllToAll, SendRecv
 from suite.analysis.published import published_root
 from suite.analysis.tables import table_path, to_csv
 from suite.costs.columns import CALIBRATION, PRICES
-from suite.costs.prices import FIT_SETTINGS, NODE, OF_PROBE, TOLERANCE, Backend, Network, Price, fit_backend
+from suite.costs.prices import (
+    FIT_SETTINGS,
+    NODE,
+    OF_PROBE,
+    TOLERANCE,
+    Backend,
+    FitError,
+    Network,
+    Price,
+    fit_backend,
+)
 from suite.costs.recipe import Bucket, Recipe, Request, Step
 from suite.costs.samples import Known, Local, Sample, Setting, case_recipe, measured_local, recipe_for
 from suite.links.link import Link
@@ -279,13 +289,37 @@ def model_of(known: Known) -> Model:
         FitError: There is too little to fit it to.
     """
     wanted = made_of(known)
-    for root in (known.tables_root, published_root(known.tables_root)):
+    for kept, hashed in _kept(known.tables_root):
+        if hashed == wanted:
+            return kept
+    return fit_model(known.calibration, known.samples, known.cores)
+
+
+def kept_model(results_root: Path) -> tuple[Model, str]:
+    """The model in the file here, else the published one, as it was kept, whether or not it would be fitted so today.
+
+    Args:
+        results_root: The results root.
+
+    Returns:
+        The model, and the hash of what it was made of.
+
+    Raises:
+        FitError: There is none.
+    """
+    for found in _kept(results_root):
+        return found
+    raise FitError("no model is kept: run `bandwise costs score`")
+
+
+def _kept(results_root: Path) -> Iterator[tuple[Model, str]]:
+    """Those of the files, the one here first, with the hashes of what they were made of."""
+    for root in (results_root, published_root(results_root)):
         path = table_path(root, PRICES).with_name(NAME)
         text = read(path)
         kept = {} if text is None else parsed(text, path)
-        if kept and kept["made_of"] == wanted:
-            return _read(kept)
-    return fit_model(known.calibration, known.samples, known.cores)
+        if kept:
+            yield _read(kept), str(kept["made_of"])
 
 
 def write_model(results_root: Path, model: Model, known: Known) -> Path:
