@@ -25,6 +25,7 @@ from suite.claims.columns import VERDICT_TABLES
 from suite.costs import document as cost_document
 from suite.costs.columns import BREAK_EVEN_CHECKS
 from suite.costs.document import COST_TABLES
+from suite.costs.external import Rules, Source
 from suite.micro import document as rates_document
 from suite.micro.tables import AGAINST, CODECS, COMPILE, SCALING, SIMULATION
 from suite.runs.documents import json_schema, key_rows
@@ -43,6 +44,8 @@ KINDS: Final = MappingProxyType(
     {
         "claim": ClaimFile,
         "evaluation": Evaluation,
+        "external": Source,
+        "external-rules": Rules,
         "learning-rates": RatesFile,
         "profile": ProfileFile,
         "result": Result,

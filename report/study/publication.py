@@ -54,7 +54,7 @@ from suite.runs.sweep import UnknownSweepError, load_sweep
 from suite.timing.spec import UnknownSessionError, load_session, sessions_of
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "costs": ("costs-", "collectives"),
+    "costs": ("costs-", "collectives", "external"),
     "rates": ("rates-",),
     "micro": ("micro",),
     "claims": ("claims", "rate-distortion", "equal-levels", "sign-agreement"),

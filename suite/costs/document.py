@@ -23,6 +23,8 @@ from suite.costs.columns import (
     BEST,
     BREAK_EVEN,
     CALIBRATION,
+    EXTERNAL,
+    EXTERNAL_SCORE,
     OMEGA,
     PREDICTED,
     PREDICTIONS,
@@ -50,6 +52,8 @@ COST_TABLES: Final = (
     OMEGA,
     SCALING,
     BREAK_EVEN,
+    EXTERNAL,
+    EXTERNAL_SCORE,
 )
 """All that `docs/cost-formats.md` lists."""
 SCORED: Final = "bandwise costs score"

@@ -55,126 +55,119 @@ Obtained = Literal["table", "chart read to 1 %", "pickle", "text", "review"]
 
 
 class Stack(Entry):
-    """What carries collectives. fitted: the prices of this project's own backend. start_us, round_us: microseconds a call and a
-    round. host_gbit: Gbit/s at which it saturates. delays: one-way delays a round."""
+    """What carries collectives."""
 
-    fitted: bool = False
-    start_us: NotNegative = 0.0
-    round_us: NotNegative = 0.0
-    host_gbit: Above | None = None
-    delays: Above = 1.0
+    fitted: bool = Field(False, description="Take the prices of this project's own backend.")
+    start_us: NotNegative = Field(0.0, description="Microseconds a call.")
+    round_us: NotNegative = Field(0.0, description="Microseconds a round.")
+    host_gbit: Above | None = Field(None, description="Gbit/s at which the hosts saturate.")
+    delays: Above = Field(1.0, description="One-way delays a round.")
 
 
 class System(Entry):
-    """Whether communication goes on while a step computes, and why it is taken to."""
+    """Whether communication goes on while a step computes."""
 
-    overlap: bool
-    why: str
+    overlap: bool = Field(description="Whether it communicates while a step computes.")
+    why: str = Field(description="Why it is taken to, or not to.")
 
 
 class Device(Entry):
-    """memory_gbyte_s: bandwidth of its memory, Gbyte/s."""
+    """A class of devices."""
 
-    memory_gbyte_s: Above
+    memory_gbyte_s: Above = Field(description="Bandwidth of its memory, Gbyte/s.")
 
 
 class Codec(Entry):
-    """How often 4 bytes a parameter go over the device's memory."""
+    """What a codec takes, in passes over a device's memory."""
 
-    encode: NotNegative
-    decode: NotNegative
+    encode: NotNegative = Field(description="How often 4 bytes a parameter go over the memory.")
+    decode: NotNegative = Field(description="The same.")
 
 
 class Sends(Entry):
-    """What a method sends. bits: a parameter. kept: uncompressed. local: after rounds of local steps, so nothing overlaps."""
+    """What a method sends."""
 
-    form: str
-    bits: Above
-    codec: str
-    kept: bool = False
-    local: bool = False
+    form: str = Field(description="Exchange, of `suite.costs.external.FORMS`.")
+    bits: Above = Field(description="A parameter.")
+    codec: str = Field(description="Of the rules.")
+    kept: bool = Field(False, description="Uncompressed: others are compared with it.")
+    local: bool = Field(False, description="After rounds of local steps, so that nothing overlaps.")
 
 
 class Naive(Entry):
-    """efficiency: share of the rate."""
+    """The naive formula."""
 
-    efficiency: Share
+    efficiency: Share = Field(description="Share of the rate.")
 
 
 class Rules(Entry):
-    """All rules. near: speedups between which a sign is not easy. within: relative error of a good prediction. exposed_share:
-    of a step, from which on exposed communication is scored. bucket_mib: of fp32, where a system overlaps."""
+    """All rules."""
 
-    version: Positive
-    counts: str
-    naive: Naive
-    near: Annotated[tuple[Above, Above], AS_TUPLE]
-    within: Above
-    exposed_share: Share
-    bucket_mib: Above
-    stacks: dict[str, Stack]
-    systems: dict[str, System]
-    devices: dict[str, Device]
-    codecs: dict[str, Codec]
-    methods: dict[str, Sends]
+    version: Positive = Field(description="Raised with every change.")
+    counts: str = Field(description="What counts as a point.")
+    naive: Naive = Field(description="Of the formula with local seconds.")
+    near: Annotated[tuple[Above, Above], AS_TUPLE] = Field(
+        description="Speedups between which a sign is not easy."
+    )
+    within: Above = Field(description="Relative error of a good prediction.")
+    exposed_share: Share = Field(description="Of a step, from which on exposed communication is scored.")
+    bucket_mib: Above = Field(description="MiB of fp32, where a system overlaps.")
+    stacks: dict[str, Stack] = Field(description="What carries collectives.")
+    systems: dict[str, System] = Field(description="By name.")
+    devices: dict[str, Device] = Field(description="By class.")
+    codecs: dict[str, Codec] = Field(description="By kind.")
+    methods: dict[str, Sends] = Field(description="What each sends.")
 
 
 # ---- the points
 
 
 class ExternalSetting(Entry):
-    """Where points were measured; a point may replace devices, rate, delay.
+    """Where points were measured; a point may replace devices, rate and delay."""
 
-    parameters: of the model. devices: all of them; node_size: of them share a link. rate_gbit: nominal; effective_gbit: where
-    the source measured it. delay_ms: one way. batch: samples a device. steps_an_epoch, steps: of an epoch, of a training.
-    computing_s: a step without communication, and computing_from: how that is known; anchor: the point it is taken from.
-    """
-
-    model: str
-    parameters: Above
-    device: str
-    stack: str
-    devices: Positive
-    node_size: Positive = 1
-    rate_gbit: Above
-    effective_gbit: Above | None = None
-    delay_ms: NotNegative = 0.0
-    batch: Above | None = None
-    steps_an_epoch: Above | None = None
-    steps: Above | None = None
-    computing_s: NotNegative | None = None
-    computing_from: str
-    anchor: str | None = None
+    model: str = Field(description="What is trained.")
+    parameters: Above = Field(description="Of the model.")
+    device: str = Field(description="Of the rules.")
+    stack: str = Field(description="Of the rules.")
+    devices: Positive = Field(description="All of them.")
+    node_size: Positive = Field(1, description="Devices that share a link.")
+    rate_gbit: Above = Field(description="Nominal, of a node's link.")
+    effective_gbit: Above | None = Field(None, description="Where the source measured it.")
+    delay_ms: NotNegative = Field(0.0, description="One way.")
+    batch: Above | None = Field(None, description="Samples a device.")
+    steps_an_epoch: Above | None = Field(None, description="Where figures are of epochs.")
+    steps: Above | None = Field(None, description="Of a training, where figures are of it.")
+    computing_s: NotNegative | None = Field(None, description="Of a step without communication.")
+    computing_from: str = Field(description="How that is known.")
+    anchor: str | None = Field(None, description="The point that the computing is taken from instead.")
 
 
 class ExternalPoint(Entry):
-    """A published figure. system, method: of the rules. value: in the unit of quantity. bytes: that a device hands over, in
-    place of the method's bits a parameter; bits: the same, a parameter. volume: share of the steps that communicate."""
+    """A published figure."""
 
-    setting: str
-    system: str
-    method: str
-    quantity: Quantity
-    value: Above
-    obtained: Obtained
-    devices: Positive | None = None
-    rate_gbit: Above | None = None
-    delay_ms: NotNegative | None = None
-    bytes: Above | None = None
-    bits: Above | None = None
-    volume: Share = 1.0
-    steps: Above | None = None
+    setting: str = Field(description="Of this file.")
+    system: str = Field(description="Of the rules.")
+    method: str = Field(description="Of the rules.")
+    quantity: Quantity = Field(description="Unit of the value.")
+    value: Above = Field(description="As published.")
+    obtained: Obtained = Field(description="How it was read.")
+    devices: Positive | None = Field(None, description="In place of the setting's.")
+    rate_gbit: Above | None = Field(None, description="In place of the setting's; no effective rate then.")
+    delay_ms: NotNegative | None = Field(None, description="In place of the setting's.")
+    bytes: Above | None = Field(None, description="That a device hands over, in place of the method's.")
+    bits: Above | None = Field(None, description="A parameter, in place of the method's.")
+    volume: Share = Field(1.0, description="Share of the steps that communicate.")
 
 
 class Source(Entry):
-    """A source with its settings and points. commit: of its repository. assumed: what it does not say."""
+    """A source with its settings and points."""
 
-    title: str
-    where: str
-    commit: str | None = None
-    assumed: Annotated[tuple[str, ...], AS_TUPLE] = ()
-    settings: dict[str, ExternalSetting]
-    points: dict[str, ExternalPoint]
+    title: str = Field(description="What it is.")
+    where: str = Field(description="Where it is published.")
+    commit: str | None = Field(None, description="Of its repository.")
+    assumed: Annotated[tuple[str, ...], AS_TUPLE] = Field((), description="What it does not say.")
+    settings: dict[str, ExternalSetting] = Field(description="Where points were measured.")
+    points: dict[str, ExternalPoint] = Field(description="Published figures by name.")
 
 
 @dataclass(frozen=True)
