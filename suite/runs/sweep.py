@@ -231,6 +231,15 @@ class Sweep(Entry):
         le=TUNING_SEED,
         description="How many seeds are scored: 0 to this less 1. Those above are for tuning.",
     )
+    headline: bool = Field(
+        default=False,
+        description="It is to decide: refused where half of its intervals will be wider than half the margin (by tuning runs).",
+    )
+    margin: Annotated[float | None, GIVEN] = Field(
+        default=None,
+        gt=0,
+        description="What counts as equal, in the metric's unit. Without it: the workload's margin.",
+    )
     ranks: bool = Field(
         default=False, description="Methods are compared by an exact test, so the seeds must suffice for one."
     )
