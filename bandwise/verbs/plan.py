@@ -33,9 +33,8 @@ def run(args: argparse.Namespace) -> int:
     store = Store(results_root(args))
     states = statuses(plan, store)
     found = summary(plan, store, states)
-    found["power"] = [
-        {**dataclasses.asdict(power), "enough": power.enough} for power in power_of(plan.sweep) if power.df
-    ]
+    if known := [power for power in power_of(plan.sweep) if power.df]:
+        found["power"] = [{**dataclasses.asdict(power), "enough": power.enough} for power in known]
     if args.runs or args.json:
         found["list"] = run_rows(plan, states)
     if args.json:
