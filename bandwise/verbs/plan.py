@@ -25,7 +25,6 @@ def run(args: argparse.Namespace) -> int:
     """Plan."""
     require_checkout(NAME)
     from suite.runs.plan import make_plan, run_rows, statuses, summary
-    from suite.runs.power import power_of
     from suite.runs.store import Store
     from suite.runs.sweep import load_sweep
 
@@ -33,7 +32,10 @@ def run(args: argparse.Namespace) -> int:
     store = Store(results_root(args))
     states = statuses(plan, store)
     found = summary(plan, store, states)
-    if known := [power for power in power_of(plan.sweep) if power.df]:
+    if plan.sweep.headline:
+        from suite.runs.power import power_of
+
+        known = [power for power in power_of(plan.sweep) if power.df]
         found["power"] = [{**dataclasses.asdict(power), "enough": power.enough} for power in known]
     if args.runs or args.json:
         found["list"] = run_rows(plan, states)

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from scipy import stats
 
-from suite.runs.plan import PlanError, workload_of
+from suite.runs.plan import PlanError
 from suite.runs.sweep import Arm, Rates, Setting, Sweep, load_rates
-from suite.workloads import get
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class Power:
 
     sd: of the paired difference of a method to its reference over seeds, in the metric's unit, pooled over arms. df: of sd; 0
     where tuning had one seed or has not been done. half_width: of the 95 % interval of a mean difference over the planned seeds.
-    margin: what counts as equal.
+    margin: what counts as equal, as the sweep states it.
     """
 
     panel: str
@@ -77,12 +76,6 @@ def refuse_underpowered(sweep: Sweep) -> None:
             )
 
 
-def margin_of(sweep: Sweep, panel: Setting) -> float:
-    """What counts as equal in a setting: the sweep's own margin, else the workload's."""
-    part = workload_of(panel)
-    return get(part.name, **part.options).margin if sweep.margin is None else sweep.margin
-
-
 def _of_panel(sweep: Sweep, panel: Setting, rates: Rates) -> Power:
     squares, df = 0.0, 0
     for arm in sweep.arms_of(panel):
@@ -94,7 +87,7 @@ def _of_panel(sweep: Sweep, panel: Setting, rates: Rates) -> Power:
         squares += math.fsum((gap - mean) ** 2 for gap in gaps)
         df += len(gaps) - 1
     sd = math.sqrt(squares / df) if df else math.nan
-    return Power(panel.label, sd, df, _half(sd, sweep.seeds), margin_of(sweep, panel), sweep.seeds)
+    return Power(panel.label, sd, df, _half(sd, sweep.seeds), sweep.margin or math.nan, sweep.seeds)
 
 
 def _reference(sweep: Sweep, arm: Arm) -> Arm:

@@ -432,6 +432,11 @@ def _check(sweep: Sweep) -> None:
     for label in sweep.references:
         if label not in arms:
             raise sweep.error("references", f"no arm '{label}'{nearest(label, arms)}")
+    if sweep.headline and sweep.margin is None:
+        raise sweep.error(
+            "headline",
+            "needs a `margin`: what the reference loses with 5 % fewer steps, in the metric's unit",
+        )
     if sweep.references and not sweep.given("budgets"):
         raise sweep.error("references", "a reference is read at several `budgets`: give them too")
     if sweep.given("budgets"):
