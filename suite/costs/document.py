@@ -393,6 +393,27 @@ def settings(root: Path) -> str:
     )
 
 
+def literature(root: Path) -> str:
+    """What others published, predicted: a line a source and side, as in the last score, and what contradicts physics."""
+    table, points, facts = _table(root, EXTERNAL_SCORE), _table(root, EXTERNAL), read_facts(root, EXTERNAL)
+    if table is None or points is None or facts is None:
+        return missing("bandwise costs external")
+    now = (table["rules"] == facts["rules"]) & (table["inputs"] == facts["inputs"])
+    latest = rows_of(table[now])
+    by = list(dict.fromkeys(row["predictor"] for row in latest))
+    sides = sorted({(row["source"] == ALL, row["source"], row["held_back"]) for row in latest})
+    lines = []
+    for _, source, held in sides:
+        of = {r["predictor"]: r for r in latest if (r["source"], r["held_back"]) == (source, held)}
+        cells = [f"{of[one]['median_error']:.1%}, {of[one]['within']:.0%}" for one in by]
+        lines.append((source, "held back" if held else "open", of[by[0]]["n"], *cells))
+    marked = [
+        f"{r['source']}/{r['point']}: {r['contradiction']}" for r in rows_of(points) if r["contradiction"]
+    ]
+    said = f"Against physics, or what is assumed of them is wrong: {'; '.join(marked) or 'none'}."
+    return f"{markdown(('source', 'points', 'n', *by), lines)}\n\nRules {facts['rules'][:16]}, version {facts['version']}. {said}"
+
+
 BLOCKS: Final[Blocks] = MappingProxyType(
     {
         "machine": machine,
@@ -407,5 +428,6 @@ BLOCKS: Final[Blocks] = MappingProxyType(
         "omega": omega,
         "two-runs": two_runs,
         "settings": settings,
+        "literature": literature,
     }
 )
