@@ -445,8 +445,8 @@ def _session(
         LinkData(
             link,
             *(by_link.get(t.suffix, {}).get(link["label"], []) for t in (CASES, ARMS, PROBE, DIRECT)),
-            _of_methods(by_link.get(EQUAL_LOSS_SECONDS.suffix, {}).get(link["label"], [])),
-            by_link.get(NET.suffix, {}).get(link["label"], []),
+            equal_loss=_of_methods(by_link.get(EQUAL_LOSS_SECONDS.suffix, {}).get(link["label"], [])),
+            net=by_link.get(NET.suffix, {}).get(link["label"], []),
         )
         for link in facts["links"]
     ]

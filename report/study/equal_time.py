@@ -9,6 +9,7 @@ of the reference, which needs no session.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from scipy.interpolate import PchipInterpolator
 
 from report.drawing import numbers as write
 from report.drawing.labels import Box
-from report.drawing.numbers import factor, interval, number, plain, ratio
+from report.drawing.numbers import factor, interval, plain, ratio
 from report.drawing.scales import MEASURE, bare, look, new_figure, per_point, speedup_axis
 from report.drawing.svg import gid, inline, svg_file
 from report.drawing.table import Cell, Column, Line, Row, View, chips
@@ -227,11 +228,10 @@ def _draw(axes: Axes, panel: Panel, curve: Curve, marks: Sequence[Point], floor:
         mark if (mark.y - edge) * (top - bottom) >= 0 else _at_edge(axes, mark, edge, bottom)
         for mark in marks
     ]
-    xs = [mark.x for mark in shown]
-    draw_marks(axes, shown, xs, faint=0.55)
     own = Point("", "baseline", 1.0, 1.0, 1.0, float(curve.at(np.array([1.0]))[0]), None, None, curve.arm)
-    draw_marks(axes, [own], [1.0])
-    named, stands = [*shown, own], [*xs, 1.0]
+    named = [*shown, own]
+    stands = [mark.x for mark in named]
+    draw_marks(axes, named, stands, faint=0.55)
     write_names(axes, None, named, stands, [own], [*lines, *across(axes, named, stands)], True)
 
 
@@ -269,7 +269,7 @@ def _draw_curve(axes: Axes, curve: Curve) -> list[Box]:
     points = axes.transData.transform(np.column_stack([at, means])) / per_point(axes)
     return [
         Box(float(min(a[0], b[0])), float(min(a[1], b[1])), float(max(a[0], b[0])), float(max(a[1], b[1]))).grown(0.8)
-        for a, b in zip(points, points[1:], strict=False)
+        for a, b in itertools.pairwise(points)
     ]  # fmt: skip
 
 
@@ -346,11 +346,12 @@ def equal_time_view(panel: Panel, links: Sequence[Timed], curve: Curve | None) -
 def _ordered(panel: Panel, links: Sequence[Timed]) -> list[Row]:
     """Rows of `worth`, the greatest net speedup on the slowest link first; without links what is worth most."""
 
-    def first(row: Row) -> tuple[float, float, str]:
+    def place(row: Row) -> tuple[float, float, str]:
         net = links[0].net.get(row["arm"], {}).get("net") if links else None
-        return tuple(-math.inf if v is None else v for v in (net, row["worth"])) + (row["arm"],)  # type: ignore[return-value]
+        net, worth = (-math.inf if value is None else value for value in (net, row["worth"]))
+        return -net, -worth, row["arm"]
 
-    return sorted(panel.worth, key=lambda row: (-first(row)[0], -first(row)[1], row["arm"]))
+    return sorted(panel.worth, key=place)
 
 
 def _line(row: Row, end: Row, panel: Panel, links: Sequence[Timed], curve: Curve | None) -> Line:
@@ -409,32 +410,34 @@ def _percent(value: float) -> str:
 
 
 def sentences(panel: Panel, links: Sequence[Timed]) -> list[str]:
-    """What is worth it on which link, how much is decided, and what stands in doubt; at most 25 words each."""
+    """What is worth it, a line a link, and how much is decided; sentences of at most 25 words."""
     methods = [row["arm"] for row in panel.methods]
     if not links:
         return [_worth_sentence(panel, methods)]
-    said: list[str] = []
-    for one in links:
-        rows = {arm: one.net[arm] for arm in methods if arm in one.net}
-        ahead = sorted(
-            (arm for arm, row in rows.items() if row["verdict"] == WORTH_IT),
-            key=lambda arm: (-rows[arm]["net"], arm),
-        )
-        said.append(_count(one.label, len(ahead), len(rows)))
-        if ahead:
-            said.append(_best({arm: rows[arm] for arm in ahead if rows[arm]["check"] == CONFIRMED}))
-        controls = [
-            row["arm"]
-            for row in panel.controls
-            if one.net.get(row["arm"], {}).get("verdict") == WORTH_IT
-        ]  # fmt: skip
-        if controls:
-            verb = "is" if len(controls) == 1 else "are"
-            said.append(f"There {_listed(controls)} {verb} worth it too, a negative control.")
     nets = [one.net[arm] for one in links for arm in methods if arm in one.net]
     decided = sum(row["verdict"] in (WORTH_IT, NOT) for row in nets)
-    said.append(f"{decided} of {len(nets)} pairs of method and link are decided.")
-    return said
+    return [
+        *(_link_sentences(panel, one, methods) for one in links),
+        f"{decided} of {len(nets)} pairs of method and link are decided.",
+    ]
+
+
+def _link_sentences(panel: Panel, one: Timed, methods: Sequence[str]) -> str:
+    rows = {arm: one.net[arm] for arm in methods if arm in one.net}
+    ahead = sorted(
+        (arm for arm, row in rows.items() if row["verdict"] == WORTH_IT),
+        key=lambda arm: (-rows[arm]["net"], arm),
+    )
+    said = [_count(one.label, len(ahead), len(rows))]
+    if ahead:
+        said.append(_best({arm: rows[arm] for arm in ahead if rows[arm]["check"] == CONFIRMED}))
+    controls = [
+        row["arm"] for row in panel.controls if one.net.get(row["arm"], {}).get("verdict") == WORTH_IT
+    ]
+    if controls:
+        who = "the negative control" if len(controls) == 1 else f"{len(controls)} negative controls"
+        said.append(f"So {'is' if len(controls) == 1 else 'are'} {who}: {_listed(controls)}.")
+    return " ".join(said)
 
 
 def _count(label: str, ahead: int, of: int) -> str:
@@ -447,7 +450,7 @@ def _best(rows: dict[str, Row]) -> str:
     if not rows:
         return "Direct runs have confirmed the seconds of none of them, so none is quoted."
     named = [f"{arm} {net_words(row)}" for arm, row in list(rows.items())[:NAMED]]
-    return f"Fastest, by direct runs too: {_listed(named)}."
+    return f"Best confirmed by direct runs: {_listed(named)}."
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -461,8 +464,8 @@ def _worth_sentence(panel: Panel, methods: Sequence[str]) -> str:
     whole = sum(row["low"] > 1 for row in rows)
     less = sum(row["high"] < 1 for row in rows)
     return (
-        f"No link was timed yet: in steps, {whole} of {len(methods)} methods are worth more than the reference's training, "
-        f"{less} less."
+        f"No link was timed yet: in steps, {whole} of {len(methods)} methods {'is' if whole == 1 else 'are'} worth more than the "
+        f"reference's training, {less} less."
     )
 
 

@@ -29,7 +29,6 @@ from report.study.data import Panel
 from suite.analysis.statistics import pareto_front, pareto_shares
 from suite.runs.plan import MINIMUM_FOR_INTERVAL
 
-
 Fill = Literal["full", "left", "none"]
 
 
@@ -209,8 +208,8 @@ def band(axes: Axes, panel: Panel) -> None:
 
 
 def draw_marks(axes: Axes, marks: Sequence[Point], xs: Sequence[float], faint: float = 1.0) -> None:
-    """Each mark at its x with its intervals; unless its `fill` says otherwise, hollow where it has no interval in y or is doubtful. `faint` is the opacity of
-    intervals.
+    """Each mark at its x with its intervals; unless its `fill` says otherwise, hollow where it has no interval in y or is
+    doubtful. `faint` is the opacity of intervals.
     """
     for index, (x, point) in enumerate(zip(xs, marks, strict=True)):
         shade = colour(point.family)
