@@ -441,12 +441,18 @@ def _session(
         if "link" in table.names
     }
 
+    def of(table: Table, link: Mapping[str, Any]) -> list[Row]:
+        return by_link.get(table.suffix, {}).get(link["label"], [])
+
     links = [
         LinkData(
             link,
-            *(by_link.get(t.suffix, {}).get(link["label"], []) for t in (CASES, ARMS, PROBE, DIRECT)),
-            equal_loss=_of_methods(by_link.get(EQUAL_LOSS_SECONDS.suffix, {}).get(link["label"], [])),
-            net=by_link.get(NET.suffix, {}).get(link["label"], []),
+            cases=of(CASES, link),
+            arms=of(ARMS, link),
+            probe=of(PROBE, link),
+            direct=of(DIRECT, link),
+            equal_loss=_of_methods(of(EQUAL_LOSS_SECONDS, link)),
+            net=of(NET, link),
         )
         for link in facts["links"]
     ]
