@@ -27,6 +27,7 @@ from report.rendering import ALONE, Links, asset, embedded, slug, table_data, te
 from report.study.budget_sweep import budgets_figure, budgets_view
 from report.study.curves import MEAN_CURVES, Curve, mean_curves, panel_curves
 from report.study.data import Panel, StudyData, load
+from report.study.equal_time import equal_time_parts
 from report.study.headline import headline
 from report.study.marks import families, hollow_words, points
 from report.study.runs import drift, failures_view, origins_of, origins_view, runs_view, tuning_view
@@ -121,13 +122,13 @@ def _panel(panel: Panel, study: StudyData) -> dict[str, Any]:
             panel,
             study.sessions,
         ),
-        "budgets": budgets_view(panel) if panel.budgets else None,
+        "budgets": budgets_view(panel) if panel.equal_loss else None,
         "climb": inline(
             svg_file(budgets_figure(panel)),
             f"l-{panel.slug}",
             f"{heading}: difference to the target over the steps of the training, by method; the numbers are in the table below",
         )
-        if panel.budgets
+        if panel.equal_loss
         else "",
         "controls": controls_view(panel),
         "sensitive": panel.sensitive,
@@ -222,6 +223,8 @@ def render(study: StudyData, sentences: list[str], speed: dict[str, Any], links:
         tables=list(data["tables"]),
         files=files,
         speed=speed,
+        equal_time=equal_time_parts(study),
+        climbed=any(panel.equal_loss for panel in study.panels),
         costs=costs_parts(study.costs),
         data=embedded(data),
         to_target=to_target_parts(study, curves),

@@ -61,7 +61,8 @@ SHARDINGS = {"iid": "shards i.i.d.", "by-class": "shards by class", "by-package"
 class Panel:
     """What is compared with each other: one workload, sharding and world size, with its rows and its yardstick.
 
-    budgets, equal_loss: rows by budget of steps, and of costs at equal loss; empty where the sweep has one budget alone.
+    budgets, equal_loss: rows by budget of steps, and of costs at equal loss; empty where the sweep has one budget alone, the
+    latter also where only uncompressed runs have several. worth: rows of what each training is worth in steps of the reference.
     """
 
     workload: str
@@ -73,6 +74,7 @@ class Panel:
     facts: Mapping[str, Any]
     budgets: list[Row] = field(default_factory=list)
     equal_loss: list[Row] = field(default_factory=list)
+    worth: list[Row] = field(default_factory=list)
 
     @property
     def slug(self) -> str:
@@ -251,7 +253,7 @@ PANEL = ["workload", "sharding", "world_size"]
 
 
 def _panels(tables: Mapping[str, tuple[Table, pd.DataFrame]], facts: Mapping[str, Any]) -> list[Panel]:
-    names = ("sensitivity", "summary", "runs", "ladder", "iso")
+    names = ("sensitivity", "summary", "runs", "ladder", "iso", "worth")
     groups = {name: dict(list(tables[name][1].groupby(PANEL))) for name in names if name in tables}
 
     def of(suffix: str, key: tuple[Any, ...]) -> list[Row]:
@@ -266,7 +268,14 @@ def _panels(tables: Mapping[str, tuple[Table, pd.DataFrame]], facts: Mapping[str
             raise ReportError(f"the tables disagree about {key}; run `bandwise report` on the sweep again")
         panels.append(
             Panel(
-                *key, of("summary", key), of("runs", key), verdict[0], cell, of("ladder", key), of("iso", key)
+                *key,
+                of("summary", key),
+                of("runs", key),
+                verdict[0],
+                cell,
+                of("ladder", key),
+                _of_methods(of("iso", key)),
+                of("worth", key),
             )
         )
     order = list(SHARDINGS)
@@ -281,8 +290,14 @@ def _panels(tables: Mapping[str, tuple[Table, pd.DataFrame]], facts: Mapping[str
     )
 
 
+def _of_methods(rows: list[Row]) -> list[Row]:
+    """Rows at equal loss; none where only uncompressed runs, which are their own targets, were trained at several budgets."""
+    return rows if any(row["arm"] != row["target"] for row in rows) else []
+
+
 OPTIONAL = (STAGES, EQUAL_LOSS_SECONDS, NET_ROUNDS, NET)
-"""Tables that only some sessions have: bytes by stage of newer records, seconds at equal accuracy of sweeps with a ladder."""
+"""Tables that only some sessions have: bytes by stage of newer records, seconds at equal accuracy of sweeps with a ladder,
+and net speedups of sweeps with references."""
 
 
 @dataclass(frozen=True)
@@ -295,6 +310,7 @@ class LinkData:
     probe: list[Row]
     direct: list[Row]
     equal_loss: list[Row] = field(default_factory=list)
+    net: list[Row] = field(default_factory=list)
 
     @property
     def label(self) -> str:
@@ -425,13 +441,18 @@ def _session(
         if "link" in table.names
     }
 
+    def of(table: Table, link: Mapping[str, Any]) -> list[Row]:
+        return by_link.get(table.suffix, {}).get(link["label"], [])
+
     links = [
         LinkData(
             link,
-            *(
-                by_link.get(t.suffix, {}).get(link["label"], [])
-                for t in (CASES, ARMS, PROBE, DIRECT, EQUAL_LOSS_SECONDS)
-            ),
+            cases=of(CASES, link),
+            arms=of(ARMS, link),
+            probe=of(PROBE, link),
+            direct=of(DIRECT, link),
+            equal_loss=_of_methods(of(EQUAL_LOSS_SECONDS, link)),
+            net=of(NET, link),
         )
         for link in facts["links"]
     ]

@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -28,6 +28,8 @@ from report.drawing.theme import COLOURS, FAMILIES, colour, mark
 from report.study.data import Panel
 from suite.analysis.statistics import pareto_front, pareto_shares
 from suite.runs.plan import MINIMUM_FOR_INTERVAL
+
+Fill = Literal["full", "left", "none"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Point:
     """Its x is not confirmed: drawn hollow."""
     censored: str = ""
     """On which side of the budget ladder its x lies, which is 0 or infinite then; empty: on it."""
+    fill: Fill | None = None
+    """How much of it is filled; None: all, but for one that is doubtful or has no interval."""
 
 
 NEVER = "never reached"
@@ -204,8 +208,8 @@ def band(axes: Axes, panel: Panel) -> None:
 
 
 def draw_marks(axes: Axes, marks: Sequence[Point], xs: Sequence[float], faint: float = 1.0) -> None:
-    """Each mark at its x with its intervals; hollow where it has no interval in y or is doubtful. `faint` is the opacity of
-    intervals.
+    """Each mark at its x with its intervals; unless its `fill` says otherwise, hollow where it has no interval in y or is
+    doubtful. `faint` is the opacity of intervals.
     """
     for index, (x, point) in enumerate(zip(xs, marks, strict=True)):
         shade = colour(point.family)
@@ -221,9 +225,11 @@ def draw_marks(axes: Axes, marks: Sequence[Point], xs: Sequence[float], faint: f
             ends = [end * x / point.x for end in (point.x_low, point.x_high)]
             axes.plot(ends, [point.y] * 2, solid_capstyle="butt", **thin)
         solid = not point.doubtful and (point.low is not None or point.family == "baseline")
+        fill = point.fill or ("full" if solid else "none")
         axes.plot(
             [x], [point.y], mark(point.family), markersize=6, color=shade, gid=gid(index), zorder=4,
-            markerfacecolor=shade if solid else COLOURS["paper"], markeredgewidth=0.0 if solid else 0.9,
+            markerfacecolor=COLOURS["paper"] if fill == "none" else shade, markeredgewidth=0.0 if fill == "full" else 0.9,
+            markerfacecoloralt=COLOURS["paper"], fillstyle="left" if fill == "left" else "full",
         )  # fmt: skip
 
 
@@ -254,7 +260,7 @@ def stand_apart(axes: Axes, marks: Sequence[Point], nothing: float = 1.0) -> lis
 
 def write_names(
     axes: Axes,
-    panel: Panel,
+    panel: Panel | None,
     marks: Sequence[Point],
     xs: Sequence[float],
     bold: Sequence[Point] = (),
@@ -263,7 +269,8 @@ def write_names(
 ) -> None:
     """Write each name beside its mark, with a thin line where it had to move away.
 
-    `bold` marks get bold names; names keep away from `lines`, boxes in points. `over_intervals`: where it is
+    `bold` marks get bold names; names keep away from `lines`, boxes in points, and from the band of what counts as equal in a
+    `panel`, where y is a difference. `over_intervals`: where it is
     crowded a name may cross an interval, as long as it is near its mark.
     """
     scale = per_point(axes)
@@ -284,8 +291,10 @@ def write_names(
         texts.append(text)
     frame = axes.get_window_extent(MEASURE)
     inner = Box(*(float(v / scale) for v in (frame.x0, frame.y0, frame.x1, frame.y1))).grown(-1)
-    zero = float(axes.transData.transform((1, 0))[1] / scale)
-    avoided = [_band_note(axes, panel), Box(inner.x0, zero - 0.4, inner.x1, zero + 0.4), *strokes, *lines]
+    avoided = [*strokes, *lines]
+    if panel is not None:
+        zero = float(axes.transData.transform((1, 0))[1] / scale)
+        avoided = [_band_note(axes, panel), Box(inner.x0, zero - 0.4, inner.x1, zero + 0.4), *avoided]
     back = axes.transData.inverted()
     for text, label, box, point in zip(
         texts, labels, place(labels, obstacles, avoided, inner), marks, strict=True

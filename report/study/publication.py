@@ -27,6 +27,7 @@ from report.drawing.svg import svg_file
 from report.rendering import ReportError, slug
 from report.study.build import BuiltReport, build_page
 from report.study.data import StudyData, has_tables, load
+from report.study.equal_time import equal_time_figures
 from report.study.headline import headline
 from report.study.sessions import speed_figures
 from report.study.summary import seeds, tradeoff
@@ -269,7 +270,8 @@ def _figures(study: StudyData) -> dict[str, bytes]:
         suffix = f"-{panels[0].slug}" if len(panels) < len(study.panels) else ""
         drawn[f"tradeoff{suffix}.svg"] = svg_file(tradeoff(panels))
     drawn |= {f"seeds-{panel.slug}.svg": svg_file(seeds(panel)) for panel in study.panels}
-    drawn |= {f"{name}.svg": svg_file(figure) for name, figure in speed_figures(study).items()}
+    also = {**equal_time_figures(study), **speed_figures(study)}
+    drawn |= {f"{name}.svg": svg_file(figure) for name, figure in also.items()}
     return {name: text.encode() for name, text in drawn.items()}
 
 
