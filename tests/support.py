@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import os
 import shutil
 import subprocess
@@ -76,6 +77,7 @@ def each(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Like `pytest.mark.parametrize`, but one test goes over all values: for cases quicker than pytest's work for a test.
 
+    Several of them are crossed. Where that is many cases, the fast test goes over those of `spread`, a full one over the others.
     A failure's note says which case it was; later cases are then not looked at. Fixtures are shared by the cases.
 
     Args:
@@ -83,26 +85,52 @@ def each(
         values: of the argument, or a tuple for each case.
     """
     keys = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
-    cases = [
+    given = [
         dict(zip(keys, (value,) if isinstance(names, str) and len(keys) == 1 else value, strict=True))
         for value in values
     ]
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        one: Callable[..., None] = getattr(test, "one_case", test)
+        factors = [given, *getattr(test, "factors", [])]
+        fast = spread([len(factor) for factor in factors])
+        whole = list(itertools.product(*(range(len(factor)) for factor in factors)))
+        parts = {"spread": [c for c in whole if c in fast], "others": [c for c in whole if c not in fast]}
+
         @functools.wraps(test)
-        def over_all(**others: Any) -> None:
-            assert cases, "no case is left to look at"
-            for case in cases:
+        def over_all(part: str = "spread", **others: Any) -> None:
+            assert parts[part], "no case is left to look at"
+            for places in parts[part]:
+                case = {
+                    k: v for factor, at in zip(factors, places, strict=True) for k, v in factor[at].items()
+                }
                 try:
-                    test(**case, **others)
+                    one(**case, **others)
                 except BaseException as error:
                     error.add_note("case: " + ", ".join(f"{key}={value!r}" for key, value in case.items()))
                     raise
 
-        own = inspect.signature(test)
-        over_all.__signature__ = own.replace(
-            parameters=[p for key, p in own.parameters.items() if key not in keys]
-        )
-        return over_all
+        varied = {key for factor in factors for key in (factor[0] if factor else keys)}
+        own = [p for key, p in inspect.signature(one).parameters.items() if key not in varied]
+        split = bool(parts["others"])
+        argument = inspect.Parameter("part", inspect.Parameter.KEYWORD_ONLY)
+        vars(over_all).update(one_case=one, factors=factors, pytestmark=[
+            mark for mark in getattr(test, "pytestmark", []) if mark.args[:1] != ("part",)
+        ])  # fmt: skip
+        vars(over_all)["__signature__"] = inspect.Signature([*own, *[argument][:split]])
+        rest = pytest.param("others", marks=pytest.mark.full)
+        return pytest.mark.parametrize("part", ["spread", rest])(over_all) if split else over_all
 
     return decorate
+
+
+def spread(sizes: Sequence[int]) -> set[tuple[int, ...]]:
+    """Cases of a crossing of factors, as places in each: on two diagonals, so that each value meets two of every other factor.
+
+    Small crossings are whole. The longest factor decides how many there are: two for each of its values.
+    """
+    return {
+        tuple((at + shift * k) % size for k, size in enumerate(sizes))
+        for shift in (0, 1)
+        for at in range(max(sizes) if all(sizes) else 0)
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,11 @@ HEAVY = ("torch", "numpy", "pandas", "seaborn", "submitit")
 CODE = f"""
 import json, sys, time
 from bandwise.cli import main
-code = main(sys.argv[1:])
-heavy = [name for name in {HEAVY!r} if name in sys.modules]
-print(json.dumps({{"code": code, "heavy": heavy, "seconds": time.process_time()}}), file=sys.stderr)
+for command in json.loads(sys.argv[1]):
+    code = main(command)
+    heavy = [name for name in {HEAVY!r} if name in sys.modules]
+    done = {{"code": code, "heavy": heavy, "seconds": time.process_time()}}
+    print(json.dumps(done), file=sys.stderr)
 """
 
 
@@ -41,22 +44,22 @@ def write_sweep(folder: Path, arms: int, seeds: int) -> str:
     return str(path)
 
 
-def look(results: Path, *arguments: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The answer of a verb in a process of its own, and what that process did for it."""
-    command = [sys.executable, "-c", CODE, *arguments, "--json", "--results", str(results)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
-    return json.loads(done.stdout), json.loads(done.stderr.splitlines()[-1])
-
-
-VERBS = (("plan",), ("status",), ("watch", "--once"), ("cancel",))
+def look(results: Path, *commands: Sequence[str]) -> tuple[str, list[dict[str, Any]]]:
+    """What commands in a process of their own print, and what that process had done after each."""
+    whole = [[*command, "--json", "--results", str(results)] for command in commands]
+    process = [sys.executable, "-c", CODE, json.dumps(whole)]
+    done = subprocess.run(process, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    spent = [json.loads(line) for line in done.stderr.splitlines() if line.startswith('{"code"')]
+    assert len(spent) == len(commands), done.stderr
+    return done.stdout, spent
 
 
 def test_a_second_look_needs_no_torch(tmp_path: Path) -> None:
     sweep = write_sweep(tmp_path, 2, 2)
-    _, first = look(tmp_path / "r", "plan", sweep)
+    _, (first,) = look(tmp_path / "r", ("plan", sweep))
     assert first["code"] == 0
-    for verb in VERBS:
-        _, second = look(tmp_path / "r", verb[0], sweep, *verb[1:])
+    verbs = (("plan", sweep), ("status", sweep), ("watch", sweep, "--once"), ("cancel", sweep))
+    for verb, second in zip(verbs, look(tmp_path / "r", *verbs)[1], strict=True):
         assert second["heavy"] == [], verb
 
 
@@ -64,11 +67,11 @@ def test_a_second_look_needs_no_torch(tmp_path: Path) -> None:
 def test_three_thousand_runs_are_looked_at_in_two_seconds_of_processor_time(tmp_path: Path) -> None:
     """The whole command, Python's own start included. No plan of it was made before: the plan is the slow look."""
     sweep = write_sweep(tmp_path, 30, 100)
-    planned, first = look(tmp_path / "r", "plan", sweep)
-    assert planned["runs"] == 3000
+    planned, (first,) = look(tmp_path / "r", ("plan", sweep))
+    assert json.loads(planned)["runs"] == 3000
     assert first["code"] == 0
     for verb in ("plan", "status"):
-        found, spent = look(tmp_path / "r", verb, sweep)
-        assert found["runs"] == 3000
+        found, (spent,) = look(tmp_path / "r", (verb, sweep))
+        assert json.loads(found)["runs"] == 3000
         assert spent["heavy"] == []
         assert spent["seconds"] < 2.0, verb

@@ -11,7 +11,7 @@ import pytest
 
 from bandwise.cli import main
 from suite.runs.store import Store
-from tests.suite.runs.project import SWEEP, write_sweep
+from tests.suite.runs.project import SWEEP, train_here, write_sweep
 
 COMMAND = re.compile(r"`bandwise ([^`]+)`")
 VERBS = ("plan", "status", "sweep", "collect", "check", "report", "export", "publish", "retry", "cancel")
@@ -24,8 +24,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BANDWISE_COMPILE", "0")
-        command = ["sweep", write_sweep(folder, SWEEP), "--results", str(folder / "results"), "--jobs", "1"]
-        assert main(command) == 0
+        train_here(write_sweep(folder, SWEEP), folder / "results")
     return folder
 
 

@@ -18,7 +18,7 @@ from suite.analysis.columns import SUMMARY
 from suite.analysis.export import escape, to_text
 from suite.analysis.tables import read_table, table_path
 from suite.runs.store import Store
-from tests.suite.runs.project import SWEEP, write_sweep
+from tests.suite.runs.project import SWEEP, train_here, write_sweep
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +27,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("swept")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BANDWISE_COMPILE", "0")
-        assert (
-            main(["sweep", write_sweep(folder, SWEEP), "--results", str(folder / "results"), "--jobs", "1"])
-            == 0
-        )
+        train_here(write_sweep(folder, SWEEP), folder / "results")
     return folder
 
 

@@ -108,10 +108,7 @@ def stationary(lr: float, theta: float, n: int = N, a: float = 1.0, sigma: float
 @pytest.mark.parametrize(
     "label",
     [
-        *(
-            pytest.param(label, marks=pytest.mark.full if label.startswith("qsgd") else ())
-            for label in UNBIASED
-        ),
+        *(pytest.param(label, marks=() if label == "natural" else pytest.mark.full) for label in UNBIASED),
         "exact",
     ],
 )

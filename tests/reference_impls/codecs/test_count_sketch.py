@@ -205,6 +205,7 @@ def test_compiled_equals_eager_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.compiled
+@pytest.mark.full
 def test_nothing_is_allocated_in_a_steady_state() -> None:
     sketch, x = CountSketch(3, 5000), normal(200_000).float()
     table, out = torch.empty(3, 5000), torch.empty_like(x)

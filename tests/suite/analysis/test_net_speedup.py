@@ -86,7 +86,12 @@ def test_a_diverged_run_is_a_loss_without_bound() -> None:
 
 @pytest.mark.parametrize(
     ("worth", "step_speedup", "tuned_apart"),
-    [(0.45, 4.0, 0.0), (0.9, 1.15, 0.0), (0.3, 3.0, 0.03), (0.7, 1 / 0.7, 0.02)],
+    [
+        pytest.param(0.45, 4.0, 0.0, marks=pytest.mark.full),
+        pytest.param(0.9, 1.15, 0.0, marks=pytest.mark.full),
+        (0.3, 3.0, 0.03),
+        pytest.param(0.7, 1 / 0.7, 0.02, marks=pytest.mark.full),
+    ],
 )
 def test_intervals_cover(worth: float, step_speedup: float, tuned_apart: float) -> None:
     """Nominal 95 %, over noise of seeds, of seconds, and of the rates that tuning happens to choose."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from suite.runs.plan import groups, make_plan
 from suite.runs.spec import Rate, RunSpec, make_spec, resolve_algorithm, resolve_workload
 from suite.runs.store import Store
+from suite.runs.sweep import load_sweep
 from suite.training.checkpoint import Interruption
+from suite.training.execute import execute
 from suite.training.record import Outcome, Recorder
 from suite.workloads import get
 
@@ -31,6 +34,15 @@ def write_sweep(folder: Path, text: str = SWEEP, name: str = "small") -> str:
     path = folder / f"{name}.yaml"
     path.write_text(text, encoding="utf-8")
     return str(path)
+
+
+def train_here(sweep: str, results: Path, only: str | None = None) -> None:
+    """Train the runs of a sweep in this process: what `bandwise sweep` makes, without a worker and its import of torch."""
+    store = Store(results)
+    for group in groups(make_plan(load_sweep(sweep), only).specs):
+        for spec in group:
+            store.put_spec(spec)
+        assert {outcome.status.state for outcome in execute(group, store)} == {"done"}
 
 
 def one_spec(

@@ -17,8 +17,8 @@ from suite.runs.documents import json_schema, key_rows, problem
 from suite.runs.result import RESULT_VERSION, TERMINAL, TRAINED, Evaluation, Note, Result, result_problem
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
-from suite.workloads import get, names
 from tests.suite.runs.project import ended, one_spec
+from tests.suite.workloads.cases import CASES
 
 FROZEN = Path(__file__).parent / "frozen"
 SCHEMA = json_schema(Result, "a result", "for this test", "urn:test")
@@ -93,8 +93,8 @@ def test_a_result_ends_with_every_word_that_ends_a_run_and_no_other() -> None:
 
 def test_lower_is_better_of_all_scores_beside_the_metric() -> None:
     """`Workload.direction_of` says so without asking; a score such as a second accuracy would need more."""
-    for name in names():
-        workload = get(name)
+    for case in CASES:  # every workload, small
+        name, workload = case.name, case.workload()
         task = workload.task(0, 2, workload.shardings[0])
         beside = set(task.evaluate(task.initial())) - {workload.metric}
         assert beside <= {"nll", "clean_loss", "hessian_trace"}, name

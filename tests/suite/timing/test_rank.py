@@ -146,17 +146,22 @@ def test_what_cannot_be_done_is_refused_and_the_group_goes_on(
     block(ranks, "allreduce", "run", 1)
 
 
-def test_a_build_that_cannot_be_is_refused() -> None:
-    with rank_processes(1) as one:
-        for changes, words in (
-            ({"world_size": 3}, "3 ranks"),
-            ({"workload": {"name": "digits-mpl", "options": {}}}, "digits-mlp"),
-            ({"sharding": "by-colour"}, "by-colour"),
-        ):
-            (answer,) = one.build(**changes)
+def test_a_build_that_cannot_be_is_refused(ranks: RankProcesses) -> None:
+    for changes, words in (
+        ({"world_size": 3}, "3 ranks"),
+        ({"workload": {"name": "digits-mpl", "options": {}}}, "digits-mlp"),
+        ({"sharding": "by-colour"}, "by-colour"),
+    ):
+        for answer in ranks.build(**changes):
             assert not answer["ok"], changes
             assert words in answer["error"]
+
+
+@pytest.mark.full
+def test_a_rank_ends_when_told_to() -> None:
+    with rank_processes(1) as one:
         assert one.tell(do="stop") == [{"ok": True}]
+        assert one.processes[0].wait(30) == 0
 
 
 @pytest.mark.parametrize(
@@ -247,3 +252,19 @@ def test_threads_are_limited_before_torch_is_imported() -> None:
     code = "import sys, suite.timing.rank; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, timeout=60)
     assert done.returncode == 0, "suite.timing.rank imports torch, which reads the thread variables at import"
+
+
+def test_a_rank_that_is_killed_is_a_fault_of_the_other(ranks: RankProcesses) -> None:
+    """The last look at these two: the full tests kill either rank in the middle of a block."""
+    assert all(answer["ok"] for answer in ranks.build(CASES["allreduce"]))
+    ranks.processes[1].send_signal(signal.SIGKILL)
+    ranks.processes[1].wait(30)
+    zero = ranks.processes[0]
+    assert zero.stdin is not None
+    command = {"do": "block", "case": CASES["allreduce"].case_id, "mode": "run", "units": 3}
+    zero.stdin.write(json.dumps(command) + "\n")
+    zero.stdin.flush()
+    answer = ranks.answer(0)
+    assert not answer["ok"]
+    assert "no case" not in answer["error"]
+    assert zero.wait(30) == 1

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from bandwise.cli import main
+from bandwise.output import ProgressLine
 from suite.runs.spec import RunSpec
 from suite.runs.store import Owner, Store, take_lease
 from suite.training import checkpoint as files
@@ -265,7 +267,31 @@ def wait_for(what: Callable[[], bool], timeout_s: float = 60.0) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("signal_name", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.full)])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_between_two_steps_stops_bandwise_run_there(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec, store = one_spec(steps=20), Store(tmp_path)
+    store.put_spec(spec)
+
+    def send(line: ProgressLine, done: int, of: int) -> None:
+        if done == 5:
+            signal.raise_signal(signal.Signals[name])
+
+    monkeypatch.setattr("suite.training.checkpoint.SIGN_OF_LIFE_S", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(ProgressLine, "steps", send)
+        assert main(["run", spec.run_id, "--results", str(tmp_path)]) == 130
+    assert f"stopped by {name}; the same command goes on from here" in capsys.readouterr().err
+    note = store.note(spec.run_id)
+    assert note is not None
+    assert (note.state, note.reason, note.step) == ("interrupted", f"stopped by {name}", 5)
+    assert main(["run", spec.run_id, "--results", str(tmp_path)]) == 0
+    assert store.status(spec.run_id).state == "done"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("signal_name", ["SIGTERM", "SIGINT"])
 def test_a_signal_stops_bandwise_run_at_a_checkpoint(signal_name: str, tmp_path: Path) -> None:
     spec, store = one_spec(steps=40_000), Store(tmp_path)
     store.put_spec(spec)

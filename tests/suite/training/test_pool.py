@@ -86,16 +86,20 @@ registry.add("halved", Entry("halved_plugin:Halved", "plugin", "", "half the gra
 """
 
 
-@pytest.mark.gloo
-@pytest.mark.full
-def test_a_plugin_reaches_the_workers_and_their_ranks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def halved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A method of this name, from a plugin file."""
     monkeypatch.setenv(PLUGINS, "")
     monkeypatch.setattr(registry, "plugins", set())
     monkeypatch.setattr(registry, "_entries", dict(registry._entries))
     (tmp_path / "halved_plugin.py").write_text(PLUGIN)
     load_plugin(tmp_path / "halved_plugin.py")
+
+
+@pytest.mark.gloo
+@pytest.mark.full
+@pytest.mark.usefixtures("halved")
+def test_a_plugin_reaches_the_workers_and_their_ranks(tmp_path: Path) -> None:
     specs = [one_spec("halved", backend=backend, seed=3) for backend in ("simulated", "gloo")]
     store = Store(tmp_path / "results")
     assert run_local(specs, store, jobs=1).failures == []
@@ -159,6 +163,22 @@ def rows(path: Path) -> list[dict[str, str]]:
         ]
 
 
+def test_an_interrupt_lets_the_group_finish_that_is_under_way(tmp_path: Path) -> None:
+    """Of three groups with one worker."""
+    specs, store, sent = [one_spec(seed=seed) for seed in range(3)], Store(tmp_path), []
+
+    def interrupt(tally: Tally) -> None:
+        if tally.runs and not sent:
+            sent.append(tally.runs)
+            signal.raise_signal(signal.SIGINT)
+
+    tally = run_local(specs, store, jobs=1, report=interrupt)
+    assert (tally.interrupted, tally.failures) == (True, [])
+    found = states(store, specs)
+    assert set(found) == {"done", "missing"}, "no run is left half-way, and none is begun"
+
+
+@pytest.mark.full
 def test_one_interrupt_lets_groups_finish_and_keeps_them(tmp_path: Path) -> None:
     sweep, results = write_sweep(tmp_path, LONG), tmp_path / "results"
     specs = make_plan(load_sweep(sweep)).specs
@@ -204,8 +224,10 @@ def members(session: int) -> str:
     return listed.stdout.strip()
 
 
+@pytest.mark.usefixtures("halved")
 def test_runs_of_another_sweep_are_passed_over_and_left_alone(tmp_path: Path) -> None:
-    specs, store = [one_spec(seed=seed) for seed in range(3)], Store(tmp_path)
+    """They are of a plugin's method, which the worker knows too."""
+    specs, store = [one_spec("halved", seed=seed) for seed in range(3)], Store(tmp_path)
     store.begin(specs[1], "another")
     lease = take_lease(store.folder(specs[1].run_id), Owner("another"))
     assert lease is not None
@@ -213,6 +235,9 @@ def test_runs_of_another_sweep_are_passed_over_and_left_alone(tmp_path: Path) ->
     assert (tally.runs, tally.states, tally.failures) == (3, {"done": 2, "running": 1}, [])
     assert lease.held()
     assert store.status(specs[1].run_id).state == "running"
+    result = store.result(specs[0].run_id)
+    assert result is not None
+    assert result["sources"]["algorithm"] == info("halved").source_hash
 
 
 def test_nothing_to_do_starts_nothing(tmp_path: Path) -> None:

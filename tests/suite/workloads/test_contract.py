@@ -97,8 +97,9 @@ def test_the_default_batch_size_is_the_workloads(case: Case) -> None:
 
 @every_workload
 def test_draws_are_the_same_in_every_process_and_release(case: Case, draws_elsewhere: dict[str, str]) -> None:
-    assert draws(case) == draws_elsewhere[case.name]
-    assert draws(case) == case.draws, "these are other runs than before: raise the workload's version"
+    here = draws(case)
+    assert here == draws_elsewhere[case.name]
+    assert here == case.draws, "these are other runs than before: raise the workload's version"
 
 
 @every_workload
