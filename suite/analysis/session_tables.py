@@ -105,7 +105,7 @@ def repeats(results_root: Path, record: Mapping[str, Any]) -> list[dict[str, Any
         one
         for one in found
         if all(one[key] == record[key] for key in kind)
-        and one["spec"]["reference"] == record["spec"]["reference"]
+        and one["spec"].get("reference") == record["spec"].get("reference")
     ]
     return alike or [dict(record)]
 
@@ -278,7 +278,9 @@ def _facts(
     return {
         "schema_version": FACTS_SCHEMA,
         **{key: record[key] for key in (*kept, "lender") if key in record},
-        "sessions": [{"session_id": one["session_id"], "started": one["started"]} for one in repeated],
+        "sessions": [
+            {name: one[name] for name in ("session_id", "started", "provenance")} for one in repeated
+        ],
         "join": {"refused": bool(fault), "reason": fault},
         "links": [_link_facts(record, link, cases) for link in record["links"]],
     }
