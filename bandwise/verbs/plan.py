@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,11 @@ def run(args: argparse.Namespace) -> int:
     store = Store(results_root(args))
     states = statuses(plan, store)
     found = summary(plan, store, states)
+    if plan.sweep.headline:
+        from suite.runs.power import power_of
+
+        known = [power for power in power_of(plan.sweep) if power.df]
+        found["power"] = [{**dataclasses.asdict(power), "enough": power.enough} for power in known]
     if args.runs or args.json:
         found["list"] = run_rows(plan, states)
     if args.json:
@@ -52,6 +58,11 @@ def described(found: Mapping[str, Any]) -> list[str]:
         p = f"smallest p after Holm {panel['smallest_p']:.2g}" if found["ranks"] else _without_ranks(found)
         lines.append(
             f"  {panel['panel']}: {panel['arms']} arms, {found['seeds']} seeds, {panel['comparisons']} comparisons, {p}"
+        )
+    for power in found.get("power", ()):
+        lines.append(
+            f"  {power['panel']}: intervals of a difference will be +-{power['half_width']:.3g} (sd {power['sd']:.3g} in tuning, "
+            f"{power['df']} degrees of freedom); the margin is {power['margin']:.3g}"
         )
     for left_out in found["skipped"]:
         lines.append(

@@ -93,6 +93,10 @@ def run(args: argparse.Namespace) -> int:
         return _study(args, sweep, profile, root)
     if args.tune:
         return _tune(args, sweep, Store(root), places)
+    if sweep.headline:
+        from suite.runs.power import refuse_underpowered
+
+        refuse_underpowered(sweep)
     if profile is not None:
         return _submit(args, sweep, profile, root)
     return _locally(args, sweep, Store(root), places)

@@ -171,7 +171,9 @@ def study_of(plan: Plan) -> Study:
             Entry(run.arm.label, run.panel.workload.label, run.spec, run.budget) for run in plan.runs
         ),
         yardsticks={
-            label: Yardstick(found.metric, found.unit, found.direction, found.margin, found.no_verdict)
+            label: Yardstick(
+                found.metric, found.unit, found.direction, sweep.margin or found.margin, found.no_verdict
+            )
             for label, found in workloads.items()
         },
         ranks=sweep.ranks,

@@ -231,6 +231,15 @@ class Sweep(Entry):
         le=TUNING_SEED,
         description="How many seeds are scored: 0 to this less 1. Those above are for tuning.",
     )
+    headline: bool = Field(
+        default=False,
+        description="It is to decide: refused where half of its intervals will be wider than half the margin (by tuning runs).",
+    )
+    margin: Annotated[float | None, GIVEN] = Field(
+        default=None,
+        gt=0,
+        description="What counts as equal, in the metric's unit. Without it: the workload's margin.",
+    )
     ranks: bool = Field(
         default=False, description="Methods are compared by an exact test, so the seeds must suffice for one."
     )
@@ -423,6 +432,11 @@ def _check(sweep: Sweep) -> None:
     for label in sweep.references:
         if label not in arms:
             raise sweep.error("references", f"no arm '{label}'{nearest(label, arms)}")
+    if sweep.headline and sweep.margin is None:
+        raise sweep.error(
+            "headline",
+            "needs a `margin`: what the reference loses with 5 % fewer steps, in the metric's unit",
+        )
     if sweep.references and not sweep.given("budgets"):
         raise sweep.error("references", "a reference is read at several `budgets`: give them too")
     if sweep.given("budgets"):
