@@ -307,7 +307,7 @@ def _rates(sweeps: Path, name: str) -> list[dict[str, Any]]:
     while path.is_file() and not rates:
         sweep = yaml.safe_load(path.read_text(encoding="utf-8"))
         rates = sweep.get("rates", "")
-        path = path.with_name(f"{sweep['base']}.yaml") if sweep.get("base") else path.with_name("")
+        path = path.with_name(f"{sweep['base']}.yaml") if sweep.get("base") else path.parent
     file = (sweeps / f"{name}.yaml").with_name(rates or f"{Path(name).name}-lr.yaml")
     return list(yaml.safe_load(file.read_text(encoding="utf-8"))["rates"]) if file.is_file() else []
 

@@ -211,4 +211,8 @@ def test_a_session_held_three_times_gives_net_speedups_of_all_and_the_newest_alo
     for table in (ARMS, CASES):
         newest = to_csv(table, made.derived(held, Store(root))[0][table.suffix])
         assert (tables / f"session-made-up-{table.suffix}.csv").read_text() == newest
+    path_of_facts = root / "tables" / "session-made-up-facts.json"
+    path_of_facts.write_text(
+        path_of_facts.read_text().replace(str(path), path.stem)
+    )  # shipped sweeps have names
     assert audit(["--results", str(root), "--sweeps", str(folder)]) == 0
