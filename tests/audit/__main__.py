@@ -91,7 +91,7 @@ class Compared:
     ) -> None:
         """A value and the ends of its interval, in units of half of it. size: of what was subtracted; tables have nine digits."""
         half = (again[2] - again[1]) / 2
-        scale = max(half if math.isfinite(half) else 0.0, 1e-6 * size)
+        scale = max(half if math.isfinite(half) else 0.0, 1e-5 * size)
         for column, value in zip(columns, again, strict=True):
             self.number((at, column), where, told[column], value, scale)
 
