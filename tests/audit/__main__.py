@@ -135,10 +135,22 @@ def audit_summary(path: Path, found: Compared) -> None:
         gap = (own["value"] - other["value"]).dropna()
         found.same(("summary", "n_pairs"), where, row["n_pairs"], len(gap))
         columns = ("diff_mean", "diff_low", "diff_high")
-        found.interval("summary", where, columns, row, student(gap), own["value"].abs().max())
+        found.interval(
+            "summary",
+            where,
+            columns,
+            row,
+            student(gap),
+            pd.concat([own["value"], other["value"]]).abs().max(),
+        )
         columns = ("nll_diff_mean", "nll_diff_low", "nll_diff_high")
         found.interval(
-            "summary", where, columns, row, student(own["nll"] - other["nll"]), own["nll"].abs().max()
+            "summary",
+            where,
+            columns,
+            row,
+            student(own["nll"] - other["nll"]),
+            pd.concat([own["nll"], other["nll"]]).abs().max(),
         )
 
 
