@@ -3,6 +3,7 @@
 #   make test       set up .venv, run the tests: five minutes
 #   make test-full  all tests, long ones and those of Slurm, namespaces and Chromium (make test-system) included: hours
 #   make test-ci    what .ci/run runs: test, test-system, and those long tests that a change since main concerns
+#   make audit      every interval of the published tables once more, by code of its own (tests/audit)
 #   make docs       pages of file formats, JSON Schemas and the cost model's pages, from declarations and published tables
 #   make lint       formatting, ruff, mypy
 #   make system     as root on Debian or Ubuntu: what some tests need (Slurm, iproute2, Chromium, g++)
@@ -30,7 +31,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DELETE_ON_ERROR:
-.PHONY: bench test test-system test-touched test-ci test-full docs lint system setup system-for-ci
+.PHONY: bench test test-system test-touched test-ci test-full audit docs lint system setup system-for-ci
 
 bench: setup
 	$(VENV)/bin/bandwise sweep $(BENCH)
@@ -60,6 +61,9 @@ test-ci:
 test-full: setup system-for-ci
 	$(PYTEST) --ignore=tests/bench $(SHARED) $(TESTS)
 	$(VENV)/bin/python -m pytest tests/bench
+
+audit: setup
+	$(VENV)/bin/python -m tests.audit
 
 docs: setup
 	$(VENV)/bin/python -m docs.make

@@ -1,8 +1,10 @@
 """Time the methods of a study on an emulated cluster: paired, interleaved, beside torch's own training.
 
-A session is a YAML file in suite/sessions; its record goes to results/sessions. Exit codes: 0 seconds were measured,
-2 the request is wrong, 3 a rank was lost (what was measured is kept), 4 nothing could be measured here: no cluster can be
-made, or the machine stayed disturbed; the record says why and what helps. 130 interrupted.
+A session is a YAML file in suite/sessions; its record goes to results/sessions. Held again it leaves the earlier
+records as they are and begins one of its own: net speedups are made of all that time the same, what else is shown is of
+the newest. Exit codes: 0 seconds were measured, 2 the request is wrong, 3 a rank was lost (what was measured is kept), 4
+nothing could be measured here: no cluster can be made, or the machine stayed disturbed; the record says why and what
+helps. 130 interrupted.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the session."""
     require_checkout(NAME)
+    from suite.analysis.session_tables import MEASURED, repeats
     from suite.timing.session import Session
     from suite.timing.spec import load_session
     from suite.timing.store import path_of
@@ -51,12 +54,14 @@ def run(args: argparse.Namespace) -> int:
     took = duration(time.monotonic() - started)
     path = path_of(root, record["name"], record["session_id"])
     rows = _rows(record)
+    held = [one["started"] for one in repeats(root, record) if one["status"] in MEASURED]
     if args.json:
         kept = ("name", "session_id", "status", "reason", "fix")
-        print_json({**{key: record[key] for key in kept}, "record": str(path), "cases": rows})
+        print_json({**{key: record[key] for key in kept}, "record": str(path), "held": held, "cases": rows})
     else:
         _print(record, rows)
         print(f"{record['status']} in {took} (stated: {spec.minutes} min); record: {path}")
+        print(f"sessions of {spec.name} that time the same: {len(held)} ({', '.join(held) or 'none'})")
     return EXIT[record["status"]]
 
 

@@ -250,7 +250,8 @@ def _tables(root: Path, name: str) -> dict[str, bytes]:
 
 def _changes(facts: Mapping[str, Any], name: str) -> Iterator[str]:
     """Hashes of the changes of code that facts speak of. Raises `PublishedError` for changes that nobody kept."""
-    origins = facts.get("origins") or [facts.get("provenance") or {}]
+    held = [one["provenance"] for one in facts.get("sessions", ())]
+    origins = facts.get("origins") or [facts.get("provenance") or {}, *held]
     for origin in origins:
         changes = origin.get(CHANGES)
         sha256 = changes.get("sha256") if isinstance(changes, Mapping) else changes

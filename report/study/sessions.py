@@ -325,10 +325,13 @@ def session_parts(session: SessionData) -> dict[str, Any]:
 def _about(session: SessionData) -> str:
     facts = session.facts
     size = f"{facts['parameters'] / 1e6:.3g} million parameters, " if facts["parameters"] else ""
-    day = str(facts["started"])[:16].replace("T", " ")
+    begun = [str(one["started"])[:16].replace("T", " ") for one in (facts, *facts.get("sessions", ()))]
+    day, *several = begun
+    others = f" Net speedups are of {len(several)} sessions, begun {', '.join(several)} UTC."
     return (
         f"{session.workload}, {size}{facts['world_size']} workers, batch {facts['batch_size']} a worker, buckets of "
         f"{facts['bucket_bytes'] / 2**20:.3g} MiB; {day} UTC, session {facts['session_id']}."
+        f"{others * (len(several) > 1)}"
     )
 
 

@@ -95,10 +95,19 @@ def collect_session(results_root: Path | str, name: str, sweep: Sweep | None = N
 
 
 def repeats(results_root: Path, record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The sessions of the record's name that were held to the end and time the same as the record, it among them, by age."""
+    """The sessions of the record's name that were held to the end and time the same as the record, it among them, by age.
+
+    The same: cases and what they are of, and the uncompressed runs among which the reference was looked for.
+    """
     found = [one for one in records(results_root, record["name"]) if one["status"] in MEASURED]
     kind = ("workload", "world_size", "batch_size", "bucket_bytes", "sweep", "uses")
-    return [one for one in found if all(one[key] == record[key] for key in kind)] or [dict(record)]
+    alike = [
+        one
+        for one in found
+        if all(one[key] == record[key] for key in kind)
+        and one["spec"].get("reference") == record["spec"].get("reference")
+    ]
+    return alike or [dict(record)]
 
 
 def newest(results_root: Path, name: str) -> dict[str, Any] | None:
@@ -118,7 +127,7 @@ def write(
 ) -> list[Path]:
     """Write the tables and the facts of a record; returns the files. Tables that the session has nothing for are left out.
 
-    repeated: all sessions that time the same, for net speedups.
+    repeated: all sessions that time the same, for net speedups; the other tables are of the record alone.
     """
     tables, facts = derive(record, store, sweep, repeated)
     written = [
@@ -165,7 +174,7 @@ def derive(
             part = wanted[0].spec.workload
             kind = (workload_label(plan, part.name), int(record["world_size"]))
             tables[NET.suffix] = net_table(study_of(plan), runs, rounds, arms, kind)
-    return tables, _facts(record, fault, cases)
+    return tables, _facts(record, fault, cases, repeated or [record])
 
 
 def _rounds(record: Mapping[str, Any], wanted: list[Wanted]) -> list[Row]:
@@ -259,7 +268,9 @@ def borrowed(results_root: Path, name: str) -> dict[str, Any] | None:
     return {**record, **own, "lender": lender}
 
 
-def _facts(record: Mapping[str, Any], fault: str, cases: pd.DataFrame) -> dict[str, Any]:
+def _facts(
+    record: Mapping[str, Any], fault: str, cases: pd.DataFrame, repeated: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     kept = (
         "name", "session_id", "status", "reason", "fix", "title", "sweep", "started", "ended", "workload",
         "parameters", "world_size", "batch_size", "bucket_bytes", "shardings", "machine", "provenance",
@@ -267,6 +278,9 @@ def _facts(record: Mapping[str, Any], fault: str, cases: pd.DataFrame) -> dict[s
     return {
         "schema_version": FACTS_SCHEMA,
         **{key: record[key] for key in (*kept, "lender") if key in record},
+        "sessions": [
+            {name: one[name] for name in ("session_id", "started", "provenance")} for one in repeated
+        ],
         "join": {"refused": bool(fault), "reason": fault},
         "links": [_link_facts(record, link, cases) for link in record["links"]],
     }

@@ -193,9 +193,7 @@ def recipe_for(case: Case, workload: str, n: int, bucket_bytes: int) -> Recipe:
 def case_recipe(case: Case, shapes: tuple[tuple[int, ...], ...], n: int, bucket_bytes: int) -> Recipe:
     """What a unit of a case sends: of a method, or of torch's DDP, whose buckets are its own. Raises `RecipeError`."""
     if case.role == "ddp":
-        return ddp_recipe(
-            case.algorithm, int(case.options.get("bucket_cap_mb", DEFAULT_BUCKET_MB)), shapes, n
-        )
+        return ddp_recipe(case.algorithm, case.options.get("bucket_cap_mb", DEFAULT_BUCKET_MB), shapes, n)
     return method_recipe(case, shapes, n, bucket_bytes)
 
 
@@ -228,12 +226,12 @@ def parameters_of(workload: str) -> int:
     return sum(math.prod(shape) for shape in shapes_of(workload))
 
 
-def ddp_recipe(precision: str, cap_mb: int, shapes: Sequence[Sequence[int]], n: int) -> Recipe:
+def ddp_recipe(precision: str, cap_mb: float, shapes: Sequence[Sequence[int]], n: int) -> Recipe:
     """DDP's buckets: the last parameters first, a small first bucket, then its cap."""
     import torch
 
     width, dtype = DDP_BYTES[precision]
-    cap = cap_mb << 20
+    cap = int(cap_mb * 2**20)
     tensors = [torch.empty(tuple(shape), device="meta") for shape in reversed(shapes)]
     cut, _ = dist._compute_bucket_assignment_by_size(  # type: ignore[attr-defined]
         tensors, [min(FIRST_BUCKET, cap), cap]

@@ -35,7 +35,6 @@ from suite.runs.documents import (
     ONE_OR_MORE,
     Count,
     Entry,
-    Integers,
     Positive,
     Words,
     YamlFile,
@@ -102,9 +101,9 @@ class Reference(Entry):
 
     optimizer: str = Field(default="sgd", description="Optimizer of the uncompressed runs.")
     options: dict[str, Any] = Field(default={}, description="Its options.")
-    buckets_mb: Integers = Field(
+    buckets_mb: Annotated[tuple[int | float, ...], ONE_OR_MORE, Field(min_length=1)] = Field(
         default=(1, 4, 8, DEFAULT_BUCKET_MB),
-        description="Bucket sizes of DistributedDataParallel in MB, each at least 1.",
+        description="Bucket sizes of DistributedDataParallel in MB, each above 0.",
     )
     precisions: Annotated[tuple[Precision, ...], ONE_OR_MORE, Field(min_length=1)] = Field(
         default=get_args(Precision), description="Precisions of the gradients that it sends."
@@ -438,8 +437,8 @@ def _check(spec: SessionSpec) -> None:
         raise spec.error(
             "rounds_h", "give at least two lengths: the time of others is read off the line between"
         )
-    if min(spec.reference.buckets_mb) < 1:
-        raise spec.reference.error("buckets_mb", "a bucket holds at least 1 MB")
+    if min(spec.reference.buckets_mb) <= 0:
+        raise spec.reference.error("buckets_mb", "a bucket holds more than 0 MB")
     if spec.given("direct") and not spec.sweep_name:
         raise spec.error("direct", "only a session of a sweep has runs to check: leave it out")
 

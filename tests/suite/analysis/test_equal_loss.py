@@ -9,20 +9,21 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from report.study.publication import update_tables
+from report.study.publication import publish, update_tables
 from suite.analysis.collect import collect_sweep, write
-from suite.analysis.columns import EQUAL_LOSS_SECONDS
+from suite.analysis.columns import EQUAL_LOSS_SECONDS, NET, NET_ROUNDS
 from suite.analysis.join import LEVEL, united
 from suite.analysis.published import load_facts
 from suite.analysis.session_tables import collect_session
 from suite.analysis.speed import planned_kinds
-from suite.analysis.speed_columns import session_table_path
+from suite.analysis.speed_columns import ARMS, CASES, session_table_path
 from suite.analysis.statistics import equal_loss_speedup
-from suite.analysis.tables import read_table
+from suite.analysis.tables import read_table, to_csv
 from suite.runs.plan import make_plan
 from suite.runs.result import Status
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
+from tests.audit.__main__ import main as audit
 from tests.suite.analysis import made_up_ladder as ladder
 from tests.suite.analysis import made_up_session as made
 from tests.suite.analysis import made_up_study as study
@@ -38,8 +39,13 @@ def climbed(tmp_path_factory):
     text = made.SWEEP.replace("seeds: 2", "seeds: 6\nbudgets: [0.5, 0.71, 1, 1.41]").replace(
         "[iid, by-class]", "[iid]"
     )
-    path, root = made.write_sweep(folder, text), tmp_path_factory.mktemp("results")
-    store = Store(root)
+    path, store = made.write_sweep(folder, text), Store(tmp_path_factory.mktemp("results"))
+    run_all(path, store)
+    return path, store
+
+
+def run_all(path, store):
+    """Finish every run of a sweep, and make its tables."""
     for run in make_plan(load_sweep(str(path))).runs:
         loss = LOSSES.get(run.arm.label, 0.0)
         arm = study.Made(study.arm(run.arm.label, "", None), (loss, loss), 0.0, 1.0)
@@ -47,8 +53,7 @@ def climbed(tmp_path_factory):
             "steps_by_kind": Counter(planned_kinds(run.spec))
         }
         study.finish(store, run.spec, Status("done"), result)
-    write(root, collect_sweep(root, str(path)))
-    return path, store
+    write(store.root, collect_sweep(store.root, str(path)))
 
 
 def rows_of(record, store):
@@ -169,3 +174,45 @@ def test_the_united_interval_covers_with_noise_in_seeds_and_rounds(seeds, rounds
         )
         covered += found.low <= true <= found.high
     assert covered / draws >= 0.94
+
+
+def test_a_session_held_three_times_gives_net_speedups_of_all_and_the_newest_alone_the_rest(
+    tmp_path_factory,
+):
+    """From runs and records to what is published, and the audit of it finds the same numbers."""
+    folder, root = tmp_path_factory.mktemp("sweep"), tmp_path_factory.mktemp("results")
+    text = made.SWEEP.replace("seeds: 2", "seeds: 6\nbudgets: [0.5, 0.71, 1, 1.41]\nreferences: [sgd]")
+    path = made.write_sweep(folder, text.replace("[iid, by-class]", "[iid]"))
+    run_all(path, Store(root))
+    base = made.record(path)
+    for day in (20, 21, 22):
+        held = made.changed(
+            base, session_id=f"202611{day}T000000Z-aa", started=f"2026-11-{day}T00:00:00Z", ended=str(day)
+        )
+        for number, taken in enumerate(held["links"][0]["blocks"]):  # 1 % noise of its own
+            taken["unit_s"] *= 1 + 0.01 * math.sin(number * day)
+        made.saved(root, held)
+    apart = made.changed(
+        base, session_id="20261119T000000Z-aa", started="2026-11-19T00:00:00Z", batch_size=64
+    )
+    made.saved(root, apart)
+    session = folder / "made-up.yaml"
+    session.write_text("minutes: 1\nsweep: made-up-sweep.yaml\nlinks: [{rate: 100mbit}]\n")
+    (published,) = publish(root, str(session))
+    assert published.name == "session-made-up"
+    tables = root / "published" / "tables"
+    facts = load_facts(root, "made-up", "published")
+    assert [one["started"][8:10] for one in facts["sessions"]] == ["20", "21", "22"]
+    assert facts["session_id"].startswith("20261122")
+    net = {row["arm"]: row for row in read_table(tables / "session-made-up-net.csv", NET)}
+    assert (net["lion-1bit"]["sessions"], net["lion-1bit"]["rounds"]) == (3, 18)
+    assert net["lion-1bit"]["verdict"] is not None
+    assert len(read_table(tables / "session-made-up-rounds.csv", NET_ROUNDS)) == 18 * (len(net) + 1)
+    for table in (ARMS, CASES):
+        newest = to_csv(table, made.derived(held, Store(root))[0][table.suffix])
+        assert (tables / f"session-made-up-{table.suffix}.csv").read_text() == newest
+    path_of_facts = root / "tables" / "session-made-up-facts.json"
+    path_of_facts.write_text(
+        path_of_facts.read_text().replace(str(path), path.stem)
+    )  # shipped sweeps have names
+    assert audit(["--results", str(root), "--sweeps", str(folder)]) == 0

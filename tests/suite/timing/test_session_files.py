@@ -86,7 +86,7 @@ def test_some_of_the_links(tmp_path: Path) -> None:
             8,
             "'reference.precisions[0]': 'fp16' is none of fp32, bf16; did you mean 'bf16'",
         ),
-        (OWN + "reference: {buckets_mb: [0]}\n", 8, "'reference.buckets_mb': a bucket holds at least 1 MB"),
+        (OWN + "reference: {buckets_mb: [0]}\n", 8, "'reference.buckets_mb': a bucket holds more than 0 MB"),
         (OWN + "disturbed: {steal_share: 1.5}\n", 8, "'disturbed.steal_share': must be below 1, not 1.5"),
         (OWN + "direct: {arms: [plain]}\n", 8, "'direct': only a session of a sweep has runs to check"),
         (OWN + "powersgd: {rank: -1}\n", 8, "'powersgd.rank': must be at least 0"),

@@ -1,0 +1,495 @@
+"""Intervals of the published tables, computed again by code that shares nothing with the project: `python -m tests.audit`.
+
+Read is what lies in git alone: `<sweep>-runs.csv` and `-rungs.csv`, `<sweep>-study.json` for which metric is better how,
+`<sweep>-tuning.csv` for the arms that were tuned, the tuning seeds' losses in `suite/sweeps/<sweep>-lr.yaml`, and
+`session-<name>-rounds.csv` with its facts. Compared are
+
+- `summary`: means, Student's t intervals of them and of paired differences, of every published study;
+- `worth` and `net`: every number, by the definitions in `docs/target-formats.md`. Ends of intervals are roots found by Brent's
+  method. The error of tuning is an integral, the chance of each rate to be the best of independent normals, where the tables
+  have 20,000 draws: 5 % are allowed, or four standard errors of such draws where few of them decide. Intervals are then
+  computed with the table's own `tuning_sd`, so that each step is held to its own tolerance.
+
+All else may deviate by a thousandth: of the value where it is a ratio, of half the interval where it is a difference or a
+mean. Exit codes: 0 all agrees, or there is nothing to audit yet, which is said; 1 something deviates; 2 no such folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import yaml
+from scipy import integrate, optimize, stats
+from scipy.interpolate import PchipInterpolator
+
+FEWEST = 6
+TOLERANCE = 1e-3
+OF_TUNING = 0.05
+DRAWS = 20_000
+CELL = ["workload", "sharding", "world_size"]
+ARM = [*CELL, "arm"]
+PLACE = ["link", "sharding", "arm"]
+Key = tuple[Any, ...]
+
+
+@dataclass
+class Compared:
+    """How often each column of each table was compared, and the worst: deviation, share of what is allowed, where."""
+
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    worst: dict[tuple[str, str], tuple[float, float, str]] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+    def number(
+        self,
+        at: tuple[str, str],
+        where: str,
+        told: Any,
+        again: Any,
+        scale: float = 0.0,
+        allowed: float = TOLERANCE,
+    ) -> None:
+        """A published number beside the one computed again. scale: what a deviation is a share of; 0: the number itself."""
+        told, again = (math.nan if one is None or pd.isna(one) else float(one) for one in (told, again))
+        if told == again or (math.isnan(told) and math.isnan(again)):
+            deviation = 0.0
+        elif math.isfinite(told) and math.isfinite(again):
+            deviation = abs(told - again) / max(scale, 1e-6 * abs(again) if scale else abs(again), 1e-12)
+        else:
+            deviation = math.inf
+        self._note(at, where, deviation, allowed, f"{told:.9g} is published, {again:.9g} computed again")
+
+    def same(self, at: tuple[str, str], where: str, told: Any, again: Any) -> None:
+        """A published word or count."""
+        told, again = (None if one is None or pd.isna(one) else one for one in (told, again))
+        self._note(
+            at,
+            where,
+            0.0 if told == again else math.inf,
+            TOLERANCE,
+            f"{told} is published, {again} found again",
+        )
+
+    def interval(
+        self,
+        at: str,
+        where: str,
+        columns: Sequence[str],
+        told: Mapping[str, Any],
+        again: Sequence[float],
+        size: float = 0.0,
+    ) -> None:
+        """A value and the ends of its interval, in units of half of it. size: of what was subtracted; tables have nine digits."""
+        half = (again[2] - again[1]) / 2
+        scale = max(half if math.isfinite(half) else 0.0, 1e-5 * size)
+        for column, value in zip(columns, again, strict=True):
+            self.number((at, column), where, told[column], value, scale)
+
+    def _note(self, at: tuple[str, str], where: str, deviation: float, allowed: float, words: str) -> None:
+        self.counts[at] += 1
+        if at not in self.worst or deviation / allowed > self.worst[at][1]:
+            self.worst[at] = deviation, deviation / allowed, where
+        if deviation > allowed:
+            self.wrong.append(f"{at[0]}, {at[1]}, {where}: {words}")
+
+
+# ---- means and paired differences
+
+
+def student(values: pd.Series) -> tuple[float, float, float]:
+    """Mean with its 95 % t interval; no interval below six values."""
+    found = values.dropna().to_numpy("float64")
+    if not len(found):
+        return math.nan, math.nan, math.nan
+    if len(found) < FEWEST:
+        return float(found.mean()), math.nan, math.nan
+    low, high = stats.t.interval(0.95, len(found) - 1, loc=found.mean(), scale=max(stats.sem(found), 1e-300))
+    return float(found.mean()), float(low), float(high)
+
+
+def audit_summary(path: Path, found: Compared) -> None:
+    """Every row of a table `summary` from the table `runs` beside it."""
+    name = path.name.removesuffix("-summary.csv")
+    summary, runs = pd.read_csv(path), pd.read_csv(path.with_name(f"{name}-runs.csv"))
+    done = {key: own.set_index("seed") for key, own in runs[runs["status"] == "done"].groupby(ARM)}
+    nothing = runs.iloc[:0].set_index("seed")
+    for row in summary.to_dict("records"):
+        cell, where = tuple(row[c] for c in CELL), f"{name}: {', '.join(str(row[c]) for c in ARM)}"
+        own = done.get((*cell, row["arm"]), nothing)
+        found.same(("summary", "n_done"), where, row["n_done"], len(own["value"].dropna()))
+        found.interval("summary", where, ("mean", "ci_low", "ci_high"), row, student(own["value"]))
+        found.number(("summary", "nll_mean"), where, row["nll_mean"], own["nll"].mean())
+        if pd.isna(row["baseline"]):
+            continue
+        other = done.get((*cell, row["baseline"]), nothing)
+        gap = (own["value"] - other["value"]).dropna()
+        found.same(("summary", "n_pairs"), where, row["n_pairs"], len(gap))
+        columns = ("diff_mean", "diff_low", "diff_high")
+        found.interval(
+            "summary",
+            where,
+            columns,
+            row,
+            student(gap),
+            pd.concat([own["value"], other["value"]]).abs().max(),
+        )
+        columns = ("nll_diff_mean", "nll_diff_low", "nll_diff_high")
+        found.interval(
+            "summary",
+            where,
+            columns,
+            row,
+            student(own["nll"] - other["nll"]),
+            pd.concat([own["nll"], other["nll"]]).abs().max(),
+        )
+
+
+# ---- worth and net
+
+
+@dataclass
+class Known:
+    """What is known of an estimate: variance of its error, and with how many degrees of freedom."""
+
+    value: float
+    variance: float
+    df: float
+
+
+class Reference:
+    """The reference's loss over the logarithm of its budget: seed by seed, and the slope of their mean."""
+
+    def __init__(self, losses: pd.DataFrame) -> None:
+        at = np.log(losses.columns.to_numpy("float64"))
+        self.ends = float(losses.columns[0]), float(losses.columns[-1])
+        self.by_seed = PchipInterpolator(at, losses.to_numpy("float64"), axis=1)
+        self.slope = PchipInterpolator(at, losses.to_numpy("float64").mean(axis=0)).derivative()
+
+    def gap(self, losses: np.ndarray, errors: Sequence[Known], time: Known, at: Any) -> tuple[Any, Any, Any]:
+        """Reference minus method at budgets: mean, half of its 95 % interval, and the two-sided p of none."""
+        log = np.log(np.atleast_1d(at))
+        gaps = self.by_seed(log) - losses[:, None]
+        parts = [(gaps.var(axis=0, ddof=1) / len(losses), len(losses) - 1.0)]
+        parts += [(np.full(len(log), one.variance), one.df) for one in errors]
+        parts += [(self.slope(log) ** 2 * time.variance, time.df)]
+        total = np.maximum(sum(part for part, _ in parts), 1e-300)
+        df = 1 / np.maximum(sum((part / total) ** 2 / known for part, known in parts), 1e-300)
+        mean, error = gaps.mean(axis=0), np.sqrt(total)
+        return mean, stats.t.isf(0.025, df) * error, 2 * stats.t.sf(abs(mean) / error, df)
+
+
+def crossing(function: Callable[[Any], Any], ends: tuple[float, float], lower: bool) -> float:
+    """The first (lower) or last budget where a function of the budget falls to 0; inf, 0 where there is none."""
+    at = np.geomspace(*ends, 1201)
+    above = function(at) > 0
+    if above.all() or not above.any():
+        return math.inf if above.all() else 0.0
+    left = int(np.argmin(above)) - 1 if lower else len(at) - 1 - int(np.argmax(above[::-1]))
+    if left < 0 or left == len(at) - 1:
+        return 0.0 if left < 0 else math.inf
+    return float(optimize.brentq(lambda b: float(function(b)[0]), at[left], at[left + 1], xtol=1e-12))
+
+
+def speedup(reference: Reference, losses: np.ndarray, tuning: Known, time: Known) -> dict[str, Any]:
+    """Net speedup and gain with their intervals, and p; of a time of 1 that is known, the budget it is worth."""
+    if not np.isfinite(losses).all():
+        return {"net": (0.0, 0.0, 0.0), "gain": (math.nan,) * 3, "p": 0.0}
+    (least, most), own = reference.ends, math.exp(time.value)
+    mean, half, p = (one[0] for one in reference.gap(losses, [tuning], time, min(max(own, least), most)))
+    if not least <= own <= most and (mean > 0) != (own < least):
+        p = 1.0
+
+    def side(times: float) -> Callable[[Any], Any]:
+        def bound(at: Any) -> Any:
+            middle, width, _ = reference.gap(losses, [tuning], time, at)
+            return middle + times * width
+
+        return bound
+
+    estimate, low, high = (crossing(side(times), reference.ends, times < 0) for times in (0, -1, 1))
+    ends = estimate / own, min(low, most) / own, max(high, least) / own
+    gain = (mean, mean - half, mean + half) if least <= own <= most else (math.nan,) * 3
+    return {"net": ends, "gain": gain, "p": float(p)}
+
+
+def noise_of(arms: Iterable[Sequence[Sequence[float]]]) -> Known:
+    """The variance of one tuning loss beyond its rate and its seed, pooled over arms [rates][seeds]."""
+    squares, df = 0.0, 0
+    for rates in arms:
+        table = pd.DataFrame([values for values in rates if np.isfinite(values).all()], dtype="float64")
+        if min(table.shape) < 2:
+            continue
+        residual = (
+            table.sub(table.mean(axis=1), axis=0).sub(table.mean(axis=0), axis=1) + table.to_numpy().mean()
+        )
+        squares += float((residual**2).to_numpy().sum())
+        df += (table.shape[0] - 1) * (table.shape[1] - 1)
+    return Known(0.0, squares / df, df) if df else Known(0.0, 0.0, math.inf)
+
+
+def of_choice(rates: Sequence[Sequence[float]], noise: Known) -> tuple[float, float]:
+    """Mean square of the loss that another tuning's choice of rate makes, and the standard error of 20,000 draws of it."""
+    means = np.array([np.mean(values) for values in rates if np.isfinite(values).all()])
+    if len(means) < 2 or not noise.variance:
+        return 0.0, 0.0
+    sd = math.sqrt(2 * noise.variance / len(rates[0]))
+    standing = (means - means.min()) / sd
+
+    def best(one: int) -> float:
+        others = np.delete(standing, one)
+        return float(
+            integrate.quad(
+                lambda x: stats.norm.pdf(x - standing[one]) * np.prod(stats.norm.sf(x - others)),
+                standing[one] - 12, standing[one] + 12, limit=200, points=[0.0, standing[one]],
+            )[0]
+        )  # fmt: skip
+
+    chances = np.array([best(one) for one in range(len(means))])
+    lost = (means - means.min()) ** 2
+    first = float(chances @ lost)
+    return first, math.sqrt(max(float(chances @ lost**2) - first**2, 0.0) / DRAWS)
+
+
+@dataclass
+class Trained:
+    """An arm of a cell beside the reference: losses by seed, error of tuning, and what draws of that may deviate by."""
+
+    losses: np.ndarray
+    mean: float
+    reference: Reference | None
+    noise_df: float
+    variance: float
+    of_draws: float
+
+
+def trained_of(tables: Path, sweeps: Path, name: str, reference: str) -> dict[Key, Trained]:
+    """Every arm of a study's cells, the reference left out."""
+    top = tables / name
+    runs = pd.read_csv(f"{top}-runs.csv").assign(budget=1.0)
+    runs = pd.concat([runs, pd.read_csv(f"{top}-rungs.csv")], ignore_index=True)
+    facts = json.loads(Path(f"{top}-study.json").read_text(encoding="utf-8"))
+    upwards = {one["workload"] for one in facts["workloads"] if one["direction"] == "higher"}
+    runs["loss"] = runs["value"].where(~runs["workload"].isin(upwards), -runs["value"])
+    tuned = set(pd.read_csv(f"{top}-tuning.csv")[ARM].itertuples(index=False, name=None))
+    found: dict[Key, Trained] = {}
+    for cell, of_cell in runs.groupby(CELL):
+        trials: dict[str, list[list[float]]] = {}
+        for entry in _rates(sweeps, name):
+            if tuple(entry[c] for c in CELL) == cell and (*cell, entry["arm"]) in tuned:
+                sign = -1.0 if cell[0] in upwards else 1.0
+                trials[entry["arm"]] = [
+                    [sign * value for value in trial.get("values") or [math.nan] * len(trial["runs"])]
+                    for trial in entry["trials"]
+                ]
+        noise = noise_of(trials.values())
+        own, own_draws = of_choice(trials.get(reference, []), noise)
+        of_reference = of_cell[(of_cell["arm"] == reference) & (of_cell["status"] == "done")]
+        ladder = of_reference.pivot(index="seed", columns="budget", values="loss").dropna()
+        others = of_cell[(of_cell["budget"] == 1) & (of_cell["arm"] != reference)].sort_values("seed")
+        for arm, of_arm in others.groupby("arm"):
+            ended = of_arm.set_index("seed")
+            losses = ended["loss"].mask(ended["status"] == "diverged", math.inf).dropna()
+            seeds = [seed for seed in ladder.index if seed in losses.index]
+            usable = len(seeds) >= FEWEST and len(ladder.columns) >= 3
+            choice, draws = of_choice(trials.get(str(arm), []), noise)
+            found[*cell, arm] = Trained(
+                losses.loc[seeds].to_numpy("float64"),
+                ended.loc[ended["status"] == "done", "value"].mean(),
+                Reference(ladder.loc[seeds]) if usable else None,
+                noise.df,
+                own + choice,
+                own_draws + draws,
+            )
+    return found
+
+
+def _rates(sweeps: Path, name: str) -> list[dict[str, Any]]:
+    """What the tuning of a sweep tried; of the file that the sweep names, or those that it is based on, or its own."""
+    path, rates = sweeps / f"{name}.yaml", ""
+    while path.is_file() and not rates:
+        sweep = yaml.safe_load(path.read_text(encoding="utf-8"))
+        rates = sweep.get("rates", "")
+        path = path.with_name(f"{sweep['base']}.yaml") if sweep.get("base") else path.parent
+    file = (sweeps / f"{name}.yaml").with_name(rates or f"{Path(name).name}-lr.yaml")
+    return list(yaml.safe_load(file.read_text(encoding="utf-8"))["rates"]) if file.is_file() else []
+
+
+def audit_worth(path: Path, tables: Path, sweeps: Path, found: Compared) -> None:
+    """Every row of a table `worth`."""
+    name = path.relative_to(tables).as_posix().removesuffix("-worth.csv")
+    worth = pd.read_csv(path)
+    if worth.empty:
+        return
+    trained = trained_of(tables, sweeps, name, worth["reference"].iloc[0])
+    rows = {tuple(row[c] for c in ARM): row for row in worth.to_dict("records")}
+    found.same(("worth", "arms"), name, str(sorted(map(str, rows))), str(sorted(map(str, trained))))
+    for key in rows.keys() & trained.keys():
+        row, one, where = rows[key], trained[key], f"{name}: {', '.join(map(str, key))}"
+        sd = math.sqrt(one.variance)
+        allowed = max(OF_TUNING, 4 * one.of_draws / (2 * one.variance)) if one.variance else OF_TUNING
+        found.number(("worth", "tuning_sd"), where, row["tuning_sd"], sd, allowed=allowed)
+        found.same(("worth", "n"), where, row["n"], len(one.losses))
+        found.same(("worth", "n_diverged"), where, row["n_diverged"], int(np.isinf(one.losses).sum()))
+        found.number(("worth", "mean"), where, row["mean"], one.mean)
+        tuning = Known(0.0, row["tuning_sd"] ** 2, one.noise_df)
+        again = (
+            speedup(one.reference, one.losses, tuning, Known(0.0, 0.0, math.inf))["net"]
+            if one.reference
+            else (math.nan,) * 3
+        )
+        for column, value in zip(("worth", "low", "high"), again, strict=True):
+            found.number(("worth", column), where, row[column], value)
+
+
+def time_of(rounds: pd.DataFrame) -> Known | None:
+    """The logarithm of an arm's seconds over the reference's; None where a session has fewer than six rounds."""
+    logs = np.log(rounds["seconds"] / rounds["reference_s"]).groupby(rounds["session_id"])
+    if rounds.empty or logs.size().min() < FEWEST:
+        return None
+    means, k = logs.mean(), logs.ngroups
+    within = Known(means.mean(), (logs.var() / logs.size()).sum() / k**2, float((logs.size() - 1).sum()))
+    between = Known(means.mean(), means.var() / k, k - 1.0) if k > 1 else within
+    return between if between.variance > within.variance else within
+
+
+def holm(p: pd.Series) -> pd.Series:
+    """Adjusted for several comparisons."""
+    rising = p.sort_values(kind="stable")
+    return (rising * np.arange(len(p), 0, -1)).cummax().clip(upper=1.0)
+
+
+def audit_net(path: Path, tables: Path, sweeps: Path, found: Compared) -> None:
+    """Every row of a table `net`."""
+    name = path.name.removesuffix("-net.csv")
+    net, rounds = pd.read_csv(path), pd.read_csv(path.with_name(f"{name}-rounds.csv"))
+    if net.empty:
+        return
+    facts = json.loads(path.with_name(f"{name}-facts.json").read_text(encoding="utf-8"))
+    trained = trained_of(tables, sweeps, facts["sweep"], net["reference"].iloc[0])
+    worth = pd.read_csv(tables / f"{facts['sweep']}-worth.csv").set_index(["sharding", "arm"])
+    arms = {
+        (sharding, arm): one for (_, sharding, n, arm), one in trained.items() if n == facts["world_size"]
+    }
+    by_place = dict(iter(rounds.groupby(PLACE)))
+    rows = {tuple(row[c] for c in PLACE): row for row in net.to_dict("records")}
+    again: dict[Key, dict[str, Any]] = {}
+    for place, row in rows.items():
+        where = f"{name}: {', '.join(place)}"
+        if place[1:] not in arms:
+            found.same(("net", "arms"), where, "a row", "no run of the study")
+            continue
+        one, of_place = arms[place[1:]], by_place.get(place, rounds.iloc[:0])
+        found.same(("net", "n"), where, row["n"], len(one.losses))
+        found.same(("net", "sessions"), where, row["sessions"], of_place["session_id"].nunique())
+        found.same(("net", "rounds"), where, row["rounds"], len(of_place))
+        time = time_of(of_place)
+        spread = math.nan if time is None else stats.t.isf(0.025, time.df) * math.sqrt(time.variance)
+        middle = math.nan if time is None else time.value
+        for column, value in (
+            ("time", middle),
+            ("time_low", middle - spread),
+            ("time_high", middle + spread),
+        ):
+            found.number(("net", column), where, row[column], math.exp(value))
+        none = {"net": (math.nan,) * 3, "gain": (math.nan,) * 3, "p": math.nan}
+        if time is not None and one.reference is not None:
+            tuning = Known(0.0, worth.loc[place[1:], "tuning_sd"] ** 2, one.noise_df)
+            again[place] = speedup(one.reference, one.losses, tuning, time)
+        own = again.get(place, none)
+        found.interval(
+            "net",
+            where,
+            ("gain", "gain_low", "gain_high"),
+            row,
+            own["gain"],
+            np.abs(one.losses).max(initial=0.0),
+        )
+        for column, value in zip(("net", "net_low", "net_high"), own["net"], strict=True):
+            found.number(("net", column), where, row[column], value)
+        found.number(("net", "p"), where, row["p"], own["p"], max(own["p"], 1e-8))
+    numbers = pd.DataFrame(
+        [(*place, one["p"], one["net"][0]) for place, one in again.items()], columns=[*PLACE, "p", "net"]
+    )
+    for _, of_link in numbers.groupby(["link", "sharding"]):
+        adjusted = holm(of_link["p"])
+        for row in of_link.assign(adjusted=adjusted).to_dict("records"):
+            word = "undecided" if row["adjusted"] > 0.05 else "worth it" if row["net"] > 1 else "not worth it"
+            place = tuple(row[c] for c in PLACE)
+            found.same(("net", "verdict"), f"{name}: {', '.join(place)}", rows[place]["verdict"], word)
+    for place in rows.keys() - again.keys():
+        found.same(("net", "verdict"), f"{name}: {', '.join(place)}", rows[place]["verdict"], None)
+
+
+# ---- what was found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Audit a folder of published tables."""
+    root = Path(__file__).resolve().parents[2]
+    parser = argparse.ArgumentParser(prog="python -m tests.audit", description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=root / "results" / "published",
+        help="folder that has tables/ (published)",
+    )
+    parser.add_argument(
+        "--sweeps", type=Path, default=root / "suite" / "sweeps", help="folder of files of rates"
+    )
+    given = parser.parse_args(arguments)
+    tables = given.results / "tables"
+    if not tables.is_dir():
+        sys.stderr.write(f"there is no folder {tables}: give one that has tables/ with --results\n")
+        return 2
+    found = Compared()
+    of_all: dict[str, Callable[[Path], None]] = {
+        "summary": lambda path: audit_summary(path, found),
+        "worth": lambda path: audit_worth(path, tables, given.sweeps, found),
+        "net": lambda path: audit_net(path, tables, given.sweeps, found),
+    }
+    said = []
+    for table, audit in of_all.items():
+        # studies as they were on one day have tables of their own; the files of rates are those of today
+        top = given.results if table == "summary" else tables
+        paths = sorted(top.rglob(f"*-{table}.csv"))
+        for path in paths:
+            audit(path)
+        rows = sum(count for (own, _), count in found.counts.items() if own == table)
+        said.append(
+            f"{table}: {len(paths)} tables, {rows} values"
+            if rows
+            else f"{table}: nothing to audit yet, no such table has rows"
+        )
+    lines = [
+        (
+            *at,
+            str(count),
+            f"{found.worst[at][0]:.1e}",
+            f"{100 * found.worst[at][1]:.2g} %",
+            found.worst[at][2],
+        )
+        for at, count in found.counts.items()
+    ]
+    head = ("table", "column", "compared", "largest", "of what is allowed", "where")
+    widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
+    for line in [head, *lines] if lines else []:
+        sys.stdout.write(
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n"
+        )
+    sys.stdout.write("\n".join([*said, *found.wrong[:50]]) + "\n")
+    sys.stdout.write(f"{len(found.wrong)} values deviate\n" if found.wrong else "nothing deviates\n")
+    return 1 if found.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

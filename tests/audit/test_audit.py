@@ -1,0 +1,189 @@
+"""The audit agrees with tables that the project makes, sees one doctored number, and shares no code with what it judges."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from suite.analysis.columns import NET, NET_ROUNDS, WORTH
+from suite.analysis.equal_time import net_table, round_rows, round_table, worth_table
+from suite.analysis.study import Arm, Study, Yardstick
+from suite.analysis.tables import write_table
+from tests.audit.__main__ import main
+
+BUDGETS = (0.0625, 0.25, 0.5, 0.71, 1.0, 1.41)
+LINKS = ("10 Mbit/s", "1 Gbit/s")
+ENDS = {
+    "far": 0.3,
+    "near": 0.95,
+    "same": 0.98,
+    "better": 1.2,
+    "best": 9.0,
+    "worst": 0.01,
+    "broken": 1.0,
+    "few": 1.0,
+}
+"""Arms by the budget of the reference at whose loss they end."""
+TUNING = [10000, 10001]
+
+
+def made_up(root: Path, direction: str) -> None:
+    """Tables of a study and its session by the project's own functions, and what they were made of."""
+    rng, sign, cell = np.random.default_rng(8), -1.0 if direction == "higher" else 1.0, ("code", "iid", 4)
+    trials = {
+        (*cell, arm): tuple(
+            tuple(sign * (2 + gap + 0.02 * rng.standard_normal(2))) for gap in (0.4, 0.03, 0.0, 0.05, 0.5)
+        )
+        for arm in ("plain", *ENDS)
+    }
+    trials[*cell, "far"] = ((np.nan, np.nan), *trials[*cell, "far"][1:])
+    arms = (
+        Arm("plain", "allreduce-adamw", "baseline"),
+        *(Arm(name, "qsgd", "quantiser", "plain") for name in ENDS),
+    )
+    yard = {"code": Yardstick("bits", "bits/byte", direction, 0.02)}
+    study = Study("small", arms, (), yard, references=("plain",), trials=trials)
+    rows: list[tuple[Any, ...]] = []
+    for seed in range(8):
+        shared = 0.1 * rng.standard_normal()
+        wanted = [("plain", b, b) for b in BUDGETS] + [(arm, 1.0, end) for arm, end in ENDS.items()]
+        for arm, budget, end in wanted:
+            lost = {("broken", 3): "diverged", ("few", 0): "error", ("few", 1): "error", ("few", 2): "error"}
+            status = lost.get((arm, seed), "done")
+            value = sign * (2 + end**-0.5 + shared + 0.004 * rng.standard_normal())
+            rows.append(
+                (*cell, arm, seed, budget, status, float(f"{value:.9g}") if status == "done" else np.nan)
+            )
+    columns = ["workload", "sharding", "world_size", "arm", "seed", "budget", "status", "value"]
+    runs = pd.DataFrame(rows, columns=columns)
+    timed = []
+    for session in range(3):
+        for link, times in zip(LINKS, (0.1, 0.98), strict=True):
+            for arm in ENDS:
+                reference = pd.Series(10 * np.exp(0.02 * rng.standard_normal(7)))
+                own = reference * times * np.exp(0.02 * rng.standard_normal() + 0.01 * rng.standard_normal(7))
+                timed += round_rows(f"2026112{session}T000000Z-aa", {(link, "iid", arm): (own, reference)})
+    rounds = round_table(timed)
+    told = pd.DataFrame(
+        [(link, "iid", arm, "confirmed", arm, None) for link in LINKS for arm in ENDS],
+        columns=["link", "sharding", "arm", "check", "checked_by", "reason"],
+    )
+    tables = root / "tables"
+    write_table(tables / "small-worth.csv", WORTH, worth_table(study, runs))
+    write_table(tables / "session-quick-rounds.csv", NET_ROUNDS, rounds)
+    write_table(tables / "session-quick-net.csv", NET, net_table(study, runs, rounds, told, ("code", 4)))
+    runs[runs["budget"] == 1].drop(columns="budget").to_csv(tables / "small-runs.csv", index=False)
+    runs[runs["budget"] != 1].to_csv(tables / "small-rungs.csv", index=False)
+    pd.DataFrame(list(trials), columns=columns[:4]).to_csv(tables / "small-tuning.csv", index=False)
+    facts = {"workloads": [{"workload": "code", "direction": direction}]}
+    (tables / "small-study.json").write_text(json.dumps(facts))
+    (tables / "session-quick-facts.json").write_text(json.dumps({"sweep": "small", "world_size": 4}))
+    entries = [
+        {
+            **dict(zip(columns[:4], key, strict=True)),
+            "trials": [
+                {"runs": ["a", "b"]} | ({"values": list(values)} if np.isfinite(values).all() else {})
+                for values in rates
+            ],
+        }
+        for key, rates in trials.items()
+    ]
+    (root / "small-lr.yaml").write_text(json.dumps({"rates": entries}, default=float))
+
+
+def audit(root: Path) -> int:
+    return main(["--results", str(root), "--sweeps", str(root)])
+
+
+@pytest.mark.parametrize("direction", ["lower", "higher"])
+def test_what_the_project_says_is_found_again(
+    direction: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made_up(tmp_path, direction)
+    code, said = audit(tmp_path), capsys.readouterr().out
+    assert code == 0, said
+    assert "worth: 1 tables" in said
+    assert "net: 1 tables" in said
+    net = pd.read_csv(tmp_path / "tables" / "session-quick-net.csv").set_index(["link", "arm"])
+    assert set(net["verdict"].dropna()) == {"worth it", "not worth it", "undecided"}
+    assert net.loc[(LINKS[0], "best"), "net_high"] == np.inf
+    assert net.loc[(LINKS[1], "worst"), "net_low"] == 0
+    assert net["net"].isna().any()
+    assert (pd.read_csv(tmp_path / "tables" / "small-worth.csv")["tuning_sd"] > 0.005).all()
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "at", "factor"),
+    [
+        ("small-worth", "low", "far", 1.003),
+        ("small-worth", "high", "near", 1.003),
+        ("small-worth", "tuning_sd", "near", 1.08),
+        ("session-quick-net", "net", "far", 1.003),
+        ("session-quick-net", "net_low", "better", 1.003),
+        ("session-quick-net", "gain_high", "near", 1.03),
+        ("session-quick-net", "time_high", "near", 1.003),
+        ("session-quick-net", "p", "same", 1.01),
+        ("session-quick-net", "verdict", "near", None),
+        ("session-quick-rounds", "seconds", "far", 1.01),
+        ("small-runs", "value", "far", 1.01),
+        ("small-rungs", "value", "plain", 1.01),
+    ],
+)
+def test_one_doctored_number_fails_the_audit(
+    table: str, column: str, at: str, factor: float | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made_up(tmp_path, "lower")
+    path = tmp_path / "tables" / f"{table}.csv"
+    frame = pd.read_csv(path)
+    row = frame.index[(frame["arm"] == at) & frame[column].notna()][0]  # at 1 Gbit/s
+    if factor is None:
+        assert frame.loc[row, column] != "worth it"
+        frame.loc[row, column] = "worth it"
+    else:
+        frame.loc[row, column] *= factor
+    frame.to_csv(path, index=False)
+    assert audit(tmp_path) == 1
+    said = capsys.readouterr().out
+    assert "values deviate" in said
+    assert f": code, iid, 4, {at}:" in said or f"iid, {at}:" in said or table == "small-rungs"
+
+
+def test_where_nothing_is_to_audit_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tables").mkdir()
+    assert audit(tmp_path) == 0
+    said = capsys.readouterr().out
+    for table in ("summary", "worth", "net"):
+        assert f"{table}: nothing to audit yet, no such table has rows" in said
+    assert audit(tmp_path / "nowhere") == 2
+
+
+def test_means_and_paired_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a study that ships; a mean that is off by a hundredth of its interval is seen."""
+    published = Path(__file__).resolve().parents[2] / "results" / "published" / "tables"
+    (tmp_path / "tables").mkdir()
+    for table in ("runs", "summary"):
+        text = (published / f"quick-{table}.csv").read_text()
+        (tmp_path / "tables" / f"quick-{table}.csv").write_text(text)
+    assert audit(tmp_path) == 0, capsys.readouterr().out
+    path = tmp_path / "tables" / "quick-summary.csv"
+    frame = pd.read_csv(path)
+    row = frame.index[frame["diff_low"].notna()][0]
+    frame.loc[row, "diff_mean"] += 0.01 * (frame.loc[row, "diff_high"] - frame.loc[row, "diff_low"])
+    frame.to_csv(path, index=False)
+    assert audit(tmp_path) == 1
+    assert "diff_mean, quick: " in capsys.readouterr().out
+
+
+def test_it_shares_no_code_with_what_it_judges() -> None:
+    tree = ast.parse((Path(__file__).parent / "__main__.py").read_text(encoding="utf-8"))
+    names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "." for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert len(names) > 10
+    ours = {"suite", "report", "bandwise", "reference_impls", "slurm", "tests", "."}
+    assert not {name.split(".")[0] for name in names} & ours
