@@ -82,10 +82,12 @@ def test_held_again_it_begins_another_record_and_says_how_many_there_are(
     assert answer["held"] == [record["started"] for record in again]
     assert held(path, tmp_path) == 0
     assert f"sessions of tiny that time the same: 3 ({first['started']}, " in capsys.readouterr().out
+    monkeypatch.undo()
     stand_in(monkeypatch, BUSY)
     assert held(path, tmp_path) == 4
     assert "that time the same: 4" in capsys.readouterr().out, "disturbed ones were held to the end, too"
     Path(path).write_text(Path(path).read_text().replace("buckets_mb: [1, 25]", "buckets_mb: [0.25, 25]"))
+    monkeypatch.undo()
     stand_in(monkeypatch)
     assert held(path, tmp_path) == 0
     assert "that time the same: 1 (" in capsys.readouterr().out, "another reference is another session"
