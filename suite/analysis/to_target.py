@@ -2,7 +2,7 @@
 
 The *curve* of a run is what each evaluation gave that it kept while it trained. It lies beside its result, in `metrics.jsonl`,
 and is read with the same doubt: one that is damaged, or does not end where the result says, is refused by name, the run keeps
-its result and has no curve.
+its result and has no curve. Where the whole test part would take long, all points of a curve are of the same part of it.
 
 The *target* of a cell is set by its uncompressed arms alone: by the one that ends worst (median over its seeds), given way
 by the margin within which results count as equal. So every uncompressed optimizer can reach it, no method has a say in
@@ -59,7 +59,7 @@ def read_curve(store: Store, result: Mapping[str, Any]) -> list[dict[str, Any]]:
                 )
     if lines and result["status"] == "done":
         last = lines[-1]
-        if (last["step"], last.get(metric)) != (result["steps"], result["final"][metric]):
+        if (last["step"], last["train_loss"]) != (result["steps"], result["train_loss_last"]):
             raise RefusedError(path, "is refused (it does not end as result.json does)", AGAIN)
     return lines
 
@@ -108,12 +108,13 @@ def _float(value: Any) -> Value:
 # ---- targets, and when runs had them first
 
 
-def targets(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
+def targets(study: Study, runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
     """The target of every cell that has one.
 
     Args:
         study: Its arms, and how its workloads are judged.
         runs: The table `runs`.
+        curves: The table `curves`. Ends are its last values, of the same examples as all that is compared with the target.
 
     Returns:
         A row a cell: `reference`, the uncompressed arm that sets the target, `target` in the metric's unit, and `sign`, 1 where
@@ -121,6 +122,8 @@ def targets(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
     """
     uncompressed = [arm.name for arm in study.arms if arm.baseline is None and not arm.control]
     ended = runs[runs["arm"].isin(uncompressed) & runs["status"].isin(ENDED)]
+    last = curves.sort_values("step").drop_duplicates(RUN, keep="last")
+    ended = ended[[*RUN, "status"]].merge(last[[*RUN, "value"]], on=RUN, how="left")
     sign = ended["workload"].map(_signs(study))
     score = (sign * ended["value"]).where(ended["status"] != "diverged", -math.inf)
     ends = ended.assign(score=score, sign=sign).groupby([*ARM, "sign"])["score"].median().reset_index()
@@ -152,7 +155,7 @@ def arrivals(study: Study, runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataF
     gaps = (
         (ordered["step"] - before).groupby([ordered[name] for name in RUN]).max().rename("gap").reset_index()
     )
-    of_cells = targets(study, runs).merge(curves[CELL].drop_duplicates())
+    of_cells = targets(study, runs, curves).merge(curves[CELL].drop_duplicates())
     seen = ordered.merge(of_cells, on=CELL)
     reached = seen[seen["sign"] * seen["value"] >= seen["sign"] * seen["target"]].drop_duplicates(RUN)
     first = reached[[*RUN, "step", "wire_bytes"]].rename(columns={"step": "steps"}).assign(reached=True)

@@ -243,14 +243,14 @@ class Result(TypedDict):
         Annotated[
             dict[str, float],
             Field(
-                description="Scores of the last evaluation, each in its workload's unit; empty unless done."
+                description="Scores over the whole test part at the end, each in its workload's unit; empty unless done."
             ),
         ]
     ]
     best: NotRequired[
         Annotated[
             float | None,
-            Field(description="Best value of the metric over all evaluations. Null: none was finite."),
+            Field(description="Best value of the metric on the curve. Null: none was finite."),
         ]
     ]
     train_loss_last: NotRequired[

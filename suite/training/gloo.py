@@ -155,9 +155,9 @@ class _Rank:
         sent = math.fsum(_gathered(own).flatten().tolist()) / self.spec.world_size
         if dist.get_rank() == 0:
             values = {name: param.detach() for name, param in self.params.items()}
-            self.recorder.evaluation(
-                self.task.scores(values, step + 1 == self.spec.steps), self._rate(step), sent
-            )
+            self.recorder.evaluation(self.task.watch(values), self._rate(step), sent)
+            if step + 1 == self.spec.steps:
+                self.recorder.judged(self.task.evaluate(values))
 
     def _save(self, folder: Path, step: int) -> tuple[int, str]:
         """Write this rank's checkpoint; rank 0 publishes it once all have. Returns the step that stands, what failed."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from suite.runs.files import finite
 from suite.runs.provenance import keep_changes, provenance
-from suite.runs.result import LONGEST_REASON, RESULT_VERSION, Evaluation, Status
+from suite.runs.result import LONGEST_REASON, RESULT_VERSION, Status
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
 from suite.training.checkpoint import Start
@@ -63,7 +63,6 @@ if TYPE_CHECKING:
 EVALUATIONS: Final = 16
 """Evaluations a run, no part of its identity, since they change no bit of it. A multiple of the 8 of earlier runs, whose
 steps are among these, so that curves of both can be compared."""
-NO_SCORES: Final = Evaluation.__required_keys__ | Evaluation.__optional_keys__
 EXPLOSION: Final = 100.0
 EXPECTED_FAULTS: Final = (RuntimeError, ValueError, ArithmeticError, MemoryError)
 """What a method or a collective may raise in a step; anything else is a fault of the program and ends the process."""
@@ -104,6 +103,7 @@ class Recorder:
         self._earlier_s = start.checkpoint.train_s if start.checkpoint else 0.0
         held = start.checkpoint.recorder if start.checkpoint else {}
         self.metrics: list[dict[str, Any]] = [dict(line) for line in held.get("metrics", ())]
+        self._final: dict[str, float] = {}
         self._kinds: Counter[str] = Counter(held.get("kinds"))
         self._paths: dict[str, set[str]] = {name: set(took) for name, took in held.get("paths", {}).items()}
         self._first_loss: float | None = held.get("first_loss")
@@ -146,10 +146,7 @@ class Recorder:
             self._paths.setdefault(name, set()).update(taken)
 
     def evaluation(self, scores: Mapping[str, float], lr: float, wire_bytes: float) -> None:
-        """Note an evaluation after the last completed step; a final one that is not finite means divergence.
-
-        wire_bytes: sent so far, mean over ranks.
-        """
+        """Note a point of the curve, after the last completed step. wire_bytes: sent so far, mean over ranks."""
         self.metrics.append(
             {
                 "step": self._steps,
@@ -159,7 +156,11 @@ class Recorder:
                 **{name: finite(value) for name, value in scores.items()},
             }
         )
-        if self._steps == self.spec.steps and not all(math.isfinite(value) for value in scores.values()):
+
+    def judged(self, scores: Mapping[str, float]) -> None:
+        """Note what the whole test part says at the end; what is not finite means divergence."""
+        self._final = dict(scores)
+        if not all(math.isfinite(value) for value in scores.values()):
             self.end("diverged", "the final metric is not finite")
 
     def fault(self, error: Exception) -> None:
@@ -182,8 +183,7 @@ class Recorder:
         status = self.status or Status("done")
         metric = self._workload.metric
         values = [line[metric] for line in self.metrics if line[metric] is not None]
-        last = self.metrics[-1] if self.metrics and status.state == "done" else {}
-        final = {k: v for k, v in last.items() if k not in NO_SCORES}
+        final = self._final if status.state == "done" else {}
         result = {
             **blank_result(self.spec, status),
             "attempt": self._attempt,

@@ -172,9 +172,10 @@ class Member:
         """Evaluate rank 0's parameters as they are after this step."""
         if self.recorder.status is None:
             params = {name: rows[0] for name, rows in split(self._params, self._shapes).items()}
-            scores = self._task.scores(params, step + 1 == self.spec.steps)
             sent = math.fsum(self._bytes.wire_bytes().values()) / self.spec.world_size
-            self.recorder.evaluation(scores, self._rate(step), sent)
+            self.recorder.evaluation(self._task.watch(params), self._rate(step), sent)
+            if step + 1 == self.spec.steps:
+                self.recorder.judged(self._task.evaluate(params))
 
     def compare_replicas(self) -> None:
         """At the end all ranks must hold the same bits: what was evaluated would else be one rank's own model."""

@@ -149,12 +149,8 @@ class Task(ABC):
         """
 
     def watch(self, params: Mapping[str, Tensor]) -> dict[str, float]:
-        """What the curve of a run shows on the way: as `evaluate`, of a fixed part where the whole would take long."""
+        """A point of a run's curve: as `evaluate`, of a fixed part of the test part where the whole would take long."""
         return self.evaluate(params)
-
-    def scores(self, params: Mapping[str, Tensor], at_end: bool) -> dict[str, float]:
-        """`evaluate` at the end of a run, `watch` before it."""
-        return self.evaluate(params) if at_end else self.watch(params)
 
 
 @lru_cache(maxsize=32)

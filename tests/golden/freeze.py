@@ -478,11 +478,14 @@ def _put_back(sweep: str, root: Path) -> None:
         final = {workload.metric: _score(row["value"], workload.metric)} if row["value"] else {}
         if row["nll"]:
             final["nll"] = float(row["nll"])
+        own = (entry.workload, spec.sharding, str(spec.world_size), entry.arm, str(spec.seed))
+        lines = curves.get(own) if entry.budget == 1 else None
         source = planned.by_name[entry.arm].source_hash
         made_up_study.finish(store, spec, Status(row["status"], row["reason"]), {
             "schema_version": 2, "run_id": spec.run_id, "spec": spec.as_dict(), "attempt": 1, "metric": workload.metric,
             "direction": workload.direction, "directions": {name: workload.direction_of(name) for name in final},
-            "final": final, "best": final.get(workload.metric), "train_loss_last": None, "steps": spec.steps,
+            "final": final, "best": final.get(workload.metric), "steps": spec.steps,
+            "train_loss_last": _number(lines[-1]["train_loss"]) if lines else None,
             "bytes": {
                 "payload_per_rank_mean": float(row.get("payload_bytes_per_step") or 0) * spec.steps,
                 "payload_per_rank_max": float(row.get("payload_bytes_per_step") or 0) * spec.steps,
@@ -496,8 +499,7 @@ def _put_back(sweep: str, root: Path) -> None:
                 **made_up_study.PROVENANCE, "commit": row["commit"], "environment_hash": row["environment"],
             },
         })  # fmt: skip
-        own = (entry.workload, spec.sharding, str(spec.world_size), entry.arm, str(spec.seed))
-        if lines := curves.get(own) if entry.budget == 1 else None:
+        if lines:
             kept = [
                 {
                     "step": int(line["step"]),

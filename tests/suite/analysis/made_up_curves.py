@@ -38,6 +38,7 @@ def keep(
     (folder / "metrics.jsonl").write_text("".join(dump(line) + "\n" for line in lines))
     if result["status"] == "done":
         result["final"] |= {"accuracy": values[-1]}
+        result["train_loss_last"] = lines[-1]["train_loss"]
         (folder / "result.json").write_text(dump(result))
 
 

@@ -192,7 +192,7 @@ def test_without_curves_there_is_no_row(tmp_path: Path, study: Study) -> None:
         ('{"step": 50, "lr": 0.1}\n', "line 1: key 'train_loss' is missing"),
         ('{"step": 50, "lr": 0.1, "train_loss": 1.0, "accuracy": 9', "damaged"),
         ('{"step": 50, "lr": 0.1, "train_loss": 1.0, "accuracy": 9}\n' * 2, "its steps do not rise"),
-        ('{"step": 200, "lr": 0.1, "train_loss": 1.0, "accuracy": 9}\n', "does not end as result.json does"),
+        ('{"step": 200, "lr": 0.1, "train_loss": 2.0, "accuracy": 9}\n', "does not end as result.json does"),
         ("[1]\n", "line 1: the top level must be a mapping, not a list"),
     ],
     ids=["text", "infinite", "lacking", "truncated", "standing", "another-end", "list"],

@@ -82,6 +82,7 @@ def ended(spec: RunSpec, state: str = "done", reason: str = "") -> Outcome:
         recorder.step("step", {})
     if state == "done":
         recorder.evaluation({metric: 0.5 + spec.seed}, 0.1, 0.0)
+        recorder.judged({metric: 0.5 + spec.seed})
     else:
         recorder.end(state, reason)
     return recorder.outcome([], 1.5, {"algorithm": "0123456789abcdef"})

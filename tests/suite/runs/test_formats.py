@@ -149,6 +149,7 @@ def test_what_no_schema_can_say_is_checked_too() -> None:
         return result_problem({**result, **changes}, spec.run_id) or ""
 
     assert found() == ""
+    assert found(final={}) == "final lacks the metric excess_loss, though the run is done"
     assert "lies in the folder of" in found(run_id="0" * 16)
     assert found(spec={**result["spec"], "seed": 5}) == "spec is that of another run"
     assert "reason" in found(reason="why")

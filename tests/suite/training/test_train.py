@@ -235,9 +235,20 @@ def test_a_final_metric_that_is_not_finite_is_divergence(recorder: Recorder) -> 
     recorder.loss(1.0)
     recorder.step("step", {})
     recorder.evaluation({"excess_loss": float("nan")}, 0.1, 0.0)
+    recorder.judged({"excess_loss": float("nan")})
     outcome = recorder.outcome([], 0.0, {})
-    assert outcome.status.state == "diverged"
+    assert (outcome.status.state, outcome.result["final"]) == ("diverged", {})
     assert outcome.metrics[0]["excess_loss"] is None
+
+
+def test_the_curve_is_of_what_is_watched_and_the_result_of_the_whole_test_part(recorder: Recorder) -> None:
+    recorder.loss(1.0)
+    recorder.step("step", {})
+    recorder.evaluation({"excess_loss": 0.5}, 0.1, 0.0)
+    recorder.judged({"excess_loss": 0.25})
+    outcome = recorder.outcome([], 0.0, {})
+    assert [line["excess_loss"] for line in outcome.metrics] == [0.5]
+    assert (outcome.result["final"], outcome.result["best"]) == ({"excess_loss": 0.25}, 0.5)
 
 
 def test_want_of_memory_has_a_state_of_its_own(recorder: Recorder) -> None:
