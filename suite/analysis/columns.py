@@ -16,6 +16,8 @@ CELL: Final = ["workload", "sharding", "world_size"]
 ARM: Final = [*CELL, "arm"]
 RUN: Final = [*ARM, "seed"]
 """Columns that say which cell, arm or run a row of a study is of."""
+PLACE: Final = ["link", "sharding", "arm"]
+"""Columns that say of which arm on which link a row of a session is."""
 
 
 @dataclass(frozen=True)
@@ -470,7 +472,8 @@ WORTH = Table(
         *described(
             "float",
             mean="of the metric over the finished seeds",
-            tuning_sd="in the metric's unit: error of arm and reference together that the choice of learning rates makes",
+            tuning_sd="in the metric's unit: error of arm and reference together that the choice of learning rates makes; "
+            "empty: unknown and no part of the interval, since one of both was not tuned by two seeds",
             worth="steps of the reference, as a share of budget 1, after which it ends as well; 0 below the least budget, inf "
             "above the largest",
             low="lower end of its 95 % interval, which carries seeds and tuning; at most the largest budget",

@@ -8,7 +8,7 @@ was held, the seconds of each arm and of the reference round by round, so that `
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,10 +16,11 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from suite.analysis.columns import ARM, CELL, NET, NET_ROUNDS, RUN, WORTH
+from suite.analysis.columns import ARM, CELL, NET, PLACE, RUN, WORTH
 from suite.analysis.net_speedup import (
     NetSpeedup,
     Reference,
+    Trials,
     Uncertain,
     net_speedup,
     time_ratio,
@@ -29,13 +30,11 @@ from suite.analysis.net_speedup import (
 )
 from suite.analysis.statistics import Interval, StatisticsError
 from suite.analysis.study import Study
-from suite.analysis.summary import refuse_two_of_a_seed
+from suite.analysis.summary import Cell, refuse_two_of_a_seed
 from suite.analysis.tables import Row, frame_of
 from suite.runs.sweep import WHOLE
 
 LEVEL: Final = 0.95
-Cell = tuple[Any, ...]
-"""A workload's label, a sharding, a number of workers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,14 +42,15 @@ class Trained:
     """An arm of a cell beside the reference.
 
     reference: its losses, of the seeds that pair up; losses: of the arm by these seeds, infinite where it diverged. tuning: error
-    of their difference by the choice of rates. reason: why there is no number, else empty.
+    of their difference by the choice of rates; None where one of both was not tuned by two seeds or more, so that it is unknown
+    and no part of intervals. reason: why there is no number, else empty.
     """
 
     cell: Cell
     arm: str
     mean: float | None
     losses: np.ndarray
-    tuning: Uncertain
+    tuning: Uncertain | None
     reference: Reference | None
     reason: str = ""
 
@@ -63,7 +63,7 @@ class Trained:
         """Its net speedup where its training takes exp(time) of the reference's seconds. Raises StatisticsError."""
         if self.reference is None:
             raise StatisticsError(self.reason)
-        return net_speedup(self.reference, self.losses.tolist(), time, self.tuning, LEVEL)
+        return net_speedup(self.reference, self.losses.tolist(), time, self.tuning or Uncertain(), LEVEL)
 
 
 def trained(study: Study, runs: pd.DataFrame) -> list[Trained]:
@@ -80,38 +80,38 @@ def trained(study: Study, runs: pd.DataFrame) -> list[Trained]:
         StudyError: An arm has two runs of one seed and budget.
     """
     refuse_two_of_a_seed(study, runs, "budget")
-    return [one for cell, of_cell in runs.groupby(CELL) for one in _of_cell(study, cell, of_cell)]
+    cells: Iterable[tuple[Any, pd.DataFrame]] = runs.groupby(CELL)
+    return [one for cell, of_cell in cells for one in _of_cell(study, cell, of_cell)]
 
 
 def _of_cell(study: Study, cell: Cell, runs: pd.DataFrame) -> Iterator[Trained]:
     sign = -1.0 if study.yardsticks[cell[0]].direction == "higher" else 1.0
     name = study.references[0]
     trials = {
-        arm: [[sign * value for value in values] for values in rates]
-        for (*place, arm), rates in study.trials.items()
-        if tuple(place) == tuple(cell)
+        arm: Trials([[sign * value for value in values] for values in tried.losses], tried.chosen)
+        for (*place, arm), tried in study.trials.items()
+        if tuple(place) == cell
     }
-    noise = tuning_noise([*trials.values()])
-    own_error = tuning_error(trials.get(name, []), noise)
+    noise = tuning_noise(trials.values())
+    errors = {arm: tuning_error(tried, noise).variance for arm, tried in trials.items()}
     done = runs[runs["status"] == "done"]
     ladder = sign * done[done["arm"] == name].pivot(index="seed", columns="budget", values="value").dropna()
     whole = runs[(runs["budget"] == WHOLE) & (runs["arm"] != name)].sort_values(RUN)
-    for arm, of_arm in whole.groupby("arm"):
+    arms: Iterable[tuple[Any, pd.DataFrame]] = whole.groupby("arm")
+    for arm, of_arm in arms:
         ended = of_arm.set_index("seed")
         value = (sign * ended["value"]).mask(ended["status"] == "diverged", math.inf).dropna()
         seeds = ladder.index.intersection(value.index)
         finished = ended.loc[ended["status"] == "done", "value"]
-        error = tuning_error(trials.get(str(arm), []), noise)
-        tuning = Uncertain(0.0, error.variance + own_error.variance, noise.df)
+        both = name in errors and arm in errors
+        tuning = Uncertain(0.0, errors[name] + errors[arm], noise.df) if both else None
         reference, reason = None, ""
         try:
             reference = Reference(ladder.columns.to_numpy("float64"), ladder.loc[seeds].to_numpy("float64"))
         except StatisticsError as fault:
             reason = str(fault)
         mean = float(finished.mean()) if len(finished) else None
-        yield Trained(
-            tuple(cell), str(arm), mean, value.loc[seeds].to_numpy("float64"), tuning, reference, reason
-        )
+        yield Trained(cell, arm, mean, value.loc[seeds].to_numpy("float64"), tuning, reference, reason)
 
 
 def worth_table(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
@@ -138,7 +138,7 @@ def _worth_row(study: Study, one: Trained) -> Row:
         "metric": yard.metric,
         "unit": yard.unit,
         "mean": one.mean,
-        "tuning_sd": math.sqrt(one.tuning.variance),
+        "tuning_sd": math.sqrt(one.tuning.variance) if one.tuning else None,
         **_ends("worth", "", found),
         "reason": one.reason or None,
     }
@@ -180,9 +180,6 @@ def net_table(
     return frame_of(NET, [{**row, "verdict": words.get(tuple(row[name] for name in PLACE))} for row in rows])
 
 
-PLACE: Final = ["link", "sharding", "arm"]
-
-
 def _net_row(
     study: Study,
     one: Trained,
@@ -195,7 +192,7 @@ def _net_row(
         time = time_ratio([(own["seconds"] / own["reference_s"]).tolist() for own in sessions])
         net = one.over(time)
     except StatisticsError as fault:
-        reason = _reason(arms, place) or str(fault)
+        reason = _cell(arms, place, "reason") or str(fault)
     row = {
         **dict(zip(PLACE, place, strict=True)),
         "reference": study.references[0],
@@ -235,10 +232,6 @@ def _cell(arms: pd.DataFrame, place: tuple[str, str, str], column: str) -> Any:
     return None if value is None or pd.isna(value) else value
 
 
-def _reason(arms: pd.DataFrame, place: tuple[str, str, str]) -> str:
-    return str(_cell(arms, place, "reason") or "")
-
-
 def round_rows(
     session_id: str, of_arms: Mapping[tuple[str, str, str], tuple[pd.Series, pd.Series]]
 ) -> list[Row]:
@@ -264,8 +257,3 @@ def round_rows(
         .dropna()
         .itertuples(name=None)
     ]
-
-
-def round_table(rows: Sequence[Row]) -> pd.DataFrame:
-    """The table `rounds` of all sessions."""
-    return frame_of(NET_ROUNDS, rows)

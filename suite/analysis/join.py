@@ -33,7 +33,7 @@ from reference_impls.collectives import Group
 from reference_impls.errors import UnsupportedError
 from reference_impls.registry import registry
 from suite.analysis.budget_sweep import Budgets, NoSpeedupError, budgets_of, equal_loss_cells
-from suite.analysis.columns import BUDGET_RUNS, EQUAL_LOSS_SECONDS, RUNS
+from suite.analysis.columns import BUDGET_RUNS, EQUAL_LOSS_SECONDS, PLACE, RUNS
 from suite.analysis.published import find_table
 from suite.analysis.speed import (
     LOCAL,
@@ -241,11 +241,7 @@ def rounds_of(
     Returns:
         By link, sharding and arm.
     """
-    usable = set(
-        arms.loc[~arms["refused"].astype("bool"), ["link", "sharding", "arm"]].itertuples(
-            index=False, name=None
-        )
-    )
+    usable = set(arms.loc[~arms["refused"].astype("bool"), PLACE].itertuples(index=False, name=None))
     found = {}
     for samples in (LinkSamples(link, record["cases"]) for link in record["links"]):
         for want in wanted:
@@ -385,15 +381,12 @@ def equal_loss_in_seconds(
     record: Mapping[str, Any], timed: Sequence[TimedBudgets], arms: pd.DataFrame
 ) -> pd.DataFrame:
     """The table `iso-seconds` of a session. arms: its table `arms`, which says what is refused."""
-    refused = arms[arms["refused"]].set_index(_PLACE)["reason"].to_dict()
+    refused = arms[arms["refused"]].set_index(PLACE)["reason"].to_dict()
     links = [LinkSamples(link, record["cases"]) for link in record["links"]]
     return frame_of(
         EQUAL_LOSS_SECONDS,
         (_equal_loss_row(record, samples, one, refused) for samples in links for one in timed),
     )
-
-
-_PLACE: Final = ["link", "sharding", "arm"]
 
 
 def _equal_loss_row(
@@ -408,7 +401,7 @@ def _equal_loss_row(
         except (CompositionError, NoSpeedupError) as error:
             reason = str(error)
     return {
-        **dict(zip(_PLACE, place, strict=True)),
+        **dict(zip(PLACE, place, strict=True)),
         "target": arm.target,
         "n": len(arm.finished),
         "n_rounds": rounds,

@@ -12,14 +12,14 @@ One test carries all three: at a budget the difference between reference and met
 Student's t. The variance is the sum of three: of the mean over seeds (paired, since both share data and initial model), of
 the choice of learning rates (`tuning_error`), and of the measured seconds (by the slope of R). Degrees of freedom follow
 Satterthwaite (Biometrics Bulletin 2, 1946). An interval holds every budget that the test does not reject (Fieller's idea,
-Journal of the Royal Statistical Society B 16, 1954), so that it leaves 1 out exactly where the test says so; where it reaches
-the end of the reference's budgets, it is open there: 0 or infinity.
+Journal of the Royal Statistical Society B 16, 1954), so that it leaves 1 out exactly where the test says so. Where it reaches an
+end of the reference's budgets, it is open there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
@@ -225,42 +225,47 @@ def verdicts(found: Mapping[str, NetSpeedup], alpha: float = 0.05) -> dict[str, 
     return words
 
 
-def tuning_error(trials: Sequence[Sequence[float]], noise: Uncertain, seed: int = 0) -> Uncertain:
+@dataclass(frozen=True)
+class Trials:
+    """What tuning an arm tried: losses [rates][seeds], not finite where a run failed, and the index of the rate it chose."""
+
+    losses: Sequence[Sequence[float]]
+    chosen: int
+
+
+def tuning_error(trials: Trials, noise: Uncertain, seed: int = 0) -> Uncertain:
     """How far the loss at the chosen rate may lie from that at the rate which other tuning seeds would have chosen.
 
     The tuning is drawn again: another tuning's means lie around these with the noise of both, the best of them is chosen, and its
     loss is compared with that of the rate in use.
 
     Args:
-        trials: Losses of each rate by tuning seed, [rates][seeds]; infinite where a run failed. The lowest mean was chosen.
+        trials: Of one arm.
         noise: Variance of one loss at one rate, apart from what the seeds have in common (`tuning_noise`).
         seed: Of the draws.
 
     Returns:
         The variance of the loss that the choice makes, with the degrees of freedom of `noise`.
     """
-    means = np.array([np.mean(values) if np.isfinite(values).all() else np.inf for values in trials])
-    means = means[np.isfinite(means)]
-    if len(means) < 2:
-        return Uncertain(df=noise.df)
-    error = math.sqrt(2 * noise.variance / len(trials[0]))
+    means = np.array([np.mean(values) for values in trials.losses if np.isfinite(values).all()])
+    error = math.sqrt(2 * noise.variance / len(trials.losses[0]))
     drawn = means + error * np.random.default_rng(seed).standard_normal((DRAWS, len(means)))
-    change = means[drawn.argmin(1)] - means.min()
+    change = means[drawn.argmin(1)] - np.mean(trials.losses[trials.chosen])
     return Uncertain(0.0, float((change**2).mean()), noise.df)
 
 
-def tuning_noise(arms: Sequence[Sequence[Sequence[float]]]) -> Uncertain:
+def tuning_noise(arms: Iterable[Trials]) -> Uncertain:
     """The variance of a loss beyond what its rate and its seed explain, pooled over arms: residuals of two-way tables.
 
     Args:
-        arms: For each arm [rates][seeds]; rates at which a run failed are left out.
+        arms: Rates at which a run failed are left out.
 
     Returns:
         The variance with its degrees of freedom; none where tuning had one seed.
     """
     squares, df = 0.0, 0
     for trials in arms:
-        table = np.array([values for values in trials if np.isfinite(values).all()], dtype=np.float64)
+        table = np.array([values for values in trials.losses if np.isfinite(values).all()], dtype=np.float64)
         if table.ndim != 2 or min(table.shape) < 2:
             continue
         residual = table - table.mean(1, keepdims=True) - table.mean(0, keepdims=True) + table.mean()

@@ -31,7 +31,7 @@ from typing import Any, Final
 import pandas as pd
 
 from suite.analysis.columns import EQUAL_LOSS_SECONDS, NET, NET_ROUNDS
-from suite.analysis.equal_time import net_table, round_rows, round_table
+from suite.analysis.equal_time import net_table, round_rows
 from suite.analysis.join import (
     Wanted,
     differences,
@@ -167,12 +167,13 @@ def derive(
         timed = timed_budgets(store.root, plan, wanted)
         tables[EQUAL_LOSS_SECONDS.suffix] = equal_loss_in_seconds(record, timed, arms)
     if plan and plan.sweep.references:
-        rounds = round_table([row for one in repeated or [record] for row in _rounds(one, wanted)])
+        rounds = frame_of(NET_ROUNDS, [row for one in repeated or [record] for row in _rounds(one, wanted)])
         tables[NET_ROUNDS.suffix] = rounds
         runs = runs_at_all_budgets(store.root, plan.sweep.name)
         if runs is not None and wanted:
             part = wanted[0].spec.workload
-            kind = (workload_label(plan, part.name), int(record["world_size"]))
+            label = next(run.panel.workload.label for run in plan.runs if run.spec.workload == part)
+            kind = (label, int(record["world_size"]))
             tables[NET.suffix] = net_table(study_of(plan), runs, rounds, arms, kind)
     return tables, _facts(record, fault, cases, repeated or [record])
 
@@ -181,11 +182,6 @@ def _rounds(record: Mapping[str, Any], wanted: list[Wanted]) -> list[Row]:
     """Rows of the table `rounds` of one session."""
     _, checks = direct_runs(record)
     return round_rows(record["session_id"], rounds_of(record, wanted, joined(record, wanted, checks)))
-
-
-def workload_label(plan: Plan, name: str) -> str:
-    """The label under which tables know a workload of the plan."""
-    return next(choice.label for choice in plan.sweep.workloads if choice.name == name)
 
 
 def _plan(record: Mapping[str, Any], sweep: Sweep | None) -> tuple[Plan | None, str]:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from reference_impls.registry import registry
+from suite.analysis.net_speedup import Trials
 from suite.analysis.tables import Row
 from suite.runs.plan import Plan
 from suite.runs.spec import RunSpec, source_hash
@@ -74,8 +75,8 @@ class Study:
     `yardsticks` are by workload label; `ranks` says that the sweep compares methods by tests, not by
     intervals alone; `command` remakes the study, as tables say it; `called` is how a command here
     names it; `about` is one sentence for the reader. `references`: arms that run at all budgets, net speedups are read on the
-    first. `trials`: by workload's label, sharding, world size and arm, the metric by tuning seed at every rate, nan where
-    a run failed.
+    first. `trials`: by workload's label, sharding, world size and arm, the metric by tuning seed at every rate, of arms that
+    were tuned by two seeds or more; nan where a run failed.
     """
 
     name: str
@@ -87,7 +88,7 @@ class Study:
     about: str = ""
     called: str = ""
     references: tuple[str, ...] = ()
-    trials: Mapping[tuple[str, str, int, str], tuple[tuple[float, ...], ...]] = field(default_factory=dict)
+    trials: Mapping[tuple[str, str, int, str], Trials] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         known = self.by_name
@@ -143,12 +144,14 @@ def study_of(plan: Plan) -> Study:
     """The study that a plan stands for. Raises ValueError for unknown names, StudyError for contradictions."""
     sweep = plan.sweep
     edges: dict[str, dict[tuple[str, str, int], bool]] = {}
-    trials: dict[tuple[str, str, int, str], tuple[tuple[float, ...], ...]] = {}
+    trials: dict[tuple[str, str, int, str], Trials] = {}
     for entry in _tuned(sweep, load_rates(sweep.rates_path)):
         cell = (entry.workload, entry.sharding, entry.world_size)
         edges.setdefault(entry.arm, {})[cell] = entry.edge != "none"
-        failed = (math.nan,) * len(entry.trials[0].runs)
-        trials[*cell, entry.arm] = tuple(trial.values or failed for trial in entry.trials)
+        chosen = next((i for i, trial in enumerate(entry.trials) if trial.lr == entry.lr), None)
+        if chosen is not None and len(entry.trials[chosen].values) > 1:
+            failed = (math.nan,) * len(entry.trials[chosen].values)
+            trials[*cell, entry.arm] = Trials([trial.values or failed for trial in entry.trials], chosen)
     arms = []
     for arm in sweep.arms.values():
         baseline = None if arm.baseline == arm.label else arm.baseline

@@ -237,11 +237,12 @@ def noise_of(arms: Iterable[Sequence[Sequence[float]]]) -> Known:
     return Known(0.0, squares / df, df) if df else Known(0.0, 0.0, math.inf)
 
 
-def of_choice(rates: Sequence[Sequence[float]], noise: Known) -> tuple[float, float]:
+def of_choice(rates: Sequence[Sequence[float]], chosen: int, noise: Known) -> tuple[float, float]:
     """Mean square of the loss that another tuning's choice of rate makes, and the standard error of 20,000 draws of it."""
     means = np.array([np.mean(values) for values in rates if np.isfinite(values).all()])
+    lost = (means - np.mean(rates[chosen])) ** 2
     if len(means) < 2 or not noise.variance:
-        return 0.0, 0.0
+        return float(lost[means.argmin()]), 0.0
     sd = math.sqrt(2 * noise.variance / len(rates[0]))
     standing = (means - means.min()) / sd
 
@@ -255,7 +256,6 @@ def of_choice(rates: Sequence[Sequence[float]], noise: Known) -> tuple[float, fl
         )  # fmt: skip
 
     chances = np.array([best(one) for one in range(len(means))])
-    lost = (means - means.min()) ** 2
     first = float(chances @ lost)
     return first, math.sqrt(max(float(chances @ lost**2) - first**2, 0.0) / DRAWS)
 
@@ -284,15 +284,21 @@ def trained_of(tables: Path, sweeps: Path, name: str, reference: str) -> dict[Ke
     found: dict[Key, Trained] = {}
     for cell, of_cell in runs.groupby(CELL):
         trials: dict[str, list[list[float]]] = {}
+        used: dict[str, int] = {}
         for entry in _rates(sweeps, name):
-            if tuple(entry[c] for c in CELL) == cell and (*cell, entry["arm"]) in tuned:
+            if tuple(entry[c] for c in CELL) != cell or (*cell, entry["arm"]) not in tuned:
+                continue
+            rate = [trial["lr"] for trial in entry["trials"]].index(entry["lr"])
+            seeds = len(entry["trials"][rate].get("values", ()))
+            if seeds > 1:
                 sign = -1.0 if cell[0] in upwards else 1.0
+                used[entry["arm"]] = rate
                 trials[entry["arm"]] = [
-                    [sign * value for value in trial.get("values") or [math.nan] * len(trial["runs"])]
+                    [sign * value for value in trial.get("values") or [math.nan] * seeds]
                     for trial in entry["trials"]
                 ]
         noise = noise_of(trials.values())
-        own, own_draws = of_choice(trials.get(reference, []), noise)
+        errors = {arm: of_choice(rates, used[arm], noise) for arm, rates in trials.items()}
         of_reference = of_cell[(of_cell["arm"] == reference) & (of_cell["status"] == "done")]
         ladder = of_reference.pivot(index="seed", columns="budget", values="loss").dropna()
         others = of_cell[(of_cell["budget"] == 1) & (of_cell["arm"] != reference)].sort_values("seed")
@@ -301,14 +307,15 @@ def trained_of(tables: Path, sweeps: Path, name: str, reference: str) -> dict[Ke
             losses = ended["loss"].mask(ended["status"] == "diverged", math.inf).dropna()
             seeds = [seed for seed in ladder.index if seed in losses.index]
             usable = len(seeds) >= FEWEST and len(ladder.columns) >= 3
-            choice, draws = of_choice(trials.get(str(arm), []), noise)
+            known = arm in errors and reference in errors
+            choice, draws = np.add(errors[arm], errors[reference]) if known else (math.nan, 0.0)
             found[*cell, arm] = Trained(
                 losses.loc[seeds].to_numpy("float64"),
                 ended.loc[ended["status"] == "done", "value"].mean(),
                 Reference(ladder.loc[seeds]) if usable else None,
                 noise.df,
-                own + choice,
-                own_draws + draws,
+                float(choice),
+                float(draws),
             )
     return found
 
@@ -324,6 +331,11 @@ def _rates(sweeps: Path, name: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load(file.read_text(encoding="utf-8"))["rates"]) if file.is_file() else []
 
 
+def tuning_of(sd: float, one: Trained) -> Known:
+    """The error of tuning as the table has it; where it is unknown, it is no part of the intervals."""
+    return Known(0.0, 0.0, math.inf) if math.isnan(sd) else Known(0.0, sd**2, one.noise_df)
+
+
 def audit_worth(path: Path, tables: Path, sweeps: Path, found: Compared) -> None:
     """Every row of a table `worth`."""
     name = path.relative_to(tables).as_posix().removesuffix("-worth.csv")
@@ -336,12 +348,12 @@ def audit_worth(path: Path, tables: Path, sweeps: Path, found: Compared) -> None
     for key in rows.keys() & trained.keys():
         row, one, where = rows[key], trained[key], f"{name}: {', '.join(map(str, key))}"
         sd = math.sqrt(one.variance)
-        allowed = max(OF_TUNING, 4 * one.of_draws / (2 * one.variance)) if one.variance else OF_TUNING
+        allowed = max(OF_TUNING, 2 * one.of_draws / one.variance) if one.variance > 0 else OF_TUNING
         found.number(("worth", "tuning_sd"), where, row["tuning_sd"], sd, allowed=allowed)
         found.same(("worth", "n"), where, row["n"], len(one.losses))
         found.same(("worth", "n_diverged"), where, row["n_diverged"], int(np.isinf(one.losses).sum()))
         found.number(("worth", "mean"), where, row["mean"], one.mean)
-        tuning = Known(0.0, row["tuning_sd"] ** 2, one.noise_df)
+        tuning = tuning_of(row["tuning_sd"], one)
         again = (
             speedup(one.reference, one.losses, tuning, Known(0.0, 0.0, math.inf))["net"]
             if one.reference
@@ -403,7 +415,7 @@ def audit_net(path: Path, tables: Path, sweeps: Path, found: Compared) -> None:
             found.number(("net", column), where, row[column], math.exp(value))
         none = {"net": (math.nan,) * 3, "gain": (math.nan,) * 3, "p": math.nan}
         if time is not None and one.reference is not None:
-            tuning = Known(0.0, worth.loc[place[1:], "tuning_sd"] ** 2, one.noise_df)
+            tuning = tuning_of(worth.loc[place[1:], "tuning_sd"], one)
             again[place] = speedup(one.reference, one.losses, tuning, time)
         own = again.get(place, none)
         found.interval(

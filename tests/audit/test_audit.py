@@ -12,9 +12,10 @@ import pandas as pd
 import pytest
 
 from suite.analysis.columns import NET, NET_ROUNDS, WORTH
-from suite.analysis.equal_time import net_table, round_rows, round_table, worth_table
+from suite.analysis.equal_time import net_table, round_rows, worth_table
+from suite.analysis.net_speedup import Trials
 from suite.analysis.study import Arm, Study, Yardstick
-from suite.analysis.tables import write_table
+from suite.analysis.tables import frame_of, write_table
 from tests.audit.__main__ import main
 
 BUDGETS = (0.0625, 0.25, 0.5, 0.71, 1.0, 1.41)
@@ -37,12 +38,13 @@ def made_up(root: Path, direction: str) -> None:
     """Tables of a study and its session by the project's own functions, and what they were made of."""
     rng, sign, cell = np.random.default_rng(8), -1.0 if direction == "higher" else 1.0, ("code", "iid", 4)
     trials = {
-        (*cell, arm): tuple(
-            tuple(sign * (2 + gap + 0.02 * rng.standard_normal(2))) for gap in (0.4, 0.03, 0.0, 0.05, 0.5)
+        (*cell, arm): Trials(
+            [sign * (2 + gap + 0.02 * rng.standard_normal(2)) for gap in (0.4, 0.03, 0.0, 0.05, 0.5)],
+            chosen=3 if arm == "near" else 2,
         )
         for arm in ("plain", *ENDS)
     }
-    trials[*cell, "far"] = ((np.nan, np.nan), *trials[*cell, "far"][1:])
+    trials[*cell, "far"] = Trials([[np.nan, np.nan], *trials[*cell, "far"].losses[1:]], 2)
     arms = (
         Arm("plain", "allreduce-adamw", "baseline"),
         *(Arm(name, "qsgd", "quantiser", "plain") for name in ENDS),
@@ -69,7 +71,7 @@ def made_up(root: Path, direction: str) -> None:
                 reference = pd.Series(10 * np.exp(0.02 * rng.standard_normal(7)))
                 own = reference * times * np.exp(0.02 * rng.standard_normal() + 0.01 * rng.standard_normal(7))
                 timed += round_rows(f"2026112{session}T000000Z-aa", {(link, "iid", arm): (own, reference)})
-    rounds = round_table(timed)
+    rounds = frame_of(NET_ROUNDS, timed)
     told = pd.DataFrame(
         [(link, "iid", arm, "confirmed", arm, None) for link in LINKS for arm in ENDS],
         columns=["link", "sharding", "arm", "check", "checked_by", "reason"],
@@ -87,12 +89,13 @@ def made_up(root: Path, direction: str) -> None:
     entries = [
         {
             **dict(zip(columns[:4], key, strict=True)),
+            "lr": 10.0**tried.chosen,
             "trials": [
-                {"runs": ["a", "b"]} | ({"values": list(values)} if np.isfinite(values).all() else {})
-                for values in rates
+                {"lr": 10.0**i} | ({"values": list(values)} if np.isfinite(values).all() else {})
+                for i, values in enumerate(tried.losses)
             ],
         }
-        for key, rates in trials.items()
+        for key, tried in trials.items()
     ]
     (root / "small-lr.yaml").write_text(json.dumps({"rates": entries}, default=float))
 

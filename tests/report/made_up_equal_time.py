@@ -16,10 +16,10 @@ import pandas as pd
 
 from suite.analysis.collect import Collected, collect, write
 from suite.analysis.columns import NET, NET_ROUNDS
-from suite.analysis.equal_time import net_table, round_rows, round_table
+from suite.analysis.equal_time import net_table, round_rows
 from suite.analysis.speed_columns import session_table_path
 from suite.analysis.study import Entry, Study, Yardstick
-from suite.analysis.tables import write_table
+from suite.analysis.tables import frame_of, write_table
 from suite.runs.result import Status
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
@@ -124,7 +124,7 @@ def rounds(shardings: tuple[str, ...]) -> pd.DataFrame:
                     noise = np.exp(0.01 * rng.standard_normal() + 0.01 * rng.standard_normal(8))
                     found[link, sharding, arm] = (reference * time(arm, link) * noise, reference)
         rows += round_rows(f"s{session}", found)
-    return round_table(rows)
+    return frame_of(NET_ROUNDS, rows)
 
 
 def arms(shardings: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from suite.analysis.columns import NET, WORTH
-from suite.analysis.equal_time import PLACE, net_table, round_rows, round_table, trained, worth_table
+from suite.analysis.columns import NET, NET_ROUNDS, PLACE, WORTH
+from suite.analysis.equal_time import net_table, round_rows, trained, worth_table
+from suite.analysis.net_speedup import Trials
 from suite.analysis.study import Arm, Study, Yardstick
-from suite.analysis.tables import to_csv
+from suite.analysis.tables import frame_of, to_csv
 
 BUDGETS = (0.25, 0.5, 0.71, 1.0, 1.41)
 CELL = ("code", "iid", 4)
@@ -70,7 +71,7 @@ def rounds(sessions: int = 1, time: float = 0.2) -> pd.DataFrame:
         rows += round_rows(
             f"s{session}", {(LINK, "iid", arm): (seconds, reference) for arm in ("half", "broken")}
         )
-    return round_table(rows)
+    return frame_of(NET_ROUNDS, rows)
 
 
 def arms(refused: tuple[str, ...] = (), checked_by: str = "half") -> pd.DataFrame:
@@ -111,13 +112,13 @@ def test_an_accuracy_is_a_loss_the_other_way_round() -> None:
 def test_tuning_widens_the_interval() -> None:
     rng = np.random.default_rng(0)
     close = {
-        (*CELL, arm): tuple(
-            tuple(2.0 + gap + 0.05 * rng.standard_normal(2)) for gap in (0.3, 0.02, 0.0, 0.03, 0.4)
+        (*CELL, arm): Trials(
+            [2.0 + gap + 0.05 * rng.standard_normal(2) for gap in (0.3, 0.02, 0.0, 0.03, 0.4)], chosen=2
         )
         for arm in ("plain", "half", "broken")
     }
     told, untold = (worth_table(study(trials=t), runs()).set_index("arm").loc["half"] for t in (close, {}))
-    assert untold["tuning_sd"] == 0
+    assert math.isnan(untold["tuning_sd"]), "unknown, which is not none"
     assert told["tuning_sd"] > 0.005
     assert told["high"] / told["low"] > 1.02 * untold["high"] / untold["low"]
     assert told["worth"] == pytest.approx(untold["worth"])

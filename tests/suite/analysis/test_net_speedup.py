@@ -11,6 +11,7 @@ from scipy import stats
 from suite.analysis.net_speedup import (
     NetSpeedup,
     Reference,
+    Trials,
     Uncertain,
     net_speedup,
     time_ratio,
@@ -139,36 +140,34 @@ def test_tuning_error_is_what_another_tuning_would_have_changed() -> None:
     for _ in range(3000):
         mine, other = (rates[:, None] + noise * rng.standard_normal((5, 2)) for _ in range(2))
         changes.append(rates[mine.mean(1).argmin()] - rates[other.mean(1).argmin()])
-    told = np.mean(
-        [
-            tuning_error(
-                (rates[:, None] + noise * rng.standard_normal((5, 2))).tolist(),
-                Uncertain(0, noise**2, 40),
-                seed,
-            ).variance
-            for seed in range(40)
-        ]
-    )
+    known = Uncertain(0, noise**2, 40)
+
+    def told_of(seed: int) -> float:
+        tried = rates[:, None] + noise * rng.standard_normal((5, 2))
+        return tuning_error(Trials(tried.tolist(), int(tried.mean(1).argmin())), known, seed).variance
+
+    told = np.mean([told_of(seed) for seed in range(40)])
     # the truth is the variance of one choice; what is told errs on the wide side, since the means are noisy themselves
     assert np.var(changes) / 2 <= told <= 4 * np.var(changes)
-    clear = tuning_error([[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]], Uncertain(0, noise**2, 40))
-    assert clear.variance == 0.0
-    assert clear.df == 40
+    apart = [[1.0, 1.0], [0.0, 0.0], [1.0, 1.0], [math.nan, math.nan]]
+    clear = tuning_error(Trials(apart, chosen=1), known)
+    assert (clear.variance, clear.df) == (0.0, 40)
+    assert tuning_error(Trials(apart, chosen=2), known).variance == 1.0, "of the rate in use, not of the best"
 
 
 def test_tuning_noise_leaves_out_rates_and_seeds() -> None:
     rng = np.random.default_rng(1)
     arms = [
-        (
-            rng.standard_normal((5, 1)) + rng.standard_normal((1, 2)) + 0.1 * rng.standard_normal((5, 2))
-        ).tolist()
+        Trials(
+            rng.standard_normal((5, 1)) + rng.standard_normal((1, 2)) + 0.1 * rng.standard_normal((5, 2)), 0
+        )
         for _ in range(200)
     ]
-    arms.append([[1.0, math.inf], [math.inf, 2.0]])  # failures say nothing about noise
+    arms.append(Trials([[1.0, math.inf], [math.inf, 2.0]], 0))  # failures say nothing about noise
     found = tuning_noise(arms)
     assert found.variance == pytest.approx(0.01, rel=0.1)
     assert found.df == 200 * 4
-    assert tuning_noise([[[1.0], [2.0]]]).variance == 0.0
+    assert tuning_noise([Trials([[1.0], [2.0]], 0)]).variance == 0.0
 
 
 def test_holm_over_a_panel() -> None:
