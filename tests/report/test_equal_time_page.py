@@ -260,15 +260,26 @@ def test_without_a_session_the_section_has_what_trainings_are_worth(tmp_path):
     built = build(tmp_path, made.NAME)
     text = said(built)
     assert text.startswith(
-        "What a training is worth No link was timed yet: in steps, 1 of 11 methods is worth more than the reference's training, "
-        "9 less."
+        "What a training is worth After as many steps as plain training (allreduce-adamw), 1 of 11 methods ends better (apmsqueeze) "
+        "and 9 worse; 1 is undecided. All 4 negative controls end worse, as they must. No link was timed yet: "
     )
+    for sentence in sentences(built.study.panels[0], []):
+        assert len(sentence.split()) <= 25, sentence
     section = built.html.partition('id="equal-time"')[2].partition("</section>")[0]
     assert "<figure" not in section
     (part,) = equal_time_parts(built.study)
     assert [column.key for column in part["view"].columns] == ["method", "worth", "mean", "n", "family"]
     worths = [line.cells["worth"].raw for line in part["view"].lines]
     assert worths == sorted(worths, reverse=True)
+
+
+def test_a_control_that_is_not_seen_to_be_worse_is_named(tmp_path):
+    made.save(tmp_path, timed=False)
+    (panel,) = build(tmp_path, made.NAME).study.panels
+    worth = [{**row, "high": 1.0} if row["arm"] == "control-random-k" else row for row in panel.worth]
+    assert sentences(replace(panel, worth=worth), [])[1] == (
+        "Not seen to be worse, so that the study cannot tell: control-random-k."
+    )
 
 
 def test_shardings_have_a_part_each_and_their_own_rows(tmp_path):
