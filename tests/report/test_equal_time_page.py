@@ -260,8 +260,8 @@ def test_without_a_session_the_section_has_what_trainings_are_worth(tmp_path):
     built = build(tmp_path, made.NAME)
     text = said(built)
     assert text.startswith(
-        "What a training is worth After as many steps as plain training (allreduce-adamw), 1 of 11 methods ends better (apmsqueeze) "
-        "and 9 worse; 1 is undecided. All 4 negative controls end worse, as they must. No link was timed yet: "
+        "What a training is worth After as many steps as plain training (allreduce-adamw), 1 of 11 methods ends better "
+        "(apmsqueeze) and 9 worse; 1 is undecided. All 4 negative controls end worse, as they must. No link was timed yet: "
     )
     for sentence in sentences(built.study.panels[0], []):
         assert len(sentence.split()) <= 25, sentence
