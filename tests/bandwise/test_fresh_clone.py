@@ -69,14 +69,14 @@ def test_what_is_made_here_displaces_nothing_that_is_published(clone: Path) -> N
     python(clone, "bandwise", "sweep", "digits", "--only", "allreduce-sgd", "--jobs", "1")
     # a session that was held here, on a machine of another speed
     tables = clone / "results" / "tables"
-    for path in (clone / "results" / "published" / "tables").glob("session-digits-*"):
+    for path in (clone / "results" / "published" / "tables").glob("session-quick-digits-*"):
         shutil.copy(path, tables / path.name)
-    cases = tables / "session-digits-cases.csv"
+    cases = tables / "session-quick-digits-cases.csv"
     cases.write_text(cases.read_text().replace(",0.0", ",0.1"))
     shown = python(clone, "bandwise", "report", "digits")
     assert "digits: published" in shown
     assert "`bandwise report digits --local` shows it" in shown
-    assert "session-digits: made here" in shown
+    assert "session-quick-digits: made here" in shown
     assert "digits: made here" in python(clone, "bandwise", "report", "digits", "--local")
     site = python(clone, "bandwise", "report", "--no-runs")
     assert "Made here and not shown, since it is not whole: " in site
