@@ -271,6 +271,7 @@ def test_without_a_session_the_section_has_what_trainings_are_worth(tmp_path):
     assert worths == sorted(worths, reverse=True)
 
 
+@pytest.mark.full
 def test_shardings_have_a_part_each_and_their_own_rows(tmp_path):
     made.save(tmp_path, shardings=("iid", "by-class"))
     built = build(tmp_path, made.NAME)
