@@ -294,10 +294,24 @@ SUITE: Final = (
         ("tests/**/claims/test_verdict.py",),
     ),
     Mutant(
-        "claims-mean-of-speedups-is-arithmetic",
-        "divisor",
-        "[total + share / row[name] for total, name in",
-        "[total + share * row[name] for total, name in",
+        "claims-weakest-control-by-its-better-end",
+        "swapped pair",
+        "return float(-high if _higher(part, cell) else low)",
+        "return float(-low if _higher(part, cell) else high)",
+        ("tests/**/claims/test_measured.py",),
+    ),
+    Mutant(
+        "claims-bar-as-large-as-a-control-loses",
+        "scale",
+        "if bar > losses[weakest] / 2:",
+        "if bar > losses[weakest]:",
+        ("tests/**/claims/test_measured.py",),
+    ),
+    Mutant(
+        "claims-leave-tuning-out-of-the-error",
+        "default",
+        "half = math.hypot((found.high - found.low) / 2, choice)",
+        "half = (found.high - found.low) / 2",
         ("tests/**/claims/test_measured.py",),
     ),
     Mutant(
