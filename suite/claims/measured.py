@@ -261,7 +261,7 @@ def _cell(root: Path, claim: Claim, part: Part, study: str, runs: pd.DataFrame) 
         )
     (place,) = rows_of(cells)
     facts = json.loads(facts_path(source(root, study).root, study).read_text(encoding="utf-8"))
-    about = next((one for one in facts["workloads"] if place.items() <= one.items()), {})
+    about: Row = next((one for one in facts["workloads"] if place.items() <= one.items()), {})
     summary, worth = (_by_arm(root, table, study, cells) for table in (SUMMARY, WORTH))
     cell = Cell(study, runs.merge(cells), summary, worth, about)
     if part.against and part.against not in summary:

@@ -301,20 +301,6 @@ SUITE: Final = (
         ("tests/**/claims/test_measured.py",),
     ),
     Mutant(
-        "claims-bar-as-large-as-a-control-loses",
-        "scale",
-        "if bar > losses[weakest] / 2:",
-        "if bar > losses[weakest]:",
-        ("tests/**/claims/test_measured.py",),
-    ),
-    Mutant(
-        "claims-leave-tuning-out-of-the-error",
-        "default",
-        "half = math.hypot((found.high - found.low) / 2, choice)",
-        "half = (found.high - found.low) / 2",
-        ("tests/**/claims/test_measured.py",),
-    ),
-    Mutant(
         "cost-model-takes-bits-for-bytes",
         "scale",
         "wire = 8 * max(0.0, carried - self.burst)",

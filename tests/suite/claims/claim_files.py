@@ -123,7 +123,11 @@ def write_study(
                     "metric": "accuracy",
                 }
             )
-        whole = [(own, base) for own, base in zip(values, arms["base"], strict=False) if own is not None]
+        whole = [
+            (own, base)
+            for own, base in zip(values, arms["base"], strict=False)
+            if own is not None and base is not None
+        ]
         lost = len(values) - len(whole)
         about: dict[str, Any] = {
             "arm": arm,
@@ -135,7 +139,7 @@ def write_study(
         if arm != "base":
             about["baseline"] = "base"
             if len(whole) >= MINIMUM_FOR_INTERVAL:
-                found = paired_difference(*map(list, zip(*whole, strict=True)))
+                found = paired_difference([own for own, _ in whole], [base for _, base in whole])
                 about |= {"diff_mean": found.estimate, "diff_low": found.low, "diff_high": found.high}
                 about |= {
                     "nll_diff_mean": found.estimate,
