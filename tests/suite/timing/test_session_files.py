@@ -147,7 +147,7 @@ def test_the_shipped_sessions() -> None:
     assert sessions_of("quick") == ["quick"]
     assert sessions_of("digits") == ["quick-digits"]
     for spec in specs.values():  # the reference that is trained is what is timed as reference
-        for label in spec.sweep.references if spec.sweep else ():
+        for label in spec.sweep.references[:1] if spec.sweep else ():
             assert spec.sweep.arms[label].options["optimizer"] == spec.reference.optimizer
             assert spec.sweep.arms[label].algorithm.removeprefix("allreduce-") in spec.reference.precisions
     assert "code-gpt" in sessions_of(None)
