@@ -29,17 +29,25 @@ from suite.analysis.evidence import Accuracy, Speed, accuracy, speed
 from suite.analysis.published import SESSION, find_table, load_facts, studies_of
 from suite.analysis.speed_columns import ARMS
 from suite.analysis.tables import read_frame, rows_of
-from suite.costs.model import Model, Overlap, unit_seconds
-from suite.costs.prices import FORMS, OF_PROBE, Backend, Network, measured_as
-from suite.costs.recipe import Bucket, Recipe, RecipeError, Request, Step, synthetic_recipe
-from suite.costs.samples import (
+from suite.costs.recipe import synthetic_recipe
+from suite.costs.samples import Sample, codec_overhead, ddp_recipe, method_recipe
+from suite.costs.step import (
     DDP_BYTES,
+    FORMS,
+    OF_PROBE,
+    Backend,
+    Bucket,
     CodecOverhead,
     Local,
-    Sample,
-    codec_overhead,
-    ddp_recipe,
-    method_recipe,
+    Model,
+    Network,
+    Overlap,
+    Recipe,
+    RecipeError,
+    Request,
+    Step,
+    measured_as,
+    unit_seconds,
 )
 from suite.runs.files import canonical_json
 from suite.runs.spec import resolve_algorithm

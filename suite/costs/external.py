@@ -32,11 +32,21 @@ from pydantic import Field
 from suite.analysis.published import published_root
 from suite.analysis.tables import Row, frame_of, read_frame, rows_of, table_path
 from suite.costs.columns import EXTERNAL, EXTERNAL_SCORE
-from suite.costs.model import Model, Overlap, kept_model, unit_seconds
-from suite.costs.prices import FORMS as COLLECTIVE_FORMS
-from suite.costs.prices import OF_PROBE, Network, Price
-from suite.costs.recipe import Bucket, Recipe, Request, Step
-from suite.costs.samples import Local
+from suite.costs.model import kept_model
+from suite.costs.step import FORMS as COLLECTIVE_FORMS
+from suite.costs.step import (
+    OF_PROBE,
+    Bucket,
+    Local,
+    Model,
+    Network,
+    Overlap,
+    Price,
+    Recipe,
+    Request,
+    Step,
+    unit_seconds,
+)
 from suite.runs.documents import AS_TUPLE, Entry, Positive, YamlFile
 from suite.runs.provenance import provenance
 

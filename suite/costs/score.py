@@ -32,12 +32,10 @@ from suite.analysis.published import load_facts, published_root
 from suite.analysis.tables import frame_of
 from suite.costs.advice import ALL_REDUCE, Candidate, Question, advise, candidates
 from suite.costs.columns import ADVISED, ALL, PREDICTIONS, SCORE
-from suite.costs.model import Model, fit_model
+from suite.costs.model import fit_model
 from suite.costs.samples import (
     DDP,
-    DDP_BYTES,
     Known,
-    Local,
     Sample,
     Setting,
     UnknownCostsError,
@@ -50,6 +48,7 @@ from suite.costs.samples import (
     shapes_of,
     workload_name,
 )
+from suite.costs.step import DDP_BYTES, Local, Model
 from suite.links.link import rate_words
 from suite.runs.files import canonical_json, dump, write_atomic
 from suite.runs.provenance import provenance

@@ -81,7 +81,7 @@ def test_a_large_model_sends_what_its_method_declares(n: int) -> None:
         method = replace(method, algorithm=method.algorithm.steady()[kind])
         recipe = synthetic_recipe(method, kind, 110e6, n, 4 << 20)
         from suite.costs.advice import _sent
-        from suite.costs.recipe import transformer_shapes
+        from suite.costs.step import transformer_shapes
 
         declared = method.algorithm.wire_bytes(transformer_shapes(110e6), n)[kind]
         assert _sent(recipe) == pytest.approx(float(declared), rel=0.2)

@@ -33,7 +33,8 @@ from suite.costs.external import (
     step_seconds_of,
     with_earlier,
 )
-from suite.costs.model import Model, kept_model
+from suite.costs.model import kept_model
+from suite.costs.step import Model
 from suite.runs.documents import YamlError
 
 FOLDER = TOP / "results" / "external"

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from suite.analysis.published import load_facts
-from suite.costs import model
-from suite.costs.recipe import Recipe
+from suite.costs import model, step
 from suite.costs.samples import Known, case_recipe, known
+from suite.costs.step import Recipe
 from suite.links.link import Link
 from tests.suite.costs import made_up
 from tests.suite.costs.test_fit import exchanges
@@ -63,7 +63,7 @@ def test_a_model_that_reckons_otherwise_is_fitted(kept: Known, monkeypatch: pyte
     """Backward a little shorter, or a launch that waits for another thread: no source is compared."""
     for name, value in (("FORWARD", 0.34), ("THREADS", 1)):
         with monkeypatch.context() as changed, pytest.raises(AssertionError, match="fitted anew"):
-            changed.setattr(model, name, value)
+            changed.setattr(step, name, value)
             model.model_of(kept)
 
 

@@ -12,7 +12,7 @@ import pytest
 from suite.analysis.speed_columns import CASES, session_facts_path, session_table_path
 from suite.analysis.tables import Row, frame_of, number, rows_of, write_table
 from suite.costs.columns import CALIBRATION, PREDICTIONS
-from suite.costs.samples import Known, Local, Sample, Setting, parameters_of
+from suite.costs.samples import Known, Sample, Setting, parameters_of
 from suite.costs.scaling import (
     STRONG,
     WEAK,
@@ -29,6 +29,7 @@ from suite.costs.scaling import (
     speedups_of,
     steps_of,
 )
+from suite.costs.step import Local
 from suite.links.link import Link
 from suite.runs.files import dump
 from suite.timing.case import Case
