@@ -32,13 +32,11 @@ from suite.costs.advice import (
     Candidate,
     Question,
     advise,
-    candidates,
     network_of,
     of_configuration,
     rates_between,
     reference_steps,
     shown_worse,
-    studies,
     ways_of,
 )
 from suite.costs.columns import (
@@ -52,6 +50,7 @@ from suite.costs.columns import (
     SPEEDUPS,
     WARM_UP,
 )
+from suite.costs.methods import candidates, studies
 from suite.costs.model import model_of
 from suite.costs.papers import with_warm_up
 from suite.costs.samples import (

@@ -1,13 +1,4 @@
-"""The cost model of a machine and a backend: a step played through, its fit to sessions, and the fitted model in a file.
-
-The step is played as the engine carries it out (`reference_impls.drivers.engine`). Forward; backward, during which
-buckets become ready, last layers first; a ready bucket is encoded and its first collective launched, and earlier buckets
-that have another one to launch are moved on, waiting for the one under way; after backward all are brought to their end in
-rounds and decoded; update; what follows the update, one after another. Collectives share the link in the order of their
-launches; the latency of one passes while another is on the wire.
-
-That is the step of a rank with a processor for its messages. Where ranks share processors the kernel's and the backend's work,
-for every byte and every message, takes time from computing: no step is shorter than all the work in it.
+"""The cost model of a machine and a backend (`suite.costs.step`): its fit to sessions, and the fitted model in a file.
 
 Prices are fitted to exchanges alone (`suite.costs.prices`), the overlap to whole steps. Who asks for advice does not wait for
 that: `tables/costs-model.json` keeps the model with the hash of what decides its numbers, and where that has changed the model is
@@ -31,6 +22,7 @@ from scipy.optimize import least_squares
 from reference_impls.collectives import AllGather, AllReduce, AllToAll, SendRecv
 from suite.analysis.published import published_root
 from suite.analysis.tables import table_path, to_csv
+from suite.costs.advice import NAME, model_from
 from suite.costs.columns import CALIBRATION, PRICES
 from suite.costs.prices import FIT_SETTINGS, TOLERANCE, FitError, fit_backend
 from suite.costs.samples import Known, Sample, case_recipe, measured_local, recipe_for
@@ -114,7 +106,6 @@ def prices_table(model: Model) -> pd.DataFrame:
 
 # ---- the model in a file
 
-NAME: Final = "costs-model.json"
 EXAMPLE_SHAPES: Final = ((12,), (16, 24), (24,), (24, 8))
 EXAMPLE_RANKS: Final = 4
 EXAMPLE_BUCKET: Final = 1024
@@ -168,11 +159,13 @@ def _kept(results_root: Path) -> Iterator[tuple[Model, str]]:
         text = read(path)
         kept = {} if text is None else parsed(text, path)
         if kept:
-            yield _read(kept), str(kept["made_of"])
+            yield model_from(kept), str(kept["made_of"])
 
 
-def write_model(results_root: Path, model: Model, known: Known) -> Path:
-    """Keep a model; returns its path."""
+def write_model(
+    results_root: Path, model: Model, known: Known, advice: Mapping[str, Any] | None = None
+) -> Path:
+    """Keep a model, with what advice needs beside it; returns its path."""
     path = table_path(results_root, PRICES).with_name(NAME)
     kept = {
         "made_of": made_of(known),
@@ -181,6 +174,7 @@ def write_model(results_root: Path, model: Model, known: Known) -> Path:
             "prices": {name: asdict(price) for name, price in model.backend.prices.items()},
         },
         "overlap": asdict(model.overlap),
+        "advice": advice or {},
     }
     write_atomic(path, dump(kept, indent=1) + "\n")
     return path
@@ -222,9 +216,3 @@ def _example(case: Case) -> tuple[str, list[str]]:
 
 def _digits(number: float) -> str:
     return format(number, ".9g")
-
-
-def _read(kept: Mapping[str, Any]) -> Model:
-    backend = dict(kept["backend"])
-    prices = {name: Price(**price) for name, price in backend.pop("prices").items()}
-    return Model(Backend(prices=prices, **backend), Overlap(**kept["overlap"]))

@@ -257,8 +257,8 @@ def _declared(method: Method, kind: str, side: int, n: int) -> tuple[float, floa
     found = np.linalg.lstsq(terms / true[:, None], np.ones(len(true)), rcond=None)[0]
     if not np.allclose(terms @ found, true, rtol=NEAR):
         raise RecipeError(
-            f"{method.name} declares bytes that grow with neither parameters nor the sides of matrices nor bits of places: give the model's "
-            "shapes (--shapes)"
+            f"{method.name} declares bytes that grow with neither parameters nor the sides of matrices nor bits of places: give "
+            "the model's shapes (--shapes)"
         )
     each, sides, outside, places = map(float, found)
     return each, sides, outside, places

@@ -30,8 +30,9 @@ import pandas as pd
 
 from suite.analysis.published import load_facts, published_root
 from suite.analysis.tables import frame_of
-from suite.costs.advice import ALL_REDUCE, Candidate, Question, advise, candidates
+from suite.costs.advice import ALL_REDUCE, Candidate, Question, advise
 from suite.costs.columns import ADVISED, ALL, PREDICTIONS, SCORE
+from suite.costs.methods import candidates
 from suite.costs.model import fit_model
 from suite.costs.samples import (
     DDP,

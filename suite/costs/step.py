@@ -436,6 +436,44 @@ THREADS: Final = 2
 
 
 @dataclass(frozen=True)
+class Stack:
+    """What carries collectives, as the rules of published measurements say: the prices of this project's own backend (fitted), or
+    microseconds a call and a round, Gbit/s at which hosts saturate, one-way delays a round."""
+
+    fitted: bool = False
+    start_us: float = 0.0
+    round_us: float = 0.0
+    host_gbit: float | None = None
+    delays: float = 1.0
+
+    def network(self, backend: Backend, rate_bps: float, delay_s: float, crowd: float = 1.0) -> Network:
+        """The network of a rate and a delay."""
+        if self.fitted:
+            return backend.network(rate_bps, delay_s, crowd)
+        host_s = 0.0 if self.host_gbit is None else 8 / (1e9 * self.host_gbit)
+        price = Price(1e-6 * self.start_us, 1e-6 * self.round_us, host_s)
+        return Network(
+            rate_bps, delay_s, dict.fromkeys(OF_PROBE, price), backend.efficiency, self.delays, crowd=crowd
+        )
+
+
+@dataclass(frozen=True)
+class Codec:
+    """What a codec takes on any device, as the rules say: passes of 4 bytes a parameter over its memory."""
+
+    encode: float
+    decode: float
+
+    def seconds(self, parameters: float, memory_gbyte_s: float) -> Local:
+        """On a device whose memory has that bandwidth."""
+        one = 4 * parameters / (1e9 * memory_gbyte_s)
+        return Local(0.0, self.encode * one, self.decode * one)
+
+
+# ---- how computing and sending overlap
+
+
+@dataclass(frozen=True)
 class Overlap:
     """How computing and sending overlap; fitted to sessions (`fit_overlap`).
 

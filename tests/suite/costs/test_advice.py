@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from reference_impls import create
-from suite.costs.advice import AdviceError, Candidate, Question, advise, candidates, reference_recipes
+from suite.costs.advice import AdviceError, Candidate, Question, advise, reference_recipes
+from suite.costs.methods import candidates
 from suite.costs.recipe import synthetic_recipe
 from suite.links.link import Link
 from suite.timing.spec import load_session

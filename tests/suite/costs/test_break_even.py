@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from suite.analysis.tables import frame_of, read_frame, table_path
-from suite.costs.advice import Candidate, Question, candidates
+from suite.costs.advice import Candidate, Question
 from suite.costs.break_even import EXAMPLE, break_even, break_even_tables, curve_of, stretches, verdict
 from suite.costs.columns import BREAK_EVEN, CALIBRATION
+from suite.costs.methods import candidates
 from suite.costs.model import model_of
 from suite.costs.samples import Known, UnknownCostsError, overhead_of
 from suite.costs.samples import known as shipped

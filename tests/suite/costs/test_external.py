@@ -215,7 +215,7 @@ def test_an_earlier_score_stays_on_record(tmp_path: Path, rules: Rules, model: M
 def test_somebody_s_own_file_is_scored_by_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from suite.costs.model import NAME
+    from suite.costs.advice import NAME
 
     results = tmp_path / "results"
     kept = results / "tables" / NAME

@@ -11,6 +11,7 @@ import pytest
 
 from suite.analysis.published import load_facts
 from suite.costs import model, step
+from suite.costs.advice import NAME
 from suite.costs.samples import Known, case_recipe, known
 from suite.costs.step import Recipe
 from suite.links.link import Link
@@ -80,7 +81,7 @@ def test_a_method_that_sends_otherwise_is_fitted(kept: Known, monkeypatch: pytes
 def test_the_model_that_ships_is_of_what_ships() -> None:
     """Else every question fits it anew, for half a minute; `bandwise costs score` writes it."""
     results = Path(__file__).resolve().parents[3] / "results" / "published"
-    shipped = json.loads((results / "tables" / model.NAME).read_text(encoding="utf-8"))
+    shipped = json.loads((results / "tables" / NAME).read_text(encoding="utf-8"))
     assert shipped["made_of"] == model.made_of(known(results))
 
 
