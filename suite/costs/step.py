@@ -294,7 +294,7 @@ OF_PROBE: Final[Mapping[str, str]] = MappingProxyType(
 """What is measured -> the algorithm by which gloo carries it out."""
 
 
-_REDUCED: Final = {
+REDUCED: Final = {
     "float32": ALL_REDUCE_FP32, "float64": ALL_REDUCE_FP32, "bfloat16": ALL_REDUCE_BF16, "float16": ALL_REDUCE_BF16,
     "int8": ALL_REDUCE_INT8, "uint8": ALL_REDUCE_INT8, "int32": ALL_REDUCE_INT32, "int64": ALL_REDUCE_INT32,
 }  # fmt: skip
@@ -313,7 +313,7 @@ CROSS: Final = "cross"
 
 def measured_as(request: Request) -> str:
     """The collective of `suite.links.probe` that a request is."""
-    return _REDUCED[request.dtype] if request.collective == "all-reduce" else request.collective
+    return REDUCED[request.dtype] if request.collective == "all-reduce" else request.collective
 
 
 @dataclass(frozen=True)

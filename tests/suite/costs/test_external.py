@@ -234,3 +234,21 @@ def test_somebody_s_own_file_is_scored_by_the_command(
     assert list(table["point"]) == ["codes", "plain"]
     score = read_frame(table_path(results, EXTERNAL_SCORE), EXTERNAL_SCORE)
     assert set(score["rules"]) == {sha256}
+
+
+def test_every_file_of_points_is_scored_somebody_s_too(tmp_path: Path, rules: Rules, model: Model) -> None:
+    """Whoever adds a file to `results/external` has it scored by this: every point is predicted, and every source has lines.
+
+    Beside the files that are there stands one more, as somebody would add it.
+    """
+    for path in FOLDER.glob("*.yaml"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    table = external_table(read_points(own(tmp_path), rules), rules, model)
+    files = {path.stem for path in FOLDER.glob("*.yaml")} - {"rules"} | {"own"}
+    score = external_score(table, rules, "rules", "points")
+    assert set(table["source"]) == files
+    assert set(score["source"]) == files | {"all"}
+    assert (table[["model_s", "naive_s", "bytes_s"]] > 0).all(axis=None)
+    assert (score[score["source"] == "own"]["n"]).sum() == 3 * 2
+    held = score[(score["source"] == "all") & (score["predictor"] == "model")]
+    assert held["n"].sum() == (~table["anchor"]).sum()
