@@ -126,10 +126,10 @@ def _predict(args: argparse.Namespace) -> int:
 def _score(args: argparse.Namespace) -> int:
     from suite.analysis.session_tables import collect_session
     from suite.analysis.tables import rows_of, table_path, write_table
-    from suite.costs.columns import ADVISED, PREDICTIONS, PRICES, SCORE
+    from suite.costs.columns import ADVISED, BESIDE, PREDICTIONS, PRICES, SCORE
     from suite.costs.model import model_of, prices_table
     from suite.costs.samples import known
-    from suite.costs.score import advised_table, predictions_table, score_table
+    from suite.costs.score import advised_table, beside_table, predictions_table, score_table
     from suite.timing.spec import session_names
 
     root = results_root(args)
@@ -142,6 +142,7 @@ def _score(args: argparse.Namespace) -> int:
     tables = {
         PREDICTIONS: predictions,
         SCORE: score,
+        BESIDE: beside_table(predictions, everything.samples, everything.cores),
         PRICES: prices_table(model),
         ADVISED: advised_table(everything),
     }

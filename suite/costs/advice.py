@@ -25,8 +25,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from reference_impls.errors import UnsupportedError
 from suite.costs.step import (
     DDP_BYTES,
-    FORMS,
-    OF_PROBE,
     Backend,
     Bucket,
     Codec,
@@ -42,7 +40,7 @@ from suite.costs.step import (
     Stack,
     Step,
     Traffic,
-    measured_as,
+    sent_bytes,
     unit_seconds,
 )
 from suite.links.link import ALL_GATHER, ALL_TO_ALL
@@ -434,7 +432,7 @@ def advise(
     compared = steps if break_even else {}
     predictions = [
         Predicted(
-            f"{ALL_REDUCE}{name}", "", step(network), _sent(reference_recipes(name, question)[0]), question.compute_s,
+            f"{ALL_REDUCE}{name}", "", step(network), sent_bytes(reference_recipes(name, question)[0]), question.compute_s,
             {other: _break_even(step, compared[other], network) for other in compared if other != name},
         )
         for name, step in steps.items()
@@ -491,7 +489,7 @@ def _predicted(
         candidate.label,
         candidate.algorithm,
         ways.cut(network, best),
-        sum(share * _sent(recipe) / len(recipe.steps) for share, recipe, _ in ways.parts[best]),
+        sum(share * sent_bytes(recipe) / len(recipe.steps) for share, recipe, _ in ways.parts[best]),
         sum(share * local.total_s for share, _, local in ways.parts[best]),
         {name: _break_even(step, reference, network) for name, reference in references.items()},
         configuration=candidate.configuration,
@@ -549,15 +547,6 @@ def _codec_of(candidate: Candidate, kind: str, recipe: Recipe, question: Questio
             "leave out --device, or add a rule to results/external/rules.yaml"
         )
     return "sparse" if candidate.family == "sparsifier" else "round"
-
-
-def _sent(recipe: Recipe) -> float:
-    """Bytes a rank sends in a unit, by the optimal form of each collective."""
-    return sum(
-        FORMS[OF_PROBE[measured_as(request)]].sent(request.ranks) * request.nbytes
-        for step in recipe.steps
-        for request in step.requests()
-    )
 
 
 NEAR: Final = 1e-5

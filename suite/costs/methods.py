@@ -222,9 +222,9 @@ def of_round(configured: str, steps: int) -> str:
 
 # ---- kept, so that advice need not wait for any of it
 
-WORKERS: Final = (*range(2, 17), 20, 24, 28, 32, 40, 48, 56, 64, 128, 256, 512, 1024)
-"""Numbers of workers for which it is kept what methods send."""
-ALIKE: Final = (2, 3, 5, 8, 64)
+WORKERS: Final = (*range(2, 11), 12, 14, 16, 20, 24, 32, 40, 48, 64)
+"""Numbers of workers for which it is kept what methods send; of others they are asked, which takes torch and some seconds."""
+ALIKE: Final = (2, 3, 8, 64)
 """What sends the same a parameter on each of so many is taken to on all between."""
 
 

@@ -435,6 +435,15 @@ THREADS: Final = 2
 """Collectives that gloo carries out at a time; a further one begins when one of them has ended. Single messages wait for none."""
 
 
+def sent_bytes(recipe: Recipe) -> float:
+    """Bytes a rank sends in a unit, by the optimal form of each collective."""
+    return sum(
+        FORMS[OF_PROBE[measured_as(request)]].sent(request.ranks) * request.nbytes
+        for step in recipe.steps
+        for request in step.requests()
+    )
+
+
 @dataclass(frozen=True)
 class Stack:
     """What carries collectives, as the rules of published measurements say: the prices of this project's own backend (fitted), or

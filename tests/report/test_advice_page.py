@@ -27,7 +27,7 @@ addEventListener("load", () => {
     accuracy: row.accuracy, able: row.step < Infinity,
   }));
   const seen = { answers: QUESTIONS.map(rows), loaded: performance.getEntriesByType("resource").map((one) => one.name) };
-  const shown = () => [...document.querySelectorAll("#answers tbody tr")].map((line) => [...line.cells].map((c) => c.textContent));
+  const shown = () => [...document.querySelectorAll("#answers tbody tr")].map((l) => [...l.cells].map((c) => c.textContent));
   seen.first = shown();
   const slider = document.getElementById("ask-rate");
   slider.value = 10; slider.dispatchEvent(new Event("input", { bubbles: true }));

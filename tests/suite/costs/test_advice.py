@@ -81,11 +81,10 @@ def test_a_large_model_sends_what_its_method_declares(n: int) -> None:
         method = create(name)
         method = replace(method, algorithm=method.algorithm.steady()[kind])
         recipe = synthetic_recipe(method, kind, 110e6, n, 4 << 20)
-        from suite.costs.advice import _sent
-        from suite.costs.step import transformer_shapes
+        from suite.costs.step import sent_bytes, transformer_shapes
 
         declared = method.algorithm.wire_bytes(transformer_shapes(110e6), n)[kind]
-        assert _sent(recipe) == pytest.approx(float(declared), rel=0.2)
+        assert sent_bytes(recipe) == pytest.approx(float(declared), rel=0.2)
 
 
 def test_a_reference_is_cut_into_buckets() -> None:

@@ -33,7 +33,7 @@ from suite.costs.samples import known
 
 TOP = Path(__file__).resolve().parents[3]
 RESULTS = TOP / "results"
-HEAVY = ("torch", "numpy", "pandas", "scipy", "pydantic", "yaml", "matplotlib")
+HEAVY = ("torch", "numpy", "pandas", "scipy", "matplotlib", "seaborn")
 ASKED = [
     "advise",
     "--params",
