@@ -445,6 +445,7 @@ BLOCKS: Final[Blocks] = MappingProxyType(
         "machine": machine,
         "prices": prices,
         "score": score,
+        "beside": beside,
         "worst": worst,
         "speedups": speedups,
         "before": before,
