@@ -27,8 +27,8 @@
     const count = traffic.whole ? 1 : Math.max(1, even(4 * parameters / bucketBytes));
     const declared = terms(parameters);
     const factor = sum(traffic.declared.map((each, i) => each * declared[i])) / count / traffic.elements;
-    const larger = (listed) => listed.map(([collective, stage, nbytes, dtype, group, mutual]) =>
-      ({ collective, dtype, mutual, n, nbytes: factor * nbytes }));
+    const larger = (listed) => listed.map(([collective, stage, nbytes, dtype, group, mutual, grows]) =>
+      ({ collective, dtype, mutual, n, nbytes: grows ? factor * nbytes : nbytes }));
     return traffic.steps.map(([often, kind, plan, bucket, after]) =>
       ({ often, count, plan: larger(plan), bucket: larger(bucket), after: larger(after) }));
   }

@@ -16,7 +16,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
@@ -191,9 +191,9 @@ class _Places(Untraced):
 
 # ---- synthetic models, of which only the size is known
 
-TRACED_BYTES: Final = 1 << 26
+TRACED_BYTES: Final = 1 << 22
 """What all ranks' messages of a traced bucket may hold."""
-LARGEST_BUCKET: Final = 1 << 20
+LARGEST_BUCKET: Final = 1 << 16
 """Elements of a traced bucket, at most."""
 
 
@@ -225,14 +225,43 @@ class _Key:
 @cache
 def _traced(key: _Key, kind: str, n: int, node_size: int) -> Traffic:
     side = math.isqrt(int(min(LARGEST_BUCKET, max(TRACED_BYTES / n, 16 * n, 4096))))
-    recipe = recipe_of(key.method, [(side, side)], n, kind=kind, bucket_bytes=1 << 40, node_size=node_size)
-    steps = tuple((len(list(same)), step) for step, same in itertools.groupby(recipe.steps))
+    recipe, smaller = (
+        recipe_of(key.method, [(s, s)], n, kind=kind, bucket_bytes=1 << 40, node_size=node_size)
+        for s in (side, side // 2)
+    )
+    steps = tuple(
+        (len(list(same)), step)
+        for step, same in itertools.groupby(map(_growing, recipe.steps, smaller.steps))
+    )
     whole = key.method.algorithm.scope == "model"
     return Traffic(side * side, whole, _declared(key.method, kind, side, n), steps)
 
 
 SIZES: Final = tuple(10 ** (k / 2) for k in range(12, 21))
 """Parameters of the models whose declared bytes decide how bytes grow."""
+
+
+def _growing(step: Step, smaller: Step) -> Step:
+    """A step, with what a smaller bucket sends alike marked as what does not grow: a scale, say."""
+
+    def marked(requests: Sequence[Request], others: Sequence[Request]) -> tuple[Request, ...]:
+        alike = (
+            [other.nbytes for other in others] if len(others) == len(requests) else [math.nan] * len(requests)
+        )
+        return tuple(
+            replace(request, grows=request.nbytes != other)
+            for request, other in zip(requests, alike, strict=True)
+        )
+
+    (bucket,), (other,) = step.buckets, smaller.buckets
+    return replace(
+        step,
+        plan=marked(step.plan, smaller.plan),
+        buckets=(replace(bucket, requests=marked(bucket.requests, other.requests)),),
+        after=marked(step.after, smaller.after),
+    )
+
+
 PLAIN: Final = 1e-3
 """Relative error up to which bytes are taken to grow with the parameters alone: padding."""
 NEAR: Final = 0.02

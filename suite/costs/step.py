@@ -48,7 +48,7 @@ class RecipeError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Request:
     """A collective as one rank asks for it. ranks: in its group. nbytes: of the buffer that is handed over. group: world, node or
-    cross. mutual: a message goes to the rank from which one comes."""
+    cross. mutual: a message goes to the rank from which one comes. grows: with the model."""
 
     collective: str
     stage: str
@@ -57,6 +57,7 @@ class Request:
     dtype: str
     group: str = "world"
     mutual: bool = False
+    grows: bool = field(default=True, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,10 @@ class Recipe:
         """The same for a model of `factor` times as many elements, cut into as many buckets."""
 
         def larger(requests: Sequence[Request]) -> tuple[Request, ...]:
-            return tuple(replace(request, nbytes=factor * request.nbytes) for request in requests)
+            return tuple(
+                replace(request, nbytes=factor * request.nbytes) if request.grows else request
+                for request in requests
+            )
 
         return Recipe(
             tuple(
@@ -164,7 +168,7 @@ class Traffic:
         """Plain values."""
 
         def listed(requests: Sequence[Request]) -> list[list[Any]]:
-            return [[r.collective, r.stage, r.nbytes, r.dtype, r.group, r.mutual] for r in requests]
+            return [[r.collective, r.stage, r.nbytes, r.dtype, r.group, r.mutual, r.grows] for r in requests]
 
         return {
             "elements": self.elements, "whole": self.whole, "declared": list(self.declared),
