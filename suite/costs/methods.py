@@ -135,7 +135,94 @@ def _shares(kinds: Sequence[str]) -> dict[str, float]:
 
 SETTING: Final = ("workload", "sharding", "world_size")
 """Columns of a study's tables that name one of its settings."""
-NOMINAL_WORKERS: Final = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48, 64)
+NOMINAL_WORKERS: Final = 4
+"""Told where options are filled in; no option depends on it."""
+
+
+def configuration(algorithm: str, options: Mapping[str, Any]) -> str:
+    """A method with its own options filled in, as a text to compare. Raises ValueError for what cannot be."""
+    part = resolve_algorithm(algorithm, options, NOMINAL_WORKERS, NOMINAL_STEPS)
+    fields = {field.name for field in dataclasses.fields(registry.load(algorithm))}
+    return canonical_json(
+        {"algorithm": algorithm, **{key: value for key, value in part.options.items() if key in fields}}
+    )
+
+
+@cache
+def studies(results_root: Path) -> tuple[Study, ...]:
+    """All settings of the summaries that are there and whose sweep is, controls and uncompressed runs left out."""
+    return tuple(study for name in studies_of(results_root) for study in _settings_of(results_root, name))
+
+
+def _settings_of(results_root: Path, name: str) -> Iterator[Study]:
+    """The settings of one study."""
+    try:
+        sweep = load_sweep(name)
+    except UnknownSweepError:
+        return
+    configurations, speeds = _configurations(sweep), _speeds(results_root, name)
+    workloads = {choice.label: get(choice.name, **choice.options) for choice in sweep.workloads}
+    parameters = {
+        label: sum(value.numel() for value in workload.build().parameters())
+        for label, workload in workloads.items()
+    }
+    summary = read_frame(find_table(results_root, SUMMARY, name), SUMMARY)
+    summary = summary[summary["baseline"].notna() & ~summary["control"].fillna(False)]
+    summary = summary[summary["arm"].isin(list(configurations)) & summary["workload"].isin(list(workloads))]
+    sensitivity = read_frame(find_table(results_root, SENSITIVITY, name), SENSITIVITY)
+    sensitivity = sensitivity[[*SETTING, "sensitive", "reason"]].rename(columns={"reason": "blind"})
+    for row in rows_of(summary.merge(sensitivity, on=list(SETTING), how="left", validate="many_to_one")):
+        arm, workload, sharding, workers = (row[c] for c in ("arm", "workload", "sharding", "world_size"))
+        yield Study(
+            name,
+            arm,
+            configurations[arm],
+            workload,
+            sharding,
+            workers,
+            parameters[workload],
+            accuracy(
+                row,
+                higher=workloads[workload].direction == "higher",
+                not_sensitive="" if row["sensitive"] else row["blind"],
+            ),
+            speeds.get((arm, sharding, workers), {}),
+        )
+
+
+def _speeds(results_root: Path, sweep: str) -> dict[tuple[str, str, int], dict[str, Speed]]:
+    """(arm, sharding, workers) -> link -> speed, of the sessions of a sweep."""
+    speeds: dict[tuple[str, str, int], dict[str, Speed]] = {}
+    for name in sessions_of(sweep):
+        facts = load_facts(results_root, name)
+        if facts is None:
+            continue
+        links = {link["label"]: link for link in facts["links"]}
+        timed = read_frame(find_table(results_root, ARMS, f"{SESSION}{name}"), ARMS)
+        for row in rows_of(timed):
+            by_link = speeds.setdefault((row["arm"], row["sharding"], facts["world_size"]), {})
+            by_link[row["link"]] = speed(row, links[row["link"]])
+    return speeds
+
+
+def _configurations(sweep: Sweep) -> dict[str, str]:
+    """Arm -> configuration; arms whose options follow the learning rate have none."""
+    return {
+        label: configuration(arm.algorithm, arm.options)
+        for label, arm in sweep.arms.items()
+        if not arm.per_lr
+    }
+
+
+def of_round(configured: str, steps: int) -> str:
+    """The configuration that makes rounds of so many steps out of one of another period; empty where no option says so."""
+    options = json.loads(configured)
+    return canonical_json({**options, "period": steps}) if "period" in options else ""
+
+
+# ---- kept, so that advice need not wait for any of it
+
+WORKERS: Final = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48, 64)
 """Numbers of workers for which it is kept what methods send; of others they are asked, which takes torch and some seconds."""
 ALIKE: Final = (2, 3, 64)
 """What sends the same on each of so many is taken to on all between."""
