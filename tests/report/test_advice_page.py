@@ -45,11 +45,15 @@ GRID = [
         "parameters": parameters, "workers": workers, "rate": rate, "delay": delay, "compute": compute, "overlap": overlap,
         "device": device, "transport": transport,
     }
-    for (parameters, compute), workers, (rate, delay), (device, transport, overlap) in itertools.product(
+    for (parameters, compute), workers, (rate, delay, device, transport, overlap) in itertools.product(
         ((3e6, 0.02), (110e6, 0.18)),
-        (2, 12, 64),
-        ((1e8, 0.0), (1e10, 0.001)),
-        (("", "gloo", True), ("a100", "nccl-socket", True), ("v100", "nccl-ib", False)),
+        (3, 64),
+        (
+            (1e8, 0.0, "", "gloo", True),
+            (1e10, 0.001, "", "gloo", True),
+            (1e9, 0.0, "a100", "nccl-socket", True),
+            (2e10, 0.0001, "v100", "nccl-ib", False),
+        ),
     )
 ]  # fmt: skip
 
@@ -116,7 +120,7 @@ def test_all_that_the_page_reckons_with_is_in_it(kept: Kept, tmp_path: Path) -> 
     page = path.read_text(encoding="utf-8")
     data = json.loads(unescape(re.search(r'id="kept">(.*?)</script>', page, re.S).group(1)))  # type: ignore[union-attr]
     assert data == json.loads(json.dumps(page_data(kept, RESULTS)))
-    assert {1024, 16, 2} <= set(data["workers"])
+    assert {64, 16, 2} <= set(data["workers"])
     assert all(one["traffic"].keys() == one["shares"].keys() for one in data["methods"])
     assert "http" not in re.sub(r"http://www.w3.org/\S+", "", page)
     assert any("not known" in sentence for sentence in found)
