@@ -178,8 +178,8 @@ def test_without_overlap_nothing_is_hidden(kept: Kept) -> None:
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        ({"transport": "carrier-pigeon"}, "the rules know gloo, mpi-socket, nccl-socket, nccl-ib; add it to results/external"),
-        ({"device": "abacus"}, "--device abacus: the rules know v100"),
+        ({"transport": "carrier-pigeon"}, "the rules know gloo, mpi-socket, nccl-ib, nccl-socket; add it to results/external"),
+        ({"device": "abacus"}, "--device abacus: the rules know a100"),
         ({"transport": "nccl-ib"}, "give --device"),
         ({"transport": "nccl-ib", "device": "cpu"}, "or --transport gloo"),
         ({"device": "a100", "cores": 2}, "leave out --device"),
