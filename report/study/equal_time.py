@@ -27,10 +27,10 @@ from report.drawing.numbers import factor, interval, plain, ratio
 from report.drawing.scales import MEASURE, bare, look, new_figure, per_point, speedup_axis
 from report.drawing.svg import gid, inline, svg_file
 from report.drawing.table import Cell, Column, Line, Row, View, chips
-from report.drawing.theme import COLOURS, colour
+from report.drawing.theme import COLOURS, FAMILIES, SHAPES, colour
 from report.rendering import slug
 from report.study.data import METRICS, LinkData, Panel, StudyData
-from report.study.marks import EDGE, Fill, Point, across, by_arm, draw_marks, write_names
+from report.study.marks import EDGE, Fill, Point, across, by_arm, draw_marks, families, write_names
 from report.study.speedup import grouped
 from suite.runs.sweep import WHOLE
 
@@ -129,6 +129,9 @@ def _part(study: StudyData, panel: Panel, several: bool) -> dict[str, Any]:
     return {
         "heading": f"{panel.workload}, {panel.title}, {panel.world_size} workers" if several else place,
         "sentences": sentences(panel, links),
+        "key": [
+            (name, FAMILIES.get(name, name), SHAPES.get(name, SHAPES["sign"])) for name in families([panel])
+        ],
         "pictures": [_picture(panel, curve, one) for one in links] if curve else [],
         "reference": panel.worth[0]["reference"],
         "view": equal_time_view(panel, links, curve),

@@ -69,7 +69,7 @@ def kernels(source):
         pytest.param(
             work,
             id=work.__name__,
-            marks=() if work.__name__ in ("four_bits", "standard_dithering") else pytest.mark.full,
+            marks=() if work.__name__ == "four_bits" else pytest.mark.full,
         )
         for work in FUNCTIONS
     ],

@@ -12,6 +12,8 @@ import pytest
 
 from report.drawing.svg import svg_file
 from report.drawing.theme import COLOURS, MARKS
+from report.site import overview
+from report.site.build import build_site
 from report.study.build import build_page
 from report.study.data import load
 from report.study.equal_time import (
@@ -271,6 +273,7 @@ def test_without_a_session_the_section_has_what_trainings_are_worth(tmp_path):
     assert worths == sorted(worths, reverse=True)
 
 
+@pytest.mark.full
 def test_shardings_have_a_part_each_and_their_own_rows(tmp_path):
     made.save(tmp_path, shardings=("iid", "by-class"))
     built = build(tmp_path, made.NAME)
@@ -312,6 +315,26 @@ def test_a_page_without_these_tables_has_no_trace_of_them(built, timed, climbed)
         assert equal_time_figures(other.study) == {}
         assert "equal-time" not in other.html
         assert "Equal time" not in other.html
+
+
+def test_the_first_page_leads_with_it(equal, tmp_path):
+    site = build_site(equal.root, tmp_path, runs=False)
+    page = Page(site.path.read_text())
+    assert len(set(page.ids)) == len(page.ids)
+    assert [name for name in page.sections if name][:2] == ["equal-time", "headline"]
+    assert f"From the study {made.NAME}" in page.sections["equal-time"]
+    assert f"{made.NAME}.html" in page.references
+    parts = equal_time_parts(equal.study)
+    small = [{**part, "view": replace(part["view"], lines=part["view"].lines[:1])} for part in parts]
+    untimed = [{**part, "timed": False} for part in parts]
+    study = equal.study
+    for others, lead in (
+        ({"b": parts, "a": small}, "b"),
+        ({"a": small, "b": untimed}, "a"),
+        ({"a": []}, None),
+    ):
+        found = overview.equal_time(dict.fromkeys(others, study), others)
+        assert (found and found["address"]) == lead
 
 
 def test_where_only_references_climb_nothing_is_at_equal_loss(equal):

@@ -199,7 +199,14 @@ VERDICTS = (
 )
 
 
-@pytest.mark.parametrize(("middle", "width", "verdict"), VERDICTS)
+@pytest.mark.parametrize(
+    ("middle", "width", "verdict"),
+    [
+        *VERDICTS[:3],
+        VERDICTS[5],
+        *(pytest.param(*row, marks=pytest.mark.full) for row in (*VERDICTS[3:5], *VERDICTS[6:])),
+    ],
+)
 def test_direct_runs(sweep, store, middle, width, verdict):
     record = made.record(sweep)
     record["links"][0]["direct"] = made.direct(sweep, "lion-1bit-10", noisy(middle, width))

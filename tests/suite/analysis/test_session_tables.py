@@ -229,6 +229,7 @@ def test_the_probe(sweep, store):
     assert (trip["seconds"], trip["seconds_low"], trip["rate_share"]) == (3e-4, None, None)
 
 
+@pytest.mark.full
 def test_intervals_of_speedups_cover_the_truth(sweep):
     record = made.record(sweep)
     case = case_of(record, "lion-cub-1bit")

@@ -96,7 +96,7 @@ def test_lower_is_better_of_all_scores_beside_the_metric() -> None:
     for case in CASES:  # every workload, small
         name, workload = case.name, case.workload()
         task = workload.task(0, 2, workload.shardings[0])
-        beside = set(task.evaluate(task.initial())) - {workload.metric}
+        beside = set(task.watch(task.initial())) - {workload.metric}
         assert beside <= {"nll", "clean_loss", "hessian_trace"}, name
         assert all(workload.direction_of(score) == "lower" for score in beside)
         assert workload.direction_of(workload.metric) == workload.direction

@@ -103,6 +103,7 @@ def test_a_full_disk_keeps_the_old_file_and_says_what_to_do(
     assert [p.name for p in tmp_path.iterdir()] == ["result.json"], "the temporary file is gone"
 
 
+@pytest.mark.full
 def test_a_sweep_on_a_full_disk_keeps_what_it_finished(tmp_path: Path) -> None:
     """On a real file system of 1 MB: a group of 40 runs fits, three do not."""
     if shutil.which("unshare") is None or subprocess.run(["unshare", "-rm", "true"], check=False).returncode:

@@ -224,6 +224,7 @@ def members(session: int) -> str:
     return listed.stdout.strip()
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("halved")
 def test_runs_of_another_sweep_are_passed_over_and_left_alone(tmp_path: Path) -> None:
     """They are of a plugin's method, which the worker knows too."""

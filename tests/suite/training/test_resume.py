@@ -94,6 +94,7 @@ def test_every_method_goes_on_to_the_bit(
     assert {outcome.result["steps"] for outcome in again.values()} == {STEPS}
 
 
+@pytest.mark.full
 def test_checkpoints_on_the_way_change_nothing(table: list[RunSpec], whole: dict[str, Outcome]) -> None:
     """A checkpoint ends exchanges that are under way; that must not show."""
     specs = [spec for spec in table if spec.world_size == 3]

@@ -135,6 +135,7 @@ def test_more_ranks_than_packages_are_refused() -> None:
         task(0, 64, "by-package")
 
 
+@pytest.mark.full
 def test_the_curve_is_of_a_part_of_what_the_end_is_judged_on() -> None:
     made = get("code-gpt", size="0.14m").task(0, 4, "iid")
     params = made.initial()
