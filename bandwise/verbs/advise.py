@@ -7,6 +7,9 @@ codecs on the processor that the table's facts name, a thread a worker. Time is 
 accuracy after as many stands beside it. Break-even: below this rate the method's step is shorter than the reference's. The
 model's errors, with what it had not seen when they were found, are printed below.
 
+--device and --transport replace codecs and prices by those of the rules by which published measurements are predicted
+(results/external/rules.yaml), and --no-overlap exchanges the whole model when backward is over, as some systems do.
+
 --measure probes the network first, in place of --rate: run the same command on every worker, as torchrun or srun do.
 """
 
@@ -15,12 +18,16 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bandwise.checkout import add_results_option, require_checkout, results_root
 from bandwise.output import print_json, table
+
+if TYPE_CHECKING:
+    from suite.costs.advice import Kept, Predicted, Question
 
 NAME = "advise"
 COLUMNS = (
@@ -80,6 +87,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="workers that share the link of their node (default: 1)",
     )
     parser.add_argument("--node-rate", metavar="RATE", help="between workers of a node (default: no limit)")
+    parser.add_argument(
+        "--no-overlap",
+        action="store_true",
+        help="communication begins when backward is over (default: they overlap)",
+    )
+    parser.add_argument(
+        "--device",
+        metavar="CLASS",
+        help="codecs by the rules of published measurements: v100, a100, h100, cpu, ... (default: as timed here)",
+    )
+    parser.add_argument(
+        "--transport",
+        default="gloo",
+        metavar="NAME",
+        help="what carries collectives, by the same rules: gloo, nccl-socket, nccl-ib, ... (default: gloo)",
+    )
     parser.add_argument("--measure", action="store_true", help="probe the network of these processes first")
     parser.add_argument(
         "--evidence", action="store_true", help="list the studies behind each verdict on accuracy"
@@ -90,17 +113,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Answer."""
     require_checkout(NAME)
-    from suite.costs.advice import SIZES, Question, advise, candidates
-    from suite.costs.model import model_of
-    from suite.costs.samples import known
+    from suite.costs.advice import OWN, SIZES, AdviceError, Question, advise, read_kept
     from suite.links.link import parse_duration, parse_rate
 
     root = results_root(args)
-    everything = known(root)
-    model = model_of(everything)
+    kept = read_kept(root)
+    if kept is None:  # other tables than what is kept was made of: a minute
+        from suite.costs.methods import gathered
+        from suite.costs.model import model_of
+        from suite.costs.samples import known
+
+        everything = known(root)
+        kept = gathered(root, everything, model_of(everything))
+    model = kept.model
     workers, rate = args.workers, None if args.rate is None else parse_rate(args.rate)
     delay = parse_duration(args.delay)
     if args.measure:
+        if args.transport != OWN:
+            raise AdviceError("--measure finds the prices of this network: leave out --transport")
         from suite.costs.prices import measure
 
         measured = measure(root / "meetings")
@@ -122,10 +152,12 @@ def run(args: argparse.Namespace) -> int:
         node_size=args.node_size,
         node_rate_bps=math.inf if args.node_rate is None else parse_rate(args.node_rate),
         shapes=shapes,
+        overlap=not args.no_overlap,
+        transport=args.transport,
+        device=args.device or "",
+        constants=kept.constants,
     )
-    methods = candidates(everything.samples, everything.cores)
-    predictions = advise(question, methods, model)
-    _show(args, root, question, predictions, everything.facts["provenance"]["cpu"])
+    _show(args, question, advise(question, kept.methods, model), kept)
     return 0
 
 
@@ -146,22 +178,22 @@ def _shapes(path: Path) -> tuple[tuple[int, ...], ...]:
     return shapes
 
 
-def _show(args: argparse.Namespace, root: Path, question: Any, predictions: Any, timed_on: str) -> None:
-    from suite.analysis.published import find_table
-    from suite.analysis.tables import TableError, read_frame, rows_of
-    from suite.costs.advice import best_known, of_configuration, shown_worse, studies, verdict
-    from suite.costs.columns import ALL, SCORE
+def _show(args: argparse.Namespace, question: Question, predictions: Sequence[Predicted], kept: Kept) -> None:
+    from suite.costs.advice import best_known, of_configuration, shown_worse, verdict
 
-    known_studies = studies(root)
     reference = min(method.step_s for method in predictions if not method.algorithm)
+    band = kept.band(question)
     rows: list[dict[str, Any]] = []
     for method in predictions:
-        judged = of_configuration(method.configuration, known_studies) if method.configuration else []
+        judged = of_configuration(method.configuration, kept.studies) if method.configuration else []
         accuracy = verdict(judged, question.parameters) if method.algorithm else "reference"
+        speedup = reference / method.step_s
         rows.append({
             "method": method.label,
             "step_ms": _rounded(1e3 * method.step_s),
-            "speedup": _rounded(reference / method.step_s),
+            "speedup": _rounded(speedup),
+            "speedup_low": None if band is None else _rounded(speedup / (1 + band)),
+            "speedup_high": None if band is None else _rounded(speedup * (1 + band)),
             "own_ms": _rounded(1e3 * (method.local_s - question.compute_s)),
             "MB_sent": _rounded(method.wire_bytes / 1e6),
             "bucket_MB": _rounded(method.bucket_bytes / 2**20) if method.bucket_bytes else "-",
@@ -178,37 +210,38 @@ def _show(args: argparse.Namespace, root: Path, question: Any, predictions: Any,
             row["step_ms"] or math.inf,
         )
     )
-    try:
-        score = read_frame(find_table(root, SCORE), SCORE)
-        score = score[score["value"] == ALL]
-    except TableError:
-        score = None
     if args.json:
         print_json({
             "parameters": question.parameters, "workers": question.workers, "rate_bps": question.rate_bps,
-            "delay_s": question.delay_s, "compute_s": question.compute_s, "methods": rows,
-            "model_error": [] if score is None else rows_of(score),
-            "predicted": True, "timed_on": timed_on,
+            "delay_s": question.delay_s, "compute_s": question.compute_s, "overlap": question.overlap,
+            "transport": question.transport, "device": question.device or None, "methods": rows,
+            "model_error": list(kept.errors), "error_band": band, "predicted": True, "timed_on": kept.timed_on,
         })  # fmt: skip
         return
     print(table(rows, COLUMNS))
-    print(f"\nPredicted, not measured. Own computing as timed on {timed_on}, one thread a worker.")
+    whose = (
+        f"by the rules of published measurements, device {question.device}"
+        if question.device
+        else f"as timed on {kept.timed_on}, one thread a worker"
+    )
+    print(f"\nPredicted, not measured. Own computing {whose}; transport {question.transport}.")
     print(f"speedup: over the faster of fp32 and bf16; rho of fp32: {_rho(question):.2g}")
-    if score is None:
+    if not kept.errors:
         print("model error: not scored yet; `bandwise costs score`")
-    else:
-        for column in score.to_dict("records"):
-            print(
-                f"model error, {column['left_out']} not seen before: median {100 * column['median_error']:.0f} %, "
-                f"worst {100 * column['worst_error']:.0f} % (n = {column['n']})"
-            )
+    for row in kept.errors:
+        print(
+            f"model error, {row['left_out']} not seen before: median {100 * row['median_error']:.0f} %, "
+            f"worst {100 * row['worst_error']:.0f} % (n = {row['n']})"
+        )
+    if band is not None:
+        print(f"half of such predictions are off by at most {100 * band:.0f} %: the band of a speedup")
     if args.evidence:
         for row in rows:
             for line in row["evidence"]:
                 print(f"{row['method']}: {line}")
 
 
-def _rho(question: Any) -> float:
+def _rho(question: Question) -> float:
     n = question.workers
     seconds = 2 * (n - 1) / n * 32 * question.parameters / question.rate_bps
     return float(seconds / max(question.compute_s, 1e-9))

@@ -3,6 +3,7 @@
   bandwise costs probe              what collectives cost on emulated links here: results/tables/collectives.csv
   bandwise costs predict SESSION    seconds of a session that has not been run, with a hash: results/predictions
   bandwise costs score              all sessions predicted with one rate, delay, size, model or method left out
+  bandwise costs keep               the model and all that advice needs in a file, so that `advise` answers in a second
   bandwise costs scaling            efficiency over workers, break-even bandwidths, maps: results/tables; measures nothing
   bandwise costs external           what others published, predicted and scored: results/external; measures nothing
   bandwise costs omega              how much slower codes are added than floats here, for Global-QSGD's model
@@ -16,10 +17,14 @@ import argparse
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bandwise.checkout import TOP, add_results_option, require_checkout, results_root
 from bandwise.output import duration, print_json, table
+
+if TYPE_CHECKING:
+    from suite.costs.samples import Known
+    from suite.costs.step import Model
 
 NAME = "costs"
 
@@ -32,6 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     predict = _action(actions, "predict", _predict, "predict a session before it is run")
     predict.add_argument("session", help="name of a session, or path of a .yaml file")
     _action(actions, "score", _score, "predict what was measured with one thing left out at a time")
+    _action(actions, "keep", _keep, "keep the model, and all that advice needs, in a file")
     _action(
         actions, "scaling", _scaling, "efficiency over workers and break-even bandwidths; measures nothing"
     )
@@ -120,10 +126,10 @@ def _predict(args: argparse.Namespace) -> int:
 def _score(args: argparse.Namespace) -> int:
     from suite.analysis.session_tables import collect_session
     from suite.analysis.tables import rows_of, table_path, write_table
-    from suite.costs.columns import ADVISED, PREDICTIONS, PRICES, SCORE
-    from suite.costs.model import model_of, prices_table, write_model
+    from suite.costs.columns import ADVISED, BESIDE, PREDICTIONS, PRICES, SCORE
+    from suite.costs.model import model_of, prices_table
     from suite.costs.samples import known
-    from suite.costs.score import advised_table, predictions_table, score_table
+    from suite.costs.score import advised_table, beside_table, predictions_table, score_table
     from suite.timing.spec import session_names
 
     root = results_root(args)
@@ -136,11 +142,12 @@ def _score(args: argparse.Namespace) -> int:
     tables = {
         PREDICTIONS: predictions,
         SCORE: score,
+        BESIDE: beside_table(predictions, everything.samples, everything.cores),
         PRICES: prices_table(model),
         ADVISED: advised_table(everything),
     }
     paths = [str(write_table(table_path(root, one), one, frame)) for one, frame in tables.items()]
-    paths.append(str(write_model(root, model, everything)))
+    paths.append(str(_kept(root, everything, model)))
     if args.json:
         print_json({"tables": paths, "score": rows_of(score), "left_aside": list(everything.left_aside)})
         return 0
@@ -149,6 +156,25 @@ def _score(args: argparse.Namespace) -> int:
         print(f"of other machines, left aside: {', '.join(everything.left_aside)}")
     print("\n".join(paths))
     return 0
+
+
+def _keep(args: argparse.Namespace) -> int:
+    from suite.costs.model import model_of
+    from suite.costs.samples import known
+
+    root = results_root(args)
+    everything = known(root)
+    path = str(_kept(root, everything, model_of(everything)))
+    return _answer(args, {"tables": [path]}, path)
+
+
+def _kept(root: Path, everything: Known, model: Model) -> Path:
+    from suite.costs.advice import kept_json
+    from suite.costs.methods import gathered, with_traffic
+    from suite.costs.model import write_model
+
+    kept = with_traffic(gathered(root, everything, model))
+    return write_model(root, model, everything, kept_json(kept, root))
 
 
 def _scaling(args: argparse.Namespace) -> int:

@@ -3,7 +3,7 @@
 bandwise report                 a site: a first page with the leaderboard, every study, every run, claims, comparisons
 bandwise report --no-runs       the same without the pages of single runs
 bandwise report quick           the page of one sweep, whole by itself
-bandwise report claims          the claims on record; also: scaling, rate-distortion
+bandwise report claims          the claims on record; also: advice, literature, scaling, rate-distortion, micro
 
 Tables are brought up to date from the run folders first. What was made here is shown where it is whole (every run has ended,
 every link gave numbers), what is published otherwise, a study's tables always as one; pages say which. --local shows what
@@ -22,7 +22,7 @@ from bandwise.options import OptionError
 from bandwise.output import print_json
 
 NAME = "report"
-PAGES = ("claims", "scaling", "rate-distortion", "micro")
+PAGES = ("advice", "claims", "literature", "scaling", "rate-distortion", "micro")
 """Pages that no sweep owns; sweeps of claims have a further part, as in claims/qsr."""
 EVERYTHING = "all"
 """Stands for the site, as no name does."""

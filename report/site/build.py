@@ -21,9 +21,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from report.pages.advice import build_advice_page
 from report.pages.claims import Verdicts, build_claims_page, findings, load_verdicts
 from report.pages.compare import build_compare_page
 from report.pages.costs import Costs, costs_parts, load_costs
+from report.pages.literature import build_literature_page
 from report.pages.micro import build_micro_page
 from report.pages.rate_distortion import build_distortion_page
 from report.pages.scaling import build_scaling_page
@@ -54,9 +56,11 @@ from suite.timing.spec import sessions_of
 HOME: Final = "index.html"
 SPEED: Final = "speed.html"
 PAGES: Final = (
+    ("advice", "Advice", build_advice_page),
     ("claims", "Claims", build_claims_page),
     ("scaling", "Scaling", build_scaling_page),
     ("rate-distortion", "Rate and distortion", build_distortion_page),
+    ("literature", "Literature", build_literature_page),
     ("micro", "Building blocks", build_micro_page),
 )
 """Pages that no study owns: name of the file, words of its link, what builds it or says why it cannot."""

@@ -65,7 +65,7 @@ from suite.analysis.speed_columns import (
 )
 from suite.analysis.study import study_of
 from suite.analysis.tables import Row, checked, frame_of, write_table
-from suite.links.probe import ALL_REDUCE_FP32
+from suite.links.link import ALL_REDUCE_FP32
 from suite.runs.files import dump, write_atomic
 from suite.runs.plan import Plan, make_plan
 from suite.runs.spec import RunSpec

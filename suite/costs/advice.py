@@ -1,59 +1,55 @@
-"""Which method to run: the methods that advice is given on, what studies say of their accuracy, predicted seconds a step.
+"""Which method to run: the methods, predicted seconds a step, where each pays; without torch, pandas or numpy.
 
 *Candidates.* A candidate is a method of a session, in the configuration that was timed there; of a local method one for each
-length of its rounds. Its codec's seconds are those of the sessions' machine, a thread for a rank (`CodecOverhead`).
+length of its rounds. Its codec's seconds are those of the sessions' machine, a thread for a rank (`CodecOverhead`), or those
+that the rules of published measurements give a class of devices.
 
-*Evidence.* What studies say of accuracy are differences to the uncompressed run of the same optimizer and budget. A study counts
-for a method where its arm has the same options, every one (a period of 8 says nothing of 16); those of the optimizer may differ,
-since they are tuned. What a setting says is the rule of `suite.analysis.evidence`.
+*Advice.* A prediction is the cost model's (`suite.costs.step`), with the computing that the user states. What is sent follows
+from the model's shapes, or from a synthetic model of its size (`Traffic`). Where nothing overlaps the model is one bucket.
 
-*Advice.* A prediction is the cost model's (`suite.costs.model`), with the computing that the user states and the codecs that were
-timed here. What is sent follows from the model's shapes, or from a synthetic model of its size (`synthetic_recipe`).
+*Kept.* All that answers need stands in `costs-model.json`: the model, the methods with what they send on some numbers of
+workers, what studies say of their accuracy, the rules, and the hash of all tables that it was made of. Where those have changed,
+or a question needs what is not there, `suite.costs.methods` makes it anew, which takes a minute.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from reference_impls.errors import UnsupportedError
-from reference_impls.registry import Method, registry
-from suite.analysis.columns import SENSITIVITY, SUMMARY
-from suite.analysis.evidence import Accuracy, Speed, accuracy, speed
-from suite.analysis.published import SESSION, find_table, load_facts, studies_of
-from suite.analysis.speed_columns import ARMS
-from suite.analysis.tables import read_frame, rows_of
-from suite.costs.model import Model, Overlap, unit_seconds
-from suite.costs.prices import FORMS, OF_PROBE, Backend, Network, measured_as
-from suite.costs.recipe import Bucket, Recipe, RecipeError, Request, Step, synthetic_recipe
-from suite.costs.samples import (
+from suite.costs.step import (
     DDP_BYTES,
+    Backend,
+    Bucket,
+    Codec,
     CodecOverhead,
     Local,
-    Sample,
-    codec_overhead,
-    ddp_recipe,
-    method_recipe,
+    Model,
+    Network,
+    Overlap,
+    Price,
+    Recipe,
+    RecipeError,
+    Request,
+    Stack,
+    Step,
+    Traffic,
+    sent_bytes,
+    unit_seconds,
 )
-from suite.runs.files import canonical_json
-from suite.runs.spec import resolve_algorithm
-from suite.runs.sweep import Sweep, UnknownSweepError, load_sweep
-from suite.timing.case import ROUND, Case
-from suite.timing.cases import NOMINAL_STEPS, kinds_of, method_of
-from suite.timing.spec import SessionSpec, load_session, sessions_of
-from suite.workloads import get
+from suite.links.link import ALL_GATHER, ALL_TO_ALL
+from suite.timing.case import Case
+
+if TYPE_CHECKING:
+    from reference_impls.registry import Method
 
 # ---- candidates
-
-WARM_UP: Final = "warm-up"
-WARM_UP_SHARE: Final = 0.15
-"""Of the steps, the default of the methods that have one."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +57,8 @@ class Candidate:
     """A method with its kinds of steps. configuration: for its studies (`Study`). shares: kind -> share of the
     steps of a training. overhead: kind -> seconds that a step computes beyond forward, backward and the plain update, on one
     core, by the size of the model. world_size, parameters: ranks and largest model with which it was timed.
+    family: of the method. traffic: what each kind of steps sends, by the number of workers, or why it cannot; where it is not
+    there it is asked.
     """
 
     label: str
@@ -71,103 +69,71 @@ class Candidate:
     overhead: Mapping[str, CodecOverhead]
     world_size: int
     parameters: int
+    family: str = ""
+    traffic: Mapping[str, Mapping[int, Traffic | str]] = field(default_factory=dict)
 
     def method(self, kind: str) -> Method:
         """Configured to take steps of that kind."""
+        from suite.timing.cases import method_of
+
         return method_of(self.cases[kind])
 
+    def recipe(self, kind: str, question: Question, bucket_bytes: float) -> Recipe:
+        """What a unit of such steps sends. Raises `RecipeError` or `UnsupportedError` where it cannot with so many workers."""
+        n, node = question.workers, question.node_size
+        if question.shapes:
+            from suite.costs.samples import method_recipe
 
-def candidates(
-    samples: Sequence[Sample], cores: int, load: Callable[[str], SessionSpec] | None = None
-) -> list[Candidate]:
-    """Every method of the samples' sessions of which all kinds of step were timed. load: a session's file by its name."""
-    methods: dict[str, Candidate] = {}
-    for session in sorted({sample.session for sample in samples}):
-        for label, algorithm, configured, kinds in arms_of((load or load_session)(session)):
-            for name, cases in _apart(label, kinds):
-                steps = {case.unit_steps for kind, case in cases.items() if kind.startswith(ROUND)}
-                exact = of_round(configured, steps.pop()) if steps else configured
-                method = _candidate(name, algorithm, exact, cases, samples, cores)
-                if method is not None:
-                    methods.setdefault(name, method)
-    return list(methods.values())
+            return method_recipe(self.cases[kind], question.shapes, n, int(bucket_bytes), node)
+        kept = self.traffic.get(kind, {}).get(n) if node == 1 else None
+        if isinstance(kept, str):
+            raise RecipeError(kept)
+        if kept is None:
+            from suite.costs.recipe import traffic_of
 
-
-def arms_of(spec: SessionSpec) -> list[tuple[str, str, str, dict[str, Case]]]:
-    """Label, registry name, configuration and cases by kind, of a session without a sweep; of others none."""
-    return [
-        (
-            arm.label,
-            arm.algorithm,
-            configuration(arm.algorithm, arm.options),
-            kinds_of(
-                resolve_algorithm(arm.algorithm, arm.options, spec.world_size, NOMINAL_STEPS), spec.rounds_h
-            ),
-        )
-        for arm in spec.arms.values()
-    ]
-
-
-def _apart(label: str, kinds: Mapping[str, Case]) -> list[tuple[str, dict[str, Case]]]:
-    """Rounds one by one, all other kinds together."""
-    if any(kind.startswith(ROUND) for kind in kinds):
-        return [
-            (f"{label}, rounds of {case.unit_steps}", {kind: case})
-            for kind, case in kinds.items()
-            if case.unit_steps > 1
-        ]
-    return [(label, dict(kinds))]
-
-
-def _candidate(
-    label: str,
-    algorithm: str,
-    configured: str,
-    cases: Mapping[str, Case],
-    samples: Sequence[Sample],
-    cores: int,
-) -> Candidate | None:
-    of_kind = {
-        kind: [sample for sample in samples if sample.case.case_id == case.case_id]
-        for kind, case in cases.items()
-    }
-    overhead = {
-        kind: seconds
-        for kind, timed in of_kind.items()
-        if (seconds := codec_overhead(timed, samples, cores)) is not None
-    }
-    if not overhead or overhead.keys() != of_kind.keys():
-        return None
-    timed = max(next(iter(of_kind.values())), key=lambda sample: sample.setting.parameters)
-    return Candidate(
-        label,
-        algorithm,
-        configured,
-        cases,
-        _shares(list(cases)),
-        overhead,
-        timed.setting.world_size,
-        timed.setting.parameters,
-    )
-
-
-def _shares(kinds: Sequence[str]) -> dict[str, float]:
-    """A warm-up takes its default share, other kinds the rest."""
-    rest = [kind for kind in kinds if kind != WARM_UP]
-    if WARM_UP not in kinds or not rest:
-        return {kind: 1 / len(kinds) for kind in kinds}
-    return {WARM_UP: WARM_UP_SHARE, **{kind: (1 - WARM_UP_SHARE) / len(rest) for kind in rest}}
+            kept = traffic_of(self.method(kind), kind, n, node)
+        return kept.recipe(question.parameters, bucket_bytes)
 
 
 # ---- evidence: what studies say of accuracy
 
-SETTING: Final = ("workload", "sharding", "world_size")
-"""Columns of a study's tables that name one of its settings."""
-NOMINAL_WORKERS: Final = 4
-"""Told where options are filled in; no option depends on it."""
 LARGER: Final = 10.0
 """A model of more than so many times the parameters is another one: what a study says is not carried over."""
 SHARDINGS: Final = {"iid": "i.i.d.", "by-class": "by class", "by-package": "by package"}
+
+
+class Told(Protocol):
+    """What has words."""
+
+    @property
+    def text(self) -> str:
+        """In a line."""
+
+
+class Judged(Told, Protocol):
+    """What a study says of accuracy (`suite.analysis.evidence.Accuracy`)."""
+
+    @property
+    def word(self) -> str:
+        """The judgement."""
+
+    @property
+    def pairs(self) -> int:
+        """Seeds."""
+
+    @property
+    def short(self) -> str:
+        """With the size of the difference."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """The same, from a file."""
+
+    word: str
+    pairs: int
+    short: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -184,96 +150,20 @@ class Study:
     sharding: str
     world_size: int
     parameters: int
-    accuracy: Accuracy
-    speeds: Mapping[str, Speed] = field(default_factory=dict)
+    accuracy: Judged
+    speeds: Mapping[str, Told] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
         """In a line."""
-        speeds = "".join(f"; {link}: {speed.text}" for link, speed in self.speeds.items())
         where = f"{self.workload} ({size(self.parameters)}), {self.sharding}, n = {self.world_size}"
-        return f"{self.sweep}, {self.arm}: {where}: {self.accuracy.text}{speeds}"
+        return f"{self.sweep}, {self.arm}: {where}: {self.told}"
 
-
-def configuration(algorithm: str, options: Mapping[str, Any]) -> str:
-    """A method with its own options filled in, as a text to compare. Raises ValueError for what cannot be."""
-    part = resolve_algorithm(algorithm, options, NOMINAL_WORKERS, NOMINAL_STEPS)
-    fields = {field.name for field in dataclasses.fields(registry.load(algorithm))}
-    return canonical_json(
-        {"algorithm": algorithm, **{key: value for key, value in part.options.items() if key in fields}}
-    )
-
-
-@cache
-def studies(results_root: Path) -> tuple[Study, ...]:
-    """All settings of the summaries that are there and whose sweep is, controls and uncompressed runs left out."""
-    return tuple(study for name in studies_of(results_root) for study in _settings_of(results_root, name))
-
-
-def _settings_of(results_root: Path, name: str) -> Iterator[Study]:
-    """The settings of one study."""
-    try:
-        sweep = load_sweep(name)
-    except UnknownSweepError:
-        return
-    configurations, speeds = _configurations(sweep), _speeds(results_root, name)
-    workloads = {choice.label: get(choice.name, **choice.options) for choice in sweep.workloads}
-    parameters = {
-        label: sum(value.numel() for value in workload.build().parameters())
-        for label, workload in workloads.items()
-    }
-    summary = read_frame(find_table(results_root, SUMMARY, name), SUMMARY)
-    summary = summary[summary["baseline"].notna() & ~summary["control"].fillna(False)]
-    summary = summary[summary["arm"].isin(list(configurations)) & summary["workload"].isin(list(workloads))]
-    sensitivity = read_frame(find_table(results_root, SENSITIVITY, name), SENSITIVITY)
-    sensitivity = sensitivity[[*SETTING, "sensitive", "reason"]].rename(columns={"reason": "blind"})
-    for row in rows_of(summary.merge(sensitivity, on=list(SETTING), how="left", validate="many_to_one")):
-        arm, workload, sharding, workers = (row[c] for c in ("arm", "workload", "sharding", "world_size"))
-        yield Study(
-            name,
-            arm,
-            configurations[arm],
-            workload,
-            sharding,
-            workers,
-            parameters[workload],
-            accuracy(
-                row,
-                higher=workloads[workload].direction == "higher",
-                not_sensitive="" if row["sensitive"] else row["blind"],
-            ),
-            speeds.get((arm, sharding, workers), {}),
-        )
-
-
-def _speeds(results_root: Path, sweep: str) -> dict[tuple[str, str, int], dict[str, Speed]]:
-    """(arm, sharding, workers) -> link -> speed, of the sessions of a sweep."""
-    speeds: dict[tuple[str, str, int], dict[str, Speed]] = {}
-    for name in sessions_of(sweep):
-        facts = load_facts(results_root, name)
-        if facts is None:
-            continue
-        links = {link["label"]: link for link in facts["links"]}
-        timed = read_frame(find_table(results_root, ARMS, f"{SESSION}{name}"), ARMS)
-        for row in rows_of(timed):
-            by_link = speeds.setdefault((row["arm"], row["sharding"], facts["world_size"]), {})
-            by_link[row["link"]] = speed(row, links[row["link"]])
-    return speeds
-
-
-def _configurations(sweep: Sweep) -> dict[str, str]:
-    """Arm -> configuration; arms whose options follow the learning rate have none."""
-    return {
-        label: configuration(arm.algorithm, arm.options)
-        for label, arm in sweep.arms.items()
-        if not arm.per_lr
-    }
-
-
-def of_round(configured: str, steps: int) -> str:
-    """The configuration that makes rounds of so many steps out of one of another period; empty where no option says so."""
-    options = json.loads(configured)
-    return canonical_json({**options, "period": steps}) if "period" in options else ""
+    @property
+    def told(self) -> str:
+        """What it says, of accuracy and of speed."""
+        speeds = "".join(f"; {link}: {speed.text}" for link, speed in self.speeds.items())
+        return f"{self.accuracy.text}{speeds}"
 
 
 def of_configuration(wanted: str, studies: Iterable[Study]) -> list[Study]:
@@ -330,7 +220,7 @@ def size(parameters: float) -> str:
     return f"{parameters / 1e6:.{2 if parameters < 1e7 else 0}f} M parameters"
 
 
-# ---- advice
+# ---- the question
 
 RATES: Final = (1e6, 1e13)
 """Bits a second between which a break-even is looked for."""
@@ -341,10 +231,28 @@ SIZES: Final = (4 << 20, 25 << 20)
 """Bytes of fp32 in a method's buckets, of which the fastest counts."""
 CAPS_BYTES: Final = (1 << 20, 25 << 20)
 """Sizes of DDP's buckets that are tried; the fastest counts."""
+WHOLE: Final = math.inf
+"""Bytes of a bucket that is the model, whatever its size."""
+OWN: Final = "gloo"
+"""The transport whose prices are fitted here."""
+HOST: Final = "cpu"
+"""The class of devices that processors are."""
+NCCL: Final = "nccl"
+"""Before the names of transports that carry buffers of GPUs alone."""
 
 
 class AdviceError(ValueError):
     """A question that cannot be answered; the message says what to give."""
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Of the rules by which published measurements are predicted (`results/external/rules.yaml`): stacks by name, Gbyte/s of the
+    devices' memory, passes of codecs."""
+
+    stacks: Mapping[str, Stack]
+    devices: Mapping[str, float]
+    codecs: Mapping[str, Codec]
 
 
 @dataclass(frozen=True)
@@ -355,7 +263,8 @@ class Question:
     rate_bps, delay_s: of each worker's link. bucket_sizes: of a method's buckets, bytes of fp32, of which the fastest counts.
     cores: processors that the workers share; None: every worker has its own machine. node_size: consecutive workers that share
     the link of their node, and are joined by node_rate_bps among themselves. shapes: of the model's parameters, in order,
-    where they are known; else buckets of equal sizes and the matrices of a transformer stand in for them.
+    where they are known; else buckets of equal sizes and the matrices of a transformer stand in for them. overlap: whether
+    computing and communication do. transport, device: of the rules, `constants`; no device: codecs as this project timed them.
     """
 
     parameters: float
@@ -368,6 +277,10 @@ class Question:
     node_size: int = 1
     node_rate_bps: float = math.inf
     shapes: tuple[tuple[int, ...], ...] = ()
+    overlap: bool = True
+    transport: str = OWN
+    device: str = ""
+    constants: Constants | None = None
 
     def __post_init__(self) -> None:
         for name, value, least in (
@@ -380,11 +293,51 @@ class Question:
                 raise AdviceError(f"{name} is {value}: give a number of at least {least}")
         if self.workers % self.node_size:
             raise AdviceError(f"{self.workers} workers do not divide into nodes of {self.node_size}")
+        self._check_rules()
+
+    def _check_rules(self) -> None:
+        rules = self.constants or Constants({OWN: Stack(fitted=True)}, {}, {})
+        for option, name, names in (
+            ("transport", self.transport, rules.stacks),
+            ("device", self.device, rules.devices),
+        ):
+            if name and name not in names:
+                raise AdviceError(
+                    f"--{option} {name}: the rules know {', '.join(names) or 'none'}; add it to "
+                    "results/external/rules.yaml and run `bandwise costs keep`"
+                )
+        if self.transport.startswith(NCCL) and self.device in ("", HOST):
+            gpus = ", ".join(name for name in rules.devices if name != HOST)
+            raise AdviceError(
+                f"--transport {self.transport} carries buffers of GPUs: give --device ({gpus}), or --transport {OWN}"
+            )
+        if self.cores is not None and (self.device or self.transport != OWN):
+            raise AdviceError(
+                "--cores is of workers emulated on processors, with the codecs and the backend that were timed there: leave out "
+                "--device and --transport, or --cores"
+            )
+        if not self.overlap and self.shapes:
+            raise AdviceError(
+                "--no-overlap exchanges the model as one buffer: give --params in place of --shapes"
+            )
 
     @property
     def crowd(self) -> float:
         """Workers that share a processor, at least 1."""
         return 1.0 if self.cores is None else max(1.0, self.workers / self.cores)
+
+    @property
+    def buckets(self) -> tuple[float, ...]:
+        """Sizes of a method's buckets that are tried."""
+        return self.bucket_sizes if self.overlap else (WHOLE,)
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it is about a device or a transport that this project has not timed."""
+        return bool(self.device) or self.transport != OWN
+
+
+# ---- the answer
 
 
 @dataclass(frozen=True)
@@ -402,14 +355,21 @@ class Predicted:
     break_even: Mapping[str, float]
     refused: str = ""
     configuration: str = ""
-    bucket_bytes: int = 0
+    bucket_bytes: float = 0
+
+
+Seconds = Callable[[Network], float]
 
 
 def reference_recipes(precision: str, question: Question) -> list[Recipe]:
     """What torch's DDP may send in one precision: by buckets of the question's sizes, and of its own."""
-    caps = sorted({*question.bucket_sizes, *CAPS_BYTES})
+    caps = sorted({*question.buckets, *CAPS_BYTES}) if question.overlap else [WHOLE]
     if question.shapes:
-        return [ddp_recipe(precision, max(1, cap >> 20), question.shapes, question.workers) for cap in caps]
+        from suite.costs.samples import ddp_recipe
+
+        return [
+            ddp_recipe(precision, max(1, int(cap) >> 20), question.shapes, question.workers) for cap in caps
+        ]
     width, dtype = DDP_BYTES[precision]
     recipes = []
     for count in sorted({max(1, round(4 * question.parameters / cap)) for cap in caps}):
@@ -426,17 +386,17 @@ class Ways:
     """A method's steps in the setting of a question, by the size of its buckets, of which the fastest counts: (share of the
     steps, what is sent, seconds without messages) of every kind of step."""
 
-    parts: Mapping[int, Sequence[tuple[float, Recipe, Local]]]
+    parts: Mapping[float, Sequence[tuple[float, Recipe, Local]]]
     overlap: Overlap
 
-    def cut(self, at: Network, size: int) -> float:
+    def cut(self, at: Network, size: float) -> float:
         """Seconds a step with buckets of `size` bytes."""
         return sum(
             share * unit_seconds(recipe, local, at, self.overlap) / len(recipe.steps)
             for share, recipe, local in self.parts[size]
         )
 
-    def best(self, at: Network) -> int:
+    def best(self, at: Network) -> float:
         """The size with which it is fastest."""
         return min(self.parts, key=lambda size: self.cut(at, size))
 
@@ -446,15 +406,15 @@ class Ways:
 
 
 def ways_of(candidate: Candidate, question: Question, overlap: Overlap) -> Ways:
-    """How a candidate steps. Raises `RecipeError` or `UnsupportedError` where it cannot with so many workers."""
-    return Ways({size: _parts(candidate, question, size) for size in question.bucket_sizes}, overlap)
+    """How a candidate steps. Raises `RecipeError` or `UnsupportedError` where it cannot in such a setting."""
+    return Ways({size: _parts(candidate, question, size) for size in question.buckets}, overlap)
 
 
-def reference_steps(question: Question, overlap: Overlap) -> dict[str, Callable[[Network], float]]:
+def reference_steps(question: Question, overlap: Overlap) -> dict[str, Seconds]:
     """Precision -> seconds a step of torch's DDP on a network, with the fastest of its bucket sizes."""
     plain = Local(question.compute_s)
 
-    def of(recipes: Sequence[Recipe]) -> Callable[[Network], float]:
+    def of(recipes: Sequence[Recipe]) -> Seconds:
         return lambda at: min(unit_seconds(recipe, plain, at, overlap) for recipe in recipes)
 
     return {name: of(reference_recipes(name, question)) for name in REFERENCES}
@@ -463,16 +423,16 @@ def reference_steps(question: Question, overlap: Overlap) -> dict[str, Callable[
 def advise(
     question: Question, methods: Sequence[Candidate], model: Model, *, break_even: bool = True
 ) -> list[Predicted]:
-    """The references and all candidates, the fastest first; those that refuse so many workers last.
+    """The references and all candidates, the fastest first; those that refuse such a setting last.
 
     break_even: whether to look for the rates below which each pays, which takes a hundred predictions.
     """
     network = network_of(question, model.backend)
-    steps = reference_steps(question, model.overlap)
+    steps = {name: _once(step) for name, step in reference_steps(question, model.overlap).items()}
     compared = steps if break_even else {}
     predictions = [
         Predicted(
-            f"{ALL_REDUCE}{name}", "", step(network), _sent(reference_recipes(name, question)[0]), question.compute_s,
+            f"{ALL_REDUCE}{name}", "", step(network), sent_bytes(reference_recipes(name, question)[0]), question.compute_s,
             {other: _break_even(step, compared[other], network) for other in compared if other != name},
         )
         for name, step in steps.items()
@@ -481,9 +441,22 @@ def advise(
     return sorted(predictions, key=lambda method: (bool(method.refused), method.step_s))
 
 
+def _once(step: Seconds) -> Seconds:
+    """The same, asked once a rate."""
+    known: dict[float, float] = {}
+
+    def seconds(at: Network) -> float:
+        if at.rate_bps not in known:
+            known[at.rate_bps] = step(at)
+        return known[at.rate_bps]
+
+    return seconds
+
+
 def network_of(question: Question, backend: Backend) -> Network:
     """The network that a question is about."""
-    flat = backend.network(question.rate_bps, question.delay_s, question.crowd)
+    stack = question.constants.stacks[question.transport] if question.constants else Stack(fitted=True)
+    flat = stack.network(backend, question.rate_bps, question.delay_s, question.crowd)
     if question.node_size == 1:
         return flat
     within = replace(flat, rate_bps=question.node_rate_bps, delay_s=0.0)
@@ -494,7 +467,7 @@ def _predicted(
     candidate: Candidate,
     question: Question,
     network: Network,
-    references: Mapping[str, Callable[[Network], float]],
+    references: Mapping[str, Seconds],
     overlap: Overlap,
 ) -> Predicted:
     try:
@@ -511,19 +484,22 @@ def _predicted(
             candidate.configuration,
         )
     best = ways.best(network)
+    step = _once(ways.seconds)
     return Predicted(
         candidate.label,
         candidate.algorithm,
         ways.cut(network, best),
-        sum(share * _sent(recipe) / len(recipe.steps) for share, recipe, _ in ways.parts[best]),
+        sum(share * sent_bytes(recipe) / len(recipe.steps) for share, recipe, _ in ways.parts[best]),
         sum(share * local.total_s for share, _, local in ways.parts[best]),
-        {name: _break_even(ways.seconds, reference, network) for name, reference in references.items()},
+        {name: _break_even(step, reference, network) for name, reference in references.items()},
         configuration=candidate.configuration,
-        bucket_bytes=best,
+        bucket_bytes=min(best, 4 * question.parameters),
     )
 
 
-def _parts(candidate: Candidate, question: Question, bucket_bytes: int) -> list[tuple[float, Recipe, Local]]:
+def _parts(
+    candidate: Candidate, question: Question, bucket_bytes: float
+) -> list[tuple[float, Recipe, Local]]:
     return [
         (share, *_kind(candidate, kind, question, bucket_bytes))
         for kind, share in candidate.shares.items()
@@ -531,57 +507,237 @@ def _parts(candidate: Candidate, question: Question, bucket_bytes: int) -> list[
     ]
 
 
-def _kind(candidate: Candidate, kind: str, question: Question, bucket_bytes: int) -> tuple[Recipe, Local]:
-    size, n, node = question.parameters, question.workers, question.node_size
-    if question.shapes:
-        recipe = method_recipe(candidate.cases[kind], question.shapes, n, bucket_bytes, node)
+def _kind(candidate: Candidate, kind: str, question: Question, bucket_bytes: float) -> tuple[Recipe, Local]:
+    recipe = candidate.recipe(kind, question, bucket_bytes)
+    sent = [request for step in recipe.steps for request in (*step.plan, *_of_buckets(step), *step.after)]
+    gathers = any(request.collective == ALL_GATHER for step in recipe.steps for request in _of_buckets(step))
+    decoded = gathers and not any(request.collective == ALL_TO_ALL for request in sent)
+    if question.device and question.constants:
+        codec = question.constants.codecs[_codec_of(candidate, kind, recipe, question)].seconds(
+            question.parameters, question.constants.devices[question.device]
+        )
+        times: float = question.workers if decoded else 1
     else:
-        recipe = synthetic_recipe(candidate.method(kind), kind, size, n, bucket_bytes, node)
-    codec = candidate.overhead[kind].at(size).scaled(question.crowd)
-    gathers = any(
-        request.collective == "all-gather" and step.buckets
-        for step in recipe.steps
-        for request in step.requests()
-    )
-    decoding = codec.decode_s * (
-        question.workers / candidate.world_size if gathers and not _two_phase(recipe) else 1.0
-    )
-    return recipe, Local(question.compute_s, codec.encode_s, decoding, codec.update_s)
+        codec = candidate.overhead[kind].at(question.parameters).scaled(question.crowd)
+        times = question.workers / candidate.world_size if decoded else 1
+    return recipe, Local(question.compute_s, codec.encode_s, times * codec.decode_s, codec.update_s)
 
 
-def _two_phase(recipe: Recipe) -> bool:
-    return any(request.collective == "all-to-all" for step in recipe.steps for request in step.requests())
+def _of_buckets(step: Step) -> tuple[Request, ...]:
+    """Those of its first bucket, which stand for all."""
+    return step.buckets[0].requests if step.buckets else ()
 
 
-def _sent(recipe: Recipe) -> float:
-    """Bytes a rank sends in a unit, by the optimal form of each collective."""
-    return sum(
-        FORMS[OF_PROBE[measured_as(request)]].sent(request.ranks) * request.nbytes
-        for step in recipe.steps
-        for request in step.requests()
-    )
+FLOATS: Final = {"float32": "none", "bfloat16": "cast", "float16": "cast"}
+"""Codec of the rules by what is sent."""
 
 
-def _break_even(
-    method: Callable[[Network], float], reference: Callable[[Network], float], network: Network
-) -> float:
-    """Bits a second below which a method is faster than a reference: inf where it always is, 0 where it never is."""
+def _codec_of(candidate: Candidate, kind: str, recipe: Recipe, question: Question) -> str:
+    """The codec of the rules that a kind of steps has, by what it sends. Raises `RecipeError` where there is no rule."""
+    requests = list(recipe.steps[-1].requests())
+    sent = sum(request.nbytes for request in requests)
+    dtypes = {request.dtype for request in requests if request.nbytes * len(requests) > 0.01 * sent}
+    (dtype,) = dtypes if len(dtypes) == 1 else ("",)
+    width = 4 if dtype == "float32" else 2
+    if dtype in FLOATS and sent > 0.99 * width * question.parameters:
+        return FLOATS[dtype]
+    if dtype in FLOATS:
+        raise RecipeError(
+            f"{candidate.label} ({kind}): the rules say of no codec that sends fewer floats what it takes on {question.device}; "
+            "leave out --device, or add a rule to results/external/rules.yaml"
+        )
+    return "sparse" if candidate.family == "sparsifier" else "round"
 
-    def faster(rate: float) -> bool:
-        at = replace(network, rate_bps=rate)
-        return method(at) < reference(at)
 
-    low, high = RATES
-    if faster(high):
+NEAR: Final = 1e-5
+"""Relative width at which the search for a break-even ends."""
+
+
+def _break_even(method: Seconds, reference: Seconds, network: Network) -> float:
+    """Bits a second below which a method is faster than a reference: inf where it always is, 0 where it never is.
+
+    A sign is bracketed by halving and by the secant in turn, on logarithmic axes.
+    """
+
+    def behind(log_rate: float) -> float:
+        at = replace(network, rate_bps=math.exp(log_rate))
+        return math.log(max(method(at), 1e-300) / max(reference(at), 1e-300))
+
+    low, high = map(math.log, RATES)
+    last = behind(high)
+    if last < 0:
         return math.inf
-    if not faster(low):
+    first = behind(low)
+    if first >= 0:
         return 0.0
-    for _ in range(60):
-        between = math.sqrt(low * high)
-        low, high = (between, high) if faster(between) else (low, between)
-    return low
+    halve = True
+    while high - low > NEAR:
+        secant = (low * last - high * first) / (last - first)
+        halve = halve or not low + NEAR / 2 < secant < high - NEAR / 2
+        between = (low + high) / 2 if halve else secant
+        found = behind(between)
+        halve = not halve
+        if found < 0:
+            low, first = between, found
+        else:
+            high, last = between, found
+    return math.exp(low)
 
 
 def rates_between(low: float, high: float, count: int) -> list[float]:
     """Rates evenly apart on a logarithmic axis."""
     return [low * (high / low) ** (i / (count - 1)) for i in range(count)]
+
+
+# ---- what is kept
+
+NAME: Final = "costs-model.json"
+"""In `tables/`, of the results folder or of what is published."""
+TABLES: Final = (
+    "collectives*", "session-*-cases.csv", "session-*-facts.json", "session-*-arms.csv", "*-summary.csv", "*-sensitivity.csv",
+    "costs-score.csv", "external-score.csv",
+)  # fmt: skip
+"""Files that advice is made of."""
+RULES: Final = Path(__file__).resolve().parents[2] / "results" / "external" / "rules.yaml"
+"""By which published measurements are predicted, and other devices and transports."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """All that answers are made of. errors: of the model, with a value not seen before: of which column, n, median, worst.
+    elsewhere: median error over published measurements, the larger of open and held-back ones; None where neither was
+    scored. timed_on: the processor.
+    """
+
+    model: Model
+    methods: Sequence[Candidate]
+    studies: Sequence[Study]
+    errors: Sequence[Mapping[str, Any]]
+    elsewhere: float | None
+    constants: Constants
+    timed_on: str
+    cores: int
+
+    def band(self, question: Question) -> float | None:
+        """Relative error that half of the predictions of such a question do not exceed; None where nothing was scored.
+
+        Of this project's codecs and backend the largest median of its own score; of other devices and transports that of
+        published measurements.
+        """
+        if question.elsewhere or not question.overlap:
+            return self.elsewhere
+        return max((row["median_error"] for row in self.errors), default=None)
+
+
+def made_of(results_root: Path) -> str:
+    """SHA-256 of the tables and rules that advice is made of, here and published."""
+    digest = hashlib.sha256()
+    for folder in (results_root / "tables", results_root / "published" / "tables"):
+        for path in sorted({path for pattern in TABLES for path in folder.glob(pattern)}):
+            digest.update(path.name.encode())
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    digest.update(RULES.read_bytes())
+    return digest.hexdigest()
+
+
+def read_kept(results_root: Path) -> Kept | None:
+    """What is kept here, else what is published; None where neither is of the tables that are there now."""
+    wanted = made_of(results_root)
+    for folder in (results_root / "tables", results_root / "published" / "tables"):
+        try:
+            kept = json.loads((folder / NAME).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            continue
+        if kept.get("advice", {}).get("made_of") == wanted:
+            return _kept(kept)
+    return None
+
+
+def model_from(kept: Mapping[str, Any]) -> Model:
+    """The model of a file."""
+    backend = dict(kept["backend"])
+    prices = {name: Price(**price) for name, price in backend.pop("prices").items()}
+    return Model(Backend(prices=prices, **backend), Overlap(**kept["overlap"]))
+
+
+def _kept(kept: Mapping[str, Any]) -> Kept:
+    advice = kept["advice"]
+    rules = advice["constants"]
+    return Kept(
+        model_from(kept),
+        [_candidate(one) for one in advice["methods"]],
+        [Study(**{**one, "accuracy": Said(**one["accuracy"])}) for one in advice["studies"]],
+        advice["errors"],
+        advice["elsewhere"],
+        Constants(
+            {name: Stack(**stack) for name, stack in rules["stacks"].items()},
+            rules["devices"],
+            {name: Codec(**codec) for name, codec in rules["codecs"].items()},
+        ),
+        advice["timed_on"],
+        advice["cores"],
+    )
+
+
+def _candidate(kept: Mapping[str, Any]) -> Candidate:
+    overhead = {
+        kind: CodecOverhead(Local(**one["fixed"]), Local(**one["each"]), one["largest"])
+        for kind, one in kept["overhead"].items()
+    }
+    traffic = {
+        kind: {
+            int(n): one if isinstance(one, str) else Traffic.from_json(one, int(n))
+            for numbers, one in of
+            for n in numbers
+        }
+        for kind, of in kept["traffic"].items()
+    }
+    cases = {kind: Case.from_dict(case) for kind, case in kept["cases"].items()}
+    return Candidate(**{**kept, "overhead": overhead, "traffic": traffic, "cases": cases})
+
+
+def kept_json(kept: Kept, results_root: Path) -> dict[str, Any]:
+    """The part of the file that `read_kept` reads beside the model; numbers of workers that send the same stand together."""
+
+    def traffic(of: Mapping[int, Traffic | str]) -> list[list[Any]]:
+        alike: list[list[Any]] = []
+        for n, one in of.items():
+            plain = one if isinstance(one, str) else one.as_json()
+            same = next((entry for entry in alike if entry[1] == plain), None)
+            if same is None:
+                alike.append([[n], plain])
+            else:
+                same[0].append(n)
+        return alike
+
+    return {
+        "made_of": made_of(results_root),
+        "methods": [
+            {
+                **{name: getattr(one, name) for name in (
+                    "label", "algorithm", "configuration", "world_size", "parameters", "family",
+                )},
+                "shares": dict(one.shares),
+                "cases": {kind: case.as_dict() for kind, case in one.cases.items()},
+                "overhead": {kind: asdict(overhead) for kind, overhead in one.overhead.items()},
+                "traffic": {kind: traffic(of) for kind, of in one.traffic.items()},
+            }
+            for one in kept.methods
+        ],
+        "studies": [
+            {
+                **{name: getattr(one, name) for name in (
+                    "sweep", "arm", "configuration", "workload", "sharding", "world_size", "parameters",
+                )},
+                "accuracy": {
+                    "word": one.accuracy.word, "pairs": one.accuracy.pairs, "short": one.accuracy.short, "text": one.told,
+                },
+            }
+            for one in kept.studies
+        ],
+        "errors": [dict(row) for row in kept.errors],
+        "elsewhere": kept.elsewhere,
+        "constants": asdict(kept.constants),
+        "timed_on": kept.timed_on,
+        "cores": kept.cores,
+    }  # fmt: skip

@@ -32,13 +32,11 @@ from suite.costs.advice import (
     Candidate,
     Question,
     advise,
-    candidates,
     network_of,
     of_configuration,
     rates_between,
     reference_steps,
     shown_worse,
-    studies,
     ways_of,
 )
 from suite.costs.columns import (
@@ -52,9 +50,9 @@ from suite.costs.columns import (
     SPEEDUPS,
     WARM_UP,
 )
-from suite.costs.model import Model, model_of
+from suite.costs.methods import candidates, studies
+from suite.costs.model import model_of
 from suite.costs.papers import with_warm_up
-from suite.costs.recipe import RecipeError
 from suite.costs.samples import (
     DDP,
     Known,
@@ -76,6 +74,7 @@ from suite.costs.scaling import (
     question_of,
     speedups_of,
 )
+from suite.costs.step import Model, RecipeError
 from suite.links.link import Link
 from suite.timing.case import Case
 

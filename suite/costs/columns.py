@@ -111,6 +111,34 @@ SCORE: Final = Table(
     keys=2,
 )
 
+BESIDE: Final = Table(
+    "costs-naive",
+    (
+        *described(
+            "text",
+            left_out="as in costs-score",
+            predictor="model; local + bytes: and bytes over 0.91 of the rate, and delays; bytes / rate",
+        ),
+        *described("int", n="steps predicted by it, over links with a rate"),
+        *described(
+            "float",
+            median_error="of the absolute relative errors: the median",
+            within="share of at most 25 %",
+            worst_error="the largest",
+        ),
+        *described("int", n_exposed="steps of which communication that is not hidden is 5 % or more"),
+        *described("float", exposed_error="median error over that part alone"),
+        *described(
+            "int",
+            n_near="speedups over the fastest DDP that were measured within 0.67 to 1.5",
+            near_right="of them on the side of 1 that was measured",
+            n_easy="all other speedups",
+            easy_right="of them on the right side",
+        ),
+    ),
+    keys=2,
+)
+
 ADVISED: Final = Table(
     "costs-advised",
     (

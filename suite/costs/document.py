@@ -20,6 +20,7 @@ from suite.analysis.tables import read_frame, rows_of
 from suite.costs.columns import (
     ADVISED,
     ALL,
+    BESIDE,
     BEST,
     BREAK_EVEN,
     CALIBRATION,
@@ -45,6 +46,7 @@ COST_TABLES: Final = (
     PRICES,
     PREDICTIONS,
     SCORE,
+    BESIDE,
     ADVISED,
     SPEEDUPS,
     BEST,
@@ -127,6 +129,30 @@ def score(root: Path) -> str:
             for row in table.to_dict("records")
         ],
     )
+
+
+def beside(root: Path) -> str:
+    """The model and the naive formulas over the same steps, a line a column that is left out."""
+    table = _table(root, BESIDE)
+    if table is None:
+        return missing(SCORED)
+    by = list(dict.fromkeys(table["predictor"]))
+    lines = []
+    for column, rows in table.groupby("left_out", sort=False):
+        of = {row["predictor"]: row for row in rows_of(rows)}
+        lines.append((
+            column, of[by[0]]["n"],
+            *(f"{of[one]['median_error']:.1%}, {of[one]['within']:.0%}" for one in by),
+            *(f"{of[one]['exposed_error']:.1%}" for one in by),
+            *(f"{of[one]['near_right']} of {of[one]['n_near']}" for one in by),
+        ))  # fmt: skip
+    return markdown(
+        (
+            "not seen before", "steps", *(f"{one}: median, within 25 %" for one in by), *(f"{one}: exposed" for one in by),
+            *(f"{one}: signs near 1" for one in by),
+        ),
+        lines,
+    )  # fmt: skip
 
 
 def worst(root: Path, count: str) -> str:
@@ -419,6 +445,7 @@ BLOCKS: Final[Blocks] = MappingProxyType(
         "machine": machine,
         "prices": prices,
         "score": score,
+        "beside": beside,
         "worst": worst,
         "speedups": speedups,
         "before": before,

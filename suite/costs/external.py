@@ -32,11 +32,20 @@ from pydantic import Field
 from suite.analysis.published import published_root
 from suite.analysis.tables import Row, frame_of, read_frame, rows_of, table_path
 from suite.costs.columns import EXTERNAL, EXTERNAL_SCORE
-from suite.costs.model import Model, Overlap, kept_model, unit_seconds
-from suite.costs.prices import FORMS as COLLECTIVE_FORMS
-from suite.costs.prices import OF_PROBE, Network, Price
-from suite.costs.recipe import Bucket, Recipe, Request, Step
-from suite.costs.samples import Local
+from suite.costs.model import kept_model
+from suite.costs.step import FORMS as COLLECTIVE_FORMS
+from suite.costs.step import (
+    Bucket,
+    Codec,
+    Local,
+    Model,
+    Overlap,
+    Recipe,
+    Request,
+    Stack,
+    Step,
+    unit_seconds,
+)
 from suite.runs.documents import AS_TUPLE, Entry, Positive, YamlFile
 from suite.runs.provenance import provenance
 
@@ -54,7 +63,7 @@ Obtained = Literal["table", "chart read to 1 %", "pickle", "text", "review"]
 # ---- the rules
 
 
-class Stack(Entry):
+class StackRule(Entry):
     """What carries collectives."""
 
     fitted: bool = Field(False, description="Take the prices of this project's own backend.")
@@ -77,7 +86,7 @@ class Device(Entry):
     memory_gbyte_s: Above = Field(description="Bandwidth of its memory, Gbyte/s.")
 
 
-class Codec(Entry):
+class CodecRule(Entry):
     """What a codec takes, in passes over a device's memory."""
 
     encode: NotNegative = Field(description="How often 4 bytes a parameter go over the memory.")
@@ -112,10 +121,10 @@ class Rules(Entry):
     within: Above = Field(description="Relative error of a good prediction.")
     exposed_share: Share = Field(description="Of a step, from which on exposed communication is scored.")
     bucket_mib: Above = Field(description="MiB of fp32, where a system overlaps.")
-    stacks: dict[str, Stack] = Field(description="What carries collectives.")
+    stacks: dict[str, StackRule] = Field(description="What carries collectives.")
     systems: dict[str, System] = Field(description="By name.")
     devices: dict[str, Device] = Field(description="By class.")
-    codecs: dict[str, Codec] = Field(description="By kind.")
+    codecs: dict[str, CodecRule] = Field(description="By kind.")
     methods: dict[str, Sends] = Field(description="What each sends.")
 
 
@@ -421,10 +430,13 @@ def played(rules: Rules, model: Model) -> Predict:
             )
             for collective, crossing in form.phases
         )  # fmt: skip
-        one = 4 * point.parameters / (1e9 * rules.devices[point.device].memory_gbyte_s)
+        coded = Codec(**codec.model_dump()).seconds(
+            point.parameters, rules.devices[point.device].memory_gbyte_s
+        )
         decoded = point.devices if point.sends.form == "gather" else 1
-        local = Local(computing_s, codec.encode * one, codec.decode * one * decoded)
-        network = network_of(point, rules.stacks[point.stack], model)
+        local = Local(computing_s, coded.encode_s, decoded * coded.decode_s)
+        stack = Stack(**rules.stacks[point.stack].model_dump())
+        network = stack.network(model.backend, point.effective_bps, point.delay_s)
         step = Recipe((Step("step", (), (Bucket(1 / count, requests),) * count, ()),))
         silent = Recipe((Step("step", (), (Bucket(1.0, ()),), ()),))
         speaks = unit_seconds(step, local, network, Overlap())
@@ -434,17 +446,6 @@ def played(rules: Rules, model: Model) -> Predict:
         return point.volume * speaks + (1 - point.volume) * alone
 
     return seconds
-
-
-def network_of(point: Point, stack: Stack, model: Model) -> Network:
-    """The network between nodes, each with machines of its own."""
-    backend = model.backend
-    if stack.fitted:
-        return backend.network(point.effective_bps, point.delay_s, 1.0)
-    host_s = 0.0 if stack.host_gbit is None else 8 / (1e9 * stack.host_gbit)
-    price = Price(1e-6 * stack.start_us, 1e-6 * stack.round_us, host_s)
-    prices = dict.fromkeys(OF_PROBE, price)
-    return Network(point.effective_bps, point.delay_s, prices, backend.efficiency, stack.delays)
 
 
 def predicted(point: Point, predict: Predict, points: Mapping[str, Point]) -> float:

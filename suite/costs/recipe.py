@@ -11,6 +11,7 @@ method declares to send for the whole of a transformer of that size (`Algorithm.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
+import numpy as np
 import torch
 
 from reference_impls.collectives import Collective, SendRecv
@@ -31,6 +33,16 @@ from reference_impls.drivers.trace import Untraced
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import LayoutError, UnsupportedError
 from reference_impls.registry import Method
+from suite.costs.step import (
+    Bucket,
+    Recipe,
+    RecipeError,
+    Request,
+    Step,
+    Traffic,
+    declared_terms,
+    transformer_shapes,
+)
 from suite.timing.case import AVERAGE, ROUND
 
 LEARNING_RATE: Final = 1e-6
@@ -38,75 +50,6 @@ LONGEST: Final = 200
 """Steps after which a kind of step that has not come is given up."""
 COMPILE: Final = "BANDWISE_COMPILE"
 """0: codecs run eagerly (`reference_impls.compilation`)."""
-
-
-class RecipeError(ValueError):
-    """A method that cannot be asked what its steps send; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A collective as one rank asks for it. ranks: in its group. nbytes: of the buffer that is handed over. group: world, node or
-    cross. mutual: a message goes to the rank from which one comes."""
-
-    collective: str
-    stage: str
-    ranks: int
-    nbytes: float
-    dtype: str
-    group: str = "world"
-    mutual: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """A bucket: its share of the model's elements, and the collectives of its `reduce`, one after another."""
-
-    share: float
-    requests: tuple[Request, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step. plan: before backward. buckets: in the order of submission, the last layers first. after: when all have
-    arrived, one after another (what `synchronize` and background exchanges send)."""
-
-    kind: str
-    plan: tuple[Request, ...]
-    buckets: tuple[Bucket, ...]
-    after: tuple[Request, ...]
-
-    def requests(self) -> Iterator[Request]:
-        """All of them."""
-        yield from self.plan
-        for bucket in self.buckets:
-            yield from bucket.requests
-        yield from self.after
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """The steps of a unit: one, or those of a round. Equal steps are one object."""
-
-    steps: tuple[Step, ...]
-
-    def scaled(self, factor: float) -> Recipe:
-        """The same for a model of `factor` times as many elements, cut into as many buckets."""
-
-        def larger(requests: Sequence[Request]) -> tuple[Request, ...]:
-            return tuple(replace(request, nbytes=factor * request.nbytes) for request in requests)
-
-        return Recipe(
-            tuple(
-                Step(
-                    step.kind,
-                    larger(step.plan),
-                    tuple(Bucket(bucket.share, larger(bucket.requests)) for bucket in step.buckets),
-                    larger(step.after),
-                )
-                for step in self.steps
-            )
-        )
 
 
 def recipe_of(
@@ -246,26 +189,11 @@ class _Places(Untraced):
         self._book.place = "after" if submission is None else submission
 
 
-def transformer_shapes(parameters: float) -> list[tuple[int, ...]]:
-    """Shapes of a GPT-like model of about as many parameters: blocks of width w and depth w / 64, embeddings of 256 tokens.
-
-    A synthetic model; methods that compress matrices depend on its shapes.
-    """
-    if not parameters >= 1:
-        raise RecipeError(f"{parameters} parameters: give at least 1")
-    width = min(round((parameters * 64 / 12) ** (1 / 3)), math.isqrt(int(parameters / 12)))
-    depth = int(parameters / (12 * width * width)) if width else 0
-    block = [(3 * width, width), (width, width), (4 * width, width), (width, 4 * width)]
-    shapes: list[tuple[int, ...]] = [shape for _ in range(depth) for shape in block]
-    rest = math.floor(parameters) - sum(math.prod(shape) for shape in shapes)
-    return [*shapes, (rest,)] if rest > 0 else shapes
-
-
 # ---- synthetic models, of which only the size is known
 
-TRACED_BYTES: Final = 1 << 26
+TRACED_BYTES: Final = 1 << 22
 """What all ranks' messages of a traced bucket may hold."""
-LARGEST_BUCKET: Final = 1 << 20
+LARGEST_BUCKET: Final = 1 << 16
 """Elements of a traced bucket, at most."""
 
 
@@ -273,14 +201,12 @@ def synthetic_recipe(
     method: Method, kind: str, parameters: float, n: int, bucket_bytes: int, node_size: int = 1
 ) -> Recipe:
     """The recipe of a model of any size, from one bucket of it. Raises `RecipeError`."""
-    whole = method.algorithm.scope == "model"
-    count = 1 if whole else max(1, round(4 * parameters / bucket_bytes))
-    traced = int(min(parameters / count, LARGEST_BUCKET, max(TRACED_BYTES / n, 16 * n, 4096)))
-    side = max(1, math.isqrt(traced))
-    bucket = _traced(_Key(method), kind, side, n, node_size)
-    factor = parameters / count / (side * side) * _correction(method, kind, parameters, side, n)
-    scaled = bucket.scaled(factor)
-    return Recipe(tuple(_repeated(step, count) for step in scaled.steps))
+    return traffic_of(method, kind, n, node_size).recipe(parameters, bucket_bytes)
+
+
+def traffic_of(method: Method, kind: str, n: int, node_size: int = 1) -> Traffic:
+    """What a method's steps of a kind send, of any model. Raises `RecipeError`."""
+    return _traced(_Key(method), kind, n, node_size)
 
 
 @dataclass(frozen=True)
@@ -297,31 +223,75 @@ class _Key:
 
 
 @cache
-def _traced(key: _Key, kind: str, side: int, n: int, node_size: int) -> Recipe:
-    return recipe_of(key.method, [(side, side)], n, kind=kind, bucket_bytes=1 << 40, node_size=node_size)
-
-
-def _correction(method: Method, kind: str, parameters: float, side: int, n: int) -> float:
-    """Declared bytes of the true shapes over those of the traced one, a parameter; 1 where a method does not say."""
-    if method.algorithm.scope == "model" and kind.startswith("round-"):
-        return 1.0
-    name = "average" if kind.startswith("round-") else kind
-    try:
-        shapes = transformer_shapes(parameters)
-        true = method.algorithm.wire_bytes(shapes, n).get(name)
-        here = method.algorithm.wire_bytes([(side, side)], n).get(name)
-    except (NotImplementedError, UnsupportedError):
-        return 1.0
-    if true is None or here is None:
-        return 1.0
-    total = sum(math.prod(shape) for shape in shapes)
-    numbers = [sum(cost) / 2 if isinstance(cost, tuple) else cost for cost in (true, here)]
-    return (numbers[0] / total) / (numbers[1] / (side * side)) if numbers[1] else 1.0
-
-
-def _repeated(step: Step, count: int) -> Step:
-    """One bucket as `count` of them; what follows the update, and the plan, once for each, and once."""
-    buckets = tuple(
-        replace(bucket, share=bucket.share / count) for bucket in step.buckets for _ in range(count)
+def _traced(key: _Key, kind: str, n: int, node_size: int) -> Traffic:
+    side = math.isqrt(int(min(LARGEST_BUCKET, max(TRACED_BYTES / n, 16 * n, 4096))))
+    recipe, smaller = (
+        recipe_of(key.method, [(s, s)], n, kind=kind, bucket_bytes=1 << 40, node_size=node_size)
+        for s in (side, side // 2)
     )
-    return Step(step.kind, step.plan, buckets, step.after * count)
+    steps = tuple(
+        (len(list(same)), step)
+        for step, same in itertools.groupby(map(_growing, recipe.steps, smaller.steps))
+    )
+    whole = key.method.algorithm.scope == "model"
+    return Traffic(side * side, whole, _declared(key.method, kind, side, n), steps)
+
+
+SIZES: Final = tuple(10 ** (k / 2) for k in range(12, 21))
+"""Parameters of the models whose declared bytes decide how bytes grow."""
+
+
+def _growing(step: Step, smaller: Step) -> Step:
+    """A step, with what a smaller bucket sends alike marked as what does not grow: a scale, say."""
+
+    def marked(requests: Sequence[Request], others: Sequence[Request]) -> tuple[Request, ...]:
+        alike = (
+            [other.nbytes for other in others] if len(others) == len(requests) else [math.nan] * len(requests)
+        )
+        return tuple(
+            replace(request, grows=request.nbytes != other)
+            for request, other in zip(requests, alike, strict=True)
+        )
+
+    (bucket,), (other,) = step.buckets, smaller.buckets
+    return replace(
+        step,
+        plan=marked(step.plan, smaller.plan),
+        buckets=(replace(bucket, requests=marked(bucket.requests, other.requests)),),
+        after=marked(step.after, smaller.after),
+    )
+
+
+PLAIN: Final = 1e-3
+"""Relative error up to which bytes are taken to grow with the parameters alone: padding."""
+NEAR: Final = 0.02
+"""Relative error up to which they are met: places of entries travel in whole bits."""
+
+
+def _declared(method: Method, kind: str, side: int, n: int) -> tuple[float, float, float, float]:
+    """`Traffic.declared`; bytes grow with the parameters where a method does not say. Raises `RecipeError` where they grow
+    otherwise than its terms."""
+    name = "average" if kind.startswith("round-") else kind
+
+    def sent(shapes: Sequence[Sequence[int]]) -> float | None:
+        cost = method.algorithm.wire_bytes(shapes, n).get(name)
+        return sum(cost) / 2 if isinstance(cost, tuple) else cost
+
+    try:
+        here, all_of = sent([(side, side)]), [sent(transformer_shapes(size)) for size in SIZES]
+    except (NotImplementedError, UnsupportedError):
+        return 1.0, 0.0, 0.0, 0.0
+    if not here or (method.algorithm.scope == "model" and kind.startswith("round-")):
+        return 1.0, 0.0, 0.0, 0.0
+    true = np.array(all_of, dtype=float) * side * side / here
+    if np.allclose(true, SIZES, rtol=PLAIN):
+        return 1.0, 0.0, 0.0, 0.0
+    terms = np.array([declared_terms(size) for size in SIZES])
+    found = np.linalg.lstsq(terms / true[:, None], np.ones(len(true)), rcond=None)[0]
+    if not np.allclose(terms @ found, true, rtol=NEAR):
+        raise RecipeError(
+            f"{method.name} declares bytes that grow with neither parameters nor the sides of matrices nor bits of places: give "
+            "the model's shapes (--shapes)"
+        )
+    each, sides, outside, places = map(float, found)
+    return each, sides, outside, places

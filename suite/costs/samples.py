@@ -28,7 +28,8 @@ from suite.analysis.published import SESSION, find_table, load_facts, source
 from suite.analysis.speed_columns import CASES
 from suite.analysis.tables import read_frame, table_path
 from suite.costs.columns import CALIBRATION
-from suite.costs.recipe import Bucket, Recipe, Request, Step, recipe_of
+from suite.costs.recipe import recipe_of
+from suite.costs.step import CODEC, DDP_BYTES, Bucket, CodecOverhead, Local, Recipe, Request, Step
 from suite.links.link import Link
 from suite.micro.tables import read_facts
 from suite.timing.case import Case
@@ -37,30 +38,8 @@ from suite.timing.spec import DEFAULT_BUCKET_MB, load_session, session_names
 from suite.workloads import get
 
 MEASURED: Final = "done"
-DDP_BYTES: Final = {"fp32": (4, "float32"), "bf16": (2, "bfloat16"), "fp16": (2, "float16")}
 FIRST_BUCKET: Final = 1 << 20
 """DDP's first bucket, so that communication begins early."""
-
-
-@dataclass(frozen=True)
-class Local:
-    """Seconds a step on one rank when nothing is sent. compute_s: forward and backward. update_s: and all that is left."""
-
-    compute_s: float
-    encode_s: float = 0.0
-    decode_s: float = 0.0
-    update_s: float = 0.0
-
-    @property
-    def total_s(self) -> float:
-        """All of it."""
-        return self.compute_s + self.encode_s + self.decode_s + self.update_s
-
-    def scaled(self, factor: float) -> Local:
-        """Every part times `factor`."""
-        return Local(
-            factor * self.compute_s, factor * self.encode_s, factor * self.decode_s, factor * self.update_s
-        )
 
 
 @dataclass(frozen=True)
@@ -247,7 +226,6 @@ def ddp_recipe(precision: str, cap_mb: float, shapes: Sequence[Sequence[int]], n
 # ---- codec overhead
 
 DDP: Final = "DDP fp32"
-CODEC: Final = ("encode_s", "decode_s", "update_s")
 LEAST_S: Final = 1e-7
 """Seconds that are taken for none when relative errors are weighed."""
 
@@ -257,29 +235,21 @@ def crowd(n: int, cores: int) -> float:
     return max(1.0, n / cores)
 
 
-@dataclass(frozen=True)
-class CodecOverhead:
-    """measured: parameters of a model -> what a case adds there, on a core of its own; `Local.compute_s` is 0."""
-
-    measured: dict[int, Local]
-
-    @property
-    def largest(self) -> int:
-        """Parameters of the largest model that it was timed with."""
-        return max(self.measured)
-
-    def at(self, parameters: float) -> Local:
-        """For a model of any size. From one size all of it counts a parameter; from more, neither part is negative."""
-        return Local(0.0, *(self._part(name, parameters) for name in CODEC))
-
-    def _part(self, name: str, parameters: float) -> float:
-        sizes = np.array(list(self.measured), dtype=float)
-        seconds = np.array([getattr(local, name) for local in self.measured.values()])
+def overhead_of(measured: Mapping[int, Local]) -> CodecOverhead:
+    """From what a case adds to models of some sizes. From one size all of it counts a parameter; from more, neither part is
+    negative."""
+    sizes = np.array(list(measured), dtype=float)
+    fixed, each = [], []
+    for name in CODEC:
+        seconds = np.array([getattr(local, name) for local in measured.values()])
         if len(sizes) == 1:
-            return float(seconds[0] * parameters / sizes[0])
-        weights = 1 / np.maximum(seconds, LEAST_S)
-        (fixed, each), _ = nnls(np.stack([weights, weights * sizes], axis=1), weights * seconds)
-        return float(fixed + each * parameters)
+            first, second = 0.0, seconds[0] / sizes[0]
+        else:
+            weights = 1 / np.maximum(seconds, LEAST_S)
+            (first, second), _ = nnls(np.stack([weights, weights * sizes], axis=1), weights * seconds)
+        fixed.append(float(first))
+        each.append(float(second))
+    return CodecOverhead(Local(0.0, *fixed), Local(0.0, *each), max(measured))
 
 
 def codec_overhead(timed: Sequence[Sample], samples: Sequence[Sample], cores: int) -> CodecOverhead | None:
@@ -298,7 +268,7 @@ def codec_overhead(timed: Sequence[Sample], samples: Sequence[Sample], cores: in
         size: Local(0.0, *(median(values) for values in zip(*parts, strict=True)))
         for size, parts in sorted(by_size.items())
     }
-    return CodecOverhead(measured) if measured else None
+    return overhead_of(measured) if measured else None
 
 
 # ---- local seconds from the nearest source

@@ -32,15 +32,14 @@ from suite.costs.advice import (
     REFERENCES,
     Candidate,
     Question,
-    candidates,
     network_of,
     reference_steps,
     ways_of,
 )
 from suite.costs.columns import PREDICTED, SCALING
-from suite.costs.model import Model
-from suite.costs.recipe import RecipeError
+from suite.costs.methods import candidates
 from suite.costs.samples import DDP, MEASURED, Known, crowd, link_of, parameters_of, shapes_of, workload_name
+from suite.costs.step import Model, RecipeError
 from suite.links.link import Link
 
 # ---- comparable sessions

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,15 +30,14 @@ import numpy as np
 import pandas as pd
 
 from suite.analysis.published import load_facts, published_root
-from suite.analysis.tables import frame_of
-from suite.costs.advice import ALL_REDUCE, Candidate, Question, advise, candidates
-from suite.costs.columns import ADVISED, ALL, PREDICTIONS, SCORE
-from suite.costs.model import Model, fit_model
+from suite.analysis.tables import frame_of, rows_of
+from suite.costs.advice import ALL_REDUCE, Candidate, Question, advise
+from suite.costs.columns import ADVISED, ALL, BESIDE, PREDICTIONS, SCORE
+from suite.costs.methods import candidates
+from suite.costs.model import fit_model
 from suite.costs.samples import (
     DDP,
-    DDP_BYTES,
     Known,
-    Local,
     Sample,
     Setting,
     UnknownCostsError,
@@ -47,9 +47,11 @@ from suite.costs.samples import (
     other_model,
     other_size,
     parameters_of,
+    recipe_for,
     shapes_of,
     workload_name,
 )
+from suite.costs.step import DDP_BYTES, FORMS, OF_PROBE, Local, Model, measured_as, sent_bytes
 from suite.links.link import rate_words
 from suite.runs.files import canonical_json, dump, write_atomic
 from suite.runs.provenance import provenance
@@ -154,6 +156,101 @@ def score_table(predictions: pd.DataFrame) -> pd.DataFrame:
     summary["column"] = summary["left_out"].map(list(LEFT_OUT).index)
     summary["whole"] = summary["value"] == ALL
     return summary.sort_values(["column", "whole", "value"], ignore_index=True)[list(SCORE.names)]
+
+
+# ---- naive formulas beside the model, over the same steps
+
+EFFICIENCY: Final = 0.91
+"""Share of the rate that a naive formula takes payload to reach."""
+NEAR: Final = (0.67, 1.5)
+"""Speedups between which a sign is not easy."""
+EXPOSED_SHARE: Final = 0.05
+"""Of a step, from which on its exposed communication is scored."""
+PREDICTORS: Final = ("model", "local + bytes", "bytes / rate")
+
+
+def beside_table(predictions: pd.DataFrame, samples: Sequence[Sample], cores: int) -> pd.DataFrame:
+    """How good two naive formulas are at the steps that the model predicted, from the same local seconds.
+
+    Args:
+        predictions: Table `costs-predictions`.
+        samples: All that was measured.
+        cores: Processors that emulated workers share.
+
+    Returns:
+        Table `costs-naive`. Links without a rate, over which no formula takes any time, are left out of all of them.
+
+    Raises:
+        RecipeError: A method cannot be asked what it sends.
+    """
+    by_place = {(one.session, one.setting.link.label, one.case.case_id): one for one in samples}
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for row in rows_of(predictions):
+        sample = by_place[row["session"], row["link"], row["case_id"]]
+        if math.isinf(sample.setting.link.rate_bps):
+            continue
+        value_of = LEFT_OUT[row["left_out"]]
+        rest = [other for other in samples if value_of(other) != row["value"]]
+        local = _local(row["left_out"], sample, samples, rest, cores)
+        if local is not None:
+            rows.setdefault(row["left_out"], []).append({
+                "place": (row["value"], row["session"], row["link"]), "ddp": sample.case.role == "ddp", "took": row["step_s"],
+                "local": local.total_s, "model": row["predicted_s"], **_naive(sample, local),
+            })  # fmt: skip
+    scored = [
+        {"left_out": column, "predictor": by, **_beside(rows[column], by)}
+        for column in LEFT_OUT
+        for by in PREDICTORS
+        if column in rows
+    ]
+    return frame_of(BESIDE, scored)
+
+
+def _naive(sample: Sample, local: Local) -> dict[str, float]:
+    """Both formulas' seconds a step."""
+    at, case = sample.setting, sample.case
+    recipe = recipe_for(case, at.workload, at.world_size, at.bucket_bytes)
+    bits = 8 * sent_bytes(recipe) / case.unit_steps
+    first = next((request for step in recipe.steps for request in step.requests()), None)
+    delays = (
+        0.0 if first is None else FORMS[OF_PROBE[measured_as(first)]].rounds(first.ranks) * at.link.delay_s
+    )
+    wire = bits / (EFFICIENCY * at.link.rate_bps)
+    return {
+        "local + bytes": local.total_s + wire + delays / case.unit_steps,
+        "bytes / rate": bits / at.link.rate_bps,
+    }
+
+
+def _beside(rows: Sequence[Mapping[str, Any]], by: str) -> dict[str, Any]:
+    """Errors of the whole step, of what is exposed of it, and signs of speedups over the fastest DDP of the same link."""
+    errors = pd.Series([abs(row[by] / row["took"] - 1) for row in rows])
+    exposed = pd.Series(
+        [
+            abs(max(0.0, row[by] - row["local"]) / (row["took"] - row["local"]) - 1)
+            for row in rows
+            if row["took"] - row["local"] >= EXPOSED_SHARE * row["took"]
+        ],
+        dtype=float,
+    )
+    references: dict[Any, Mapping[str, Any]] = {}
+    for row in rows:
+        if row["ddp"] and row["took"] < references.get(row["place"], {"took": math.inf})["took"]:
+            references[row["place"]] = row
+    signs = []
+    for row in rows:
+        reference = references.get(row["place"])
+        if reference is not None and not row["ddp"]:
+            measured = reference["took"] / row["took"]
+            right = (measured > 1) == (reference[by] > row[by])
+            signs.append((NEAR[0] <= measured <= NEAR[1], right))
+    near, easy = ([right for close, right in signs if close == side] for side in (True, False))
+    return {
+        "n": len(errors), "median_error": float(errors.median()), "within": float((errors <= BAR_WORST).mean()),
+        "worst_error": float(errors.max()), "n_exposed": len(exposed),
+        "exposed_error": float(exposed.median()) if len(exposed) else None,
+        "n_near": len(near), "near_right": sum(near), "n_easy": len(easy), "easy_right": sum(easy),
+    }  # fmt: skip
 
 
 # ---- advice beside a session that it has not seen

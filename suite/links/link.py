@@ -21,6 +21,11 @@ MAX_DELAY_S = 1.0
 MAX_WORKERS = 250
 """The workers share one /24 of addresses."""
 
+ALL_REDUCE_FP32, ALL_REDUCE_BF16 = "all-reduce fp32", "all-reduce bf16"
+ALL_REDUCE_INT8, ALL_REDUCE_INT32 = "all-reduce int8", "all-reduce int32"
+ALL_GATHER, ALL_TO_ALL, SEND_RECV = "all-gather", "all-to-all", "send-recv"
+"""Collectives that a link is probed with (`suite.links.probe`)."""
+
 RATE_UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 TIME_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _NUMBER_AND_UNIT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", re.IGNORECASE)

@@ -21,10 +21,16 @@ import torch.distributed as dist
 from torch import Tensor
 
 from reference_impls.drivers.process_group import all_gather_rows
+from suite.links.link import (
+    ALL_GATHER,
+    ALL_REDUCE_BF16,
+    ALL_REDUCE_FP32,
+    ALL_REDUCE_INT8,
+    ALL_REDUCE_INT32,
+    ALL_TO_ALL,
+    SEND_RECV,
+)
 
-ALL_REDUCE_FP32, ALL_REDUCE_BF16 = "all-reduce fp32", "all-reduce bf16"
-ALL_REDUCE_INT8, ALL_REDUCE_INT32 = "all-reduce int8", "all-reduce int32"
-ALL_GATHER, ALL_TO_ALL, SEND_RECV = "all-gather", "all-to-all", "send-recv"
 PROBED = (ALL_REDUCE_FP32, ALL_REDUCE_BF16, ALL_GATHER, ALL_TO_ALL)
 """What `probe` times; `bandwidth` knows more."""
 TARGET_S = 0.3

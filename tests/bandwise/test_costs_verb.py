@@ -29,7 +29,7 @@ def something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = Known(tmp_path, exchanges(made_up.MODEL.backend), facts, samples, [])
     monkeypatch.setattr(module, "known", lambda root: found)
     real = sessions.load_session
-    for place in ("suite.costs.advice", "suite.timing.spec"):
+    for place in ("suite.costs.methods", "suite.timing.spec"):
         monkeypatch.setattr(
             f"{place}.load_session", lambda name: real(str(path) if name == "made-up" else name)
         )

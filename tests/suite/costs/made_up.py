@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from suite.costs.model import Model, Overlap
-from suite.costs.prices import OF_PROBE, Backend, Price
-from suite.costs.samples import Local, Sample, Setting, parameters_of
+from suite.costs.samples import Sample, Setting, parameters_of
+from suite.costs.step import OF_PROBE, Backend, Local, Model, Overlap, Price
 from suite.links.link import Link
 from suite.runs.spec import resolve_algorithm
 from suite.timing.case import Case

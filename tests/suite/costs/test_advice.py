@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from reference_impls import create
-from suite.costs.advice import AdviceError, Candidate, Question, advise, candidates, reference_recipes
+from suite.costs.advice import AdviceError, Candidate, Question, advise, reference_recipes
+from suite.costs.methods import candidates
 from suite.costs.recipe import synthetic_recipe
 from suite.links.link import Link
 from suite.timing.spec import load_session
@@ -80,11 +81,10 @@ def test_a_large_model_sends_what_its_method_declares(n: int) -> None:
         method = create(name)
         method = replace(method, algorithm=method.algorithm.steady()[kind])
         recipe = synthetic_recipe(method, kind, 110e6, n, 4 << 20)
-        from suite.costs.advice import _sent
-        from suite.costs.recipe import transformer_shapes
+        from suite.costs.step import sent_bytes, transformer_shapes
 
         declared = method.algorithm.wire_bytes(transformer_shapes(110e6), n)[kind]
-        assert _sent(recipe) == pytest.approx(float(declared), rel=0.2)
+        assert sent_bytes(recipe) == pytest.approx(float(declared), rel=0.2)
 
 
 def test_a_reference_is_cut_into_buckets() -> None:

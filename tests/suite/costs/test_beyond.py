@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from suite.costs.samples import CodecOverhead, Local, codec_overhead
+from suite.costs.samples import codec_overhead, overhead_of
+from suite.costs.step import Local
 from suite.links.link import Link
 from tests.suite.costs import made_up
 
@@ -18,7 +19,7 @@ def line(d: float) -> Local:
 
 
 def test_two_sizes_tell_the_fixed_part_from_that_of_a_parameter() -> None:
-    overhead = CodecOverhead({d: line(d) for d in (300_000, 3_000_000)})
+    overhead = overhead_of({d: line(d) for d in (300_000, 3_000_000)})
     for d in (1e5, 1e6, 1e8):
         assert overhead.at(d).encode_s == pytest.approx(FIXED + EACH * d)
         assert overhead.at(d).decode_s == pytest.approx(EACH * d)
@@ -26,11 +27,11 @@ def test_two_sizes_tell_the_fixed_part_from_that_of_a_parameter() -> None:
 
 
 def test_of_one_size_all_counts_a_parameter() -> None:
-    assert CodecOverhead({1000: Local(0.0, 1e-3)}).at(5000).encode_s == pytest.approx(5e-3)
+    assert overhead_of({1000: Local(0.0, 1e-3)}).at(5000).encode_s == pytest.approx(5e-3)
 
 
 def test_no_part_is_negative_where_the_larger_model_took_less() -> None:
-    overhead = CodecOverhead({1000: Local(0.0, 3e-3), 100_000: Local(0.0, 2e-3)})
+    overhead = overhead_of({1000: Local(0.0, 3e-3), 100_000: Local(0.0, 2e-3)})
     assert 2e-3 <= overhead.at(1e9).encode_s <= 3e-3
     assert overhead.at(1).encode_s >= 0
 

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from suite.analysis.tables import frame_of, read_frame, table_path
-from suite.costs.advice import Candidate, Question, candidates
+from suite.costs.advice import Candidate, Question
 from suite.costs.break_even import EXAMPLE, break_even, break_even_tables, curve_of, stretches, verdict
 from suite.costs.columns import BREAK_EVEN, CALIBRATION
-from suite.costs.model import Model, Overlap, model_of
-from suite.costs.prices import OF_PROBE, Backend, Price
-from suite.costs.samples import CodecOverhead, Known, Local, UnknownCostsError
+from suite.costs.methods import candidates
+from suite.costs.model import model_of
+from suite.costs.samples import Known, UnknownCostsError, overhead_of
 from suite.costs.samples import known as shipped
 from suite.costs.scaling import Held, Spread
+from suite.costs.step import OF_PROBE, Backend, Local, Model, Overlap, Price
 from suite.links.link import Link
 from suite.timing.spec import load_session
 from tests.suite.costs import made_up
@@ -102,7 +103,7 @@ def test_the_model_s_break_even_is_the_one_by_hand(known: list[Candidate]) -> No
     vote = next(one for one in known if one.algorithm == "lion-cub-1bit")
     size, n, codec_s = 1e6, 4, 0.03
     overhead = {
-        kind: CodecOverhead({int(size): Local(0.0, codec_s / 2, codec_s / 2, 0.0)}) for kind in vote.cases
+        kind: overhead_of({int(size): Local(0.0, codec_s / 2, codec_s / 2, 0.0)}) for kind in vote.cases
     }
     question = Question(size, n, 1e9, 0.0, bucket_sizes=(25 << 20,))  # no computing to hide behind
     found = break_even(stretches(curve_of(replace(vote, overhead=overhead), question, FREE)))

@@ -7,15 +7,8 @@ from typing import Any
 import pytest
 
 from suite.analysis.evidence import Accuracy, accuracy, against, speed
-from suite.costs.advice import (
-    Study,
-    best_known,
-    configuration,
-    of_configuration,
-    of_round,
-    shown_worse,
-    verdict,
-)
+from suite.costs.advice import Study, best_known, of_configuration, shown_worse, verdict
+from suite.costs.methods import configuration, of_round
 
 ROW: dict[str, Any] = {
     "n": 12, "n_done": 12, "n_pairs": 12, "n_diverged": 0, "n_stale": 0, "equal": "undecided", "unit": "points",

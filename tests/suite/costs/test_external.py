@@ -33,7 +33,8 @@ from suite.costs.external import (
     step_seconds_of,
     with_earlier,
 )
-from suite.costs.model import Model, kept_model
+from suite.costs.model import kept_model
+from suite.costs.step import Model
 from suite.runs.documents import YamlError
 
 FOLDER = TOP / "results" / "external"
@@ -214,7 +215,7 @@ def test_an_earlier_score_stays_on_record(tmp_path: Path, rules: Rules, model: M
 def test_somebody_s_own_file_is_scored_by_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from suite.costs.model import NAME
+    from suite.costs.advice import NAME
 
     results = tmp_path / "results"
     kept = results / "tables" / NAME
@@ -233,3 +234,21 @@ def test_somebody_s_own_file_is_scored_by_the_command(
     assert list(table["point"]) == ["codes", "plain"]
     score = read_frame(table_path(results, EXTERNAL_SCORE), EXTERNAL_SCORE)
     assert set(score["rules"]) == {sha256}
+
+
+def test_every_file_of_points_is_scored_somebody_s_too(tmp_path: Path, rules: Rules, model: Model) -> None:
+    """Whoever adds a file to `results/external` has it scored by this: every point is predicted, and every source has lines.
+
+    Beside the files that are there stands one more, as somebody would add it.
+    """
+    for path in FOLDER.glob("*.yaml"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    table = external_table(read_points(own(tmp_path), rules), rules, model)
+    files = {path.stem for path in FOLDER.glob("*.yaml")} - {"rules"} | {"own"}
+    score = external_score(table, rules, "rules", "points")
+    assert set(table["source"]) == files
+    assert set(score["source"]) == files | {"all"}
+    assert (table[["model_s", "naive_s", "bytes_s"]] > 0).all(axis=None)
+    assert (score[score["source"] == "own"]["n"]).sum() == 3 * 2
+    held = score[(score["source"] == "all") & (score["predictor"] == "model")]
+    assert held["n"].sum() == (~table["anchor"]).sum()

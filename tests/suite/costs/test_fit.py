@@ -10,7 +10,8 @@ import pytest
 
 from suite.analysis.tables import Row, frame_of
 from suite.costs.columns import CALIBRATION
-from suite.costs.prices import OF_PROBE, Backend, FitError, Price, fit_backend
+from suite.costs.prices import FitError, fit_backend
+from suite.costs.step import OF_PROBE, Backend, Price
 from suite.links.link import Link
 
 MADE = Backend(

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from suite.analysis.published import load_facts
-from suite.costs import model
-from suite.costs.recipe import Recipe
+from suite.costs import model, step
+from suite.costs.advice import NAME
 from suite.costs.samples import Known, case_recipe, known
+from suite.costs.step import Recipe
 from suite.links.link import Link
 from tests.suite.costs import made_up
 from tests.suite.costs.test_fit import exchanges
@@ -63,7 +64,7 @@ def test_a_model_that_reckons_otherwise_is_fitted(kept: Known, monkeypatch: pyte
     """Backward a little shorter, or a launch that waits for another thread: no source is compared."""
     for name, value in (("FORWARD", 0.34), ("THREADS", 1)):
         with monkeypatch.context() as changed, pytest.raises(AssertionError, match="fitted anew"):
-            changed.setattr(model, name, value)
+            changed.setattr(step, name, value)
             model.model_of(kept)
 
 
@@ -80,7 +81,7 @@ def test_a_method_that_sends_otherwise_is_fitted(kept: Known, monkeypatch: pytes
 def test_the_model_that_ships_is_of_what_ships() -> None:
     """Else every question fits it anew, for half a minute; `bandwise costs score` writes it."""
     results = Path(__file__).resolve().parents[3] / "results" / "published"
-    shipped = json.loads((results / "tables" / model.NAME).read_text(encoding="utf-8"))
+    shipped = json.loads((results / "tables" / NAME).read_text(encoding="utf-8"))
     assert shipped["made_of"] == model.made_of(known(results))
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from suite.costs import prices
-from suite.costs.prices import OF_PROBE, Measured, MeasureError, _exchanges, measure, rank_and_size
+from suite.costs.prices import Measured, MeasureError, _exchanges, measure, rank_and_size
+from suite.costs.step import OF_PROBE
 from suite.links.probe import Measurement
 from tests.reference_impls.gloo import run_ranks
 from tests.suite.costs.made_up import MODEL

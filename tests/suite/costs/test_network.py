@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from suite.costs.prices import FORMS, Backend, Network, Price
-from suite.costs.recipe import Request
+from suite.costs.step import FORMS, Backend, Network, Price, Request
 from suite.links.link import Link
 
 PRICES = {

@@ -10,8 +10,8 @@ import torch
 
 from reference_impls import SimulatedCluster, create
 from reference_impls.registry import Method
-from suite.costs.prices import FORMS, OF_PROBE, measured_as
-from suite.costs.recipe import Recipe, RecipeError, recipe_of, transformer_shapes
+from suite.costs.recipe import recipe_of
+from suite.costs.step import FORMS, OF_PROBE, Recipe, RecipeError, measured_as, transformer_shapes
 
 SHAPES = [(64, 48), (48,), (96, 64), (128,)]
 METHODS: list[tuple[str, dict[str, Any], str]] = [

@@ -8,8 +8,8 @@ import pytest
 
 from suite.analysis.speed_columns import CASES, session_table_path
 from suite.analysis.tables import number, read_table
-from suite.costs.prices import FORMS, OF_PROBE, measured_as
 from suite.costs.samples import recipe_for, samples_of, shapes_of
+from suite.costs.step import FORMS, OF_PROBE, measured_as
 
 RESULTS = Path(__file__).resolve().parents[3] / "results" / "published"
 SESSIONS = ("costs-digits", "performance-compressed")

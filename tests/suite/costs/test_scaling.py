@@ -12,7 +12,7 @@ import pytest
 from suite.analysis.speed_columns import CASES, session_facts_path, session_table_path
 from suite.analysis.tables import Row, frame_of, number, rows_of, write_table
 from suite.costs.columns import CALIBRATION, PREDICTIONS
-from suite.costs.samples import Known, Local, Sample, Setting, parameters_of
+from suite.costs.samples import Known, Sample, Setting, parameters_of
 from suite.costs.scaling import (
     STRONG,
     WEAK,
@@ -29,6 +29,7 @@ from suite.costs.scaling import (
     speedups_of,
     steps_of,
 )
+from suite.costs.step import Local
 from suite.links.link import Link
 from suite.runs.files import dump
 from suite.timing.case import Case
@@ -116,10 +117,10 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Known:
     """Two sessions that are alike, and one with another batch."""
     path = tmp_path / "made-up.yaml"
     path.write_text(made_up.SESSION, encoding="utf-8")
-    from suite.costs import advice
+    from suite.costs import methods
     from suite.timing.spec import load_session
 
-    monkeypatch.setattr(advice, "load_session", lambda name: load_session(str(path)))
+    monkeypatch.setattr(methods, "load_session", lambda name: load_session(str(path)))
     samples = [
         *hold(tmp_path, "pair", 2),
         *hold(tmp_path, "four", 4),
@@ -167,7 +168,7 @@ def test_one_worker_s_seconds_are_of_the_least_crowded_session(found: Known) -> 
 
 
 def test_measured_speedups_need_both_precisions_of_the_reference(found: Known) -> None:
-    from suite.costs.advice import candidates
+    from suite.costs.methods import candidates
 
     known = candidates(found.samples, 2)
     four = next(one for one in held_of(found.results_root) if one.session == "four")
@@ -185,7 +186,7 @@ def test_measured_speedups_need_both_precisions_of_the_reference(found: Known) -
 
 
 def test_a_speedup_foretold_is_over_the_faster_reference_without_its_rate(found: Known) -> None:
-    from suite.costs.advice import candidates
+    from suite.costs.methods import candidates
 
     known = candidates(found.samples, 2)
     four = next(one for one in held_of(found.results_root) if one.session == "four")

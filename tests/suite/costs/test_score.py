@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from suite.costs.columns import ALL
+from suite.analysis.tables import frame_of, rows_of
+from suite.costs.columns import ALL, PREDICTIONS
 from suite.costs.samples import Sample
-from suite.costs.score import LEFT_OUT, predictions_table, score_table
+from suite.costs.score import LEFT_OUT, beside_table, predictions_table, score_table
 from suite.links.link import Link
 from tests.suite.costs import made_up
 from tests.suite.costs.test_fit import exchanges
@@ -69,3 +70,27 @@ def test_local_seconds_are_not_the_sample_s_own(everything: list[Sample]) -> Non
         return float(table.set_index(["left_out", "case_id", "link", "world_size"])["predicted_s"][place])
 
     assert predicted(changed) == pytest.approx(predicted(everything), rel=1e-3)
+
+
+def test_naive_formulas_are_scored_over_the_model_s_steps() -> None:
+    """Bytes alone miss the computing; ten percent on both sides of a speedup change no sign."""
+    samples = list(made_up.samples([Link(4, 100e6), Link(4, 300e6)]))
+    rows = [
+        dict.fromkeys(PREDICTIONS.names) | {
+            "left_out": "rate", "value": "100 Mbit/s", "session": one.session, "link": one.setting.link.label,
+            "case": one.case.label, "case_id": one.case.case_id, "workload": one.setting.workload,
+            "world_size": one.setting.world_size, "step_s": one.step_s, "step_low": one.low_s, "step_high": one.high_s,
+            "predicted_s": 1.1 * one.step_s, "error": 0.1,
+        }
+        for one in samples
+        if one.setting.link.rate_bps == 100e6
+    ]  # fmt: skip
+    table = beside_table(frame_of(PREDICTIONS, rows), samples, made_up.CORES)
+    of = {row["predictor"]: row for row in rows_of(table)}
+    assert set(of) == {"model", "local + bytes", "bytes / rate"}
+    assert all(row["n"] == len(rows) for row in of.values())
+    assert of["model"]["median_error"] == pytest.approx(0.1)
+    assert of["model"]["within"] == 1.0
+    assert of["bytes / rate"]["median_error"] > of["local + bytes"]["median_error"]
+    right = of["model"]["near_right"] + of["model"]["easy_right"]
+    assert right == of["model"]["n_near"] + of["model"]["n_easy"] > 0

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from suite.costs.model import Overlap, mixed, step_seconds, unit_seconds
-from suite.costs.prices import Network, Price
-from suite.costs.recipe import Bucket, Recipe, Request, Step
-from suite.costs.samples import Local
+from suite.costs.step import (
+    Bucket,
+    Local,
+    Network,
+    Overlap,
+    Price,
+    Recipe,
+    Request,
+    Step,
+    mixed,
+    step_seconds,
+    unit_seconds,
+)
 
 FREE = {name: Price(0.0, 0.0, 0.0) for name in ("all-reduce fp32", "all-gather", "all-to-all", "send-recv")}
 OVERLAP = Overlap(sharpness=8.0)
