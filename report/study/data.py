@@ -274,7 +274,7 @@ def _panels(tables: Mapping[str, tuple[Table, pd.DataFrame]], facts: Mapping[str
                 verdict[0],
                 cell,
                 of("ladder", key),
-                _of_methods(of("iso", key)),
+                of("iso", key),
                 of("worth", key),
             )
         )
@@ -288,11 +288,6 @@ def _panels(tables: Mapping[str, tuple[Table, pd.DataFrame]], facts: Mapping[str
             p.sharding,
         ),
     )
-
-
-def _of_methods(rows: list[Row]) -> list[Row]:
-    """Rows at equal loss; none where only uncompressed runs, which are their own targets, were trained at several budgets."""
-    return rows if any(row["arm"] != row["target"] for row in rows) else []
 
 
 OPTIONAL = (STAGES, EQUAL_LOSS_SECONDS, NET_ROUNDS, NET)
@@ -451,7 +446,7 @@ def _session(
             arms=of(ARMS, link),
             probe=of(PROBE, link),
             direct=of(DIRECT, link),
-            equal_loss=_of_methods(of(EQUAL_LOSS_SECONDS, link)),
+            equal_loss=of(EQUAL_LOSS_SECONDS, link),
             net=of(NET, link),
         )
         for link in facts["links"]

@@ -115,12 +115,15 @@ def budgets_of(study: Study, runs: pd.DataFrame) -> list[Budgets]:
         runs: Rows of the table `runs` of all budgets, with `budget`.
 
     Returns:
-        One for every cell and arm that runs at several budgets.
+        One for every cell and arm that runs at several budgets; none where only references do, by which `worth` and `net`
+        measure the methods.
 
     Raises:
         StudyError: An arm has two runs of one seed and budget.
     """
     refuse_two_of_a_seed(study, runs, "budget")
+    if study.references:
+        return []
     groups: Iterable[tuple[Any, pd.DataFrame]] = runs.sort_values([*RUN, "budget"]).groupby(ARM)
     by_place: dict[Any, pd.DataFrame] = dict(iter(groups))
     arms = []
