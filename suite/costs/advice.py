@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from reference_impls.drivers.requests import Bucket, Request, Step
 from reference_impls.errors import UnsupportedError
 from reference_impls.registry import Method, registry
 from suite.analysis.columns import SENSITIVITY, SUMMARY
@@ -31,7 +32,7 @@ from suite.analysis.speed_columns import ARMS
 from suite.analysis.tables import read_frame, rows_of
 from suite.costs.model import Model, Overlap, unit_seconds
 from suite.costs.prices import FORMS, OF_PROBE, Backend, Network, measured_as
-from suite.costs.recipe import Bucket, Recipe, RecipeError, Request, Step, synthetic_recipe
+from suite.costs.recipe import Recipe, RecipeError, synthetic_recipe
 from suite.costs.samples import (
     DDP_BYTES,
     CodecOverhead,

@@ -29,13 +29,14 @@ from typing import Annotated, Final, Literal
 import pandas as pd
 from pydantic import Field
 
+from reference_impls.drivers.requests import Bucket, Request, Step
 from suite.analysis.published import published_root
 from suite.analysis.tables import Row, frame_of, read_frame, rows_of, table_path
 from suite.costs.columns import EXTERNAL, EXTERNAL_SCORE
 from suite.costs.model import Model, Overlap, kept_model, unit_seconds
 from suite.costs.prices import FORMS as COLLECTIVE_FORMS
 from suite.costs.prices import OF_PROBE, Network, Price
-from suite.costs.recipe import Bucket, Recipe, Request, Step
+from suite.costs.recipe import Recipe
 from suite.costs.samples import Local
 from suite.runs.documents import AS_TUPLE, Entry, Positive, YamlFile
 from suite.runs.provenance import provenance

@@ -29,6 +29,7 @@ import pandas as pd
 from scipy.optimize import least_squares
 
 from reference_impls.collectives import AllGather, AllReduce, AllToAll, SendRecv
+from reference_impls.drivers.requests import Bucket, Request, Step
 from suite.analysis.published import published_root
 from suite.analysis.tables import table_path, to_csv
 from suite.costs.columns import CALIBRATION, PRICES
@@ -43,7 +44,7 @@ from suite.costs.prices import (
     Price,
     fit_backend,
 )
-from suite.costs.recipe import Bucket, Recipe, Request, Step
+from suite.costs.recipe import Recipe
 from suite.costs.samples import Known, Local, Sample, Setting, case_recipe, measured_local, recipe_for
 from suite.links.link import Link
 from suite.runs.files import dump, parsed, read, write_atomic

@@ -29,10 +29,10 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
+from reference_impls.drivers.requests import Request
 from suite.analysis.speed import interval
 from suite.analysis.tables import Row, frame_of
 from suite.costs.columns import CALIBRATION
-from suite.costs.recipe import Request
 from suite.links.cluster import up
 from suite.links.link import MAX_RATE_BPS, Link
 from suite.links.probe import (

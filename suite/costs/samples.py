@@ -24,11 +24,12 @@ import pandas as pd
 import torch.distributed as dist
 from scipy.optimize import nnls
 
+from reference_impls.drivers.requests import Bucket, Request, Step
 from suite.analysis.published import SESSION, find_table, load_facts, source
 from suite.analysis.speed_columns import CASES
 from suite.analysis.tables import read_frame, table_path
 from suite.costs.columns import CALIBRATION
-from suite.costs.recipe import Bucket, Recipe, Request, Step, recipe_of
+from suite.costs.recipe import Recipe, recipe_of
 from suite.links.link import Link
 from suite.micro.tables import read_facts
 from suite.timing.case import Case

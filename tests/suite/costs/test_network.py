@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from reference_impls.drivers.requests import Request
 from suite.costs.prices import FORMS, Backend, Network, Price
-from suite.costs.recipe import Request
 from suite.links.link import Link
 
 PRICES = {

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from reference_impls.drivers.requests import Bucket, Request, Step
 from suite.costs.model import Overlap, mixed, step_seconds, unit_seconds
 from suite.costs.prices import Network, Price
-from suite.costs.recipe import Bucket, Recipe, Request, Step
+from suite.costs.recipe import Recipe
 from suite.costs.samples import Local
 
 FREE = {name: Price(0.0, 0.0, 0.0) for name in ("all-reduce fp32", "all-gather", "all-to-all", "send-recv")}
