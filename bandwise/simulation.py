@@ -37,7 +37,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
-from bandwise.checkout import has_checkout
+from bandwise.checkout import TOP, has_checkout
 from reference_impls.drivers.elastic import Elastic
 from reference_impls.drivers.ledger import Ledgers
 from reference_impls.drivers.local_workers import Unused
@@ -225,7 +225,7 @@ class Simulation:
             codec_s: Seconds a step that a worker encodes and decodes; 0: not counted (`bandwise rates`, `bandwise advise` say how
                 long codecs take).
             node_rate: Between workers of a node, as `rate`.
-            results: Folder with a cost model of one's own; None: the usual one, or what is published.
+            results: Folder with a cost model of one's own; without one there the model is that of the checkout.
 
         Returns:
             Seconds by step.
@@ -243,12 +243,11 @@ class Simulation:
                 "`pip install -e '.[suite]'`"
             )
         from suite.costs.advice import Question, network_of
-        from suite.costs.model import kept_model, step_seconds
+        from suite.costs.model import step_seconds
         from suite.costs.samples import Local
         from suite.links.link import parse_duration, parse_rate
-        from suite.runs.store import default_root
 
-        model, _ = kept_model(results or default_root())
+        model = _cost_model(results)
         local = Local(self.compute_s if compute_s is None else compute_s, encode_s=codec_s)
         question = Question(
             parameters=sum(mean.numel() for mean in self.parameters.values()),
@@ -276,6 +275,18 @@ class Simulation:
             **self._cluster.state_dict(),
             "buffers": {name: buffer.detach().clone() for name, buffer in self._model.named_buffers()},
         }
+
+
+def _cost_model(results: Path | None) -> Any:
+    """The model that a results folder keeps, else that of the checkout. Raises `FitError` where there is none."""
+    from suite.costs.model import kept_model
+    from suite.costs.prices import FitError
+    from suite.runs.store import default_root
+
+    try:
+        return kept_model(results or default_root())[0]
+    except FitError:
+        return kept_model(TOP / "results")[0]
 
 
 def simulate(
