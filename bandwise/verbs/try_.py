@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
     finally:
         line.close()
     trial = Trial(
-        source=args.script,
+        source=f"{_path(args.script).name}:{make.__name__}",
         methods=trained.methods(),
         parameters=trained.parameters,
         workers=args.workers,

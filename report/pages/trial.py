@@ -188,7 +188,7 @@ class Trial:
             best, method = faster[0]
             found.append(
                 f"The shortest predicted step is that of {method.label}: {write.ratio(best)} as fast as {first.label}, whose "
-                f"step takes {write.quantity(first.step_s, 'seconds')}."
+                f"step takes {write.quantity(first.step_s, 'seconds')}. What its codec takes is not counted."
             )
         else:
             found.append(f"No method's predicted step is shorter than that of {first.label} on this link.")

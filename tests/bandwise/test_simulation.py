@@ -171,6 +171,12 @@ def test_real_ranks_go_on_from_its_state_to_the_bit() -> None:
         assert same(buffers, final["buffers"])
         assert sent == whole.frame["wire_bytes"].tolist(), "the same bytes, those of the buffers included"
         assert same(second[1], final["buffers"])
+        real_state = {**consolidated, "buffers": buffers}
+        on, on_real = (
+            trained(algorithm, model=awkward(), state=s, **options, steps=STEPS + 2)
+            for s in (final, real_state)
+        )
+        assert same(on.parameters, on_real.parameters), "and back from real ranks"
 
 
 def test_it_goes_on_from_itself_to_the_bit() -> None:
@@ -188,13 +194,9 @@ def test_it_goes_on_from_itself_to_the_bit() -> None:
 
 def test_every_method_trains() -> None:
     for algorithm in list_algorithms():
-        found = trained(algorithm, steps=2, lr=1e-3, **NEEDED.get(algorithm, {}))
+        found = trained(algorithm, steps=2, lr=1e-3)
         assert len(found.frame) == 2, algorithm
         assert found.frame["loss"].notna().all(), algorithm
-
-
-NEEDED: dict[str, dict[str, Any]] = {}
-"""What a method cannot do without."""
 
 
 # ---- what it answers
