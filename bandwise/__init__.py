@@ -1,6 +1,6 @@
 """bandwise: communication-efficient data-parallel training, measured.
 
-    from bandwise import DataParallelOptimizer, SimulatedCluster, create, list_algorithms
+    from bandwise import DataParallelOptimizer, SimulatedCluster, create, list_algorithms, simulate
 
 The methods live in `reference_impls`; this is their public face. Importing it imports no torch.
 """
@@ -10,12 +10,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bandwise.simulation import simulate
     from reference_impls import DataParallelOptimizer, SimulatedCluster, create, info, list_algorithms
 
-__all__ = ["DataParallelOptimizer", "SimulatedCluster", "create", "info", "list_algorithms"]
+__all__ = ["DataParallelOptimizer", "SimulatedCluster", "create", "info", "list_algorithms", "simulate"]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "simulate":
+        from bandwise import simulation
+
+        return simulation.simulate
     if name in __all__:
         import reference_impls
 

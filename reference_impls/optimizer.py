@@ -32,13 +32,12 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from torch.nn.parallel import DistributedDataParallel
 
 from reference_impls.algorithm import Shard
-from reference_impls.collectives import Exchange, Group
 from reference_impls.drivers.agreement import Agreement, Check, Settings
 from reference_impls.drivers.elastic import Elastic, resized
 from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.gradients import Gradients, within_reentrant_checkpoint
 from reference_impls.drivers.ledger import Ledger, Ledgers
-from reference_impls.drivers.local_workers import LocalWorkers, Unused
+from reference_impls.drivers.local_workers import LocalWorkers, Unused, from_first
 from reference_impls.drivers.null import NullTransport
 from reference_impls.drivers.process_group import ProcessGroup
 from reference_impls.drivers.timeline import TimedTransport, Timeline
@@ -693,7 +692,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         if not buffers:
             return
         joins = self._join_config.enable and not self._silent
-        exchange = _from_first(self._worker.clock.world, buffers, self._joined, joins)
+        exchange = from_first(self._worker.clock.world, buffers, self._joined, joins)
         self._local_workers.engine.run([exchange])
 
 
@@ -711,24 +710,6 @@ class _Shadow(JoinHook):
     def post_hook(self, is_last_joiner: bool) -> None:
         """All ranks have joined; replicas are equal already."""
         self._optimizer._joined = False
-
-
-def _from_first(world: Group, tensors: Sequence[Tensor], joined: bool, joins: bool) -> Exchange[None]:
-    """Fill `tensors` with the values of rank 0, or where ranks may have `joined`, of the first that has not.
-
-    The bytes of that rank and the zeros of all others add up to its bytes, whatever they mean.
-    """
-    source = 0
-    if joins:
-        wish = torch.tensor([0 if joined else world.size - world.rank], device=tensors[0].device)
-        source = world.size - int((yield from world.max(wish, "buffers")).item())
-    own = torch.cat([tensor.detach().reshape(-1).view(torch.uint8) for tensor in tensors])
-    values = yield from world.sum(own if world.rank == source else torch.zeros_like(own), "buffers")
-    if world.rank == source:
-        return
-    pieces = torch.split(values, [tensor.numel() * tensor.element_size() for tensor in tensors])
-    for tensor, piece in zip(tensors, pieces, strict=True):
-        tensor.copy_(piece.clone().view(tensor.dtype).view(tensor.shape))
 
 
 def _layout(worker: Worker, frozen: dict[str, Tensor], module: nn.Module | None) -> Settings:

@@ -14,11 +14,13 @@ from torch import Tensor
 from reference_impls.drivers.elastic import Elastic, resized
 from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.ledger import Ledger, Ledgers
-from reference_impls.drivers.local_workers import LocalWorkers, Unused
+from reference_impls.drivers.local_workers import LocalWorkers, Unused, from_first
 from reference_impls.drivers.lockstep import Lockstep
+from reference_impls.drivers.requests import RequestLedger
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import LayoutError, UsageError
 from reference_impls.registry import Method, create
+from reference_impls.requests import Step
 
 
 class SimulatedCluster:
@@ -106,12 +108,14 @@ class SimulatedCluster:
         lr: float | None = None,
         *,
         probes: Mapping[str, Sequence[Sequence[Tensor | None]]] | None = None,
+        buffers: Sequence[Sequence[Tensor]] | None = None,
     ) -> None:
         """One training step of all workers.
 
         grads: grads[rank][i] is the gradient of parameter i on that rank (None counts as zeros); leave it out if the
         gradient rows of `storage` are already filled. lr: learning rate of this step alone. probes: for each name in
-        `probes`, the gradients at that point, of the same samples.
+        `probes`, the gradients at that point, of the same samples. buffers: buffers[rank][i], which take over the values of
+        rank 0, as `DataParallelOptimizer` does with those of a model, at the same bytes.
         """
         given = probes or {}
         if missing := sorted(set(self.probes) - set(given)):
@@ -128,6 +132,9 @@ class SimulatedCluster:
         if lr is not None:
             self._set_lr([[self.method.group(lr=lr)["lr"]] * len(rates) for rates in held])
         self._local_workers.plan()
+        if buffers is not None:
+            exchanges = [from_first(w.clock.world, b) for w, b in zip(self._workers, buffers, strict=True)]
+            self._local_workers.engine.run(exchanges)
         self._local_workers.complete()
         if lr is not None:
             self._set_lr(held)
@@ -156,6 +163,17 @@ class SimulatedCluster:
         """Tell all workers scalars that a method may plan by (loss, ...); the same value for all."""
         for worker in self._workers:
             worker.clock.observed.update(scalars)
+
+    def record_requests(self) -> list[Step]:
+        """Write down from now on what rank 0 asks for.
+
+        Returns:
+            A list that grows by a step at every step; equal steps are one object.
+        """
+        engine = self._local_workers.engine
+        ledger = RequestLedger(engine, self._workers[0].shards)
+        self.ledger = Ledgers(engine.ledgers)
+        return ledger.steps
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on to the bit; loadable with torch.load(weights_only=True)."""

@@ -81,6 +81,18 @@ def test_the_simulated_example_of_the_readme() -> None:
     assert names["cluster"].ledger.frame(rank=0)["payload_bytes"].sum() == 128 + 32
 
 
+def test_the_simulation_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
+    example = next(block for block in blocks("README.md", "python") if "simulate(" in block)
+    names: dict[str, Any] = {
+        "model": torch.nn.Linear(3, 2),
+        "loss": lambda model, batch: model(batch).square().mean(),
+        "data": lambda rank, workers, step: torch.randn(4, 3),
+    }
+    exec(example, names)
+    assert "wire_bytes" in capsys.readouterr().out
+    assert len(names["result"].frame) == 200
+
+
 @pytest.mark.gloo
 def test_the_training_example_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     example = next(block for block in blocks("README.md", "python") if "DataParallelOptimizer" in block)

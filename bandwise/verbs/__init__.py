@@ -19,6 +19,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "sweep": "train what is missing of a sweep, here or on a cluster",
             "report": "build the pages of all results, of a sweep, or of the claims",
             "advise": "which method to run for a model, a link and a number of workers",
+            "try": "five methods on your own model and data, simulated side by side",
         },
         "before training": {
             "info": "options and differences of an algorithm or a workload",
@@ -56,5 +57,5 @@ VERBS: Final = tuple(name for verbs in GROUPS.values() for name in verbs)
 
 
 def load(name: str) -> ModuleType:
-    """The module of a verb; `list` has another name in Python."""
-    return importlib.import_module(f"bandwise.verbs.{name}{'_' if name == 'list' else ''}")
+    """The module of a verb; `list` and `try` have other names in Python."""
+    return importlib.import_module(f"bandwise.verbs.{name}{'_' if name in ('list', 'try') else ''}")

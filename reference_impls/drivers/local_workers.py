@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from reference_impls.collectives import Exchange, Group
 from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.ledger import Ledger
 from reference_impls.drivers.worker import Worker
@@ -190,3 +191,23 @@ class LocalWorkers:
     def _mark(self, kind: str) -> None:
         for worker, ledger in zip(self.workers, self.engine.ledgers, strict=True):
             ledger.step, ledger.kind = worker.clock.step, kind
+
+
+def from_first(
+    world: Group, tensors: Sequence[Tensor], joined: bool = False, joins: bool = False
+) -> Exchange[None]:
+    """Fill `tensors` with the values of rank 0, or where ranks may have `joined`, of the first that has not.
+
+    The bytes of that rank and the zeros of all others add up to its bytes, whatever they mean.
+    """
+    source = 0
+    if joins:
+        wish = torch.tensor([0 if joined else world.size - world.rank], device=tensors[0].device)
+        source = world.size - int((yield from world.max(wish, "buffers")).item())
+    own = torch.cat([tensor.detach().reshape(-1).view(torch.uint8) for tensor in tensors])
+    values = yield from world.sum(own if world.rank == source else torch.zeros_like(own), "buffers")
+    if world.rank == source:
+        return
+    pieces = torch.split(values, [tensor.numel() * tensor.element_size() for tensor in tensors])
+    for tensor, piece in zip(tensors, pieces, strict=True):
+        tensor.copy_(piece.clone().view(tensor.dtype).view(tensor.shape))

@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from reference_impls.errors import UnsupportedError
+from reference_impls.requests import Bucket, Request, Step
 from suite.costs.step import (
     DDP_BYTES,
     Backend,
-    Bucket,
     Codec,
     CodecOverhead,
     Local,
@@ -36,9 +36,7 @@ from suite.costs.step import (
     Price,
     Recipe,
     RecipeError,
-    Request,
     Stack,
-    Step,
     Traffic,
     sent_bytes,
     unit_seconds,

@@ -29,23 +29,13 @@ from typing import Annotated, Final, Literal
 import pandas as pd
 from pydantic import Field
 
+from reference_impls.requests import Bucket, Request, Step
 from suite.analysis.published import published_root
 from suite.analysis.tables import Row, frame_of, read_frame, rows_of, table_path
 from suite.costs.columns import EXTERNAL, EXTERNAL_SCORE
 from suite.costs.model import kept_model
 from suite.costs.step import FORMS as COLLECTIVE_FORMS
-from suite.costs.step import (
-    Bucket,
-    Codec,
-    Local,
-    Model,
-    Overlap,
-    Recipe,
-    Request,
-    Stack,
-    Step,
-    unit_seconds,
-)
+from suite.costs.step import Codec, Local, Model, Overlap, Recipe, Stack, unit_seconds
 from suite.runs.documents import AS_TUPLE, Entry, Positive, YamlFile
 from suite.runs.provenance import provenance
 

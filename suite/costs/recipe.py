@@ -23,26 +23,18 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from reference_impls.collectives import Collective, SendRecv
+from reference_impls.collectives import Collective
 from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.groups import partitions
 from reference_impls.drivers.ledger import Ledger
 from reference_impls.drivers.local_workers import LocalWorkers
 from reference_impls.drivers.null import answer
-from reference_impls.drivers.trace import Untraced
+from reference_impls.drivers.requests import RequestLedger
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import LayoutError, UnsupportedError
 from reference_impls.registry import Method
-from suite.costs.step import (
-    Bucket,
-    Recipe,
-    RecipeError,
-    Request,
-    Step,
-    Traffic,
-    declared_terms,
-    transformer_shapes,
-)
+from reference_impls.requests import Request, Step
+from suite.costs.step import Recipe, RecipeError, Traffic, declared_terms, transformer_shapes
 from suite.timing.case import AVERAGE, ROUND
 
 LEARNING_RATE: Final = 1e-6
@@ -75,8 +67,7 @@ def recipe_of(
         raise RecipeError(f"{method.name} with {n} workers: {error}") from error
     if steps is None:
         raise RecipeError(f"{method.name} took no steps of kind {kind!r} within {LONGEST}")
-    seen: dict[Step, Step] = {}
-    return Recipe(tuple(seen.setdefault(step, step) for step in steps))
+    return Recipe(tuple(steps))
 
 
 @contextmanager
@@ -109,84 +100,41 @@ def _steps(
         "params": params, "param_names": [str(i) for i in range(len(params))], **method.group(lr=LEARNING_RATE),
     }  # fmt: skip
     worker = Worker(method.algorithm, [group], rank=0, size=n, node_size=node_size, bucket_bytes=bucket_bytes)
-    book = _Book(n, node_size)
-    engine = Engine(book, [Ledger(0)])
-    engine.trace = _Places(book)
+    engine = Engine(_Alone(n, node_size), [Ledger(0)])
+    asked = RequestLedger(engine, worker.shards)
     # gradients are drawn in place: nobody counts which have come
     workers = LocalWorkers([worker], engine, unused="zeros")
-    taken: list[Step] = []
     ended = 0
     for _ in range(max(LONGEST, 3 * size)):
         for shard in worker.shards:
             shard.grads.normal_(generator=generator)
             for probe in worker.algorithm.probes:
                 shard.gradients[probe] = shard.grads.clone()
-        book.open()
         workers.plan()
-        book.place = "after"
         workers.complete()
-        taken.append(book.step(worker))
-        if taken[-1].kind == end:
-            ended += len(taken) >= size
+        if asked.steps[-1].kind == end:
+            ended += len(asked.steps) >= size
             if ended == 2 or (ended and size > 1):
-                return taken[-size:]
+                return asked.steps[-size:]
     return None
 
 
-class _Book:
-    """A transport for one rank of `n` that sends nothing and writes down what was asked, and where."""
+class _Alone:
+    """A transport for one rank of `n` that sends nothing and answers from the rank's own buffer."""
 
     def __init__(self, n: int, node_size: int) -> None:
         self.ranks: Sequence[int] = [0]
         sets = partitions(n, node_size)
         self.groups = {name: [[0]] for name in sets}
         self.sizes = {name: len(ranks[0]) for name, ranks in sets.items()}
-        self.place: str | int = "plan"
-        self._written: dict[str | int, list[Request]] = {}
-
-    def open(self) -> None:
-        """A step begins."""
-        self.place, self._written = "plan", {}
 
     def launch(self, requests: Sequence[Collective]) -> list[Any]:
-        (request,) = requests
-        ranks = self.sizes[request.group]
-        if ranks > 1:
-            nbytes = request.buffer.numel() * request.buffer.element_size()
-            dtype = str(request.buffer.dtype).removeprefix("torch.")
-            mutual = isinstance(request, SendRecv) and request.to is not None and request.to == request.source
-            self._written.setdefault(self.place, []).append(
-                Request(request.name, request.stage, ranks, nbytes, dtype, request.group, mutual)
-            )
-        return [answer(request, ranks)]
+        """Answer at once; the handle is the list of answers."""
+        return [answer(request, self.sizes[request.group]) for request in requests]
 
     def wait(self, handle: list[Any]) -> list[Any]:
+        """The answers."""
         return handle
-
-    def step(self, worker: Worker) -> Step:
-        """What was written in the step that has ended."""
-        total = sum(shard.d for shard in worker.shards)
-        buckets = tuple(
-            Bucket(shard.d / total, tuple(self._written.get(number, ())))
-            for number, shard in enumerate(reversed(worker.shards))
-        )
-        return Step(
-            worker.clock.kind,
-            tuple(self._written.get("plan", ())),
-            buckets,
-            tuple(self._written.get("after", ())),
-        )
-
-
-class _Places(Untraced):
-    """Tells the book which bucket is at work."""
-
-    def __init__(self, book: _Book) -> None:
-        super().__init__()
-        self._book = book
-
-    def at(self, submission: int | None) -> None:
-        self._book.place = "after" if submission is None else submission
 
 
 # ---- synthetic models, of which only the size is known

@@ -24,12 +24,13 @@ import pandas as pd
 import torch.distributed as dist
 from scipy.optimize import nnls
 
+from reference_impls.requests import Bucket, Request, Step
 from suite.analysis.published import SESSION, find_table, load_facts, source
 from suite.analysis.speed_columns import CASES
 from suite.analysis.tables import read_frame, table_path
 from suite.costs.columns import CALIBRATION
 from suite.costs.recipe import recipe_of
-from suite.costs.step import CODEC, DDP_BYTES, Bucket, CodecOverhead, Local, Recipe, Request, Step
+from suite.costs.step import CODEC, DDP_BYTES, CodecOverhead, Local, Recipe
 from suite.links.link import Link
 from suite.micro.tables import read_facts
 from suite.timing.case import Case

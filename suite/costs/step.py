@@ -1,4 +1,4 @@
-"""A step in numbers: what it sends, what that takes on a network, how it overlaps with computing. Imports nothing but this.
+"""A step in numbers: what it sends, what that takes on a network, how it overlaps with computing.
 
     seconds of a collective = start + rounds(n) x (round + delay) + max(bytes over the wire, work of the host)
 
@@ -18,11 +18,12 @@ Whoever asks for advice waits for no library: this module, and `suite.costs.advi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from reference_impls.requests import Bucket, Request, Step
 from suite.links.link import (
     ALL_GATHER,
     ALL_REDUCE_BF16,
@@ -43,47 +44,6 @@ if TYPE_CHECKING:
 
 class RecipeError(ValueError):
     """A method that cannot be asked what its steps send; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A collective as one rank asks for it. ranks: in its group. nbytes: of the buffer that is handed over. group: world, node or
-    cross. mutual: a message goes to the rank from which one comes. grows: with the model."""
-
-    collective: str
-    stage: str
-    ranks: int
-    nbytes: float
-    dtype: str
-    group: str = "world"
-    mutual: bool = False
-    grows: bool = field(default=True, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """A bucket: its share of the model's elements, and the collectives of its `reduce`, one after another."""
-
-    share: float
-    requests: tuple[Request, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step. plan: before backward. buckets: in the order of submission, the last layers first. after: when all have
-    arrived, one after another (what `synchronize` and background exchanges send)."""
-
-    kind: str
-    plan: tuple[Request, ...]
-    buckets: tuple[Bucket, ...]
-    after: tuple[Request, ...]
-
-    def requests(self) -> Iterator[Request]:
-        """All of them."""
-        yield from self.plan
-        for bucket in self.buckets:
-            yield from bucket.requests
-        yield from self.after
 
 
 @dataclass(frozen=True, slots=True)

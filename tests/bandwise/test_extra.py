@@ -33,6 +33,7 @@ COMMANDS = {
     "rates": [["rates", "--only", "no-such-codec"]],
     "costs": [["costs", "score"], ["costs", "omega"]],
     "advise": [["advise", "--params", "1e6", "--workers", "4", "--rate", "1gbit", "--compute-ms", "10"]],
+    "try": [["try", "no_such_script.py:make"]],
     "claims": [["claims"], ["claims", "--check"]],
     "report": [["report"], ["report", "quick"]],
     "collect": [["collect", "quick"]],

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from suite.costs.step import FORMS, Backend, Network, Price, Request
+from reference_impls.requests import Request
+from suite.costs.step import FORMS, Backend, Network, Price
 from suite.links.link import Link
 
 PRICES = {

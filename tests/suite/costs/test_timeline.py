@@ -4,19 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from suite.costs.step import (
-    Bucket,
-    Local,
-    Network,
-    Overlap,
-    Price,
-    Recipe,
-    Request,
-    Step,
-    mixed,
-    step_seconds,
-    unit_seconds,
-)
+from reference_impls.requests import Bucket, Request, Step
+from suite.costs.step import Local, Network, Overlap, Price, Recipe, mixed, step_seconds, unit_seconds
 
 FREE = {name: Price(0.0, 0.0, 0.0) for name in ("all-reduce fp32", "all-gather", "all-to-all", "send-recv")}
 OVERLAP = Overlap(sharpness=8.0)

@@ -1,0 +1,652 @@
+"""simulate: n workers train any model by any method on one machine, in one process.
+
+    result = simulate(model, loss, data, "qsr-adamw", workers=8, lr=3e-4, steps=500, alpha=0.01)
+    result.frame                          # a row a step: loss, lr, kind, bytes on the wire, correlation of the workers' gradients
+    result.seconds(rate="100mbit").sum()  # predicted by the cost model, from the collectives that were asked for
+    result.state_dict()                   # real ranks go on from it, to the bit
+
+Gradients are taken worker by worker, by the very forward and backward that a real rank runs on its flat buffer: hence the same
+bits, and any model works, whatever its control flow. (Batching the workers by `torch.func.vmap` gives other last bits, and is
+sooner only where a model is so small that the method's own step takes longer than the gradients.)
+
+What is not a parameter:
+
+- *Random draws* (dropout, augmentation in `data`): each worker draws from torch's global generator, seeded for every step by
+  `worker_seed`, and the generator of the caller is left as it was. A real rank that calls ``torch.manual_seed(worker_seed(seed,
+  rank, step))`` at the head of each step draws the same.
+- *Buffers* (BatchNorm's statistics): all workers take over rank 0's after every step, at the same bytes as with
+  `DataParallelOptimizer`. What a module keeps elsewhere, as a plain attribute, is one for all workers.
+- *Frozen parameters* stay as they are, and tied ones are one parameter.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
+from torch.utils.data import Dataset, IterableDataset, default_collate
+
+from bandwise.checkout import TOP, has_checkout
+from reference_impls.drivers.elastic import Elastic
+from reference_impls.drivers.ledger import Ledgers
+from reference_impls.drivers.local_workers import Unused
+from reference_impls.errors import LayoutError, UnsupportedError, UsageError
+from reference_impls.registry import Method, registry
+from reference_impls.requests import Step
+from reference_impls.simulated import SimulatedCluster
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Loss = Callable[[Any, Any], Tensor]
+"""(model, batch) -> scalar: the mean loss of one worker's batch."""
+BatchOf = Callable[[int, int, int], Any]
+"""(rank, workers, step) -> one worker's batch."""
+COURSE: Final = "total_steps"
+"""Option of methods that must know how long the training is."""
+
+
+class DataError(ValueError):
+    """The data cannot be dealt to so many workers for so many steps; the message says what to give."""
+
+
+def worker_seed(seed: int, rank: int, step: int) -> int:
+    """The seed of torch's global generator for a worker's step.
+
+    Args:
+        seed: Of the training.
+        rank: The worker.
+        step: Completed steps.
+
+    Returns:
+        For ``torch.manual_seed``: a real rank that calls it before it takes a batch draws what the simulated one drew.
+    """
+    return _hashed("step", seed, rank, step)
+
+
+def _hashed(*parts: object) -> int:
+    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=7).digest(), "little")
+
+
+class Shards:
+    """A data set cut into equal i.i.d. shards, one a worker: a function of rank, workers and step.
+
+    The seed decides which examples are whose. Each worker goes through its shard in an order of its own in every epoch; what does
+    not fill a batch waits for the next epoch, and up to ``workers - 1`` examples are nobody's.
+
+    Args:
+        dataset: With a length and examples by index.
+        batch_size: Examples a worker and step.
+        seed: Of the cut and the orders.
+        collate: Makes a batch of a list of examples.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        batch_size: int,
+        seed: int = 0,
+        collate: Callable[[list[Any]], Any] = default_collate,
+    ) -> None:
+        if batch_size < 1:
+            raise DataError(f"batch_size is {batch_size}: give at least 1")
+        self._dataset: Any = dataset
+        self._batch_size = batch_size
+        self._seed = seed
+        self._collate = collate
+        self._orders: dict[tuple[int, int], tuple[int, Tensor]] = {}
+
+    def __call__(self, rank: int, workers: int, step: int) -> Any:
+        """The batch of a worker's step. Raises `DataError` where a shard does not fill one."""
+        size = len(self._dataset) // workers
+        if size < self._batch_size:
+            raise DataError(
+                f"{len(self._dataset)} examples for {workers} workers are {size} each, less than a batch of "
+                f"{self._batch_size}: give a smaller batch_size or fewer workers"
+            )
+        epoch, number = divmod(step, size // self._batch_size)
+        held = self._orders.get((rank, workers))
+        if held is None or held[0] != epoch:
+            whole = torch.randperm(len(self._dataset), generator=_generator("shards", self._seed))
+            own = whole[rank * size : (rank + 1) * size]
+            held = epoch, own[torch.randperm(size, generator=_generator("epoch", self._seed, rank, epoch))]
+            self._orders[rank, workers] = held
+        chosen = held[1][number * self._batch_size : (number + 1) * self._batch_size]
+        return self._collate([self._dataset[i] for i in chosen.tolist()])
+
+
+def _generator(*parts: object) -> torch.Generator:
+    return torch.Generator().manual_seed(_hashed(*parts))
+
+
+class Simulation:
+    """What `simulate` answers: a training that has been simulated, and can go on.
+
+    Attributes:
+        diverged_at: The step whose loss was not finite, before which the simulation ended; None where there is none.
+        compute_s: Seconds that one worker's forward and backward took here, the median over workers and steps.
+        ledger: Every byte, by rank, step, stage and collective (`ledger.frame(rank)`).
+    """
+
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        model: nn.Module,
+        names: Sequence[str],
+        rows: Sequence[Mapping[str, Any]],
+        steps: Sequence[Step],
+        compute_s: float,
+        diverged_at: int | None,
+        node_size: int,
+    ) -> None:
+        self.diverged_at = diverged_at
+        self.compute_s = compute_s
+        self._cluster = cluster
+        self._model = model
+        self._names = names
+        self._rows = rows
+        self._steps = steps
+        self._node_size = node_size
+
+    @property
+    def ledger(self) -> Ledgers:
+        """Every byte, by rank, step, stage and collective."""
+        return self._cluster.ledger
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """A row a step.
+
+        Returns:
+            Table of step; loss, the mean over workers, each with its own parameters and batch, before the step; lr; kind, of the
+            step; wire_bytes, that a worker sends, the mean over workers; correlation (see `correlation`).
+        """
+        import pandas as pd  # here, since it takes half a second
+
+        columns = ["step", "loss", "lr", "kind", "wire_bytes", "correlation"]
+        sent = self.ledger.frame(rank=None).groupby("step")["wire_bytes"].sum() / self._cluster.world_size
+        rows = [{**row, "wire_bytes": float(sent.get(row["step"], 0.0))} for row in self._rows]
+        return pd.DataFrame(rows, columns=columns)
+
+    @property
+    def correlation(self) -> pd.Series[float]:
+        """How alike the workers' gradients are, by step: 1 where all point one way, about 0 where they share nothing.
+
+        The mean over all pairs of workers of the cosine between their local gradients of the whole model, each at its
+        own parameters and batch: the similarity of arXiv 1910.01991 (there between the updates of clients). NaN for one worker
+        and where a gradient is zero.
+
+        Returns:
+            Cosines by step.
+        """
+        return self.frame.set_index("step")["correlation"]
+
+    @property
+    def parameters(self) -> dict[str, Tensor]:
+        """Name -> the mean over workers of a trained parameter; copies."""
+        return dict(zip(self._names, self._cluster.averaged(), strict=True))
+
+    @property
+    def model(self) -> nn.Module:
+        """The model with the mean over workers of the parameters, and rank 0's buffers; a copy of the one that was given."""
+        return self._model
+
+    def seconds(
+        self,
+        rate: float | str,
+        delay: float | str = 0.0,
+        compute_s: float | None = None,
+        *,
+        codec_s: float = 0.0,
+        node_rate: float | str = math.inf,
+        results: Path | None = None,
+    ) -> pd.Series[float]:
+        """What the steps would take on as many machines, predicted by the project's cost model (docs/cost-model.md).
+
+        It is played from what rank 0 asked for in each step, so bytes, buckets and order are the training's own. Prices are those
+        of gloo on the machine where the model was fitted.
+
+        Args:
+            rate: Of each worker's link, or of a node's: bits a second, or words such as "100mbit".
+            delay: One way: seconds, or words such as "5ms".
+            compute_s: Seconds of forward, backward and update on a worker; None: `compute_s`, which was measured here, without
+                the update.
+            codec_s: Seconds a step that a worker encodes and decodes; 0: not counted (`bandwise rates`, `bandwise advise` say how
+                long codecs take).
+            node_rate: Between workers of a node, as `rate`.
+            results: Folder with a cost model of one's own; without one there the model is that of the checkout.
+
+        Returns:
+            Seconds by step.
+
+        Raises:
+            UsageError: There is no checkout of the project here.
+            FitError: No cost model is kept.
+            AdviceError: A number is impossible.
+        """
+        import pandas as pd
+
+        if not has_checkout():
+            raise UsageError(
+                "seconds() needs the cost model, which only a checkout of the project has: clone it and there run "
+                "`pip install -e '.[suite]'`"
+            )
+        from suite.costs.advice import Question, network_of
+        from suite.costs.step import Local, step_seconds
+        from suite.links.link import parse_duration, parse_rate
+
+        model = _cost_model(results)
+        local = Local(self.compute_s if compute_s is None else compute_s, encode_s=codec_s)
+        question = Question(
+            parameters=sum(mean.numel() for mean in self.parameters.values()),
+            workers=max(2, self._cluster.world_size),  # one worker sends nothing, whatever the network
+            rate_bps=parse_rate(rate) if isinstance(rate, str) else rate,
+            compute_s=local.compute_s,
+            delay_s=parse_duration(delay) if isinstance(delay, str) else delay,
+            node_size=self._node_size,
+            node_rate_bps=parse_rate(node_rate) if isinstance(node_rate, str) else node_rate,
+        )
+        network = network_of(question, model.backend)
+        played = {id(step): step for step in self._steps}
+        took = {key: step_seconds(step, local, network, model.overlap) for key, step in played.items()}
+        index = pd.Index([row["step"] for row in self._rows], name="step")
+        return pd.Series([took[id(step)] for step in self._steps], index=index, name="seconds", dtype=float)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on to the bit, loadable with ``torch.load(weights_only=True)``.
+
+        Returns:
+            What `simulate` takes as `state`, and ``DataParallelOptimizer.load_state_dict`` on as many real ranks; `buffers` is
+            the part that belongs to the model (``model.load_state_dict(state["buffers"], strict=False)``).
+        """
+        return {
+            **self._cluster.state_dict(),
+            "buffers": {name: buffer.detach().clone() for name, buffer in self._model.named_buffers()},
+        }
+
+
+def _cost_model(results: Path | None) -> Any:
+    """The model that a results folder keeps, else that of the checkout. Raises `FitError` where there is none."""
+    from suite.costs.model import kept_model
+    from suite.costs.prices import FitError
+    from suite.runs.store import default_root
+
+    try:
+        return kept_model(results or default_root())[0]
+    except FitError:
+        return kept_model(TOP / "results")[0]
+
+
+def simulate(
+    model: nn.Module,
+    loss: Loss,
+    data: BatchOf | Dataset[Any] | Iterable[Any],
+    algorithm: str | Method,
+    *,
+    workers: int = 4,
+    lr: float | Callable[[int], float],
+    steps: int,
+    seed: int = 0,
+    batch_size: int | None = None,
+    state: Mapping[str, Any] | None = None,
+    elastic: Elastic = "refuse",
+    node_size: int = 1,
+    bucket_bytes: int = 4 << 20,
+    clip_norm: float | None = None,
+    unused: Unused = "stay",
+    progress: Callable[[int], None] = lambda step: None,
+    **options: Any,
+) -> Simulation:
+    """Train a model as so many workers would, by any method, in this process.
+
+    Args:
+        model: Any module; it is copied and left as it is. Its mode (train or eval) counts.
+        loss: ``loss(model, batch)`` answers a scalar, the mean over one worker's batch. It is given the copy: use the argument.
+        data: ``data(rank, workers, step)`` answers a worker's batch; or a data set with a length, cut into i.i.d. shards by the
+            seed (`Shards`); or an iterable of batches, dealt to the workers in turn.
+        algorithm: A registered name (``bandwise list``) or a configured `Method`.
+        workers: How many.
+        lr: The learning rate, or a function of the step.
+        steps: Of the whole training, those behind `state` included.
+        seed: Of the shards, the workers' draws, and the method's.
+        batch_size: Examples a worker and step; for a data set alone.
+        state: Where to go on from: `Simulation.state_dict`, or ``DataParallelOptimizer.consolidate`` of real ranks.
+        elastic: With a state of another number of workers, what becomes of what single ones keep: ``refuse``, ``zero``, ``fold``.
+        node_size: Consecutive workers that share a node.
+        bucket_bytes: Size of a bucket.
+        clip_norm: Clip the reduced gradient by its global norm, or set the method's own option for it.
+        unused: A parameter for which no worker has ever had a gradient stays as it is (``stay``), or has zeros (``zeros``).
+        progress: Called with the completed steps.
+        options: Of the method and its local optimizer (``bandwise info NAME``). `total_steps`, where a method has it, is `steps`
+            unless given.
+
+    Returns:
+        The training.
+
+    Raises:
+        UnknownAlgorithmError: There is no such method.
+        UnknownOptionError: The method has no such option.
+        UnsupportedError: The model, or an option's value, cannot be served.
+        LayoutError: Model, gradients and state do not fit together.
+        DataError: The data do not suffice.
+        UsageError: The loss is no scalar of the model that it is given, or an argument contradicts another.
+    """
+    if workers < 1 or steps < 1:
+        raise UsageError(f"{workers} workers, {steps} steps: give at least 1 of each")
+    replica = _Replica(model, loss)
+    fields = () if isinstance(algorithm, Method) else dataclasses.fields(registry.load(algorithm))
+    if COURSE in {field.name for field in fields}:
+        options.setdefault(COURSE, steps)
+    cluster = SimulatedCluster(
+        algorithm,
+        [param for _, param in replica.trained],
+        world_size=workers,
+        lr=lr(0) if callable(lr) else lr,
+        seed=seed,
+        names=[name for name, _ in replica.trained],
+        node_size=node_size,
+        bucket_bytes=bucket_bytes,
+        clip_norm=clip_norm,
+        unused=unused,
+        **options,
+    )
+    if state is not None:
+        _take_over(cluster, replica, state, seed, steps, elastic)
+    first = cluster.steps
+    batch_of = _dealer(data, batch_size, seed, workers, first, steps)
+    asked, rows, diverged_at = cluster.record_requests(), [], None
+    for step in range(first, steps):
+        answers, alike = _gradients(cluster, replica, batch_of, seed, step)
+        mean = math.fsum(answer.loss for answer in answers) / workers
+        if not math.isfinite(mean):
+            diverged_at = step
+            break
+        cluster.observe(loss=mean)
+        rate = lr(step) if callable(lr) else lr
+        cluster.step(
+            [answer.grads for answer in answers],
+            lr=rate if callable(lr) else None,
+            probes={probe: [answer.probes[probe] for answer in answers] for probe in cluster.probes},
+            buffers=[answer.buffers for answer in answers] if answers[0].buffers else None,
+        )
+        replica.take_buffers(answers[0].buffers)
+        rows.append({"step": step, "loss": mean, "lr": rate, "kind": cluster.kind, "correlation": alike})
+        progress(step + 1)
+    replica.keep(cluster.averaged())
+    return Simulation(
+        cluster,
+        replica.model,
+        [name for name, _ in replica.trained],
+        rows,
+        asked,
+        median(replica.seconds) if replica.seconds else math.nan,
+        diverged_at,
+        node_size,
+    )
+
+
+# ---- the workers' gradients
+
+
+@dataclasses.dataclass
+class _Answer:
+    """One worker's step before the method's: its loss, gradients at its parameters and at the probes, its buffers afterwards."""
+
+    loss: float
+    grads: list[Tensor | None]
+    probes: dict[str, list[Tensor | None]]
+    buffers: list[Tensor]
+
+
+class _Replica:
+    """The copy of the user's model, in which one worker after another takes its place."""
+
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        _refuse(model)
+        try:
+            self.model = copy.deepcopy(model)
+        except (RuntimeError, TypeError) as error:
+            raise UnsupportedError(
+                f"the model cannot be copied ({error}): give one as it is built, before any forward and without tensors that "
+                "were computed from others among its attributes"
+            ) from error
+        self.trained = [(name, param) for name, param in self.model.named_parameters() if param.requires_grad]
+        if not self.trained:
+            raise UnsupportedError("no parameter of the model requires a gradient: there is nothing to train")
+        self.seconds: list[float] = []
+        self._loss = loss
+        self._gpus = sorted({param.device.index for _, param in self.trained if param.is_cuda})
+
+    @property
+    def buffers(self) -> list[Tensor]:
+        """Those of the model that hold anything, as `DataParallelOptimizer` sends them."""
+        return [buffer for buffer in self.model.buffers() if buffer.numel()]
+
+    def take_buffers(self, values: Sequence[Tensor]) -> None:
+        """Give the buffers these values."""
+        with torch.no_grad():
+            for buffer, value in zip(self.buffers, values, strict=True):
+                buffer.copy_(value)
+
+    def seeded(self, seed: int) -> Any:
+        """Within, torch's generators are seeded; afterwards they are as before."""
+        return _Seeded(seed, self._gpus)
+
+    def backward(self, params: Sequence[Tensor], batch: Any) -> tuple[float, list[Tensor | None]]:
+        """Loss and gradients with these parameters, which are used where they lie, as a real rank's are."""
+        started = time.perf_counter()
+        for (_, own), param in zip(self.trained, params, strict=True):
+            own.data, own.grad = param, None
+        value = self._loss(self.model, batch)
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            kind = (
+                f"a tensor of shape {tuple(value.shape)}"
+                if isinstance(value, Tensor)
+                else type(value).__name__
+            )
+            raise UsageError(
+                f"loss(model, batch) answered {kind}: answer the mean loss of the batch, a scalar"
+            )
+        if value.requires_grad:
+            value.backward()  # type: ignore[no-untyped-call]
+        grads = [own.grad for _, own in self.trained]
+        if all(grad is None for grad in grads):
+            raise UsageError(
+                "no parameter of the model got a gradient: compute the loss with the model that loss(model, batch) is given, "
+                "not with the one outside, and without detach() or no_grad()"
+            )
+        for (name, own), grad in zip(self.trained, grads, strict=True):
+            if grad is not None and grad.is_sparse:
+                raise LayoutError(
+                    f"the gradient of {name!r} is sparse: build the embedding with sparse=False"
+                )
+            own.grad = None
+        self.seconds.append(time.perf_counter() - started)
+        return float(value.detach()), grads
+
+    def keep(self, params: Sequence[Tensor]) -> None:
+        """The parameters that the model is left with."""
+        for (_, own), param in zip(self.trained, params, strict=True):
+            own.data = param
+
+
+class _Seeded:
+    def __init__(self, seed: int, gpus: Sequence[int]) -> None:
+        self._seed = seed
+        self._fork = torch.random.fork_rng(devices=gpus)
+
+    def __enter__(self) -> None:
+        self._fork.__enter__()
+        torch.manual_seed(self._seed)
+
+    def __exit__(self, *error: Any) -> None:
+        self._fork.__exit__(*error)
+
+
+def _refuse(model: nn.Module) -> None:
+    """Raise for a model that cannot be simulated as it is."""
+    if isinstance(model, DistributedDataParallel):
+        raise UsageError(
+            "the model is wrapped in DistributedDataParallel: give the bare model (model.module)"
+        )
+    for name, module in model.named_modules():
+        if isinstance(module, nn.SyncBatchNorm):
+            raise UnsupportedError(
+                f"{name or 'the model'} is a SyncBatchNorm, which talks to real ranks in forward, and whose bytes no ledger "
+                "counts: simulate with BatchNorm (not converted), or with a norm that needs no batch"
+            )
+    lazy = [name for name, param in model.named_parameters() if is_lazy(param)]
+    if lazy:
+        raise UnsupportedError(
+            f"parameter {lazy[0]!r} has no shape yet: run the model on a batch once before simulating"
+        )
+
+
+def _gradients(
+    cluster: SimulatedCluster, replica: _Replica, batch_of: BatchOf, seed: int, step: int
+) -> tuple[list[_Answer], float]:
+    """What every worker brings to the step, and how alike their gradients are."""
+    before = [buffer.detach().clone() for buffer in replica.buffers]
+    alike, answers = _Alike(), []
+    for rank in range(cluster.world_size):
+        replica.take_buffers(before)
+        with replica.seeded(worker_seed(seed, rank, step)):
+            batch = batch_of(rank, cluster.world_size, step)
+            probes = {}
+            for probe in cluster.probes:
+                with torch.random.fork_rng(devices=replica._gpus):  # all of the same samples and draws
+                    _, probes[probe] = replica.backward(cluster.probe_parameters(rank, probe), batch)
+            loss, grads = replica.backward(cluster.parameters(rank), batch)
+        alike.add(grads)
+        answers.append(_Answer(loss, grads, probes, [buffer.detach().clone() for buffer in replica.buffers]))
+    return answers, alike.mean()
+
+
+class _Alike:
+    """The mean cosine over pairs of gradients, from the sum of unit vectors: (|sum|^2 - n) / (n (n - 1))."""
+
+    def __init__(self) -> None:
+        self._sum: dict[int, Tensor] = {}
+        self._count = 0
+
+    def add(self, grads: Sequence[Tensor | None]) -> None:
+        """Count one worker's gradient."""
+        given = {i: grad for i, grad in enumerate(grads) if grad is not None}
+        norm = math.sqrt(math.fsum(_square(grad) for grad in given.values()))
+        self._count += 1
+        for i, grad in given.items():
+            unit = grad.float() if grad.dtype in (torch.float16, torch.bfloat16) else grad
+            total = self._sum.setdefault(i, torch.zeros_like(unit))
+            total.add_(unit, alpha=1 / norm if norm else math.nan)
+
+    def mean(self) -> float:
+        """Over the pairs; NaN where there is none."""
+        n = self._count
+        if n < 2:
+            return math.nan
+        return (math.fsum(_square(total) for total in self._sum.values()) - n) / (n * (n - 1))
+
+
+def _square(x: Tensor) -> float:
+    return float(torch.linalg.vector_norm(x, dtype=torch.float64)) ** 2
+
+
+# ---- state and data
+
+
+def _take_over(
+    cluster: SimulatedCluster,
+    replica: _Replica,
+    state: Mapping[str, Any],
+    seed: int,
+    steps: int,
+    elastic: Elastic,
+) -> None:
+    if "workers" not in state:
+        raise LayoutError(
+            "state holds no workers: give what state_dict() of a simulation, or consolidate() of real ranks, answered"
+        )
+    first = state["workers"][0]
+    if first["seed"] != seed:
+        raise UsageError(
+            f"the state is of seed {first['seed']}, by which data are sharded and draws made: give seed={first['seed']}"
+        )
+    if first["step"] >= steps:
+        raise UsageError(
+            f"the state is of step {first['step']} already: steps counts the whole training, so give more"
+        )
+    cluster.load_state_dict(dict(state), elastic=elastic)
+    held = dict(replica.model.named_buffers())
+    for name, value in state.get("buffers", {}).items():
+        if name not in held or held[name].shape != value.shape:
+            raise LayoutError(f"buffer {name!r} of the state is not in the model, or has another shape there")
+        with torch.no_grad():
+            held[name].copy_(value)
+
+
+def _dealer(data: Any, batch_size: int | None, seed: int, workers: int, first: int, steps: int) -> BatchOf:
+    """The data as a function of rank, workers and step."""
+    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+        if batch_size is None:
+            raise DataError("a data set is cut into batches here: give batch_size=, of one worker")
+        return Shards(data, batch_size, seed)
+    if batch_size is not None:
+        raise DataError("batch_size is for a data set; of a function or an iterable a batch is what it gives")
+    if isinstance(data, Iterable):
+        return _Dealt(data, seed, workers, first, steps)
+    if callable(data):
+        return data  # type: ignore[no-any-return]
+    raise DataError(
+        f"data is a {type(data).__name__}: give data(rank, workers, step), a torch Dataset, or an iterable of batches"
+    )
+
+
+class _Dealt:
+    """An iterable of batches, dealt to the workers in turn; asked in the order of steps and ranks."""
+
+    def __init__(self, batches: Iterable[Any], seed: int, workers: int, first: int, steps: int) -> None:
+        self._needed = workers * steps
+        self._steps = steps
+        self._workers = workers
+        self._dealt = 0
+        size = _length(batches)
+        if size is not None and size < self._needed:
+            raise self._too_short(size)
+        with _Seeded(_hashed("iterable", seed), ()):  # a DataLoader draws when it is asked for an iterator
+            self._batches: Iterator[Any] = iter(batches)
+            for _ in range(workers * first):
+                self._next()
+
+    def __call__(self, rank: int, workers: int, step: int) -> Any:
+        """The next batch."""
+        return self._next()
+
+    def _next(self) -> Any:
+        for batch in self._batches:
+            self._dealt += 1
+            return batch
+        raise self._too_short(self._dealt)
+
+    def _too_short(self, size: int) -> DataError:
+        return DataError(
+            f"the data end after {size} batches, and {self._workers} workers for {self._steps} steps take {self._needed}: give "
+            "more, take fewer steps, or give a Dataset with batch_size= or a function data(rank, workers, step), which do not end"
+        )
+
+
+def _length(batches: Iterable[Any]) -> int | None:
+    try:
+        return len(batches)  # type: ignore[arg-type]
+    except TypeError:
+        return None

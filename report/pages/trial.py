@@ -1,0 +1,342 @@
+"""A page of methods tried on somebody's own model: loss against bytes and against predicted time, and one table.
+
+One seed says nothing of accuracy, and a few hundred steps at one learning rate say little: the page says so before it shows
+numbers, and gives a word on loss only where there are seeds enough for an interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final
+
+from matplotlib.axes import Axes
+
+from reference_impls.registry import registry
+from report.drawing import numbers as write
+from report.drawing.scales import bare, look, new_figure
+from report.drawing.svg import inline, svg_file
+from report.drawing.table import Cell, Column, Line, View, bytes_cell, chips, text_cell, time_cell
+from report.drawing.theme import colour
+from report.pages.costs import load_costs
+from report.rendering import render_page
+from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, paired_difference
+from suite.analysis.tables import number
+from suite.costs.columns import ALL, SCORE
+from suite.links.link import duration_words, rate_words
+from suite.runs.files import write_atomic
+
+END_SHARE: Final = 0.1
+"""The loss at the end is the mean over this last share of the steps."""
+SMOOTHED: Final = 0.05
+"""Lines are running means over this share of the steps."""
+WORDS: Final = {"higher": "no", "lower": "yes", "undecided": "maybe", "reference": "quiet"}
+"""Word on the loss -> class."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A method with one seed, a number a step. loss: mean over workers. wire_bytes: that a worker sends. seconds: predicted."""
+
+    seed: int
+    loss: tuple[float, ...]
+    wire_bytes: tuple[float, ...]
+    seconds: tuple[float, ...]
+    diverged_at: int | None = None
+
+    @property
+    def end_loss(self) -> float | None:
+        """The mean over the last steps; None where it diverged."""
+        if self.diverged_at is not None or not self.loss:
+            return None
+        return fmean(self.loss[-max(1, round(END_SHARE * len(self.loss))) :])
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A method as configured, by its label, and its runs by seed; refused: why there are none."""
+
+    label: str
+    algorithm: str
+    runs: tuple[Run, ...] = ()
+    refused: str = ""
+
+    @property
+    def family(self) -> str:
+        """Of the method."""
+        return registry.entry(self.algorithm).family
+
+    @property
+    def end_loss(self) -> float | None:
+        """Mean over seeds; None where one diverged, or none ran."""
+        ends = [run.end_loss for run in self.runs]
+        known = [end for end in ends if end is not None]
+        return fmean(known) if known and len(known) == len(ends) else None
+
+    @property
+    def step_bytes(self) -> float | None:
+        """Mean over steps and seeds."""
+        return _mean(value for run in self.runs for value in run.wire_bytes)
+
+    @property
+    def step_s(self) -> float | None:
+        """Predicted; mean over steps and seeds."""
+        return _mean(value for run in self.runs for value in run.seconds)
+
+    @property
+    def ended(self) -> str:
+        """What kept it from its end, in words; empty where nothing did."""
+        lost = [
+            f"seed {run.seed} at step {run.diverged_at}" for run in self.runs if run.diverged_at is not None
+        ]
+        return self.refused or (f"diverged: {', '.join(lost)}" if lost else "")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Methods tried on one model; the first is what the others are compared with.
+
+    lr: of those that were given none of their own. measured: whether `compute_s` was measured here, or stated.
+    """
+
+    source: str
+    methods: Sequence[Tried]
+    parameters: int
+    workers: int
+    steps: int
+    seeds: tuple[int, ...]
+    lr: float
+    rate_bps: float
+    delay_s: float
+    compute_s: float
+    measured: bool
+    score: tuple[str, ...] = field(default=())
+
+    def difference(self, method: Tried) -> Interval | None:
+        """Loss at the end, the method's less the first one's, paired by seed; None where seeds do not suffice."""
+        first = self.methods[0]
+        if method is first or len(self.seeds) < MINIMUM_FOR_INTERVAL:
+            return None
+        ends = [[run.end_loss for run in one.runs] for one in (method, first)]
+        if any(len(own) < len(self.seeds) or None in own for own in ends):
+            return None
+        mine, theirs = ([end for end in own if end is not None] for own in ends)
+        return paired_difference(mine, theirs)
+
+    def word(self, method: Tried) -> str:
+        """What can be said of the loss: only an interval decides."""
+        if method is self.methods[0]:
+            return "reference"
+        if method.ended:
+            return method.ended
+        found = self.difference(method)
+        if found is None:
+            return f"no verdict from {counted(len(self.seeds), 'seed')}"
+        return "higher" if found.low > 0 else "lower" if found.high < 0 else "undecided"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row a method, for a terminal or JSON: numbers are None where there are none."""
+        first = self.methods[0]
+        return [
+            {
+                "method": method.label,
+                "end_loss": method.end_loss,
+                "difference": None if found is None else [found.estimate, found.low, found.high],
+                "bytes_step": method.step_bytes,
+                "fewer_bytes": _ratio(first.step_bytes, method.step_bytes),
+                "step_ms": None if method.step_s is None else 1e3 * method.step_s,
+                "speedup": _ratio(first.step_s, method.step_s),
+                "loss_is": self.word(method),
+            }
+            for method in self.methods
+            for found in [self.difference(method)]
+        ]
+
+    def caveats(self) -> list[str]:
+        """What limits the numbers, in sentences."""
+        own = "measured here, forward and backward of one worker" if self.measured else "as stated"
+        seeds = f"{counted(len(self.seeds), 'seed')}, {counted(self.steps, 'step')}, {self.workers} simulated workers"
+        enough = len(self.seeds) >= MINIMUM_FOR_INTERVAL
+        return [
+            (
+                f"{seeds}: intervals are 95 % t intervals of differences paired by seed, not corrected for "
+                f"{counted(len(self.methods) - 1, 'comparison')}."
+                if enough
+                else f"{seeds}: no verdict on accuracy. Give --seeds {MINIMUM_FOR_INTERVAL} or more for intervals."
+            ),
+            f"The learning rate is {self.lr:g} for every method that was given none of its own, and tuned for none. What does no "
+            "harm here may do it at another rate, or in a whole training.",
+            "Loss is the training loss, the mean over workers, each with its own parameters; at the end: over the last "
+            f"{END_SHARE:.0%} of the steps. Nothing was held out.",
+            f"Seconds are predicted, not measured, for {rate_words(self.rate_bps)} a worker, "
+            f"{duration_words(self.delay_s)} one way, and {write.quantity(self.compute_s, 'seconds')} of computing ({own}). "
+            "What a method's codec and update take is not counted: `bandwise advise` counts it where it was timed.",
+            *([f"The cost model's own errors: {'; '.join(self.score)}."] if self.score else []),
+        ]
+
+    def findings(self) -> list[str]:
+        """What a reader should know first: bytes and predicted seconds are known, loss mostly is not."""
+        first, *others = [method for method in self.methods if method.step_s is not None]
+        faster = sorted(
+            ((first.step_s or 0.0) / other.step_s, other) for other in others if other.step_s and not other.ended
+        )[::-1]  # fmt: skip
+        found = []
+        if faster and faster[0][0] > 1:
+            best, method = faster[0]
+            found.append(
+                f"The shortest predicted step is that of {method.label}: {write.ratio(best)} as fast as {first.label}, whose "
+                f"step takes {write.quantity(first.step_s, 'seconds')}. What its codec takes is not counted."
+            )
+        else:
+            found.append(f"No method's predicted step is shorter than that of {first.label} on this link.")
+        worse = [method.label for method in others if self.word(method) == "higher"]
+        if worse:
+            found.append(f"Higher loss than {first.label}, beyond the interval: {', '.join(worse)}.")
+        broken = [f"{method.label} ({method.ended})" for method in self.methods if method.ended]
+        if broken:
+            found.append(f"Did not get to the end: {'; '.join(broken)}.")
+        return [*found, self.caveats()[0]]
+
+
+def counted(count: int, what: str) -> str:
+    """`1 seed`, `3 seeds`."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _mean(values: Any) -> float | None:
+    listed = list(values)
+    return fmean(listed) if listed else None
+
+
+def _ratio(over: float | None, under: float | None) -> float | None:
+    return over / under if over is not None and under else None
+
+
+def score_of(results_root: Path) -> tuple[str, ...]:
+    """How far off the cost model is, in words; empty where it was not scored."""
+    return tuple(
+        f"{row['left_out']} not seen before: median {number(row, 'median_error'):.0%}, worst {number(row, 'worst_error'):.0%}"
+        for row in load_costs(results_root).tables.get(SCORE.suffix, ())
+        if row["value"] == ALL
+    )
+
+
+# ---- the page
+
+COLUMNS: Final = (
+    Column("method", "method", "The first is what the others are compared with."),
+    Column("end_loss", "loss at the end", f"Training loss over the last {END_SHARE:.0%} of the steps; mean over seeds.", True),
+    Column("difference", "difference", "To the first method, paired by seed, with its 95 % t interval.", True, True),
+    Column("loss_is", "its loss is", "Decided by the interval alone."),
+    Column("bytes", "bytes a step", "That a worker sends, counted; mean over workers and steps.", True),
+    Column("fewer", "fewer bytes", "The first method's over this one's.", True),
+    Column("step", "predicted step", "By the cost model; mean over steps.", True),
+    Column("speedup", "speedup", "The first method's predicted step over this one's.", True),
+    Column("options", "name", "Of the registered method.", hidden=True),
+)  # fmt: skip
+_WIDTH, _HEIGHT = 7.2, 3.4
+_DASHES: Final = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
+"""Of the lines of one family, whose colour they share."""
+
+
+def build_trial_page(trial: Trial, out: Path) -> Path:
+    """Write the page."""
+    pictures = [
+        ("bytes", "Loss against bytes", "bytes that a worker has sent", "wire_bytes", write.byte_count),
+        ("time", "Loss against predicted time", "predicted seconds", "seconds", lambda x: write.quantity(x, "seconds")),
+    ]  # fmt: skip
+    parts = {
+        "trial": trial,
+        "seeds": counted(len(trial.seeds), "seed"),
+        "size": f"{trial.parameters:,}",
+        "pictures": [
+            (name, title, inline(_picture(trial, axis, column, words), f"t-{name}", title))
+            for name, title, axis, column, words in pictures
+        ],
+        "caveats": trial.caveats(),
+        "view": _view(trial),
+    }
+    write_atomic(out, render_page("trial_page.html.j2", trial.findings(), (), parts))
+    return out
+
+
+def _picture(trial: Trial, axis: str, column: str, words: Callable[[float], str]) -> str:
+    """SVG: loss, smoothed, over the sum of a column; a thin line a seed, or one line."""
+    with look():
+        figure, (axes,) = new_figure(_WIDTH, _HEIGHT)
+        seen: dict[str, int] = {}
+        starts = []
+        for method in trial.methods:
+            dash = _DASHES[seen.get(method.family, 0) % len(_DASHES)]
+            seen[method.family] = seen.get(method.family, 0) + 1
+            for i, run in enumerate(method.runs):
+                points = _points(run, column)
+                if not points:
+                    continue
+                starts.append(points[0][0])
+                axes.plot(
+                    *zip(*points, strict=True), color=colour(method.family), linestyle=dash, linewidth=1.1 if i == 0 else 0.6,
+                    label=method.label if i == 0 else None,
+                )  # fmt: skip
+        if starts:
+            axes.set_xscale("log")
+            axes.legend(frameon=False, fontsize=7, labelcolor="linecolor")
+        _ticks(axes, words)
+        axes.set_xlabel(axis)
+        axes.set_ylabel("training loss")
+        bare(axes, "y")
+        figure.tight_layout()
+        return svg_file(figure)
+
+
+def _ticks(axes: Axes, words: Callable[[float], str]) -> None:
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: words(value)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _points(run: Run, column: str) -> list[tuple[float, float]]:
+    """(sum so far, running mean of the loss); nothing before the first byte, which a logarithmic axis cannot show."""
+    window = max(1, round(SMOOTHED * len(run.loss)))
+    total, points = 0.0, []
+    for i, each in enumerate(getattr(run, column)):
+        total += each
+        if total > 0 and math.isfinite(total):
+            points.append((total, fmean(run.loss[max(0, i + 1 - window) : i + 1])))
+    return points
+
+
+def _view(trial: Trial) -> View:
+    lines = tuple(
+        Line(_cells(trial, method, row), method.family)
+        for method, row in zip(trial.methods, trial.rows(), strict=True)
+    )
+    return View("methods", "Methods tried", COLUMNS, lines, chips(lines))
+
+
+def _cells(trial: Trial, method: Tried, row: dict[str, Any]) -> dict[str, Cell]:
+    found = trial.difference(method)
+    ends = None if found is None else (found.low, found.high)
+    word = row["loss_is"]
+    return {
+        "method": text_cell(method.label, "arm"),
+        "end_loss": Cell(write.plain(method.end_loss, 4), method.end_loss),
+        "difference": Cell(write.MISSING, css="quiet")
+        if found is None
+        else Cell(
+            write.signed(found.estimate, 4),
+            found.estimate,
+            write.interval(found.low, found.high, 4, True),
+            ends,
+        ),
+        "loss_is": Cell(word, word, css=WORDS.get(word, "quiet")),
+        "bytes": bytes_cell(method.step_bytes),
+        "fewer": Cell(write.ratio(row["fewer_bytes"]), row["fewer_bytes"]),
+        "step": time_cell(method.step_s),
+        "speedup": Cell(write.ratio(row["speedup"]), row["speedup"]),
+        "options": text_cell(method.algorithm),
+    }

@@ -1,0 +1,200 @@
+"""`bandwise try` and the page of docs/your-model.md: their code runs, and says no more than it knows."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from bandwise.cli import main
+from report.pages.trial import Run, Trial, Tried, build_trial_page
+from tests.bandwise.test_simulation import same
+from tests.reference_impls.gloo import run_ranks
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def blocks() -> list[str]:
+    text = (ROOT / "docs" / "your-model.md").read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+
+
+def tried(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    assert main(["try", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["try", *arguments]) == 2
+    return capsys.readouterr().err
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    """The script of the page."""
+    (tmp_path / "my_script.py").write_text(next(block for block in blocks() if "def make" in block))
+    return f"{tmp_path / 'my_script.py'}:make"
+
+
+# ---- the page of documentation
+
+
+def follows(rank: int, size: int, code: str, names: dict[str, Any], folder: str) -> dict[str, Any]:
+    """The block for real ranks, in a group that is there."""
+    import os
+
+    os.chdir(folder)
+    own: dict[str, Any] = {"torch": torch, "nn": torch.nn}
+    exec(names["head"], own)
+    start, dist.init_process_group = dist.init_process_group, lambda backend: None  # type: ignore[assignment]
+    try:
+        exec(code, own)
+    finally:
+        dist.init_process_group = start
+    return {name: value.detach().clone() for name, value in own["model"].named_parameters()}
+
+
+@pytest.mark.gloo
+def test_the_code_of_the_page_runs_and_goes_on_to_the_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, by_class, pilot, real, _ = blocks()
+    seeded = f"import torch\ntorch.manual_seed(0)\n{first}"  # ranks draw the same data and model
+    names: dict[str, Any] = {}
+    exec(seeded, names)
+    assert list(names["result"].frame.columns) == ["step", "loss", "lr", "kind", "wire_bytes", "correlation"]
+    assert set(names["result"].frame["kind"]) == {"local", "average"}
+    exec(by_class, names)
+    assert names["apart"].correlation[0] < names["result"].correlation[0]
+    exec(pilot, names)
+    whole = names["simulate"](
+        names["model"], names["loss"], names["dataset"], "lion-cub-1bit", workers=2, lr=1e-3, steps=40, batch_size=16, seed=7,
+        state=torch.load("pilot.pt", weights_only=True),
+    )  # fmt: skip
+    head = seeded.partition("result = ")[0]
+    for found in run_ranks(follows, 2, real, {"head": head}, str(tmp_path)):
+        assert same(found, whole.parameters), found
+
+
+def test_the_commands_of_the_page_are_those_of_its_test() -> None:
+    text = (ROOT / "docs" / "your-model.md").read_text(encoding="utf-8")
+    assert "bandwise try my_script.py:make --batch-size 16 --workers 4 --steps 30 --rate 100mbit" in text
+
+
+# ---- the verb
+
+
+def test_it_compares_five_methods_and_writes_a_page(
+    script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = tried(
+        capsys, script, "--batch-size", "16", "--workers", "4", "--steps", "30", "--rate", "100mbit", "--compute-ms", "2",
+        "--results", str(tmp_path / "results"),
+    )  # fmt: skip
+    rows = {row["method"]: row for row in found["methods"]}
+    assert list(rows) == [
+        "allreduce-adamw", "local-adamw:period=8", "ef-sign-adam", "global-qsgd:optimizer=adamw", "top-k:optimizer=adamw",
+    ]  # fmt: skip
+    elements = 20 * 64 + 64 + 64 * 4 + 4
+    assert rows["allreduce-adamw"]["bytes_step"] == 6.0 * elements  # 2 (n - 1) / n x 4 bytes, n = 4
+    # 30 steps of period 8 are four rounds, the last of which is cut
+    assert rows["local-adamw:period=8"]["bytes_step"] == pytest.approx(4 / 30 * 6.0 * elements)
+    assert rows["global-qsgd:optimizer=adamw"]["fewer_bytes"] == pytest.approx(4, rel=0.01)
+    assert all(row["step_ms"] >= 2 for row in rows.values())
+    assert rows["allreduce-adamw"]["loss_is"] == "reference"
+    assert {row["loss_is"] for row in found["methods"][1:]} == {"no verdict from 1 seed"}
+    assert all(row["difference"] is None for row in found["methods"])
+    page = Path(found["page"])
+    assert page == tmp_path / "results" / "reports" / "try-my_script.html"
+    text = page.read_text(encoding="utf-8")
+    assert "no verdict on accuracy" in text
+    assert "predicted, not measured" in text
+    assert text.count("<svg") == 2
+    assert not re.search(r"(src|href)=\"https?:", text)
+    assert str(tmp_path) not in text
+
+
+def test_methods_of_ones_own_and_a_method_that_refuses(
+    script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.html"
+    found = tried(
+        capsys, script, "--batch-size", "8", "--workers", "9", "--steps", "4", "--html", str(page),
+        "--methods", "allreduce-sgd,lion-cub-1bit:lr=1e-4:momentum_sync=never,lion-cub-pbit:bits=4", "--lr", "0.01",
+    )  # fmt: skip
+    refused = found["methods"][2]
+    assert refused["loss_is"].startswith("refused: ")
+    assert (refused["end_loss"], refused["bytes_step"], refused["speedup"]) == (None, None, None)
+    assert found["methods"][1]["fewer_bytes"] > 25
+    assert "Did not get to the end: lion-cub-pbit:bits=4 (refused:" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["SCRIPT"], "write FILE.py:FUNCTION"),
+        (["nowhere.py:make"], "nowhere.py is no Python file here"),
+        (["SCRIPT:mak"], "has no function 'mak'; did you mean 'make'?"),
+        (["SCRIPT:two"], "answer a tuple (model, loss, data)"),
+        (["SCRIPT:turned"], "the first is a torch.nn.Module"),
+        (["SCRIPT:stream"], "data is an iterator, which the first method would use up"),
+        (["SCRIPT:make", "--methods", "no-such-method"], "no algorithm called 'no-such-method'"),
+        (["SCRIPT:make", "--methods", "top-k:ratio"], "write NAME:option=value"),
+        (["SCRIPT:make", "--methods", "top-k:perod=8"], "has no option 'perod'"),
+        (["SCRIPT:make", "--seeds", "0"], "give at least 1 of each"),
+        (["SCRIPT:make"], "give batch_size="),
+    ],
+)
+def test_what_cannot_be_tried_is_refused_with_what_to_write(
+    arguments: list[str], words: str, script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(script.rpartition(":")[0])
+    with path.open("a") as file:
+        file.write(
+            "\ndef two(): return make()[:2]\ndef turned(): return make()[::-1]\n"
+            "def stream(): return (*make()[:2], iter([]))\n"
+        )
+    assert words in refusal(capsys, *(one.replace("SCRIPT", str(path)) for one in arguments))
+
+
+# ---- what a page may say
+
+
+def made_up(seeds: int, **losses: float) -> Trial:
+    def runs(loss: float) -> tuple[Run, ...]:
+        return tuple(
+            Run(seed, tuple(loss + 0.01 * (seed % 3) for _ in range(10)), (8.0,) * 10, (0.5,) * 10)
+            for seed in range(seeds)
+        )
+
+    methods = [
+        Tried(name.replace("_", "-"), name.replace("_", "-"), runs(loss)) for name, loss in losses.items()
+    ]
+    return Trial("s.py:make", methods, 10, 4, 10, tuple(range(seeds)), 0.1, 1e8, 0.0, 0.1, False)
+
+
+def test_only_seeds_enough_for_an_interval_give_a_word() -> None:
+    losses = {"allreduce_sgd": 1.0, "top_k": 1.5, "qsgd": 0.5, "signum": 1.0}
+    assert [row["loss_is"] for row in made_up(5, **losses).rows()[1:]] == ["no verdict from 5 seeds"] * 3
+    rows = made_up(6, **losses).rows()
+    assert [row["loss_is"] for row in rows] == ["reference", "higher", "lower", "undecided"]
+    assert rows[1]["difference"] == pytest.approx([0.5, 0.5, 0.5])
+    assert "not corrected for 3 comparisons" in made_up(6, **losses).caveats()[0]
+
+
+def test_a_method_that_diverged_has_no_loss_and_says_where(tmp_path: Path) -> None:
+    trial = made_up(6, allreduce_sgd=1.0, top_k=1.0)
+    lost = Tried(
+        "top-k", "top-k", (Run(0, (1.0,), (8.0,), (0.1,), diverged_at=1), *trial.methods[1].runs[1:])
+    )
+    trial = Trial(**{**vars(trial), "methods": [trial.methods[0], lost]})
+    row = trial.rows()[1]
+    assert (row["end_loss"], row["difference"], row["loss_is"]) == (None, None, "diverged: seed 0 at step 1")
+    page = build_trial_page(trial, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Did not get to the end: top-k (diverged: seed 0 at step 1)." in page
