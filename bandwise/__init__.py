@@ -1,6 +1,7 @@
 """bandwise: communication-efficient data-parallel training, measured.
 
     from bandwise import DataParallelOptimizer, SimulatedCluster, create, list_algorithms
+    from bandwise import ddp_hook, fsdp_hook    # inside torch's DistributedDataParallel, across the nodes of FSDP2
 
 The methods live in `reference_impls`; this is their public face. Importing it imports no torch.
 """
@@ -10,9 +11,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from reference_impls import DataParallelOptimizer, SimulatedCluster, create, info, list_algorithms
+    from reference_impls import (
+        DataParallelOptimizer,
+        SimulatedCluster,
+        create,
+        ddp_hook,
+        fsdp_hook,
+        info,
+        list_algorithms,
+    )
 
-__all__ = ["DataParallelOptimizer", "SimulatedCluster", "create", "info", "list_algorithms"]
+__all__ = [
+    "DataParallelOptimizer",
+    "SimulatedCluster",
+    "create",
+    "ddp_hook",
+    "fsdp_hook",
+    "info",
+    "list_algorithms",
+]
 
 
 def __getattr__(name: str) -> Any:
