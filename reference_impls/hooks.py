@@ -27,12 +27,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from reference_impls.algorithm import Algorithm
@@ -45,6 +44,9 @@ from reference_impls.drivers.process_group import ProcessGroup, store_of_its_own
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import LayoutError, UnknownOptionError, UnsupportedError, UsageError
 from reference_impls.registry import Method, create
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
 
 __all__ = ["DDPHook", "FSDPHook", "ddp_hook", "fsdp_hook", "only_reduces"]
 
@@ -601,6 +603,8 @@ def _param_groups(model: nn.Module) -> list[tuple[str, FSDPModule, Any]]:
 
     What of a module is reduced together, and on which mesh, torch says in attributes of its own (2.13).
     """
+    from torch.distributed.fsdp import FSDPModule  # here, since it takes most of a second
+
     found: list[tuple[str, FSDPModule, Any]] = []
     for name, module in model.named_modules():
         if not isinstance(module, FSDPModule):
