@@ -209,6 +209,7 @@ class _Half(nn.Module):
 
 def _half(mesh: DeviceMesh, zeros: bool) -> None:
     """A step of a model in which parameters have no gradient."""
+    torch.manual_seed(1)
     model: Any = fully_shard(_Half(), mesh=mesh["shard"])
     model.set_reduce_scatter_unused_params(zeros)
     state = fsdp_hook(model, "qsgd", group=mesh["replicate"].get_group())
