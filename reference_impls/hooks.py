@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import GradBucket  # type: ignore[attr-defined]  # its stubs do not name it
 from torch.nn.parallel import DistributedDataParallel
 
 from reference_impls.algorithm import Algorithm
@@ -279,7 +280,8 @@ class DDPHook(_Hook):
             self._loaded = self.state_dict()
             self.release()
         if isinstance(model, DistributedDataParallel):
-            model, group = model.module, group or model.process_group
+            inside: Any = model.process_group
+            model, group = model.module, inside if group is None else group
         trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         own = self._configuration
         self._attach([trained], group, {}, bucket_bytes=own.bucket_bytes, seed=own.seed)
@@ -328,7 +330,7 @@ class DDPHook(_Hook):
                 "register_comm_hook(state, hook)"
             )
 
-    def _reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    def _reduce(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         """Take a bucket of DDP's over; what is whole by now leaves, and with the last bucket all come back."""
         self._refuse_unattached()
         flat = bucket.buffer()
@@ -342,7 +344,7 @@ class DDPHook(_Hook):
             for param, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
                 self._take(param, gradient)
             self._submit_whole()
-            on_gpu = [flat.device] if flat.is_cuda else None
+            on_gpu: list[Any] | None = [flat.device] if flat.is_cuda else None
             future: torch.futures.Future[Tensor] = torch.futures.Future(devices=on_gpu)
             self._waiting.append((future, flat))
             if bucket.is_last():
@@ -395,7 +397,7 @@ class DDPHook(_Hook):
         self._waiting: list[tuple[torch.futures.Future[Tensor], Tensor]] = []
 
 
-def _reduce_bucket(state: DDPHook, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _reduce_bucket(state: DDPHook, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """The hook of `ddp_hook`. A function of this module, so that it can be pickled."""
     return state._reduce(bucket)
 
@@ -416,7 +418,7 @@ def ddp_hook(
     check: Check = "first",
     timeout_s: float = 600.0,
     **options: Any,
-) -> tuple[DDPHook, Callable[[DDPHook, dist.GradBucket], torch.futures.Future[Tensor]]]:
+) -> tuple[DDPHook, Callable[[DDPHook, GradBucket], torch.futures.Future[Tensor]]]:
     """A method as communication hook of `DistributedDataParallel`: ``ddp.register_comm_hook(state, hook)``.
 
     Call it on all ranks, since they compare what they are asked for. Results equal those of `DataParallelOptimizer` with the

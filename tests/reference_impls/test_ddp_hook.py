@@ -8,6 +8,7 @@ import copy
 import io
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -87,6 +88,11 @@ def _steps(ddp: nn.Module, optimizer: torch.optim.Optimizer, rank: int, first: i
         model = getattr(ddp, "module", ddp)
         _loss(ddp, rank, step, use=bool(model.whole or rank or step % 2)).backward()
         optimizer.step()
+
+
+def _two(ranks: Callable[[int], Ranks]) -> Callable[..., list[Any]]:
+    """Two processes; they may be long in starting."""
+    return partial(ranks(2).run, timeout_s=200.0)
 
 
 def _message(action: Callable[[], Any]) -> tuple[str, str]:
@@ -176,7 +182,7 @@ def _same_training(results: list[Any]) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_the_hook_trains_as_our_optimizer_does_to_the_bit(name: str, ranks: Callable[[int], Ranks]) -> None:
     """DDP has several buckets, and others from the second step on."""
-    results = ranks(2).run(_beside_ours, name, METHODS[name])
+    results = _two(ranks)(_beside_ours, name, METHODS[name])
     _same_training(results)
     for *_, buckets in results:
         assert len(buckets) == STEPS
@@ -189,13 +195,13 @@ def test_the_hook_trains_as_our_optimizer_does_to_the_bit(name: str, ranks: Call
 @pytest.mark.parametrize("name", ["qsgd", "powersgd"])
 def test_so_it_does_where_ranks_leave_layers_out(name: str, ranks: Callable[[int], Ranks]) -> None:
     """A layer that one rank uses in every other step, and one that none uses: it stays as it is."""
-    _same_training(ranks(2).run(_beside_ours, name, METHODS[name], 0.002, False, True))
+    _same_training(_two(ranks)(_beside_ours, name, METHODS[name], 0.002, False, True))
 
 
 @pytest.mark.gloo
 def test_buckets_of_ddp_change_no_bit(ranks: Callable[[int], Ranks]) -> None:
     """One bucket of DDP's or many: with a scale a bucket the method's results would differ, were they its own."""
-    one, many = (ranks(2).run(_beside_ours, "global-qsgd", {}, cap)[0] for cap in (25.0, 0.001))
+    one, many = (_two(ranks)(_beside_ours, "global-qsgd", {}, cap)[0] for cap in (25.0, 0.001))
     assert "error" not in (one[0], many[0]), (one, many)
     assert len(one[3][-1]) == 1 < len(many[3][-1])
     assert all(torch.equal(value, many[1][key]) for key, value in one[1].items())
@@ -242,7 +248,7 @@ def _resumed(rank: int, size: int, how: str) -> Any:
 @pytest.mark.parametrize("how", ["state_dict", "pickle"])
 def test_a_training_goes_on_to_the_bit(how: str, ranks: Callable[[int], Ranks]) -> None:
     elements = sum(p.numel() for p in Crooked().parameters())
-    for result in ranks(2).run(_resumed, how):
+    for result in _two(ranks)(_resumed, how):
         assert result[0] != "error", result
         ((whole, kept), (resumed, again)), size_kept = result
         assert all(torch.equal(value, resumed[key]) for key, value in whole.items())
@@ -267,7 +273,7 @@ def _unfit(rank: int, size: int) -> Any:
 
 @pytest.mark.gloo
 def test_a_state_that_does_not_fit_is_refused(ranks: Callable[[int], Ranks]) -> None:
-    for result in ranks(2).run(_unfit):
+    for result in _two(ranks)(_unfit):
         assert isinstance(result, list), result
         unattached, other_model, no_state = result
         assert "state.attach(model)" in unattached[1]
@@ -313,7 +319,7 @@ def _beside_ddp(rank: int, size: int, what: str) -> Any:
 @pytest.mark.gloo
 @pytest.mark.parametrize("what", ["accumulated", "clipped", "frozen", "bf16"])
 def test_the_uncompressed_hook_is_ddp(what: str, ranks: Callable[[int], Ranks]) -> None:
-    for result in ranks(2).run(_beside_ddp, what):
+    for result in _two(ranks)(_beside_ddp, what):
         assert result[0] != "error", result
         alone, hooked = result
         for key, value in alone.items():  # DDP divides before it adds, we after
@@ -338,7 +344,7 @@ def _uneven(rank: int, size: int) -> Any:
 
 @pytest.mark.gloo
 def test_ranks_with_fewer_batches_follow_the_others(ranks: Callable[[int], Ranks]) -> None:
-    results = ranks(2).run(_uneven)
+    results = _two(ranks)(_uneven)
     for result in results:
         assert result[0] != "error", result
         assert result[1] == 5  # rank 0 has three batches, and joins in two more reductions
@@ -449,7 +455,7 @@ def _strangers(rank: int, size: int) -> Any:
 
 @pytest.mark.gloo
 def test_parameters_that_ddp_and_hook_do_not_share_are_named(ranks: Callable[[int], Ranks]) -> None:
-    for result in ranks(2).run(_strangers):
+    for result in _two(ranks)(_strangers):
         assert isinstance(result, list), result
         more, fewer, saved = result
         assert "frozen as it is trained" in more[1]
@@ -464,7 +470,7 @@ def _disagreeing(rank: int, size: int) -> Any:
 
 @pytest.mark.gloo
 def test_ranks_with_other_options_are_named(ranks: Callable[[int], Ranks]) -> None:
-    for kind, message in ranks(2).run(_disagreeing):
+    for kind, message in _two(ranks)(_disagreeing):
         assert kind == "MismatchError", message
         assert "bits=4" in message
         assert "bits=5" in message
