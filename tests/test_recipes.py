@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -271,7 +272,7 @@ def _trainer(rank: int, size: int, real: bool) -> dict[str, Any]:
 
     import_module("logging").disable()
     arguments = import_module("transformers").TrainingArguments(
-        output_dir=f"/tmp/trainer-{os.getpid()}", max_steps=3, per_device_train_batch_size=4, use_cpu=True,
+        output_dir=tempfile.mkdtemp(), max_steps=3, per_device_train_batch_size=4, use_cpu=True,
         report_to=[], save_strategy="no", disable_tqdm=True,
     )  # fmt: skip
     model = _WithLoss()
