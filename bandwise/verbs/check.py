@@ -107,12 +107,12 @@ def _claims(root: Path, sweep: str | None, findings: list[tuple[str, Finding]], 
         claims = [
             claim
             for claim in claims
-            if name in {part.study or claim.source for part in (*claim.parts, *claim.premises)}
+            if name in {part.study or claim.study for part in (*claim.parts, *claim.premises)}
         ]
     if not history.known:
         unchecked.append("claims before runs: the results do not lie in a git checkout")
         return
-    fix = "commit a claim before it is run, or say in it that it was written after"
+    fix = "commit a claim before it is run, or say in it that it was written after, and nothing will be told of it"
     for line in history.late(claims):
         claim, _, why = line.partition(": ")
         findings.append(("claims", Finding("claims", ERROR, claim, why, fix)))

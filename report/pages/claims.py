@@ -13,7 +13,7 @@ from report.rendering import ALONE, Links, ReportError, write_page
 from suite.analysis.document import rows_of
 from suite.analysis.published import origin_words
 from suite.claims.claim import WORDS
-from suite.claims.columns import CLAIMS, PARTS, deciding, effect
+from suite.claims.columns import CLAIMS, GROUPS, PARTS, deciding, effect, group_of
 
 
 @dataclass(frozen=True)
@@ -101,11 +101,7 @@ def tally(claims: Sequence[Row]) -> str:
         words = [row["verdict"] for row in rows]
         return ", ".join(f"{words.count(word)} {word}" for word in WORDS if word in words)
 
-    groups = (
-        ("measured", [row for row in claims if row["kind"] in {"training", "speed"}]),
-        ("arithmetic", [row for row in claims if row["kind"] == "exact"]),
-        ("neither", [row for row in claims if row["kind"] not in {"training", "speed", "exact"}]),
-    )
+    groups = [(name, [row for row in claims if group_of(row) == name]) for name in GROUPS]
     return "; ".join(f"{name}: {len(rows)}, {counted(rows)}" for name, rows in groups if rows)
 
 
@@ -133,7 +129,7 @@ def _anchor(row: Row) -> str:
 
 
 def _css(word: str) -> str:
-    return CSS.get(word, "quiet" if word.startswith("not ") else "maybe")
+    return CSS.get(word, "quiet" if word.startswith(("not ", "cannot ")) else "maybe")
 
 
 def _line(row: Row, verdicts: Verdicts) -> Line:

@@ -31,7 +31,7 @@ from report.rendering import Links, ReportError, asset, embedded, render_page, t
 from report.site import overview
 from report.site.leaderboard import Standing, ranked_view, standings, unranked_view
 from report.site.run_page import render_run, run_record
-from report.study.build import write_page
+from report.study.build import BuiltReport, write_page
 from report.study.data import SessionData, StudyData, load, load_sessions
 from report.study.headline import failure_sentence
 from report.study.publication import update_tables
@@ -122,7 +122,7 @@ def build_site(root: Path, out: Path | None = None, runs: bool = True) -> BuiltS
         pages.append((SPEED, "Speed alone"))
     built = 1 + len(pages)
     store = Store(root)
-    drawn: dict[str, list[dict[str, Any]]] = {}
+    drawn: dict[str, BuiltReport] = {}
     for name, study in studies.items():
         count, drawn[f"{name}.html"] = _study(folder, name, study, pages, store if runs else None)
         built += count
@@ -191,8 +191,8 @@ def _have_ids(study: StudyData) -> None:
 
 def _study(
     folder: Path, name: str, study: StudyData, pages: list[tuple[str, str]], store: Store | None
-) -> tuple[int, list[dict[str, Any]]]:
-    """Write the page of a study, and those of its runs where there is a store; how many, and its pictures of speed."""
+) -> tuple[int, BuiltReport]:
+    """Write the page of a study, and those of its runs where there is a store; how many, and the first."""
     up = "../" * name.count("/")
     others = tuple((up + address, words) for address, words in pages)
     own = name.rpartition("/")[2]
@@ -200,13 +200,13 @@ def _study(
         study, folder / f"{name}.html", Links(up + HOME, others, f"{own}/runs/" if store else "")
     )
     if store is None:
-        return 1, page.pictures
+        return 1, page
     links = Links(f"../../{up}{HOME}", ((f"../../{own}.html", study.sweep),))
     rows = [(panel, row) for panel in study.panels for row in panel.runs if row["status"] != "missing"]
     for panel, row in rows:
         text = render_run(run_record(store, row, panel), study.sweep, links)
         write_atomic(folder / name / "runs" / f"{row['run_id']}.html", text, flushed=False)
-    return 1 + len({row["run_id"] for _, row in rows}), page.pictures
+    return 1 + len({row["run_id"] for _, row in rows}), page
 
 
 def _speed(alone: tuple[SessionData, ...], costs: dict[str, Any] | None) -> str:
@@ -237,7 +237,7 @@ def _compared(
 
 
 def _index(
-    root: Path, studies: dict[str, StudyData], drawn: dict[str, list[dict[str, Any]]],
+    root: Path, studies: dict[str, StudyData], drawn: dict[str, BuiltReport],
     pages: list[tuple[str, str]], compared: list[tuple[str, str]],
     unread: list[tuple[str, str]], costs: dict[str, Any] | None, verdicts: Verdicts,
 ) -> tuple[list[str], str]:  # fmt: skip
@@ -253,7 +253,8 @@ def _index(
         commits=sorted(commits),
         headline=said,
         pages=pages,
-        picture=overview.newest_picture(by_address, drawn),
+        equal_time=overview.equal_time(by_address, {at: page.equal_time for at, page in drawn.items()}),
+        picture=overview.newest_picture(by_address, {at: page.pictures for at, page in drawn.items()}),
         bars=overview.claims_bars(verdicts),
         cost=overview.cost_picture(costs),
         ranked=ranked_view(board),

@@ -1,4 +1,6 @@
-"""The parts of a site's first page: the studies, three pictures, the leaderboard, what was refused, where all comes from."""
+"""The parts of a site's first page: loss against time, the studies, pictures, the leaderboard, what was refused, where all comes
+from.
+"""
 
 from __future__ import annotations
 
@@ -114,6 +116,31 @@ def newest_picture(
             first = [one for one in shown if one["link"] == shown[0]["link"]]
             return {"study": study.sweep, "address": f"{address}#speedup", "panels": first}
     return None
+
+
+def equal_time(
+    studies: Mapping[str, StudyData], found: Mapping[str, Sequence[dict[str, Any]]]
+) -> dict[str, Any] | None:
+    """Loss against time of the study that compared the most methods over links, or without any such study what trainings are
+    worth in the one that compared the most.
+
+    Args:
+        studies: By the address of their page, the newest first, which counts among equals.
+        found: What each page shows, as `equal_time_parts` makes it.
+
+    Returns:
+        What the template needs: the parts of one page, its study and address; None where no study names a reference.
+    """
+
+    def size(address: str) -> tuple[int, int]:
+        parts = found[address]
+        return sum(part["timed"] for part in parts), max(len(part["view"].lines) for part in parts)
+
+    there = [address for address in studies if found[address]]
+    if not there:
+        return None
+    most = max(there, key=lambda address: (size(address)[0] > 0, size(address)[1]))
+    return {"parts": found[most], "study": studies[most].sweep, "address": most}
 
 
 def claims_bars(verdicts: Verdicts) -> list[dict[str, Any]]:

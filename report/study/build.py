@@ -57,12 +57,15 @@ PROVENANCE = MappingProxyType(
 
 @dataclass(frozen=True)
 class BuiltReport:
-    """Where the page is, its findings in sentences, where its tables come from, and its pictures of speed against accuracy."""
+    """Where the page is, its findings in sentences, where its tables come from, and its pictures: of speed against accuracy,
+    and of loss against time with their tables, as `equal_time_parts` makes them.
+    """
 
     path: Path
     headline: list[str]
     origin: list[str]
     pictures: list[dict[str, Any]]
+    equal_time: list[dict[str, Any]]
 
 
 def build_page(
@@ -75,9 +78,9 @@ def build_page(
 
 def write_page(study: StudyData, path: Path, links: Links = ALONE) -> BuiltReport:
     """Write the page of a study that was read; `links`: where it leads as part of a site."""
-    sentences, speed = headline(study), speed_parts(study)
-    write_atomic(path, render(study, sentences, speed, links))
-    return BuiltReport(path, sentences, whence(study), speed["pictures"])
+    sentences, speed, equal_time = headline(study), speed_parts(study), equal_time_parts(study)
+    write_atomic(path, render(study, sentences, speed, equal_time, links))
+    return BuiltReport(path, sentences, whence(study), speed["pictures"], equal_time)
 
 
 def whence(study: StudyData) -> list[str]:
@@ -195,7 +198,13 @@ def _cells(text: str) -> list[list[str]]:
     return list(csv.reader(io.StringIO(text, newline="")))[1:]
 
 
-def render(study: StudyData, sentences: list[str], speed: dict[str, Any], links: Links = ALONE) -> str:
+def render(
+    study: StudyData,
+    sentences: list[str],
+    speed: dict[str, Any],
+    equal_time: list[dict[str, Any]],
+    links: Links = ALONE,
+) -> str:
     """The page's HTML."""
     statuses, files, curves = study.facts["statuses"], _files(study), panel_curves(study)
     data = _data(study, curves)
@@ -223,7 +232,7 @@ def render(study: StudyData, sentences: list[str], speed: dict[str, Any], links:
         tables=list(data["tables"]),
         files=files,
         speed=speed,
-        equal_time=equal_time_parts(study),
+        equal_time=equal_time,
         climbed=any(panel.equal_loss for panel in study.panels),
         costs=costs_parts(study.costs),
         data=embedded(data),

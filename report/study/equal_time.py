@@ -27,10 +27,10 @@ from report.drawing.numbers import factor, interval, plain, ratio
 from report.drawing.scales import MEASURE, bare, look, new_figure, per_point, speedup_axis
 from report.drawing.svg import gid, inline, svg_file
 from report.drawing.table import Cell, Column, Line, Row, View, chips
-from report.drawing.theme import COLOURS, colour
+from report.drawing.theme import COLOURS, FAMILIES, SHAPES, colour
 from report.rendering import slug
 from report.study.data import METRICS, LinkData, Panel, StudyData
-from report.study.marks import EDGE, Fill, Point, across, by_arm, draw_marks, write_names
+from report.study.marks import EDGE, Fill, Point, across, by_arm, draw_marks, families, write_names
 from report.study.speedup import grouped
 from suite.runs.sweep import WHOLE
 
@@ -129,6 +129,9 @@ def _part(study: StudyData, panel: Panel, several: bool) -> dict[str, Any]:
     return {
         "heading": f"{panel.workload}, {panel.title}, {panel.world_size} workers" if several else place,
         "sentences": sentences(panel, links),
+        "key": [
+            (name, FAMILIES.get(name, name), SHAPES.get(name, SHAPES["sign"])) for name in families([panel])
+        ],
         "pictures": [_picture(panel, curve, one) for one in links] if curve else [],
         "reference": panel.worth[0]["reference"],
         "view": equal_time_view(panel, links, curve),
@@ -413,7 +416,7 @@ def sentences(panel: Panel, links: Sequence[Timed]) -> list[str]:
     """What is worth it, a line a link, and how much is decided; sentences of at most 25 words."""
     methods = [row["arm"] for row in panel.methods]
     if not links:
-        return [_worth_sentence(panel, methods)]
+        return _worth_sentences(panel, methods)
     nets = [one.net[arm] for one in links for arm in methods if arm in one.net]
     decided = sum(row["verdict"] in (WORTH_IT, NOT) for row in nets)
     return [
@@ -458,15 +461,27 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-def _worth_sentence(panel: Panel, methods: Sequence[str]) -> str:
-    """Without a session: whose training is worth how much of the reference's."""
+def _worth_sentences(panel: Panel, methods: Sequence[str]) -> list[str]:
+    """Without a session: who ends better after as many steps, whether the controls are seen, and what that leaves open."""
+    reference = panel.worth[0]["reference"]
     rows = [row for row in panel.worth if row["arm"] in methods and row["worth"] is not None]
-    whole = sum(row["low"] > 1 for row in rows)
-    less = sum(row["high"] < 1 for row in rows)
-    return (
-        f"No link was timed yet: in steps, {whole} of {len(methods)} methods {'is' if whole == 1 else 'are'} worth more than the "
-        f"reference's training, {less} less."
-    )
+    better = [row["arm"] for row in rows if row["low"] > WHOLE]
+    worse = sum(row["high"] < WHOLE for row in rows)
+    unknown = len(rows) - len(better) - worse
+    absent = len(methods) - len(rows)
+    said = [
+        f"After as many steps as plain training ({reference}), {len(better)} of {len(methods)} methods "
+        f"{'ends' if len(better) == 1 else 'end'} better{f' ({_listed(better[:NAMED])})' if better else ''} and {worse} worse; "
+        f"{unknown} {'is' if unknown == 1 else 'are'} undecided{f', {absent} without a number' if absent else ''}."
+    ]
+    controls = [row for row in panel.worth if row["arm"] in by_arm(panel.controls)]
+    unseen = [row["arm"] for row in controls if row["high"] is None or row["high"] >= WHOLE]
+    if unseen:
+        said.append(f"Not seen to be worse, so that the study cannot tell: {_listed(unseen)}.")
+    elif controls:
+        said.append(f"All {len(controls)} negative controls end worse, as they must.")
+    said.append("No link was timed yet: whether the time that a method saves makes up for this is open.")
+    return said
 
 
 def equal_time_figures(study: StudyData) -> dict[str, Figure]:

@@ -1,9 +1,10 @@
 """What a claim is: who says what, which number would show it, and how it is decided; and the files that claims stand in.
 
 A claim has *parts*, each one number against one bar. Three kinds of claim are judged: `exact` ones by a check that computes
-the number from the implementations, `training` ones by the tables of a study, `speed` ones by those of a timing session. The
-others say why nobody judged them. Claims stand in `results/claims/<paper>.yaml`, a file a paper; every key is declared below and
-listed in `docs/claim-formats.md`, and every error names file, line and key.
+the number from the implementations, `training` ones by the tables of a study, `speed` ones by the net speedups of a timing
+session. The others say why nobody judged them. What no number could contradict is a unit test and no claim: an exact claim may
+not want a number that stands among its own conditions. Claims stand in `results/claims/<paper>.yaml`, a file a paper; every key
+is declared below and listed in `docs/claim-formats.md`, and every error names file, line and key.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ from reference_impls.errors import nearest
 from suite.runs.documents import AS_TUPLE, GIVEN, Entry, YamlFile
 from suite.runs.files import identity
 
-Word = Literal["reproduced", "contradicted", "undecided", "partly", "not comparable", "not run"]
-"""The six verdicts, as `docs/claims.md` defines them."""
+Word = Literal[
+    "reproduced", "contradicted", "undecided", "partly", "cannot tell", "not comparable", "not run"
+]
+"""The verdicts, as `docs/claims.md` defines them."""
 WORDS: Final[tuple[Word, ...]] = (
     "reproduced",
     "partly",
     "undecided",
     "contradicted",
+    "cannot tell",
     "not comparable",
     "not run",
 )
@@ -54,11 +58,16 @@ Side = Literal["above", "below", "within", "equals", "at-least", "at-most"]
 INTERVAL_SIDES: Final = ("above", "below", "within")
 
 AFTER: Final = "after"
-"""In place of the commit that a claim was written down in: the runs had been looked at."""
-COMMENTARY: Final = ("note", "written")
+"""In place of the words in which a claim was stated before its runs: they had been looked at."""
+DURING: Final = "during"
+"""The same: its runs had begun, and none of their tables was published."""
+WORTH_OF: Final = "worth"
+"""Quantity of a training: the share of the reference's steps that it is worth, from the table `worth`."""
+NET_OF: Final = "net"
+"""Quantity of a speed: the net speedup at equal time, from the table `net`."""
+COMMENTARY: Final = ("note", "awaits")
 """Keys that decide nothing: they may change after a run."""
 _ID: Final = re.compile(r"[a-z0-9]+(-[a-z0-9.]+)*\Z")
-_COMMIT: Final = re.compile(r"[0-9a-f]{7,40}\Z")
 
 
 class ClaimError(ValueError):
@@ -81,12 +90,6 @@ def _id(text: str) -> str:
     return text
 
 
-def _written(text: str) -> str:
-    if text and text != AFTER and not _COMMIT.match(text):
-        raise ValueError(f"a commit in quotes, or the word {AFTER}")
-    return text
-
-
 def _of(*kinds: str) -> dict[str, Any]:
     """Marks a key as one of these kinds of claim alone."""
     return {"of": list(kinds)}
@@ -96,8 +99,8 @@ class Part(Entry):
     """One number of a claim and its bar."""
 
     quantity: str = Field(
-        description="What the number is. Of a check: the name under which it answers; of a training: the metric or nll; of a "
-        "session: speedup."
+        description="What the number is. Of a check: the name under which it answers; of a training: the metric, nll or "
+        "worth; of a speed: net."
     )
     side: Side = Field(
         alias="is",
@@ -121,11 +124,6 @@ class Part(Entry):
         description="What the last digit of a printed value may hide, beyond `tolerance`.",
         json_schema_extra=_of("exact"),
     )
-    equality: bool = Field(
-        default=False,
-        description="No worse than: holds only in a study whose controls show that worse would be seen.",
-        json_schema_extra=_of("training"),
-    )
     study: str = Field(
         default="",
         description="Study of this part, where it is not the claim's.",
@@ -134,7 +132,11 @@ class Part(Entry):
     arm: str = Field(
         default="", description="Arm whose number it is.", json_schema_extra=_of("training", "speed")
     )
-    against: str = Field(default="", description="Arm that is subtracted.", json_schema_extra=_of("training"))
+    against: str = Field(
+        default="",
+        description="Arm that is subtracted; none where the quantity is worth.",
+        json_schema_extra=_of("training"),
+    )
     workload: str = Field(
         default="", description="Where the study has several.", json_schema_extra=_of("training")
     )
@@ -144,36 +146,26 @@ class Part(Entry):
         json_schema_extra=_of("training", "speed"),
     )
     world_size: int = Field(
-        default=0, description="Where the study has several.", json_schema_extra=_of("training")
+        default=0, description="Where the study has several.", json_schema_extra=_of("training", "speed")
     )
     level: float = Field(
         default=0.95, ge=0.5, lt=1, description="Of the interval.", json_schema_extra=_of("training")
     )
     link: str = Field(default="", description="Label of the link.", json_schema_extra=_of("speed"))
-    step: str = Field(default="step", description="Kind of the step.", json_schema_extra=_of("speed"))
-    over: Literal["reference", "default"] = Field(
-        default="reference",
-        description="The run of DistributedDataParallel that it is set against.",
-        json_schema_extra=_of("speed"),
-    )
-    shares: dict[str, float] = Field(
-        default={},
-        description="In place of `step`: kinds of steps with their shares.",
-        json_schema_extra=_of("speed"),
-    )
 
     @property
     def what(self) -> str:
         """The number in words."""
-        if self.link:
-            steps = ", ".join(f"{share:.0%} {kind}" for kind, share in self.shares.items()) or self.step
-            return f"{self.arm} ({steps}) over the {self.over} DDP at {self.link}: {self.quantity}"
         if not self.arm:
             return self.quantity.replace("_", " ")
-        place = ", ".join(
-            filter(None, [self.workload, self.sharding, f"n = {self.world_size}" if self.world_size else ""])
-        )
-        return f"{self.arm} less {self.against}: {self.quantity}" + (f" ({place})" if place else "")
+        size = f"n = {self.world_size}" if self.world_size else ""
+        place = ", ".join(filter(None, [self.workload, self.sharding, size]))
+        tail = f" ({place})" if place else ""
+        if self.link:
+            return f"{self.arm} at {self.link}: net speedup{tail}"
+        if self.quantity == WORTH_OF:
+            return f"{self.arm}: share of the reference's steps that it is worth{tail}"
+        return f"{self.arm} less {self.against}: {self.quantity}{tail}"
 
     @property
     def bar(self) -> str:
@@ -221,7 +213,11 @@ class Claim(Entry):
         description="Its options, which are the claim's conditions.",
         json_schema_extra=_of("exact"),
     )
-    study: str = Field(default="", description="A sweep.", json_schema_extra=_of("training"))
+    study: str = Field(
+        default="",
+        description="A sweep; of a speed the one whose trainings are timed.",
+        json_schema_extra=_of("training", "speed"),
+    )
     session: str = Field(default="", description="A timing session.", json_schema_extra=_of("speed"))
     planned: int = Field(
         default=0, alias="n", description="Seeds or rounds that were planned; needed for training and speed."
@@ -235,10 +231,6 @@ class Claim(Entry):
         description="Parts that must be reproduced for the study to tell anything.",
         json_schema_extra=_of("exact", "training", "speed"),
     )
-    controls: str = Field(
-        default="",
-        description="Another study of the same setting whose negative controls show that worse would be seen.",
-    )
     quantifier: Literal["all", "any"] = Field(
         default="all", description='All parts must hold, or any one ("up to").'
     )
@@ -247,10 +239,15 @@ class Claim(Entry):
     )
     because: str = Field(default="", description="Why it counts so, or why nobody judges it.")
     decision: str = Field(default="", description="How it is decided, where the bars do not say it all.")
-    written: Annotated[str, AfterValidator(_written)] = Field(
+    written: str = Field(
         default="",
-        description="The commit in which the sweep's file stated it (before there were claim files), or the word "
-        f"{AFTER}: the runs had been looked at; decides nothing.",
+        description="Of a claim older than these files the words in which the sweep's file stated it in the commit of its runs; "
+        f"or {DURING}: its runs had begun, none of their tables was published; or {AFTER}: the runs had been looked at, and "
+        "nothing is told.",
+    )
+    awaits: str = Field(
+        default="",
+        description="What would decide it, where what is read here cannot tell; decides nothing.",
     )
     note: str = Field(default="", description="What to know beside it; decides nothing.")
     _paper: Paper = PrivateAttr()
@@ -264,12 +261,14 @@ class Claim(Entry):
     def text_hash(self) -> str:
         """Hash of all that decides it, so that a claim that was changed is told from the one that was judged."""
         deciding = {key: value for key, value in self.raw.items() if key not in COMMENTARY}
+        if self.written != AFTER:
+            deciding.pop("written", None)
         return identity([self._paper.arxiv, deciding])
 
     @property
     def source(self) -> str:
-        """The check, study or session that decides."""
-        return self.check or self.study or self.session
+        """The check, session or study that decides."""
+        return self.check or self.session or self.study
 
     @property
     def own(self) -> bool:
@@ -283,21 +282,21 @@ class Claim(Entry):
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """What decides: the check, the session, or all studies of its parts and premises."""
-        every = (self.source, *(part.study for part in (*self.parts, *self.premises)))
+        """What decides: the check, the session, and all studies of its parts and premises."""
+        every = (self.source, self.study, *(part.study for part in (*self.parts, *self.premises)))
         return tuple(dict.fromkeys(filter(None, every)))
 
     @property
     def command(self) -> str:
         """What judges it anew."""
-        check = f"bandwise claims {self.id} --check"
-        if self.kind == "training":
-            runs = [f"bandwise sweep {one} && bandwise report {one}" for one in self.sources]
-            return " && ".join([*runs, check])
-        return {
-            "exact": check,
-            "speed": f"bandwise session {self.source} && bandwise report quick && {check}",
-        }.get(self.kind, "")
+        if self.kind not in JUDGED:
+            return ""
+        of_parts = (part.study for part in (*self.parts, *self.premises))
+        studies = list(dict.fromkeys(filter(None, (self.study, *of_parts))))
+        steps = [f"bandwise sweep {one}" for one in studies]
+        steps += [f"bandwise session {self.session}"] if self.session else []
+        steps += [f"bandwise report {one}" for one in studies]
+        return " && ".join([*steps, f"bandwise claims {self.id} --check"])
 
 
 class ClaimFile(Entry):
@@ -355,7 +354,11 @@ def _check(claim: Claim) -> None:
     judged = claim.kind in JUDGED
     _only_its_own(claim, claim.kind)
     if judged:
-        _need(claim, {"exact": "check", "training": "study", "speed": "session"}[claim.kind], "parts")
+        _need(
+            claim,
+            *{"exact": ("check",), "training": ("study",), "speed": ("session", "study")}[claim.kind],
+            "parts",
+        )
     if claim.kind == "exact":
         _check_options(claim)
     if (claim.counts_as or not judged) and not claim.because:
@@ -368,6 +371,12 @@ def _check(claim: Claim) -> None:
         raise claim.error("scale", "a training or a speed needs scale and n")
     for part in (*claim.parts, *claim.premises):
         _check_part(part, claim.kind)
+        wanted = _numbers(part.threshold)
+        if part.side == "equals" and wanted and wanted <= _numbers(claim.options):
+            raise part.error(
+                "threshold",
+                "it stands among the claim's own conditions, so that no number could contradict it: make it a unit test",
+            )
 
 
 def _check_part(part: Part, kind: Kind) -> None:
@@ -376,7 +385,23 @@ def _check_part(part: Part, kind: Kind) -> None:
         raise part.error("is", f"an interval lies {', '.join(INTERVAL_SIDES)} a threshold")
     if isinstance(part.threshold, tuple) and (kind != "exact" or part.side != "equals"):
         raise part.error("threshold", "a list of printed values is for an exact claim that equals them")
-    _need(part, *{"training": ("arm", "against"), "speed": ("arm", "link")}.get(kind, ()))
+    worth = part.quantity == WORTH_OF
+    _need(
+        part, *{"training": ("arm",) if worth else ("arm", "against"), "speed": ("arm", "link")}.get(kind, ())
+    )
+    if worth and kind == "training" and part.against:
+        raise part.error("against", "a share of the reference's steps is set against the reference alone")
+    if kind == "speed" and part.quantity != NET_OF:
+        raise part.error("quantity", f"a speed is judged at equal time: {NET_OF}")
+
+
+def _numbers(given: Any) -> set[float]:
+    """All numbers but 0 in a threshold or in options."""
+    if isinstance(given, Mapping):
+        return set().union(*map(_numbers, given.values()))
+    if isinstance(given, list | tuple):
+        return set().union(*map(_numbers, given))
+    return {float(given)} if type(given) in (int, float) and given else set()
 
 
 def _only_its_own(entry: Entry, kind: Kind) -> None:

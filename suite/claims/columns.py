@@ -32,9 +32,10 @@ CLAIMS: Final = Table(
             sources="the check, studies or session that decide, with commas",
             decision="how, in words, where the bars of its parts do not say it all",
             scale="at which a training or a speed holds",
-            verdict="reproduced, partly, undecided, contradicted, not comparable, not run",
+            verdict="reproduced, partly, undecided, contradicted, cannot tell, not comparable, not run",
             why="in a sentence",
-            written="when the claim was written down: before the runs, in the sweep's file before them, after them; empty: exact",
+            written="when the claim was written down: before the runs, in the sweep's file before them (its words there), while "
+            "they went on, after them; empty: exact",
             note="what to know beside it",
             command="what judges it anew",
             text_hash="hash of all that decides the claim, as it was judged",
@@ -65,6 +66,13 @@ PARTS: Final = Table(
 )
 
 VERDICT_TABLES: Final = (CLAIMS, PARTS)
+GROUPS: Final = ("measured", "arithmetic", "neither")
+"""What decides claims. Counts of one are never added to those of another."""
+
+
+def group_of(row: Row) -> str:
+    """Which of `GROUPS` decides a claim on record."""
+    return {"training": GROUPS[0], "speed": GROUPS[0], "exact": GROUPS[1]}.get(row["kind"], GROUPS[2])
 
 
 def deciding(row: Row, parts: Sequence[Row]) -> Row | None:

@@ -9,7 +9,7 @@ from typing import Final
 from suite.analysis.document import Blocks, DocumentError, fill, markdown, missing, rows_of
 from suite.analysis.tables import Row
 from suite.claims.claim import WORDS
-from suite.claims.columns import CLAIMS, PARTS, deciding, effect
+from suite.claims.columns import CLAIMS, GROUPS, PARTS, deciding, effect, group_of
 
 DOCUMENT: Final = Path(__file__).resolve().parents[2] / "docs" / "claims.md"
 WRITTEN: Final = "bandwise claims --write"
@@ -21,17 +21,21 @@ def filled(text: str, results_root: Path) -> str:
 
 
 def counts(root: Path) -> str:
-    """Verdicts by who says it: the authors, or others."""
+    """Verdicts by what decides them and by who says it: what was measured is never added to arithmetic."""
     rows = rows_of(root, CLAIMS)
     if rows is None:
         return missing(WRITTEN)
 
-    def line(name: str, some: list[Row]) -> list[object]:
+    def line(name: str, who: str, some: list[Row]) -> list[object]:
         words = [row["verdict"] for row in some]
-        return [name, *(words.count(word) for word in WORDS), len(some)]
+        return [name, who, *(words.count(word) for word in WORDS), len(some)]
 
-    own, others = [row for row in rows if row["own"]], [row for row in rows if not row["own"]]
-    return markdown(("said by", *WORDS, "all"), [line("the authors", own), line("others, or ours", others)])
+    lines = [
+        line(name, who, [row for row in rows if group_of(row) == name and row["own"] is own])
+        for name in GROUPS
+        for who, own in (("the authors", True), ("others, or ours", False))
+    ]
+    return markdown(("kind", "said by", *WORDS, "all"), lines)
 
 
 def of_file(root: Path, file: str) -> str:

@@ -1,8 +1,10 @@
 """Claims before runs: whether a claim's text was committed before the runs that judge it.
 
-A run's provenance names its commit. Where that commit has claim files, the claim must stand in them with the text that it has
-now, but for its commentary. Where it is older than claim files, the claim names the commit in which the study's own file stated
-it (`written`), and that must be the run's or an ancestor of it. What was written after the runs says so itself.
+A run's provenance names its commit, and it is the text in that commit that counts, never the age of a file. Where it has claim
+files, the claim must stand in them with the text that it has now, but for its commentary. A claim that is older than claim files
+quotes the words in which the sweep's file stated it (`written`), and they must stand in that file in the commit of the runs. One
+that was written while its runs went on must stand in the commit before the one that first brought their tables. What was written
+after the runs says so itself, and nothing is told of it.
 """
 
 from __future__ import annotations
@@ -11,10 +13,16 @@ import subprocess
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
+from typing import Final
 
-from suite.claims.claim import AFTER, Claim, claims_folder, read_text
+from suite.analysis.columns import RUNS
+from suite.analysis.published import find_table
+from suite.claims.claim import AFTER, DURING, Claim, claims_folder, read_text
 from suite.claims.measured import commits
 from suite.runs.documents import YamlError
+
+SWEEPS: Final = "suite/sweeps"
+"""Where files of sweeps lie in a checkout."""
 
 
 class History:
@@ -28,51 +36,65 @@ class History:
 
     def late(self, claims: Iterable[Claim]) -> list[str]:
         """What was not written before it was run, a sentence each."""
-        return [
-            f"{claim.id}: {why}"
-            for claim, commit in self._runs(claims)
-            if self.reaches(commit) and (why := self._why(claim, commit))
-        ]
+        found = {
+            f"{claim.id}: {why}": None
+            for claim, commit, study in self._runs(claims)
+            if self.reaches(commit) and (why := self._why(claim, commit, study))
+        }
+        return list(found)
 
     def beyond(self, claims: Iterable[Claim]) -> list[str]:
         """Commits of runs that this history does not reach, as in a shallow clone: nothing is said of them."""
-        return sorted({commit[:8] for _, commit in self._runs(claims) if not self.reaches(commit)})
+        return sorted({commit[:8] for _, commit, _ in self._runs(claims) if not self.reaches(commit)})
 
     def reaches(self, commit: str) -> bool:
         """Whether this history has the commit."""
         return self._git("cat-file", "-e", f"{commit}^{{commit}}") is not None
 
-    def _runs(self, claims: Iterable[Claim]) -> list[tuple[Claim, str]]:
-        """Claims with the commits of their runs, where a claim must precede them."""
+    def _runs(self, claims: Iterable[Claim]) -> list[tuple[Claim, str, str]]:
+        """Claims with the commits of their runs and the study, where a claim must precede them."""
         return [
-            (claim, commit)
+            (claim, commit, study)
             for claim in claims
             if claim.kind in ("training", "speed") and claim.written != AFTER
-            for commit in commits(self.root, claim)
+            for commit, study in commits(self.root, claim)
         ]
 
-    def _why(self, claim: Claim, commit: str) -> str:
+    def _why(self, claim: Claim, commit: str, study: str) -> str:
         """Why a claim did not precede a run of this commit; "" where it did."""
-        short = commit[:8]
-        text = self._text(commit, claim.paper.file)
-        if text is not None:
-            return self._in_file(claim, text, short)
-        if claim.written:
-            if self._git("merge-base", "--is-ancestor", claim.written, commit) is None:
-                return f"was written in {claim.written}, which is no ancestor of its runs' commit {short}"
+        if claim.written == DURING:
+            added = self._added(study)
+            return (
+                self._in_file(claim, f"{added}^", f"the commit before its tables, {added[:8]}^")
+                if added
+                else ""
+            )
+        name = f"its runs' commit {commit[:8]}"
+        if not claim.written:
+            return self._in_file(claim, commit, name)
+        stated = self._git("show", f"{commit}:{SWEEPS}/{study}.yaml") or ""
+        if _words(claim.written) in _words(stated):
             return ""
-        return f"its file is not in its runs' commit {short}: commit a claim before it is run"
+        return f"its words do not stand in {study}.yaml in {name}: quote what the sweep's file stated"
 
-    def _in_file(self, claim: Claim, text: str, short: str) -> str:
+    def _in_file(self, claim: Claim, commit: str, name: str) -> str:
+        text = self._text(commit, claim.paper.file)
+        if text is None:
+            return f"its file is not in {name}: commit a claim before it is run"
         try:
             then = {one.id: one for one in read_text(text, claim.paper.file)}
         except (YamlError, ValueError) as error:
-            return f"its file in its runs' commit {short} cannot be read: {error}"
+            return f"its file in {name} cannot be read: {error}"
         if claim.id not in then:
-            return f"does not stand in its file in its runs' commit {short}: commit a claim before it is run"
+            return f"does not stand in its file in {name}: commit a claim before it is run"
         if then[claim.id].text_hash != claim.text_hash:
-            return f"was another claim in its runs' commit {short}: run again what was changed"
+            return f"was another claim in {name}: run again what was changed"
         return ""
+
+    def _added(self, study: str) -> str:
+        """The commit that first brought the table of a study's runs; "" where none did."""
+        path = find_table(self.root, RUNS, study).resolve()
+        return (self._git("log", "--diff-filter=A", "--format=%H", "--", str(path)) or "").split("\n")[-2:][0]
 
     def _read(self, commit: str, file: str) -> str | None:
         top = self._git("rev-parse", "--show-toplevel")
@@ -93,3 +115,8 @@ class History:
         except (OSError, subprocess.SubprocessError):
             return None
         return done.stdout
+
+
+def _words(text: str) -> str:
+    """A text without line breaks and marks of comments."""
+    return " ".join(text.replace("#", " ").split())

@@ -1,158 +1,289 @@
-"""The numbers of claims that a study or a session measured, from its tables alone."""
+"""The numbers of claims that a study or a session measured, from its tables alone, and why no verdict may rest on them.
+
+Three tables have numbers: `runs` differences between two arms, paired by seed; `worth` the share of the reference's steps that an
+arm's training is worth; `net` its net speedup at equal time on a link. Whatever the number, nothing is told
+
+- where it was stated after its runs had been looked at, or they are not published yet;
+- on a workload that supports no verdict, or of which all seeds share the examples;
+- in an optimizer's family that has no negative control in the same cell, or one that cannot be told from its baseline;
+- with a bar of more than half of what the weakest of these controls surely loses, the lower end of its interval;
+- of an arm whose learning rate was pinned, lies on an edge, or was chosen by one seed, since the choice is part of the error;
+- of seconds that direct runs of that very arm do not confirm, or of fewer than three sessions.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pandas as pd
+from scipy import stats
 
-from suite.analysis.columns import CELL, RUNS, SENSITIVITY
+from suite.analysis.columns import CELL, NET, RUNS, SUMMARY, WORTH, Table
 from suite.analysis.published import SESSION, facts_path, find_table, load_facts, source
-from suite.analysis.speed_columns import ARMS
+from suite.analysis.speed_columns import CONFIRMED
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, paired_difference
 from suite.analysis.tables import Row, read_frame, rows_of
-from suite.claims.claim import Claim, ClaimError, Part
+from suite.claims.claim import AFTER, WORTH_OF, Claim, ClaimError, Part
 from suite.claims.verdict import Found, Judged, of_found
+from suite.workloads import get
+
+SESSIONS: Final = 3
+"""Sessions of a name that a net speedup takes."""
 
 
-def judge_training(root: Path, claim: Claim, parts: Sequence[Part]) -> list[Judged]:
-    """Parts of a training claim: differences paired by seed, with t intervals."""
-    return [_training(root, claim, part) for part in parts]
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a study: its runs, and the rows of its tables by arm. about: what the study's facts say of it."""
+
+    study: str
+    runs: pd.DataFrame
+    summary: Mapping[str, Row]
+    worth: Mapping[str, Row]
+    about: Mapping[str, Any]
+
+    @property
+    def label(self) -> str:
+        """The workload's."""
+        return str(self.runs["workload"].iloc[0])
+
+    def family(self, arm: str) -> str:
+        """The uncompressed run of an arm's optimizer."""
+        return self.summary[arm]["baseline"] or arm
+
+    def controls(self, family: str) -> list[Row]:
+        """Rows of a family's negative controls."""
+        return [row for row in self.summary.values() if row["control"] and row["baseline"] == family]
 
 
-def _training(root: Path, claim: Claim, part: Part) -> Judged:
-    study = part.study or claim.source
+def judge_measured(root: Path, claim: Claim, parts: Sequence[Part]) -> list[Judged]:
+    """Parts of a training or of a speed.
+
+    Args:
+        root: Results folder.
+        claim: Whose parts or premises they are.
+        parts: Of the claim.
+
+    Returns:
+        The parts with their numbers and words, in order.
+
+    Raises:
+        ClaimError: The claim wants what a published study or session does not have.
+    """
+    return [_judged(root, claim, part) for part in parts]
+
+
+def _judged(root: Path, claim: Claim, part: Part) -> Judged:
+    study = part.study or claim.study
     path = find_table(root, RUNS, study)
     if not path.is_file():
-        return of_found(part, Found(reason=f"the study was not run: bandwise sweep {study}"))
-    runs = _of_cell(claim, part, read_frame(path, RUNS))
-    about = _facts(root, study, runs)
-    higher = about["direction"] == "higher" and part.quantity != "nll"
-    return of_found(part, _difference(root, claim, part, runs, about), higher_is_better=higher)
+        return of_found(part, Found(doubts=(f"study {study} is not published yet",)))
+    cell = _cell(root, claim, part, study, read_frame(path, RUNS))
+    if claim.kind == "speed":
+        found, higher = _net(root, claim, part, cell), True
+    elif part.quantity == WORTH_OF:
+        found, higher = _worth(claim, part, cell), True
+    else:
+        found = _difference(claim, part, cell)
+        higher = _higher(part, cell)
+    every = (*_of_the_claim(claim, cell), *_of_controls(part, cell), *_of_tuning(part, cell), *found.doubts)
+    return of_found(part, replace(found, doubts=tuple(dict.fromkeys(every))), higher_is_better=higher)
 
 
-def judge_speed(root: Path, claim: Claim, parts: Sequence[Part]) -> list[Judged]:
-    """Parts of a speed claim: medians over rounds, with order-statistic intervals."""
-    if not parts:
-        return []
-    path = find_table(root, ARMS, f"{SESSION}{claim.source}")
-    if not path.is_file():
-        reason = f"the session was not held: bandwise session {claim.source}"
-        return [of_found(part, Found(reason=reason)) for part in parts]
-    arms = read_frame(path, ARMS)
-    return [of_found(part, _speed(claim, part, arms)) for part in parts]
-
-
-def commits(root: Path, claim: Claim) -> list[str]:
-    """Commits of the runs or of the session that a claim is judged by, sorted."""
-    found: set[str] = set()
-    for part in (*claim.parts, *claim.premises):
-        path = find_table(root, RUNS, part.study or claim.source)
-        if claim.kind == "training" and path.is_file():
+def commits(root: Path, claim: Claim) -> list[tuple[str, str]]:
+    """Commits of the runs and of the session that a claim is judged by, each with the study or session, sorted."""
+    found: set[tuple[str, str]] = set()
+    for part in (*claim.parts, *claim.premises) if claim.kind in ("training", "speed") else ():
+        study = part.study or claim.study
+        path = find_table(root, RUNS, study)
+        if path.is_file():
             runs = read_frame(path, RUNS)
-            found |= set(runs.loc[runs["arm"].isin([part.arm, part.against]), "commit"].dropna())
-    if claim.kind == "speed" and (facts := load_facts(root, claim.source)):
+            of_arms = runs.loc[runs["arm"].isin([part.arm, part.against]), "commit"].dropna()
+            found |= {(commit, study) for commit in of_arms}
+    if claim.session and (facts := load_facts(root, claim.session)):
         commit = facts["provenance"]["commit"]
-        found |= {commit} if commit else set()
+        found |= {(commit, claim.session)} if commit else set()
     return sorted(found)
 
 
-def _of_cell(claim: Claim, part: Part, runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs of the one cell that a part means."""
+# ---- numbers
+
+
+def _difference(claim: Claim, part: Part, cell: Cell) -> Found:
+    """Arm less the other, paired by seed: a t interval that the choice of both learning rates widens."""
+    own, other = (cell.runs[cell.runs["arm"] == arm] for arm in (part.arm, part.against))
+    column = "nll" if part.quantity == "nll" else "value"
+    done = [side.loc[side["status"] == "done", ["seed", "value", "nll"]] for side in (own, other)]
+    pairs = done[0].merge(done[1], on="seed", suffixes=("", "_against")).sort_values("seed")
+    lost = int((own["status"] == "diverged").sum())
+    doubts = []
+    if stale := int(own["stale"].sum() + other["stale"].sum()):
+        doubts.append(f"{stale} runs come from another source of their method: run the sweep again")
+    if len(pairs) and all((pairs[one] == pairs[f"{one}_against"]).all() for one in ("value", "nll")):
+        doubts.append(
+            f"every run of {part.arm} ends with the numbers of {part.against}: one training by construction"
+        )
+    if len(pairs) < MINIMUM_FOR_INTERVAL:
+        if not lost:
+            doubts.append(f"{len(pairs)} pairs of seeds finished, {MINIMUM_FOR_INTERVAL} are needed")
+        return Found(n=len(pairs), lost=lost, doubts=tuple(doubts))
+    found = paired_difference(pairs[column].tolist(), pairs[f"{column}_against"].tolist(), part.level)
+    squares = (row["tuning_sd"] ** 2 for row in _tuned(part, cell) if row["tuning_sd"] is not None)
+    choice = math.sqrt(sum(squares)) * float(stats.t.ppf(0.5 + part.level / 2, found.n - 1))
+    half = math.hypot((found.high - found.low) / 2, choice)
+    few = f"{len(pairs)} of {claim.planned} seeds" if len(pairs) < claim.planned else ""
+    middle = found.estimate
+    return Found(middle, middle - half, middle + half, found.n, few, lost, tuple(doubts))
+
+
+def _worth(claim: Claim, part: Part, cell: Cell) -> Found:
+    """Steps of the reference, as a share of its budget 1."""
+    row = cell.worth.get(part.arm)
+    if row is None:
+        return Found(
+            doubts=(f"study {cell.study} has no table of what trainings are worth, with {part.arm}",)
+        )
+    doubts = (row["reason"] or "it has no number",) if row["worth"] is None else ()
+    few = f"{row['n']} of {claim.planned} seeds" if row["n"] < claim.planned else ""
+    return Found(row["worth"], row["low"], row["high"], row["n"], few, row["n_diverged"], doubts)
+
+
+def _net(root: Path, claim: Claim, part: Part, cell: Cell) -> Found:
+    """The net speedup on a link. At a bar of 1 the panel's own verdict holds it back, by Holm over its methods."""
+    path = find_table(root, NET, f"{SESSION}{claim.session}")
+    if not path.is_file():
+        return Found(doubts=(f"net speedups of session {claim.session} are not published yet",))
+    wanted = {"link": part.link, "sharding": cell.runs["sharding"].iloc[0], "arm": part.arm}
+    table = read_frame(path, NET)
+    rows = rows_of(table[(table[list(wanted)] == list(wanted.values())).all(axis="columns")])
+    if not rows:
+        asked = ", ".join(f"{name} {value}" for name, value in wanted.items())
+        raise _error(claim, part, f"session {claim.session} has no net speedup with {asked}")
+    (row,) = rows
+    doubts = []
+    if row["net"] is None:
+        doubts.append(row["reason"] or "no net speedup was measured")
+    if row["check"] != CONFIRMED:
+        doubts.append(f"direct runs of {part.arm} itself do not confirm its seconds")
+    if row["sessions"] < SESSIONS:
+        doubts.append(f"the session was held {row['sessions']} times, {SESSIONS} are needed")
+    open_ = part.threshold == 1 and row["verdict"] == "undecided"
+    held_back = "by Holm over the methods of its link it is undecided" if open_ else ""
+    return Found(
+        row["net"], row["net_low"], row["net_high"], row["n"], doubts=tuple(doubts), held_back=held_back
+    )
+
+
+# ---- doubts
+
+
+def _of_the_claim(claim: Claim, cell: Cell) -> Iterator[str]:
+    if claim.written == AFTER:
+        yield "it was stated after its runs had been looked at"
+    workload = get(cell.label.partition("(")[0])
+    if workload.no_verdict:
+        yield f"{cell.label} supports no verdict: {workload.no_verdict}"
+    if workload.shared_examples:
+        yield f"all seeds of {cell.label} share {workload.shared_examples:,} examples, so that they are not independent"
+
+
+def _of_controls(part: Part, cell: Cell) -> Iterator[str]:
+    """Controls of the families that a part compares, held against its bar."""
+    for family in dict.fromkeys(cell.family(arm) for arm in (part.arm, part.against) if arm):
+        controls = cell.controls(family)
+        if not controls:
+            yield f"no negative control of {family} ran in {cell.study}"
+            continue
+        losses = {row["arm"]: _sure_loss(part, cell, row) for row in controls}
+        if hidden := sorted(arm for arm, loss in losses.items() if loss <= 0):
+            yield f"{', '.join(hidden)} cannot be told from {family}"
+            continue
+        weakest = min(losses, key=lambda arm: losses[arm])
+        bar = 0.0 if part.link else abs(part.threshold - 1 if part.quantity == WORTH_OF else part.threshold)
+        if bar > losses[weakest] / 2:
+            yield (
+                f"the bar of {bar:.3g} is more than half of the {losses[weakest]:.3g} that the weakest control of {family}, "
+                f"{weakest}, surely loses"
+            )
+
+
+def _sure_loss(part: Part, cell: Cell, control: Row) -> float:
+    """Lower end of what a control loses, in the unit of the bar; 0 where it is not known, infinite where all seeds diverged."""
+    if control["n_diverged"] == control["n"]:
+        return math.inf
+    if part.quantity == WORTH_OF:
+        row = cell.worth.get(control["arm"])
+        return 0.0 if row is None or row["high"] is None else 1 - row["high"]
+    stem = "nll_diff" if part.quantity == "nll" else "diff"
+    low, high = control[f"{stem}_low"], control[f"{stem}_high"]
+    if low is None or high is None:
+        return 0.0
+    return float(-high if _higher(part, cell) else low)
+
+
+def _of_tuning(part: Part, cell: Cell) -> Iterator[str]:
+    arms = [arm for arm in (part.arm, part.against) if arm]
+    pinned = [arm for arm in arms if cell.summary[arm]["lr_edge"] is None]
+    if pinned:
+        yield f"learning rates were pinned in {cell.study}, not tuned"
+    if edges := [arm for arm in arms if cell.summary[arm]["lr_edge"]]:
+        yield f"the learning rate of {' and '.join(edges)} lies on an edge of what was tried"
+    rows = _tuned(part, cell)
+    if not pinned and (not rows or any(row["tuning_sd"] is None for row in rows)):
+        yield "the choice of learning rates is no part of its interval: tune by two seeds or more"
+
+
+def _tuned(part: Part, cell: Cell) -> list[Row]:
+    """Rows of `worth` whose errors of tuning are part of a number; the reference has none, its error is in the others'."""
+    return [cell.worth[arm] for arm in (part.arm, part.against) if arm in cell.worth]
+
+
+# ---- the cell
+
+
+def _cell(root: Path, claim: Claim, part: Part, study: str, runs: pd.DataFrame) -> Cell:
+    """The one cell that a part means."""
     own = runs[runs["arm"] == part.arm]
     for name in CELL:
         if wanted := getattr(part, name):
             own = own[own[name] == wanted]
     cells = own[CELL].drop_duplicates().sort_values(CELL)
     if len(cells) != 1:
-        have = "; ".join(map(_words, rows_of(cells))) or "none"
-        raise ClaimError(
-            f"{claim.paper.file}:{part.line}: claim {claim.id} means one cell of study {part.study or claim.source} with the arm "
-            f"{part.arm}; found: {have}. Give workload, sharding and world_size"
+        have = "; ".join(", ".join(str(one) for one in cell.values()) for cell in rows_of(cells)) or "none"
+        raise _error(
+            claim,
+            part,
+            f"it means one cell of study {study} with the arm {part.arm}; found: {have}. Give workload, sharding and world_size",
         )
-    return runs.merge(cells)
-
-
-def _words(cell: Row) -> str:
-    return ", ".join(str(cell[name]) for name in CELL)
-
-
-def _facts(root: Path, study: str, runs: pd.DataFrame) -> dict[str, Any]:
-    """What the facts of a study say of the cell of these runs; nothing where it has no such cell."""
-    (cell,) = rows_of(runs[CELL].drop_duplicates())
+    (place,) = rows_of(cells)
     facts = json.loads(facts_path(source(root, study).root, study).read_text(encoding="utf-8"))
-    return next((one for one in facts["workloads"] if cell.items() <= one.items()), {})
+    about: Row = next((one for one in facts["workloads"] if place.items() <= one.items()), {})
+    summary, worth = (_by_arm(root, table, study, cells) for table in (SUMMARY, WORTH))
+    cell = Cell(study, runs.merge(cells), summary, worth, about)
+    if part.against and part.against not in summary:
+        there = ", ".join(map(str, place.values()))
+        raise _error(claim, part, f"study {study} has no arm {part.against} on {there}")
+    if part.quantity not in (about["metric"], "nll", WORTH_OF) and claim.kind == "training":
+        measured = f"its study measures {about['metric']}, nll and {WORTH_OF}, not {part.quantity}"
+        raise _error(claim, part, measured)
+    return cell
 
 
-def _difference(root: Path, claim: Claim, part: Part, runs: pd.DataFrame, about: dict[str, Any]) -> Found:
-    own, other = (runs[runs["arm"] == arm] for arm in (part.arm, part.against))
-    if other.empty:
-        raise ClaimError(
-            f"{claim.paper.file}:{part.line}: claim {claim.id}: study {part.study or claim.source} has no arm {part.against} on "
-            f"{_words(about)}"
-        )
-    column = "nll" if part.quantity == "nll" else "value"
-    if part.quantity not in ("nll", about["metric"]):
-        raise ClaimError(
-            f"{claim.paper.file}:{part.line}: claim {claim.id}: its study measures {about['metric']} and nll, "
-            f"not {part.quantity}"
-        )
-    done, done_against = (side.loc[side["status"] == "done", ["seed", column]] for side in (own, other))
-    pairs = done.merge(done_against, on="seed", suffixes=("", "_against")).sort_values("seed")
-    lost = int((own["status"] == "diverged").sum())
-    stale = int(own["stale"].sum() + other["stale"].sum())
-    if stale:
-        return Found(
-            n=len(pairs), reason=f"{stale} runs come from another source of their method: run the sweep again"
-        )
-    if len(pairs) < MINIMUM_FOR_INTERVAL:
-        reason = f"{len(pairs)} pairs of seeds finished, {MINIMUM_FOR_INTERVAL} are needed"
-        return Found(n=len(pairs), reason=reason, lost=lost)
-    found = paired_difference(pairs[column].tolist(), pairs[f"{column}_against"].tolist(), part.level)
-    few = f"{len(pairs)} of {claim.planned} seeds" if len(pairs) < claim.planned else ""
-    blind = _blind(root, claim.controls, part.study or claim.source, own, about) if part.equality else ""
-    return Found(found.estimate, found.low, found.high, found.n, few, lost, blind)
+def _by_arm(root: Path, table: Table, study: str, cells: pd.DataFrame) -> dict[str, Row]:
+    """Rows of a table in these cells; none where there is no such table."""
+    path = find_table(root, table, study)
+    return (
+        {row["arm"]: row for row in rows_of(read_frame(path, table).merge(cells))} if path.is_file() else {}
+    )
 
 
-def _blind(root: Path, controls: str, study: str, runs: pd.DataFrame, about: dict[str, Any]) -> str:
-    """Why no negative control shows that worse would be seen; "" where one does, in the study or in the one named."""
-    where = controls or study
-    if where != study:
-        there = _facts(root, where, runs)
-        if any(there.get(name) != about[name] for name in ("steps", "batch_size")):
-            return f"study {where} has no such cell with as many steps of as many examples"
-    table = read_frame(find_table(root, SENSITIVITY, where), SENSITIVITY).merge(runs[CELL].drop_duplicates())
-    if table.empty:
-        return f"study {where} has no negative controls there"
-    return "" if table["sensitive"].iloc[0] else table["reason"].iloc[0]
+def _higher(part: Part, cell: Cell) -> bool:
+    return bool(cell.about["direction"] == "higher") and part.quantity != "nll"
 
 
-def _speed(claim: Claim, part: Part, arms: pd.DataFrame) -> Found:
-    """A row of the session, or several kinds of steps by their shares: 1 / sum(share / speedup), ends with ends."""
-    shares = dict(part.shares) or {part.step: 1.0}
-    names, count = ["speedup", "speedup_low", "speedup_high"], "n_pairs"
-    if part.over == "default":
-        names, count = ["default_speedup", "default_low", "default_high"], "n_default_pairs"
-    n, totals = [], [0.0, 0.0, 0.0]
-    for kind, share in shares.items():
-        row = _row(claim, part, arms, kind)
-        if row["refused"] or row["stale"] or row[names[1]] is None:
-            return Found(reason=row["reason"] or ("stale" if row["stale"] else "too few rounds"))
-        totals = [total + share / row[name] for total, name in zip(totals, names, strict=True)]
-        n.append(row[count] or 0)
-    few = f"{min(n)} of {claim.planned} rounds" if min(n) < claim.planned else ""
-    return Found(1 / totals[0], 1 / totals[1], 1 / totals[2], min(n), few)
-
-
-def _row(claim: Claim, part: Part, arms: pd.DataFrame, kind: str) -> Row:
-    wanted = {"link": part.link, "arm": part.arm, "kind": kind, "sharding": part.sharding or "-"}
-    found = rows_of(arms[(arms[list(wanted)] == list(wanted.values())).all(axis="columns")])
-    if not found:
-        raise ClaimError(
-            f"{claim.paper.file}:{part.line}: claim {claim.id}: session {claim.source} has no row with "
-            + ", ".join(f"{name} {value}" for name, value in wanted.items())
-        )
-    return found[0]
+def _error(claim: Claim, part: Part, what: str) -> ClaimError:
+    return ClaimError(f"{claim.paper.file}:{part.line}: claim {claim.id}: {what}")

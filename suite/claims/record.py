@@ -7,10 +7,10 @@ from pathlib import Path
 
 from suite.analysis.published import find_table
 from suite.analysis.tables import Row, read_table, table_path, write_table
-from suite.claims.claim import AFTER, Claim
+from suite.claims.claim import AFTER, DURING, Claim
 from suite.claims.columns import CLAIMS, PARTS
 from suite.claims.exact import run
-from suite.claims.measured import judge_speed, judge_training
+from suite.claims.measured import judge_measured
 from suite.claims.verdict import Found, Judged, Judgement, of_claim, of_number
 
 AT_OUR_SCALE = "at our scale"
@@ -20,11 +20,9 @@ def judge(root: Path, claim: Claim) -> Judgement:
     """One claim: exact ones are computed, the others read from tables."""
     if claim.kind == "exact":
         return of_claim(claim, _exact(claim))
-    if claim.kind == "training":
-        parts, premises = (judge_training(root, claim, some) for some in (claim.parts, claim.premises))
+    if claim.kind in ("training", "speed"):
+        parts, premises = (judge_measured(root, claim, some) for some in (claim.parts, claim.premises))
         return of_claim(claim, parts, premises)
-    if claim.kind == "speed":
-        return of_claim(claim, judge_speed(root, claim, claim.parts))
     return of_claim(claim, ())
 
 
@@ -57,7 +55,9 @@ def written_words(claim: Claim) -> str:
         return ""
     if claim.written == AFTER:
         return "after the runs"
-    return f"before, in the sweep's file, commit {claim.written}" if claim.written else "before the runs"
+    if claim.written == DURING:
+        return "while the runs went on, before their tables were published"
+    return f"before, in the sweep's file: {claim.written}" if claim.written else "before the runs"
 
 
 def claim_row(one: Judgement) -> Row:

@@ -1,7 +1,8 @@
 """From numbers to words.
 
 *Reproduced*: the number, or its whole interval, lies on the claim's side of the threshold. *Contradicted*: wholly on the other
-side. Else *undecided*; then half the interval's width is the smallest effect that could have been seen. Of a claim of several
+side. Else *undecided*; then half the interval's width is the smallest effect that could have been seen. *Cannot tell*: what was
+measured, whatever it is, is no evidence, for the reasons that stand with it; or nothing is published yet. Of a claim of several
 parts all must hold (or one, where it says "up to"): *partly* where some do.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 from suite.analysis.statistics import Interval
 from suite.analysis.summary import equivalence
@@ -17,8 +19,8 @@ from suite.claims.claim import Claim, Part, Side, Word
 
 @dataclass(frozen=True)
 class Found:
-    """What is known of a part: the number, with an interval where it was measured. reason: why there is none, or what holds
-    it back. lost: seeds of the arm that diverged. blind: "", or why the study cannot tell a bad method."""
+    """What is known of a part: the number, with an interval where it was measured. reason: what to know beside it. lost: seeds
+    of the arm that diverged. doubts: why no verdict can rest on it. held_back: why an interval that decides does not."""
 
     effect: float | None = None
     low: float | None = None
@@ -26,7 +28,8 @@ class Found:
     n: int = 0
     reason: str = ""
     lost: int = 0
-    blind: str = ""
+    doubts: tuple[str, ...] = ()
+    held_back: str = ""
 
     @property
     def could_see(self) -> float | None:
@@ -103,23 +106,25 @@ def _factor(x: float, t: float, rounding: float) -> float:
 
 
 def of_found(part: Part, found: Found, *, higher_is_better: bool = True) -> Judged:
-    """The word of a measured part.
+    """The word of a measured part; none can be had where there are doubts.
 
     A seed that diverged is a loss without bound: it contradicts that the arm does well, and says nothing against that it does
     badly; where all did, that is what was to be shown.
     """
     assert not isinstance(part.threshold, tuple)
+    if found.doubts:
+        return Judged(part, found, "cannot tell", "; ".join(found.doubts))
     does_well = (part.side == "above") == higher_is_better or part.side == "within"
     if found.lost and does_well:
         return Judged(part, found, "contradicted", f"{found.lost} seeds of {part.arm} diverged")
     if found.low is None or found.high is None:
         if found.lost:
             return Judged(part, found, "reproduced", f"{found.lost} seeds of {part.arm} diverged")
-        return Judged(part, found, "not run", found.reason)
+        raise ValueError(f"{part.what}: a number without an interval has a doubt that says why")
     word = of_interval(part.side, part.threshold, found.low, found.high)
-    if part.equality and word == "reproduced" and found.blind:
-        return Judged(part, found, "undecided", f"not sensitive: {found.blind}")
-    if word == "undecided" and found.could_see is not None:
+    if word != "undecided" and found.held_back:
+        return Judged(part, found, "undecided", found.held_back)
+    if word == "undecided" and found.could_see is not None and isfinite(found.could_see):
         unit = f" {part.unit}" if part.unit else ""
         return Judged(part, found, word, f"an effect of {found.could_see:.2g}{unit} could be seen")
     return Judged(part, found, word, found.reason)
@@ -129,17 +134,13 @@ def combine(words: Sequence[Word], quantifier: str = "all") -> Word:
     """One word for several parts: all of them have to hold, or any one ("up to")."""
     if set(words) == {words[0]}:
         return words[0]
-    if "not run" in words:
-        return (
-            combine([word for word in words if word != "not run"], quantifier)
-            if quantifier == "any"
-            else "not run"
-        )
     if quantifier == "any":
-        return "reproduced" if "reproduced" in words else "undecided"
-    if "reproduced" in words or "partly" in words:
+        return next(word for word in ("reproduced", "not run", "cannot tell", "undecided") if word in words)
+    if "not run" in words:
+        return "not run"
+    if "reproduced" in words:
         return "partly"
-    return "contradicted"
+    return "contradicted" if "contradicted" in words else "cannot tell"
 
 
 def of_claim(claim: Claim, parts: Sequence[Judged], premises: Sequence[Judged] = ()) -> Judgement:
@@ -150,17 +151,30 @@ def of_claim(claim: Claim, parts: Sequence[Judged], premises: Sequence[Judged] =
         return Judgement(claim, word, claim.because, *kept)
     open_ = [one for one in premises if one.word != "reproduced"]
     if open_:
-        failed = "; ".join(f"{one.part.what} is {one.word}" for one in open_)
-        return Judgement(
-            claim, "undecided", f"the study cannot tell, since a premise does not hold: {failed}", *kept
-        )
+        failed = "; ".join(f"{one.part.what} is {one.word}" for one in open_ if one.word != "cannot tell")
+        why = f"a premise does not hold: {failed}" if failed else _doubts([*premises, *parts])
+        return Judgement(claim, "cannot tell", _awaited(claim, why), *kept)
     word = combine([one.word for one in parts], claim.quantifier)
     counted = claim.counts_as.get(word, word)
     reasons = [one.reason for one in parts if one.reason]
     why = reasons[0] if len(parts) == 1 and reasons else _tally(parts)
-    if counted != word:
+    if word == "cannot tell":
+        why = _doubts(parts)
+    elif counted != word:
         why = f"{word} by the numbers; counts as {counted}: {claim.because}"
+    if counted == "cannot tell":
+        why = _awaited(claim, why)
     return Judgement(claim, counted, why, *kept)
+
+
+def _doubts(parts: Sequence[Judged]) -> str:
+    """All doubts, each once."""
+    return "; ".join(dict.fromkeys(doubt for one in parts for doubt in one.found.doubts))
+
+
+def _awaited(claim: Claim, why: str) -> str:
+    """Why nothing can be told, with what would tell it."""
+    return f"{why}. It takes {claim.awaits}" if claim.awaits else why
 
 
 def _tally(parts: Sequence[Judged]) -> str:

@@ -24,10 +24,7 @@ from suite.runs.result import Status
 from suite.runs.spec import RunSpec
 from suite.training.checkpoint import CheckpointPolicy, Hooks, Interrupted, PipeStop, Start
 from suite.training.record import Outcome, failed
-from suite.training.rendezvous import (
-    RendezvousError,
-    connect,
-)
+from suite.training.rendezvous import RendezvousError, connect, first_cause
 
 TIMEOUT_S: Final = 120.0
 """How long a collective may take before its ranks give up."""
@@ -96,7 +93,7 @@ class _Ranks:
         self._hooks = hooks
         self._stop_sent = False
         self._outcome: Outcome | None = None
-        self._first_fault: Outcome | None = None
+        self._faults: list[Status] = []
         self._interrupted: str | None = None
         self._members: dict[Connection, tuple[int, BaseProcess]] = {}
         for rank in range(spec.world_size):
@@ -116,13 +113,13 @@ class _Ranks:
             self._pass_on()
             for pipe in wait(list(self._members), timeout=POLL_S):
                 self._receive(pipe)  # type: ignore[arg-type]
-            if deadline is None and self._first_fault is not None:
+            if deadline is None and self._faults:
                 deadline = time.monotonic() + GRACE_S
-        if self._first_fault is None and self._interrupted is not None:
+        if self._faults:
+            return failed(self._spec, first_cause(self._faults))
+        if self._interrupted is not None:
             raise Interrupted(self._interrupted, [self._spec.run_id])
-        return (
-            self._first_fault or self._outcome or failed(self._spec, Status("error", "no rank gave a result"))
-        )
+        return self._outcome or failed(self._spec, Status("error", "no rank gave a result"))
 
     def stop(self) -> None:
         """End what is still running."""
@@ -172,8 +169,7 @@ class _Ranks:
             (self._interrupted,) = content
 
     def _fault(self, rank: int, what: str, state: str = "error") -> None:
-        if self._first_fault is None:
-            self._first_fault = failed(self._spec, Status(state, f"rank {rank} {what}"))
+        self._faults.append(Status(state, f"rank {rank} {what}"))
 
 
 def exit_text(code: int | None) -> str:

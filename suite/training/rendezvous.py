@@ -24,7 +24,7 @@ import re
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -113,6 +113,11 @@ class Rendezvous:
     def __init__(self, store: Any, place: Place) -> None:
         self.store = store
         self._place = place
+        self._lost: frozenset[int] = frozenset()
+
+    def lose(self, ranks: Collection[int]) -> None:
+        """Wait for these ranks no more: they have ended without a word."""
+        self._lost |= frozenset(ranks)
 
     def send(self, key: str, word: Mapping[str, Any]) -> None:
         """Tell the others something, once."""
@@ -133,7 +138,7 @@ class Rendezvous:
         try:
             self.store.set(f"left/{self._place.rank}", "")
             if self._place.rank == 0:
-                _come(self.store, "left", self._place.size, PART_S)
+                _come(self.store, "left", set(range(self._place.size)) - self._lost, PART_S)
         except RuntimeError:
             return  # the store has gone, and all is said
 
@@ -237,7 +242,7 @@ def _gather(store: Any, place: Place, timeout_s: float) -> None:
     if place.rank > 0:
         problem = verdict.recv("verdict", timeout_s + PART_S)["problem"]
     else:
-        came = _come(store, "came", place.size, timeout_s)
+        came = _come(store, "came", range(place.size), timeout_s)
         absent = [rank for rank in range(place.size) if rank not in came]
         problem = absent and (
             f"ranks {absent} did not come within {timeout_s:g} s; those who came: {came}. Look at the logs of the absent"
@@ -249,12 +254,12 @@ def _gather(store: Any, place: Place, timeout_s: float) -> None:
         raise RendezvousError(problem)
 
 
-def _come(store: Any, what: str, size: int, timeout_s: float) -> list[int]:
-    """The ranks that have set their key, once all have or the time is over."""
+def _come(store: Any, what: str, ranks: Collection[int], timeout_s: float) -> list[int]:
+    """Those of the ranks that have set their key, once all have or the time is over."""
     deadline = time.monotonic() + timeout_s
     while True:
-        came = [rank for rank in range(size) if store.check([f"{what}/{rank}"])]
-        if len(came) == size or time.monotonic() > deadline:
+        came = [rank for rank in ranks if store.check([f"{what}/{rank}"])]
+        if len(came) == len(ranks) or time.monotonic() > deadline:
             return came
         time.sleep(POLL_S)
 
@@ -279,6 +284,14 @@ HOLD_S: Final = 360.0
 FAULTS: Final = frozenset({"error", "oom"})
 _OF_A_PEER: Final = re.compile(r"gloo/transport|[Cc]onnection (closed|reset)|Broken pipe")
 """What gloo says where another rank has gone."""
+
+
+def first_cause(faults: Sequence[Status]) -> Status:
+    """Of the faults of ranks, in the order in which they were heard, the first that is not just the loss of a peer.
+
+    A peer that is killed takes the connection with it, and who loses it may say so before the peer's end is seen.
+    """
+    return next((fault for fault in faults if not _OF_A_PEER.search(fault.reason)), faults[0])
 
 
 class PeersLostError(RuntimeError):
@@ -307,6 +320,7 @@ def cause(rendezvous: Rendezvous, key: str, place: Place, own: Status, grace_s: 
         if word["state"] in FAULTS and not _OF_A_PEER.search(word["reason"]):
             return Status(word["state"], f"rank {rank}, {word['reason']}")
     if silent:
+        rendezvous.lose(silent)
         step = own.reason.partition(":")[0]
         raise PeersLostError(
             f"{step}: {_ranks(silent)} ended without a word (killed, or lost with a node): look at the logs"

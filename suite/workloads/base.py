@@ -49,6 +49,8 @@ class Workload(ABC):
     margin: ClassVar[float]
     no_verdict: ClassVar[str] = ""
     """Why no verdict on equality can rest on this workload, in a clause; empty where one can."""
+    shared_examples: ClassVar[int] = 0
+    """Examples of which every seed draws its splits anew, so that seeds are not independent; 0: a seed has data of its own."""
     batch_size: ClassVar[int]
     """Examples per worker and step where the caller names none."""
     shardings: ClassVar[tuple[str, ...]]

@@ -34,6 +34,7 @@ from suite.workloads.sampling import (
 CLASSES = 10
 PIXELS = 64
 TRAIN_SIZE, TEST_SIZE = 1257, 540
+EXAMPLES = TRAIN_SIZE + TEST_SIZE
 PIXEL_SHIFT, PIXEL_SCALE = 4.9, 6.0
 """Pixels are integers 0 to 16; round numbers near their mean and spread bring them to about 0 and 1."""
 

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn, stack
 
 from suite.workloads.base import Workload, predict
-from suite.workloads.digits import CLASSES, DigitsTask, digits_task
+from suite.workloads.digits import CLASSES, EXAMPLES, DigitsTask, digits_task
 
 SIDE = 8
 LAYERS = ((1, 8, 1), (8, 16, 2), (16, 32, 2))
@@ -109,6 +109,7 @@ class DigitsCNN(Workload):
     unit = "points"
     direction = "higher"
     margin = 0.5  # less than half of what the weakest control lost i.i.d.: 1.84 points [1.08, 2.60], n = 12 (controls)
+    shared_examples = EXAMPLES
     batch_size = 32
     shardings = ("iid", "by-class")
 

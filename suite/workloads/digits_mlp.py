@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from suite.workloads.base import Workload
-from suite.workloads.digits import CLASSES, PIXELS, DigitsTask, digits_task
+from suite.workloads.digits import CLASSES, EXAMPLES, PIXELS, DigitsTask, digits_task
 
 WIDTH = 512
 
@@ -48,6 +48,7 @@ class DigitsMLP(Workload):
     unit = "points"
     direction = "higher"
     margin = 0.3  # less than half of what the weakest control lost i.i.d.: 0.74 points [0.20, 1.28], n = 12 (digits)
+    shared_examples = EXAMPLES
     batch_size = 32
     shardings = ("iid", "by-class")
 

@@ -16,7 +16,7 @@ import dataclasses
 from torch import nn
 
 from suite.workloads.base import Workload
-from suite.workloads.digits import DigitsTask, digits_task
+from suite.workloads.digits import EXAMPLES, DigitsTask, digits_task
 from suite.workloads.digits_mlp import MLP
 
 TRAIN_SIZE, TEST_SIZE = 300, 1197
@@ -36,6 +36,7 @@ class DigitsNoisy(Workload):
     direction = "higher"
     margin = 0.3
     no_verdict = "models that were trained apart and averaged memorise less, so that a control gains"
+    shared_examples = EXAMPLES
     batch_size = 16
     shardings = ("iid", "by-class")
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from suite.workloads.base import Workload
-from suite.workloads.digits import CLASSES, DigitsTask, digits_task
+from suite.workloads.digits import CLASSES, EXAMPLES, DigitsTask, digits_task
 from suite.workloads.transformer import Block
 
 SIDE, PATCH = 8, 2
@@ -53,6 +53,7 @@ class DigitsViT(Workload):
     unit = "points"
     direction = "higher"
     margin = 0.4
+    shared_examples = EXAMPLES
     batch_size = 32
     shardings = ("iid", "by-class")
 

@@ -84,7 +84,7 @@ def test_a_check_of_what_is_on_record_is_well(root: Path, capsys: pytest.Capture
             "made-up-loses: its text has changed since it was judged reproduced",
         ),
         ("id: made-up-loses", "id: made-up-other", "made-up-other: reproduced, and nothing is on record"),
-        ("n: 2}", "n: 4}", "made-up-bits: contradicted, but reproduced is on record"),
+        ("allreduce-bf16", "allreduce-sgd", "made-up-bits: contradicted, but reproduced is on record"),
     ],
 )
 def test_a_check_fails_where_the_record_does_not_hold(

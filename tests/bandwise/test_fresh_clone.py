@@ -66,19 +66,18 @@ def changed(clone: Path) -> str:
 def test_what_is_made_here_displaces_nothing_that_is_published(clone: Path) -> None:
     python(clone, "bandwise", "sweep", "smoke", "--jobs", "1")
     assert "smoke: made here" in python(clone, "bandwise", "report", "smoke")
-    python(clone, "bandwise", "sweep", "quick", "--only", "allreduce-sgd", "--jobs", "1")
-    python(clone, "bandwise", "collect", "digits")  # which shares these runs
+    python(clone, "bandwise", "sweep", "digits", "--only", "allreduce-sgd", "--jobs", "1")
     # a session that was held here, on a machine of another speed
     tables = clone / "results" / "tables"
-    for path in (clone / "results" / "published" / "tables").glob("session-quick-*"):
+    for path in (clone / "results" / "published" / "tables").glob("session-quick-digits-*"):
         shutil.copy(path, tables / path.name)
-    cases = tables / "session-quick-cases.csv"
+    cases = tables / "session-quick-digits-cases.csv"
     cases.write_text(cases.read_text().replace(",0.0", ",0.1"))
-    shown = python(clone, "bandwise", "report", "quick")
-    assert "quick: published" in shown
-    assert "`bandwise report quick --local` shows it" in shown
-    assert "session-quick: made here" in shown
-    assert "quick: made here" in python(clone, "bandwise", "report", "quick", "--local")
+    shown = python(clone, "bandwise", "report", "digits")
+    assert "digits: published" in shown
+    assert "`bandwise report digits --local` shows it" in shown
+    assert "session-quick-digits: made here" in shown
+    assert "digits: made here" in python(clone, "bandwise", "report", "digits", "--local")
     site = python(clone, "bandwise", "report", "--no-runs")
     assert "Made here and not shown, since it is not whole: " in site
     assert re.search(r"digits \(\d+ of 552 runs have not finished: \d+ missing\)", site)

@@ -294,10 +294,10 @@ SUITE: Final = (
         ("tests/**/claims/test_verdict.py",),
     ),
     Mutant(
-        "claims-mean-of-speedups-is-arithmetic",
-        "divisor",
-        "[total + share / row[name] for total, name in",
-        "[total + share * row[name] for total, name in",
+        "claims-weakest-control-by-its-better-end",
+        "swapped pair",
+        "return float(-high if _higher(part, cell) else low)",
+        "return float(-low if _higher(part, cell) else high)",
         ("tests/**/claims/test_measured.py",),
     ),
     Mutant(

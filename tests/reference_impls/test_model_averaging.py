@@ -333,6 +333,14 @@ def test_diloco_with_steps_of_one_and_sgd_outside_is_data_parallel_sgd() -> None
     close(ours, trained("allreduce-sgd", 4, 20))
 
 
+def test_diloco_with_sgd_outside_is_federated_averaging() -> None:
+    plain = {"outer": "sgd", "outer_lr": 1.0, "outer_momentum": 0.0}
+    close(
+        trained("diloco-sgd", 3, 20, period=4, momentum=0.9, **plain),
+        trained("local-sgd", 3, 20, period=4, momentum=0.9),
+    )
+
+
 def test_bmuf_without_momentum_is_local_sgd() -> None:
     close(trained("bmuf", 3, 10, period=5, outer_momentum=0.0), trained("local-sgd", 3, 10, period=5))
 

@@ -63,7 +63,7 @@ def test_tags_close_ids_are_unique_links_resolve_and_nothing_is_loaded(tmp_path:
 
 def test_contradicted_claims_of_authors_head_the_page(tmp_path: Path) -> None:
     wrong = TRAINING.replace("threshold: -1", "threshold: -3")
-    ours = EXACT.replace("threshold: 1,", "threshold: 2,").replace("label: abstract", "label: derived")
+    ours = EXACT.replace("threshold: 2,", "threshold: 3,").replace("label: abstract", "label: derived")
     _, page, findings = page_of(record(tmp_path, wrong, ours))
     assert findings == [
         "Of 2 claims, 1 of which authors make themselves: measured: 1, 1 contradicted; arithmetic: 1, 1 contradicted. Of the "

@@ -12,6 +12,8 @@ import pytest
 
 from report.drawing.svg import svg_file
 from report.drawing.theme import COLOURS, MARKS
+from report.site import overview
+from report.site.build import build_site
 from report.study.build import build_page
 from report.study.data import load
 from report.study.equal_time import (
@@ -260,15 +262,26 @@ def test_without_a_session_the_section_has_what_trainings_are_worth(tmp_path):
     built = build(tmp_path, made.NAME)
     text = said(built)
     assert text.startswith(
-        "What a training is worth No link was timed yet: in steps, 1 of 11 methods is worth more than the reference's training, "
-        "9 less."
+        "What a training is worth After as many steps as plain training (allreduce-adamw), 1 of 11 methods ends better "
+        "(apmsqueeze) and 9 worse; 1 is undecided. All 4 negative controls end worse, as they must. No link was timed yet: "
     )
+    for sentence in sentences(built.study.panels[0], []):
+        assert len(sentence.split()) <= 25, sentence
     section = built.html.partition('id="equal-time"')[2].partition("</section>")[0]
     assert "<figure" not in section
     (part,) = equal_time_parts(built.study)
     assert [column.key for column in part["view"].columns] == ["method", "worth", "mean", "n", "family"]
     worths = [line.cells["worth"].raw for line in part["view"].lines]
     assert worths == sorted(worths, reverse=True)
+
+
+def test_a_control_that_is_not_seen_to_be_worse_is_named(tmp_path):
+    made.save(tmp_path, timed=False)
+    (panel,) = build(tmp_path, made.NAME).study.panels
+    worth = [{**row, "high": 1.0} if row["arm"] == "control-random-k" else row for row in panel.worth]
+    assert sentences(replace(panel, worth=worth), [])[1] == (
+        "Not seen to be worse, so that the study cannot tell: control-random-k."
+    )
 
 
 @pytest.mark.full
@@ -313,6 +326,26 @@ def test_a_page_without_these_tables_has_no_trace_of_them(built, timed, climbed)
         assert equal_time_figures(other.study) == {}
         assert "equal-time" not in other.html
         assert "Equal time" not in other.html
+
+
+def test_the_first_page_leads_with_it(equal, tmp_path):
+    site = build_site(equal.root, tmp_path, runs=False)
+    page = Page(site.path.read_text())
+    assert len(set(page.ids)) == len(page.ids)
+    assert [name for name in page.sections if name][:2] == ["equal-time", "headline"]
+    assert f"From the study {made.NAME}" in page.sections["equal-time"]
+    assert f"{made.NAME}.html" in page.references
+    parts = equal_time_parts(equal.study)
+    small = [{**part, "view": replace(part["view"], lines=part["view"].lines[:1])} for part in parts]
+    untimed = [{**part, "timed": False} for part in parts]
+    study = equal.study
+    for others, lead in (
+        ({"b": parts, "a": small}, "b"),
+        ({"a": small, "b": untimed}, "a"),
+        ({"a": []}, None),
+    ):
+        found = overview.equal_time(dict.fromkeys(others, study), others)
+        assert (found and found["address"]) == lead
 
 
 def test_where_only_references_climb_nothing_is_at_equal_loss(equal):

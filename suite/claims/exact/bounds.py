@@ -9,7 +9,6 @@ import torch
 
 from reference_impls import SimulatedCluster
 from reference_impls.codecs import dithering
-from reference_impls.schedules import bits as rules
 from suite.costs.papers import GLOBAL_QSGD_GAMMA, GLOBAL_QSGD_OMEGA, GlobalQSGD, most_warm_up, with_warm_up
 
 
@@ -32,12 +31,6 @@ def qsgd_lemma(*, dims: list[int], levels: list[int], vectors: int = 8, draws: i
                     nonzeros, float((codes != 0).double().mean(1).sum()) / (s * (s + math.sqrt(d)))
                 )
     return {"variance_over_bound": variance, "nonzeros_over_bound": nonzeros}
-
-
-def dq_sgd_step(*, factor: float, norms: list[float]) -> dict[str, float]:
-    """DQ-SGD's rule of the non-convex case: most over least of the quantiser's step |g| / s over gradients of these norms."""
-    steps = [norm / rules.wanted_levels(factor, norm) for norm in norms]
-    return {"spread_of_step": max(steps) / min(steps)}
 
 
 def error_by_workers(

@@ -8,7 +8,7 @@ from typing import Any
 from reference_impls.algorithm import Clock
 from reference_impls.collectives import Group
 from reference_impls.registry import create
-from reference_impls.schedules import QSR, Constant, LearningRate, sync_steps
+from reference_impls.schedules import QSR, LearningRate, sync_steps
 
 
 def qsr(
@@ -21,31 +21,15 @@ def qsr(
     lowest: float = 1e-6,
     schedule: str = "cosine",
     power: float = 2.0,
-    in_warmup: bool = False,
 ) -> dict[str, float]:
-    """The quadratic rule over a whole schedule: synchronisations, their share of the steps and of those of a constant period of
-    h_base in percent, and the longest round. in_warmup: the rule holds in the warm-up, too, where H is h_base otherwise."""
+    """The quadratic rule over a whole schedule: synchronisations, their share of the steps in percent, and the longest round. In
+    the warm-up H is h_base."""
     rate = LearningRate(schedule, peak=peak, min=lowest, warmup=warmup, total=total)
-    steps = sync_steps(
-        QSR(alpha, h_base, power=power, warmup=0 if in_warmup else warmup, total=total), rate, total
-    )
-    constant = len(sync_steps(Constant(h_base, total=total), rate, total))
+    steps = sync_steps(QSR(alpha, h_base, power=power, warmup=warmup, total=total), rate, total)
     return {
         "synchronisations": len(steps),
         "volume": 100 * len(steps) / total,
-        "constant_synchronisations": constant,
-        "volume_of_constant": 100 * len(steps) / constant,
         "longest_round": max(b - a for a, b in zip([0, *steps], steps, strict=False)),
-    }
-
-
-def planned_steps(
-    *, algorithm: str, steps: int, options: dict[str, Any] | None = None, n: int = 8
-) -> dict[str, float]:
-    """Steps of each kind in a training, as the method itself plans them: `steps_<kind>`, and `share_<kind>` in percent."""
-    counted = _kinds(algorithm, steps, n, **(options or {}))
-    return {f"steps_{kind}": count for kind, count in counted.items()} | {
-        f"share_{kind}": 100 * count / steps for kind, count in counted.items()
     }
 
 

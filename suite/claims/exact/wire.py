@@ -3,45 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import log2
 from typing import Any
 
 from reference_impls import wire
 from reference_impls.algorithm import Cost
-from reference_impls.algorithms.dq_sgd import DQSGD
 from reference_impls.registry import create
 
 Shapes = list[tuple[int, ...]]
-_PAIR = 2
-"""With two ranks a gathering sends each message once: bits of a message are what a rank sends."""
-
-
-def bits_per_parameter(
-    *,
-    algorithm: str,
-    n: int,
-    kind: str = "step",
-    options: dict[str, Any] | None = None,
-    model: str | Sequence[Any] = "matrix",
-) -> dict[str, float]:
-    """Bits that a rank sends for a parameter in one step of a kind, and how many times fewer than a ring of fp32 and of fp16."""
-    shapes = shapes_of(model)
-    sent = 8 * _sent(algorithm, n, kind, shapes, **(options or {})) / wire.elements(shapes)
-    ring = wire.all_reduce(32, n)
-    return {"bits": sent, "times_less_than_fp32": ring / sent, "times_less_than_fp16": ring / 2 / sent}
-
-
-def message_bits(
-    *,
-    algorithm: str,
-    kind: str = "step",
-    options: dict[str, Any] | None = None,
-    model: str | Sequence[Any] = "matrix",
-) -> dict[str, float]:
-    """Bits a parameter of a message that is gathered: what one of two ranks sends to the other; and 32 over them."""
-    shapes = shapes_of(model)
-    bits = 8 * _sent(algorithm, _PAIR, kind, shapes, **(options or {})) / wire.elements(shapes)
-    return {"bits": bits, "times_less": 32 / bits}
 
 
 def low_rank_volume(*, model: str, ranks: list[int], n: int = 2) -> dict[str, tuple[float, ...]]:
@@ -67,29 +35,6 @@ def ratio(
     return {"ratio": found[0], "least": min(found), "most": max(found)}
 
 
-def by_workers(
-    *,
-    algorithm: str,
-    sizes: list[int],
-    kind: str = "step",
-    options: dict[str, Any] | None = None,
-    model: str | Sequence[Any] = "matrix",
-) -> dict[str, float]:
-    """How bytes grow with the workers: most over least of bytes (`spread`), of bytes over log2 n (`spread_over_log`), and of
-    bytes over 2 (n-1)/n, which is a ring's share and so the size of what is handed over (`spread_of_payload`)."""
-    shapes = shapes_of(model)
-    sent = {n: _sent(algorithm, n, kind, shapes, **(options or {})) for n in sizes}
-
-    def spread(values: list[float]) -> float:
-        return max(values) / min(values)
-
-    return {
-        "spread": spread(list(sent.values())),
-        "spread_over_log": spread([one / log2(n) for n, one in sent.items()]),
-        "spread_of_payload": spread([one / wire.all_reduce(1, n) for n, one in sent.items()]),
-    }
-
-
 def volume_with_warm_up(
     *, algorithm: str, warm_up: float, n: int, uncompressed: str = "allreduce-fp16"
 ) -> dict[str, float]:
@@ -98,19 +43,6 @@ def volume_with_warm_up(
     full = _sent(uncompressed, n, "step", shapes)
     coded = _sent(algorithm, n, "compressed", shapes, warmup_steps=1)
     return {"times_less": full / (warm_up * full + (1 - warm_up) * coded), "step": full / coded}
-
-
-def dq_sgd_ratio(*, average_bits: float) -> dict[str, float]:
-    """32 bits over what DQ-SGD sends, where its steps mix the two widths next to the average."""
-    low = int(average_bits)
-    share = average_bits - low
-    shapes = shapes_of("matrix")
-
-    def bits(width: int) -> float:
-        costs = DQSGD().always(width).wire_bytes(shapes, _PAIR)
-        return 8 * _number(next(iter(costs.values()))) / wire.elements(shapes)
-
-    return {"times_less": 32 / ((1 - share) * bits(low) + share * bits(low + 1))}
 
 
 def _per_step(one: dict[str, Any], n: int, shapes: list[tuple[int, ...]]) -> float:

@@ -91,6 +91,17 @@ def test_traffic_of_gs_sgd_and_gtop_k(n: int) -> None:
     assert costs("gtop-k", n, ratio=1e-3, indices="int32")["step"] == 2 * (n - 1) / n * 8 * k
 
 
+def test_rounds_of_500_steps_send_500_times_less_and_slow_momentum_adds_nothing() -> None:
+    """DiLoCo's D1 and table 2; SlowMo sends what local SGD does."""
+    full = costs("allreduce-adamw", 8)["step"]
+    assert full == costs("diloco", 8, period=500)["average"]
+    algorithm = create("diloco", period=500).algorithm
+    world, counters = Group("world", 0, 8), dict[str, int | float]()
+    kinds = Counter(str(algorithm.plan(Clock(world, step=step, counters=counters))) for step in range(64_000))
+    assert kinds == {"average": 128, "local": 64_000 - 128}
+    assert costs("slowmo-sgd", 8, period=12) == costs("local-sgd", 8, period=12)
+
+
 @pytest.mark.parametrize(("average_bits", "ratio"), [(4.70, 6.81), (4.50, 7.11), (4.75, 6.73)])
 def test_the_ratios_of_dq_sgd_are_those_of_its_average_bits(average_bits: float, ratio: float) -> None:
     """Both as printed in its table (AG-News, CIFAR-10, CIFAR-100), to their last digits."""

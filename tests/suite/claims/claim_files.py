@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from suite.analysis.columns import RUNS, SENSITIVITY
+from suite.analysis.columns import NET, RUNS, SUMMARY, WORTH
 from suite.analysis.published import facts_path
+from suite.analysis.speed_columns import session_table_path
+from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, paired_difference
 from suite.analysis.tables import table_path, write_table
 
 STUDY = "claims/made-up"
@@ -35,15 +38,41 @@ TRAINING = """\
 
 EXACT = """\
   - id: made-up-bits
-    statement: A bit each way.
+    statement: Half the bytes.
     place: abstract
     label: abstract
     kind: exact
-    check: bits-per-parameter
-    with: {algorithm: signsgd, n: 2}
+    check: ratio-of-traffic
+    with: {of: {algorithm: allreduce-sgd}, over: {algorithm: allreduce-bf16}, n: 4}
     parts:
-      - {quantity: bits, unit: bits, is: equals, threshold: 1, tolerance: 0.01}
+      - {quantity: ratio, unit: times, is: equals, threshold: 2, tolerance: 0.01}
 """
+
+SPEED = """\
+  - id: made-up-fast
+    statement: Twice as fast.
+    place: abstract
+    label: abstract
+    kind: speed
+    study: claims/made-up
+    session: made-up
+    n: 6
+    scale: made up
+    quantifier: any
+    parts:
+      - {link: 10 Mbit/s, arm: method, quantity: net, unit: times, is: above, threshold: 2}
+      - {link: 1 Gbit/s, arm: method, quantity: net, unit: times, is: above, threshold: 2}
+"""
+
+WORTHY = TRAINING.replace(
+    "against: base, quantity: accuracy, unit: points, is: below, threshold: -1",
+    "quantity: worth, is: above, threshold: 0.95",
+)
+
+BASE = (90.0, 91.0, 92.0, 93.0, 94.0, 95.0)
+WORSE = (88.0, 88.9, 90.1, 91.0, 91.9, 93.1)
+CONTROL = (80.0, 81.1, 82.0, 83.0, 83.9, 85.0)
+"""Loses 10 points to BASE."""
 
 
 def write_claims(root: Path, *claims: str) -> Path:
@@ -60,41 +89,97 @@ def write_study(
     *,
     commit: str = "c0ffee00",
     direction: str = "higher",
-    sensitive: bool | None = True,
+    workload: str = "code-gpt",
+    controls: Mapping[str, Sequence[float | None]] = MappingProxyType({"control": CONTROL}),
     stale: str = "",
+    lr_edge: bool | None = False,
+    tuning_sd: float | None = 0.0,
+    worth: Mapping[str, tuple[float, float, float]] = MappingProxyType({}),
+    study: str = STUDY,
 ) -> None:
-    """Tables of a study of one cell; a value None stands for a run that diverged. sensitive None: no controls."""
-    cell = {"workload": "digits", "sharding": "iid", "world_size": 4}
-    rows = []
-    for arm, values in arms.items():
+    """Tables of a study of one cell. The arm `base` is the baseline of all others and the reference of what they are worth.
+
+    arms, controls: the metric by seed; None stands for a run that diverged. lr_edge, tuning_sd: as in the tables `summary` and
+    `worth`, of all arms. worth: of an arm, with its interval; the others are worth 0.5 [0.4, 0.6].
+    """
+    cell = {"workload": workload, "sharding": "iid", "world_size": 4}
+    runs, summary, worths = [], [], []
+    for arm, values in {**arms, **controls}.items():
         for seed, value in enumerate(values):
-            row: dict[str, Any] = dict.fromkeys(RUNS.names)
-            row |= {
-                **cell,
-                "arm": arm,
-                "seed": seed,
-                "run_id": f"{arm}-{seed}",
-                "commit": commit,
-                "stale": arm == stale,
+            runs.append(
+                dict.fromkeys(RUNS.names)
+                | {
+                    **cell,
+                    "arm": arm,
+                    "seed": seed,
+                    "run_id": f"{arm}-{seed}",
+                    "commit": commit,
+                    "stale": arm == stale,
+                }
+                | {
+                    "status": "diverged" if value is None else "done",
+                    "value": value,
+                    "nll": value,
+                    "metric": "accuracy",
+                }
+            )
+        whole = [
+            (own, base)
+            for own, base in zip(values, arms["base"], strict=False)
+            if own is not None and base is not None
+        ]
+        lost = len(values) - len(whole)
+        about: dict[str, Any] = {
+            "arm": arm,
+            "control": arm in controls,
+            "n": len(values),
+            "n_diverged": lost,
+            "lr_edge": lr_edge,
+        }
+        if arm != "base":
+            about["baseline"] = "base"
+            if len(whole) >= MINIMUM_FOR_INTERVAL:
+                found = paired_difference([own for own, _ in whole], [base for _, base in whole])
+                about |= {"diff_mean": found.estimate, "diff_low": found.low, "diff_high": found.high}
+                about |= {
+                    "nll_diff_mean": found.estimate,
+                    "nll_diff_low": found.low,
+                    "nll_diff_high": found.high,
+                }
+            middle, low, high = worth.get(arm, (0.5, 0.4, 0.6))
+            is_worth = {
+                "worth": middle,
+                "low": low,
+                "high": high,
+                "n": len(values),
+                "n_diverged": lost,
+                "tuning_sd": tuning_sd,
             }
-            row |= {
-                "status": "diverged" if value is None else "done",
-                "value": value,
-                "nll": value,
-                "metric": "accuracy",
-            }
-            rows.append(row)
-    for table in (RUNS, SENSITIVITY):
-        table_path(root, table, STUDY).parent.mkdir(parents=True, exist_ok=True)
-    write_table(table_path(root, RUNS, STUDY), RUNS, rows)
-    controls: dict[str, Any] = dict.fromkeys(SENSITIVITY.names)
-    controls |= {
-        **cell,
-        "controls": 1,
-        "sensitive": bool(sensitive),
-        "reason": "controls say so",
-        "margin": 0.3,
+            worths.append(dict.fromkeys(WORTH.names) | cell | {"arm": arm, "reference": "base"} | is_worth)
+        summary.append(dict.fromkeys(SUMMARY.names) | cell | about)
+    for table, rows in ((RUNS, runs), (SUMMARY, summary), (WORTH, worths)):
+        path = table_path(root, table, study)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_table(path, table, rows)
+    facts = {**cell, "metric": "accuracy", "direction": direction, "steps": 100, "batch_size": 32}
+    facts_path(root, study).write_text(json.dumps({"workloads": [facts]}), encoding="utf-8")
+
+
+def write_net(root: Path, *rows: Mapping[str, Any]) -> None:
+    """The table `net` of a session, of the arm `method`: confirmed by direct runs, three sessions."""
+    known = {
+        "sharding": "iid",
+        "arm": "method",
+        "n": 6,
+        "sessions": 3,
+        "check": "confirmed",
+        "verdict": "worth it",
     }
-    write_table(table_path(root, SENSITIVITY, STUDY), SENSITIVITY, [] if sensitive is None else [controls])
-    about = {**cell, "metric": "accuracy", "direction": direction, "steps": 100, "batch_size": 32}
-    facts_path(root, STUDY).write_text(json.dumps({"workloads": [about]}), encoding="utf-8")
+    path = session_table_path(root, NET, "made-up")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_table(path, NET, [dict.fromkeys(NET.names) | known | dict(row) for row in rows])
+
+
+def net(link: str, low: float, middle: float, high: float, **more: Any) -> dict[str, Any]:
+    """A row of it."""
+    return {"link": link, "net": middle, "net_low": low, "net_high": high, **more}

@@ -11,7 +11,7 @@ from suite.analysis.published import documents_root
 from suite.claims.claim import claims_folder, load_claims
 from suite.claims.document import DOCUMENT, filled
 from suite.claims.record import judge_all, write_record
-from tests.suite.claims.claim_files import EXACT, write_claims
+from tests.suite.claims.claim_files import EXACT, TRAINING, write_claims
 
 RESULTS = Path(__file__).resolve().parents[3] / "results"
 BLOCK = "<!-- table: claims a-paper -->\n<!-- end of table -->"
@@ -20,6 +20,21 @@ BLOCK = "<!-- table: claims a-paper -->\n<!-- end of table -->"
 def test_the_document_is_what_the_tables_make_it() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
     assert filled(text, documents_root(RESULTS)) == text, "`make docs` makes another docs/claims.md"
+
+
+def test_what_was_measured_is_counted_apart_from_arithmetic(tmp_path: Path) -> None:
+    write_claims(
+        tmp_path,
+        TRAINING,
+        EXACT,
+        EXACT.replace("made-up-bits", "made-up-ours").replace("label: abstract", "label: derived"),
+    )
+    write_record(tmp_path, judge_all(tmp_path, load_claims(tmp_path)))
+    lines = filled("<!-- table: counts -->\n<!-- end of table -->", tmp_path).splitlines()
+    assert "| measured | the authors | 0 | 0 | 0 | 0 | 1 | 0 | 0 | 1 |" in lines
+    assert "| arithmetic | the authors | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 1 |" in lines
+    assert "| arithmetic | others, or ours | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 1 |" in lines
+    assert len(lines) == 10
 
 
 def test_every_file_has_its_table() -> None:
@@ -35,10 +50,10 @@ def test_what_is_not_on_record_is_said(block: str, tmp_path: Path) -> None:
 
 
 def test_a_line_of_a_claim(tmp_path: Path) -> None:
-    write_claims(tmp_path, EXACT.replace("A bit each way.", "A bit | each way."))
+    write_claims(tmp_path, EXACT.replace("Half the bytes.", "Half | the bytes."))
     write_record(tmp_path, judge_all(tmp_path, load_claims(tmp_path)))
-    said = r"A bit \| each way. | the paper, abstract"
-    line = f"| `made-up-bits` | {said} | exact | *reproduced* | 1.00 bits | = 1 bits (± 0.01) |  |"
+    said = r"Half \| the bytes. | the paper, abstract"
+    line = f"| `made-up-bits` | {said} | exact | *reproduced* | 2 times | = 2 times (± 0.01) |  |"
     assert line in filled(BLOCK, tmp_path).splitlines()
     with pytest.raises(DocumentError, match=r"no claim of claims/another.yaml is on record"):
         filled(BLOCK.replace("a-paper", "another"), tmp_path)

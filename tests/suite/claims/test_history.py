@@ -84,15 +84,52 @@ def test_a_note_may_come_after_the_run(tmp_path: Path, commit: Commit) -> None:
     assert late(tmp_path) == []
 
 
-@pytest.mark.parametrize("stated_first", [True, False])
-def test_what_a_sweeps_file_stated_must_precede_the_run(
-    tmp_path: Path, commit: Commit, stated_first: bool
+def state(root: Path, text: str) -> None:
+    """The file of the sweep, where claims stood before there were files of claims."""
+    path = root / "suite" / "sweeps" / "claims" / "made-up.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "well"),
+    [
+        ("# C1 the method loses:\n#   below -1\n", "C1 the method loses below -2", False),
+        ("# C1 the method loses\n#   below -1\n", "C1 the method loses below -1", True),
+        ("", "C1 the method loses below -1", False),
+    ],
+)
+def test_words_of_a_sweeps_file_are_looked_for_in_the_commit_of_the_runs(
+    tmp_path: Path, commit: Commit, then: str, now: str, well: bool
 ) -> None:
-    first, second = commit("one"), commit("two")
-    stated, ran = (first, second) if stated_first else (second, first)
+    """Not in an older one, and not in a later one: it is the text that counts, no ancestor's."""
+    state(tmp_path, "# C1 the method loses below -1 and C1 the method loses below -2\n")
+    commit("something else was stated")
+    state(tmp_path, then)
+    run_at(tmp_path, commit("what was run"))
+    state(tmp_path, "# C1 the method loses below -1 and C1 the method loses below -2\n")
+    commit("and again")
+    write_claims(tmp_path, TRAINING + f"    written: {now}\n")
+    assert [("do not stand in claims/made-up.yaml" in one) for one in late(tmp_path)] == (
+        [] if well else [True]
+    )
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_what_was_written_while_runs_went_on_precedes_their_tables(
+    tmp_path: Path, commit: Commit, before: bool
+) -> None:
+    text = TRAINING + "    written: during\n"
+    ran = commit("code")
+    write_claims(tmp_path, text if before else text.replace("threshold: -1", "threshold: -2"))
+    assert late(tmp_path) == [], "no tables yet"
+    commit("claim")
     run_at(tmp_path, ran)
-    write_claims(tmp_path, TRAINING + f'    written: "{stated}"\n')
-    assert [("no ancestor" in one) for one in late(tmp_path)] == ([] if stated_first else [True])
+    commit("tables")
+    write_claims(tmp_path, text)
+    assert [("was another claim in the commit before its tables" in one) for one in late(tmp_path)] == (
+        [] if before else [True]
+    )
 
 
 def test_what_was_written_after_says_so_itself(tmp_path: Path, commit: Commit) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from suite.claims.claim import ClaimError, load_claims, read_text
 from suite.runs.documents import YamlError
-from tests.suite.claims.claim_files import EXACT, HEAD, TRAINING, write_claims
+from tests.suite.claims.claim_files import EXACT, HEAD, SPEED, TRAINING, write_claims
 
 FILE = "a-paper.yaml"
 
@@ -25,7 +25,7 @@ def test_a_claim_as_read(tmp_path: Path) -> None:
     assert (training.said_by, training.own) == ("the paper, table 1", True)
     (part,) = training.parts
     assert (part.what, part.bar, part.level) == ("method less base: accuracy", "< -1 points", 0.95)
-    assert exact.options == {"algorithm": "signsgd", "n": 2}
+    assert (exact.check, exact.options["n"]) == ("ratio-of-traffic", 4)
     assert exact.command == "bandwise claims made-up-bits --check"
 
 
@@ -53,7 +53,11 @@ def test_what_others_say_is_not_the_papers(label: str) -> None:
             "n: 6\n    writen: abc",
             r"a-paper.yaml:12: unknown key 'claims\[0\].writen'; did you mean 'written'",
         ),
-        ("n: 6", "n: 6\n    written: yesterday", "a commit in quotes, or the word after"),
+        (
+            "quantity: accuracy",
+            "quantity: worth",
+            "a share of the reference's steps is set against the reference alone",
+        ),
         ("n: 6", "n: 6\n    counts_as: {reproduced: partly}", "say why"),
         (
             "threshold: -1",
@@ -89,16 +93,56 @@ def test_what_is_wrong_is_said_with_its_line(old: str, new: str, error: str) -> 
 @pytest.mark.parametrize(
     ("old", "new", "error"),
     [
-        ("bits-per-parameter", "bits-per-parametre", "did you mean 'bits-per-parameter'"),
-        ("n: 2", "workers: 2", "a-paper.yaml:11: .*takes no such option"),
-        (", n: 2", "", "check bits-per-parameter needs n"),
-        ("threshold: 1", "threshold: [1, one]", "a list of numbers"),
+        ("ratio-of-traffic", "ratio-of-trafic", "did you mean 'ratio-of-traffic'"),
+        ("n: 4", "workers: 4", "a-paper.yaml:11: .*takes no such option"),
+        (", n: 4", "", "check ratio-of-traffic needs n"),
+        ("threshold: 2", "threshold: [2, one]", "a list of numbers"),
     ],
 )
 def test_checks_and_their_options_are_known(old: str, new: str, error: str) -> None:
     assert old in EXACT
     with pytest.raises(YamlError, match=error):
         read_text(HEAD + EXACT.replace(old, new), FILE)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("n: 4", "n: 2"), ("allreduce-bf16}", "allreduce-bf16, per: 2}"), ("threshold: 2", "threshold: [4, 4]")],
+)
+def test_a_number_among_a_claims_own_conditions_is_a_unit_test_and_no_claim(old: str, new: str) -> None:
+    """As in: 500 steps a round send 500 times less."""
+    assert old in EXACT
+    with pytest.raises(
+        YamlError, match=r"a-paper.yaml:13: .*no number could contradict it: make it a unit test"
+    ):
+        read_text(HEAD + EXACT.replace(old, new), FILE)
+    bound = EXACT.replace(old, new).replace("equals", "at-least").replace(", tolerance: 0.01", "")
+    if "[" not in new:
+        assert read_text(HEAD + bound, FILE), "a bound can be missed"
+
+
+@pytest.mark.parametrize(
+    "check", ["same-trajectory", "bits-per-parameter", "message-bits", "planned-steps", "traffic-by-workers"]
+)
+def test_what_a_method_was_written_to_do_is_no_claim(check: str) -> None:
+    """Special cases of a method, and bits that it declares: unit tests hold them."""
+    with pytest.raises(YamlError, match=f"no check is called '{check}'"):
+        read_text(HEAD + EXACT.replace("ratio-of-traffic", check), FILE)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error"),
+    [
+        ("quantity: net", "quantity: speedup", "a speed is judged at equal time: net"),
+        ("    session: made-up\n", "", "'claims\\[0\\].session' is missing"),
+        ("    study: claims/made-up\n", "", "'claims\\[0\\].study' is missing"),
+        ("threshold: 2}", "threshold: 2, level: 0.9}", "a claim that is speed has none"),
+    ],
+)
+def test_a_speed_is_a_net_speedup_of_trainings(old: str, new: str, error: str) -> None:
+    assert old in SPEED
+    with pytest.raises(YamlError, match=error):
+        read_text(HEAD + SPEED.replace(old, new), FILE)
 
 
 def test_ids_are_unique_over_files(tmp_path: Path) -> None:
@@ -115,7 +159,7 @@ def test_a_folder_without_claims_is_said(tmp_path: Path) -> None:
 
 def test_a_file_runs_nothing() -> None:
     """Tags that make YAML construct objects are read as words or refused, never carried out."""
-    hostile = HEAD + EXACT.replace("A bit each way.", "!!python/object/apply:os.system ['exit 1']")
+    hostile = HEAD + EXACT.replace("Half the bytes.", "!!python/object/apply:os.system ['exit 1']")
     with pytest.raises(YamlError, match="must be a word"):
         read_text(hostile, FILE)
 
@@ -126,6 +170,7 @@ def test_the_hash_is_of_what_decides() -> None:
         return claim.text_hash
 
     assert text_hash(TRAINING) == text_hash(TRAINING + "    note: seen later\n")
-    assert text_hash(TRAINING) == text_hash(TRAINING + '    written: "abcdef0"\n')
+    assert text_hash(TRAINING) == text_hash(TRAINING + "    written: C1 it loses a point\n")
+    assert text_hash(TRAINING) != text_hash(TRAINING + "    written: after\n"), "nothing is told of it then"
     assert text_hash(TRAINING) != text_hash(TRAINING.replace("threshold: -1", "threshold: -1.5"))
     assert text_hash(TRAINING) != text_hash(TRAINING.replace("arm: method", "arm: other"))

@@ -87,15 +87,26 @@ def test_a_diverged_seed_is_a_loss_without_bound(
     assert of_found(part(side, 0.0), found, higher_is_better=higher_is_better).word == word
 
 
-def test_no_worse_needs_a_study_that_can_tell() -> None:
-    good, bad = (
-        Found(0.0, -0.1, 0.1, 6, blind="no control ran"),
-        Found(-2.0, -2.1, -1.9, 6, blind="no control ran"),
+def test_a_doubt_leaves_no_number_a_verdict() -> None:
+    for low in (-0.1, -2.1, -0.6):
+        judged = of_found(
+            part("above", -0.5), Found(low, low, low + 0.2, 6, doubts=("no control ran", "pinned"))
+        )
+        assert (judged.word, judged.reason) == ("cannot tell", "no control ran; pinned")
+    assert (
+        of_found(part("above", -0.5), Found(-0.1, -0.1, 0.1, 6, lost=2, doubts=("no",))).word == "cannot tell"
     )
-    assert of_found(part("above", -0.5), good).word == "reproduced"
-    judged = of_found(part("above", -0.5, equality=True), good)
-    assert (judged.word, judged.reason) == ("undecided", "not sensitive: no control ran")
-    assert of_found(part("above", -0.5, equality=True), bad).word == "contradicted"
+
+
+def test_what_holds_an_interval_back_leaves_it_undecided() -> None:
+    judged = of_found(part("above", 1), Found(1.2, 1.1, 1.3, 6, held_back="by Holm"))
+    assert (judged.word, judged.reason) == ("undecided", "by Holm")
+    assert of_found(part("above", 1), Found(1.2, 1.1, 1.3, 6)).word == "reproduced"
+
+
+def test_a_number_without_interval_says_why() -> None:
+    with pytest.raises(ValueError, match="has a doubt that says why"):
+        of_found(part("above", 1), Found(1.2))
 
 
 @pytest.mark.parametrize(
@@ -108,21 +119,34 @@ def test_no_worse_needs_a_study_that_can_tell() -> None:
         ("r u", "partly", "reproduced"),
         ("c u", "contradicted", "undecided"),
         ("r n", "not run", "reproduced"),
+        ("t t", "cannot tell", "cannot tell"),
+        ("r t", "partly", "reproduced"),
+        ("c t", "contradicted", "cannot tell"),
+        ("u t", "cannot tell", "cannot tell"),
     ],
 )
 def test_several_parts_make_one_word(words: str, every: str, one: str) -> None:
-    names: Any = {"r": "reproduced", "c": "contradicted", "u": "undecided", "n": "not run"}
+    names: Any = {
+        "r": "reproduced",
+        "c": "contradicted",
+        "u": "undecided",
+        "n": "not run",
+        "t": "cannot tell",
+    }
     assert combine([names[word] for word in words.split()]) == every
     assert combine([names[word] for word in words.split()], "any") == one
 
 
-def test_a_premise_that_does_not_hold_leaves_a_claim_undecided() -> None:
+def test_of_a_claim_whose_premise_does_not_hold_nothing_can_be_told() -> None:
     one = part("above", 0.0)
     good, bad = Judged(one, Found(), "reproduced"), Judged(one, Found(), "undecided")
     assert of_claim(claim(parts=(one,)), [good], [good]).word == "reproduced"
     judged = of_claim(claim(parts=(one,)), [good], [bad])
-    assert judged.word == "undecided"
+    assert judged.word == "cannot tell"
     assert "premise does not hold: method less base" in judged.why
+    assert of_claim(claim(parts=(one,), awaits="a ship"), [good], [bad]).why.endswith(
+        " is undecided. It takes a ship"
+    )
 
 
 def test_what_a_verdict_counts_as() -> None:

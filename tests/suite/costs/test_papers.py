@@ -67,6 +67,9 @@ def test_a_warm_up_caps_a_speedup() -> None:
     assert with_warm_up(0.0, 7.0) == pytest.approx(7.0)
     assert with_warm_up(1.0, 7.0) == pytest.approx(1.0)
     assert most_warm_up(10.0) == pytest.approx(0.1)
+    assert most_warm_up(10.0, 32.0) == pytest.approx(0.071, abs=5e-4), (
+        "APMSqueeze's 10 times, 32 in compressed steps"
+    )
     assert with_warm_up(most_warm_up(3.0, 8.0), 8.0) == pytest.approx(3.0)
     assert math.isnan(most_warm_up(10.0, 5.0))
 

@@ -14,6 +14,7 @@ from suite.runs.result import Status
 from suite.runs.store import Store
 from suite.runs.sweep import Arm, Trial, Tuned, load_rates, load_sweep, sweep_names, tuned_for, write_rates
 from suite.training.record import failed
+from suite.workloads import get
 from tests.suite.runs.project import SWEEP, write_sweep
 
 
@@ -161,13 +162,22 @@ def test_shipped_sweeps_can_be_planned(name: str) -> None:
     } <= controls
 
 
-def test_digits_is_quick_with_seeds_for_ranks() -> None:
-    quick, digits = load_sweep("quick"), load_sweep("digits")
-    assert digits.arms.keys() == quick.arms.keys()
-    assert (quick.seeds, quick.ranks, digits.seeds, digits.ranks) == (6, False, 12, True)
-    assert set(make_plan(quick).specs) <= set(make_plan(digits).specs), (
-        "the quick runs are the first of digits"
-    )
+@pytest.mark.parametrize("name", [name for name in sweep_names() if load_sweep(name).references])
+def test_a_study_at_equal_time_has_a_control_with_every_optimizer_and_two_tuning_seeds(name: str) -> None:
+    """No communication with each baseline's optimizer; with one tuning seed nobody knows how uncertain the choice of rates is."""
+    sweep = load_sweep(name)
+    silent = {arm.baseline for arm in sweep.arms.values() if arm.algorithm == "control-no-communication"}
+    assert silent == {arm.baseline for arm in sweep.arms.values()}
+    assert sweep.tuning.n_seeds >= 2
+    assert {arm.label for panel in sweep.panels() for arm in sweep.arms_at(panel, sweep.budgets[0])} == {
+        *sweep.references
+    }
+
+
+def test_the_quick_study_is_of_a_workload_that_can_tell() -> None:
+    quick = load_sweep("quick")
+    assert [choice.name for choice in quick.workloads] == ["code-packages"]
+    assert (quick.shardings, quick.margin) == (("iid", "by-class"), get("code-packages").margin)
 
 
 @pytest.mark.parametrize(("period", "warned"), [(13, True), (12, False), (4, False)])

@@ -28,7 +28,7 @@ ROUNDS = (1, 4, 16, 64)
 
 @pytest.fixture(scope="module")
 def spec() -> SessionSpec:
-    return load_session("quick")
+    return load_session("quick-digits")
 
 
 @pytest.fixture(scope="module")

@@ -145,6 +145,11 @@ def test_the_shipped_sessions() -> None:
     assert [link.label for link in specs["quick"].links] == ["100 Mbit/s", "1 Gbit/s"]
     assert specs["quick"].minutes == 4
     assert sessions_of("quick") == ["quick"]
+    assert sessions_of("digits") == ["quick-digits"]
+    for spec in specs.values():  # the reference that is trained is what is timed as reference
+        for label in spec.sweep.references[:1] if spec.sweep else ():
+            assert spec.sweep.arms[label].options["optimizer"] == spec.reference.optimizer
+            assert spec.sweep.arms[label].algorithm.removeprefix("allreduce-") in spec.reference.precisions
     assert "code-gpt" in sessions_of(None)
     assert "low-bandwidth" in sessions_of(None)
     assert {
@@ -178,9 +183,9 @@ def test_a_lender_must_be_a_session(tmp_path: Path) -> None:
         .read_text()
         .replace("borrows: costs-digits", "borrows: cost-digits")
     )
-    (tmp_path / "quick.yaml").write_text((sessions_folder() / "quick.yaml").read_text())
+    (tmp_path / "quick-digits.yaml").write_text((sessions_folder() / "quick-digits.yaml").read_text())
     with pytest.raises(
         YamlError, match="key 'borrows': no session 'cost-digits'; did you mean 'costs-digits'"
     ):
         load_session(str(path))
-    assert [lender_of(name) for name in ("ladder", "quick", "unknown")] == ["costs-digits", "", ""]
+    assert [lender_of(name) for name in ("ladder", "quick-digits", "unknown")] == ["costs-digits", "", ""]

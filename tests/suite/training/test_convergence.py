@@ -10,7 +10,7 @@ Bars come from elsewhere than from what a row reaches here:
 
 Shards are by class, where a worker that is not heard costs its digits, but for the vote without momentum sync, which by
 class is known to lose and i.i.d. is not. The negative controls, and methods broken on purpose, must lose more than any
-method may: so a bar can be missed. SGD with momentum and AdamW have the rates that tuning gave to them (quick-lr.yaml),
+method may: so a bar can be missed. SGD with momentum and AdamW have the rates that tuning gave to them (digits-lr.yaml),
 Lion that of claims/lion-cub.yaml; methods have their baseline's unless a row says why not, chosen on seeds that are not
 scored.
 """
@@ -43,7 +43,7 @@ VOTE = -1.0  # dlion-mavo-on-par
 HALF = -2.4  # half of what control-random-k lost by class
 
 MOMENTUM = {"momentum": 0.9}
-EPS = {"eps": 1e-4}  # pixels that are hardly ever lit have a tiny variance when it is frozen (quick.yaml)
+EPS = {"eps": 1e-4}  # pixels that are hardly ever lit have a tiny variance when it is frozen (digits.yaml)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +127,7 @@ ROWS = (
     Row("variance-reduction", Arm("root-sgd", 0.1, schedule="constant"), CONSTANT, HALF),
 )
 
-# with the baseline of each, at the rates that tuning gave to them (quick-lr.yaml)
+# with the baseline of each, at the rates that tuning gave to them (digits-lr.yaml)
 CONTROLS = {
     "no communication": (Arm("control-no-communication", 0.00316, MOMENTUM), SGD),
     "one worker": (Arm("control-one-worker", 0.001, MOMENTUM), SGD),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch.distributed as dist
 
 from suite.runs.result import Status
 from suite.training.record import failed
-from suite.training.rendezvous import PeersLostError, Place, Rendezvous, cause, send_end
+from suite.training.rendezvous import PART_S, PeersLostError, Place, Rendezvous, cause, first_cause, send_end
 from tests.suite.runs.project import one_spec
 
 LOST = Status("error", "step 3: RuntimeError: [gloo/transport/tcp/pair.cc:537] Connection reset by peer")
@@ -41,6 +43,18 @@ def test_who_says_nothing_is_named(rendezvous: Rendezvous) -> None:
     ended(rendezvous, 2, LOST)
     with pytest.raises(PeersLostError, match=r"^step 3: rank 1 ended without a word"):
         cause(rendezvous, "run/0", Place(0, 3), LOST, grace_s=0.5)
+    rendezvous.store.set("left/2", "")
+    began = time.monotonic()
+    rendezvous.leave()
+    assert time.monotonic() - began < PART_S / 2, "it waits for nobody who is gone"
+
+
+def test_the_death_of_a_peer_comes_before_what_its_loss_did() -> None:
+    killed, other = (Status("error", f"rank 1 died: signal {name}") for name in ("SIGKILL", "SIGABRT"))
+    lost = Status("error", f"rank 0 {LOST.reason}")
+    assert first_cause([lost, killed, other]) is killed
+    assert first_cause([killed, lost]) is killed
+    assert first_cause([lost, lost]) is lost
 
 
 def test_where_all_speak_of_a_connection_that_is_the_reason(rendezvous: Rendezvous) -> None:
