@@ -1,6 +1,8 @@
 """bandwise: communication-efficient data-parallel training, measured.
 
-    from bandwise import DataParallelOptimizer, SimulatedCluster, create, list_algorithms, simulate
+    from bandwise import DataParallelOptimizer, SimulatedCluster, create, list_algorithms
+    from bandwise import simulate               # any model and data by any method, on one machine
+    from bandwise import ddp_hook, fsdp_hook    # inside torch's DistributedDataParallel, across the nodes of FSDP2
 
 The methods live in `reference_impls`; this is their public face. Importing it imports no torch.
 """
@@ -11,9 +13,26 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bandwise.simulation import simulate
-    from reference_impls import DataParallelOptimizer, SimulatedCluster, create, info, list_algorithms
+    from reference_impls import (
+        DataParallelOptimizer,
+        SimulatedCluster,
+        create,
+        ddp_hook,
+        fsdp_hook,
+        info,
+        list_algorithms,
+    )
 
-__all__ = ["DataParallelOptimizer", "SimulatedCluster", "create", "info", "list_algorithms", "simulate"]
+__all__ = [
+    "DataParallelOptimizer",
+    "SimulatedCluster",
+    "create",
+    "ddp_hook",
+    "fsdp_hook",
+    "info",
+    "list_algorithms",
+    "simulate",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,8 @@
 """Reference implementations of communication-efficient training methods, behind one interface.
 
 Public face: `list_algorithms`, `info`, `create`, `DataParallelOptimizer` (real process groups), `SimulatedCluster`
-(n workers in one process). Importing this package imports no torch; the names are resolved when they are first used.
+(n workers in one process), `ddp_hook` and `fsdp_hook` (inside torch's wrappers). Importing this package imports no torch; the
+names are resolved when they are first used.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from reference_impls.registry import AlgorithmInfo, create, info, list_algorithms, load_plugin
 
 if TYPE_CHECKING:
+    from reference_impls.hooks import ddp_hook, fsdp_hook
     from reference_impls.optimizer import DataParallelOptimizer
     from reference_impls.simulated import SimulatedCluster
 
@@ -20,12 +22,16 @@ __all__ = [
     "DataParallelOptimizer",
     "SimulatedCluster",
     "create",
+    "ddp_hook",
+    "fsdp_hook",
     "info",
     "list_algorithms",
     "load_plugin",
 ]
 
 _LAZY = {
+    "ddp_hook": "reference_impls.hooks",
+    "fsdp_hook": "reference_impls.hooks",
     "DataParallelOptimizer": "reference_impls.optimizer",
     "SimulatedCluster": "reference_impls.simulated",
 }

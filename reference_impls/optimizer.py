@@ -27,7 +27,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # its stubs do not name it
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -39,7 +38,7 @@ from reference_impls.drivers.gradients import Gradients, within_reentrant_checkp
 from reference_impls.drivers.ledger import Ledger, Ledgers
 from reference_impls.drivers.local_workers import LocalWorkers, Unused, from_first
 from reference_impls.drivers.null import NullTransport
-from reference_impls.drivers.process_group import ProcessGroup
+from reference_impls.drivers.process_group import ProcessGroup, store_of_its_own
 from reference_impls.drivers.timeline import TimedTransport, Timeline
 from reference_impls.drivers.trace import Serial, Trace
 from reference_impls.drivers.worker import Worker
@@ -139,12 +138,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         Joinable.__init__(self)
         self._built = True
         self._share_groups(worker)
-        members = "-".join(map(str, dist.get_process_group_ranks(group)))
-        store = PrefixStore(f"bandwise/{members}", dist.distributed_c10d._get_default_store())
-        number = store.add(
-            f"optimizers/{rank}", 1
-        )  # the same on all ranks: each optimizer has keys of its own
-        self._store = PrefixStore(f"{number}", store)
+        self._store = store_of_its_own(group)
         self._agreement = Agreement(self._store, rank, size, check, timeout_s)
         transport.agreement = self._agreement
         ledger = Ledger(rank)

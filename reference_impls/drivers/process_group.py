@@ -8,11 +8,12 @@ mostly does not hang but gives wrong numbers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # its stubs do not name it
 
 from reference_impls import buffers
 from reference_impls.collectives import AllGather, AllReduce, AllToAll, Collective, SendRecv
@@ -20,6 +21,9 @@ from reference_impls.drivers.agreement import Agreement
 from reference_impls.drivers.groups import partitions
 from reference_impls.drivers.null import answer
 from reference_impls.errors import UnsupportedError, UsageError
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
 
 _GLOO_LACKS = (torch.int16, torch.uint16)
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
@@ -153,6 +157,14 @@ def _subgroup(
             made = dist.new_group([ranks[i] for i in members], use_local_synchronization=not everybody)
             own = made if rank in members else own
     return own
+
+
+def store_of_its_own(group: dist.ProcessGroup | None = None) -> Store:
+    """A part of the default store that the ranks of `group` share for one training; call it on all in the same order."""
+    ranks = dist.get_process_group_ranks(group)
+    store = PrefixStore(f"bandwise/{'-'.join(map(str, ranks))}", dist.distributed_c10d._get_default_store())
+    number = store.add(f"trainings/{dist.get_rank(group)}", 1)  # the same on all ranks
+    return PrefixStore(f"{number}", store)
 
 
 def all_gather_rows(rows: Tensor, x: Tensor, group: dist.ProcessGroup | None = None) -> Any:

@@ -109,6 +109,10 @@ class Worker:
         if targets:
             torch._foreach_copy_(targets, sources)
 
+    def scatter_gradients(self, shard: Shard, targets: Sequence[Tensor]) -> None:
+        """Copy the shard's flat buffer out, one gradient a parameter: the inverse of `gather_gradients`."""
+        torch._foreach_copy_(list(targets), self._grad_views[shard.index])
+
     def gathered_aside(self, shard: Shard) -> Tensor:
         """The gradients of `shard`'s parameters as they are now, in a buffer beside that of the shard; Tensor[d]."""
         flat = buffers.empty_like(shard.grads)

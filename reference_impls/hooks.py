@@ -1,0 +1,661 @@
+"""Methods inside torch's own wrappers: hooks for DistributedDataParallel and for the outer group of FSDP2.
+
+    state, hook = ddp_hook("global-qsgd", model)
+    ddp.register_comm_hook(state, hook)
+
+    state = fsdp_hook(model, "qsgd", group=replicate_group)    # sharded by fully_shard within nodes, on a 1-D mesh
+
+Loop, optimizer, clipping and schedule stay the user's. A hook answers the mean gradient, so it can carry what only reduces
+gradients (`only_reduces`); methods that go on from parameters, learning rates or states of their own optimizer are
+refused, and belong to `DataParallelOptimizer`.
+
+DDP: its buckets are delivery alone. They are one order in the first step and another from the second on, so gradients are
+sorted into buckets of ours, the ones that `DataParallelOptimizer` would have (canonical order, `bucket_bytes`), and leave
+in its order as soon as they are whole: state, random streams and results are those of that optimizer, to the bit, whatever
+DDP's buckets are. Gradients of 16 bits are reduced in float32.
+
+FSDP2: what a rank holds of a module after the reduce-scatter within the node is one bucket, reduced over the ranks that
+hold the same part in other nodes; parameters in it have the shape of that part, with the zeros that pad it. Each module
+counts its own steps: one for each reduction.
+"""
+
+from __future__ import annotations
+
+import typing
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import GradBucket  # type: ignore[attr-defined]  # its stubs do not name it
+from torch.nn.parallel import DistributedDataParallel
+
+from reference_impls.algorithm import Algorithm
+from reference_impls.algorithms.all_reduce import WithLocalOptimizer
+from reference_impls.drivers.agreement import Agreement, Check, Settings
+from reference_impls.drivers.engine import Engine
+from reference_impls.drivers.ledger import Ledger, Ledgers
+from reference_impls.drivers.local_workers import LocalWorkers
+from reference_impls.drivers.process_group import ProcessGroup, store_of_its_own
+from reference_impls.drivers.worker import Worker
+from reference_impls.errors import LayoutError, UnknownOptionError, UnsupportedError, UsageError
+from reference_impls.registry import Method, create
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+
+__all__ = ["DDPHook", "FSDPHook", "ddp_hook", "fsdp_hook", "only_reduces"]
+
+_KEPT: Final = ("version", "world_size", "rank", "node_size", "seed", "step", "counters", "slots")
+"""What a hook saves of a worker's state: all but parameters and optimizer, which are the user's."""
+_STREAMS: Final = 1 << 32
+"""Distance of the seeds of two ranks that hold different parts of one module."""
+
+
+# ---- which methods ---------------------------------------------------------------------------------------------------
+
+
+def only_reduces(algorithm: Algorithm) -> bool:
+    """Whether a method does nothing but reduce gradients, from these and its declared state alone.
+
+    Args:
+        algorithm: A configured one.
+
+    Returns:
+        True if any optimizer may step on what its `reduce` answers.
+    """
+    cls = type(algorithm)
+    silent = cls.synchronize is Algorithm.synchronize and not algorithm.local_steps and not algorithm.probes
+    return isinstance(algorithm, WithLocalOptimizer) and algorithm.reduces_gradient and silent
+
+
+class _Untouched(torch.optim.Optimizer):
+    """Stands for the user's optimizer: holds parameter groups and does nothing. A method that read lr would get NaN."""
+
+    def __init__(self, groups: Any) -> None:
+        super().__init__(groups, {"lr": float("nan")})
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Nothing: the gradients go back to where they came from."""
+
+
+def _reduction(algorithm: str | Method, options: Mapping[str, Any]) -> Method:
+    """The method with nobody's optimizer; refuses what is none of a hook's business."""
+    method = create(algorithm, **options)
+    if not only_reduces(method.algorithm):
+        raise UnsupportedError(
+            f"{method.name} does more than reduce gradients (it has an update rule, local steps or momenta of its own, or "
+            "reads parameters and learning rates), so a communication hook cannot carry it: train the bare model, "
+            f"without DistributedDataParallel or FSDP, with DataParallelOptimizer(model, {method.name!r}, lr=...)"
+        )
+    foreign = sorted(options.keys() & {"optimizer", *method.algorithm.hyperparameters()})
+    if foreign:
+        raise UnknownOptionError(
+            f"{', '.join(foreign)}: under a hook the optimizer is yours; give this to it, and the hook the options of "
+            f"{method.name} alone"
+        )
+    return replace(method, algorithm=replace(method.algorithm, optimizer=_Untouched), hyperparameters={})  # type: ignore[call-arg]
+
+
+@dataclass(frozen=True)
+class _Configuration:
+    """What a hook was asked for."""
+
+    method: Method
+    seed: int
+    bucket_bytes: int
+    node_size: int
+    pipeline_depth: int
+    check: Check
+    timeout_s: float
+
+
+# ---- what both hooks share -------------------------------------------------------------------------------------------
+
+
+class _Hook:
+    """A worker whose gradients come from elsewhere and go back there, and the ranks it reduces them with."""
+
+    def __init__(self, configuration: _Configuration) -> None:
+        self.method = configuration.method
+        self._configuration = configuration
+        self._end: Callable[[], Any] = lambda: None
+
+    def _attach(
+        self,
+        units: Sequence[Sequence[tuple[str, Tensor]]],
+        group: dist.ProcessGroup | None,
+        settings: Settings,
+        *,
+        bucket_bytes: int,
+        seed: int,
+    ) -> None:
+        """Build the worker for `units`, which share no bucket: (name, a tensor like the gradient). On all ranks of `group`."""
+        own = self._configuration
+        transport = ProcessGroup(group, node_size=own.node_size)
+        rank, size = transport.ranks[0], transport.sizes["world"]
+        groups, flat = _stand_ins(units)
+        self._worker = Worker(
+            own.method.algorithm,
+            groups,
+            rank=rank,
+            size=size,
+            node_size=own.node_size,
+            seed=seed,
+            bucket_bytes=bucket_bytes,
+            storage=(flat, flat),  # gradients alone: who reduces has nothing to do with parameters
+        )
+        self._shapes = {view.name: list(view.param.shape) for s in self._worker.shards for view in s.views}
+        self._agreement = Agreement(store_of_its_own(group), rank, size, own.check, own.timeout_s)
+        transport.agreement = self._agreement
+        self._transport = transport
+        ledger = Ledger(rank)
+        self._own_ledger = ledger
+        self.ledger = Ledgers([ledger])
+        self._engine = Engine(transport, [ledger], own.pipeline_depth)
+        self._launched_before = 0
+        self._end = weakref.finalize(self, Agreement.leave, self._agreement, "has ended its training")
+        ready = transport.maximum(torch.zeros(1, device=flat.device))
+        transport.await_work(ready, ("construction",))
+        self._settings: Settings = {
+            "the method": f"{own.method.name} {own.method.algorithm!r}",
+            "the seed": own.seed,
+        }
+        shapes = {f"the gradient {name!r}": str(shape) for name, shape in self._shapes.items()}
+        self._agreement.compare_settings({**self._settings, **settings, **shapes})
+
+    @property
+    def kind(self) -> str:
+        """Kind of the reduction done last, or under way."""
+        return self._worker.clock.kind
+
+    def release(self) -> None:
+        """Tell the other ranks that this one takes no further part, and give up its groups within and across nodes."""
+        self._end()
+        self._transport.close()
+
+    def _saved(self) -> dict[str, Any]:
+        state = self._worker.state_dict()
+        return {**{key: state[key] for key in _KEPT}, "shapes": self._shapes}
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        if not isinstance(state, Mapping) or "shapes" not in state:
+            raise LayoutError(
+                "this is no state of a communication hook: give what its state_dict() answered on this rank"
+            )
+        for name in sorted(self._shapes.keys() | state["shapes"].keys()):
+            here, there = (list(x[name]) if name in x else None for x in (self._shapes, state["shapes"]))
+            if here != there:
+                raise LayoutError(
+                    f"gradient {name!r}: the checkpoint has shape {there}, the model {here}; load it into the model, cut "
+                    "over as many ranks, that it was saved from"
+                )
+        whole = self._worker.state_dict()
+        self._worker.load_state_dict({**whole, **{key: state[key] for key in _KEPT}})
+        self._agreement.reset()
+
+    @contextmanager
+    def _telling_the_others(self) -> Iterator[None]:
+        """What breaks this rank's backward off is told to the ranks that wait for it."""
+        try:
+            yield
+        except Exception as error:
+            self._agreement.leave(f"has stopped ({type(error).__name__}: {error})")
+            raise
+
+    def _ends(self, steps: int) -> None:
+        """A reduction that all ranks have carried out is complete."""
+        self._agreement.completed(steps)
+        if self._engine.launched != self._launched_before:
+            self._agreement.end_step(lambda: self._settings, self._transport.maximum)
+        self._launched_before = self._engine.launched
+
+
+def _stand_ins(units: Sequence[Sequence[tuple[str, Tensor]]]) -> tuple[list[dict[str, Any]], Tensor]:
+    """A group a unit, of tensors with the shapes, strides and names of the gradients; and the buffer that will hold all."""
+    likes = [(name, like) for unit in units for name, like in unit if like.numel()]
+    if not likes:
+        raise LayoutError("there is no gradient to reduce: no parameter of the model requires one")
+    name, first = likes[0]
+    for other, like in likes:
+        if not like.is_floating_point():
+            raise UnsupportedError(f"parameter {other!r} is {like.dtype}; only real gradients are reduced")
+        if (like.device, _wide(like)) != (first.device, _wide(first)):
+            raise UnsupportedError(
+                f"{name!r} is {first.dtype} on {first.device}, {other!r} {like.dtype} on {like.device}: a hook reduces "
+                "gradients of one device, in float32 or in float64 and not in both"
+            )
+    groups = [
+        {
+            "params": [torch.empty_strided(p.shape, p.stride(), dtype=_wide(p), device=p.device) for _, p in unit],
+            "param_names": [name for name, _ in unit],
+        }
+        for unit in units
+    ]  # fmt: skip
+    total = sum(like.numel() for _, like in likes)
+    return groups, torch.zeros(total, dtype=_wide(first), device=first.device)
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+# ---- DistributedDataParallel -----------------------------------------------------------------------------------------
+
+
+class DDPHook(_Hook):
+    """State of the communication hook of a `DistributedDataParallel`, made by `ddp_hook`.
+
+    It can be pickled, without process group and model; a copy that was loaded knows no model before `attach`.
+
+    Attributes:
+        method: The configured method.
+        ledger: This rank's bytes since it was attached, by step, kind and stage; what DDP sends on its own (buffers, which
+            parameters were used) is not in it.
+    """
+
+    def __init__(self, configuration: _Configuration) -> None:
+        super().__init__(configuration)
+        self._loaded: Mapping[str, Any] | None = None
+        self._place: dict[Tensor, tuple[int, str]] | None = None
+
+    def attach(self, model: nn.Module, group: dist.ProcessGroup | None = None) -> None:
+        """Take over a model's parameters; needed for a state that was unpickled. Communicates: call it on all ranks.
+
+        Args:
+            model: The model, bare or in its `DistributedDataParallel`.
+            group: Process group, by default that of the wrapper, or the world.
+
+        Raises:
+            LayoutError: What was saved is of another model.
+            UnsupportedError: Gradients of several devices, or of float32 and float64 together.
+            MismatchError: Ranks have different models or options.
+        """
+        if self._place is not None:
+            self._loaded = self.state_dict()
+            self.release()
+        if isinstance(model, DistributedDataParallel):
+            inside: Any = model.process_group
+            model, group = model.module, inside if group is None else group
+        trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        own = self._configuration
+        self._attach([trained], group, {}, bucket_bytes=own.bucket_bytes, seed=own.seed)
+        self._local_workers = LocalWorkers([self._worker], self._engine)
+        params = dict(trained)
+        self._place = {params[v.name]: (s.index, v.name) for s in self._worker.shards for v in s.views}
+        self._begin_anew()
+        if self._loaded is not None:
+            self._load(self._loaded)
+            self._loaded = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank must save to go on to the bit: error feedback and other state by parameter name, step, counters.
+
+        Where a method keeps nothing by rank, rank 0's resumes every rank; else every rank saves its own.
+
+        Raises:
+            UsageError: A backward is under way, or has broken off.
+        """
+        if self._place is None:
+            return dict(self._loaded or {})
+        if self._local_workers.under_way:
+            raise UsageError("a backward is under way, or has broken off: save after it, before the next one")
+        return self._saved()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` answered on the same rank of as many.
+
+        Raises:
+            LayoutError: It does not fit; nothing has been changed then.
+        """
+        self._refuse_unattached()
+        self._load(state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"configuration": self._configuration, "state": self.state_dict()}
+
+    def __setstate__(self, pickled: dict[str, Any]) -> None:
+        DDPHook.__init__(self, pickled["configuration"])
+        self._loaded = pickled["state"] or None
+
+    def _refuse_unattached(self) -> None:
+        if self._place is None:
+            raise UsageError(
+                "this state was unpickled and knows no model yet: call state.attach(model), on all ranks, before "
+                "register_comm_hook(state, hook)"
+            )
+
+    def _reduce(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+        """Take a bucket of DDP's over; what is whole by now leaves, and with the last bucket all come back."""
+        self._refuse_unattached()
+        flat = bucket.buffer()
+        if flat.layout != torch.strided:
+            raise UnsupportedError("sparse gradients are not reduced; build the embedding with sparse=False")
+        with torch.no_grad(), self._telling_the_others():
+            if not self._local_workers.planned:
+                self._agreement.begin_step(self._worker.clock.step, "plan")
+                self._local_workers.plan()
+                self._agreement.begin_step(self._worker.clock.step, self._worker.clock.kind)
+            for param, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+                self._take(param, gradient)
+            self._submit_whole()
+            on_gpu: list[Any] | None = [flat.device] if flat.is_cuda else None
+            future: torch.futures.Future[Tensor] = torch.futures.Future(devices=on_gpu)
+            self._waiting.append((future, flat))
+            if bucket.is_last():
+                self._give_back()
+        return future
+
+    def _take(self, param: Tensor, gradient: Tensor) -> None:
+        assert self._place is not None
+        if not param.numel():
+            return
+        if param not in self._place:
+            raise UsageError(
+                f"DDP reduces a parameter of shape {tuple(param.shape)} that was not among those of the model given, or did "
+                "not require gradients then: call ddp_hook (or state.attach) with the model that DDP wraps, frozen as it "
+                "is trained"
+            )
+        index, name = self._place[param]
+        self._arrived[name] = gradient
+        self._missing[index] -= 1
+
+    def _submit_whole(self) -> None:
+        """Launch buckets of ours in their one order, last first, as far as they are whole."""
+        shards, workers = self._worker.shards, self._local_workers
+        while workers.launched < workers.shards:
+            following = shards[workers.shards - 1 - workers.launched]
+            if self._missing[following.index]:
+                return
+            self._worker.gather_gradients(following, [self._arrived[v.name] for v in following.views])
+            workers.submit_next()
+
+    def _give_back(self) -> None:
+        """Finish all reductions, and write what they answer over what DDP gave."""
+        absent = [v.name for s in self._worker.shards for v in s.views if v.name not in self._arrived]
+        if absent:
+            raise UsageError(
+                f"DDP does not reduce {', '.join(absent[:4])}: freeze what is not trained (requires_grad_(False)) before "
+                "DistributedDataParallel and ddp_hook, instead of having DDP ignore it"
+            )
+        self._local_workers.complete()
+        self._ends(self._worker.clock.step)
+        for shard in self._worker.shards:
+            self._worker.scatter_gradients(shard, [self._arrived[v.name] for v in shard.views])
+        for future, flat in self._waiting:
+            future.set_result(flat)
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._arrived: dict[str, Tensor] = {}
+        self._missing = [len(shard.views) for shard in self._worker.shards]
+        self._waiting: list[tuple[torch.futures.Future[Tensor], Tensor]] = []
+
+
+def _reduce_bucket(state: DDPHook, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """The hook of `ddp_hook`. A function of this module, so that it can be pickled."""
+    return state._reduce(bucket)
+
+
+# torch looks at annotations, and takes them for classes, not for strings
+_reduce_bucket.__annotations__.update(typing.get_type_hints(_reduce_bucket))
+
+
+def ddp_hook(
+    algorithm: str | Method,
+    model: nn.Module,
+    *,
+    group: dist.ProcessGroup | None = None,
+    node_size: int = 1,
+    seed: int = 0,
+    bucket_bytes: int = 4 << 20,
+    pipeline_depth: int = 1,
+    check: Check = "first",
+    timeout_s: float = 600.0,
+    **options: Any,
+) -> tuple[DDPHook, Callable[[DDPHook, GradBucket], torch.futures.Future[Tensor]]]:
+    """A method as communication hook of `DistributedDataParallel`: ``ddp.register_comm_hook(state, hook)``.
+
+    Call it on all ranks, since they compare what they are asked for. Results equal those of `DataParallelOptimizer` with the
+    same method, `seed`, `bucket_bytes` and optimizer, to the bit.
+
+    Args:
+        algorithm: Name of a method that reduces gradients, or a configured `Method`.
+        model: The model, bare or already in its `DistributedDataParallel`.
+        group: Process group, by default that of the wrapper, or the world.
+        node_size: Consecutive ranks that share a node, for methods that tell groups within and across nodes apart.
+        seed: Equal on all ranks.
+        bucket_bytes: Size of a bucket of the method's, in bytes of float32; DDP's own buckets only deliver.
+        pipeline_depth: See `reference_impls.drivers.engine`.
+        check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.agreement`).
+        timeout_s: Seconds to wait for another rank (on gloo; other backends have torch's own watchdog).
+        options: Of the method, see `info`; not of its optimizer, which is the user's.
+
+    Returns:
+        The state, with `ledger`, `state_dict` and `load_state_dict`; and the hook.
+
+    Raises:
+        UnknownAlgorithmError: There is no such method.
+        UnknownOptionError: The method has no such option, or it is one of an optimizer.
+        UnsupportedError: The method does more than reduce gradients, or the request cannot be served.
+        LayoutError: No parameter requires gradients.
+        MismatchError: Ranks have different models, methods or options.
+    """
+    method = _reduction(algorithm, options)
+    state = DDPHook(_Configuration(method, seed, bucket_bytes, node_size, pipeline_depth, check, timeout_s))
+    state.attach(model, group)
+    return state, _reduce_bucket
+
+
+# ---- FSDP2 -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Module:
+    """What of a module this rank holds, reduced together. `params`: torch's FSDPParamGroup.
+
+    calls: reductions so far. elements: of a whole gradient. partial: sum of what was scattered and not yet reduced.
+    """
+
+    name: str
+    params: Any
+    elements: int
+    calls: int = 0
+    partial: Tensor | None = None
+
+
+class FSDPHook(_Hook):
+    """The reductions across nodes of a model that is sharded within nodes, made by `fsdp_hook`.
+
+    Attributes:
+        method: The configured method.
+        ledger: This rank's bytes across nodes; a step is a reduction of a module, counted by module.
+    """
+
+    def __init__(self, configuration: _Configuration, model: nn.Module, group: dist.ProcessGroup) -> None:
+        super().__init__(configuration)
+        found = _param_groups(model)
+        prefix = {module: f"{name}." if name else "" for name, module in model.named_modules()}
+        units = [[(_name_of(p, prefix), _local_like(p)) for p in _trained(own)] for _, _, own in found]
+        self._modules = [
+            _Module(name or "the model", own, sum(like.numel() for _, like in unit))
+            for (name, _, own), unit in zip(found, units, strict=True)
+        ]
+        place = found[0][2].mesh_info.shard_mesh_rank
+        settings = {"the place within its node": place, "parameters that add up to": _fingerprint(found)}
+        self._attach(units, group, settings, bucket_bytes=2**62, seed=configuration.seed + place * _STREAMS)
+        if len(self._worker.shards) != len(self._modules):
+            raise UnsupportedError("a hook reduces modules of one dtype on one device")
+        for index, (_, module, _) in enumerate(found):
+            module.set_all_reduce_hook(partial(self._reduce, index))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank must save to go on to the bit: state by parameter name, reductions by module. Every rank its own.
+
+        Raises:
+            UsageError: Gradients were scattered and not yet reduced.
+        """
+        if any(own.partial is not None for own in self._modules):
+            raise UsageError("micro-batches wait for their reduction: save after the last backward of a step")
+        return {**self._saved(), "calls": {own.name: own.calls for own in self._modules}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` answered on the same rank of as many.
+
+        Raises:
+            LayoutError: It does not fit; nothing has been changed then.
+        """
+        self._load(state)
+        for own in self._modules:
+            own.calls = int(state["calls"][own.name])
+
+    @torch.no_grad()
+    def _reduce(self, index: int, reduce_output: Tensor) -> None:
+        """Replace one module's scattered gradient by its mean over nodes, in place."""
+        own, shard, clock = self._modules[index], self._worker.shards[index], self._worker.clock
+        with self._telling_the_others():
+            if reduce_output.numel() != own.elements:
+                raise UsageError(
+                    f"{own.name}: {reduce_output.numel()} of {own.elements} elements have a gradient, and which ones the hook "
+                    "is not told: let parameters without a gradient count as zeros by "
+                    "model.set_reduce_scatter_unused_params(True)"
+                )
+            if reduce_output.is_cuda:  # made on one stream, used on this one
+                reduce_output.record_stream(torch.cuda.current_stream())
+            if not own.params.all_reduce_grads:
+                own.partial = (
+                    reduce_output.clone() if own.partial is None else own.partial.add_(reduce_output)
+                )
+                reduce_output.zero_()  # adds nothing to the gradient until the sum of micro-batches is reduced
+                return
+            if own.partial is not None:
+                reduce_output.add_(own.partial)
+                own.partial = None
+            clock.step = self._own_ledger.step = own.calls
+            clock.kind = self._own_ledger.kind = self._planned()
+            self._agreement.begin_step(own.calls, f"{own.name}: {clock.kind}")
+            shard.grads.copy_(reduce_output)
+            algorithm = self._worker.algorithm
+            (mean,) = self._engine.run([algorithm.reduce(shard)])
+            algorithm.update(shard, mean)
+            reduce_output.copy_(shard.grads)
+            own.calls += 1
+            self._ends(own.calls)
+
+    def _planned(self) -> str:
+        kind = self._worker.algorithm.plan(self._worker.clock)
+        assert isinstance(kind, str)  # who asks others before planning is refused at construction
+        return kind
+
+
+def fsdp_hook(
+    model: nn.Module,
+    algorithm: str | Method,
+    *,
+    group: dist.ProcessGroup,
+    seed: int = 0,
+    check: Check = "first",
+    timeout_s: float = 600.0,
+    **options: Any,
+) -> FSDPHook:
+    """A method as the reduction across nodes of an FSDP2 model; it registers itself on every FSDP module.
+
+    Shard every module that is to be a unit by ``fully_shard(module, mesh=...)`` on the **1-D** mesh of the ranks of a node,
+    start all nodes from equal parameters, and call this on all ranks. Micro-batches: ``set_requires_gradient_sync(False)``
+    and ``set_requires_all_reduce(False)`` hold as with native HSDP; without them each backward is a reduction.
+
+    Args:
+        model: Sharded by `fully_shard`.
+        algorithm: Name of a method that reduces gradients, or a configured `Method`; ``allreduce`` is native HSDP to the
+            bit, ``allreduce-bf16`` that with ``reduce_dtype=torch.bfloat16``.
+        group: The ranks that hold the same part of the model, one a node.
+        seed: Equal on all ranks.
+        check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.agreement`).
+        timeout_s: Seconds to wait for another rank (on gloo; other backends have torch's own watchdog).
+        options: Of the method, see `info`; not of its optimizer, which is the user's.
+
+    Returns:
+        An object with `ledger`, `state_dict` and `load_state_dict`.
+
+    Raises:
+        UnknownAlgorithmError: There is no such method.
+        UnknownOptionError: The method has no such option, or it is one of an optimizer.
+        UnsupportedError: The method does more than reduce gradients or looks at the whole model at once; the mesh is 2-D; or
+            a module has parameters on several meshes.
+        UsageError: No module is sharded, or one has a hook already.
+        MismatchError: Ranks have different models, methods, options or parameters.
+    """
+    method = _reduction(algorithm, options)
+    whole = type(method.algorithm).remember is not Algorithm.remember or method.algorithm.plans_from_data
+    if whole or method.algorithm.scope == "model":
+        raise UnsupportedError(
+            f"{method.name} decides by the gradient of the whole model, and FSDP shows one module at a time: choose a method "
+            "that decides by the bucket (qsgd, global-qsgd, powersgd, ...), or train without FSDP by ddp_hook"
+        )
+    return FSDPHook(_Configuration(method, seed, 0, 1, 1, check, timeout_s), model, group)
+
+
+def _param_groups(model: nn.Module) -> list[tuple[str, FSDPModule, Any]]:
+    """(name, module, torch's FSDPParamGroup) of all FSDP modules with parameters to train, in the model's order.
+
+    What of a module is reduced together, and on which mesh, torch says in attributes of its own (2.13).
+    """
+    from torch.distributed.fsdp import FSDPModule  # here, since it takes most of a second
+
+    found: list[tuple[str, FSDPModule, Any]] = []
+    for name, module in model.named_modules():
+        if not isinstance(module, FSDPModule):
+            continue
+        groups = getattr(module._get_fsdp_state(), "_fsdp_param_groups", None)
+        if groups is None:
+            raise UnsupportedError(f"fsdp_hook is written for torch 2.13; this is {torch.__version__}")
+        if len(groups) > 1:
+            raise UnsupportedError(
+                f"{name!r} has parameters on several meshes (shard_placement_fn), and torch has one hook for all of them: "
+                "shard these parts of it as modules of their own"
+            )
+        for own in groups:
+            if not _trained(own) or any(own is other for _, _, other in found):
+                continue  # frozen; or sharded together with an earlier module
+            if own._is_hsdp or not hasattr(own.mesh_info, "shard_mesh_rank"):
+                raise UnsupportedError(
+                    f"{name or 'the model'} lies on a mesh that replicates, where torch all-reduces in full precision before "
+                    'any hook: call fully_shard(module, mesh=mesh["shard"]) with the 1-D mesh of a node, and give '
+                    'fsdp_hook group=mesh["replicate"].get_group()'
+                )
+            if own._all_reduce_hook is not None:
+                raise UsageError(f"{name or 'the model'} has an all-reduce hook already; a module takes one")
+            found.append((name, module, own))
+    if not found:
+        raise UsageError(
+            "no module of the model is sharded: call fully_shard on its layers and on the model first, then fsdp_hook"
+        )
+    return found
+
+
+def _trained(own: Any) -> list[Any]:
+    """torch's FSDPParam of all parameters of a group that get gradients."""
+    return [p for p in own.fsdp_params if p.sharded_param.requires_grad]
+
+
+def _name_of(param: Any, prefix: Mapping[nn.Module, str]) -> str:
+    return f"{prefix[param._module_info.module]}{param._module_info.param_name}"
+
+
+def _local_like(param: Any) -> Tensor:
+    """A tensor of one element's memory with the shape, dtype and device of this rank's part of the gradient."""
+    one = torch.empty(1, dtype=param.sharded_param.dtype, device=param.device)
+    return one.expand(param.padded_sharded_param_size)
+
+
+def _fingerprint(found: Sequence[tuple[str, FSDPModule, Any]]) -> str:
+    """Nodes that start from different parameters never meet; those still on the meta device say nothing."""
+    parts = [p.sharded_param.to_local().detach() for _, _, own in found for p in _trained(own)]
+    if any(part.is_meta for part in parts):
+        return "not known yet"
+    return repr(float(sum(float(part.double().sum()) for part in parts)))

@@ -1,0 +1,482 @@
+"""A method as communication hook of DistributedDataParallel: the training of our own optimizer, to the bit, whatever DDP's
+buckets are; and what is refused. Two processes each.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
+
+from reference_impls import DataParallelOptimizer, create, ddp_hook, list_algorithms
+from reference_impls.algorithm import Algorithm
+from reference_impls.drivers.engine import Engine
+from reference_impls.drivers.ledger import Ledger
+from reference_impls.drivers.lockstep import Lockstep
+from reference_impls.drivers.worker import Worker
+from reference_impls.errors import UnknownOptionError, UnsupportedError, UsageError
+from reference_impls.hooks import DDPHook, only_reduces
+from tests.reference_impls.ranks import Ranks
+
+STEPS, WIDTH = 5, 24
+OURS = {"seed": 3, "bucket_bytes": 4 * WIDTH * WIDTH}
+METHODS: dict[str, dict[str, Any]] = {
+    "allreduce-sgd": {},
+    "allreduce-bf16": {},
+    "global-qsgd": {},
+    "qsgd": {"form": "two-phase", "error_feedback": True},
+    "top-k": {"ratio": 0.1, "warmup_steps": 2},
+    "powersgd": {"rank": 2},
+    "thc": {},
+    "l-greco": {"choose_every": 2},
+    "dq-sgd": {"total_steps": STEPS},
+}
+
+
+class Crooked(nn.Module):
+    """Layers used in another order than they are defined in; one of them never, one of them only where asked for."""
+
+    def __init__(self, whole: bool = False) -> None:
+        """whole: all that is trained is used; DDP then builds its buckets again after the first step."""
+        super().__init__()
+        torch.manual_seed(1)
+        self.last = nn.Linear(WIDTH, 3)
+        self.unused = nn.Linear(5, 5)
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.sometimes = nn.Linear(WIDTH, WIDTH)
+        self.second = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.whole = whole
+        self.unused.requires_grad_(not whole)
+
+    def forward(self, x: Tensor, use: bool = True) -> Tensor:
+        x = torch.tanh(self.second(torch.tanh(self.first(x))))
+        return self.last(x + self.sometimes(x) if use else x)
+
+
+def _loss(model: nn.Module, rank: int, step: int, use: bool = True) -> Tensor:
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    x, y = torch.randn(4, WIDTH, generator=generator), torch.randn(4, 3, generator=generator)
+    return (model(x, use) - y).square().mean()
+
+
+def _values(model: nn.Module) -> dict[str, Tensor]:
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def _sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def _wrapped(model: nn.Module, cap: float = 0.002, **options: Any) -> DistributedDataParallel:
+    whole = getattr(model, "whole", False)
+    return DistributedDataParallel(model, find_unused_parameters=not whole, bucket_cap_mb=cap, **options)
+
+
+def _steps(ddp: nn.Module, optimizer: torch.optim.Optimizer, rank: int, first: int, last: int) -> None:
+    for step in range(first, last):
+        optimizer.zero_grad()
+        model = getattr(ddp, "module", ddp)
+        _loss(ddp, rank, step, use=bool(model.whole or rank or step % 2)).backward()
+        optimizer.step()
+
+
+def _two(ranks: Callable[[int], Ranks]) -> Callable[..., list[Any]]:
+    """Two processes; they may be long in starting."""
+    return partial(ranks(2).run, timeout_s=200.0)
+
+
+def _message(action: Callable[[], Any]) -> tuple[str, str]:
+    try:
+        action()
+    except Exception as error:  # noqa: BLE001 - the test asserts on it
+        return type(error).__name__, str(error)
+    return "no error", ""
+
+
+# ---- the same training as our own optimizer ----------------------------------------------------------------------------
+
+
+class _Seen:
+    """Between DDP and the hook: the names in the order in which DDP delivers them, bucket by bucket, step by step."""
+
+    def __init__(self, model: nn.Module, state: DDPHook, hook: Any) -> None:
+        self.names = {p: name for name, p in model.named_parameters()}
+        self.state, self.hook = state, hook
+        self.buckets: list[list[str]] = []
+        self.steps: list[list[list[str]]] = []
+
+    def __call__(self, bucket: Any) -> Any:
+        self.buckets.append([self.names[p] for p in bucket.parameters()])
+        if bucket.is_last():
+            self.steps.append(self.buckets)
+            self.buckets = []
+        return self.hook(self.state, bucket)
+
+
+def _see(seen: Any, bucket: Any) -> Any:
+    return seen(bucket)
+
+
+_see.__annotations__.clear()  # torch takes them for classes, not for strings
+
+
+def _beside_ours(
+    rank: int,
+    size: int,
+    name: str,
+    options: dict[str, Any],
+    cap: float = 0.002,
+    whole: bool = True,
+    view: bool = False,
+) -> Any:
+    """Parameters and bytes of our optimizer and of the hook, and DDP's buckets in each step."""
+    mine = Crooked(whole)
+    ours = DataParallelOptimizer(mine, name, lr=0.1, momentum=0.9, **OURS, **_with_sgd(name), **options)
+    _steps(mine, ours, rank, 0, STEPS)
+
+    theirs = Crooked(whole)
+    ddp = _wrapped(theirs, cap, gradient_as_bucket_view=view)
+    state, hook = ddp_hook(name, ddp, **OURS, **options)
+    seen = _Seen(theirs, state, hook)
+    ddp.register_comm_hook(seen, _see)
+    _steps(ddp, _sgd(theirs), rank, 0, STEPS)
+    rows = [[row for row in ledger.rows() if row["kind"] != "unused"] for ledger in (_own(ours), _own(state))]
+    ours.release()
+    return _values(mine), _values(theirs), rows, seen.steps
+
+
+def _with_sgd(name: str) -> dict[str, Any]:
+    return {} if name == "allreduce-sgd" else {"optimizer": "sgd"}
+
+
+def _own(holder: Any) -> Any:
+    (ledger,) = holder.ledger._ledgers.values()
+    return ledger
+
+
+def _same_training(results: list[Any]) -> None:
+    for result in results:
+        assert result[0] != "error", result
+        ours, theirs, (own_rows, hook_rows), _ = result
+        assert own_rows == hook_rows
+        assert sum(row["wire_bytes"] for row in hook_rows) > 0
+        for key, value in theirs.items():
+            assert torch.equal(value, ours[key]), (key, (value - ours[key]).abs().max())
+            assert torch.equal(value, results[0][1][key])
+        start = _values(Crooked())
+        assert not torch.equal(theirs["first.weight"], start["first.weight"])
+        assert torch.equal(theirs["unused.weight"], start["unused.weight"])
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("name", METHODS)
+def test_the_hook_trains_as_our_optimizer_does_to_the_bit(name: str, ranks: Callable[[int], Ranks]) -> None:
+    """DDP has several buckets, and others from the second step on."""
+    results = _two(ranks)(_beside_ours, name, METHODS[name])
+    _same_training(results)
+    for *_, buckets in results:
+        assert len(buckets) == STEPS
+        assert len(buckets[0]) == 1  # all parameters, in the order of their definition
+        assert len(buckets[1]) >= 3
+        assert all(step == buckets[1] for step in buckets[2:])
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("name", ["qsgd", "powersgd"])
+def test_so_it_does_where_ranks_leave_layers_out(name: str, ranks: Callable[[int], Ranks]) -> None:
+    """A layer that one rank uses in every other step, and one that none uses: it stays as it is."""
+    _same_training(_two(ranks)(_beside_ours, name, METHODS[name], 0.002, False, True))
+
+
+@pytest.mark.gloo
+def test_buckets_of_ddp_change_no_bit(ranks: Callable[[int], Ranks]) -> None:
+    """One bucket of DDP's or many: with a scale a bucket the method's results would differ, were they its own."""
+    one, many = (_two(ranks)(_beside_ours, "global-qsgd", {}, cap)[0] for cap in (25.0, 0.001))
+    assert "error" not in (one[0], many[0]), (one, many)
+    assert len(one[3][-1]) == 1 < len(many[3][-1])
+    assert all(torch.equal(value, many[1][key]) for key, value in one[1].items())
+
+
+# ---- state ---------------------------------------------------------------------------------------------------------------
+
+
+def _resumed(rank: int, size: int, how: str) -> Any:
+    """A training as a whole; and one that goes on from its third step with a new model, wrapper and state."""
+    name, options = "qsgd", METHODS["qsgd"]
+    trained = []
+    for cut in (False, True):
+        model = Crooked()
+        ddp, optimizer = _wrapped(model), _sgd(model)
+        state, hook = ddp_hook(name, model, **OURS, **options)
+        ddp.register_comm_hook(state, hook)
+        _steps(ddp, optimizer, rank, 0, 3 if cut else STEPS)
+        if cut:
+            held: Any = io.BytesIO()
+            saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            what = {"state": state.state_dict()} if how == "state_dict" else {"state": state, "hook": hook}
+            torch.save({**saved, **what}, held)
+            size_kept = len(pickle.dumps(state))
+            held.seek(0)
+            saved = torch.load(held, weights_only=how == "state_dict")
+            model = Crooked()
+            model.load_state_dict(saved["model"])
+            ddp, optimizer = _wrapped(model), _sgd(model)
+            optimizer.load_state_dict(saved["optimizer"])
+            if how == "state_dict":
+                state, hook = ddp_hook(name, model, **OURS, **options)
+                state.load_state_dict(saved["state"])
+            else:
+                state, hook = saved["state"], saved["hook"]
+                state.attach(model)
+            ddp.register_comm_hook(state, hook)
+            _steps(ddp, optimizer, rank, 3, STEPS)
+        trained.append((_values(model), state.state_dict()))
+    return trained, size_kept
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("how", ["state_dict", "pickle"])
+def test_a_training_goes_on_to_the_bit(how: str, ranks: Callable[[int], Ranks]) -> None:
+    elements = sum(p.numel() for p in Crooked().parameters())
+    for result in _two(ranks)(_resumed, how):
+        assert result[0] != "error", result
+        ((whole, kept), (resumed, again)), size_kept = result
+        assert all(torch.equal(value, resumed[key]) for key, value in whole.items())
+        assert kept["step"] == again["step"] == STEPS
+        names = {name for name, _, _ in kept["slots"]["worker_error"]["entries"]}
+        assert names == set(whole)  # state by parameter
+        assert size_kept < 4 * 1.5 * elements + 20_000  # worker's and server's errors, and no parameters
+
+
+def _unfit(rank: int, size: int) -> Any:
+    state, hook = ddp_hook("qsgd", Crooked(), **OURS, error_feedback=True)
+    copied = copy.deepcopy(state)
+    ddp = _wrapped(Crooked())
+    ddp.register_comm_hook(copied, hook)
+    other, _ = ddp_hook("qsgd", nn.Linear(3, 2), error_feedback=True)
+    return [
+        _message(lambda: _loss(ddp, rank, 0).backward()),
+        _message(lambda: other.load_state_dict(state.state_dict())),
+        _message(lambda: other.load_state_dict({"step": 1})),
+    ]
+
+
+@pytest.mark.gloo
+def test_a_state_that_does_not_fit_is_refused(ranks: Callable[[int], Ranks]) -> None:
+    for result in _two(ranks)(_unfit):
+        assert isinstance(result, list), result
+        unattached, other_model, no_state = result
+        assert "state.attach(model)" in unattached[1]
+        assert other_model[0] == "LayoutError"
+        assert "'bias'" in other_model[1]
+        assert no_state[0] == "LayoutError"
+        assert "state_dict()" in no_state[1]
+
+
+# ---- other trainings that DDP knows --------------------------------------------------------------------------------------
+
+
+def _beside_ddp(rank: int, size: int, what: str) -> Any:
+    """DDP alone, and DDP with the uncompressed method as its hook."""
+    trained = []
+    for hooked in (False, True):
+        model = Crooked()
+        if what == "bf16":
+            model = model.bfloat16()
+        elif what == "frozen":
+            model.first.requires_grad_(False)
+        ddp, optimizer = _wrapped(model), _sgd(model)
+        if hooked:
+            state, hook = ddp_hook("allreduce", ddp)
+            ddp.register_comm_hook(state, hook)
+        for step in range(4):
+            optimizer.zero_grad()
+            if what == "accumulated":
+                with ddp.no_sync():
+                    _loss(ddp, rank, 50 + step).backward()
+            if what == "bf16":
+                x = torch.ones(2, WIDTH, dtype=torch.bfloat16) * (rank + step)
+                ddp(x).square().mean().backward()
+            else:
+                _loss(ddp, rank, step).backward()
+            if what == "clipped":
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            optimizer.step()
+        trained.append(_values(model))
+    return trained
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("what", ["accumulated", "clipped", "frozen", "bf16"])
+def test_the_uncompressed_hook_is_ddp(what: str, ranks: Callable[[int], Ranks]) -> None:
+    for result in _two(ranks)(_beside_ddp, what):
+        assert result[0] != "error", result
+        alone, hooked = result
+        for key, value in alone.items():  # DDP divides before it adds, we after
+            atol = 2e-2 if what == "bf16" else 1e-6
+            torch.testing.assert_close(hooked[key], value, rtol=0, atol=atol)
+
+
+def _uneven(rank: int, size: int) -> Any:
+    model = Crooked()
+    ddp = DistributedDataParallel(nn.Sequential(model.first, model.last), bucket_cap_mb=0.001)
+    state, hook = ddp_hook("global-qsgd", ddp, **OURS)
+    ddp.register_comm_hook(state, hook)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    with Join([ddp]):
+        for step in range(3 + 2 * rank):
+            optimizer.zero_grad()
+            generator = torch.Generator().manual_seed(10 * step + rank)
+            ddp(torch.randn(4, WIDTH, generator=generator)).square().mean().backward()
+            optimizer.step()
+    return _values(ddp), state.state_dict()["step"]
+
+
+@pytest.mark.gloo
+def test_ranks_with_fewer_batches_follow_the_others(ranks: Callable[[int], Ranks]) -> None:
+    results = _two(ranks)(_uneven)
+    for result in results:
+        assert result[0] != "error", result
+        assert result[1] == 5  # rank 0 has three batches, and joins in two more reductions
+        assert all(torch.equal(value, results[1][0][key]) for key, value in result[0].items())
+
+
+# ---- what is refused -----------------------------------------------------------------------------------------------------
+
+COUPLED = [
+    "lion-cub-1bit",
+    "apmsqueeze",
+    "qsr-adamw",
+    "local-sgd",
+    "diloco",
+    "dgc",
+    "lag",
+    "intsgd",
+    "root-sgd",
+    "control-no-communication",
+]
+
+
+@pytest.mark.parametrize("name", COUPLED)
+def test_a_method_that_does_more_than_reduce_is_refused_with_what_to_do(name: str) -> None:
+    options = {"total_steps": 10} if name in ("qsr-adamw", "control-no-communication") else {}
+    with pytest.raises(UnsupportedError, match=rf"DataParallelOptimizer\(model, '{name}', lr=\.\.\.\)"):
+        ddp_hook(name, nn.Linear(2, 2), **options)
+
+
+def test_options_of_an_optimizer_are_refused() -> None:
+    for options in ({"optimizer": "adamw"}, {"momentum": 0.9}):
+        with pytest.raises(UnknownOptionError, match="the optimizer is yours"):
+            ddp_hook("qsgd", nn.Linear(2, 2), **options)
+
+
+class _Blind:
+    """Stands for parameters that a reduction must not look at, but for what a buffer like them needs."""
+
+    def __init__(self, hidden: Tensor) -> None:
+        self.dtype, self.device, self.shape = hidden.dtype, hidden.device, hidden.shape
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"parameters are read: {name}")
+
+
+def _reduced(algorithm: Algorithm) -> Tensor:
+    """What one worker's reduction comes to; parameters are out of sight and the learning rate is NaN."""
+    workers = []
+    for rank in range(2):
+        group = {
+            "params": [torch.zeros(12, 9), torch.zeros(7)],
+            "param_names": ["a", "b"],
+            "lr": float("nan"),
+        }
+        worker = Worker(algorithm, [group], rank=rank, size=2)
+        for shard in worker.shards:
+            shard.grads.copy_(torch.randn(shard.d, generator=torch.Generator().manual_seed(rank)))
+            shard.params = _Blind(shard.params)  # type: ignore[assignment]
+        workers.append(worker)
+    engine = Engine(Lockstep(2), [Ledger(rank) for rank in range(2)])
+    kinds = engine.run([worker.algorithm.plan(worker.clock) for worker in workers])
+    for worker in workers:
+        worker.clock.kind = kinds[0]
+    results = engine.run([worker.algorithm.reduce(worker.shards[0]) for worker in workers])
+    for worker, result in zip(workers, results, strict=True):
+        worker.algorithm.update(worker.shards[0], result)
+        worker.algorithm.remember(worker.shards, [result])
+        assert torch.equal(worker.shards[0].grads, workers[0].shards[0].grads)
+    return workers[0].shards[0].grads
+
+
+REDUCES = [
+    name for name in list_algorithms() if name not in ("control-no-communication", "control-one-worker")
+]
+
+
+@pytest.mark.parametrize("name", REDUCES)
+def test_what_a_hook_takes_reads_gradients_alone(name: str) -> None:
+    """The rule by which methods are admitted, held against every one of them."""
+    required = {"total_steps": 100} if name in ("dq-sgd",) else {}
+    try:
+        algorithm = create(name, **required).algorithm
+    except UnsupportedError as error:
+        pytest.skip(str(error))
+    if not only_reduces(algorithm):
+        assert name not in METHODS
+        return
+    assert torch.isfinite(_reduced(algorithm)).all()
+
+
+def _strangers(rank: int, size: int) -> Any:
+    """DDP reduces what the hook was not told of; and leaves out what it was told of."""
+    told = Crooked()
+    told.first.requires_grad_(False)
+    state, hook = ddp_hook("global-qsgd", told, **OURS)
+    told.first.requires_grad_(True)
+    more = _wrapped(told)
+    more.register_comm_hook(state, hook)
+
+    ignoring = Crooked()
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(ignoring, ["first.weight"])
+    state, hook = ddp_hook("global-qsgd", ignoring, **OURS)
+    fewer = _wrapped(ignoring)
+    fewer.register_comm_hook(state, hook)
+    found = [_message(lambda d=d: _loss(d, rank, 0).backward()) for d in (more, fewer)]
+    return [*found, _message(state.state_dict)]
+
+
+@pytest.mark.gloo
+def test_parameters_that_ddp_and_hook_do_not_share_are_named(ranks: Callable[[int], Ranks]) -> None:
+    for result in _two(ranks)(_strangers):
+        assert isinstance(result, list), result
+        more, fewer, saved = result
+        assert "frozen as it is trained" in more[1]
+        assert "first.weight" in fewer[1]
+        assert "requires_grad_(False)" in fewer[1]
+        assert saved[0] == "UsageError"
+
+
+def _disagreeing(rank: int, size: int) -> Any:
+    return _message(lambda: ddp_hook("qsgd", nn.Linear(4, 4), bits=4 + rank, timeout_s=20))
+
+
+@pytest.mark.gloo
+def test_ranks_with_other_options_are_named(ranks: Callable[[int], Ranks]) -> None:
+    for kind, message in _two(ranks)(_disagreeing):
+        assert kind == "MismatchError", message
+        assert "bits=4" in message
+        assert "bits=5" in message
+
+
+def test_without_a_process_group_the_error_says_so() -> None:
+    assert not dist.is_initialized()
+    with pytest.raises(UsageError, match="init_process_group"):
+        ddp_hook("qsgd", nn.Linear(2, 2))
