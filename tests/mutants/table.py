@@ -310,8 +310,8 @@ SUITE: Final = (
     Mutant(
         "cost-model-counts-the-forward-pass-twice",
         "scale",
-        "backward = (1 - before) * self.local.compute_s",
-        "backward = self.local.compute_s",
+        "backward = (1 - before) * local.compute_s",
+        "backward = local.compute_s",
         ("tests/**/costs/test_timeline.py",),
     ),
     Mutant(
