@@ -473,8 +473,8 @@ BANDWISE: Final = (
     Mutant(
         "advice-prints-slowdowns-for-speedups",
         "swapped pair",
-        "_rounded(reference / method.step_s)",
-        "_rounded(method.step_s / reference)",
+        "speedup = reference / method.step_s",
+        "speedup = method.step_s / reference",
         ("tests/bandwise/test_costs_verb.py", "tests/**/costs/test_advice.py"),
     ),
     Mutant(
