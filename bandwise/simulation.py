@@ -27,6 +27,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
@@ -184,8 +185,7 @@ class Simulation:
         """How alike the workers' gradients are, by step: 1 where all point one way, about 0 where they share nothing.
 
         The mean over all pairs of workers of the cosine between their local gradients of the whole model, each at its
-        own parameters and batch: the similarity of arXiv 1910.01991 (there between the updates of clients). NaN for one worker
-        and where a gradient is zero.
+        own parameters and batch. NaN for one worker and where a gradient is zero. The definition is ours, of no paper.
 
         Returns:
             Cosines by step.
@@ -426,7 +426,7 @@ class _Replica:
             raise UnsupportedError("no parameter of the model requires a gradient: there is nothing to train")
         self.seconds: list[float] = []
         self._loss = loss
-        self._gpus = sorted({param.device.index for _, param in self.trained if param.is_cuda})
+        self.gpus = sorted({param.device.index for _, param in self.trained if param.is_cuda})
 
     @property
     def buffers(self) -> list[Tensor]:
@@ -438,10 +438,6 @@ class _Replica:
         with torch.no_grad():
             for buffer, value in zip(self.buffers, values, strict=True):
                 buffer.copy_(value)
-
-    def seeded(self, seed: int) -> Any:
-        """Within, torch's generators are seeded; afterwards they are as before."""
-        return _Seeded(seed, self._gpus)
 
     def backward(self, params: Sequence[Tensor], batch: Any) -> tuple[float, list[Tensor | None]]:
         """Loss and gradients with these parameters, which are used where they lie, as a real rank's are."""
@@ -481,17 +477,12 @@ class _Replica:
             own.data = param
 
 
-class _Seeded:
-    def __init__(self, seed: int, gpus: Sequence[int]) -> None:
-        self._seed = seed
-        self._fork = torch.random.fork_rng(devices=gpus)
-
-    def __enter__(self) -> None:
-        self._fork.__enter__()
-        torch.manual_seed(self._seed)
-
-    def __exit__(self, *error: Any) -> None:
-        self._fork.__exit__(*error)
+@contextmanager
+def _seeded(seed: int, gpus: Sequence[int]) -> Iterator[None]:
+    """Within, torch's generators are seeded; afterwards they are as before."""
+    with torch.random.fork_rng(devices=gpus):
+        torch.manual_seed(seed)
+        yield
 
 
 def _refuse(model: nn.Module) -> None:
@@ -521,11 +512,11 @@ def _gradients(
     alike, answers = _Alike(), []
     for rank in range(cluster.world_size):
         replica.take_buffers(before)
-        with replica.seeded(worker_seed(seed, rank, step)):
+        with _seeded(worker_seed(seed, rank, step), replica.gpus):
             batch = batch_of(rank, cluster.world_size, step)
             probes = {}
             for probe in cluster.probes:
-                with torch.random.fork_rng(devices=replica._gpus):  # all of the same samples and draws
+                with torch.random.fork_rng(devices=replica.gpus):  # all of the same samples and draws
                     _, probes[probe] = replica.backward(cluster.probe_parameters(rank, probe), batch)
             loss, grads = replica.backward(cluster.parameters(rank), batch)
         alike.add(grads)
@@ -623,7 +614,7 @@ class _Dealt:
         size = _length(batches)
         if size is not None and size < self._needed:
             raise self._too_short(size)
-        with _Seeded(_hashed("iterable", seed), ()):  # a DataLoader draws when it is asked for an iterator
+        with _seeded(_hashed("iterable", seed), ()):  # a DataLoader draws when it is asked for an iterator
             self._batches: Iterator[Any] = iter(batches)
             for _ in range(workers * first):
                 self._next()
