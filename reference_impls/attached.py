@@ -40,6 +40,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from reference_impls.algorithm import Algorithm
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
+from reference_impls.algorithms.model_averaging import ModelAveraging
 from reference_impls.drivers.agreement import Check
 from reference_impls.drivers.gradients import Gradients
 from reference_impls.drivers.local_workers import Unused
@@ -98,7 +99,12 @@ def _method(algorithm: str | Method, options: dict[str, Any], optimizer: torch.o
             f"{', '.join(foreign)}: give this to your {mine}, and attach() the options of the method alone"
         )
     method = create(algorithm, **options)
-    yours = replace(method.algorithm, optimizer=lambda groups: optimizer)  # type: ignore[call-arg]
+    yours: Any = replace(method.algorithm, optimizer=lambda groups: optimizer)  # type: ignore[call-arg]
+    if isinstance(
+        yours, ModelAveraging
+    ):  # SlowMo's rule for inner states depends on which optimizer they are of
+        kind = "sgd" if isinstance(optimizer, torch.optim.SGD) else yours.optimizer
+        yours = replace(yours, inner_state=replace(yours, optimizer=kind).inner_policy)  # type: ignore[arg-type]
     return replace(method, algorithm=yours, hyperparameters={})
 
 
