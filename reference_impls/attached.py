@@ -55,7 +55,7 @@ Parameters = nn.Module | Iterable[tuple[str, Tensor]]
 _WHOSE = (
     "The optimizer is attached: clip_norm=, scaler= and allow_empty_buckets= are arguments of attach(); no_sync(), averaged(), "
     "state_dict() and load_state_dict() are methods of what it answered; what shall act on the reduced gradient is a step "
-    "pre-hook, optimizer.register_step_pre_hook(lambda *_: clip_grad_norm_(model.parameters(), 1.0))"
+    "pre-hook (optimizer.register_step_pre_hook)"
 )
 
 
