@@ -13,7 +13,7 @@ import io
 import json
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -79,7 +79,10 @@ TABLES: Final = (
     *(BREAK_EVEN_CHECKS, CODECS, AGAINST, COMPILE, SCALING, SIMULATION),
 )
 """All tables whose columns pages list."""
-FRONT: Final = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("cli", "findings", "methods")))
+FRONT: Final = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("cli", "findings", "methods")),
+)
 """README and the pages with blocks of its kinds."""
 FRONT_STUDY, FRONT_SHARDING = "quick", "iid"
 """The published study, and the spread of its data, whose picture and table README shows."""
@@ -171,8 +174,12 @@ def measured() -> Iterator[tuple[Path, str]]:
 
 
 def _front(root: Path) -> tuple[list[Row], dict[str, Any], str]:
-    """What README shows of its study: the rows of `worth` of one setting, what is known of the setting, the name of its figure."""
-    rows = [row for row in read_table(table_path(root, WORTH, FRONT_STUDY), WORTH) if row["sharding"] == FRONT_SHARDING]
+    """README's study in one setting: its rows of `worth`, what is known of the setting, the name of its figure."""
+    rows = [
+        row
+        for row in read_table(table_path(root, WORTH, FRONT_STUDY), WORTH)
+        if row["sharding"] == FRONT_SHARDING
+    ]
     workload = rows[0]["workload"]
     study = json.loads((root / "tables" / f"{FRONT_STUDY}{STUDY_FACTS}").read_text(encoding="utf-8"))
     (setting,) = (
@@ -186,12 +193,20 @@ def picture(root: Path) -> str:
     """Loss against time of README's study, and what one sees there."""
     rows, setting, figure = _front(root)
     path = root / "figures" / FRONT_STUDY / figure
+    setup = ", ".join(
+        [
+            f"workload `{rows[0]['workload']}`",
+            f"{setting['world_size']} workers",
+            SHARDINGS[FRONT_SHARDING],
+            f"{setting['steps']} steps",
+            f"{max(row['n'] for row in rows)} seeds",
+        ]
+    )
+    plain = f"plain training (`{rows[0]['reference']}`, tuned) at {setting['budgets']} lengths"
     return (
         f"![Loss against time, a picture a link]({path.relative_to(ROOT).as_posix()})\n\n"
-        f"*Study `{FRONT_STUDY}`: workload `{rows[0]['workload']}`, {setting['world_size']} workers, {SHARDINGS[FRONT_SHARDING]}, {setting['steps']} steps, "
-        f"{max(row['n'] for row in rows)} seeds. The curve is plain training (`{rows[0]['reference']}`, tuned) at "
-        f"{setting['budgets']} lengths. What lies above the curve ends better in the same time. Lines are 95 % intervals. Grey marks "
-        "are negative controls: methods that must do badly.*"
+        f"*Study `{FRONT_STUDY}`: {setup}. The curve is {plain}. What lies above the curve ends better in the same time. "
+        "Lines are 95 % intervals. Grey marks are negative controls: methods that must do badly.*"
     )
 
 
@@ -212,7 +227,9 @@ def answer(root: Path, study: str = FRONT_STUDY, sharding: str = FRONT_SHARDING)
     lines = [
         [
             f"*{words}*" if ends[arm]["control"] else words,
-            f"{ends[arm]['bytes_ratio']:.2g}×" if ends[arm]["bytes_ratio"] < 100 else f"{ends[arm]['bytes_ratio']:.0f}×",
+            f"{ends[arm]['bytes_ratio']:.2g}×"
+            if ends[arm]["bytes_ratio"] < 100
+            else f"{ends[arm]['bytes_ratio']:.0f}×",
             *(_net(nets[link, arm]) for link in links),
             _verdict({link: nets[link, arm]["verdict"] for link in links}),
         ]
@@ -255,19 +272,26 @@ def _verdict(words: dict[str, str | None]) -> str:
 
 def worth(root: Path, study: str, *shardings: str) -> str:
     """After what share of plain training's steps it ends as well: the methods of README's table and the best control."""
-    rows = {
-        (row["sharding"], row["arm"]): row for row in read_table(table_path(root, WORTH, study), WORTH)
-    }
+    rows = {(row["sharding"], row["arm"]): row for row in read_table(table_path(root, WORTH, study), WORTH)}
     controls = [
-        max((arm for at, arm in rows if at == sharding and arm.startswith("control-")), key=lambda arm: rows[sharding, arm]["worth"])
-        for sharding in shardings
-    ]  # fmt: skip
+        max(
+            (
+                (row["worth"], arm)
+                for (at, arm), row in rows.items()
+                if at == one and arm.startswith("control-")
+            )
+        )[1]
+        for one in shardings
+    ]
     lines = [
         [words, *(_share(rows[sharding, arm]) for sharding in shardings)]
         for arm, words in FRONT_METHODS.items()
         if (shardings[0], arm) in rows and not arm.startswith("control-")
     ]
-    best = [f"{_share(rows[at, arm])} {arm.removeprefix('control-')}" for at, arm in zip(shardings, controls, strict=True)]
+    best = [
+        f"{_share(rows[at, arm])} {arm.removeprefix('control-')}"
+        for at, arm in zip(shardings, controls, strict=True)
+    ]
     heads = [f"worth, {SHARDINGS[sharding]}" for sharding in shardings]
     return markdown(("method", *heads), [*lines, ["*best control*", *best]])
 
@@ -317,7 +341,10 @@ def _arguments(own: argparse.ArgumentParser) -> list[str]:
     for action in own._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, one in action.choices.items():
-                found += [f"#### {own.prog} {name}", f"{str(one.description)[0].upper()}{str(one.description)[1:]}."]
+                found += [
+                    f"#### {own.prog} {name}",
+                    f"{str(one.description)[0].upper()}{str(one.description)[1:]}.",
+                ]
                 found += _arguments(one)
             positional.append("ACTION")
             continue
@@ -335,7 +362,9 @@ def _arguments(own: argparse.ArgumentParser) -> list[str]:
         + "."
         for group in own._mutually_exclusive_groups
     ]
-    usage = " ".join([own.prog, *positional, *(["[options]"] if any(row[0].startswith("`-") for row in rows) else [])])
+    usage = " ".join(
+        [own.prog, *positional, *(["[options]"] if any(row[0].startswith("`-") for row in rows) else [])]
+    )
     table = [markdown(("argument", "meaning"), rows)] if rows else []
     return [f"`{usage}`", *table, *exclusive, *found]
 
@@ -383,7 +412,9 @@ def methods(root: Path) -> str:
                     f"Differences: {known.differences if before == name else f'as [`{before}`](#{before})'}"
                 )
             options = {**known.options, **known.hyperparameters}
-            lines.append(f"Options: {', '.join(f'`{key}={option.default}`' for key, option in options.items()) or 'none'}")
+            lines.append(
+                f"Options: {', '.join(f'`{key}={option.default}`' for key, option in options.items()) or 'none'}"
+            )
             if entry.paper in words:
                 verdicts = ", ".join(f"{words[entry.paper][w]} {w}" for w in WORDS if words[entry.paper][w])
                 anchor = places[entry.paper].lower().replace(" ", "-")
