@@ -417,7 +417,7 @@ def methods(root: Path) -> str:
             )
             if entry.paper in words:
                 verdicts = ", ".join(f"{words[entry.paper][w]} {w}" for w in WORDS if words[entry.paper][w])
-                anchor = places[entry.paper].lower().replace(" ", "-")
+                anchor = slug(places[entry.paper].replace("/", ""))
                 lines.append(f"[Claims of the paper](claims.md#{anchor}): {verdicts}")
             parts.append("\n".join(f"- {line.rstrip('.')}." for line in lines))
     return "\n\n".join(parts)

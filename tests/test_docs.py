@@ -291,5 +291,5 @@ def sentences(text: str) -> list[str]:
         sentence
         for paragraph in paragraphs
         if " · " not in paragraph
-        for sentence in re.split(r"(?<=[.!?;:])\s", " ".join(paragraph.split()))
+        for sentence in re.split(r"(?<=[.!?])\s", " ".join(paragraph.split()))
     ]
