@@ -227,9 +227,7 @@ def answer(root: Path, study: str = FRONT_STUDY, sharding: str = FRONT_SHARDING)
     lines = [
         [
             f"*{words}*" if ends[arm]["control"] else words,
-            f"{ends[arm]['bytes_ratio']:.2g}×"
-            if ends[arm]["bytes_ratio"] < 100
-            else f"{ends[arm]['bytes_ratio']:.0f}×",
+            _fewer(ends[arm]["bytes_ratio"]),
             *(_net(nets[link, arm]) for link in links),
             _verdict({link: nets[link, arm]["verdict"] for link in links}),
         ]
@@ -271,29 +269,33 @@ def _verdict(words: dict[str, str | None]) -> str:
 
 
 def worth(root: Path, study: str, *shardings: str) -> str:
-    """After what share of plain training's steps it ends as well: the methods of README's table and the best control."""
+    """After what share of plain training's steps it ends as well: every method, the best first, and the best control."""
     rows = {(row["sharding"], row["arm"]): row for row in read_table(table_path(root, WORTH, study), WORTH)}
-    controls = [
-        max(
-            (
-                (row["worth"], arm)
-                for (at, arm), row in rows.items()
-                if at == one and arm.startswith("control-")
-            )
-        )[1]
-        for one in shardings
-    ]
+    ratios = {row["arm"]: row["bytes_ratio"] for row in read_table(table_path(root, SUMMARY, study), SUMMARY)}
+    by_worth = sorted(
+        (row for (sharding, _), row in rows.items() if sharding == shardings[0] and row["worth"] is not None),
+        key=lambda row: -row["worth"],
+    )
     lines = [
-        [words, *(_share(rows[sharding, arm]) for sharding in shardings)]
-        for arm, words in FRONT_METHODS.items()
-        if (shardings[0], arm) in rows and not arm.startswith("control-")
+        [
+            FRONT_METHODS.get(row["arm"], row["arm"]),
+            _fewer(ratios[row["arm"]]),
+            *(_share(rows[sharding, row["arm"]]) for sharding in shardings),
+        ]
+        for row in by_worth
+        if not row["arm"].startswith("control-") and row["arm"] != row["reference"]
     ]
-    best = [
-        f"{_share(rows[at, arm])} {arm.removeprefix('control-')}"
-        for at, arm in zip(shardings, controls, strict=True)
-    ]
+    best = []
+    for sharding in shardings:
+        controls = [row for (at, arm), row in rows.items() if at == sharding and arm.startswith("control-")]
+        top = max(controls, key=lambda row: row["worth"])
+        best.append(f"{_share(top)} {top['arm'].removeprefix('control-')}")
     heads = [f"worth, {SHARDINGS[sharding]}" for sharding in shardings]
-    return markdown(("method", *heads), [*lines, ["*best control*", *best]])
+    return markdown(("method", "fewer bytes", *heads), [*lines, ["*best control*", "", *best]])
+
+
+def _fewer(ratio: float) -> str:
+    return f"{ratio:.2g}×" if ratio < 100 else f"{ratio:.0f}×"
 
 
 def _share(row: Row) -> str:
