@@ -2,7 +2,9 @@
 
     from bandwise import DataParallelOptimizer, SimulatedCluster, create, list_algorithms
     from bandwise import simulate               # any model and data by any method, on one machine
+    from bandwise import attach                 # around a torch.optim optimizer, in your own loop
     from bandwise import ddp_hook, fsdp_hook    # inside torch's DistributedDataParallel, across the nodes of FSDP2
+    from bandwise import TrainingLog            # bytes and losses in wandb, tensorboard, mlflow or a CSV file
 
 The methods live in `reference_impls`; this is their public face. Importing it imports no torch.
 """
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bandwise.simulation import simulate
+    from bandwise.training_log import TrainingLog
     from reference_impls import (
         DataParallelOptimizer,
         SimulatedCluster,
@@ -22,10 +25,13 @@ if TYPE_CHECKING:
         info,
         list_algorithms,
     )
+    from reference_impls.attached import attach
 
 __all__ = [
     "DataParallelOptimizer",
     "SimulatedCluster",
+    "TrainingLog",
+    "attach",
     "create",
     "ddp_hook",
     "fsdp_hook",
@@ -40,6 +46,14 @@ def __getattr__(name: str) -> Any:
         from bandwise import simulation
 
         return simulation.simulate
+    if name == "TrainingLog":
+        from bandwise import training_log
+
+        return training_log.TrainingLog
+    if name == "attach":
+        from reference_impls import attached
+
+        return attached.attach
     if name in __all__:
         import reference_impls
 

@@ -105,6 +105,26 @@ def test_the_plain_loop() -> None:
         )  # 4 bits an element, a norm for up to 512 of them
 
 
+def _around_an_optimizer(rank: int, size: int) -> dict[str, Any]:
+    local, reduced = Net(), Net()
+    names = _run(
+        _block("streaming-diloco"), model=local, loss=nn.functional.mse_loss, batches=_batches(rank, 5)
+    )
+    batches = [_batches(10 * rank + step, 2) for step in range(3)]
+    _run(_block("register_step_pre_hook"), model=reduced, loss=nn.functional.mse_loss, batches=batches)
+    return {
+        "equal": [_equal_replicas(model.parameters()) for model in (local, reduced)],
+        "kinds": list(dict.fromkeys(names["frame"]["kind"])),
+        "saved": names["saved"]["step"],
+        "rate": names["saved"]["optimizer"]["param_groups"][0]["lr"],
+    }
+
+
+def test_the_loop_with_an_optimizer_of_ones_own() -> None:
+    for result in _all(_around_an_optimizer, 2):
+        assert result == {"equal": [True, True], "kinds": ["average", "final"], "saved": 5, "rate": 0.0}
+
+
 def _sharded(rank: int, size: int) -> dict[str, Any]:
     model = Net()
     batches = [_batches(10 * rank + step, 2) for step in range(2)]

@@ -1,0 +1,652 @@
+"""`attach`: a torch optimizer with a method around it trains as the driver that builds the same optimizer does, to the bit;
+what of a user's loop works inside, and what is refused. Two processes where ranks matter.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad_norm_
+from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.checkpoint import checkpoint
+
+from reference_impls import DataParallelOptimizer, create, list_algorithms
+from reference_impls.attached import Attached, attach, takes_any_optimizer
+from reference_impls.errors import UnknownOptionError, UnsupportedError, UsageError
+from reference_impls.registry import registry
+from tests.reference_impls.ranks import Ranks
+
+STEPS, WIDTH, LR = 5, 8, 0.05
+BUCKET = {"bucket_bytes": 4 * 2 * WIDTH * WIDTH, "seed": 3}
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "qsgd": ("adamw", {"bits": 4, "error_feedback": True}),
+    "powersgd": ("sgd", {"rank": 2}),
+    "intsgd": ("sgd", {"warmup_steps": 1}),
+    "lag": ("sgd", {}),
+    "demo": ("sgd", {}),
+    "local-adamw": ("adamw", {"period": 2, "inner_state": "average"}),
+    "qsr-sgd": ("sgd", {"alpha": 0.08, "h_base": 1}),
+    "slowmo-sgd": ("sgd", {"period": 2}),
+    "streaming-diloco": ("adamw", {"period": 3, "fragments": 2, "overlap": 1}),
+    "noloco": ("adamw", {"period": 2}),
+}  # of gradients, with learning rates and moves read; of local steps, with states, outer steps and pending exchanges
+HYPER: dict[str, dict[str, Any]] = {"sgd": {"momentum": 0.9}, "adamw": {}}
+
+
+class Net(nn.Module):
+    """A tied weight, a frozen layer, one that is never used, an empty parameter, a buffer."""
+
+    def __init__(self, pieces: str = "") -> None:
+        """pieces: run the middle under activation checkpointing, `True` or `False` for use_reentrant."""
+        super().__init__()
+        torch.manual_seed(1)
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.norm = nn.BatchNorm1d(WIDTH)
+        self.tied = nn.Linear(WIDTH, WIDTH)
+        self.tied.weight = self.first.weight
+        self.frozen = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
+        self.unused = nn.Linear(3, 3)
+        self.empty = nn.Parameter(torch.zeros(0, 3))
+        self.head = nn.Linear(WIDTH, 3)
+        self.pieces = pieces
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(torch.tanh(self.first(x)))
+        if not self.pieces:
+            return self.head(self.middle(x))
+        return self.head(checkpoint(self.middle, x, use_reentrant=self.pieces == "True"))
+
+    def middle(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.tied(self.frozen(x)))
+
+
+def _loss(model: nn.Module, rank: int, step: int) -> Tensor:
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    x, y = torch.randn(4, WIDTH, generator=generator), torch.randn(4, 3, generator=generator)
+    return (model(x) - y).float().square().mean()
+
+
+def _yours(kind: str, params: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(params, lr=LR, momentum=0.9) if kind == "sgd" else torch.optim.AdamW(params, lr=LR)
+
+
+def _plain_loop(model: nn.Module, optimizer: Any, driver: Any, rank: int, steps: Any = range(STEPS)) -> None:
+    schedule = LambdaLR(optimizer, lambda step: 0.8**step)
+    for step in steps:
+        _loss(model, rank, step).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+
+
+def _driver(model: Any, method: str, options: dict[str, Any], **settings: Any) -> DataParallelOptimizer:
+    kind = METHODS[method][0]
+    own = {} if "optimizer" in registry.entry(method).preset else {"optimizer": kind}
+    return DataParallelOptimizer(
+        model, method, lr=LR, allow_empty_buckets=True, **BUCKET, **settings, **own, **options, **HYPER[kind]
+    )
+
+
+def _attached(model: nn.Module, method: str, options: dict[str, Any], **settings: Any) -> Attached:
+    optimizer = _yours(METHODS[method][0], [p for p in model.parameters() if p.requires_grad])
+    return attach(optimizer, model, method, allow_empty_buckets=True, **BUCKET, **settings, **options)
+
+
+def _outcome(model: nn.Module, driver: DataParallelOptimizer) -> dict[str, Any]:
+    bare = getattr(model, "_orig_mod", model)
+    return {**{k: v.detach().clone() for k, v in bare.state_dict().items()}, "ledger": driver.ledger.frame()}
+
+
+def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    return a.keys() == b.keys() and all(
+        torch.equal(v, b[k]) if isinstance(v, Tensor) else v.equals(b[k]) for k, v in a.items()
+    )
+
+
+def _near(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    return all(torch.allclose(v, b[k], atol=1e-6) for k, v in a.items() if isinstance(v, Tensor))
+
+
+def _trained(
+    rank: int,
+    how: str,
+    method: str,
+    loop: Callable[..., Any] = _plain_loop,
+    pieces: str = "",
+    **settings: Any,
+) -> dict[str, Any]:
+    """Train one `Net` by the driver or attached to a torch optimizer; what came out."""
+    model = Net(pieces)
+    if rank:
+        with torch.no_grad():
+            model.first.weight.add_(1.0)  # rank 0's count
+            model.frozen.weight.add_(1.0)
+            model.norm.running_mean.add_(1.0)
+    options = METHODS[method][1]
+    if how == "driver":
+        driver = _driver(model, method, options, **settings)
+        loop(model, driver, driver, rank)
+        found = _outcome(model, driver)
+        driver.release()
+        return found
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of parameters that are this rank's own
+        with _attached(model, method, options, **settings) as attached:
+            loop(model, attached._yours, attached, rank)
+            return _outcome(model, attached)
+
+
+def _message(action: Callable[[], Any]) -> str:
+    try:
+        action()
+    except Exception as error:  # noqa: BLE001 - the test asserts on it
+        return " ".join([type(error).__name__, str(error), *getattr(error, "__notes__", ())])
+    return "no error"
+
+
+@pytest.fixture
+def two(ranks: Callable[[int], Ranks]) -> Callable[..., list[Any]]:
+    """Two processes; they may be long in starting."""
+    return functools.partial(ranks(2).run, timeout_s=200.0)
+
+
+# ---- the same training as the driver's -----------------------------------------------------------------------------------
+
+
+def _every_method(rank: int, size: int) -> dict[str, bool]:
+    return {name: _same(*(_trained(rank, how, name) for how in ("driver", "attach"))) for name in METHODS}
+
+
+@pytest.mark.gloo
+def test_training_is_the_drivers_to_the_bit_with_the_same_bytes(two: Callable[..., list[Any]]) -> None:
+    for found in two(_every_method):
+        assert found == dict.fromkeys(METHODS, True)
+
+
+def _resumed(rank: int, size: int) -> dict[str, bool]:
+    found = {}
+    for method in ("qsgd", "streaming-diloco"):
+        options = METHODS[method][1]
+
+        def steps(model: nn.Module, driver: Any, numbers: range) -> None:
+            optimizer = getattr(driver, "_yours", driver)
+            for step in numbers:
+                _loss(model, rank, step).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+        through, first, second, third = Net(), Net(), Net(), Net()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with _attached(through, method, options) as attached:
+                steps(through, attached, range(STEPS))
+                whole = attached.state_dict()
+            with _attached(first, method, options) as attached:
+                steps(first, attached, range(4))  # a fragment is under way
+                saved = copy.deepcopy(attached.state_dict())
+                buffers = {k: v.clone() for k, v in first.named_buffers()}
+            for model in (second, third):
+                for name, buffer in model.named_buffers():
+                    buffer.copy_(buffers[name])
+            with _attached(second, method, options) as attached:
+                attached.load_state_dict(copy.deepcopy(saved))
+                steps(second, attached, range(4, STEPS))
+                again = attached.state_dict()
+        own = _driver(third, method, options)
+        own.load_state_dict(saved)
+        steps(third, own, range(4, STEPS))
+        others = own.state_dict()
+        own.release()
+        for name, state in {"attached": again, "driver": others}.items():
+            same = all(torch.equal(v, state["parameters"][k]) for k, v in whole["parameters"].items())
+            moments = [torch.equal(v, state["optimizer"]["state"][i][k])
+                       for i, kept in whole["optimizer"]["state"].items() for k, v in kept.items()]  # fmt: skip
+            found[f"{method} by {name}"] = same and bool(moments) and all(moments)
+    return found
+
+
+@pytest.mark.gloo
+def test_state_goes_on_attached_and_by_the_driver_to_the_bit(two: Callable[..., list[Any]]) -> None:
+    for found in two(_resumed):
+        assert [name for name, same in found.items() if not same] == []
+
+
+# ---- what of a loop works ------------------------------------------------------------------------------------------------
+
+
+def _accumulating(parts: str) -> Callable[..., None]:
+    """parts: of whom no_sync() is asked for; empty: of nobody."""
+
+    def loop(model: nn.Module, optimizer: Any, driver: Any, rank: int) -> None:
+        for step in range(STEPS):
+            silent = driver.no_sync() if parts or not isinstance(driver, Attached) else nullcontext()
+            with silent:
+                (_loss(model, rank, step) / 2).backward()
+            (_loss(model, rank, 50 + step) / 2).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return loop
+
+
+def _under_autocast(model: nn.Module, optimizer: Any, driver: Any, rank: int) -> None:
+    for step in range(STEPS):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = _loss(model, rank, step)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def _with_closure(model: nn.Module, optimizer: Any, driver: Any, rank: int) -> None:
+    for step in range(STEPS):
+
+        def closure(step: int = step) -> Tensor:
+            optimizer.zero_grad()
+            loss = _loss(model, rank, step)
+            loss.backward()
+            return loss
+
+        assert optimizer.step(closure) > 0
+
+
+def _clipping(model: nn.Module, optimizer: Any, driver: Any, rank: int) -> None:
+    for step in range(STEPS):
+        _loss(model, rank, step).backward()
+        if isinstance(driver, Attached):
+            clip_grad_norm_([p for p in model.parameters() if p.grad is not None], 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def _clipping_in_a_hook(model: nn.Module, optimizer: Any, driver: Any, rank: int) -> None:
+    if isinstance(driver, Attached):
+
+        def clip(*_: Any) -> None:
+            clip_grad_norm_(model.parameters(), 0.1)
+
+        optimizer.register_step_pre_hook(clip)
+    _plain_loop(model, optimizer, driver, rank)
+
+
+class _Averaging:
+    """An exponential average of the parameters beside the training."""
+
+    def __init__(self) -> None:
+        self.values: list[list[Tensor]] = []
+
+    def __call__(self, model: nn.Module, optimizer: Any, driver: Any, rank: int) -> None:
+        average = AveragedModel(model)
+        for step in range(STEPS):
+            _loss(model, rank, step).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            average.update_parameters(model)
+        self.values.append([p.detach().clone() for p in average.parameters()])
+        assert not torch.equal(average.module.head.weight, model.head.weight)
+
+
+class _Scaling:
+    """A GradScaler whose scale overflows on rank 1 in the third step."""
+
+    def __init__(self, scaler: torch.amp.GradScaler) -> None:
+        self.scaler, self.scales = scaler, []
+
+    def __call__(self, model: nn.Module, optimizer: Any, driver: Any, rank: int) -> None:
+        for step in range(STEPS):
+            huge = 1e38 if rank and step == 2 else 1.0
+            self.scaler.scale(_loss(model, rank, step) * huge * huge).backward()
+            self.scaler.step(optimizer)
+            self.scaler.update()
+            optimizer.zero_grad()
+            self.scales.append(self.scaler.get_scale())
+
+
+def _scaled(rank: int, method: str) -> bool:
+    scaling = [_Scaling(torch.amp.GradScaler("cpu", init_scale=2.0**8)) for _ in range(2)]
+    ends = [
+        _trained(rank, how, method, loop, scaler=loop.scaler)
+        for how, loop in zip(("driver", "attach"), scaling, strict=True)
+    ]
+    return _same(*ends) and scaling[0].scales == scaling[1].scales and scaling[1].scales[2] == 2.0**7
+
+
+def _masters(rank: int) -> bool:
+    """A bfloat16 model that an optimizer steps through masters of float32, whose gradients the loop sets."""
+    ends = []
+    for how in ("driver", "attach"):
+        torch.manual_seed(1)
+        model = nn.Linear(WIDTH, 3).to(torch.bfloat16)
+        masters = [(k, p.detach().float().requires_grad_()) for k, p in model.named_parameters()]
+        optimizer: Any = torch.optim.SGD([p for _, p in masters], lr=LR, momentum=0.9)
+        if how == "driver":
+            driver = DataParallelOptimizer(masters, "qsgd", lr=LR, momentum=0.9)
+            optimizer = driver
+        else:
+            driver = attach(optimizer, masters, "qsgd")
+        for step in range(STEPS):
+            generator = torch.Generator().manual_seed(100 * step + rank)
+            model(torch.randn(4, WIDTH, generator=generator).bfloat16()).float().square().mean().backward()
+            for p, (_, master) in zip(model.parameters(), masters, strict=True):
+                assert p.grad is not None
+                master.grad, p.grad = p.grad.float(), None
+            optimizer.step()
+            with torch.no_grad():
+                for p, (_, master) in zip(model.parameters(), masters, strict=True):
+                    p.copy_(master)
+        ends.append({**{k: p.detach().clone() for k, p in model.named_parameters()}})
+        driver.release()
+    return _same(*ends)
+
+
+def _two_optimizers(rank: int) -> bool:
+    """A model whose head has an optimizer and a method of its own: each of the two as if it were alone."""
+    model = Net()
+    parts = [
+        [(k, p) for k, p in model.named_parameters() if p.requires_grad and k.startswith("head") is head]
+        for head in (False, True)
+    ]
+    groups = [dist.new_group([0, 1]) for _ in parts]
+    kinds, methods = ("sgd", "adamw"), ("powersgd", "qsgd")
+    optimizers = [_yours(kind, [p for _, p in part]) for kind, part in zip(kinds, parts, strict=True)]
+    both = [
+        attach(own, part, method, group=group, allow_empty_buckets=True)
+        for own, part, method, group in zip(optimizers, parts, methods, groups, strict=True)
+    ]
+    for step in range(STEPS):
+        _loss(model, rank, step).backward()
+        for own in optimizers:
+            own.step()
+            own.zero_grad()
+    values = torch.cat([p.detach().reshape(-1) for part in parts for _, p in part])
+    rows = [torch.empty_like(values) for _ in range(2)]
+    dist.all_gather(rows, values)
+    sent = [set(own.ledger.frame()["stage"]) for own in both]
+    for own in both:
+        own.release()
+    return torch.equal(*rows) and sent[0] != sent[1]
+
+
+def _groups_and_loading(rank: int) -> bool:
+    """Two parameter groups with rates of their own, and an optimizer whose state is loaded within the block."""
+    ends = []
+    for how in ("driver", "attach"):
+        model = Net()
+        trained = [(k, p) for k, p in model.named_parameters() if p.requires_grad]
+        groups = [{"params": trained[:2], "lr": 0.1}, {"params": trained[2:], "lr": 0.01}]
+        common = {"allow_empty_buckets": True, **BUCKET}
+        if how == "driver":
+            # named groups, as without the model itself: the driver knows no buffers
+            optimizer: Any = DataParallelOptimizer(groups, "qsgd", momentum=0.9, **common)
+            driver = optimizer
+        else:
+            bare = [{**g, "params": [p for _, p in g["params"]]} for g in groups]
+            optimizer = torch.optim.SGD(bare, lr=1.0, momentum=0.9)
+            driver = attach(optimizer, trained, "qsgd", **common)
+        for step in range(STEPS):
+            _loss(model, rank, step).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if how == "attach":
+                optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+            for group in optimizer.param_groups:
+                group["lr"] *= 0.9
+        ends.append(_outcome(model, driver))
+        driver.release()
+    return _same(*ends)
+
+
+def _works(rank: int, size: int) -> dict[str, bool]:
+    def both(method: str, loop: Callable[..., Any], **settings: Any) -> list[dict[str, Any]]:
+        return [_trained(rank, how, method, loop, **settings) for how in ("driver", "attach")]
+
+    average = _Averaging()
+    averaged = _same(*both("qsgd", average))
+    plain = {method: _trained(rank, "attach", method) for method in ("qsgd", "local-adamw")}
+    return {
+        "accumulation": _same(*both("qsgd", _accumulating("no_sync"))),
+        "accumulation of local steps": _same(*both("local-adamw", _accumulating(""))),
+        "autocast": _same(*both("qsgd", _under_autocast)),
+        "closure": _same(*both("qsgd", _with_closure)),
+        "clip_norm": _same(*both("qsgd", _plain_loop, clip_norm=0.1)),
+        "clipping in a hook": _near(
+            _trained(rank, "driver", "powersgd", clip_norm=0.1),
+            _trained(rank, "attach", "powersgd", _clipping_in_a_hook),
+        ),
+        "clipping of local steps": _near(
+            _trained(rank, "driver", "local-adamw", _clipping, clip_norm=0.1),
+            _trained(rank, "attach", "local-adamw", _clipping),
+        ),
+        "average": averaged and all(map(torch.equal, *average.values)),
+        "scaler": _scaled(rank, "qsgd"),
+        "scaler of local steps": _scaled(rank, "streaming-diloco"),
+        "checkpointing": _same(plain["qsgd"], _trained(rank, "attach", "qsgd", pieces="False")),
+        "reentrant checkpointing": all(
+            _same(plain[method], _trained(rank, "attach", method, pieces="True")) for method in plain
+        ),
+        "masters": _masters(rank),
+        "two optimizers": _two_optimizers(rank),
+        "groups and loading": _groups_and_loading(rank),
+    }
+
+
+@pytest.mark.gloo
+def test_what_a_loop_does_besides_works(two: Callable[..., list[Any]]) -> None:
+    for found in two(_works):
+        assert [name for name, same in found.items() if not same] == []
+
+
+# ---- on one rank: torch.compile, schedulers, giving back; and refusals that no rank waits for ------------------------------
+
+
+@pytest.fixture
+def alone(tmp_path: Any) -> Iterator[None]:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/r", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.gloo
+def test_a_compiled_model_has_the_names_and_the_training_of_the_bare_one(alone: None) -> None:
+    ends = []
+    for compiled in (False, True):
+        model: Any = torch.compile(Net(), backend="eager") if compiled else Net()
+        with _attached(model, "qsgd", {"bits": 4}) as attached:
+            _plain_loop(model, attached._yours, attached, 0)
+            ends.append(_outcome(model, attached))
+            assert "first.weight" in attached.state_dict()["parameters"]
+    assert _same(*ends)
+
+
+@pytest.mark.gloo
+def test_the_optimizer_is_given_back_with_its_schedulers(alone: None) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    before = LambdaLR(optimizer, lambda step: 0.5**step)
+    own = optimizer.step
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch warns of a step that is not counted, or was replaced
+        with attach(optimizer, model, "qsgd", allow_empty_buckets=True):
+            _loss(model, 0, 0).backward()
+            optimizer.step()
+            before.step()
+        assert optimizer.step is own
+        assert not hasattr(optimizer, "_step_supports_amp_scaling")
+        plain = torch.optim.SGD(model.parameters(), lr=LR)
+        with attach(plain, model, "qsgd", allow_empty_buckets=True):
+            after = LambdaLR(plain, lambda step: 0.5**step)  # wraps the step that the block leaves
+            _loss(model, 0, 0).backward()
+            plain.step()
+            after.step()
+        held = model.head.weight.detach().clone()
+        _loss(model, 0, 0).backward()
+        plain.step()
+    assert not torch.equal(held, model.head.weight)
+    assert plain.param_groups[0]["lr"] == LR / 2
+    with attach(plain, model, "qsgd") as again:  # a former block does not count
+        assert again.kind == "step"
+
+
+def test_every_method_is_taken_or_refused_by_name() -> None:
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
+    taken = {name for name in list_algorithms() if takes_any_optimizer(create(name).algorithm)}
+    assert {*METHODS, "diloco", "post-local-sgd", "qsr-adamw", "bmuf", "adacomm"} <= taken
+    refused = set(list_algorithms()) - taken
+    assert {
+        "lion-cub-1bit",
+        "apmsqueeze",
+        "one-bit-adam",
+        "zero-one-adam",
+        "dgc",
+        "signum",
+        "root-sgd",
+    } <= refused
+    for name in refused:
+        message = _message(lambda name=name: attach(optimizer, model, name))  # type: ignore[misc]
+        assert message.startswith("UnsupportedError")
+        assert f"DataParallelOptimizer(model, {name!r}" in message
+
+
+class _Reused(nn.Module):
+    """A weight, the last one defined, that is used inside and outside of a reentrant checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.shared = nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self.shared, self.shared(self.first(x)), use_reentrant=True)[:, :3]
+
+
+class _Closures(torch.optim.SGD):
+    def step(self, closure: Callable[[], float]) -> float:  # type: ignore[override]
+        return closure()
+
+
+def test_optimizers_and_models_that_cannot_be_attached() -> None:
+    model = nn.Linear(3, 2)
+    sgd = functools.partial(torch.optim.SGD, lr=LR)
+    mine = sgd(model.parameters())
+    bare = sgd(model.parameters())
+    del bare.param_groups[0]["lr"]
+    half = nn.Linear(3, 2).bfloat16()
+    two = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2))
+    wrapped = DistributedDataParallel.__new__(DistributedDataParallel)
+    refusals: dict[str, Callable[[], Any]] = {
+        "takes a torch.optim.Optimizer": lambda: attach(model, model, "qsgd"),  # type: ignore[arg-type]
+        "evaluates the loss several times": lambda: attach(
+            torch.optim.LBFGS(model.parameters()), model, "qsgd"
+        ),
+        "_Closures evaluates the loss": lambda: attach(_Closures(model.parameters(), lr=LR), model, "qsgd"),
+        "has no lr": lambda: attach(bare, model, "qsgd"),
+        "give this to your SGD": lambda: attach(mine, model, "qsgd", momentum=0.9),
+        "no parameter of the model given": lambda: attach(mine, nn.Linear(3, 2), "qsgd"),
+        "'0.weight', '0.bias' of the model require": lambda: attach(sgd(two[1].parameters()), two, "qsgd"),
+        "float32 masters": lambda: attach(sgd(half.parameters()), half, "qsgd"),
+        "ddp_hook": lambda: attach(mine, wrapped, "qsgd"),
+        "as model.named_parameters()": lambda: attach(mine, model.parameters(), "qsgd"),  # type: ignore[arg-type]
+    }
+    for words, action in refusals.items():
+        with pytest.raises((UsageError, UnsupportedError, UnknownOptionError, ValueError)) as error:
+            action()
+        assert words in str(error.value)
+
+
+def _refused(rank: int, size: int) -> dict[str, str]:
+    def broken(loop: Callable[..., Any], method: str = "qsgd", **settings: Any) -> str:
+        return _message(lambda: _trained(rank, "attach", method, loop, **settings))
+
+    def edited(model: nn.Module, optimizer: Any, driver: Any, rank: int) -> None:
+        _loss(model, rank, 0).backward()
+        clip_grad_norm_([p for p in model.parameters() if p.grad is not None], 0.1)
+        optimizer.step()
+
+    def twice(model: nn.Module, optimizer: Any, driver: Any, rank: int) -> None:
+        _loss(model, rank, 0).backward()
+        _loss(model, rank, 1).backward()
+
+    def grown(model: nn.Module, optimizer: Any, driver: Any, rank: int) -> None:
+        optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
+        _loss(model, rank, 0).backward()
+        optimizer.step()
+
+    def unknown(model: nn.Module, optimizer: Any, driver: Any, rank: int) -> None:
+        _Scaling(torch.amp.GradScaler("cpu"))(model, optimizer, driver, rank)
+
+    def again(model: nn.Module, optimizer: Any, driver: Any, rank: int) -> None:
+        attach(optimizer, model, "qsgd")
+
+    def thawed(model: Any, optimizer: Any, driver: Any, rank: int) -> None:
+        model.frozen.requires_grad_(True)
+        _plain_loop(model, optimizer, driver, rank)
+
+    def failing(model: nn.Module, optimizer: Any, driver: Any, rank: int) -> None:
+        if rank:
+            raise KeyError("no such file")
+        _plain_loop(model, optimizer, driver, rank)
+
+    def unlike(model: nn.Module, optimizer: Any, driver: Any, rank: int) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = 0.1 * (1 + rank)
+        _plain_loop(model, optimizer, driver, rank)
+
+    def by_hand(model: nn.Module, optimizer: Any, driver: Any, rank: int) -> None:
+        for p in model.parameters():
+            p.grad = torch.ones_like(p) if p.requires_grad else None
+        optimizer.step()
+
+    def pieces() -> None:
+        model = _Reused()
+        with attach(_yours("sgd", model.parameters()), model, "qsgd", bucket_bytes=4 * WIDTH * WIDTH):
+            _loss(model, rank, 0).backward()
+
+    return {
+        "edited": broken(edited),
+        "edited local, scaled": broken(edited, "local-adamw", scaler=torch.amp.GradScaler("cpu")),
+        "twice": broken(twice),
+        "grown": broken(grown),
+        "unknown": broken(unknown),
+        "again": broken(again),
+        "thawed": broken(thawed),
+        "failing": broken(failing),
+        "unlike": broken(unlike, check="each"),
+        "by_hand": broken(by_hand, scaler=torch.amp.GradScaler("cpu")),
+        "reentrant": _message(pieces),
+    }
+
+
+@pytest.mark.gloo
+def test_what_a_loop_may_not_do_is_refused_with_what_to_do(two: Callable[..., list[Any]]) -> None:
+    first, second = two(_refused)
+    expected = {
+        "edited": "step pre-hook (optimizer.register_step_pre_hook)",
+        "edited local, scaled": "was changed between backward and step",
+        "twice": "no_sync(), averaged()",
+        "grown": "leave the block and attach again",
+        "unknown": "attach(..., scaler=scaler)",
+        "again": "attached already",
+        "thawed": "was frozen when the optimizer was built",
+        "unlike": "lr of parameter group 0",
+        "by_hand": "train in bfloat16, without GradScaler",
+        "reentrant": "use_reentrant=False",
+    }
+    for found in (first, second):
+        assert isinstance(found, dict), found
+        for name, words in expected.items():
+            assert words in found[name], (name, found[name])
+    assert "rank 1 has stopped (KeyError: 'no such file')" in first["failing"]
+    assert second["failing"].startswith("KeyError")
