@@ -203,7 +203,7 @@ def test_the_commands_of_the_documents_are_understood() -> None:
     reference = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     options = {
         name: set(re.findall(r"--[a-z][a-z-]*", section)) | {"--help", "--json", "--verbose"}
-        for name, section in re.findall(r"^### bandwise (\w+)\n(.*?)(?=^##|\Z)", reference, flags=re.M | re.S)
+        for name, section in re.findall(r"^### bandwise ([\w-]+)\n(.*?)(?=^##|\Z)", reference, flags=re.M | re.S)
     }
     seen = 0
     for page in PAGES:
