@@ -201,15 +201,22 @@ def test_what_is_generated_is_up_to_date() -> None:
 def test_the_commands_of_the_documents_are_understood() -> None:
     """Every verb and option that a page shows is one that the page of commands has."""
     reference = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    before = reference.partition("\n## ")[0]
     options = {
         name: set(re.findall(r"--[a-z][a-z-]*", section)) | {"--help", "--json", "--verbose"}
-        for name, section in re.findall(r"^### bandwise ([\w-]+)\n(.*?)(?=^##|\Z)", reference, flags=re.M | re.S)
+        for name, section in re.findall(
+            r"^### bandwise ([\w-]+)\n(.*?)(?=^##|\Z)", reference, flags=re.M | re.S
+        )
     }
     seen = 0
     for page in PAGES:
         for command in commands(page):
             if command.startswith("bandwise "):
-                verb, *words = shlex.split(command)[1:]
+                words = shlex.split(command)[1:]
+                while words[0].startswith("--"):
+                    assert f"`{words[0]} " in before, (page, command)
+                    words = words[2:]
+                verb, *words = words
                 asked = {word.partition("=")[0] for word in words if word.startswith("--") and len(word) > 2}
                 assert asked <= options[verb], (page, command)
                 seen += 1
