@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from bandwise import output
-from bandwise.cli import main
+from bandwise.cli import main, parser
 from bandwise.verbs import GROUPS, load
 from reference_impls.catalogue import BUILT_IN
 from reference_impls.facts import facts
@@ -317,7 +317,8 @@ def advice(root: Path, rows: str) -> str:
 
 def verbs(root: Path) -> str:
     """Every verb in the groups of `bandwise --help`: what it is for, its arguments and those of its actions."""
-    parts = []
+    before = [_row(action) for action in parser()._actions if "--plugin" in action.option_strings]
+    parts = ["Before the verb:", markdown(("argument", "meaning"), before)]
     for title, group in GROUPS.items():
         parts.append(f"## {title[0].upper()}{title[1:]}")
         for name in group:
@@ -352,12 +353,9 @@ def _arguments(own: argparse.ArgumentParser) -> list[str]:
             continue
         if isinstance(action, argparse._HelpAction) or "--json" in action.option_strings:
             continue
-        value = _value(action)
         if not action.option_strings:
-            positional.append(f"[{value}]" if action.nargs == "?" else value)
-        name = " ".join(filter(None, [", ".join(action.option_strings), value]))
-        needed = "Needed: " if action.option_strings and action.required else ""
-        rows.append((f"`{_cell(name)}`", _cell(f"{needed}{(action.help or '') % vars(action)}")))
+            positional.append(f"[{_value(action)}]" if action.nargs == "?" else _value(action))
+        rows.append(_row(action))
     exclusive = [
         f"{'One' if group.required else 'At most one'} of "
         + ", ".join(f"`{action.option_strings[0]}`" for action in group._group_actions)
@@ -369,6 +367,13 @@ def _arguments(own: argparse.ArgumentParser) -> list[str]:
     )
     table = [markdown(("argument", "meaning"), rows)] if rows else []
     return [f"`{usage}`", *table, *exclusive, *found]
+
+
+def _row(action: argparse.Action) -> tuple[str, str]:
+    """An argument and what it means."""
+    name = " ".join(filter(None, [", ".join(action.option_strings), _value(action)]))
+    needed = "Needed: " if action.option_strings and action.required else ""
+    return f"`{_cell(name)}`", _cell(f"{needed}{(action.help or '') % vars(action)}")
 
 
 def _value(action: argparse.Action) -> str:

@@ -356,6 +356,8 @@ def test_the_recipe_with_the_package(package: str) -> None:
 
 
 def test_every_block_of_the_page_is_run() -> None:
-    loop = 1  # tests/test_docs.py
-    assert len(blocks(PAGE, "python")) == loop + 2 + len(RECIPES)
+    elsewhere = 2  # tests/test_docs.py: DataParallelOptimizer; tests/bandwise/test_training_log.py
+    here = ["streaming-diloco", "register_step_pre_hook", "torch.nn.parallel", "fully_shard"]
+    assert all(_block(marker) for marker in here)
+    assert len(blocks(PAGE, "python")) == elsewhere + len(here) + len(RECIPES)
     assert (Path(__file__).parents[1] / PAGE).is_file()
