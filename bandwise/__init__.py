@@ -4,6 +4,7 @@
     from bandwise import simulate               # any model and data by any method, on one machine
     from bandwise import attach                 # around a torch.optim optimizer, in your own loop
     from bandwise import ddp_hook, fsdp_hook    # inside torch's DistributedDataParallel, across the nodes of FSDP2
+    from bandwise import TrainingLog            # bytes and losses in wandb, tensorboard, mlflow or a CSV file
 
 The methods live in `reference_impls`; this is their public face. Importing it imports no torch.
 """
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bandwise.simulation import simulate
+    from bandwise.training_log import TrainingLog
     from reference_impls import (
         DataParallelOptimizer,
         SimulatedCluster,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DataParallelOptimizer",
     "SimulatedCluster",
+    "TrainingLog",
     "attach",
     "create",
     "ddp_hook",
@@ -47,6 +50,10 @@ def __getattr__(name: str) -> Any:
         from reference_impls import attached
 
         return attached.attach
+    if name == "TrainingLog":
+        from bandwise import training_log
+
+        return training_log.TrainingLog
     if name in __all__:
         import reference_impls
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bandwise.checkout import extra_needed
+from bandwise.options import OptionError
 from bandwise.verbs import GROUPS, VERBS, load
 
 USAGE, FAILURE, INTERRUPTED = 2, 3, 130
@@ -31,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.verb.NAME in BRIEF:
         gc.disable()
     try:
+        _load_plugins(args.plugin)
         return int(args.verb.run(args))
     except (ValueError, RuntimeError) as error:
         if type(error).__module__.partition(".")[0] not in OUR_PACKAGES:
@@ -57,11 +59,18 @@ def parser() -> argparse.ArgumentParser:
     """The parser with all verbs; needs neither torch nor a checkout."""
     top = argparse.ArgumentParser(
         prog="bandwise",
-        usage="bandwise [-h] VERB ...",
+        usage="bandwise [-h] [--plugin FILE.py] VERB ...",
         description="Which communication-efficient training method is worth it for my model, my\nlink, my workers?\n\n"
         + "\n\n".join(_listed(title, verbs) for title, verbs in GROUPS.items()),
         epilog="`bandwise VERB --help` explains a verb.",
         formatter_class=_Formatter,
+    )
+    top.add_argument(
+        "--plugin",
+        action="append",
+        default=[],
+        metavar="FILE.py",
+        help="a file that registers methods of yours, for this verb and all processes it starts",
     )
     # listed in groups above; left to argparse they would stand in one row
     verbs = top.add_subparsers(
@@ -72,10 +81,24 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def _load_plugins(paths: Sequence[str]) -> None:
+    if not paths:
+        return  # what lists or explains imports no torch
+    from reference_impls import load_plugin
+
+    for path in paths:
+        try:
+            load_plugin(path)
+        except FileNotFoundError as error:
+            raise OptionError(
+                f"--plugin: {error}; `bandwise new method NAME` writes one to begin with"
+            ) from None
+
+
 def _listed(title: str, verbs: Mapping[str, str]) -> str:
     """A group of verbs as `--help` lists it: each by its name and a line of what it is for."""
     lines = (
-        textwrap.fill(about, HELP_WIDTH, initial_indent=f"  {name:<10} ", subsequent_indent=" " * 13)
+        textwrap.fill(about, HELP_WIDTH, initial_indent=f"  {name:<11} ", subsequent_indent=" " * 14)
         for name, about in verbs.items()
     )
     return "\n".join([f"{title}:", *lines])

@@ -21,6 +21,10 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "advise": "which method to run for a model, a link and a number of workers",
             "try": "five methods on your own model and data, simulated side by side",
         },
+        "your own method": {
+            "new": "begin a method: a file that works, to be changed into yours",
+            "test-method": "hold a method to what every method has to keep",
+        },
         "before training": {
             "info": "options and differences of an algorithm or a workload",
             "plan": "what a sweep would do",
@@ -57,5 +61,6 @@ VERBS: Final = tuple(name for verbs in GROUPS.values() for name in verbs)
 
 
 def load(name: str) -> ModuleType:
-    """The module of a verb; `list` and `try` have other names in Python."""
-    return importlib.import_module(f"bandwise.verbs.{name}{'_' if name in ('list', 'try') else ''}")
+    """The module of a verb; `list` and `try` have other names in Python, and hyphens are underscores."""
+    module = name.replace("-", "_") + ("_" if name in ("list", "try") else "")
+    return importlib.import_module(f"bandwise.verbs.{module}")

@@ -413,8 +413,8 @@ NET = Table(
         *described(
             "int",
             n="seeds, as in worth",
-            sessions="timing sessions",
-            rounds="of all sessions, in which its cases and the reference were undisturbed",
+            sessions="timing sessions with six undisturbed rounds or more",
+            rounds="of these sessions, in which its cases and the reference were undisturbed",
         ),
         *described(
             "float",

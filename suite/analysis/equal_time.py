@@ -28,7 +28,7 @@ from suite.analysis.net_speedup import (
     tuning_noise,
     verdicts,
 )
-from suite.analysis.statistics import Interval, StatisticsError
+from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, StatisticsError
 from suite.analysis.study import Study
 from suite.analysis.summary import Cell, refuse_two_of_a_seed
 from suite.analysis.tables import Row, frame_of
@@ -152,7 +152,7 @@ def net_table(
     Args:
         study: With `references`.
         runs: As for `trained`.
-        rounds: The table `rounds`.
+        rounds: The table `rounds`. Sessions with fewer than six of a place do not count there.
         arms: The table `arms`, for what checks the seconds and why there are none.
         kind: The workload's label and the number of workers that were timed.
 
@@ -160,7 +160,7 @@ def net_table(
         A row for every link and arm of the cells of that kind.
     """
     by_place = {
-        place: [own.set_index("round") for _, own in of_arm.groupby("session_id")]
+        place: [own for _, own in of_arm.groupby("session_id") if len(own) >= MINIMUM_FOR_INTERVAL]
         for place, of_arm in rounds.groupby(PLACE)
     }
     told = arms.set_index(PLACE)

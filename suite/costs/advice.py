@@ -628,7 +628,7 @@ class Kept:
 
 
 def made_of(results_root: Path) -> str:
-    """SHA-256 of the tables and rules that advice is made of, here and published."""
+    """SHA-256 of the tables and rules that advice is made of: those in a results folder and those published in it."""
     digest = hashlib.sha256()
     for folder in (results_root / "tables", results_root / "published" / "tables"):
         for path in sorted({path for pattern in TABLES for path in folder.glob(pattern)}):
@@ -639,14 +639,16 @@ def made_of(results_root: Path) -> str:
 
 
 def read_kept(results_root: Path) -> Kept | None:
-    """What is kept here, else what is published; None where neither is of the tables that are there now."""
-    wanted = made_of(results_root)
-    for folder in (results_root / "tables", results_root / "published" / "tables"):
+    """What is kept here of the tables here and published, else what is published of the published ones alone.
+
+    Tables made here count from the next `bandwise costs keep` on. None where neither is of its tables as they are now.
+    """
+    for root in (results_root, results_root / "published"):
         try:
-            kept = json.loads((folder / NAME).read_text(encoding="utf-8"))
+            kept = json.loads((root / "tables" / NAME).read_text(encoding="utf-8"))
         except FileNotFoundError:
             continue
-        if kept.get("advice", {}).get("made_of") == wanted:
+        if kept.get("advice", {}).get("made_of") == made_of(root):
             return _kept(kept)
     return None
 

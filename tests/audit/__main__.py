@@ -358,10 +358,10 @@ def audit_worth(path: Path, tables: Path, sweeps: Path, found: Compared) -> None
 
 
 def time_of(rounds: pd.DataFrame) -> Known | None:
-    """The logarithm of an arm's seconds over the reference's; None where a session has fewer than six rounds."""
-    logs = np.log(rounds["seconds"] / rounds["reference_s"]).groupby(rounds["session_id"])
-    if rounds.empty or logs.size().min() < FEWEST:
+    """The logarithm of an arm's seconds over the reference's; None where no session has six rounds."""
+    if rounds.empty:
         return None
+    logs = np.log(rounds["seconds"] / rounds["reference_s"]).groupby(rounds["session_id"])
     means, k = logs.mean(), logs.ngroups
     within = Known(means.mean(), (logs.var() / logs.size()).sum() / k**2, float((logs.size() - 1).sum()))
     between = Known(means.mean(), means.var() / k, k - 1.0) if k > 1 else within
@@ -395,6 +395,7 @@ def audit_net(path: Path, tables: Path, sweeps: Path, found: Compared) -> None:
             found.same(("net", "arms"), where, "a row", "no run of the study")
             continue
         one, of_place = arms[place[1:]], by_place.get(place, rounds.iloc[:0])
+        of_place = of_place.groupby("session_id").filter(lambda own: len(own) >= FEWEST)
         found.same(("net", "n"), where, row["n"], len(one.losses))
         found.same(("net", "sessions"), where, row["sessions"], of_place["session_id"].nunique())
         found.same(("net", "rounds"), where, row["rounds"], len(of_place))

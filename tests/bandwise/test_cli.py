@@ -133,8 +133,10 @@ def test_help_is_fast_and_lists_every_verb_once_in_its_group() -> None:
         "import bandwise.cli as c, sys; print(c.parser().format_help()); sys.exit('torch' in sys.modules)"
     )
     assert done.returncode == 0
-    listed = re.findall(r"^  ([a-z]+)  +\S", done.stdout, re.MULTILINE)
-    files = {path.stem.rstrip("_") for path in Path(verbs.__file__).parent.glob("[a-z]*.py")}
+    listed = re.findall(r"^  ([a-z][a-z-]*) +\S", done.stdout, re.MULTILINE)
+    files = {
+        path.stem.rstrip("_").replace("_", "-") for path in Path(verbs.__file__).parent.glob("[a-z]*.py")
+    }
     assert sorted(listed) == sorted(files), "every verb once"
     assert listed == list(VERBS)
     assert listed[:5] == ["list", "run", "sweep", "report", "advise"]
@@ -142,7 +144,7 @@ def test_help_is_fast_and_lists_every_verb_once_in_its_group() -> None:
         *GROUPS,
         "options",
     ]
-    assert done.stdout.startswith("usage: bandwise [-h] VERB ...\n")
+    assert done.stdout.startswith("usage: bandwise [-h] [--plugin FILE.py] VERB ...\n")
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert time.process_time() - started < 1
     code = "import time; t = time.process_time(); import bandwise.cli; bandwise.cli.parser(); print(time.process_time() - t)"
@@ -153,8 +155,8 @@ def test_help_is_fast_and_lists_every_verb_once_in_its_group() -> None:
 
 def test_every_verb_has_json_and_a_description(capsys: pytest.CaptureFixture[str]) -> None:
     assert " ".join(VERBS) == (
-        "list run sweep report advise try info plan schedule status watch retry cancel collect check export publish claims "
-        "compare reproduce session rates costs doctor cluster"
+        "list run sweep report advise try new test-method info plan schedule status watch retry cancel collect check export "
+        "publish claims compare reproduce session rates costs doctor cluster"
     )
     for verb in VERBS:
         with pytest.raises(SystemExit):

@@ -34,6 +34,8 @@ COMMANDS = {
     "costs": [["costs", "score"], ["costs", "omega"]],
     "advise": [["advise", "--params", "1e6", "--workers", "4", "--rate", "1gbit", "--compute-ms", "10"]],
     "try": [["try", "no_such_script.py:make"]],
+    "new": [["new", "method", "No Name"]],
+    "test-method": [["test-method", "no-such-method"]],
     "claims": [["claims"], ["claims", "--check"]],
     "report": [["report"], ["report", "quick"]],
     "collect": [["collect", "quick"]],

@@ -152,6 +152,10 @@ def test_several_sessions_count_as_such() -> None:
         for k in (1, 3)
     )
     assert (one["sessions"], one["rounds"], three["sessions"], three["rounds"]) == (1, 8, 3, 24)
+    disturbed = rounds(3)
+    disturbed = disturbed[(disturbed["session_id"] != "s1") | (disturbed["round"] < 5)]
+    two = net_table(study(), runs(), disturbed, arms(), ("code", 4)).set_index("arm").loc["half"]
+    assert (two["sessions"], two["rounds"]) == (2, 16)
 
 
 def test_what_gives_no_number_says_why() -> None:

@@ -94,8 +94,9 @@ def test_an_answer_plays_few_buckets(kept: Kept, monkeypatch: pytest.MonkeyPatch
 def test_what_ships_is_of_what_ships(kept: Kept) -> None:
     """The model, what studies say, the rules and the errors are those that would be gathered now."""
     shipped = json.loads((RESULTS / "published" / "tables" / NAME).read_text(encoding="utf-8"))["advice"]
-    assert shipped["made_of"] == made_of(RESULTS)
-    now = kept_json(gathered(RESULTS, known(RESULTS), kept_model(RESULTS)[0]), RESULTS)
+    published = RESULTS / "published"
+    assert shipped["made_of"] == made_of(published)
+    now = kept_json(gathered(published, known(published), kept_model(published)[0]), published)
     for name in ("studies", "errors", "elsewhere", "constants", "timed_on", "cores"):
         assert now[name] == shipped[name], f"{name}: run `bandwise costs keep`"
     plain = [{**one, "traffic": {}} for one in shipped["methods"]]
@@ -117,15 +118,28 @@ def test_what_is_kept_of_a_method_is_what_it_sends(n: int, kept: Kept) -> None:
                 assert there == traffic_of(one.method(kind), kind, n)
 
 
-def test_other_tables_are_not_answered_from_what_is_kept(tmp_path: Path) -> None:
+def test_tables_made_here_count_once_they_are_kept(tmp_path: Path) -> None:
+    """A session held here neither hides what is published nor slips into it; published tables that changed are not answered from."""
     tables = tmp_path / "published" / "tables"
     tables.mkdir(parents=True)
     for path in (RESULTS / "published" / "tables").iterdir():
         if path.is_file():
             (tables / path.name).symlink_to(path)
-    assert read_kept(tmp_path) is not None
-    (tmp_path / "tables").mkdir()
-    (tmp_path / "tables" / "session-mine-cases.csv").write_text("", encoding="utf-8")
+    published = read_kept(tmp_path)
+    assert published is not None
+    mine = tmp_path / "tables" / "session-mine-cases.csv"
+    mine.parent.mkdir()
+    mine.write_text("", encoding="utf-8")
+    assert read_kept(tmp_path) == published
+    kept = json.loads((tables / NAME).read_text(encoding="utf-8"))
+    kept["advice"] |= {"made_of": made_of(tmp_path), "timed_on": "mine"}
+    (mine.parent / NAME).write_text(json.dumps(kept), encoding="utf-8")
+    found = read_kept(tmp_path)
+    assert found is not None
+    assert found.timed_on == "mine"
+    mine.write_text("changed", encoding="utf-8")
+    assert read_kept(tmp_path) == published
+    (tables / "session-theirs-cases.csv").write_text("", encoding="utf-8")
     assert read_kept(tmp_path) is None
 
 

@@ -1,0 +1,462 @@
+"""What any method has to keep, checked on one method: yours, from a file outside of the project.
+
+    for outcome in check_method("byte-vote"): print(outcome)
+
+The problem is a small one with awkward shapes. Worker r pulls its parameters p towards a target of its own: its gradient is
+p - c(r, step), with c normal around a target that all share; so a simulation and autograd have the same gradients.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
+
+from reference_impls import DataParallelOptimizer, SimulatedCluster, create, load_plugin
+from reference_impls.registry import Method, registry
+
+SHAPES: Final = ((13, 7), (13,), (5, 2), (3,))
+"""119 elements, no multiple of 8 or of a number of workers. The last parameter never gets a gradient."""
+NAMES: Final = ("weight", "bias", "head", "unused")
+WORKERS: Final = 3
+STEPS: Final = 14
+LR: Final = 0.02
+BUCKET: Final = 256
+"""Bytes: the model is cut into several shards."""
+DESCENT: Final = 60
+"""Steps in which the distance to the target has to shrink."""
+CLOSE: Final = 1e-5
+"""How far parameters of processes may be from simulated ones, relative to the largest: a backend adds in its own order."""
+SHORTEN: Final = "with a shorter period of the local steps (--set) replicas that ever meet are seen to"
+
+
+class _BrokenError(Exception):
+    """A check does not hold; the message says what was seen."""
+
+
+class _NotDeclaredError(Exception):
+    """A method does not say what a check would hold it to."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a check.
+
+    Attributes:
+        check: What has to hold, in words.
+        holds: Whether it does; None where the method does not declare what it would be held to.
+        seen: What was seen.
+    """
+
+    check: str
+    holds: bool | None
+    seen: str
+
+
+def check_method(name: str, **options: Any) -> Iterator[Outcome]:
+    """Run all checks, one after another.
+
+    Args:
+        name: A registered name.
+        options: Of the method and its local optimizer.
+
+    Yields:
+        The outcome of each check as soon as it is known. What a method raises is an outcome too.
+
+    Raises:
+        UnknownAlgorithmError: There is no such method.
+        UnknownOptionError: The method has no such option.
+        UnsupportedError: Options do not go together, or one is lacking.
+    """
+    method = create(name, **options)
+    _cluster(method)  # what lacks an option is refused before the first check
+    checks: dict[str, Callable[[Method], str]] = {
+        **CHECKS,
+        "real processes train the same": partial(_real, options),
+    }
+    for check, run in checks.items():
+        try:
+            yield Outcome(check, True, run(method))
+        except _NotDeclaredError as nothing:
+            yield Outcome(check, None, str(nothing))
+        except _BrokenError as broken:
+            yield Outcome(check, False, str(broken))
+        except Exception as error:  # noqa: BLE001  a method of somebody's may raise whatever it likes
+            yield Outcome(check, False, f"{type(error).__name__}: {error}")
+
+
+# ---- the problem
+
+
+def _centre(rank: int, step: int, shape: tuple[int, ...], place: int) -> Tensor:
+    """What worker `rank` pulls a parameter towards at a step: the target of all, and noise."""
+    shared = torch.Generator().manual_seed(100 + place)
+    own = torch.Generator().manual_seed(10_000 * step + 100 * rank + place)
+    return torch.randn(shape, generator=shared) + 0.1 * torch.randn(shape, generator=own)
+
+
+def _gradients(parameters: list[Tensor], rank: int, step: int) -> list[Tensor | None]:
+    found: list[Tensor | None] = [
+        p - _centre(rank, step, tuple(p.shape), place) for place, p in enumerate(parameters)
+    ]
+    return [*found[:-1], None] if len(parameters) == len(SHAPES) else found
+
+
+Gradients = Callable[[list[Tensor], int, int], list[Tensor | None]]
+
+
+def _rate(step: int) -> float:
+    """Falls, so that a method that reads the rate once is found out."""
+    return LR / (1 + 0.2 * step)
+
+
+def _cluster(
+    method: Method, workers: int = WORKERS, shapes: Any = SHAPES, bucket: int = BUCKET
+) -> SimulatedCluster:
+    names = NAMES[: len(shapes)]
+    start = [torch.zeros(shape) for shape in shapes]
+    return SimulatedCluster(method, start, workers, lr=LR, seed=3, names=names, bucket_bytes=bucket)
+
+
+def _advance(
+    cluster: SimulatedCluster,
+    steps: int,
+    gradients: Gradients = _gradients,
+    rate: Callable[[int], float] = _rate,
+) -> None:
+    ranks = range(cluster.world_size)
+    for _ in range(steps):
+        step = cluster.steps
+        grads = [gradients([p.clone() for p in cluster.parameters(r)], r, step) for r in ranks]
+        probes = {
+            probe: [
+                gradients([p.clone() for p in cluster.probe_parameters(r, probe)], r, step) for r in ranks
+            ]
+            for probe in cluster.probes
+        }
+        cluster.observe(loss=2.0 / (1 + step), accuracy=min(1.0, step / 10))
+        cluster.step(grads, lr=rate(step), probes=probes)
+
+
+def _flat(cluster: SimulatedCluster, rank: int = 0) -> Tensor:
+    return torch.cat([p.flatten() for p in cluster.parameters(rank)])
+
+
+def _equal(cluster: SimulatedCluster) -> bool:
+    first = _flat(cluster)
+    return all(torch.equal(first, _flat(cluster, rank)) for rank in range(1, cluster.world_size))
+
+
+def _need(holds: bool, seen: str) -> None:
+    if not holds:
+        raise _BrokenError(seen)
+
+
+# ---- the checks, each of which answers what was seen or raises
+
+
+def _trains(method: Method) -> str:
+    cluster = _cluster(method)
+    target = torch.cat([_centre_of_all(shape, place) for place, shape in enumerate(SHAPES[:-1])])
+    trained = target.numel()
+    before = float(torch.linalg.vector_norm(target))
+    _advance(cluster, DESCENT, rate=lambda step: 0.05 * (1 - step / DESCENT) + 1e-4)
+    after = float(torch.linalg.vector_norm(_flat(cluster)[:trained] - target))
+    seen = f"distance to the target {before:.3g} -> {after:.3g} in {DESCENT} steps"
+    _need(
+        after < 0.97 * before,
+        f"{seen}: try another learning rate than 0.05, or look at the sign of the update",
+    )
+    return seen
+
+
+def _centre_of_all(shape: tuple[int, ...], place: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(100 + place)).flatten()
+
+
+def _replicas(method: Method) -> str:
+    cluster, equal = _cluster(method), []
+    for _ in range(STEPS):
+        _advance(cluster, 1)
+        equal.append(_equal(cluster))
+    seen = f"equal on {WORKERS} workers after {sum(equal)} of {STEPS} steps"
+    if not method.algorithm.local_steps:
+        _need(
+            all(equal),
+            f"{seen}: a replica may depend on nothing but what was agreed, or declare `local_steps = True`",
+        )
+    elif not any(equal):
+        raise _NotDeclaredError(f"{seen}: {SHORTEN}")
+    return seen
+
+
+def _repeats(method: Method) -> str:
+    found = []
+    for seed in (1, 2):  # nothing may depend on torch's own generator
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            cluster = _cluster(method)
+            _advance(cluster, STEPS)
+            found.append(_flat(cluster))
+    _need(
+        torch.equal(*found),
+        "two trainings of one seed differ: draw from `shard.key(stage)`, not from torch's generator",
+    )
+    return f"{STEPS} steps twice, the same bits"
+
+
+def _resumes(method: Method) -> str:
+    whole = _cluster(method)
+    _advance(whole, STEPS)
+    first = _cluster(method)
+    _advance(first, STEPS // 2)
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    second = _cluster(method)
+    second.load_state_dict(torch.load(file, weights_only=True))
+    _advance(second, STEPS - STEPS // 2)
+    for rank in range(WORKERS):
+        _need(torch.equal(_flat(whole, rank), _flat(second, rank)),
+              f"rank {rank} ends elsewhere after a checkpoint at step {STEPS // 2}: keep state in `slots`, counters in "
+              "`clock.counters`")  # fmt: skip
+    return f"a checkpoint at step {STEPS // 2} changes no bit of step {STEPS}"
+
+
+def _stands_still(method: Method) -> str:
+    cluster = _cluster(method)
+    _advance(cluster, 4, rate=lambda _: 0.0)
+    moved = float(_flat(cluster).abs().max())
+    _need(
+        moved == 0,
+        f"parameters move by {moved:.3g} at a learning rate of 0: take it from `shard.groups()` at every step",
+    )
+    return "at a learning rate of 0 nothing moves"
+
+
+def _alone(method: Method) -> str:
+    cluster = _cluster(method, workers=1)
+    _advance(cluster, STEPS)
+    _need(bool(_flat(cluster).isfinite().all()), "parameters are not finite")
+    sent = sum(row["wire_bytes"] for row in cluster.ledger.totals())
+    _need(sent == 0, f"one worker sends {sent:g} bytes")
+    return "one worker trains, and sends nothing"
+
+
+def _tiny(method: Method) -> str:
+    cluster = _cluster(method, workers=5, shapes=((1,), (1, 2)), bucket=4)
+    _advance(cluster, STEPS)
+    _need(
+        bool(_flat(cluster).isfinite().all()),
+        "parameters are not finite: a worker's piece may be wholly padding",
+    )
+    return "5 workers, buckets of 1 and 2 elements"
+
+
+def _same(value: float, parameters: list[Tensor], rank: int, step: int) -> list[Tensor | None]:
+    return [torch.full_like(p, value) for p in parameters]
+
+
+def _little(method: Method) -> str:
+    for value in (0.0, 0.25, -1e-42):
+        cluster = _cluster(method)
+        _advance(cluster, 4, partial(_same, value))
+        _need(
+            bool(_flat(cluster).isfinite().all()),
+            f"gradients that are all {value:g} give parameters that are not finite",
+        )
+    return "gradients of zeros, of one value, and of denormal numbers"
+
+
+def _not_finite(method: Method) -> str:
+    at = STEPS // 2
+
+    def gradients(params: list[Tensor], rank: int, step: int) -> list[Tensor | None]:
+        found = _gradients(params, rank, step)
+        if (rank, step) == (1, at) and found[0] is not None:
+            found[0].view(-1)[5] = float("nan")
+        return found
+
+    cluster = _cluster(method)
+    _advance(cluster, 3 * STEPS, gradients)
+    seen = [rank for rank in range(WORKERS) if not bool(_flat(cluster, rank).isfinite().all())]
+    if method.algorithm.local_steps and seen == [1]:
+        raise _NotDeclaredError(f"worker 1 alone sees its NaN in {3 * STEPS} steps: {SHORTEN}")
+    _need(len(seen) == WORKERS, f"a NaN of worker 1 at step {at} is seen by workers {seen} alone: let NaN through, so that no "
+          "training goes on in silence on some workers")  # fmt: skip
+    return f"a NaN of one worker at step {at} reaches all"
+
+
+def _strides(method: Method) -> str:
+    def odd(params: list[Tensor], rank: int, step: int) -> list[Tensor | None]:
+        return [None if g is None else _gapped(g) for g in _gradients(params, rank, step)]
+
+    found = []
+    for gradients in (_gradients, odd):
+        cluster = _cluster(method)
+        _advance(cluster, STEPS, gradients)
+        found.append(_flat(cluster))
+    _need(
+        torch.equal(*found),
+        "gradients with gaps in memory train something else than the same values in a row",
+    )
+    return "gaps in a gradient's memory change no bit"
+
+
+def _gapped(gradient: Tensor) -> Tensor:
+    wide = torch.full((*gradient.shape[:-1], 2 * gradient.shape[-1]), float("nan"))
+    wide[..., ::2] = gradient
+    return wide[..., ::2]
+
+
+def _of_others(offset: int, parameters: list[Tensor], rank: int, step: int) -> list[Tensor | None]:
+    return _gradients(parameters, rank + offset, step)
+
+
+def _asks_alike(method: Method) -> str:
+    if method.algorithm.plans_from_data:
+        raise _NotDeclaredError("the method declares `plans_from_data`: what it sends may depend on losses")
+    ledgers = []
+    for offset in (0, 7):
+        cluster = _cluster(method)
+        _advance(cluster, STEPS, partial(_of_others, offset))
+        ledgers.append(
+            cluster.ledger.frame(rank=None)[["rank", "step", "kind", "stage", "collective", "group", "calls"]]
+        )
+    _need(ledgers[0].equals(ledgers[1]),
+          "other gradients ask for other collectives: what is asked may depend on options, step, world size and agreed values "
+          "alone, or ranks wait for each other forever")  # fmt: skip
+    return "other gradients, the same collectives in the same steps"
+
+
+def _bytes(method: Method) -> str:
+    own = method.algorithm
+    try:
+        said = own.wire_bytes(SHAPES, WORKERS)
+    except NotImplementedError:
+        raise _NotDeclaredError(
+            "`wire_bytes(shapes, n)` is not declared: `info`, `plan` and the cost model then know no bytes"
+        ) from None
+    cluster, kinds = _cluster(method, bucket=1 << 20), []
+    for _ in range(STEPS):
+        _advance(cluster, 1)
+        kinds.append(cluster.kind)
+    frame = cluster.ledger.frame(rank=None)
+    sent = frame.groupby(["step", "kind"])["wire_bytes"].sum() / WORKERS
+    for kind in dict.fromkeys(kinds):
+        _need(kind in said, f"a step of kind {kind!r} came, and `wire_bytes` tells of {sorted(said)} alone")
+        steps = [float(sent.get((step, kind), 0.0)) for step, one in enumerate(kinds) if one == kind]
+        cost = said[kind]
+        low, high = cost if isinstance(cost, tuple) else (cost, cost)
+        mean = sum(steps) / len(steps)
+        _need(low - 1e-6 <= mean <= high + 1e-6,
+              f"a step of kind {kind!r} sends {mean:g} bytes a worker, `wire_bytes` says {said[kind]}")  # fmt: skip
+    return ", ".join(f"{kind}: {said[kind]}" for kind in dict.fromkeys(kinds)) + " bytes"
+
+
+def _steady(method: Method) -> str:
+    cluster, kinds = _cluster(method), set()
+    for _ in range(STEPS):
+        _advance(cluster, 1)
+        kinds.add(cluster.kind)
+    steady = set(method.algorithm.steady())
+    missing = kinds - steady
+    by_rounds = any(kind.startswith("round-") for kind in steady)
+    _need(
+        by_rounds or not missing or method.algorithm.plans_from_data,
+        f"steps of kinds {sorted(missing)} came, and `steady()` has {sorted(steady)}: sessions cannot time them",
+    )
+    return f"kinds of steps: {', '.join(sorted(kinds))}"
+
+
+# ---- on real processes
+
+
+class _Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        for name, shape in zip(NAMES, SHAPES, strict=True):
+            self.register_parameter(name, nn.Parameter(torch.zeros(shape)))
+
+
+def _real(options: Mapping[str, Any], method: Method) -> str:
+    if method.algorithm.probes:
+        raise _NotDeclaredError(
+            "the method wants gradients at further points: train it with a closure to see it on processes"
+        )
+    cluster = _cluster(method, workers=2)
+    _advance(cluster, STEPS)
+    with tempfile.TemporaryDirectory() as folder:
+        plugins = [str(path) for path in registry.plugins]
+        spawn(_rank, (folder, method.name, options, plugins), nprocs=2)  # type: ignore[no-untyped-call]
+        found = [torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
+    scale = float(_flat(cluster).abs().max())
+    apart = max(
+        float((_flat(cluster, rank) - one["parameters"]).abs().max()) / scale
+        for rank, one in enumerate(found)
+    )
+    _need(
+        apart <= CLOSE,
+        f"two gloo processes end {apart:.2g} of the largest parameter away from the simulation",
+    )
+    simulated = cluster.ledger.totals()
+    for rank, one in enumerate(found):
+        sent = sum(row["wire_bytes"] for row in simulated if row["rank"] == rank)
+        _need(one["sent"] == sent, f"process {rank} sends {one['sent']:g} bytes, the simulation {sent:g}")
+    return f"two gloo processes: parameters within {apart:.1g} of the simulation's, the same bytes"
+
+
+def _rank(rank: int, folder: str, name: str, options: Mapping[str, Any], plugins: list[str]) -> None:
+    torch.set_num_threads(1)
+    for path in plugins:
+        load_plugin(path)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    model = _Model()
+    optimizer = DataParallelOptimizer(
+        model.named_parameters(), name, lr=LR, seed=3, bucket_bytes=BUCKET, **options
+    )
+    parameters = list(model.parameters())
+    for step in range(STEPS):
+        for group in optimizer.param_groups:
+            group["lr"] = optimizer.method.group(lr=_rate(step))["lr"]
+        optimizer.zero_grad()
+        centres = [_centre(rank, step, tuple(p.shape), place) for place, p in enumerate(parameters)]
+        loss = sum((0.5 * (p - c).square()).sum() for p, c in zip(parameters[:-1], centres, strict=False))
+        optimizer.observe(loss=2.0 / (1 + step), accuracy=min(1.0, step / 10))
+        assert isinstance(loss, Tensor)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    sent = sum(row["wire_bytes"] for row in optimizer.ledger.totals())
+    flat = torch.cat([p.detach().flatten() for p in parameters])
+    torch.save({"parameters": flat, "sent": sent}, Path(folder) / f"{rank}.pt")
+    optimizer.release()
+    dist.destroy_process_group()
+
+
+CHECKS: Final[Mapping[str, Callable[[Method], str]]] = {
+    "it descends": _trains,
+    "replicas are equal": _replicas,
+    "a seed gives one training": _repeats,
+    "a checkpoint changes no bit": _resumes,
+    "the learning rate is read at every step": _stands_still,
+    "one worker": _alone,
+    "more workers than elements": _tiny,
+    "gradients that say little": _little,
+    "a NaN is seen by all": _not_finite,
+    "strides change nothing": _strides,
+    "what is asked does not depend on data": _asks_alike,
+    "bytes are as declared": _bytes,
+    "every kind of step can be timed": _steady,
+}
+"""In the order in which they are run, before the one on processes: what is wrong with the first often explains the others."""

@@ -1,0 +1,147 @@
+"""A method from outside: begun by `new`, held to what methods have to keep by `test-method`, given by `--plugin`."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from bandwise import method_checks
+from bandwise.cli import main
+from bandwise.method_checks import CHECKS, check_method
+from reference_impls import create, load_plugin
+from reference_impls.registry import PLUGINS, registry
+
+
+@pytest.fixture(autouse=True)
+def _plugins_of_the_test_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What the test loads is unknown to the tests after it."""
+    monkeypatch.setenv(PLUGINS, "")
+    monkeypatch.setattr(registry, "plugins", set())
+    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    monkeypatch.chdir(tmp_path)
+
+
+def begin() -> Path:
+    """The file that `new` writes."""
+    assert main(["new", "method", "my-vote"]) == 0
+    return Path("my_vote.py")
+
+
+def test_what_new_writes_passes_all_checks_and_trains_from_the_command_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = begin()
+    assert f"bandwise test-method {path}" in capsys.readouterr().out
+    assert main(["test-method", str(path), "--json"]) == 0
+    found = {one["check"]: one for one in json.loads(capsys.readouterr().out)["my-vote"]}
+    assert [name for name, one in found.items() if one["holds"] is None] == ["bytes are as declared"]
+    assert list(found) == [*CHECKS, "real processes train the same"]
+    run = [
+        "run",
+        "--algorithm",
+        "my-vote",
+        "--workload",
+        "quadratic",
+        "--steps",
+        "3",
+        "--results",
+        "results",
+        "--json",
+    ]
+    assert main(["--plugin", str(path), *run]) == 0
+    assert json.loads(capsys.readouterr().out)["status"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["method", "No Name"], "lower case with hyphens"),
+        (["method", "qsgd"], "there is a method called qsgd already"),
+        (["method", "my-vote"], "my_vote.py is there already"),
+    ],
+)
+def test_new_never_writes_over_anything(
+    arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("my_vote.py").write_text("mine")
+    assert main(["new", *arguments]) == 2
+    assert reason in capsys.readouterr().err
+    assert [path.name for path in Path().iterdir()] == ["my_vote.py"]
+    assert Path("my_vote.py").read_text() == "mine"
+
+
+def test_files_without_methods_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("nothing.py").write_text("")
+    assert main(["test-method", "nothing.py"]) == 2
+    assert "registers no method: end it with registry.add" in capsys.readouterr().err
+    for arguments in (["test-method", "gone.py"], ["--plugin", "gone.py", "list", "workloads"]):
+        assert main(arguments) == 2
+        assert "`bandwise new method NAME` writes one" in capsys.readouterr().err
+
+
+UPDATE = 'x.add_(reduced[part], alpha=-self.scale * h["lr"])'
+ANSWER = "return torch.where(broken > 0, torch.nan, votes.sign().to(shard.params.dtype))"
+REDUCE = "    def reduce("
+AGAIN = """if broken.sum() == 0 and votes.float().mean() > 0.1:
+            yield from shard.world.sum(mine.clone(), "again")
+        """
+BYTES = """    def wire_bytes(self, shapes, n):
+        return {"step": 100.0}
+
+"""
+KIND = """    def plan(self, clock):
+        return "mine"
+
+"""
+COUNTED = """CALLS.append(1)
+            """
+DEFECTS = {
+    "it descends": (UPDATE, UPDATE.replace("=-self", "=self")),
+    "replicas are equal": (UPDATE, UPDATE.replace("reduced[part]", "shard.grads[part].sign()")),
+    "a seed gives one training": (UPDATE, UPDATE.replace("reduced[part]", "reduced[part] * torch.rand(1)")),
+    "a checkpoint changes no bit": (UPDATE, COUNTED + UPDATE.replace("h[", "(len(CALLS) % 5) * h[")),
+    "the learning rate is read at every step": (UPDATE, UPDATE.replace('h["lr"]', "1e-2")),
+    "gradients that say little": (ANSWER, "return votes.float() / votes.abs().max()"),
+    "a NaN is seen by all": (ANSWER, "return votes.sign().to(shard.params.dtype)"),
+    "what is asked does not depend on data": (ANSWER, AGAIN + ANSWER),
+    "bytes are as declared": (REDUCE, BYTES + REDUCE),
+    "every kind of step can be timed": (REDUCE, KIND + REDUCE),
+}
+"""Check -> what is changed in the file that `new` writes, so that this check breaks."""
+
+
+@pytest.mark.parametrize("check", DEFECTS)
+def test_a_defect_is_found_by_its_check(check: str) -> None:
+    path = begin()
+    old, new = DEFECTS[check]
+    source = path.read_text()
+    assert source.count(old) == 1
+    name = re.sub(r"\W", "_", check)
+    changed = source.replace(old, new).replace("\n\n@dataclass", "\n\nCALLS = []\n\n@dataclass")
+    Path(f"{name}.py").write_text(changed.replace("my_vote:", f"{name}:"))
+    load_plugin(f"{name}.py")
+    with pytest.raises(method_checks._BrokenError):
+        CHECKS[check](create("my-vote"))
+
+
+def test_what_a_method_raises_is_an_outcome_and_the_others_are_still_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = begin()
+    path.write_text(
+        path.read_text().replace("    def update(", "    def traits(self):\n        1 / 0\n\n    def update(")
+    )
+    load_plugin(path)
+
+    def raises(method: object) -> str:
+        raise ZeroDivisionError("of the method")
+
+    monkeypatch.setattr(method_checks, "CHECKS", {"first": raises, "second": lambda method: "well"})
+    monkeypatch.setattr(method_checks, "_real", lambda options, method: "well")
+    first, second, third = check_method("my-vote")
+    assert (first.holds, first.seen) == (False, "ZeroDivisionError: of the method")
+    assert second.holds
+    assert third.holds
