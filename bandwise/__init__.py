@@ -46,14 +46,14 @@ def __getattr__(name: str) -> Any:
         from bandwise import simulation
 
         return simulation.simulate
-    if name == "attach":
-        from reference_impls import attached
-
-        return attached.attach
     if name == "TrainingLog":
         from bandwise import training_log
 
         return training_log.TrainingLog
+    if name == "attach":
+        from reference_impls import attached
+
+        return attached.attach
     if name in __all__:
         import reference_impls
 

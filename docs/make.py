@@ -1,5 +1,5 @@
-"""What is made of declarations and of published tables: pages of file formats, JSON Schemas, claims, throughput and
-the cost model: `make docs`.
+"""What is made of declarations and of published tables: README's picture, table and advice, the pages of verbs, of methods
+and of file formats, JSON Schemas, claims, throughput and the cost model: `make docs`.
 
 A page has blocks ``<!-- table: keys KIND -->`` ... ``<!-- end of table -->``; what stands between them is made here. Tests hold
 all of it equal to what is made.
@@ -7,21 +7,37 @@ all of it equal to what is made.
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import io
+import json
+import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from bandwise import output
+from bandwise.cli import main
+from bandwise.verbs import GROUPS, load
+from reference_impls.catalogue import BUILT_IN
+from reference_impls.facts import facts
+from reference_impls.registry import create, info
+from report.drawing.theme import FAMILIES
 from report.pages import costs, throughput
+from report.rendering import slug
+from report.study.data import SHARDINGS
 from slurm.profile import ProfileFile
-from suite.analysis.columns import MICRO, REFUSED
+from suite.analysis.columns import MICRO, NET, REFUSED, SUMMARY, WORTH
 from suite.analysis.document import fill, markdown
 from suite.analysis.export import OF_SESSION, OF_SWEEP
-from suite.analysis.published import documents_root
-from suite.analysis.tables import read_table, table_path
+from suite.analysis.published import SESSION, STUDY_FACTS, documents_root
+from suite.analysis.speed_columns import CONFIRMED, session_facts_path
+from suite.analysis.tables import Row, read_table, table_path
 from suite.claims import document as claims_document
-from suite.claims.claim import ClaimFile
-from suite.claims.columns import VERDICT_TABLES
+from suite.claims.claim import WORDS, ClaimFile, load_claims
+from suite.claims.columns import CLAIMS, VERDICT_TABLES
 from suite.costs import document as cost_document
 from suite.costs.columns import BREAK_EVEN_CHECKS
 from suite.costs.document import COST_TABLES
@@ -63,6 +79,30 @@ TABLES: Final = (
     *(BREAK_EVEN_CHECKS, CODECS, AGAINST, COMPILE, SCALING, SIMULATION),
 )
 """All tables whose columns pages list."""
+FRONT: Final = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("cli", "findings", "methods")),
+)
+"""README and the pages with blocks of its kinds."""
+FRONT_STUDY, FRONT_SHARDING = "quick", "iid"
+"""The published study, and the spread of its data, whose picture and table README shows."""
+FRONT_METHODS: Final = MappingProxyType(
+    {
+        "lion-cub-1bit-never": "Lion Cub, 1 bit",
+        "lion-cub-1bit-every-10": "Lion Cub, 1 bit, momenta averaged every 10 steps",
+        "lion-cub-8bit-l1": "Lion Cub, 8 bits",
+        "global-qsgd-standard": "Global-QSGD, 8 bits",
+        "apmsqueeze": "APMSqueeze",
+        "qsr-adamw": "QSR",
+        "local-adamw": "local AdamW, 8 steps a round",
+        "control-one-rank-sign": "negative control: the sign of one worker",
+    }
+)
+"""The methods of README's table by their labels in studies, in words, in order; those that its study lacks are left out."""
+FRONT_QUESTION: Final = "--params 110e6 --workers 16 --rate 1gbit --compute-ms 180"
+WORKERS: Final = 8
+"""For which `docs/methods.md` says what a worker sends."""
+
 PUBLISHED: Final = (
     ("evaluation", Evaluation, 1, "A line of a run's curve: metrics.jsonl."),
     ("result", Result, RESULT_VERSION, "How a run ended, written last: result.json."),
@@ -130,6 +170,281 @@ def measured() -> Iterator[tuple[Path, str]]:
     )
 
 
+# ---- README ----------------------------------------------------------------------------------------------------------------
+
+
+def _front(root: Path) -> tuple[list[Row], dict[str, Any], str]:
+    """README's study in one setting: its rows of `worth`, what is known of the setting, the name of its figure."""
+    rows = [
+        row
+        for row in read_table(table_path(root, WORTH, FRONT_STUDY), WORTH)
+        if row["sharding"] == FRONT_SHARDING
+    ]
+    workload = rows[0]["workload"]
+    study = json.loads((root / "tables" / f"{FRONT_STUDY}{STUDY_FACTS}").read_text(encoding="utf-8"))
+    (setting,) = (
+        one for one in study["workloads"] if (one["workload"], one["sharding"]) == (workload, FRONT_SHARDING)
+    )
+    figure = f"equal-time-{slug(f'{workload}-{FRONT_SHARDING}')}-n{setting['world_size']}.svg"
+    return rows, {**setting, "budgets": len(study["budgets"])}, figure
+
+
+def picture(root: Path) -> str:
+    """Loss against time of README's study, and what one sees there."""
+    rows, setting, figure = _front(root)
+    path = root / "figures" / FRONT_STUDY / figure
+    setup = ", ".join(
+        [
+            f"workload `{rows[0]['workload']}`",
+            f"{setting['world_size']} workers",
+            SHARDINGS[FRONT_SHARDING],
+            f"{setting['steps']} steps",
+            f"{max(row['n'] for row in rows)} seeds",
+        ]
+    )
+    plain = f"plain training (`{rows[0]['reference']}`, tuned) at {setting['budgets']} lengths"
+    return (
+        f"![Loss against time, a picture a link]({path.relative_to(ROOT).as_posix()})\n\n"
+        f"*Study `{FRONT_STUDY}`: {setup}. The curve is {plain}. What lies above the curve ends better in the same time. "
+        "Lines are 95 % intervals. Grey marks are negative controls: methods that must do badly.*"
+    )
+
+
+def answer(root: Path, study: str = FRONT_STUDY, sharding: str = FRONT_SHARDING) -> str:
+    """The methods of README's table in a study: bytes, net speedup a link, the verdict in words, and what marks mean."""
+    path = table_path(root, NET, f"{SESSION}{study}")
+    nets = {(row["link"], row["arm"]): row for row in read_table(path, NET) if row["sharding"] == sharding}
+    ends = {
+        row["arm"]: row
+        for row in read_table(table_path(root, SUMMARY, study), SUMMARY)
+        if row["sharding"] == sharding
+    }
+    links = [
+        link["label"]
+        for link in json.loads(session_facts_path(root, study).read_text(encoding="utf-8"))["links"]
+        if any(label == link["label"] for label, _ in nets)
+    ]
+    lines = [
+        [
+            f"*{words}*" if ends[arm]["control"] else words,
+            f"{ends[arm]['bytes_ratio']:.2g}×"
+            if ends[arm]["bytes_ratio"] < 100
+            else f"{ends[arm]['bytes_ratio']:.0f}×",
+            *(_net(nets[link, arm]) for link in links),
+            _verdict({link: nets[link, arm]["verdict"] for link in links}),
+        ]
+        for arm, words in FRONT_METHODS.items()
+        if arm in ends
+    ]
+    shown = [nets[link, arm] for link in links for arm in FRONT_METHODS if arm in ends]
+    notes = [
+        "*Net speedup*: plain training's seconds to the same quality, over the method's seconds, with its 95 % interval.",
+        "Fewer bytes: than fp32 all-reduce.",
+    ]
+    if any(row["net"] is not None and row["check"] != CONFIRMED for row in shown):
+        notes.append("†: direct runs of whole trainings do not confirm these seconds yet.")
+    if any(row["net"] is None for row in shown):
+        notes.append("–: too few undisturbed rounds for a number.")
+    heads = ("method", "fewer bytes", *(f"net speedup, {link}" for link in links), "verdict")
+    return f"{markdown(heads, lines)}\n\n{' '.join(notes)}"
+
+
+def _net(row: Row) -> str:
+    """3.26 [2.61, 4.11] †"""
+    value, low, high = (row[name] for name in ("net", "net_low", "net_high"))
+    if value is None:
+        return "–"
+    if not 0 < value < float("inf"):
+        text = f"below {high:.2f}" if value == 0 else f"above {low:.2f}"
+    else:
+        text = f"{value:.2f} [{low:.2f}, {high:.2f}]"
+    return text if row["check"] == CONFIRMED else f"{text} †"
+
+
+def _verdict(words: dict[str, str | None]) -> str:
+    """worth it at 100 Mbit/s, not worth it at 1 Gbit/s; links without a verdict are left out."""
+    by_word: dict[str, list[str]] = {}
+    for link, word in words.items():
+        if word:
+            by_word.setdefault(word, []).append(link)
+    return ", ".join(f"{word} at {' and '.join(links)}" for word, links in by_word.items()) or "not known"
+
+
+def worth(root: Path, study: str, *shardings: str) -> str:
+    """After what share of plain training's steps it ends as well: the methods of README's table and the best control."""
+    rows = {(row["sharding"], row["arm"]): row for row in read_table(table_path(root, WORTH, study), WORTH)}
+    controls = [
+        max(
+            (
+                (row["worth"], arm)
+                for (at, arm), row in rows.items()
+                if at == one and arm.startswith("control-")
+            )
+        )[1]
+        for one in shardings
+    ]
+    lines = [
+        [words, *(_share(rows[sharding, arm]) for sharding in shardings)]
+        for arm, words in FRONT_METHODS.items()
+        if (shardings[0], arm) in rows and not arm.startswith("control-")
+    ]
+    best = [
+        f"{_share(rows[at, arm])} {arm.removeprefix('control-')}"
+        for at, arm in zip(shardings, controls, strict=True)
+    ]
+    heads = [f"worth, {SHARDINGS[sharding]}" for sharding in shardings]
+    return markdown(("method", *heads), [*lines, ["*best control*", *best]])
+
+
+def _share(row: Row) -> str:
+    return f"{row['worth']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
+
+
+def advice(root: Path, rows: str) -> str:
+    """The first rows of what `bandwise advise` answers to README's question."""
+    command = ["advise", *FRONT_QUESTION.split()]
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        assert main([*command, "--json", "--results", str(root)]) == 0
+    found = json.loads(said.getvalue())["methods"][: int(rows)]
+    text = output.table(found, ["method", "step_ms", "speedup", "MB_sent", "pays_below_vs_bf16"])
+    return f"```console\n$ bandwise {' '.join(command)}\n{text}\n...\n```"
+
+
+# ---- verbs and methods -----------------------------------------------------------------------------------------------------
+
+
+def verbs(root: Path) -> str:
+    """Every verb in the groups of `bandwise --help`: what it is for, its arguments and those of its actions."""
+    parts = []
+    for title, group in GROUPS.items():
+        parts.append(f"## {title[0].upper()}{title[1:]}")
+        for name in group:
+            own = argparse.ArgumentParser(prog=f"bandwise {name}")
+            verb = load(name)
+            verb.configure(own)
+            parts += [f"### bandwise {name}", *_paragraphs(verb.__doc__ or ""), *_arguments(own)]
+    return "\n\n".join(parts)
+
+
+def _paragraphs(text: str) -> list[str]:
+    """A docstring as Markdown: what is indented, or begins with a command, is code."""
+    parts = []
+    for part in text.strip("\n").split("\n\n"):
+        code = part.startswith((" ", "bandwise "))
+        parts.append(f"```sh\n{textwrap.dedent(part).strip()}\n```" if code else part.strip())
+    return parts
+
+
+def _arguments(own: argparse.ArgumentParser) -> list[str]:
+    """The arguments of a verb or of one of its actions: how it is called, a table, what excludes what."""
+    rows, positional, found = [], [], []
+    for action in own._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, one in action.choices.items():
+                found += [
+                    f"#### {own.prog} {name}",
+                    f"{str(one.description)[0].upper()}{str(one.description)[1:]}.",
+                ]
+                found += _arguments(one)
+            positional.append("ACTION")
+            continue
+        if isinstance(action, argparse._HelpAction) or "--json" in action.option_strings:
+            continue
+        value = _value(action)
+        if not action.option_strings:
+            positional.append(f"[{value}]" if action.nargs == "?" else value)
+        name = " ".join(filter(None, [", ".join(action.option_strings), value]))
+        needed = "Needed: " if action.option_strings and action.required else ""
+        rows.append((f"`{_cell(name)}`", _cell(f"{needed}{(action.help or '') % vars(action)}")))
+    exclusive = [
+        f"{'One' if group.required else 'At most one'} of "
+        + ", ".join(f"`{action.option_strings[0]}`" for action in group._group_actions)
+        + "."
+        for group in own._mutually_exclusive_groups
+    ]
+    usage = " ".join(
+        [own.prog, *positional, *(["[options]"] if any(row[0].startswith("`-") for row in rows) else [])]
+    )
+    table = [markdown(("argument", "meaning"), rows)] if rows else []
+    return [f"`{usage}`", *table, *exclusive, *found]
+
+
+def _value(action: argparse.Action) -> str:
+    """What is given in an argument's place; nothing for a switch."""
+    if action.nargs == 0:
+        return ""
+    if isinstance(action.metavar, str):
+        return action.metavar
+    if action.choices is not None:
+        return "|".join(map(str, action.choices))
+    return action.dest.upper()
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def methods(root: Path) -> str:
+    """Every method of the catalogue by family: its paper, what it sends, how it differs, its options, what came of claims."""
+    titles = {claim.paper.arxiv: claim.paper.title for claim in load_claims(ROOT / "results")}
+    places: dict[str, str] = {}
+    words: dict[str, Counter[str]] = {}
+    for row in read_table(table_path(root, CLAIMS), CLAIMS):
+        places.setdefault(row["arxiv"], row["paper"])
+        words.setdefault(row["arxiv"], Counter())[row["verdict"]] += 1
+    parts: list[str] = []
+    first: dict[str, str] = {}
+    for family, about in FAMILIES.items():
+        parts.append(f"## {about[0].upper()}{about[1:]}")
+        for name, entry in BUILT_IN.items():
+            if entry.family != family:
+                continue
+            known = info(name)
+            parts += [f"### {name}", f"{entry.summary[0].upper()}{entry.summary[1:]}."]
+            lines = []
+            if entry.paper:
+                title = titles.get(entry.paper, f"arXiv {entry.paper}")
+                lines.append(f"Paper: [{title}](https://arxiv.org/abs/{entry.paper})")
+            lines.append(f"Sends: {_sent(name)}")
+            if known.differences:
+                before = first.setdefault(known.differences, name)
+                lines.append(
+                    f"Differences: {known.differences if before == name else f'as [`{before}`](#{before})'}"
+                )
+            options = {**known.options, **known.hyperparameters}
+            lines.append(
+                f"Options: {', '.join(f'`{key}={option.default}`' for key, option in options.items()) or 'none'}"
+            )
+            if entry.paper in words:
+                verdicts = ", ".join(f"{words[entry.paper][w]} {w}" for w in WORDS if words[entry.paper][w])
+                anchor = slug(places[entry.paper].replace("/", ""))
+                lines.append(f"[Claims of the paper](claims.md#{anchor}): {verdicts}")
+            parts.append("\n".join(f"- {line.rstrip('.')}." for line in lines))
+    return "\n\n".join(parts)
+
+
+def _sent(name: str) -> str:
+    """Bits that a rank sends a parameter by kind of step, of 8 workers, and the formula where one is declared."""
+    known = facts(create(name), sizes=(WORKERS,))
+    if not known.bits:
+        return known.needs or known.refused.get(WORKERS, "") or "not declared"
+    costs = []
+    for kind, cost in known.bits[WORKERS].items():
+        least, most = cost if isinstance(cost, tuple) else (cost, cost)
+        costs.append(f"{kind} {least:.3g}" if least == most else f"{kind} {least:.3g} to {most:.3g}")
+    formula = f" (`{_cell(known.traits.bits)}`)" if known.traits and known.traits.bits else ""
+    return f"{'; '.join(costs)} bits a parameter{formula}"
+
+
+def front() -> Iterator[tuple[Path, str]]:
+    """README and the pages that stand on the same tables and declarations."""
+    blocks = {
+        "picture": picture, "answer": answer, "worth": worth, "advice": advice, "verbs": verbs, "methods": methods,
+    }  # fmt: skip
+    for page in FRONT:
+        yield page, fill(page.read_text(encoding="utf-8"), documents_root(ROOT / "results"), blocks)
+
+
 if __name__ == "__main__":
-    for path, text in (*made(), *cost_model(), *measured()):
+    for path, text in (*made(), *cost_model(), *measured(), *front()):
         write_atomic(path, text)

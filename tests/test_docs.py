@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
+import io
+import os
 import re
 import shlex
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -15,10 +18,15 @@ import torch
 import torch.distributed as dist
 
 from bandwise.cli import main
+from bandwise.verbs import VERBS
+from docs import make
 from reference_impls import SimulatedCluster
+from reference_impls.catalogue import BUILT_IN
 from reference_impls.registry import Method, registry
+from tests.reference_impls.gloo import run_ranks
 
 ROOT = Path(__file__).parents[1]
+PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 
 
 def blocks(path: str, language: str) -> list[str]:
@@ -74,28 +82,26 @@ def test_the_codec_of_the_tutorial_is_the_one_in_the_code() -> None:
     assert [line for line in shown.splitlines() if line.strip() and line not in source.splitlines()] == []
 
 
-def test_the_simulated_example_of_the_readme() -> None:
-    example = next(block for block in blocks("README.md", "python") if "SimulatedCluster" in block)
+def test_the_simulated_cluster_of_the_page() -> None:
+    example = next(block for block in blocks("docs/your-model.md", "python") if "SimulatedCluster" in block)
     names: dict[str, Any] = {"torch": torch, "grads": [[torch.randn(1000)] for _ in range(4)]}
     exec(example, names)
     assert names["cluster"].ledger.frame(rank=0)["payload_bytes"].sum() == 128 + 32
 
 
-def test_the_simulation_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
-    example = next(block for block in blocks("README.md", "python") if "simulate(" in block)
-    names: dict[str, Any] = {
-        "model": torch.nn.Linear(3, 2),
-        "loss": lambda model, batch: model(batch).square().mean(),
-        "data": lambda rank, workers, step: torch.randn(4, 3),
-    }
+def test_the_lines_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = blocks("README.md", "python")
+    names: dict[str, Any] = {}
     exec(example, names)
     assert "wire_bytes" in capsys.readouterr().out
-    assert len(names["result"].frame) == 200
+    assert len(names["result"].frame) == 100
 
 
 @pytest.mark.gloo
-def test_the_training_example_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    example = next(block for block in blocks("README.md", "python") if "DataParallelOptimizer" in block)
+def test_the_training_example_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = next(
+        block for block in blocks("docs/in-your-training.md", "python") if "DataParallelOptimizer" in block
+    )
     start = dist.init_process_group
     monkeypatch.setattr(
         dist,
@@ -115,25 +121,175 @@ def test_the_training_example_of_the_readme(tmp_path: Path, monkeypatch: pytest.
     assert not torch.equal(model.weight, before)
 
 
-def test_the_commands_of_the_readme_are_understood() -> None:
-    shell = "\n".join(blocks("README.md", "sh"))
-    commands = [line.split("#")[0].strip() for line in shell.splitlines() if line.startswith("bandwise ")]
-    assert len(commands) >= 8
-    for command in commands:
-        verb = shlex.split(command)[1]
-        found = subprocess.run(
-            [sys.executable, "-m", "bandwise", verb, "--help"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        for word in shlex.split(command)[2:]:
-            if word.startswith("--"):
-                assert word in found.stdout, (command, word)
+# ---- the tutorial --------------------------------------------------------------------------------------------------------
 
 
-def test_the_schedule_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
-    (command,) = [line for line in "\n".join(blocks("README.md", "sh")).splitlines() if "schedule" in line]
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of somebody who follows the tutorial, with the files that it has them write."""
+    for block in blocks("docs/tutorial.md", "python"):
+        if block.startswith("# "):
+            (tmp_path / block.partition("\n")[0].removeprefix("# ")).write_text(block)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    return tmp_path
+
+
+def test_the_simulation_of_the_tutorial(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = [block for block in blocks("docs/tutorial.md", "python") if not block.startswith("# ")]
+    names: dict[str, Any] = {}
+    exec(example, names)
+    plain, onebit = names["plain"], names["onebit"]
+    assert capsys.readouterr().out.count(" s predicted\n") == 2
+    for result in (plain, onebit):
+        assert result.frame["loss"].tail(10).mean() < 0.8 * result.frame["loss"].head(10).mean()
+    fewer = plain.frame["wire_bytes"].sum() / onebit.frame["wire_bytes"].sum()
+    assert fewer == pytest.approx(32, rel=0.05), "what the page says"
+
+
+def test_the_comparison_of_the_tutorial(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (command,) = [line for line in commands("docs/tutorial.md") if line.startswith("bandwise try")]
+    assert main([*shlex.split(command)[1:], "--results", str(folder / "results")]) == 0
+    assert "global-qsgd" in capsys.readouterr().out
+
+
+def _trains(rank: int, size: int, path: str) -> str:
+    """What a rank prints that runs a script, in a group that is there."""
+    os.chdir(path)
+    sys.path.insert(0, path)
+    said = io.StringIO()
+    dist.init_process_group = lambda backend: None  # type: ignore[assignment]
+    dist.destroy_process_group = lambda: None  # type: ignore[assignment]
+    with contextlib.redirect_stdout(said):
+        exec(Path("train.py").read_text(encoding="utf-8"), {})
+    return said.getvalue()
+
+
+@pytest.mark.gloo
+def test_the_training_of_the_tutorial(folder: Path) -> None:
+    assert "torchrun --nproc-per-node 2 train.py" in commands("docs/tutorial.md")
+    first, second = run_ranks(_trains, 2, str(folder), joins=False)
+    loss, sent = re.fullmatch(r"loss (\d\.\d\d), (\d\.\d\d) MB sent by rank 0\n", first).groups()
+    assert float(loss) < 1.2  # it begins at log 4
+    elements = 20 * 64 + 64 + 64 * 4 + 4
+    assert float(sent) == pytest.approx(64 * elements / 2 / 1e6, abs=0.02), (
+        "4 bits an element, 64 steps, and norms"
+    )
+    assert second == ""
+
+
+# ---- all documents -------------------------------------------------------------------------------------------------------
+
+
+def commands(path: str) -> list[str]:
+    """The commands of a document's blocks of shell, without comments and what is aligned beside them."""
+    lines = "\n".join(blocks(path, "sh")).replace("\\\n", " ").splitlines()
+    return [re.split(r"\s#|\s{3,}[a-z]", line.strip())[0].strip() for line in lines]
+
+
+def test_what_is_generated_is_up_to_date() -> None:
+    for path, text in make.front():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name}: run `make docs`"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"[{len(BUILT_IN)} methods](docs/methods.md)" in readme
+    for name in BUILT_IN:
+        assert f"\n### {name}\n" in (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    for verb in VERBS:
+        assert f"\n### bandwise {verb}\n" in (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+
+
+def test_the_commands_of_the_documents_are_understood() -> None:
+    """Every verb and option that a page shows is one that the page of commands has."""
+    reference = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    options = {
+        name: set(re.findall(r"--[a-z][a-z-]*", section)) | {"--help", "--json", "--verbose"}
+        for name, section in re.findall(r"^### bandwise (\w+)\n(.*?)(?=^##|\Z)", reference, flags=re.M | re.S)
+    }
+    seen = 0
+    for page in PAGES:
+        for command in commands(page):
+            if command.startswith("bandwise "):
+                verb, *words = shlex.split(command)[1:]
+                asked = {word.partition("=")[0] for word in words if word.startswith("--") and len(word) > 2}
+                assert asked <= options[verb], (page, command)
+                seen += 1
+    assert seen > 40
+
+
+def test_the_schedule_of_the_page_of_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    (command,) = [line for line in commands("docs/cli.md") if line.startswith("bandwise schedule")]
     assert main(shlex.split(command)[1:]) == 0
     assert "9711" in capsys.readouterr().out.replace(",", "")
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    heads = re.findall(r"^#{1,6} (.+)$", re.sub(r"```.*?```", "", text, flags=re.S), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_somewhere(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.S)):
+        if target.startswith("http"):
+            continue
+        file, _, anchor = target.partition("#")
+        path = (ROOT / page).parent / file if file else ROOT / page
+        assert path.exists(), target
+        if anchor:
+            assert anchor in anchors(path.read_text(encoding="utf-8")), target
+
+
+def test_the_index_has_every_document() -> None:
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    for path in (ROOT / "docs").glob("*.md"):
+        assert path.name == "README.md" or f"]({path.name})" in index, path.name
+
+
+def intervals(text: str) -> set[tuple[str, ...]]:
+    """Every number with its interval, as written: 3.26 [2.61, 4.11]."""
+    number = r"([−+-]?\d+(?:\.\d+)?)"
+    return set(re.findall(rf"{number}×?\s\[{number},\s{number}\]", text))
+
+
+def test_every_interval_of_the_findings_is_of_a_published_table() -> None:
+    """Whatever a sentence says of a number, the number is there: an estimate beside its ends, rounded as it is written."""
+    published: list[tuple[float, ...]] = []
+    for path in sorted((ROOT / "results" / "published").rglob("*.csv")):
+        with path.open(encoding="utf-8", newline="") as stream:
+            head, *rows = csv.reader(stream)
+        for place, name in enumerate(head):
+            if name.endswith("low") and place and head[place + 1 : place + 2] == [f"{name[:-3]}high"]:
+                ends = slice(place - 1, place + 2)
+                published += [
+                    tuple(map(float, row[ends])) for row in rows if all(row[ends]) and "-" not in row[ends]
+                ]
+    for page in ("README.md", "docs/findings.md"):
+        for written in intervals((ROOT / page).read_text(encoding="utf-8")):
+            plain = [word.replace("−", "-").lstrip("+") for word in written]
+            near = [0.5001 * 10.0 ** -len(word.partition(".")[2]) for word in plain]
+            assert any(
+                all(abs(float(word) - value) <= by for word, value, by in zip(plain, row, near, strict=True))
+                for row in published
+            ), f"{page}: {written} is in no published table"
+
+
+def test_the_readme_is_short_and_plain() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 100
+    for sentence in sentences(text):
+        assert len(sentence.split()) <= 25, sentence
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a page in Markdown; code, tables and lists of links are none."""
+    prose = re.sub(r"```.*?```|<!--.*?-->|^[|#!].*?$", "\n\n", text, flags=re.S | re.M)
+    paragraphs = re.split(r"\n\s*\n|\n- ", re.sub(r"\]\([^)]*\)", "]", prose))
+    return [
+        sentence
+        for paragraph in paragraphs
+        if " · " not in paragraph
+        for sentence in re.split(r"(?<=[.!?])\s", " ".join(paragraph.split()))
+    ]

@@ -249,12 +249,10 @@ def _index(
     board = [one for address, study in by_address.items() for one in standings(study, address)]
     said = _headline(root, studies, board, unread, verdicts)
     totals = [overview.counts(study) for study in studies.values()]
-    commits = {str(c) for study in studies.values() for c in study.facts["provenance"]["commit"]}
     text = template("index.html.j2").render(
         done=sum(done for done, _ in totals),
         planned=sum(planned for _, planned in totals),
         newest=max((overview.when(study) for study in studies.values()), default=""),
-        commits=sorted(commits),
         headline=said,
         pages=pages,
         equal_time=overview.equal_time(by_address, {at: page.equal_time for at, page in drawn.items()}),

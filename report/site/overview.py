@@ -23,8 +23,8 @@ STUDIES: Final = (
     Column("origin", "from", "Made here where that is whole, otherwise published."),
     Column("done", "done", "Runs done, of those planned.", True),
     Column("failures", "not done", "Each with its reason on the study's page.", True),
-    Column("sensitive", "sensitive", "Panels that would have shown a bad method; elsewhere nobody is called equal.", True),
-    Column("equal", "equal", "Methods called equal, of those compared, over all panels.", True),
+    Column("sensitive", "sensitive", "Settings that would have shown a bad method; elsewhere nobody is called equal.", True),
+    Column("equal", "equal", "Methods called equal, of those compared, over all settings.", True),
     Column("speed", "speed", "Links over which its own sessions were timed."),
     Column("commit", "commit", "Of the code that ran.", hidden=True),
     Column("workloads", "workloads", hidden=True),
@@ -178,5 +178,5 @@ def not_on_the_board(studies: Sequence[StudyData], board: Sequence[Standing]) ->
             continue
         methods = sum(len(panel.methods) for panel in study.panels)
         why = missing(study) or "Its sessions gave no speedup."
-        found.append(f"{study.sweep}: {methods} methods compared over {len(study.panels)} panels. {why}")
+        found.append(f"{study.sweep}: {methods} methods compared in {len(study.panels)} settings. {why}")
     return found

@@ -64,7 +64,7 @@ def test_the_code_of_the_page_runs_and_goes_on_to_the_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    first, by_class, pilot, real, _ = blocks()
+    first, by_class, pilot, real, *_ = blocks()
     seeded = f"import torch\ntorch.manual_seed(0)\n{first}"  # ranks draw the same data and model
     names: dict[str, Any] = {}
     exec(seeded, names)

@@ -116,6 +116,25 @@ def test_the_first_page_says_what_is_there(pages: dict[Path, Page], site: BuiltS
     assert not any(t == "img" or "onclick" in a for t, a in page.tags)
 
 
+def test_the_first_page_speaks_plainly() -> None:
+    """Its own words: no sentence beyond 25 of them, none of the project's dialect, no hash above what was found."""
+    folder = ROOT / "report" / "templates"
+    texts = {
+        name: (folder / name).read_text(encoding="utf-8") for name in ("index.html.j2", "equal_time.html.j2")
+    }
+    assert "commit" not in texts["index.html.j2"].partition("<main>")[0]
+    for name, text in texts.items():
+        words = re.sub(r"{#.*?#}|{%.*?%}|<style>.*?</style>", "", text, flags=re.S)
+        words = re.sub(r"{{.*?}}", "X", words, flags=re.S)
+        for paragraph in re.findall(
+            r"<(?:p|h1|h2|h3|li|summary)[ >].*?</", re.sub(r"</?(?:code|b|a)\b[^>]*>", "", words), flags=re.S
+        ):
+            plain = re.sub(r"<[^>]*>|</", "", paragraph)
+            assert not re.search(r"\b(arms?|panels?|holds?|houses?)\b", plain), (name, plain)
+            for sentence in re.split(r"(?<=[.!?])\s", plain):
+                assert len(sentence.split()) <= 25, (name, sentence)
+
+
 def test_a_study_that_cannot_be_read_and_a_refused_record_are_named(
     pages: dict[Path, Page], site: BuiltSite, store: Store
 ) -> None:

@@ -119,7 +119,7 @@ def test_what_is_kept_of_a_method_is_what_it_sends(n: int, kept: Kept) -> None:
 
 
 def test_tables_made_here_count_once_they_are_kept(tmp_path: Path) -> None:
-    """A session held here neither hides what is published nor slips into it; published tables that changed are not answered from."""
+    """A session held here neither hides what is published nor slips into it; changed published tables hide it."""
     tables = tmp_path / "published" / "tables"
     tables.mkdir(parents=True)
     for path in (RESULTS / "published" / "tables").iterdir():
