@@ -251,7 +251,9 @@ class Attached(DataParallelOptimizer):
     def _take_over(self) -> None:
         """Put this object's step in the place of the optimizer's, as torch's schedulers do with theirs."""
         optimizer, own = self._yours, vars(self._yours)
-        self._before = {key: own[key] for key in ("step", "_step_supports_amp_scaling") if key in own}
+        self._before: dict[str, Any] = {
+            key: own[key] for key in ("step", "_step_supports_amp_scaling") if key in own
+        }
         original: Callable[..., Any] = optimizer.step
 
         @functools.wraps(original)
