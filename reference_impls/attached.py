@@ -100,9 +100,7 @@ def _method(algorithm: str | Method, options: dict[str, Any], optimizer: torch.o
         )
     method = create(algorithm, **options)
     yours: Any = replace(method.algorithm, optimizer=lambda groups: optimizer)  # type: ignore[call-arg]
-    if isinstance(
-        yours, ModelAveraging
-    ):  # SlowMo's rule for inner states depends on which optimizer they are of
+    if isinstance(yours, ModelAveraging):  # SlowMo's rule for inner states asks whose they are
         kind = "sgd" if isinstance(optimizer, torch.optim.SGD) else yours.optimizer
         yours = replace(yours, inner_state=replace(yours, optimizer=kind).inner_policy)  # type: ignore[arg-type]
     return replace(method, algorithm=yours, hyperparameters={})
@@ -385,7 +383,7 @@ def attach(
     Args:
         optimizer: Any torch optimizer that takes one gradient a step. Its parameter groups are compared between ranks.
         model: Whose parameters `optimizer` trains; or (name, parameter) pairs, then buffers are not known.
-        algorithm: Name of a method that has a place for a local optimizer, or a configured `Method`.
+        algorithm: Name of a method that has a place for a local optimizer, or a configured `Method`; its optimizer is not used.
         group: Process group; by default the world.
         node_size: Consecutive ranks that share a node, for methods that tell groups within and across nodes apart.
         seed: Equal on all ranks.
