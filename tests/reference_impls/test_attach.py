@@ -143,7 +143,9 @@ def _trained(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of parameters that are this rank's own
         with _attached(model, method, options, **settings) as attached:
-            assert not model.norm.running_mean.any()  # before a step could bring it
+            mean = model.norm.running_mean
+            assert mean is not None
+            assert not mean.any()  # rank 0's, before a step could bring it
             loop(model, attached._yours, attached, rank)
             return _outcome(model, attached)
 
