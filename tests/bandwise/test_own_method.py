@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from bandwise import method_checks
 from bandwise.cli import main
-from bandwise.method_checks import CHECKS, check_method
+from bandwise.method_checks import CHECKS, _real, check_method
 from reference_impls import create, load_plugin
 from reference_impls.registry import PLUGINS, registry
 
@@ -104,11 +105,14 @@ DEFECTS = {
     "a seed gives one training": (UPDATE, UPDATE.replace("reduced[part]", "reduced[part] * torch.rand(1)")),
     "a checkpoint changes no bit": (UPDATE, COUNTED + UPDATE.replace("h[", "(len(CALLS) % 5) * h[")),
     "the learning rate is read at every step": (UPDATE, UPDATE.replace('h["lr"]', "1e-2")),
+    "one worker": (ANSWER, "return votes.to(shard.params.dtype) / (shard.world.size - 1)"),
+    "more workers than elements": (ANSWER, "return votes.float() / (votes.float() - votes.float().mean()).norm()"),
     "gradients that say little": (ANSWER, "return votes.float() / votes.abs().max()"),
     "a NaN is seen by all": (ANSWER, "return votes.sign().to(shard.params.dtype)"),
     "what is asked does not depend on data": (ANSWER, AGAIN + ANSWER),
     "bytes are as declared": (REDUCE, BYTES + REDUCE),
     "every kind of step can be timed": (REDUCE, KIND + REDUCE),
+    "real processes train the same": (UPDATE, COUNTED + UPDATE.replace("h[", "(len(CALLS) % 5) * h[")),
 }
 """Check -> what is changed in the file that `new` writes, so that this check breaks."""
 
@@ -124,17 +128,17 @@ def test_a_defect_is_found_by_its_check(check: str) -> None:
     Path(f"{name}.py").write_text(changed.replace("my_vote:", f"{name}:"))
     load_plugin(f"{name}.py")
     with pytest.raises(method_checks._BrokenError):
-        CHECKS[check](create("my-vote"))
+        {**CHECKS, "real processes train the same": partial(_real, {})}[check](create("my-vote"))
+
+
+def test_every_check_has_a_defect() -> None:
+    assert set(DEFECTS) == {*CHECKS, "real processes train the same"}
 
 
 def test_what_a_method_raises_is_an_outcome_and_the_others_are_still_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    path = begin()
-    path.write_text(
-        path.read_text().replace("    def update(", "    def traits(self):\n        1 / 0\n\n    def update(")
-    )
-    load_plugin(path)
+    load_plugin(begin())
 
     def raises(method: object) -> str:
         raise ZeroDivisionError("of the method")
