@@ -106,7 +106,10 @@ DEFECTS = {
     "a checkpoint changes no bit": (UPDATE, COUNTED + UPDATE.replace("h[", "(len(CALLS) % 5) * h[")),
     "the learning rate is read at every step": (UPDATE, UPDATE.replace('h["lr"]', "1e-2")),
     "one worker": (ANSWER, "return votes.to(shard.params.dtype) / (shard.world.size - 1)"),
-    "more workers than elements": (ANSWER, "return votes.float() / (votes.float() - votes.float().mean()).norm()"),
+    "more workers than elements": (
+        ANSWER,
+        "return votes.float() / (votes.float() - votes.float().mean()).norm()",
+    ),
     "gradients that say little": (ANSWER, "return votes.float() / votes.abs().max()"),
     "a NaN is seen by all": (ANSWER, "return votes.sign().to(shard.params.dtype)"),
     "what is asked does not depend on data": (ANSWER, AGAIN + ANSWER),
