@@ -47,7 +47,11 @@ def counted(states: Mapping[str, int]) -> str:
 
 
 class ProgressLine:
-    """Counts and time left: one line that is rewritten on a terminal, a line every `every_s` seconds elsewhere."""
+    """Counts and time left: one line that is rewritten on a terminal, a line every `every_s` seconds elsewhere.
+
+    The time left follows from the pace since the first sign of progress: what comes before it, imports and compiling, does not
+    come again.
+    """
 
     def __init__(self, label: str, stream: TextIO | None = None, every_s: float = 10.0) -> None:
         self._label = label
@@ -56,6 +60,7 @@ class ProgressLine:
         self._every_s = 0.2 if self._live else every_s
         self._started = time.monotonic()
         self._shown = self._started
+        self._begun: tuple[float, float] | None = None
         self._width = 0
         self._note = ""
 
@@ -75,12 +80,18 @@ class ProgressLine:
 
     def _show(self, text: str, share: float, note: str) -> None:
         now = time.monotonic()
+        if self._begun is None and share > 0:
+            self._begun = now, share
         if note == self._note and now - self._shown < self._every_s:
             return
         self._shown, self._note = now, note
-        elapsed = now - self._started
-        left = f", about {duration(elapsed * (1 - share) / share)} left" if 0 < share < 1 else ""
-        self._write("; ".join(filter(None, [f"{self._label}: {text}, {duration(elapsed)}{left}", note])))
+        left = ""
+        if self._begun is not None and self._begun[1] < share < 1:
+            pace = (share - self._begun[1]) / (now - self._begun[0])
+            left = f", about {duration((1 - share) / pace)} left"
+        self._write(
+            "; ".join(filter(None, [f"{self._label}: {text}, {duration(now - self._started)}{left}", note]))
+        )
 
     def _write(self, text: str) -> None:
         if self._live:

@@ -1,10 +1,10 @@
 """Time the methods of a study on an emulated cluster: paired, interleaved, beside torch's own training.
 
 A session is a YAML file in suite/sessions; its record goes to results/sessions. Held again it leaves the earlier
-records as they are and begins one of its own: net speedups are made of all that time the same, what else is shown is of
-the newest. Exit codes: 0 seconds were measured, 2 the request is wrong, 3 a rank was lost (what was measured is kept), 4
-nothing could be measured here: no cluster can be made, or the machine stayed disturbed; the record says why and what
-helps. 130 interrupted.
+records as they are and begins one of its own: net speedups are made of all that time the same (published ones from the
+same kind of machine count too), what else is shown is of the newest. Exit codes: 0 seconds were measured, 2 the request is
+wrong, 3 a rank was lost (what was measured is kept), 4 nothing could be measured here: no cluster can be made, or the
+machine stayed disturbed; the record says why and what helps. 130 interrupted.
 """
 
 from __future__ import annotations

@@ -140,16 +140,16 @@ def _locally(args: argparse.Namespace, sweep: Sweep, store: Store, places: Seque
 
 
 def _carry_out(label: str, specs: Sequence[RunSpec], store: Store, places: Sequence[Slot]) -> Tally:
+    from suite.runs.plan import Estimator
     from suite.training.pool import run_local
 
     line = ProgressLine(label)
 
     def show(tally: Tally) -> None:
-        share = tally.run_steps / max(1, tally.run_steps_total)
-        line.runs(tally.runs, tally.runs_total, share, tally.states, tally.note)
+        line.runs(tally.runs, tally.runs_total, tally.share, tally.states, tally.note)
 
     try:
-        return run_local(specs, store, places, show)
+        return run_local(specs, store, places, show, cost=Estimator().seconds)
     finally:
         line.close()
 

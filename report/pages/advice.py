@@ -80,7 +80,7 @@ def page_data(kept: Kept, results_root: Path) -> dict[str, Any]:
         "workers": sorted({n for method in kept.methods for of in method.traffic.values() for n in of}),
         "backend": {
             "prices": {name: asdict(price) for name, price in own.prices.items()},
-            "efficiency": own.efficiency, "delayed": own.delayed, "burst": own.burst,
+            "efficiency": own.efficiency, "delayed": own.delayed,
         },
         "constants": plain["constants"],
         "references": {name: DDP_BYTES[name] for name in REFERENCES},

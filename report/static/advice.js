@@ -48,23 +48,23 @@
     const stack = KEPT.constants.stacks[question.transport];
     const own = KEPT.backend;
     const at = { rate: question.rate, delay: question.delay, efficiency: own.efficiency };
-    if (stack.fitted) return { ...at, prices: own.prices, delayed: own.delayed, burst: own.burst };
+    if (stack.fitted) return { ...at, prices: own.prices, delayed: own.delayed };
     const price = {
       start_s: 1e-6 * stack.start_us, round_s: 1e-6 * stack.round_us,
       host_s: stack.host_gbit === null ? 0 : 8 / (1e9 * stack.host_gbit),
     };
     const prices = Object.fromEntries(Object.keys(KEPT.forms).map((what) => [what, price]));
-    return { ...at, prices, delayed: stack.delays, burst: 0 };
+    return { ...at, prices, delayed: stack.delays };
   }
 
   function call(net, r) {
     const what = measuredAs(r), form = FORMS[KEPT.forms[what]], price = net.prices[what];
     const sent = form.sent(r.n) * r.nbytes;
-    const carried = sent * (form.turns && (r.mutual || r.n === 2) ? 2 : 1);
+    const turns = form.turns && (r.mutual || r.n === 2) ? 2 : 1;
     const full = form.ring ? Math.min(1, r.nbytes / (4 * r.n)) : 1;
     const alone = price.start_s + form.rounds(r.n) * price.round_s;
     const rounds = alone + form.rounds(r.n) * (1 + (net.delayed - 1) * full) * net.delay;
-    const wire = 8 * Math.max(0, carried - net.burst) / (net.rate * net.efficiency);
+    const wire = 8 * sent * turns / (net.rate * net.efficiency);
     const busy = Math.max(wire, price.host_s * sent);
     return { single: r.collective === "send-recv", busy, passes: Math.max(0, rounds - form.hidden * busy) };
   }

@@ -42,7 +42,7 @@ from suite.analysis.join import (
     speed_only,
     timed_budgets,
 )
-from suite.analysis.published import FACTS_SCHEMA
+from suite.analysis.published import FACTS_SCHEMA, SESSION, find_table, load_facts
 from suite.analysis.speed import (
     LinkSamples,
     case_table,
@@ -64,9 +64,9 @@ from suite.analysis.speed_columns import (
     session_table_path,
 )
 from suite.analysis.study import study_of
-from suite.analysis.tables import Row, checked, frame_of, write_table
+from suite.analysis.tables import Row, checked, frame_of, read_frame, write_table
 from suite.links.link import ALL_REDUCE_FP32
-from suite.runs.files import dump, write_atomic
+from suite.runs.files import canonical_json, dump, write_atomic
 from suite.runs.plan import Plan, make_plan
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
@@ -127,7 +127,8 @@ def write(
 ) -> list[Path]:
     """Write the tables and the facts of a record; returns the files. Tables that the session has nothing for are left out.
 
-    repeated: all sessions that time the same, for net speedups; the other tables are of the record alone.
+    repeated: all sessions here that time the same, for net speedups; published ones are added (`with_published`). The other
+    tables are of the record alone.
     """
     tables, facts = derive(record, store, sweep, repeated)
     written = [
@@ -166,8 +167,11 @@ def derive(
     if plan and len(plan.sweep.budgets) > 1:
         timed = timed_budgets(store.root, plan, wanted)
         tables[EQUAL_LOSS_SECONDS.suffix] = equal_loss_in_seconds(record, timed, arms)
+    held = [_held(one) for one in repeated or [record]]
     if plan and plan.sweep.references:
         rounds = frame_of(NET_ROUNDS, [row for one in repeated or [record] for row in _rounds(one, wanted)])
+        if repeated:
+            rounds, held = with_published(store.root, record, rounds, held)
         tables[NET_ROUNDS.suffix] = rounds
         runs = runs_at_all_budgets(store.root, plan.sweep.name)
         if runs is not None and wanted:
@@ -175,7 +179,68 @@ def derive(
             label = next(run.panel.workload.label for run in plan.runs if run.spec.workload == part)
             kind = (label, int(record["world_size"]))
             tables[NET.suffix] = net_table(study_of(plan), runs, rounds, arms, kind)
-    return tables, _facts(record, fault, cases, repeated or [record])
+    return tables, _facts(record, fault, cases, held)
+
+
+def with_published(
+    results_root: Path, record: Mapping[str, Any], rounds: pd.DataFrame, held: list[Row]
+) -> tuple[pd.DataFrame, list[Row]]:
+    """Rounds made here with those that are published of sessions alike, so that a session may be held on several days.
+
+    Alike: the same workload, workers, batch, buckets and sweep, on a machine of the same processor, cores and torch, which looked
+    for its reference among the same DDP cases. An arm's rounds count where the cases that it is made of are those timed now.
+
+    Args:
+        results_root: Whose published tables are read.
+        record: The newest session that was held here.
+        rounds: Table `rounds` of the sessions that were held here.
+        held: What facts say of these sessions.
+
+    Returns:
+        Rounds and sessions of both, published ones first; those held here alone where nothing alike is published.
+    """
+    name = f"{SESSION}{record['name']}"
+    facts = load_facts(results_root, record["name"], "published")
+    paths = {table: find_table(results_root, table, name, "published") for table in (NET_ROUNDS, CASES)}
+    if facts is None or not all(path.is_file() for path in paths.values()):
+        return rounds, held
+    timed = read_frame(paths[CASES], CASES)
+    if _kind(facts) != _kind(record) or set(timed.loc[timed["role"] == "ddp", "case_id"]) != {
+        case["case_id"] for case in record["cases"] if case["role"] == "ddp"
+    }:
+        return rounds, held
+    known = set(timed["case_id"])
+    same = {
+        (sharding, arm)
+        for arm, of_arm in record["uses"].items()
+        for sharding, cases in of_arm.items()
+        if known.issuperset(cases.values())
+    }
+    there = read_frame(paths[NET_ROUNDS], NET_ROUNDS)
+    arms = pd.MultiIndex.from_frame(there[["sharding", "arm"]]).isin(same)
+    here = there["session_id"].isin([one["session_id"] for one in held])
+    links = there["link"].isin([link["label"] for link in record["links"]])
+    earlier = there[arms & links & ~here]
+    counted = set(earlier["session_id"])
+    return (
+        pd.concat([earlier, rounds], ignore_index=True),
+        [one for one in facts["sessions"] if one["session_id"] in counted] + held,
+    )
+
+
+def _kind(found: Mapping[str, Any]) -> str:
+    """What sessions have in common whose seconds may be put together, of a record or of facts."""
+    machine = [found["provenance"][name] for name in ("cpu", "cores", "torch")]
+    return canonical_json(
+        [
+            *(found[name] for name in ("workload", "world_size", "batch_size", "bucket_bytes", "sweep")),
+            machine,
+        ]
+    )
+
+
+def _held(record: Mapping[str, Any]) -> Row:
+    return {name: record[name] for name in ("session_id", "started", "provenance")}
 
 
 def _rounds(record: Mapping[str, Any], wanted: list[Wanted]) -> list[Row]:
@@ -264,9 +329,7 @@ def borrowed(results_root: Path, name: str) -> dict[str, Any] | None:
     return {**record, **own, "lender": lender}
 
 
-def _facts(
-    record: Mapping[str, Any], fault: str, cases: pd.DataFrame, repeated: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
+def _facts(record: Mapping[str, Any], fault: str, cases: pd.DataFrame, held: Sequence[Row]) -> dict[str, Any]:
     kept = (
         "name", "session_id", "status", "reason", "fix", "title", "sweep", "started", "ended", "workload",
         "parameters", "world_size", "batch_size", "bucket_bytes", "shardings", "machine", "provenance",
@@ -274,9 +337,7 @@ def _facts(
     return {
         "schema_version": FACTS_SCHEMA,
         **{key: record[key] for key in (*kept, "lender") if key in record},
-        "sessions": [
-            {name: one[name] for name in ("session_id", "started", "provenance")} for one in repeated
-        ],
+        "sessions": list(held),
         "join": {"refused": bool(fault), "reason": fault},
         "links": [_link_facts(record, link, cases) for link in record["links"]],
     }

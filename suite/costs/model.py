@@ -19,7 +19,6 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
-from reference_impls.collectives import AllGather, AllReduce, AllToAll, SendRecv
 from suite.analysis.published import published_root
 from suite.analysis.tables import table_path, to_csv
 from suite.costs.advice import NAME, model_from
@@ -33,19 +32,18 @@ from suite.timing.case import Case
 
 # ---- the model and its fit
 
-STALLING: Final = (AllReduce.name, AllGather.name, AllToAll.name, SendRecv.name)
-START: Final = (0.5, 6.0, *(0.5 for _ in STALLING))
-"""Where the search begins: late, sharpness, stalls in milliseconds, so that all are numbers of about one."""
-LOW: Final = (0.0, 1.0, *(0.0 for _ in STALLING))
-HIGH: Final = (1.0, 20.0, *(50.0 for _ in STALLING))
-HELD: Final = (0.1, 0.1, *(0.03 for _ in STALLING))
+START: Final = (0.5, 0.5)
+"""Where the search begins: late, and an all-gather's wait in milliseconds, so that both are numbers of about one."""
+LOW: Final = (0.0, 0.0)
+HIGH: Final = (1.0, 50.0)
+HELD: Final = (0.1, 0.03)
 """How hard each is held to where the search begins, so that what the steps of a fit say nothing of stays there."""
 STEP: Final = 1e-3
 """Relative step of the numerical derivatives: seconds of a played step have kinks."""
 
 
 def fit_model(calibration: pd.DataFrame, samples: Sequence[Sample], cores: int) -> Model:
-    """Prices from exchanges alone; the overlap, six numbers, from whole steps. Raises `FitError`."""
+    """Prices from exchanges alone; the overlap, two numbers, from whole steps. Raises `FitError`."""
     backend = fit_backend(calibration, cores).backend
     return Model(backend, fit_overlap(backend, samples))
 
@@ -74,8 +72,7 @@ def fit_overlap(backend: Backend, samples: Sequence[Sample]) -> Overlap:
 
 def _overlap(x: Any) -> Overlap:
     """The parameters by name."""
-    stalls = {name: 1e-3 * float(ms) for name, ms in zip(STALLING, x[2:], strict=True)}
-    return Overlap(float(x[0]), float(x[1]), stalls)
+    return Overlap(float(x[0]), 1e-3 * float(x[1]))
 
 
 def prices_table(model: Model) -> pd.DataFrame:
@@ -84,13 +81,8 @@ def prices_table(model: Model) -> pd.DataFrame:
     shared = [
         ("efficiency of the wire", backend.efficiency, "of its rate"),
         ("delays a round", backend.delayed, "one-way delays"),
-        ("burst of a shaped wire", backend.burst, "bytes"),
         ("backward before the last rank's first bucket", overlap.late, "of it, times 1 - 1 / crowd"),
-        ("norm of waiting and all work", overlap.sharpness, "p"),
-    ]
-    stalls = [
-        (f"wait of {name} for a shared processor", 1e3 * stall, "ms, a further rank on it")
-        for name, stall in overlap.stall_s.items()
+        ("wait of an all-gather for a shared processor", 1e3 * overlap.gather_s, "ms, a further rank on it"),
     ]
     each = [
         (f"{name}: {what}", value, unit)
@@ -101,7 +93,7 @@ def prices_table(model: Model) -> pd.DataFrame:
             ("host work", 1e9 * price.host_s, "ns a byte sent"),
         )
     ]
-    return pd.DataFrame([*shared, *stalls, *each], columns=["what", "value", "unit"])
+    return pd.DataFrame([*shared, *each], columns=["what", "value", "unit"])
 
 
 # ---- the model in a file
@@ -111,8 +103,8 @@ EXAMPLE_RANKS: Final = 4
 EXAMPLE_BUCKET: Final = 1024
 """A small model whose steps stand for those of large ones where it is asked whether the model reckons as before."""
 EXAMPLE: Final = Model(
-    Backend("made up", {what: Price(3e-4, 2e-4, 5e-9) for what in OF_PROBE}, 0.9, 1.5, 64.0, 2),
-    Overlap(0.4, 5.0, {name: 1e-3 * (i + 1) for i, name in enumerate(STALLING)}),
+    Backend("made up", {what: Price(3e-4, 2e-4, 5e-9) for what in OF_PROBE}, 0.9, 1.5, 2),
+    Overlap(0.4, 2e-3),
 )
 
 
@@ -200,7 +192,7 @@ def made_of(known: Known) -> str:
     ]
     cases = {sample.case.case_id: sample.case for sample in known.samples}
     steps = [(case_id, *_example(case)) for case_id, case in sorted(cases.items())]
-    settings = [*FIT_SETTINGS, STALLING, START, LOW, HIGH, HELD, STEP]
+    settings = [*FIT_SETTINGS, START, LOW, HIGH, HELD, STEP]
     parts = [to_csv(CALIBRATION, known.calibration), samples, known.cores, settings, steps]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 

@@ -47,10 +47,9 @@ TOLERANCE: Final = 0.1
 LEAST_EXCHANGES: Final = 8
 """Exchanges that a fit needs of a collective."""
 _START: Final = {"start": 50e-6, "round": 100e-6, "host": 1e-9}
-_BURST: Final = 8192.0
 _DELAYED: Final = 2.0
 """A message is announced and asked for before it comes; what stands where no link had a delay."""
-FIT_SETTINGS: Final = (TOLERANCE, tuple(_START.items()), _BURST, _DELAYED)
+FIT_SETTINGS: Final = (TOLERANCE, tuple(_START.items()), _DELAYED)
 """All that decides a fit besides what it is fitted to and the formula."""
 
 
@@ -120,33 +119,32 @@ class _Problem:
     def start(self) -> Any:
         """Where the search begins."""
         each = [math.log(_START[part]) for _ in self.names for part in ("start", "round", "host")]
-        return np.array([*each, 3.0, math.log(_DELAYED), math.log(_BURST)])
+        return np.array([*each, 3.0, math.log(_DELAYED)])
 
     def backend(self, x: Any) -> Backend:
         """The parameters by name."""
         prices, shared = self._values(x)
-        efficiency, delayed, burst = map(float, shared)
+        efficiency, delayed = map(float, shared)
         return Backend(
             self.backend_name,
             {name: Price(*map(float, row)) for name, row in zip(self.names, prices, strict=True)},
             efficiency,
             delayed,
-            burst,
             self.cores,
         )
 
     def residuals(self, x: Any) -> Any:
         """Logarithm of predicted over measured seconds; the arithmetic of `Network.seconds`, for all rows at once."""
-        prices, (efficiency, delayed, burst) = self._values(x)
+        prices, (efficiency, delayed) = self._values(x)
         start, each, host = prices[self._which].T
         rounds = start * self._crowd + self._rounds * (each * self._crowd + delayed * self._delay)
-        wire = np.maximum(0.0, self._carried - burst) * self._byte_s / efficiency
+        wire = self._carried * self._byte_s / efficiency
         busy = np.maximum(wire, self._crowd * host * self._sent)
         return np.log((np.maximum(0.0, rounds - self._hidden * busy) + busy) / self._seconds)
 
     def _values(self, x: Any) -> tuple[Any, Any]:
-        odds, delayed, burst = x[-3:]
-        return np.exp(x[:-3]).reshape(-1, 3), (1 / (1 + np.exp(-odds)), np.exp(delayed), np.exp(burst))
+        odds, delayed = x[-2:]
+        return np.exp(x[:-2]).reshape(-1, 3), (1 / (1 + np.exp(-odds)), np.exp(delayed))
 
 
 # ---- the calibration: exchanges on emulated links
@@ -308,7 +306,7 @@ class Measured:
             prices[what] = Price(
                 0.0, each, _seconds_a_byte(small, large)
             )  # a host that is slower than the wire
-        return replace(fitted, prices=prices, efficiency=1.0, burst=0.0)
+        return replace(fitted, prices=prices, efficiency=1.0)
 
 
 def _seconds_a_byte(small: Measurement, large: Measurement) -> float:

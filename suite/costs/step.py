@@ -292,7 +292,7 @@ class Price:
 @dataclass(frozen=True)
 class Network:
     """A link with the prices of its backend. efficiency: share of the rate that payload reaches. delayed: delays a round, more
-    than one where a round waits for acknowledgements. burst: bytes that a shaped wire lets through at once.
+    than one where a round waits for acknowledgements.
 
     crowd: ranks that share a processor, at least 1. node_size: ranks a node, which share the wire between nodes; within: the
     network inside of a node, where it is another.
@@ -303,7 +303,6 @@ class Network:
     prices: Mapping[str, Price]
     efficiency: float = 0.949
     delayed: float = 1.0
-    burst: float = 0.0
     crowd: float = 1.0
     node_size: int = 1
     within: Network | None = None
@@ -333,12 +332,11 @@ class Network:
         """
         form, price = FORMS[OF_PROBE[what]], self.prices[what]
         sent = form.sent(n) * nbytes
-        carried = sent * form.times(n, mutual)
         full = min(1.0, nbytes / (ELEMENT * n)) if form.ring else 1.0
         alone = price.start_s + form.rounds(n) * price.round_s
         delays = 1 + (self.delayed - 1) * full
         rounds = (1 + (self.crowd - 1) * full) * alone + form.rounds(n) * delays * self.delay_s
-        wire = 8 * max(0.0, carried - self.burst) / (self.rate_bps * self.efficiency)
+        wire = 8 * sent * form.times(n, mutual) / (self.rate_bps * self.efficiency)
         host = self.crowd * price.host_s * sent
         return Parts(max(0.0, rounds - form.hidden * max(wire, host)), wire, host, self.crowd * alone * full)
 
@@ -378,7 +376,6 @@ class Backend:
     prices: Mapping[str, Price]
     efficiency: float
     delayed: float
-    burst: float
     cores: int
 
     def on(self, link: Link, *, own_machines: bool = False) -> Network:
@@ -388,7 +385,7 @@ class Backend:
 
     def network(self, rate_bps: float, delay_s: float, crowd: float) -> Network:
         """The network of a rate and a delay, `crowd` ranks to a processor."""
-        return Network(rate_bps, delay_s, self.prices, self.efficiency, self.delayed, self.burst, crowd)
+        return Network(rate_bps, delay_s, self.prices, self.efficiency, self.delayed, crowd)
 
 
 FORWARD: Final = 1 / 3
@@ -451,14 +448,12 @@ class Overlap:
     """How computing and sending overlap; fitted to sessions (`fit_overlap`).
 
     late: where ranks share processors they do not keep step, and a collective waits for the last: this share of backward, times
-    1 - 1 / crowd, is over before the last rank's first gradient is complete. sharpness: p of the norm of what a rank takes and of
-    all the work there is: a step near both is a little longer than either. stall_s: collective -> what it waits for processors
+    1 - 1 / crowd, is over before the last rank's first gradient is complete. gather_s: what an all-gather waits for processors
     that compute meanwhile, for every rank beyond the first that shares one.
     """
 
     late: float = 0.0
-    sharpness: float = 8.0
-    stall_s: Mapping[str, float] = field(default_factory=dict)
+    gather_s: float = 0.0
 
 
 def unit_seconds(recipe: Recipe, local: Local, network: Network, overlap: Overlap) -> float:
@@ -474,13 +469,7 @@ def step_seconds(step: Step, local: Local, network: Network, overlap: Overlap) -
     if network.crowd <= 1:
         return played
     worked = local.total_s + sum(network.of(request).worked_s for request in step.requests())
-    return mixed(played, worked, overlap.sharpness)
-
-
-def mixed(x: float, y: float, p: float) -> float:
-    """The p-norm of two numbers that are not negative: between their sum (p = 1) and the larger one."""
-    largest = max(x, y)
-    return largest * ((x / largest) ** p + (y / largest) ** p) ** (1 / p) if largest > 0 else 0.0
+    return max(played, worked)
 
 
 class _Play:
@@ -545,8 +534,8 @@ class _Play:
     def _call(self, request: Request) -> tuple[bool, int, float, float]:
         parts = self.network.of(request)
         link = int(request.group == NODE and self.network.within is not None)
-        stall = (self.network.crowd - 1) * self.overlap.stall_s.get(request.collective, 0.0)
-        return request.collective == SEND_RECV, link, parts.busy_s, parts.latency_s + stall
+        waits = (self.network.crowd - 1) * self.overlap.gather_s if request.collective == ALL_GATHER else 0.0
+        return request.collective == SEND_RECV, link, parts.busy_s, parts.latency_s + waits
 
     def launch(self, call: tuple[bool, int, float, float], now: float) -> float:
         """When it will have arrived. Single messages wait for no thread."""

@@ -2,13 +2,15 @@
 runs are trained together, and how long they will take.
 
 All that is wrong with a sweep is found here; errors carry file, line and key. Runs of a kind are grouped within memory.
-Seconds on one core are those of finished runs of the same kind, else a rough guess by size. Needs no torch.
+Seconds on one core are those of finished runs of the same kind, else a guess by what one step and one evaluation take, which is
+measured once on a machine. Needs no torch but to measure them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -313,6 +315,46 @@ def elements(spec: RunSpec) -> int:
     return int(disk_cached(["elements", workload, spec.sharding, spec.world_size, spec.batch_size], count))
 
 
+def task_seconds(spec: RunSpec) -> dict[str, float]:
+    """What a run's task takes on one core, measured once and then kept.
+
+    Args:
+        spec: Of a run.
+
+    Returns:
+        Seconds of `gradients`, those of a step and all workers that a process has; of `watch`, an evaluation on the way; and of
+        `evaluate`, the one at the end.
+    """
+    rows = spec.world_size if spec.backend == "simulated" else 1
+
+    def measure() -> dict[str, float]:
+        import torch
+
+        from suite.training.train import BatchedGradients
+
+        def seconds(once: Callable[[], object]) -> float:
+            begun = time.perf_counter()
+            once()
+            return time.perf_counter() - begun
+
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            task = task_of(spec)
+            params, batch = task.initial(), [part[:rows] for part in task.batch(0)]
+            stacked = {name: torch.stack([value] * rows) for name, value in params.items()}
+            gradients = BatchedGradients(task)
+            return {
+                "gradients": min(seconds(lambda: gradients(stacked, batch)) for _ in range(3)),
+                "watch": seconds(lambda: task.watch(params)),
+                "evaluate": seconds(lambda: task.evaluate(params)),
+            }
+        finally:
+            torch.set_num_threads(threads)
+
+    return dict(disk_cached(["task-seconds", spec.workload.as_dict(), rows, spec.batch_size], measure))
+
+
 def _most_runs(spec: RunSpec, group_bytes: int) -> int:
     if spec.backend != "simulated":
         return 1
@@ -322,9 +364,9 @@ def _most_runs(spec: RunSpec, group_bytes: int) -> int:
 RUN_S: Final = 0.02
 """Of a run, however short: its files, each of which has to reach the disk."""
 STEP_S: Final = 1e-3
-"""Of a step of a small run: method and bookkeeping, whatever the model."""
+"""Of a step besides its gradients: method and bookkeeping, whatever the model."""
 ELEMENT_S: Final = 2e-8
-"""Of a step, a parameter and a worker: gradient, method and update."""
+"""Of a step, a parameter and a worker: method and update."""
 
 
 @dataclass(frozen=True)
@@ -368,7 +410,12 @@ class Estimator:
             return RUN_S + math.fsum(self._seconds[key]) / len(self._seconds[key])
         if key not in self._rough:
             workers = spec.world_size if spec.backend == "simulated" else 1
-            self._rough[key] = RUN_S + spec.steps * (STEP_S + ELEMENT_S * elements(spec) * workers)
+            from suite.training.record import evaluation_steps  # here, since it needs torch
+
+            own = task_seconds(spec)
+            step_s = STEP_S + own["gradients"] + ELEMENT_S * elements(spec) * workers
+            judged_s = len(evaluation_steps(spec.steps)) * own["watch"] + own["evaluate"]
+            self._rough[key] = RUN_S + spec.steps * step_s + judged_s
         return self._rough[key]
 
     def of(self, specs: Sequence[RunSpec]) -> Estimate:

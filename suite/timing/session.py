@@ -13,6 +13,7 @@ lost), ``cancelled``. What was measured before is kept in any case.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -109,6 +110,7 @@ class LinkRounds:
     def __post_init__(self) -> None:
         self._estimates: Estimates = {}
         self._hopeless = False
+        self._planned, self._begun = 0, time.monotonic()
         self.entry: dict[str, Any] = {
             "link": self.link.as_dict(),
             "label": self.link.label,
@@ -135,8 +137,10 @@ class LinkRounds:
         self.screen()
         for case_id in self.timed:
             self._block(case_id, "run", 1)  # queues and windows of this link; how long a unit takes
-        for number in range(self.spec.blocks):
-            self._round(number, list(self._items(number)))
+        planned = [list(self._items(number)) for number in range(self.spec.blocks)]
+        self._planned, self._begun = sum(map(len, planned)), time.monotonic()
+        for number, items in enumerate(planned):
+            self._round(number, items)
         for number in range(self.spec.blocks, self.spec.blocks + self.spec.spare_blocks):
             lacking = self._lacking(number)
             if self._hopeless or not lacking or self.late():
@@ -179,12 +183,21 @@ class LinkRounds:
                     disturbed.append(item)
                 position += 1
                 if position % 10 == 0:
-                    self.show(f"{name}, {position} of {len(items)}" + " and again" * (attempt > 0))
+                    again = " and again" * (attempt > 0)
+                    self.show(f"{name}, {position} of {len(items)}{again}{self._left()}")
             self._hopeless = len(disturbed) > HOPELESS * len(items)
             if not disturbed or self._hopeless or self.late():
                 break
         note = f", {len(disturbed)} stayed disturbed" if disturbed else ""
         self.show(f"{name} done{note}")
+
+    def _left(self) -> str:
+        """How long the planned rounds of this link still take at the pace so far."""
+        taken = len(self.entry["blocks"]) + len(self.entry["direct"])
+        if not 0 < taken < self._planned:
+            return ""
+        seconds = (self._planned / taken - 1) * (time.monotonic() - self._begun)
+        return f", about {math.ceil(seconds / 60)} min left on this link"
 
     def _items(self, number: int) -> Iterator[Item]:
         modes: list[Mode] = ["run"]

@@ -19,7 +19,7 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -137,10 +137,13 @@ STOP_S: Final = 25.0
 
 @dataclass
 class Tally:
-    """How far a sweep has come. `run_steps` counts the steps of single runs, of `run_steps_total`."""
+    """How far a sweep has come. `run_steps` counts the steps of single runs, of `run_steps_total`; `share`: of the work, by
+    what a run is expected to cost.
+    """
 
     runs_total: int
     run_steps_total: int
+    share: float = 0.0
     runs: int = 0
     run_steps: int = 0
     states: dict[str, int] = field(default_factory=dict)
@@ -156,27 +159,32 @@ def run_local(
     report: Callable[[Tally], None] = lambda tally: None,
     *,
     checkpoint_s: float = CHECKPOINT_S,
+    cost: Callable[[RunSpec], float] = lambda spec: spec.steps,
 ) -> Tally:
     """Carry the runs out; `report` is called whenever something has moved. Returns the final tally.
 
     Runs that another process owns are passed over, and counted as how they stand. checkpoint_s: seconds between
-    the checkpoints of a run. jobs: how many workers, or a slot for each; by default as `slots` has it.
+    the checkpoints of a run. jobs: how many workers, or a slot for each; by default as `slots` has it. cost: of a run, in any
+    unit, for the share of the work.
 
     Raises `StoreError` when results cannot be kept; what was finished is kept.
     """
     places = (slots(jobs) if jobs is None or isinstance(jobs, int) else tuple(jobs))[: max(1, len(specs))]
     waiting = deque(groups(specs, len(places)))
     tally = Tally(len(specs), sum(spec.steps for spec in specs))
+    costs = {spec.run_id: cost(spec) for spec in specs}
+    whole = sum(costs.values())
+    of_step = {spec.run_id: costs[spec.run_id] / whole / spec.steps for spec in specs}
     deadline = math.inf
     with _interrupts(tally, report) as received:
-        pool = [_Worker(store, checkpoint_s, place) for place in places[: len(waiting)]]
+        pool = [_Worker(store, checkpoint_s, place, of_step) for place in places[: len(waiting)]]
         try:
             while any(worker.alive for worker in pool):
                 _assign(pool, waiting, tally)
                 for worker in _ready(pool):
                     worker.receive(tally)
                     if worker.dead and waiting and not tally.interrupted:
-                        pool[pool.index(worker)] = _Worker(store, checkpoint_s, worker.slot)
+                        pool[pool.index(worker)] = _Worker(store, checkpoint_s, worker.slot, of_step)
                 report(tally)
                 reason = _reason_to_stop(received)
                 if reason and deadline == math.inf:
@@ -195,10 +203,11 @@ def run_local(
 
 
 class _Worker:
-    """A worker process, what it owns, and what it said."""
+    """A worker process, what it owns, and what it said. of_step: share of the sweep's work that a step of a run is."""
 
-    def __init__(self, store: Store, checkpoint_s: float, slot: Slot) -> None:
+    def __init__(self, store: Store, checkpoint_s: float, slot: Slot, of_step: Mapping[str, float]) -> None:
         self.slot = slot
+        self._of_step = of_step
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
@@ -244,7 +253,8 @@ class _Worker:
             step = max(
                 message[1], self._counted
             )  # a part of the group may stand further back than the one before
-            tally.run_steps += (step - self._counted) * len(self._owned)
+            for run_id in self._owned:
+                self._advance(tally, run_id, step - self._counted)
             self._counted = step
         elif message[0] == "run":
             _, run_id, state, reason = message
@@ -284,10 +294,14 @@ class _Worker:
                 self._store.abandon(run_id)
                 release_lease(self._store.folder(run_id), self._owner)
 
+    def _advance(self, tally: Tally, run_id: str, steps: int) -> None:
+        tally.run_steps += steps
+        tally.share += steps * self._of_step[run_id]
+
     def _ended(self, tally: Tally, run_id: str, state: str) -> None:
         spec = self._owned.pop(run_id)
         tally.runs += 1
-        tally.run_steps += spec.steps - self._counted
+        self._advance(tally, run_id, spec.steps - self._counted)
         tally.states[state] = tally.states.get(state, 0) + 1
 
     def _mark_dead(self, tally: Tally) -> None:

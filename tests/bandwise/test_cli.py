@@ -398,8 +398,24 @@ def test_progress_is_whole_lines_where_there_is_no_terminal(capsys: pytest.Captu
     line.runs(4, 4, 1.0, {"done": 3, "diverged": 1}, "interrupted")
     line.close()
     first, second = capsys.readouterr().err.splitlines()
-    assert first.startswith("small: 1 of 4 runs (1 done), 0 s, about ")
+    assert first == "small: 1 of 4 runs (1 done), 0 s"
     assert second == "small: 4 of 4 runs (3 done, 1 diverged), 0 s; interrupted"
+
+
+def test_the_time_left_counts_neither_imports_nor_compiling(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("bandwise.output.time.monotonic", lambda: clock[0])
+    line = ProgressLine("small", every_s=0.0)
+    for step in range(3):  # ninety seconds before the first of a hundred steps, a second for each further one
+        clock[0] = 90.0 + step
+        line.steps(step + 1, 100)
+    assert [text.partition("about ")[2] for text in capsys.readouterr().err.splitlines()] == [
+        "",
+        "1 min 38 s left",
+        "1 min 37 s left",
+    ]
 
 
 def test_durations_and_tables_are_readable() -> None:

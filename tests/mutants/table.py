@@ -303,8 +303,8 @@ SUITE: Final = (
     Mutant(
         "cost-model-takes-bits-for-bytes",
         "scale",
-        "wire = 8 * max(0.0, carried - self.burst)",
-        "wire = max(0.0, carried - self.burst)",
+        "wire = 8 * sent * form.times(n, mutual)",
+        "wire = sent * form.times(n, mutual)",
         ("tests/**/costs/test_network.py", "tests/**/costs/test_fit.py"),
     ),
     Mutant(

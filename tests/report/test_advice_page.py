@@ -47,12 +47,14 @@ GRID = [
     }
     for (parameters, compute), workers, (rate, delay, device, transport, overlap) in itertools.product(
         ((3e6, 0.02), (110e6, 0.18)),
-        (3, 64),
+        (3, 16, 64),
         (
+            (1e7, 0.02, "", "gloo", False),
             (1e8, 0.0, "", "gloo", True),
             (1e10, 0.001, "", "gloo", True),
             (1e9, 0.0, "a100", "nccl-socket", True),
             (2e10, 0.0001, "v100", "nccl-ib", False),
+            (2.5e10, 0.0, "h100", "nccl-socket", True),
         ),
     )
 ]  # fmt: skip

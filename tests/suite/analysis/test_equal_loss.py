@@ -216,3 +216,19 @@ def test_a_session_held_three_times_gives_net_speedups_of_all_and_the_newest_alo
         path_of_facts.read_text().replace(str(path), path.stem)
     )  # shipped sweeps have names
     assert audit(["--results", str(root), "--sweeps", str(folder)]) == 0
+
+    # what is published counts with what is held on another day, where it is of the same kind
+    shutil.rmtree(root / "sessions")
+    later = made.changed(held, session_id="20261124T000000Z-aa", started="2026-11-24T00:00:00Z")
+    every, none = {"20", "21", "22", "24"}, {"iid": {"step": "0" * 16}}
+    for changes, days, of_squeeze in (
+        ({}, every, every),
+        ({"provenance": {**later["provenance"], "cores": 64}}, {"24"}, {"24"}),
+        ({"uses": {**later["uses"], "squeeze": none}}, every, set()),
+    ):
+        made.saved(root, made.changed(later, **changes))
+        collect_session(root, "made-up", load_sweep(str(path)))
+        rows = read_table(session_table_path(root, NET_ROUNDS, "made-up"), NET_ROUNDS)
+        assert load_facts(root, "made-up", "local")["sessions"][-1]["started"].startswith("2026-11-24")
+        for arm, expected in (("lion-1bit", days), ("squeeze", of_squeeze)):
+            assert {row["session_id"][6:8] for row in rows if row["arm"] == arm} == expected

@@ -32,8 +32,8 @@ powersgd: {rank: 0}
 """A session's file with the methods of the samples, and one of which nothing is known."""
 WORKLOADS = ("digits-mlp", "quadratic")
 MODEL = Model(
-    Backend("gloo", {name: Price(2e-4, 1.5e-4, 2e-9) for name in OF_PROBE}, 0.94, 2.0, 4096.0, CORES),
-    Overlap(0.5, 6.0, {"all-reduce": 1e-3, "all-gather": 2e-3}),
+    Backend("gloo", {name: Price(2e-4, 1.5e-4, 2e-9) for name in OF_PROBE}, 0.94, 2.0, CORES),
+    Overlap(0.5, 2e-3),
 )
 DDP = Case("ddp", "DDP fp32, 25 MB buckets", "step", 1, "fp32", {"bucket_cap_mb": 25, "optimizer": "sgd"})
 METHODS: dict[str, dict[str, Any]] = {

@@ -94,7 +94,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> list[Candidate]:
     )
 
 
-FREE = Model(Backend("gloo", {name: Price(0.0, 0.0, 0.0) for name in OF_PROBE}, 1.0, 0.0, 0.0, 2), Overlap())
+FREE = Model(Backend("gloo", {name: Price(0.0, 0.0, 0.0) for name in OF_PROBE}, 1.0, 0.0, 2), Overlap())
 """Nothing but bytes over the wire takes time."""
 
 

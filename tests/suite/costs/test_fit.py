@@ -19,7 +19,6 @@ MADE = Backend(
     {name: Price(2e-4, 1.5e-4, 1e-9 * (1 + i)) for i, name in enumerate(sorted(OF_PROBE))},
     0.94,
     1.2,
-    20_000.0,
     cores=2,
 )
 
@@ -45,7 +44,6 @@ def test_what_was_made_is_found() -> None:
     assert found.worst_error < 0.01
     assert found.backend.efficiency == pytest.approx(0.94, rel=0.01)
     assert found.backend.delayed == pytest.approx(1.2, rel=0.02)
-    assert found.backend.burst == pytest.approx(20_000, rel=0.05)
     for name, price in MADE.prices.items():
         assert found.backend.prices[name].host_s == pytest.approx(price.host_s, rel=0.1)
 

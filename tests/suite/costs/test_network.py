@@ -43,8 +43,8 @@ def test_seconds_by_hand() -> None:
     patient = Network(float("inf"), 0.01, PRICES, crowd=2.0, delayed=2.0)
     alone = patient.seconds("all-reduce fp32", 4, 4)
     assert alone == pytest.approx((1 + 1 / 4) * (1e-3 + 6e-4) + 6 * 0.01 * (1 + 1 / 4), rel=1e-4)
-    crowded = Network(8e6, 0.01, PRICES, efficiency=1.0, crowd=2.0, delayed=1.5, burst=1e6)
-    assert crowded.seconds("all-gather", 4, 1e6) == pytest.approx(2.0 + 3 * (2e-4 + 0.015) + 2e-3)
+    crowded = Network(8e6, 0.01, PRICES, efficiency=1.0, crowd=2.0, delayed=1.5)
+    assert crowded.seconds("all-gather", 4, 1e6) == pytest.approx(3.0 + 3 * (2e-4 + 0.015) + 2e-3)
 
 
 def test_an_unshaped_link_costs_work_alone() -> None:
@@ -63,7 +63,7 @@ def test_one_connection_carries_whole_messages_in_turns() -> None:
 
 
 def test_workers_with_machines_of_their_own_share_no_processor() -> None:
-    backend = Backend("gloo", PRICES, 0.95, 1.0, 0.0, cores=2)
+    backend = Backend("gloo", PRICES, 0.95, 1.0, cores=2)
     assert backend.on(Link(8, 1e9)).crowd == 4
     assert backend.on(Link(2, 1e9)).crowd == 1
     assert backend.on(Link(8, 1e9), own_machines=True).crowd == 1

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from reference_impls.requests import Bucket, Request, Step
-from suite.costs.step import Local, Network, Overlap, Price, Recipe, mixed, step_seconds, unit_seconds
+from suite.costs.step import Local, Network, Overlap, Price, Recipe, step_seconds, unit_seconds
 
 FREE = {name: Price(0.0, 0.0, 0.0) for name in ("all-reduce fp32", "all-gather", "all-to-all", "send-recv")}
-OVERLAP = Overlap(sharpness=8.0)
+OVERLAP = Overlap()
 
 
 def _network(**changes: float) -> Network:
@@ -50,7 +50,7 @@ def test_a_second_collective_waits_for_the_next_bucket() -> None:
 def test_ranks_that_share_processors_come_late() -> None:
     """Half of them: all of backward times 1 - 1/2 is over when the last rank has its first bucket."""
     step = _step((_reduce(10.0),), (_reduce(10.0),))
-    late = Overlap(late=1.0, sharpness=50.0)
+    late = Overlap(late=1.0)
     # backward's 4 s: 2 s before the last rank begins with it, then a half of the rest
     assert step_seconds(step, Local(6.0), _network(crowd=2.0), late) == pytest.approx(2 + 2 + 1 + 20.0)
     assert step_seconds(step, Local(6.0), _network(), late) == pytest.approx(4.0 + 20.0)
@@ -66,7 +66,7 @@ def test_shared_processors_do_all_the_work_there_is() -> None:
     step = _step((_reduce(3.0),), (_reduce(3.0),))
     crowded = Network(float("inf"), 0.0, prices, efficiency=1.0, crowd=2.0)
     # two messages of 3 bytes sent by each of 2 ranks, 1 s a byte and rank, two ranks a core: 12 s of work beside 4
-    assert step_seconds(step, Local(4.0), crowded, Overlap(0.0, 50.0)) == pytest.approx(16.0, rel=0.02)
+    assert step_seconds(step, Local(4.0), crowded, OVERLAP) == pytest.approx(16.0)
 
 
 def test_a_round_is_the_sum_of_its_steps() -> None:
@@ -74,16 +74,10 @@ def test_a_round_is_the_sum_of_its_steps() -> None:
     assert unit_seconds(recipe, local, _network(), OVERLAP) == pytest.approx(4.0 + 6.0)
 
 
-def test_a_collective_waits_for_processors_that_others_use() -> None:
-    stalled = Overlap(0.0, 50.0, {"all-reduce": 0.5})
+def test_an_all_gather_waits_for_processors_that_others_use() -> None:
+    stalled = Overlap(gather_s=0.5)
     alone, crowded = _network(), _network(crowd=3.0)
-    step = _step((_reduce(1.0),))
-    assert step_seconds(step, Local(4.0), alone, stalled) == pytest.approx(5.0)
-    assert step_seconds(step, Local(4.0), crowded, stalled) == pytest.approx(5.0 + 2 * 0.5, rel=1e-6)
-
-
-def test_a_norm_lies_between_the_larger_and_the_sum() -> None:
-    assert mixed(3.0, 4.0, 1.0) == pytest.approx(7.0)
-    assert mixed(3.0, 4.0, 2.0) == pytest.approx(5.0)
-    assert mixed(3.0, 4.0, 50.0) == pytest.approx(4.0, rel=1e-6)
-    assert mixed(0.0, 0.0, 2.0) == 0.0
+    gather = _step((Request("all-gather", "gradient", 2, 1.0, "uint8"),))
+    assert step_seconds(gather, Local(4.0), alone, stalled) == pytest.approx(5.0)
+    assert step_seconds(gather, Local(4.0), crowded, stalled) == pytest.approx(5.0 + 2 * 0.5)
+    assert step_seconds(_step((_reduce(1.0),)), Local(4.0), crowded, stalled) == pytest.approx(5.0)

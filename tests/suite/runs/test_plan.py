@@ -9,13 +9,22 @@ import pytest
 
 from bandwise.verbs.plan import described
 from suite.runs.documents import YamlError
-from suite.runs.plan import MINIMUM_FOR_INTERVAL, PlanError, make_plan, open_specs, smallest_p, summary
+from suite.runs.plan import (
+    MINIMUM_FOR_INTERVAL,
+    Estimator,
+    PlanError,
+    make_plan,
+    open_specs,
+    smallest_p,
+    summary,
+)
 from suite.runs.result import Status
 from suite.runs.store import Store
 from suite.runs.sweep import Arm, Trial, Tuned, load_rates, load_sweep, sweep_names, tuned_for, write_rates
 from suite.training.record import failed
+from suite.training.train import train_group
 from suite.workloads import get
-from tests.suite.runs.project import SWEEP, write_sweep
+from tests.suite.runs.project import SWEEP, one_spec, write_sweep
 
 
 @pytest.mark.parametrize(
@@ -191,3 +200,13 @@ def test_rounds_longer_than_the_training_are_warned_of(period: int, warned: bool
     assert (
         any("warning: local: local-sgd has rounds of 13 steps" in line for line in described(found)) == warned
     )
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("workload", "batch_size"), [("code-gpt", 4), ("digits-mlp", 32), ("quadratic", 4)])
+def test_a_guess_before_any_run_is_near_what_training_takes(workload: str, batch_size: int) -> None:
+    spec = one_spec("allreduce-adamw", workload=workload, world_size=4, steps=40, batch_size=batch_size)
+    guess = Estimator().of([spec]).seconds
+    (outcome,) = train_group([spec])
+    assert outcome.result["status"] == "done"
+    assert guess == pytest.approx(outcome.result["train_s"], rel=0.5), "of which evaluations are a part"

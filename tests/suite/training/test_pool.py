@@ -56,6 +56,7 @@ def test_a_worker_that_dies_takes_only_its_runs_along(tmp_path: Path) -> None:
 
     tally = run_local(specs, store, jobs=2, report=kill_one)
     assert (tally.runs, tally.run_steps, tally.run_steps_total) == (6, 2400, 2400)
+    assert tally.share == pytest.approx(1.0)
     assert seen == sorted(seen), "progress never goes back"
     assert tally.states == {"done": 5, "error": 1}
     assert states(store, specs) == {"done": 5, "error": 1}
