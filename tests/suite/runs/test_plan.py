@@ -11,6 +11,7 @@ from bandwise.verbs.plan import described
 from suite.runs.documents import YamlError
 from suite.runs.plan import (
     MINIMUM_FOR_INTERVAL,
+    RUN_S,
     Estimator,
     PlanError,
     make_plan,
