@@ -363,7 +363,7 @@ def _most_runs(spec: RunSpec, group_bytes: int) -> int:
 
 RUN_S: Final = 0.02
 """Of a run, however short: its files, each of which has to reach the disk."""
-STEP_S: Final = 5e-4
+STEP_S: Final = 1e-3
 """Of a step besides its gradients: method and bookkeeping, whatever the model."""
 ELEMENT_S: Final = 2e-8
 """Of a step, a parameter and a worker: method and update."""
