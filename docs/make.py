@@ -84,7 +84,7 @@ FRONT: Final = (
     *(ROOT / "docs" / f"{name}.md" for name in ("cli", "findings", "methods")),
 )
 """README and the pages with blocks of its kinds."""
-FRONT_STUDY, FRONT_SHARDING = "quick", "iid"
+FRONT_STUDY, FRONT_SHARDING = "language", "iid"
 """The published study, and the spread of its data, whose picture and table README shows."""
 FRONT_METHODS: Final = MappingProxyType(
     {
@@ -95,10 +95,27 @@ FRONT_METHODS: Final = MappingProxyType(
         "apmsqueeze": "APMSqueeze",
         "qsr-adamw": "QSR",
         "local-adamw": "local AdamW, 8 steps a round",
+        "streaming-diloco": "Streaming DiLoCo, 15 steps a round",
+        "global-qsgd-exponential": "Global-QSGD, 8 bits, exponential",
+        "zero-one-adam": "0/1 Adam",
         "control-one-rank-sign": "negative control: the sign of one worker",
+        "control-no-communication-adamw": "negative control: no communication",
     }
 )
-"""The methods of README's table by their labels in studies, in words, in order; those that its study lacks are left out."""
+"""Labels of methods in studies, in words."""
+ANSWERED: Final = MappingProxyType(
+    {
+        "language": (
+            "streaming-diloco", "qsr-adamw", "local-adamw", "zero-one-adam", "apmsqueeze", "global-qsgd-exponential",
+            "lion-cub-1bit-never", "control-no-communication-adamw",
+        ),
+        "quick": (
+            "lion-cub-1bit-never", "lion-cub-1bit-every-10", "lion-cub-8bit-l1", "global-qsgd-standard", "apmsqueeze",
+            "qsr-adamw", "local-adamw", "control-one-rank-sign",
+        ),
+    }
+)  # fmt: skip
+"""Study -> the methods of its table of answers, in order."""
 FRONT_QUESTION: Final = "--params 110e6 --workers 16 --rate 1gbit --compute-ms 180"
 WORKERS: Final = 8
 """For which `docs/methods.md` says what a worker sends."""
@@ -231,10 +248,9 @@ def answer(root: Path, study: str = FRONT_STUDY, sharding: str = FRONT_SHARDING)
             *(_net(nets[link, arm]) for link in links),
             _verdict({link: nets[link, arm]["verdict"] for link in links}),
         ]
-        for arm, words in FRONT_METHODS.items()
-        if arm in ends
+        for arm, words in ((arm, FRONT_METHODS[arm]) for arm in ANSWERED[study])
     ]
-    shown = [nets[link, arm] for link in links for arm in FRONT_METHODS if arm in ends]
+    shown = [nets[link, arm] for link in links for arm in ANSWERED[study]]
     notes = [
         "*Net speedup*: plain training's seconds to the same quality, over the method's seconds, with its 95 % interval.",
         "Fewer bytes: than fp32 all-reduce.",

@@ -43,7 +43,9 @@ from suite.analysis.published import (
     Side,
     files_of,
     fingerprint,
+    published_root,
     put,
+    read_manifest,
     unfinished,
     write_refused,
 )
@@ -153,14 +155,32 @@ def _study(root: Path, name: str, day: str, replace: bool) -> Iterator[Publicati
 
 
 def _session(root: Path, name: str, day: str, replace: bool) -> Iterator[Publication]:
-    """The session of that name, where it was held here."""
+    """The session of that name, where it was held here, and the pictures of its study, whose seconds are the session's."""
     try:
-        known = load_session(name).name
+        session = load_session(name)
     except UnknownSessionError:
         return
+    known = session.name
     collect_session(root, known)
     if files_of(root, f"{SESSION}{known}"):
         yield _put(root, f"{SESSION}{known}", _tables(root, f"{SESSION}{known}"), {"day": day}, replace)
+        if session.sweep is not None and not files_of(root, session.sweep.name):
+            yield from _redrawn(root, session.sweep.name)
+
+
+def _redrawn(root: Path, name: str) -> Iterator[Publication]:
+    """A published study whose runs are not here, with its tables as they are and its pictures drawn anew."""
+    folder = published_root(root)
+    known = read_manifest(folder)["sets"].get(name)
+    if known is None:
+        return
+    tables = {
+        file: (folder / file).read_bytes() for file in known["files"] if not file.startswith("figures/")
+    }
+    study = load(root, name, side="published")
+    figures = {f"figures/{name}/{file}": text for file, text in _figures(study).items()}
+    about = {key: value for key, value in known.items() if key != "files"} | {"headline": headline(study)}
+    yield _put(root, name, {**tables, **figures}, about, replace=True)
 
 
 def _labelled(root: Path, name: str, label: str, day: str, replace: bool) -> Publication:

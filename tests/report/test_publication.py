@@ -12,13 +12,14 @@ import pytest
 from bandwise.cli import main
 from report.study.publication import publish
 from suite.analysis import published
-from suite.analysis.columns import MICRO, SUMMARY
+from suite.analysis.columns import MICRO, NET, SUMMARY
 from suite.analysis.published import PublishedError, facts_path, read_manifest, source, verify
 from suite.analysis.tables import read_table, table_path, write_table
 from tests.report import made_up_speed
 from tests.report.conftest import Built
 
 DAY = "2027-02-01"
+RESULTS = Path(__file__).resolve().parents[2] / "results"
 
 
 def whole(root: Path, name: str) -> None:
@@ -168,3 +169,23 @@ def test_every_change_is_found_by_the_verb_and_by_check(
 def test_what_ships_is_as_it_was_published() -> None:
     """After an edit by hand: take the file from git again, or publish."""
     assert verify(Path(__file__).resolve().parents[2] / "results") == []
+
+
+@pytest.mark.full
+def test_a_session_held_later_draws_the_pictures_of_its_published_study_anew(tmp_path: Path) -> None:
+    shutil.copytree(published.published_root(RESULTS), tmp_path / "published")
+    net = "session-quick-net.csv"
+    folder = tmp_path / "published" / "tables"
+    (tmp_path / "tables").mkdir()
+    for path in folder.glob("session-quick-*"):
+        shutil.copy(path, tmp_path / "tables")
+    rows = read_table(folder / net, NET)
+    write_table(tmp_path / "tables" / net, NET, [{**row, "time": row["time"] and 2 * row["time"]} for row in rows])
+    before = read_manifest(tmp_path / "published")["sets"]["quick"]
+    assert [one.name for one in publish(tmp_path, "quick", replace=True, day=DAY)] == ["session-quick", "quick"]
+    after = read_manifest(tmp_path / "published")["sets"]["quick"]
+    changed = {file for file, digest in after["files"].items() if before["files"][file] != digest}
+    assert changed
+    assert all(file.startswith("figures/quick/equal-time-") for file in changed)
+    assert after["day"] == before["day"], "its tables are as they were"
+    assert verify(tmp_path) == []
