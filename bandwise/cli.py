@@ -12,9 +12,10 @@ import os
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from bandwise.checkout import extra_needed
+from bandwise.checkout import extra_needed, require_checkout
 from bandwise.options import OptionError
 from bandwise.verbs import GROUPS, VERBS, load
 
@@ -33,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         gc.disable()
     try:
         _load_plugins(args.plugin)
+        _set_data_folder(args.data_dir)
         return int(args.verb.run(args))
     except (ValueError, RuntimeError) as error:
         if type(error).__module__.partition(".")[0] not in OUR_PACKAGES:
@@ -59,7 +61,7 @@ def parser() -> argparse.ArgumentParser:
     """The parser with all verbs; needs neither torch nor a checkout."""
     top = argparse.ArgumentParser(
         prog="bandwise",
-        usage="bandwise [-h] [--plugin FILE.py] VERB ...",
+        usage="bandwise [-h] [--plugin FILE.py] [--data-dir DIR] VERB ...",
         description="Which communication-efficient training method is worth it for my model, my\nlink, my workers?\n\n"
         + "\n\n".join(_listed(title, verbs) for title, verbs in GROUPS.items()),
         epilog="`bandwise VERB --help` explains a verb.",
@@ -70,7 +72,10 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="FILE.py",
-        help="a file that registers methods of yours, for this verb and all processes it starts",
+        help="a file that registers methods or workloads of yours, for this verb and all processes it starts",
+    )
+    top.add_argument(
+        "--data-dir", metavar="DIR", help="the folder with the files that workloads ask you for, likewise"
     )
     # listed in groups above; left to argparse they would stand in one row
     verbs = top.add_subparsers(
@@ -85,14 +90,45 @@ def _load_plugins(paths: Sequence[str]) -> None:
     if not paths:
         return  # what lists or explains imports no torch
     from reference_impls import load_plugin
+    from reference_impls.registry import registry
 
     for path in paths:
+        before = _registered(), len(registry.plugins)
         try:
             load_plugin(path)
         except FileNotFoundError as error:
             raise OptionError(
-                f"--plugin: {error}; `bandwise new method NAME` writes one to begin with"
+                f"--plugin: {error}; `bandwise new method NAME` writes one to begin with, `bandwise new workload NAME` too"
             ) from None
+        except ModuleNotFoundError as error:
+            if error.name == "suite":
+                require_checkout(f"--plugin {path}")
+            raise
+        if len(registry.plugins) > before[1] and _registered() == before[0]:
+            raise OptionError(
+                f"--plugin: {path} registers no method and no workload: end it with registry.add(NAME, Entry(...)) or "
+                "add(CLASS), as `bandwise new method NAME` and `bandwise new workload NAME` write it"
+            )
+
+
+def _registered() -> list[str]:
+    """Names of all methods, and of the workloads from outside where a file has imported what registers them."""
+    from reference_impls import list_algorithms
+
+    workloads = sys.modules.get("suite.workloads.registry")
+    return [*list_algorithms(), *(workloads.from_outside() if workloads else ())]
+
+
+def _set_data_folder(path: str | None) -> None:
+    if path is None:
+        return
+    require_checkout("--data-dir")
+    from suite import DATA
+
+    folder = Path(path).resolve()
+    if not folder.is_dir():
+        raise OptionError(f"--data-dir: no folder {folder}")
+    os.environ[DATA] = str(folder)
 
 
 def _listed(title: str, verbs: Mapping[str, str]) -> str:

@@ -333,7 +333,7 @@ def advice(root: Path, rows: str) -> str:
 
 def verbs(root: Path) -> str:
     """Every verb in the groups of `bandwise --help`: what it is for, its arguments and those of its actions."""
-    before = [_row(action) for action in parser()._actions if "--plugin" in action.option_strings]
+    before = [_row(a) for a in parser()._actions if {"--plugin", "--data-dir"} & {*a.option_strings}]
     parts = ["Before the verb:", markdown(("argument", "meaning"), before)]
     for title, group in GROUPS.items():
         parts.append(f"## {title[0].upper()}{title[1:]}")

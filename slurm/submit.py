@@ -41,6 +41,7 @@ from slurm.profile import Profile, check_options
 from slurm.records import SCHEMA, ArrayJob, Record, next_number
 from slurm.scheduler import DEFAULT_MAX_ARRAY_SIZE, SlurmError, max_array_size, require_slurm, unfinished
 from slurm.snapshot import keep_environment, planned, plugins, take
+from suite import DATA
 from suite.links.process import Process
 from suite.runs.files import dump, write_atomic
 from suite.runs.plan import Estimator, groups
@@ -208,6 +209,7 @@ def parameters(profile: Profile, array: ArrayJob, after: str | None, code: Path)
     ours.append(f"export PYTHONPATH={shlex.quote(str(code))}${{PYTHONPATH:+:$PYTHONPATH}}")
     copies = os.pathsep.join(str(copy) for copy in plugins(code.parent).values())
     ours += [f"export {PLUGINS}={shlex.quote(copies)}"] if copies else []
+    ours += [f"export {DATA}={shlex.quote(os.environ[DATA])}"] if os.environ.get(DATA) else []
     ours.append("export PYTHONSAFEPATH=1")  # else Python would look into the folder of the submission first
     return {
         **given,

@@ -21,8 +21,8 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "advise": "which method to run for a model, a link and a number of workers",
             "try": "five methods on your own model and data, simulated side by side",
         },
-        "your own method": {
-            "new": "begin a method: a file that works, to be changed into yours",
+        "your own method and workload": {
+            "new": "begin a method or a workload: a file that works, to be changed into yours",
             "test-method": "hold a method to what every method has to keep",
         },
         "before training": {

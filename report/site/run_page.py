@@ -184,7 +184,7 @@ def _outcome(record: RunRecord) -> Terms:
         [
             *(
                 (
-                    METRICS.get(name, name.replace("_", " ")),
+                    record.panel.metric if name == metric else METRICS.get(name, name.replace("_", " ")),
                     None
                     if value is None
                     else f"{write.plain(value, digits if name == metric else 4)}"
@@ -210,7 +210,7 @@ def _outcome(record: RunRecord) -> Terms:
 def _figures(record: RunRecord) -> Iterable[dict[str, str]]:
     """The metric and the training loss over steps, where the run's evaluations are on disk."""
     metric = str(record.row["metric"])
-    for name, words in ((metric, METRICS.get(metric, metric)), ("train_loss", "training loss")):
+    for name, words in ((metric, record.panel.metric), ("train_loss", "training loss")):
         points = [
             (float(line["step"]), number(line.get(name)))
             for line in record.metrics

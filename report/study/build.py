@@ -150,7 +150,7 @@ def _explanation(panel: Panel) -> str:
         f"{str(facts['metric']).replace('_', ' ').capitalize()}: {facts['direction']} is better.",
         "Brackets are 95 % t intervals over the seeds of the row, differences paired by seed.",
         f"Equal means that the interval lies inside ±{panel.margin:g}{unit}.",
-        "Stale: ran with another source of the method than this checkout's, and is left out of ranks."
+        "Stale: ran with another source of the method or workload than is here, and is left out of ranks."
         if stale
         else "",
     ]

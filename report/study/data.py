@@ -88,6 +88,12 @@ class Panel:
         return SHARDINGS.get(self.sharding, self.sharding)
 
     @property
+    def metric(self) -> str:
+        """The metric in words; one that only its workload knows comes with its unit."""
+        name, unit = str(self.facts["metric"]), f" ({self.unit})" if self.unit else ""
+        return METRICS.get(name, name.replace("_", " ") + unit)
+
+    @property
     def unit(self) -> str:
         """Of metric differences: points, bits/byte, or nothing."""
         return "" if self.facts["unit"] == "1" else str(self.facts["unit"])

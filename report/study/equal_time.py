@@ -29,7 +29,7 @@ from report.drawing.svg import gid, inline, svg_file
 from report.drawing.table import Cell, Column, Line, Row, View, chips
 from report.drawing.theme import COLOURS, FAMILIES, SHAPES, colour
 from report.rendering import slug
-from report.study.data import METRICS, LinkData, Panel, StudyData
+from report.study.data import LinkData, Panel, StudyData
 from report.study.marks import EDGE, Fill, Point, across, by_arm, draw_marks, families, write_names
 from report.study.speedup import grouped
 from suite.runs.sweep import WHOLE
@@ -148,8 +148,7 @@ def _picture(panel: Panel, curve: Curve, one: Timed) -> dict[str, Any]:
         "figure": inline(
             svg_file(loss_against_time(panel, curve, [(one.label, marks)])),
             f"e-{one.slug}-{panel.slug}",
-            f"{place}: {METRICS.get(panel.facts['metric'], panel.facts['metric'])} over seconds of the training; the net "
-            "speedups are in the table below",
+            f"{place}: {panel.metric} over seconds of the training; the net speedups are in the table below",
             hover(panel, one, marks),
         )
         if marks
@@ -214,8 +213,7 @@ def loss_against_time(
                 axes.set_title(label, loc="left", fontsize=10, weight="bold")
             _draw(axes, panel, curve, marks, _floor(panel, curve, every))
             axes.set_xlabel("seconds of the training over the reference's: left is faster")
-            metric = str(panel.facts["metric"])
-            axes.set_ylabel(f"{METRICS.get(metric, metric.replace('_', ' '))}: up is better")
+            axes.set_ylabel(f"{panel.metric}: up is better")
         return figure
 
 

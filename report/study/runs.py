@@ -261,7 +261,7 @@ def drift(*studies: StudyData) -> list[str]:
             found += [f"{before}{one.subject}: {one.what}; {one.fix}." for one in findings]
         if stale := _stale(study):
             found.append(
-                f"{before}{stale} runs come from another source of their method than this checkout's; they are in no rank."
+                f"{before}{stale} runs come from another source of their method or workload than is here; they are in no rank."
             )
     return found
 

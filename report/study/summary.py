@@ -26,7 +26,7 @@ from report.drawing.svg import gid
 from report.drawing.table import Cell, Column, Line, Row, View, bytes_cell, chips
 from report.drawing.theme import COLOURS, FAMILIES, colour
 from report.study.budget_sweep import HOW, WHERE, ratio_at_equal
-from report.study.data import METRICS, Panel, SessionData
+from report.study.data import Panel, SessionData
 from report.study.marks import (
     Point,
     across,
@@ -109,7 +109,6 @@ def _line(row: Row, panel: Panel) -> Line:
 
 def _columns(panel: Panel, ranks: bool) -> tuple[Column, ...]:
     unit = f" ({panel.unit})" if panel.unit else ""
-    metric = METRICS.get(str(panel.facts["metric"]), str(panel.facts["metric"]))
     return (
         Column("method", "method", "The sweep's label of a method with its options."),
         Column("equal", "equal?",
@@ -121,7 +120,7 @@ def _columns(panel: Panel, ranks: bool) -> tuple[Column, ...]:
         ),
         Column("ratio", "fewer bytes", "Wire bytes a step of the baseline over those of the method.", True),
         Column("bytes", "bytes a step", "Sent on the wire a step, mean over ranks, headers left out.", True),
-        Column("metric", metric, "Mean over the finished seeds with its 95 % t interval.", True, True),
+        Column("metric", panel.metric, "Mean over the finished seeds with its 95 % t interval.", True, True),
         Column("nll", "NLL difference", "As the difference, of the negative log-likelihood (nats).", True, True),
         Column("seeds", "seeds", "Finished of planned: the n of every number in the row.", True),
         Column("diverged", "diverged", "Seeds that diverged; they are in no mean, and such a method is not equal.", True),

@@ -27,7 +27,7 @@ from report.drawing.table import Cell, Column, Line, Row, View, chips
 from report.drawing.theme import FAMILIES, colour
 from report.rendering import slug
 from report.study.curves import Curve, family_curves, hover, twins
-from report.study.data import METRICS, PANEL, Panel, SessionData, StudyData
+from report.study.data import PANEL, Panel, SessionData, StudyData
 from report.study.sessions import CHECKS, CONFIRMED
 from suite.analysis.columns import PROFILES, TO_TARGET
 from suite.analysis.speed_columns import ARMS
@@ -75,10 +75,9 @@ def _sentence(panel: Panel, rows: Sequence[Row]) -> str:
     gaps = [(row["resolution"] or 0) for row in rows if row["resolution"] is not None]
     ended = next(row for row in panel.summary if row["arm"] == reference)
     unit = f" {panel.unit}" if panel.unit else ""
-    metric = METRICS.get(str(panel.facts["metric"]), str(panel.facts["metric"]))
     words = "at least" if panel.facts["direction"] == "higher" else "at most"
     return (
-        f"Target: {metric} of {words} {write.plain(target, panel.digits)}, which is what {reference} ends at (median of "
+        f"Target: {panel.metric} of {words} {write.plain(target, panel.digits)}, which is what {reference} ends at (median of "
         f"{ended['n_done']} finished seeds), given way by the margin of {panel.margin:g}{unit}. Evaluated at least every "
         f"{max(gaps, default=0)} steps of {panel.facts['steps']}."
     )

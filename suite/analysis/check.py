@@ -150,8 +150,8 @@ def _seeds(ran: Ran) -> Iterator[Finding]:
 def _stale(ran: Ran) -> Iterator[Finding]:
     for arm, run_ids in ran.runs[ran.runs["stale"]].groupby("arm", sort=False)["run_id"].agg(list).items():
         yield Finding(
-            "stale", WARNING, str(arm), f"{len(run_ids)} runs come from another source of the method ({_some(run_ids)})",
-            "raise the method's version if its numbers may have moved, and run the sweep; or check out the commit of the runs",
+            "stale", WARNING, str(arm), f"{len(run_ids)} runs come from another source of method or workload ({_some(run_ids)})",
+            "raise its version if its numbers may have moved, and run the sweep; or go back to the source of the runs",
         )  # fmt: skip
 
 

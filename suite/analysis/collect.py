@@ -34,13 +34,14 @@ from suite.analysis.columns import (
 )
 from suite.analysis.equal_time import worth_table
 from suite.analysis.published import ATTRIBUTES, FACTS_SCHEMA, counted, facts_path
-from suite.analysis.study import Arm, Entry, Study, study_of, tuning_rows
+from suite.analysis.study import Arm, Entry, Study, Yardstick, study_of, tuning_rows
 from suite.analysis.summary import summarise
 from suite.analysis.tables import Row, frame_of, rows_of, table_path, to_csv
 from suite.analysis.to_target import arrivals, curves_of, profiles_of, to_target
 from suite.runs.files import canonical_json, dump, write_atomic
 from suite.runs.plan import make_plan
 from suite.runs.result import LIVE, Status
+from suite.runs.spec import is_older
 from suite.runs.store import Store
 from suite.runs.sweep import WHOLE, Sweep, load_sweep
 
@@ -78,9 +79,9 @@ def _reason(status: Status) -> str | None:
     return status.reason or None
 
 
-def _stale(result: Mapping[str, Any], arm: Arm) -> bool:
-    recorded = (result.get("sources") or {}).get("algorithm")
-    return recorded is not None and arm.source_hash is not None and recorded != arm.source_hash
+def _stale(result: Mapping[str, Any], arm: Arm, yardstick: Yardstick) -> bool:
+    now = {"algorithm": arm.source_hash, "workload": yardstick.source_hash}
+    return is_older(result.get("sources") or {}, now)
 
 
 def _run_row(standing: Standing, study: Study, entry: Entry) -> Row:
@@ -124,7 +125,7 @@ def _run_row(standing: Standing, study: Study, entry: Entry) -> Row:
         "syncs": sum(int(kinds.get(kind, 0)) for kind in SYNCHRONISING) if result else None,
         "commit": provenance.get("commit"),
         "environment": provenance.get("environment_hash"),
-        "stale": _stale(result, arm),
+        "stale": _stale(result, arm, study.yardsticks[entry.workload]),
     }
 
 

@@ -81,7 +81,10 @@ RUNS = Table(
             status="a word of the closed vocabulary; missing: not run yet",
             reason="why, where it is not done",
         ),
-        *described("text", metric="accuracy (percent), bits_per_byte, excess_loss, test_loss, log_loss"),
+        *described(
+            "text",
+            metric="accuracy (percent), bits_per_byte, excess_loss, test_loss, log_loss, or that of a workload of yours",
+        ),
         *described(
             "float",
             value="the metric at the end, in its unit; empty unless done",
@@ -92,7 +95,10 @@ RUNS = Table(
         ),
         *described("int", syncs="steps that synchronised parameters or momenta"),
         *described("text", commit="of the code that ran", environment="hash of the installed packages"),
-        *described("flag", stale="the method's source has moved since, its version has not"),
+        *described(
+            "flag",
+            stale="the source of the method, or of a workload of yours, has moved since, its version has not",
+        ),
     ),
     keys=6,
 )
@@ -108,9 +114,13 @@ SUMMARY = Table(
             n="seeds planned",
             n_done="seeds that finished",
             n_diverged="seeds that diverged",
-            n_stale="seeds that ran with another source of the method",
+            n_stale="seeds that ran with another source of the method, or of a workload of yours",
         ),
-        *described("text", metric="as in runs", unit="of mean and difference: points, bits/byte, nats, 1"),
+        *described(
+            "text",
+            metric="as in runs",
+            unit="of mean and difference: points, bits/byte, nats, 1, or that of a workload of yours",
+        ),
         *described(
             "float",
             mean="of the metric over the finished seeds",

@@ -17,7 +17,7 @@ from reference_impls.registry import registry
 from suite.analysis.net_speedup import Trials
 from suite.analysis.tables import Row
 from suite.runs.plan import Plan
-from suite.runs.spec import RunSpec, source_hash
+from suite.runs.spec import RunSpec, source_hash, workload_hash
 from suite.runs.sweep import WHOLE, Rates, Setting, Sweep, Tuned, load_rates
 from suite.workloads import get
 
@@ -46,7 +46,7 @@ class Arm:
 @dataclass(frozen=True)
 class Yardstick:
     """How a workload is judged: metric, the unit and direction ("higher", "lower" is better), the margin of
-    "equal", and why there is no such verdict, if there is none.
+    "equal", and why there is no such verdict, if there is none. `source_hash`: of a workload from outside, as it is now.
     """
 
     metric: str
@@ -54,6 +54,7 @@ class Yardstick:
     direction: str
     margin: float
     no_verdict: str = ""
+    source_hash: str | None = None
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,12 @@ def study_of(plan: Plan) -> Study:
         ),
         yardsticks={
             label: Yardstick(
-                found.metric, found.unit, found.direction, sweep.margin or found.margin, found.no_verdict
+                found.metric,
+                found.unit,
+                found.direction,
+                sweep.margin or found.margin,
+                found.no_verdict,
+                workload_hash(found.name),
             )
             for label, found in workloads.items()
         },

@@ -37,6 +37,7 @@ from suite.timing.case import Case
 from suite.timing.cases import cases_of, method_of
 from suite.timing.spec import DEFAULT_BUCKET_MB, load_session, session_names
 from suite.workloads import get
+from suite.workloads import options as known_options
 
 MEASURED: Final = "done"
 FIRST_BUCKET: Final = 1 << 20
@@ -197,8 +198,13 @@ def shapes_of(workload: str) -> tuple[tuple[int, ...], ...]:
     """Shapes of a workload's parameters, in order; the workload as `Setting` writes it."""
     name, _, options = workload.removesuffix("]").partition("[")
     pairs = dict(pair.split("=", 1) for pair in options.split(",")) if options else {}
-    model = get(name, **pairs).build()
+    types = {key: option.type for key, option in known_options(name).items()}
+    model = get(name, **{key: _typed(text, types.get(key, str)) for key, text in pairs.items()}).build()
     return tuple(tuple(p.shape) for p in model.parameters() if p.requires_grad)
+
+
+def _typed(text: str, wanted: type) -> Any:
+    return text == "True" if wanted is bool else wanted(text)
 
 
 def parameters_of(workload: str) -> int:

@@ -22,12 +22,15 @@ from suite.runs.spec import (
     Part,
     Rate,
     RunSpec,
+    is_older,
+    is_ours,
     make_spec,
     resolve_algorithm,
     resolve_workload,
     source_hash,
     task_of,
     warning_of,
+    workload_hash,
 )
 from suite.runs.store import Store
 from suite.runs.sweep import WHOLE, Arm, Rates, Setting, Sweep, load_rates
@@ -268,13 +271,16 @@ def warnings_of(plan: Plan) -> list[str]:
 
 
 def _older_than_code(plan: Plan, results: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Ids of results whose method has changed since without a new version."""
-    now = {name: source_hash(name) for name in {run.spec.algorithm.name for run in plan.runs}}
+    """Ids of results whose method, or workload from outside, has changed since without a new version."""
+    methods = {name: source_hash(name) for name in {run.spec.algorithm.name for run in plan.runs}}
+    workloads = {name: workload_hash(name) for name in {run.spec.workload.name for run in plan.runs}}
     return [
         spec.run_id
         for spec in plan.specs
-        if "sources" in (result := results.get(spec.run_id, {}))
-        and result["sources"]["algorithm"] != now[spec.algorithm.name]
+        if is_older(
+            results.get(spec.run_id, {}).get("sources", {}),
+            {"algorithm": methods[spec.algorithm.name], "workload": workloads[spec.workload.name]},
+        )
     ]
 
 
@@ -311,6 +317,8 @@ def elements(spec: RunSpec) -> int:
     def count() -> int:
         return sum(value.numel() for value in task_of(spec).initial().values())
 
+    if not is_ours(spec.workload.name):
+        return count()
     workload = spec.workload.as_dict()
     return int(disk_cached(["elements", workload, spec.sharding, spec.world_size, spec.batch_size], count))
 
@@ -352,6 +360,8 @@ def task_seconds(spec: RunSpec) -> dict[str, float]:
         finally:
             torch.set_num_threads(threads)
 
+    if not is_ours(spec.workload.name):
+        return measure()
     return dict(disk_cached(["task-seconds", spec.workload.as_dict(), rows, spec.batch_size], measure))
 
 

@@ -276,7 +276,8 @@ class Result(TypedDict):
         Annotated[
             dict[str, str],
             Field(
-                description="Hash of the method's source: by it a result is found to be older than its code."
+                description="Hash of the method's source, and of that of a workload from outside: by them a result is found "
+                "to be older than its code."
             ),
         ]
     ]

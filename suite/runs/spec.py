@@ -256,18 +256,32 @@ def resolve_workload(name: str, options: Mapping[str, Any], sharding: str) -> Pa
     def work_out() -> dict[str, Any]:
         return _resolve_workload(name, options, sharding).as_dict()
 
+    if not is_ours(name):
+        return Part(**work_out())
     return Part(**disk_cached(["workload", name, dict(options), sharding], work_out))
+
+
+def is_ours(workload: str) -> bool:
+    """Whether a workload is one of the project, whose code is part of what answers are kept under."""
+
+    def work_out() -> list[str]:
+        from suite.workloads.registry import BUILT_IN as WORKLOADS  # here, since it needs torch
+
+        return sorted(WORKLOADS)
+
+    return workload in disk_cached(["workloads"], work_out)
 
 
 def _resolve_workload(name: str, options: Mapping[str, Any], sharding: str) -> Part:
     from suite.workloads import get  # here, since it needs torch
+    from suite.workloads.user_data import with_data
 
     workload = get(name, **options)
     if sharding not in workload.shardings:
         raise SpecError(
             f"workload {name} has no sharding {sharding!r}{nearest(sharding, workload.shardings)}"
         )
-    return Part(name, workload.version, workload.options)
+    return Part(name, workload.version, with_data(workload))
 
 
 def make_spec(
@@ -314,6 +328,44 @@ def learning_rate(spec: RunSpec) -> LearningRate:
     )
 
 
-def sources(spec: RunSpec) -> dict[str, Any]:
-    """Hash of the method's source, by which a result is found to be older than its code."""
-    return {"algorithm": source_hash(spec.algorithm.name)}
+def sources(spec: RunSpec) -> dict[str, str]:
+    """Hashes by which a result is found to be older than its code.
+
+    Args:
+        spec: Of the run.
+
+    Returns:
+        `algorithm`: of the method's source; `workload`: of the source of a workload from outside. Ours move by their versions.
+    """
+    found = {"algorithm": source_hash(spec.algorithm.name)}
+    outside = workload_hash(spec.workload.name)
+    return found if outside is None else {**found, "workload": outside}
+
+
+def is_older(recorded: Mapping[str, Any], now: Mapping[str, str | None]) -> bool:
+    """Whether a result is older than its code.
+
+    Args:
+        recorded: The `sources` of the result.
+        now: Those of today; None for what is not known or not hashed.
+
+    Returns:
+        Whether a hash that both have is another one.
+    """
+    return any(
+        None not in (recorded.get(part), source) and recorded[part] != source for part, source in now.items()
+    )
+
+
+def workload_hash(name: str) -> str | None:
+    """The hash of the source of a workload from outside, see `suite.workloads.registry`; None for one of ours."""
+    if is_ours(name):
+        return None
+    from suite.workloads.registry import source_hash  # here, since it needs torch
+
+    return source_hash(name)
+
+
+def source_of(spec: RunSpec) -> str:
+    """The same in one word, by which a checkpoint is found to be of other code."""
+    return "/".join(sources(spec).values())

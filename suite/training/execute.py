@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from suite.runs.files import StoreError
 from suite.runs.result import Status
-from suite.runs.spec import RunSpec, sources
+from suite.runs.spec import RunSpec, source_of
 from suite.runs.store import STALE_AFTER_S, Lease, NewerResultError, Owner, Store, take_lease
 from suite.training import checkpoint as files
 from suite.training.checkpoint import (
@@ -439,7 +439,7 @@ class RunOwnership:
         if not (whole.exists() or index.exists()):
             return Start()
         try:
-            source = sources(spec)["algorithm"]
+            source = source_of(spec)
             if spec.backend == "simulated":
                 found = files.read(whole, spec, source)
                 return Start() if found is None else Start(step=found.step, checkpoint=found)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from reference_impls import DataParallelOptimizer
 from reference_impls.compilation import paths
 from suite.runs.files import StoreError
-from suite.runs.spec import RunSpec, learning_rate, sources, task_of
+from suite.runs.spec import RunSpec, learning_rate, source_of, sources, task_of
 from suite.training.checkpoint import (
     Action,
     Checkpoint,
@@ -161,7 +161,7 @@ class _Rank:
 
     def _save(self, folder: Path, step: int) -> tuple[int, str]:
         """Write this rank's checkpoint; rank 0 publishes it once all have. Returns the step that stands, what failed."""
-        source, rank, problem = sources(self.spec)["algorithm"], dist.get_rank(), ""
+        source, rank, problem = source_of(self.spec), dist.get_rank(), ""
         path = rank_path(folder, step, rank)
         state = self._optimizer.state_dict()
         self.bytes.take(self._optimizer.ledger)
@@ -200,7 +200,7 @@ def _resumed(spec: RunSpec, start: Start, folder: Path, saved: Callable[[int, st
     found, problem = None, "it has gone"
     try:
         path = rank_path(folder, start.step, dist.get_rank())
-        found = read(path, spec, sources(spec)["algorithm"])
+        found = read(path, spec, source_of(spec))
     except CheckpointError as error:
         problem = str(error)
     if _all(found is not None):

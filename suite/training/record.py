@@ -146,7 +146,11 @@ class Recorder:
             self._paths.setdefault(name, set()).update(taken)
 
     def evaluation(self, scores: Mapping[str, float], lr: float, wire_bytes: float) -> None:
-        """Note a point of the curve, after the last completed step. wire_bytes: sent so far, mean over ranks."""
+        """Note a point of the curve, after the last completed step. wire_bytes: sent so far, mean over ranks.
+
+        Raises ValueError for scores without the workload's metric; so does `judged`.
+        """
+        self._require_metric(scores)
         self.metrics.append(
             {
                 "step": self._steps,
@@ -159,9 +163,17 @@ class Recorder:
 
     def judged(self, scores: Mapping[str, float]) -> None:
         """Note what the whole test part says at the end; what is not finite means divergence."""
+        self._require_metric(scores)
         self._final = dict(scores)
         if not all(math.isfinite(value) for value in scores.values()):
             self.end("diverged", "the final metric is not finite")
+
+    def _require_metric(self, scores: Mapping[str, float]) -> None:
+        if (metric := self._workload.metric) not in scores:
+            raise ValueError(
+                f"workload {self._workload.name} is judged by {metric}, and its evaluate or watch answers "
+                f"{', '.join(scores) or 'nothing'}: answer {metric} too"
+            )
 
     def fault(self, error: Exception) -> None:
         """Note an exception raised by the method or a collective."""

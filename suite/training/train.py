@@ -23,7 +23,7 @@ from torch.func import grad_and_value, vmap
 from reference_impls import SimulatedCluster
 from reference_impls.compilation import paths
 from suite.runs.plan import group_key
-from suite.runs.spec import RunSpec, learning_rate, sources, task_of
+from suite.runs.spec import RunSpec, learning_rate, source_of, sources, task_of
 from suite.training.checkpoint import Action, Checkpoint, CheckpointPolicy, Interrupted, Start
 from suite.training.record import EXPECTED_FAULTS, LedgerSums, Outcome, Recorder, evaluation_steps
 from suite.workloads import Task
@@ -197,7 +197,7 @@ class Member:
         self._bytes.take(self.cluster.ledger)
         return Checkpoint(
             run_id=self.spec.run_id,
-            source=sources(self.spec)["algorithm"],
+            source=source_of(self.spec),
             step=self.cluster.steps,
             train_s=self.recorder.trained_s(train_s),
             recorder=self.recorder.state(),

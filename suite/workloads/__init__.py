@@ -8,22 +8,34 @@
 >>> sorted(task.evaluate(parameters))
 ['accuracy', 'nll']
 
-A workload is added as `docs/adding-a-workload.md` says: one file, one row in `registry.py`, one row in the
-tests.
+A workload is added as `docs/adding-a-workload.md` says: from a file of one's own by `add`, or to the project by one file, one
+row in `registry.py` and one in the tests.
 """
 
 from __future__ import annotations
 
 from suite.workloads.base import DataError, Task, Workload, WorkloadOptionError
-from suite.workloads.registry import OptionInfo, UnknownWorkloadError, get, names, options
+from suite.workloads.registry import (
+    OptionInfo,
+    UnknownWorkloadError,
+    WorkloadDeclarationError,
+    add,
+    get,
+    names,
+    options,
+)
+from suite.workloads.user_data import DataWorkload
 
 __all__ = [
     "DataError",
+    "DataWorkload",
     "OptionInfo",
     "Task",
     "UnknownWorkloadError",
     "Workload",
+    "WorkloadDeclarationError",
     "WorkloadOptionError",
+    "add",
     "get",
     "names",
     "options",

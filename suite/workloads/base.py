@@ -43,8 +43,10 @@ class Workload(ABC):
     name: ClassVar[str]
     version: ClassVar[int]
     summary: ClassVar[str]
-    metric: ClassVar[Literal["accuracy", "bits_per_byte", "excess_loss", "test_loss", "log_loss"]]
-    unit: ClassVar[Literal["points", "bits/byte", "nats", "1"]]
+    metric: ClassVar[str]
+    """A key of what `evaluate` answers."""
+    unit: ClassVar[str]
+    """Of `metric`; "1" for a plain number."""
     direction: ClassVar[Literal["higher", "lower"]]
     margin: ClassVar[float]
     no_verdict: ClassVar[str] = ""

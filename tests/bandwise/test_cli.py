@@ -144,7 +144,7 @@ def test_help_is_fast_and_lists_every_verb_once_in_its_group() -> None:
         *GROUPS,
         "options",
     ]
-    assert done.stdout.startswith("usage: bandwise [-h] [--plugin FILE.py] VERB ...\n")
+    assert done.stdout.startswith("usage: bandwise [-h] [--plugin FILE.py] [--data-dir DIR] VERB ...\n")
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert time.process_time() - started < 1
     code = "import time; t = time.process_time(); import bandwise.cli; bandwise.cli.parser(); print(time.process_time() - t)"
