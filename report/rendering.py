@@ -10,7 +10,7 @@ import io
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -28,13 +28,21 @@ class ReportError(RuntimeError):
 
 @dataclass(frozen=True)
 class Links:
-    """Where a page leads as part of a site, by relative addresses: `home`, further pages with their names, and the folder
-    of the pages of its runs. All empty: the page stands alone.
+    """Where a page leads as part of a site, by relative addresses. All empty: the page stands alone.
+
+    Args:
+        home: of the first page.
+        pages: of all others in the navigation, each with its words.
+        here: of this page, where it is one of these.
+        runs: of the folder with the pages of its runs; empty where there are none.
+        methods: of the pages of methods, by name in the catalogue.
     """
 
     home: str = ""
     pages: tuple[tuple[str, str], ...] = ()
+    here: str = ""
     runs: str = ""
+    methods: Mapping[str, str] = field(default_factory=dict)
 
 
 ALONE: Final = Links()
@@ -63,7 +71,7 @@ def embedded(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-PACKED_FROM: Final = 2000
+PACKED_FROM: Final = 300
 """Rows from which on a table inside a page is packed."""
 
 
@@ -82,9 +90,19 @@ def table_data(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[st
     return {"columns": list(columns), "packed": packed}
 
 
+def navigation(links: Links) -> str:
+    """The navigation of a page, as its template has it."""
+    return str(template("site.html.j2").module.navigation(links))  # type: ignore[attr-defined]
+
+
 def asset(name: str) -> str:
     """A file of the folder `static`."""
     return (HERE / "static" / name).read_text(encoding="utf-8").strip()
+
+
+def script(*names: str) -> str:
+    """What stands in a page's script: that of its pictures and wide tables, and the named ones, by default that of tables."""
+    return "\n".join(asset(name) for name in (*(names or ("table.js",)), "pictures.js"))
 
 
 def lean(css: str, classes: Collection[str]) -> str:
@@ -138,7 +156,7 @@ def render_page(
         tables=[f"{table.suffix}.csv" for table, _ in tables],
         data=embedded({"tables": {f"{table.suffix}.csv": _cells(table, rows) for table, rows in tables}}),
         css=asset("style.css"),
-        js=asset("table.js"),
+        js=script(),
         **{"origin": "", **parts},
     )
 

@@ -1,6 +1,6 @@
 """Build pages from results: of everything, of one sweep, or one that no sweep owns. Each is one HTML file that loads nothing.
 
-bandwise report                 a site: a first page with the leaderboard, every study, every run, claims, comparisons
+bandwise report                 a site: a first page with the answer, every study, every method, every run, claims, comparisons
 bandwise report --no-runs       the same without the pages of single runs
 bandwise report quick           the page of one sweep, whole by itself
 bandwise report claims          the claims on record; also: advice, literature, scaling, rate-distortion, micro

@@ -37,7 +37,7 @@ COLOURS: Final[Mapping[str, str]] = MappingProxyType(
         "adam": "#c04f00",
         "synchronisation": "#a24a92",
         "variance-reduction": "#5b1391",
-        "control": "#74777c",
+        "control": "#6d7075",
         "ink": "#24272c",
         "muted": "#63676e",
         "rule": "#dcdee1",

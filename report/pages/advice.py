@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from report.rendering import ALONE, Links, ReportError, asset, embedded, template
+from report.rendering import ALONE, Links, ReportError, asset, embedded, script, template
 from suite.costs.advice import (
     CAPS_BYTES,
     LARGER,
@@ -51,7 +51,7 @@ def build_advice_page(
         links=links,
         headline=found,
         css=asset("style.css"),
-        js=asset("advice.js"),
+        js=script("advice.js"),
         kept=embedded(page_data(kept, results_root)),
         devices=list(kept.constants.devices),
         transports=list(kept.constants.stacks),

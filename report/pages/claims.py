@@ -124,11 +124,11 @@ def _key(word: str) -> str:
     return word.replace(" ", "-")
 
 
-def _anchor(row: Row) -> str:
+def claim_anchor(row: Row) -> str:
     return f"claim-{row['claim']}"
 
 
-def _css(word: str) -> str:
+def verdict_css(word: str) -> str:
     return CSS.get(word, "quiet" if word.startswith(("not ", "cannot ")) else "maybe")
 
 
@@ -141,9 +141,9 @@ def _line(row: Row, verdicts: Verdicts) -> Line:
         ends = None if part["low"] is None else (part["low"], part["high"])
     count = sum(one["role"] == "part" for one in parts)
     cells = {
-        "claim": Cell(row["claim"], row["claim"], css="arm", link=_anchor(row)),
+        "claim": Cell(row["claim"], row["claim"], css="arm", link=claim_anchor(row)),
         "statement": Cell(row["statement"], row["statement"], css="reason"),
-        "verdict": Cell(row["verdict"], row["verdict"], css=_css(row["verdict"])),
+        "verdict": Cell(row["verdict"], row["verdict"], css=verdict_css(row["verdict"])),
         "effect": Cell("" if part is None else effect(part), value, "", ends),
         "bar": Cell("" if part is None else part["bar"], None if part is None else part["bar"]),
         "n": Cell(
@@ -171,11 +171,11 @@ def _detail(row: Row, verdicts: Verdicts) -> dict[str, Any]:
         "again by": row["command"],
     }
     return {
-        "id": _anchor(row),
+        "id": claim_anchor(row),
         "claim": row["claim"],
         "statement": row["statement"],
         "verdict": row["verdict"],
-        "css": _css(row["verdict"]),
+        "css": verdict_css(row["verdict"]),
         "facts": [(name, value) for name, value in known.items() if value],
         "parts": [
             {
@@ -184,7 +184,7 @@ def _detail(row: Row, verdicts: Verdicts) -> dict[str, Any]:
                 "effect": effect(part),
                 "n": "" if part["n"] is None else part["n"],
                 "verdict": part["verdict"],
-                "css": _css(part["verdict"]),
+                "css": verdict_css(part["verdict"]),
                 "reason": part["reason"] or "",
             }
             for part in verdicts.parts_of(row)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
@@ -176,7 +175,7 @@ def best_map(rows: Sequence[Row]) -> str:
         shades = dict(zip(names, _shades(names), strict=True))
         for i, rate in enumerate(rates):
             for j, size in enumerate(sizes):
-                axes.add_patch(_tile(i, j, shades[str(cells[rate, size]["best"])]))
+                axes.add_patch(_tile(i, j, *shades[str(cells[rate, size]["best"])]))
         for name in names:
             places = [
                 (i, j)
@@ -210,19 +209,18 @@ def best_map(rows: Sequence[Row]) -> str:
         return svg_file(figure)
 
 
-def _tile(i: int, j: int, shade: tuple[float, ...]) -> Rectangle:
-    return Rectangle((i, j), 1.02, 1.02, facecolor=shade, edgecolor="none")
+def _tile(i: int, j: int, shade: str, opacity: float) -> Rectangle:
+    return Rectangle((i, j), 1, 1, facecolor=shade, edgecolor="none", alpha=opacity, antialiased=False)
 
 
-def _shades(names: Sequence[str]) -> list[tuple[float, ...]]:
-    """A light shade of the family's colour; a little darker for each further method of a family."""
+def _shades(names: Sequence[str]) -> list[tuple[str, float]]:
+    """The family's colour, which dark pages replace, and how opaque; a little more for each further method of a family."""
     seen: dict[str, int] = {}
-    found = []
+    found: list[tuple[str, float]] = []
     for name in names:
         family = "baseline" if name.startswith("all-reduce") else _family(name.partition(",")[0])
         seen[family] = seen.get(family, 0) + 1
-        weight = min(0.75, 0.2 + 0.16 * seen[family])
-        found.append(tuple(1 - weight * (1 - part) for part in to_rgb(colour(family))))
+        found.append((colour(family), min(0.75, 0.2 + 0.16 * seen[family])))
     return found
 
 

@@ -4,6 +4,8 @@
         index.html                      studies, pictures, leaderboard, provenance
         <sweep>.html                    a study, as `bandwise report <sweep>` makes it, without what belongs to no study
         <sweep>/runs/<run id>.html      a run
+        methods.html                    every method of the catalogue
+        methods/<method>.html           a method that something here was measured of
         claims.html                     the claims on record
         speed.html                      sessions of no study, and the cost model
         compare/<label>.html            what changed since a study that is published under a label
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -29,8 +31,8 @@ from report.pages.literature import build_literature_page
 from report.pages.micro import build_micro_page
 from report.pages.rate_distortion import build_distortion_page
 from report.pages.scaling import build_scaling_page
-from report.rendering import Links, ReportError, asset, embedded, render_page, template
-from report.site import overview
+from report.rendering import Links, ReportError, asset, embedded, navigation, render_page, script, template
+from report.site import methods, overview
 from report.site.leaderboard import Standing, ranked_view, standings, unranked_view
 from report.site.run_page import render_run, run_record
 from report.study.build import BuiltReport, write_page
@@ -55,6 +57,7 @@ from suite.timing.spec import sessions_of
 
 HOME: Final = "index.html"
 SPEED: Final = "speed.html"
+STUDIES: Final = (f"{HOME}#studies-section", "Studies")
 PAGES: Final = (
     ("advice", "Advice", build_advice_page),
     ("claims", "Claims", build_claims_page),
@@ -64,7 +67,7 @@ PAGES: Final = (
     ("micro", "Building blocks", build_micro_page),
 )
 """Pages that no study owns: name of the file, words of its link, what builds it or says why it cannot."""
-RESERVED: Final = frozenset({"index", "speed", *(name for name, _, _ in PAGES)})
+RESERVED: Final = frozenset({"index", "speed", "methods", *(name for name, _, _ in PAGES)})
 """Names of pages that no study can have."""
 
 
@@ -120,20 +123,55 @@ def build_site(root: Path, out: Path | None = None, runs: bool = True) -> BuiltS
     costs = costs_parts(tables)
     verdicts = _readable(unread, root, "claims", lambda: load_verdicts(root), Verdicts())
     studies = _studies(root, verdicts, unread)
-    pages = _pages(root, folder, unread)
-    if alone or tables.tables:
-        write_atomic(folder / SPEED, _speed(alone, costs))
-        pages.append((SPEED, "Speed alone"))
-    built = 1 + len(pages)
+    lone = _pages(root, folder, unread)
+    with_speed = bool(alone or tables.tables)
+    pages = [
+        *([STUDIES, (methods.ALL, "Methods")] if studies else []),
+        *lone,
+        *([(SPEED, "Speed alone")] if with_speed else []),
+    ]
+    for address, _ in lone:  # written before it was known which others there are
+        path, bare = folder / address, navigation(Links(HOME))
+        whole = path.read_text(encoding="utf-8").replace(bare, navigation(_links(pages, address)), 1)
+        write_atomic(path, whole)
+    if with_speed:
+        write_atomic(folder / SPEED, _speed(alone, costs, _links(pages, SPEED)))
+    built = 1 + len(lone) + with_speed
+    known = methods.trained({f"{name}.html": study for name, study in studies.items()})
+    if studies:
+        built += _methods(root, folder, known, verdicts, pages)
     store = Store(root)
     drawn: dict[str, BuiltReport] = {}
     for name, study in studies.items():
-        count, drawn[f"{name}.html"] = _study(folder, name, study, pages, store if runs else None)
+        count, drawn[f"{name}.html"] = _study(
+            folder, name, study, pages, list(known), store if runs else None
+        )
         built += count
-    compared = list(_compared(root, folder, studies, unread))
+    compared = list(_compared(root, folder, studies, unread, pages))
     said, text = _index(root, studies, drawn, pages, compared, unread, costs, verdicts)
     write_atomic(folder / HOME, text)
     return BuiltSite(folder / HOME, said, built + len(compared), unread)
+
+
+def _links(pages: Sequence[tuple[str, str]], here: str = "", up: str = "") -> Links:
+    """The navigation of a page. here: its address, where it is in the navigation; up: the way to the first page's folder."""
+    return Links(up + HOME, tuple((up + address, words) for address, words in pages), here)
+
+
+def _methods(
+    root: Path,
+    folder: Path,
+    known: dict[str, list[methods.Trained]],
+    verdicts: Verdicts,
+    pages: list[tuple[str, str]],
+) -> int:
+    """Write the page of every method in `known`, and the one that leads to them; how many."""
+    lossy = methods.losses(root)
+    write_atomic(folder / methods.ALL, methods.render_methods(known, verdicts, _links(pages, methods.ALL)))
+    for name, found in known.items():
+        text = methods.render_method(name, found, lossy.get(name, ()), verdicts, _links(pages, up="../"))
+        write_atomic(folder / methods.FOLDER / f"{name}.html", text, flushed=False)
+    return 1 + len(known)
 
 
 def _readable(
@@ -194,35 +232,49 @@ def _have_ids(study: StudyData) -> None:
 
 
 def _study(
-    folder: Path, name: str, study: StudyData, pages: list[tuple[str, str]], store: Store | None
+    folder: Path,
+    name: str,
+    study: StudyData,
+    pages: list[tuple[str, str]],
+    known: list[str],
+    store: Store | None,
 ) -> tuple[int, BuiltReport]:
-    """Write the page of a study, and those of its runs where there is a store; how many, and the first."""
+    """Write the page of a study, and those of its runs where there is a store; how many, and the first.
+
+    known: methods that have a page.
+    """
     up = "../" * name.count("/")
-    others = tuple((up + address, words) for address, words in pages)
     own = name.rpartition("/")[2]
-    page = write_page(
-        study, folder / f"{name}.html", Links(up + HOME, others, f"{own}/runs/" if store else "")
+    links = replace(
+        _links(pages, up=up),
+        runs=f"{own}/runs/" if store else "",
+        methods={method: f"{up}{methods.FOLDER}/{method}.html" for method in known},
     )
+    page = write_page(study, folder / f"{name}.html", links)
     if store is None:
         return 1, page
-    links = Links(f"../../{up}{HOME}", ((f"../../{own}.html", study.sweep),))
+    links = _links(pages, up=f"../../{up}")
     rows = [(panel, row) for panel in study.panels for row in panel.runs if row["status"] != "missing"]
     for panel, row in rows:
-        text = render_run(run_record(store, row, panel), study.sweep, links)
+        text = render_run(run_record(store, row, panel), study.sweep, f"../../{own}.html", links)
         write_atomic(folder / name / "runs" / f"{row['run_id']}.html", text, flushed=False)
     return 1 + len({row["run_id"] for _, row in rows}), page
 
 
-def _speed(alone: tuple[SessionData, ...], costs: dict[str, Any] | None) -> str:
+def _speed(alone: tuple[SessionData, ...], costs: dict[str, Any] | None, links: Links) -> str:
     sentences = [ended_sentence(session) for session in alone]
     sentences += [alone_sentence(s, link) for s in alone for link in s.links if link.usable]
     said = [sentence for sentence in sentences if sentence] or ["No session without a study was held here."]
     parts = {"sessions": [session_parts(session) for session in alone], "costs": costs}
-    return render_page("speed_page.html.j2", said, (), parts, Links(HOME))
+    return render_page("speed_page.html.j2", said, (), parts, links)
 
 
 def _compared(
-    root: Path, folder: Path, studies: dict[str, StudyData], unread: list[tuple[str, str]]
+    root: Path,
+    folder: Path,
+    studies: dict[str, StudyData],
+    unread: list[tuple[str, str]],
+    pages: list[tuple[str, str]],
 ) -> Iterator[tuple[str, str]]:
     """Address and name of a comparison with every study that is published under a label, once written."""
     for label in reversed(labels(root)):
@@ -234,7 +286,7 @@ def _compared(
             for sweep in sorted(before.studies.keys() & studies.keys()):
                 found = compare(before, replace(after, label="the tables as they are"), sweep)
                 address = f"compare/{label}.html"
-                build_compare_page(found, folder / address, Links(f"../{HOME}"))
+                build_compare_page(found, folder / address, _links(pages, up="../"))
                 yield address, f"{sweep}: {label} against the tables as they are"
         except (ResultSetError, TableError) as error:
             unread.append((f"published/{label}", _short(root, error)))
@@ -254,7 +306,7 @@ def _index(
         planned=sum(planned for _, planned in totals),
         newest=max((overview.when(study) for study in studies.values()), default=""),
         headline=said,
-        pages=pages,
+        links=_links(pages, HOME),
         equal_time=overview.equal_time(by_address, {at: page.equal_time for at, page in drawn.items()}),
         picture=overview.newest_picture(by_address, {at: page.pictures for at, page in drawn.items()}),
         bars=overview.claims_bars(verdicts),
@@ -269,7 +321,7 @@ def _index(
         drift=drift(*studies.values()),
         data=embedded({"tables": {}}),
         css=asset("style.css"),
-        js=asset("table.js"),
+        js=script(),
     )
     return said, text
 

@@ -180,9 +180,10 @@ def _cells(one: Standing) -> dict[str, Cell]:
     unit = f" {panel.unit}" if panel.unit else ""
     timed = one.arm is not None and drawn(one.arm)
     reference = str(one.link.reference["case"]) if one.link.reference else write.MISSING
+    page = f"methods/{row['algorithm']}.html" if row["algorithm"] in BUILT_IN else ""
     pairs = number(one.arm["n_pairs"]) if one.arm else None
     return {
-        "method": Cell(row["arm"], row["arm"], css="arm"),
+        "method": Cell(row["arm"], row["arm"], css="arm", page=page),
         "rank": Cell(write.share(one.rank, one.ranked), one.rank or None),
         "reason": Cell(one.reason, one.reason, css="reason"),
         "speedup": ratio_cell(one.arm, "speedup", "speedup_low", "speedup_high") if one.arm and timed else Cell(write.MISSING),

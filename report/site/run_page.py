@@ -127,8 +127,8 @@ PLACE: Final = (
 )
 CLASSES: Final = frozenset(
     {
-        "brand", "code", "curve", "figures", "grid", "line", "maybe", "meta", "no", "note", "num", "quiet", "reason",
-        "scroll", "warning", "yes",
+        "brand", "code", "curve", "figures", "grid", "lead", "line", "maybe", "meta", "no", "note", "num", "quiet", "reason",
+        "scroll", "site", "skip", "warning", "yes",
     }
 )  # fmt: skip
 """What its template uses of the styles."""
@@ -140,14 +140,15 @@ def _made() -> tuple[Template, str]:
     return template("run.html.j2"), lean(asset("style.css"), CLASSES)
 
 
-def render_run(record: RunRecord, sweep: str, links: Links) -> str:
-    """The page's HTML. `links`: home and, as its only page, the study's."""
+def render_run(record: RunRecord, sweep: str, study: str, links: Links) -> str:
+    """The page's HTML. study: address of its study's page; links: where it leads otherwise."""
     made, css = _made()
     row, panel = record.row, record.panel
     return made.render(
         css=css,
         links=links,
         sweep=sweep,
+        study=study,
         arm=row["arm"],
         seed=row["seed"],
         run_id=record.run_id,

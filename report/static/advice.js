@@ -318,7 +318,8 @@
         three(row.speedup), row.low === null ? "not scored" : `${three(row.low)} to ${three(row.high)}`,
         three(1e3 * row.step), three(1e3 * row.own), three(row.sent / 1e6), rate(row.even.fp32), rate(row.even.bf16),
       ];
-      const name = line.insertCell();
+      const name = line.appendChild(document.createElement("th"));
+      name.scope = "row";
       name.textContent = row.method;
       const picture = line.insertCell();
       if (row.step < Infinity) picture.innerHTML = bar(row, most);

@@ -11,7 +11,7 @@ import csv
 import io
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,11 +19,12 @@ from typing import Any
 import pandas as pd
 
 from report.drawing.svg import inline, svg_file
+from report.drawing.table import View
 from report.drawing.theme import FAMILIES, SHAPES
 from report.pages.claims import claims_parts
 from report.pages.costs import costs_parts
 from report.pages.micro import micro_view
-from report.rendering import ALONE, Links, asset, embedded, slug, table_data, template
+from report.rendering import ALONE, Links, asset, embedded, script, slug, table_data, template
 from report.study.budget_sweep import budgets_figure, budgets_view
 from report.study.curves import MEAN_CURVES, Curve, mean_curves, panel_curves
 from report.study.data import Panel, StudyData, load
@@ -103,7 +104,18 @@ def _seed_counts(panel: Panel) -> str:
     return f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
 
-def _panel(panel: Panel, study: StudyData) -> dict[str, Any]:
+def _leading(view: View, panel: Panel, methods: Mapping[str, str]) -> View:
+    """The table with names that lead to the pages of their methods, where there are any."""
+    algorithms = {row["arm"]: row["algorithm"] for row in panel.summary}
+    lines = []
+    for line in view.lines:
+        cell = line.cells["method"]
+        address = methods.get(algorithms.get(cell.raw) or "", "")
+        lines.append(replace(line, cells={**line.cells, "method": replace(cell, page=address)}))
+    return replace(view, lines=tuple(lines))
+
+
+def _panel(panel: Panel, study: StudyData, methods: Mapping[str, str]) -> dict[str, Any]:
     facts, heading = panel.facts, _heading(panel, study.panels)
     return {
         "slug": panel.slug,
@@ -121,7 +133,11 @@ def _panel(panel: Panel, study: StudyData) -> dict[str, Any]:
         "absent": points(panel)[1],
         "explanation": _explanation(panel),
         "methods": with_certainty(
-            with_speed(methods_view(panel, bool(study.facts["ranks"])), panel, study.sessions),
+            with_speed(
+                _leading(methods_view(panel, bool(study.facts["ranks"])), panel, methods),
+                panel,
+                study.sessions,
+            ),
             panel,
             study.sessions,
         ),
@@ -213,7 +229,7 @@ def render(
         facts=study.facts,
         headline=sentences,
         hollow=hollow_words(study.panels),
-        panels=[_panel(panel, study) for panel in study.panels],
+        panels=[_panel(panel, study, links.methods) for panel in study.panels],
         families=[(name, FAMILIES.get(name, name)) for name in shown],
         shapes={name: SHAPES.get(name, SHAPES["sign"]) for name in shown},
         tuning=tuning_view(study),
@@ -225,6 +241,7 @@ def render(
         origin=study.origin,
         whence=whence(study),
         micro=micro_view(study.rows(MICRO)),
+        micro_page=next((at for at, _ in links.pages if at.endswith("micro.html")), ""),
         done=statuses.get("done", 0),
         planned=sum(statuses.values()),
         provenance=[(term, _known(key, study)) for key, term in PROVENANCE.items()],
@@ -241,7 +258,7 @@ def render(
         headings={panel.slug: _heading(panel, study.panels) for panel in study.panels},
         claims=claims_parts(study.verdicts),
         css=asset("style.css"),
-        js=asset("table.js"),
+        js=script(),
     )
 
 

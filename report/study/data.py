@@ -208,7 +208,8 @@ def load(
     verdicts: Verdicts | None = None,
     side: Side = "whole",
 ) -> StudyData:
-    """Read the tables of a sweep, and with `alone` those of sessions of no sweep.
+    """Read the tables of a sweep, and with `alone` those of sessions of no sweep that were held here: published ones stand on
+    a page of their own, and have nothing to do with somebody's study.
 
     side: which are taken where some were made here and others are published.
     costs, verdicts: tables that all studies share, where they have been read already.
@@ -229,7 +230,8 @@ def load(
     if (worth := table_path(origin.root, WORTH, sweep)).is_file():
         tables[WORTH.suffix] = (WORTH, _read(worth, WORTH))
     tables[MICRO.suffix] = (MICRO, _read(micro, MICRO) if micro.is_file() else frame_of(MICRO, ()))
-    sessions = load_sessions(root, sweep, side) + (load_sessions(root, None, side) if alone else ())
+    lone = load_sessions(root, None, side) if alone else ()
+    sessions = load_sessions(root, sweep, side) + tuple(one for one in lone if one.origin.local)
     decided = (load_verdicts(root) if verdicts is None else verdicts).of(
         {sweep, *(session.name for session in sessions)}
     )

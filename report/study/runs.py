@@ -141,7 +141,9 @@ def failures_view(study: StudyData, runs: str = "") -> View:
     runs: relative address of the folder with the pages of runs; empty where there are none.
     """
     climbed = BUDGET_RUNS.suffix in study.tables
-    every = [*study.rows(RUNS), *(study.rows(BUDGET_RUNS) if climbed else [])]
+    own = study.rows(RUNS)
+    every = [*own, *(study.rows(BUDGET_RUNS) if climbed else [])]
+    paged = {row["run_id"] for row in own}  # a rung of the ladder has no page
     failed = [row for row in every if row["status"] != "done"]
     again = any(row["status"] in CIRCUMSTANCE for row in failed)
     columns = (
@@ -162,7 +164,12 @@ def failures_view(study: StudyData, runs: str = "") -> View:
             "steps": Cell(str(row["steps"]), row["steps"]),
             "seed": Cell(str(row["seed"]), row["seed"]),
             "reason": Cell(row["reason"] or write.MISSING, row["reason"], css="reason"),
-            "run": Cell(row["run_id"], row["run_id"], css="code", page=run_address(runs, row)),
+            "run": Cell(
+                row["run_id"],
+                row["run_id"],
+                css="code",
+                page=run_address(runs if row["run_id"] in paged else "", row),
+            ),
         }
         if again:
             command = (

@@ -116,7 +116,7 @@ def cases_view(session: SessionData, link: LinkData) -> View:
         )
         for row in rows
     ]
-    caption = f"Seconds a step, {session.workload}, {link.label}"
+    caption = f"Seconds a step, session {session.name}, {link.label}"
     return View(f"{slug(session.name)}-{link.slug}-cases", caption, columns, tuple(lines), chips(lines))
 
 
@@ -159,7 +159,7 @@ def arms_view(session: SessionData) -> View:
         )
         for row in sorted(session.rows(ARMS), key=lambda row: _place(session, row))
     ]
-    caption = f"Speedups, {session.workload}"
+    caption = f"Speedups, session {session.name}"
     return View(f"{slug(session.name)}-arms", caption, columns, tuple(lines), chips(lines))
 
 
@@ -202,7 +202,7 @@ def probe_view(session: SessionData) -> View:
             )
         )
     return View(
-        f"{slug(session.name)}-probe", f"Probe of the links, {session.workload}", columns, tuple(lines)
+        f"{slug(session.name)}-probe", f"Probe of the links, session {session.name}", columns, tuple(lines)
     )
 
 
@@ -245,7 +245,7 @@ def direct_view(session: SessionData) -> View:
         )
         for row in sorted(session.rows(DIRECT), key=lambda row: _place(session, row, "ratio"))
     ]
-    return View(f"{slug(session.name)}-direct", f"Direct runs, {session.workload}", columns, tuple(lines))
+    return View(f"{slug(session.name)}-direct", f"Direct runs, session {session.name}", columns, tuple(lines))
 
 
 def _ratio_of_times(row: Row) -> Cell:

@@ -151,7 +151,7 @@ def _ordered(rows: Iterable[Row]) -> list[Row]:
 def methods_view(panel: Panel, ranks: bool) -> View:
     """The main table of a panel: baselines, then methods by family."""
     lines = tuple(_line(row, panel) for row in _ordered([*panel.baselines, *panel.methods]))
-    caption = f"Methods, {panel.workload}, {panel.title}"
+    caption = f"Methods, {panel.workload}, {panel.title}, {panel.world_size} workers"
     return View(panel.slug, caption, _columns(panel, ranks), lines, chips(lines))
 
 
@@ -160,7 +160,7 @@ def controls_view(panel: Panel) -> View:
     wanted = ("method", "difference", "ratio", "bytes", "metric", "nll", "seeds", "diverged", "lr")
     columns = tuple(column for column in _columns(panel, False) if column.key in wanted)
     lines = tuple(_line(row, panel) for row in _ordered(panel.controls))
-    caption = f"Negative controls, {panel.workload}, {panel.title}"
+    caption = f"Negative controls, {panel.workload}, {panel.title}, {panel.world_size} workers"
     return View(f"{panel.slug}-controls", caption, columns, lines)
 
 

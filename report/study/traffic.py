@@ -50,7 +50,7 @@ def traffic_view(session: SessionData, link: LinkData) -> View:
     rows = [row for row in link.timed if row["wire_bytes_per_step"]]
     rows.sort(key=lambda row: (row["step_s"] or 0.0, row["case"]))
     lines = [Line(_cells(link, row), link.family(row)) for row in rows]
-    caption = f"Bandwidth reached, {session.workload}, {link.label}"
+    caption = f"Bandwidth reached, session {session.name}, {link.label}"
     return View(f"{slug(session.name)}-{link.slug}-traffic", caption, COLUMNS, tuple(lines), chips(lines))
 
 
@@ -117,7 +117,7 @@ def stages_view(session: SessionData) -> View:
     for row in session.stages:
         whole[row["case_id"]] = whole.get(row["case_id"], 0.0) + (row["wire_bytes_per_step"] or 0.0)
     lines = tuple(Line(_stage(row, whole[row["case_id"]])) for row in session.stages)
-    return View(f"{slug(session.name)}-stages", f"Bytes by stage, {session.workload}", STAGE_COLUMNS, lines)
+    return View(f"{slug(session.name)}-stages", f"Bytes by stage, session {session.name}", STAGE_COLUMNS, lines)
 
 
 def _stage(row: Row, whole: float) -> dict[str, Cell]:

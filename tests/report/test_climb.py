@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html import unescape
 
 import pytest
@@ -14,7 +15,9 @@ from report.study.budget_sweep import bounds, budgets_figure, budgets_view, spre
 from report.study.build import build_page
 from report.study.data import load
 from report.study.marks import NEVER, Point, front, inside, points, shares_by_bytes, shares_by_speed
+from report.study.runs import failures_view
 from report.study.speedup import hover, pictures
+from suite.analysis.columns import BUDGET_RUNS, RUNS
 from suite.analysis.statistics import pareto_front
 from tests.report import made_up_climb
 from tests.report import made_up_speed as fast
@@ -194,3 +197,16 @@ def test_in_a_browser(climbed, tmp_path):
     assert len(re.findall(r'<tr data-family="[a-z]+">', rungs)) == 1
     assert 'id="l-digits-mlp-iid-n4' in document
     assert re.search(r'id="[\w-]*arrow\d+"', document)
+
+
+def test_a_failed_rung_leads_to_no_page_since_it_has_none(study):
+    runs, rungs = study.frame(RUNS).copy(), study.frame(BUDGET_RUNS).copy()
+    run, rung = runs.index[0], rungs.index[~rungs["run_id"].isin(runs["run_id"])][0]
+    runs.loc[run, "status"], rungs.loc[rung, "status"] = "diverged", "diverged"
+    tables = {**study.tables, RUNS.suffix: (RUNS, runs), BUDGET_RUNS.suffix: (BUDGET_RUNS, rungs)}
+    lines = failures_view(replace(study, tables=tables), "climbed/runs/").lines
+    known = runs.loc[run, "run_id"]
+    assert {line.cells["run"].raw: line.cells["run"].page for line in lines} == {
+        known: f"climbed/runs/{known}.html",
+        rungs.loc[rung, "run_id"]: "",
+    }

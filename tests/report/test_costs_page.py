@@ -73,7 +73,7 @@ def test_the_section_has_the_pictures_and_the_score() -> None:
     assert parts["score"] == ["rate: median 4.0%, worst 20.0%, 9 steps"]
     headings = [picture["heading"] for picture in parts["pictures"]]
     assert headings == ["Where each method pays", "What a warm-up costs", "The shortest predicted step"]
-    assert all(picture["figure"].startswith("<svg") for picture in parts["pictures"])
+    assert all(picture["figure"].startswith('<div class="plot"') for picture in parts["pictures"])
 
 
 def test_pictures_are_the_same_bytes_each_time_and_name_their_methods() -> None:

@@ -107,11 +107,17 @@ def test_svg_is_the_same_whatever_the_readers_settings(panel):
 def test_inside_a_page_ids_are_prefixed_and_colours_can_change(panel):
     svg = svg_file(tradeoff([panel]))
     body = inline(svg, "p1", 'a "label" & more', {"mark0": "<hover>"})
-    assert body.startswith("<svg viewBox=")
+    assert body.startswith('<div class="plot" role="group" tabindex="0" aria-label="Picture')
+    assert body.count("<g") < svg.count("<g") / 2, "groups that only bear a name"
+    assert re.findall(r"(?<![\d.])\d+\.\d{3,}", body) == []
     assert set(re.findall(r'\bid="(\w+)-', body)) == {"p1"}
     assert all(ref.startswith("p1-") for ref in re.findall(r'(?:href="#|url\(#)([^")]+)', body))
     assert "http" not in body
-    assert "<style" not in body
+    rules = re.search("<style>(.*?)</style>", body)[1]
+    assert all(re.fullmatch(r"\.p[0-9a-f]+-\d+", rule) for rule in re.findall(r"([^{}]+)\{", rules)), (
+        "of none but its own"
+    )
+    assert "style=" not in body
     assert "var(--band" in body
     assert 'aria-label="a &quot;label&quot; &amp; more"' in body
     assert "<title>&lt;hover&gt;</title>" in body

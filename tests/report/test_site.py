@@ -15,13 +15,18 @@ from urllib.parse import unquote
 import pytest
 
 from bandwise.cli import main
+from reference_impls.catalogue import BUILT_IN
 from report.site.build import BuiltSite, build_site
+from report.site.methods import Mark, picture
 from suite.analysis.published import facts_path
 from suite.runs.store import Store
 from tests.report import made_up_site
 from tests.report.test_page import Page
+from tests.suite.analysis import made_up_study
 
 ROOT = Path(__file__).resolve().parents[2]
+METHODS = {one.arm.algorithm for one in made_up_study.MADE} & set(BUILT_IN)
+"""Those of the made-up study that the catalogue has: each has a page."""
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +60,8 @@ def a_run(store: Store, arm: str, sharding: str, seed: int) -> str:
 
 
 def test_every_page_is_whole_and_every_link_leads_to_one(pages: dict[Path, Page], site: BuiltSite) -> None:
-    assert len(pages) == site.pages == 216 - 1 + 5, (
-        "all runs but the missing one; index, study, claims, speed, compare"
+    assert len(pages) == site.pages == 216 - 1 + 6 + len(METHODS), (
+        "all runs but the missing one; index, study, claims, speed, compare, methods"
     )
     for path, page in pages.items():
         assert page.open == []
@@ -116,23 +121,63 @@ def test_the_first_page_says_what_is_there(pages: dict[Path, Page], site: BuiltS
     assert not any(t == "img" or "onclick" in a for t, a in page.tags)
 
 
-def test_the_first_page_speaks_plainly() -> None:
-    """Its own words: no sentence beyond 25 of them, none of the project's dialect, no hash above what was found."""
-    folder = ROOT / "report" / "templates"
-    texts = {
-        name: (folder / name).read_text(encoding="utf-8") for name in ("index.html.j2", "equal_time.html.j2")
-    }
-    assert "commit" not in texts["index.html.j2"].partition("<main>")[0]
-    for name, text in texts.items():
-        words = re.sub(r"{#.*?#}|{%.*?%}|<style>.*?</style>", "", text, flags=re.S)
-        words = re.sub(r"{{.*?}}", "X", words, flags=re.S)
-        for paragraph in re.findall(
-            r"<(?:p|h1|h2|h3|li|summary)[ >].*?</", re.sub(r"</?(?:code|b|a)\b[^>]*>", "", words), flags=re.S
-        ):
-            plain = re.sub(r"<[^>]*>|</", "", paragraph)
-            assert not re.search(r"\b(arms?|panels?|holds?|houses?)\b", plain), (name, plain)
-            for sentence in re.split(r"(?<=[.!?])\s", plain):
-                assert len(sentence.split()) <= 25, (name, sentence)
+PLAIN = sorted(path.name for path in (ROOT / "report" / "templates").glob("*.j2"))
+
+
+def prose(name: str) -> list[str]:
+    """The paragraphs of a template in its own words; what is filled in is an X."""
+    text = (ROOT / "report" / "templates" / name).read_text(encoding="utf-8")
+    lead = re.findall(r"block lead %}(.*?){%", text, flags=re.S)
+    text = re.sub(r"{#.*?#}|<style>.*?</style>|<svg.*?</svg>", "", text, flags=re.S)
+    text = re.sub(r"{%-? *(?:else|elif).*?%}", ". ", text, flags=re.S)  # one of both is shown
+    text = re.sub(r"{{.*?}}", " X ", re.sub(r"{%.*?%}", "", text, flags=re.S), flags=re.S)
+    text = re.sub(r"</?(?:code|b|a|em|small|span)\b[^>]*>", "", text)
+    return [
+        *lead,
+        *re.findall(r"<(?:p|h1|h2|h3|h4|li|summary|figcaption)(?: [^>]*)?>(.*?)</", text, flags=re.S),
+    ]
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_pages_speak_plainly(name: str) -> None:
+    """Their own words: no sentence beyond 25 of them, none of the project's dialect."""
+    for plain in prose(name):
+        assert not re.search(r"\b(arms?|panels?|holds?|houses?)\b", plain), plain
+        for sentence in re.split(r"(?<=[.!?])\s", plain):
+            assert len(sentence.split()) <= 25, sentence
+
+
+def test_every_page_says_first_what_it_shows(pages: dict[Path, Page]) -> None:
+    """Nor does a hash stand above what was found."""
+    for path in pages:
+        text = path.read_text(encoding="utf-8")
+        (lead,) = re.findall(r'<p class="lead">(.*?)</p>', text, flags=re.S)
+        assert re.match(r"This page (shows|lists|compares|predicts|sets)\b", lead), path
+        if "/runs/" not in str(path):
+            assert not re.search(
+                r"\b[0-9a-f]{8,40}\b", text.partition("<header>")[2].partition("<main")[0]
+            ), path
+    for name in PLAIN:
+        if 'extends "' in (ROOT / "report" / "templates" / name).read_text(encoding="utf-8"):
+            assert name == "single_page.html.j2" or prose(name)[0].startswith("This page "), name
+
+
+def test_one_navigation_stands_on_every_page(pages: dict[Path, Page], site: BuiltSite) -> None:
+    found = {}
+    for path in pages:
+        text = path.read_text(encoding="utf-8")
+        (bar,) = re.findall(r'<nav class="site".*?</nav>', text, flags=re.S)
+        places = re.findall(r'href="([^"]*)"', bar)
+        found[path] = [
+            (os.path.relpath((path.parent / place.partition("#")[0]).resolve(), site.path.parent), words)
+            for place, words in zip(places, re.findall(r">([^<]+)</a>", bar), strict=True)
+        ]
+        here = path.relative_to(site.path.parent).as_posix()
+        own = [at for at, _ in found[path]].count(here)
+        assert bar.count("aria-current") == min(own, 1), path
+    first = found[site.path]
+    assert [words for _, words in first][:3] == ["bandwise", "Studies", "Methods"]
+    assert all(one == first for one in found.values())
 
 
 def test_a_study_that_cannot_be_read_and_a_refused_record_are_named(
@@ -163,6 +208,34 @@ def test_a_run_shows_all_that_is_on_record(pages: dict[Path, Page], store: Store
     assert "OMP_NUM_THREADS=1" in shown
     assert f"bandwise reproduce {run_id} --at recorded" in shown
     assert f"runs/{run_id[:2]}/{run_id}" in shown
+
+
+def test_a_method_has_a_page_with_all_that_is_known_of_it(pages: dict[Path, Page], store: Store) -> None:
+    html, page = page_of(pages, store, "methods/lion-cub-1bit.html")
+    assert "u_i = b1 m_i + (1 - b1) g_i on every worker" in page.sections["algorithm"]
+    for phase in ("def reduce(", "def update(", "def vote("):
+        assert phase in page.sections["algorithm"]
+    assert re.search(r"step\s*1\s*1.5\s*1.75\s*", page.sections["sends"]), "bits of 2, 4 and 8 workers"
+    shown = [one for one in made_up_study.MADE if one.arm.algorithm == "lion-cub-1bit"]
+    assert all(page.sections["studies"].count(one.arm.name) >= 2 for one in shown), "both shardings"
+    assert {f"../made-up.html#digits-mlp-{at}-n4" for at in ("iid", "by-class")} <= set(page.references)
+    assert html.count("<g><title>") == 2 * len(shown)
+    assert "100 Mbit/s" in page.sections["speed"]
+    assert any(reference.startswith("../claims.html#claim-") for reference in page.references)
+    listed = page_of(pages, store, "methods.html")[1]
+    assert {f"methods/{name}.html" for name in METHODS} <= set(listed.references)
+    assert "sparse-loco" in listed.sections["methods"], "those without a measurement are listed too"
+
+
+def test_the_picture_of_a_method_has_bytes_across_and_margins_up() -> None:
+    marks = [Mark(1, 0.0, -0.5, 0.5, "a"), Mark(10, 2.0, 1.0, 3.0, "b"), Mark(100, -99.0, -99.0, -90.0, "<c>")]
+    drawn = picture(marks, "sign", "said")
+    spots = [tuple(map(float, at)) for at in re.findall(r"<path transform=.translate\(([\d.]+) ([\d.]+)\)", drawn)]
+    (x1, y1), (x2, y2), (x3, y3) = spots
+    assert x2 - x1 == pytest.approx(x3 - x2, abs=0.2), "tenfold is as far wherever it is"
+    assert (y1 - y2) == pytest.approx((y3 - y1) / 3, abs=0.2), "two margins up; six down, at the frame's edge"
+    assert "<title>&lt;c&gt;</title>" in drawn
+    assert picture([], "sign", "said") == ""
 
 
 def test_a_run_that_failed_is_damaged_or_is_gone_says_so(pages: dict[Path, Page], store: Store) -> None:
@@ -198,7 +271,7 @@ def test_the_verb_builds_everything_or_leaves_the_runs_out(
     assert main(["report", "--no-runs", "--results", str(store.root), "--out", str(tmp_path / "out")]) == 3
     shown = capsys.readouterr().out
     assert "not read: broken: tables/broken-study.json is damaged" in shown
-    assert f"report: {tmp_path / 'out' / 'index.html'} (5 pages)" in shown
+    assert f"report: {tmp_path / 'out' / 'index.html'} ({6 + len(METHODS)} pages)" in shown
     study = Page((tmp_path / "out" / "made-up.html").read_text(encoding="utf-8"))
     assert not any(reference.startswith("made-up/") for reference in study.references)
 
@@ -229,7 +302,15 @@ def test_a_hostile_table_is_named_and_harms_no_other(
     made = {p.relative_to(tmp_path).parts[:3] for p in tmp_path.rglob("*.html")}
     assert made == {
         ("results", "reports", name)
-        for name in ("index.html", "made-up.html", "made-up", "claims.html", "speed.html")
+        for name in (
+            "index.html",
+            "made-up.html",
+            "made-up",
+            "claims.html",
+            "speed.html",
+            "methods.html",
+            "methods",
+        )
     }
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from report.study import publication, sessions
 from report.study.build import build_page
-from report.study.data import load
+from report.study.data import load, load_sessions
 from report.study.headline import headline, speed_sentences
 from report.study.publication import publish, update_tables
 from report.study.speedup import joined_sentence
@@ -372,3 +372,16 @@ def test_a_report_collects_the_sessions_of_its_sweep(tmp_path, monkeypatch):
     shutil.rmtree(root / "sessions")
     update_tables(root, str(file))
     assert len(load(root, "swept").sessions) == 1  # the tables that are there stay
+
+
+def test_a_session_of_no_study_is_on_the_page_of_one_where_it_was_held_not_where_it_is_published(
+    timed, tmp_path
+):
+    shutil.copytree(timed.root / "tables", tmp_path / "tables")
+    assert {session.name for session in load(tmp_path, "made-up").sessions} == {"timed", "alone"}
+    shared = tmp_path / "published" / "tables"
+    shared.mkdir(parents=True)
+    for path in sorted((tmp_path / "tables").glob("session-alone-*")):
+        path.rename(shared / path.name)
+    assert [session.name for session in load(tmp_path, "made-up").sessions] == ["timed"]
+    assert [session.name for session in load_sessions(tmp_path, None)] == ["alone"]

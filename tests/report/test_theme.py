@@ -59,6 +59,14 @@ def dark() -> dict[str, str]:
     return dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", block))
 
 
+@pytest.mark.parametrize("ground", ["paper", "desk", "soft"])
+def test_words_are_read_on_every_ground_by_day_and_by_night(ground: str) -> None:
+    by_day = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", asset("style.css").partition("}")[0]))
+    for colours in (by_day, dark()):
+        for role in ("ink", "muted", "link", "yes", "no", "maybe"):
+            assert contrast(colours[role], colours[ground]) >= 4.5, role
+
+
 def test_every_family_of_the_catalogue_has_a_look() -> None:
     assert set(FAMILIES) == set(get_args(Family)) - {"plugin"}
     assert len({MARKS[family] for family in FAMILIES}) == len(FAMILIES)
@@ -71,7 +79,7 @@ def test_colours_of_families_are_told_apart_by_all_eyes_and_read(mode: str) -> N
         for eye in EYES:
             assert distance(colours[a], colours[b], eye) >= FAR, (a, b, eye)
     for family in FAMILIES:
-        assert contrast(colours[family], colours["paper"]) >= 4.4, family
+        assert contrast(colours[family], colours["paper"]) >= 4.5, family
 
 
 def test_the_measure_sees_what_some_eyes_confuse() -> None:
