@@ -123,6 +123,10 @@ def _spread(cut: Sequence[Group], costs: Sequence[float], members: int, most_s: 
 # Batch scripts
 
 
+SESSION_SRUN: Final = ("--kill-on-bad-exit=0", "--no-kill", "--distribution=block", "--wait=30")
+"""A rank or a node that is lost is told by the session itself, which has half a minute to write its record."""
+
+
 class SubmissionError(ValueError):
     """The request cannot be submitted as it is; the message says what to change."""
 
@@ -199,6 +203,33 @@ def stage_script(
         options["srun_args"] = ["--kill-on-bad-exit=1", "--cpu-bind=none"]
     writer.update_parameters(**options)
     return writer.text(shlex.join([sys.executable, "-u", "-m", "slurm.stage", str(study), str(number)]), 1)
+
+
+def session_script(profile: Profile, name: str, job: Path, tasks: int, code: Path) -> str:
+    """The batch script of a session between real nodes, a task a rank: see `slurm.session`.
+
+    Args:
+        profile: What the job asks the cluster for.
+        name: Of the job.
+        job: The file that its tasks read; logs lie beside it.
+        tasks: Ranks.
+        code: The snapshot that the job runs.
+
+    Returns:
+        The text.
+
+    Raises:
+        ProfileError: The profile cannot place so many ranks.
+        ValueError: submitit does not know a parameter.
+    """
+    writer = _Writer(job.parent)
+    options = parameters(profile, ArrayJob(0, 1, tasks, name), None, code)
+    given = {key: value for key, value in options["additional_parameters"].items() if key != "requeue"}
+    options["additional_parameters"] = {**given, "no-requeue": True, "no-kill": True, "exclusive": True}
+    kept = [word for word in options["srun_args"] if not word.startswith("--kill-on-bad-exit")]
+    options["srun_args"] = [*kept, *SESSION_SRUN]
+    writer.update_parameters(**options)
+    return writer.text(shlex.join([sys.executable, "-u", "-m", "slurm.session", str(job)]), 1)
 
 
 def parameters(profile: Profile, array: ArrayJob, after: str | None, code: Path) -> dict[str, Any]:

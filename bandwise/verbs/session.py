@@ -1,10 +1,14 @@
-"""Time the methods of a study on an emulated cluster: paired, interleaved, beside torch's own training.
+"""Time the methods of a study on an emulated cluster, or between real nodes: paired, interleaved, beside torch's own training.
+
+`--on slurm` (or a profile) submits one job with a rank a task, which times the same over the network between the nodes, probed
+first; its record has one link, called real. It returns at once; with `--wait` when the job has ended.
 
 A session is a YAML file in suite/sessions; its record goes to results/sessions. Held again it leaves the earlier
 records as they are and begins one of its own: net speedups are made of all that time the same (published ones from the
 same kind of machine count too), what else is shown is of the newest. Exit codes: 0 seconds were measured, 2 the request is
 wrong, 3 a rank was lost (what was measured is kept), 4 nothing could be measured here: no cluster can be made, or the
-machine stayed disturbed; the record says why and what helps. 130 interrupted.
+machine stayed disturbed; the record says why and what helps. 130 interrupted. A job that was
+submitted and not waited for: 0.
 """
 
 from __future__ import annotations
@@ -12,10 +16,15 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from bandwise.checkout import add_results_option, require_checkout, results_root
+from bandwise.options import OptionError, add_place_option, profile_of
 from bandwise.output import duration, print_json, table
+
+if TYPE_CHECKING:
+    from slurm.profile import Profile
 
 NAME = "session"
 ENDS = (("step", "s"), ("low", "low"), ("high", "high"))
@@ -28,21 +37,36 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--links", nargs="+", metavar="RATE", help="only these of its links, as in the file, such as 100mbit"
     )
-    parser.add_argument("--dry-run", action="store_true", help="say what would be timed, and start nothing")
+    add_place_option(parser, "local", "where (default: local, an emulated cluster in this machine)")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="say what would be timed, and start nothing; slurm: show the batch script",
+    )
+    parser.add_argument(
+        "--wait", action="store_true", help="slurm: return when the job has ended, with the table"
+    )
     add_results_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the session."""
     require_checkout(NAME)
-    from suite.analysis.session_tables import MEASURED, repeats
     from suite.timing.session import Session
     from suite.timing.spec import load_session
-    from suite.timing.store import path_of
 
+    profile = profile_of(args.on)
+    if args.wait and (profile is None or args.dry_run):
+        raise OptionError("--wait belongs to --on slurm, without --dry-run")
+    if args.links and profile is not None:
+        raise OptionError(
+            "--links are of the emulated cluster; between real nodes there is one link, the real one"
+        )
     spec = load_session(args.session)
     if args.links:
         spec = spec.only_links(tuple(args.links))
+    if profile is not None:
+        return _on_nodes(args, spec, profile)
     if args.dry_run:
         return _dry_run(args, spec)
     root, started = results_root(args), time.monotonic()
@@ -51,10 +75,21 @@ def run(args: argparse.Namespace) -> int:
         print(f"{spec.name}: {text}, {duration(time.monotonic() - started)}", file=sys.stderr, flush=True)
 
     record = Session(spec, root, show).run()
-    took = duration(time.monotonic() - started)
+    return _ended(args, spec, root, record, duration(time.monotonic() - started))
+
+
+def _ended(args: argparse.Namespace, spec: Any, root: Path, record: dict[str, Any], took: str) -> int:
+    """Say what a session has measured; its exit code."""
+    from suite.analysis.session_tables import MEASURED, between_nodes, repeats
+    from suite.timing.store import path_of
+
     path = path_of(root, record["name"], record["session_id"])
     rows = _rows(record)
-    held = [one["started"] for one in repeats(root, record) if one["status"] in MEASURED]
+    held = [
+        one["started"]
+        for one in repeats(root, record)
+        if one["status"] in MEASURED and between_nodes(one) == between_nodes(record)
+    ]
     if args.json:
         kept = ("name", "session_id", "status", "reason", "fix")
         print_json({**{key: record[key] for key in kept}, "record": str(path), "held": held, "cases": rows})
@@ -63,6 +98,33 @@ def run(args: argparse.Namespace) -> int:
         print(f"{record['status']} in {took} (stated: {spec.minutes} min); record: {path}")
         print(f"sessions of {spec.name} that time the same: {len(held)} ({', '.join(held) or 'none'})")
     return EXIT[record["status"]]
+
+
+def _on_nodes(args: argparse.Namespace, spec: Any, profile: Profile) -> int:
+    """Submit the session to Slurm."""
+    from slurm.session import submit_session, wait_for
+
+    root, started = results_root(args), time.monotonic()
+    sent = submit_session(args.session, spec, profile, root, dry_run=args.dry_run)
+
+    def show(text: str) -> None:
+        print(f"{spec.name}: {text}, {duration(time.monotonic() - started)}", file=sys.stderr, flush=True)
+
+    if args.wait:
+        show(f"submitted as Slurm job {sent.job}, logs in {sent.logs}")
+        record = wait_for(sent, show)
+        return _ended(args, spec, root, record, duration(time.monotonic() - started))
+    if args.json:
+        print_json(sent.as_dict())
+    elif args.dry_run:
+        print(sent.script)
+        print(f"{spec.name}: {sent.ranks} ranks would be submitted; stated: {spec.minutes} min")
+    else:
+        print(
+            f"{spec.name}: {sent.ranks} ranks submitted as Slurm job {sent.job} (`scancel {sent.job}` stops it)\n"
+            f"its record will be {sent.record}, logs are in {sent.logs}"
+        )
+    return 0
 
 
 def _dry_run(args: argparse.Namespace, spec: Any) -> int:
@@ -107,10 +169,14 @@ def _rows(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _print(record: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    from suite.links.link import measured_words
+
     labels = {case["case_id"]: case["label"] for case in record["cases"]}
     for link in record["links"]:
         own = [row for row in rows if row["link"] == link["label"]]
-        print(f"{link['label']}, reference {labels.get(link['reference'], '-')}")
+        print(
+            f"{link['label']}{measured_words(link['link'])}, reference {labels.get(link['reference'], '-')}"
+        )
         shown = [
             {
                 "case": row["case"],

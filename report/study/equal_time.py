@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -32,6 +32,7 @@ from report.rendering import slug
 from report.study.data import LinkData, Panel, StudyData
 from report.study.marks import EDGE, Fill, Point, across, by_arm, draw_marks, families, write_names
 from report.study.speedup import grouped
+from suite.links.link import REAL
 from suite.runs.sweep import WHOLE
 
 WORTH_IT, NOT, UNDECIDED = "worth it", "not worth it", "undecided"
@@ -114,7 +115,12 @@ def timed_links(study: StudyData, panel: Panel) -> list[Timed]:
         for session, link in found
         if (rows := by_arm(link.net, sharding=panel.sharding))
     ]
-    return sorted(timed, key=lambda one: one.link.facts["link"].get("rate_bps") or math.inf)
+    return sorted(timed, key=lambda one: _rate_bps(one.link.facts["link"]))
+
+
+def _rate_bps(link: Mapping[str, Any]) -> float:
+    """Of an emulated link what it holds, of a real one what was measured."""
+    return link.get("rate_bps") or link.get(REAL, {}).get("rate_bps") or math.inf
 
 
 def equal_time_parts(study: StudyData) -> list[dict[str, Any]]:

@@ -42,6 +42,7 @@ from report.study.step_time import (
 )
 from report.study.traffic import stages_view, traffic_view
 from suite.analysis.speed_columns import ARMS, DIRECT, PROBE
+from suite.links.link import REAL, measured_words
 from suite.timing.spec import sessions_of
 
 CHECKS = {"confirmed": "yes", "not confirmed": "maybe", "contradicted": "no"}
@@ -346,12 +347,20 @@ def machine(session: SessionData) -> str:
     crowded = (
         f" ({over:.3g} to a core: computing is slower than on machines of their own)" if over > 1 else ""
     )
-    link = "an emulated link" if found["emulated"] else "this machine's loopback"
+    real = [link for link in session.links if REAL in link.facts["link"]]
+    if "nodes" in found:
+        link = f"the network of {found['nodes']} nodes"
+        link += " in one machine" if found["machines"] == 1 else ""
+    else:
+        link = "an emulated link" if found["emulated"] else "this machine's loopback"
     pace = f", TCP {found['congestion_control']}" if found["congestion_control"] else ""
     rest = [f"{found['backend']} over {link}{pace}", f"allocator {found['allocator']}"]
     if found["governor"]:
         rest.append(f"governor {found['governor']}")
-    return f"{crowd}{crowded}; {', '.join(rest)}."
+    measured = "".join(
+        f" Nobody shaped the link {one.label}{measured_words(one.facts['link'])}." for one in real
+    )
+    return f"{crowd}{crowded}; {', '.join(rest)}.{measured}"
 
 
 def _link(session: SessionData, link: LinkData) -> dict[str, Any]:

@@ -65,7 +65,7 @@ from suite.analysis.speed_columns import (
 )
 from suite.analysis.study import study_of
 from suite.analysis.tables import Row, checked, frame_of, read_frame, write_table
-from suite.links.link import ALL_REDUCE_FP32
+from suite.links.link import ALL_REDUCE_FP32, REAL
 from suite.runs.files import canonical_json, dump, write_atomic
 from suite.runs.plan import Plan, make_plan
 from suite.runs.spec import RunSpec
@@ -100,21 +100,36 @@ def repeats(results_root: Path, record: Mapping[str, Any]) -> list[dict[str, Any
     The same: cases and what they are of, and the uncompressed runs among which the reference was looked for.
     """
     found = [one for one in records(results_root, record["name"]) if one["status"] in MEASURED]
+    return [one for one in found if _alike(one, record)] or [dict(record)]
+
+
+def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     kind = ("workload", "world_size", "batch_size", "bucket_bytes", "sweep", "uses")
-    alike = [
-        one
-        for one in found
-        if all(one[key] == record[key] for key in kind)
-        and one["spec"].get("reference") == record["spec"].get("reference")
-    ]
-    return alike or [dict(record)]
+    reference = [record["spec"].get("reference") for record in (one, other)]
+    return all(one[key] == other[key] for key in kind) and reference[0] == reference[1]
 
 
 def newest(results_root: Path, name: str) -> dict[str, Any] | None:
-    """The record of a session that counts, or None."""
+    """The record of a session that counts, or None.
+
+    A session that was held on the emulated cluster and between real nodes keeps both: the newest of each place counts, and the
+    real link stands beside the emulated ones. What is compared is compared on one link.
+    """
     found = records(results_root, name)
     found.sort(key=lambda record: (record["status"] in MEASURED, record["started"], record["session_id"]))
+    last = {between_nodes(record): record for record in found if record["status"] in MEASURED}
+    if len(last) == 2 and _alike(last[False], last[True]) and _ids(last[False]) == _ids(last[True]):
+        return {**last[False], "links": [*last[False]["links"], *last[True]["links"]]}
     return found[-1] if found else None
+
+
+def between_nodes(record: Mapping[str, Any]) -> bool:
+    """Whether a session was held between real nodes."""
+    return any(REAL in link["link"] for link in record["links"])
+
+
+def _ids(record: Mapping[str, Any]) -> set[str]:
+    return {case["case_id"] for case in record["cases"]}
 
 
 def write(

@@ -35,14 +35,13 @@ from reference_impls.registry import registry
 from suite.analysis.speed_columns import CASES, CONFIRMED, CONTRADICTED, DIRECT, NOT_CONFIRMED, PROBE
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, median_interval
 from suite.analysis.tables import Row, checked, frame_of
+from suite.links.link import ROUND_TRIP
 from suite.runs.files import canonical_json
 from suite.runs.spec import RunSpec, learning_rate, source_hash
 from suite.timing.case import ROUND
 from suite.workloads import get
 
 PHASES: Final = ["forward_backward", "encode", "communication", "decode", "update"]
-ROUND_TRIP: Final = "round-trip"
-"""What the probe calls its smallest messages; they say nothing of a rate."""
 _BLOCK: Final = ["case_id", "mode", "round", "attempt", "disturbed", "unit_s", "spread", "phases"]
 
 

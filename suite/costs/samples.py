@@ -31,7 +31,7 @@ from suite.analysis.tables import read_frame, table_path
 from suite.costs.columns import CALIBRATION
 from suite.costs.recipe import recipe_of
 from suite.costs.step import CODEC, DDP_BYTES, CodecOverhead, Local, Recipe
-from suite.links.link import Link
+from suite.links.link import REAL, Link
 from suite.micro.tables import read_facts
 from suite.timing.case import Case
 from suite.timing.cases import cases_of, method_of
@@ -100,7 +100,7 @@ def samples_of(results_root: Path, session: str) -> list[Sample]:
             link_of(link["link"]),
         )
         for link in facts["links"]
-        if link["status"] == MEASURED
+        if link["status"] == MEASURED and REAL not in link["link"]  # nobody says what rate it has
     }
     timed = read_frame(find_table(results_root, CASES, f"{SESSION}{session}"), CASES)
     timed = timed.dropna(subset=["step_s", "null_s"])

@@ -40,7 +40,7 @@ from suite.costs.columns import PREDICTED, SCALING
 from suite.costs.methods import candidates
 from suite.costs.samples import DDP, MEASURED, Known, crowd, link_of, parameters_of, shapes_of, workload_name
 from suite.costs.step import Model, RecipeError
-from suite.links.link import Link
+from suite.links.link import REAL, Link
 
 # ---- comparable sessions
 
@@ -159,7 +159,12 @@ def held_of(results_root: Path) -> list[Held]:
 
 
 def _links_of(session: str, facts: Mapping[str, Any]) -> list[Held]:
-    links = [link_of(link["link"]) for link in facts.get("links", ()) if link["status"] == MEASURED]
+    links = [
+        link_of(link["link"])
+        for link in facts.get("links", ())
+        if link["status"] == MEASURED
+        and REAL not in link["link"]  # of an emulated one it is known what it is
+    ]
     return [
         Held(
             session,

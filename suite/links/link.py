@@ -2,21 +2,25 @@
 
 Every worker hangs on one switch by a wire of its own. ``rate`` is what the wire carries from the worker, ``down`` what
 it carries to the worker, headers included; the delay is one way, from any worker to any other, so that a round trip
-takes twice as long. A straggler's wire is slower, both ways. An ``unshaped`` wire is as fast as the machine carries it.
+takes twice as long. A straggler's wire is slower, both ways. An ``unshaped`` wire is as fast as the machine carries it. A *real*
+link is none of this, but whatever network joins the nodes of a cluster.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 MIN_RATE_BPS = 10e6
 MAX_RATE_BPS = 10e9
 UNSHAPED = "unshaped"
 """In place of a rate: none is held. As a number it is infinite, and null in JSON."""
+REAL = "real"
+"""Begins the label of a link that nobody emulates, and is the key of what only such a link has."""
 MAX_DELAY_S = 1.0
 MAX_WORKERS = 250
 """The workers share one /24 of addresses."""
@@ -25,6 +29,8 @@ ALL_REDUCE_FP32, ALL_REDUCE_BF16 = "all-reduce fp32", "all-reduce bf16"
 ALL_REDUCE_INT8, ALL_REDUCE_INT32 = "all-reduce int8", "all-reduce int32"
 ALL_GATHER, ALL_TO_ALL, SEND_RECV = "all-gather", "all-to-all", "send-recv"
 """Collectives that a link is probed with (`suite.links.probe`)."""
+ROUND_TRIP = "round-trip"
+"""Begins the names of a probe's smallest messages; they say nothing of a rate."""
 
 RATE_UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 TIME_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -131,6 +137,56 @@ class Link:
         rate = math.inf if data["rate_bps"] is None else data["rate_bps"]
         down = math.inf if data["down_bps"] == UNSHAPED else data["down_bps"]
         return cls(**{**data, "rate_bps": rate, "down_bps": down, "stragglers": stragglers})
+
+
+@dataclass(frozen=True)
+class RealLink(Link):
+    """The network between real nodes as it is: no rate is held, so ``rate_bps`` is infinite.
+
+    nodes, ranks_per_node: how the workers are spread. interface: the network interface of rank 0. backend: of the process
+    group, ``gloo`` or ``nccl``. device: ``cpu`` or ``cuda``.
+    """
+
+    nodes: int = 1
+    ranks_per_node: int = 1
+    interface: str = ""
+    backend: str = "gloo"
+    device: str = "cpu"
+
+    @property
+    def label(self) -> str:
+        """``real, 4 x 2 over ib0``: nodes, ranks a node, interface; the backend where it is not gloo."""
+        backend = "" if self.backend == "gloo" else f", {self.backend}"
+        return f"{REAL}, {self.nodes} x {self.ranks_per_node} over {self.interface}{backend}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON values; what only a real network has is under `REAL`, and a session adds what it measured."""
+        own = ("nodes", "ranks_per_node", "interface", "backend", "device")
+        return {**super().as_dict(), REAL: {name: getattr(self, name) for name in own}}
+
+
+def reached(measurements: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
+    """What a probe (`suite.links.probe`) says of a link of which nothing else is known.
+
+    Args:
+        measurements: Measurements as plain values.
+
+    Returns:
+        rate_bps: bits a second of each rank in the largest fp32 all-reduce. delay_s: half of the shortest median round trip,
+        in seconds, the software of both ends included. None where it was not measured.
+    """
+    rings = [(m["bytes"], m["bits_per_s"]) for m in measurements if m["what"] == ALL_REDUCE_FP32]
+    trips = [median(m["seconds"]) for m in measurements if m["what"].startswith(ROUND_TRIP)]
+    return {"rate_bps": max(rings)[1] if rings else None, "delay_s": min(trips) / 2 if trips else None}
+
+
+def measured_words(link: Mapping[str, Any]) -> str:
+    """What was measured of a real link, as `Link.as_dict` has it: `` (95.1 Mbit/s, 0.21 ms)``; empty for any other."""
+    found = link.get(REAL, {})
+    rate, delay = found.get("rate_bps"), found.get("delay_s")
+    words = [rate_words(float(f"{rate:.3g}"))] if rate else []
+    words += [duration_words(float(f"{delay:.3g}"))] if delay else []
+    return f" ({', '.join(words)})" if words else ""
 
 
 def parse_rate(text: str) -> float:

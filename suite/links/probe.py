@@ -28,6 +28,7 @@ from suite.links.link import (
     ALL_REDUCE_INT8,
     ALL_REDUCE_INT32,
     ALL_TO_ALL,
+    ROUND_TRIP,
     SEND_RECV,
 )
 
@@ -109,8 +110,10 @@ COLLECTIVES: Mapping[str, _Kind] = MappingProxyType(
 )
 
 
-def probe(link_rate_bps: float, repeats: int = 3) -> list[Measurement]:
+def probe(link_rate_bps: float, repeats: int = 3, device: str = "cpu") -> list[Measurement]:
     """Round trips, the collectives of `PROBED`, all pairs; each exchange about 0.3 s on links of `link_rate_bps`.
+
+    device: of the buffers; round trips are of the host.
 
     Needs a group of at least 2 ranks. Takes about 10 s on 4 ranks, longer with a straggler. Raises ValueError.
     """
@@ -121,8 +124,8 @@ def probe(link_rate_bps: float, repeats: int = 3) -> list[Measurement]:
     for what in PROBED:
         kind = COLLECTIVES[what]
         room = MOST_BYTES / max(1, kind.answer(n))
-        measured.append(bandwidth(what, size_for(link_rate_bps, kind.sent(n), room), repeats))
-    return measured + pairwise(size_for(link_rate_bps, 1.0), repeats)
+        measured.append(bandwidth(what, size_for(link_rate_bps, kind.sent(n), room), repeats, device))
+    return measured + pairwise(size_for(link_rate_bps, 1.0), repeats, device)
 
 
 def size_for(rate_bps: float, sent: float, most_bytes: float = MOST_BYTES) -> float:
@@ -150,18 +153,19 @@ def round_trip(repeats: int = 10) -> list[Measurement]:
                 seconds[i] = time.perf_counter() - started
         dist.broadcast(seconds, 0)
         measured.append(
-            _measurement(f"round-trip 0-{peer}", message.nbytes, seconds.tolist(), message.nbytes)
+            _measurement(f"{ROUND_TRIP} 0-{peer}", message.nbytes, seconds.tolist(), message.nbytes)
         )
     return measured
 
 
-def bandwidth(collective: str, nbytes: float, repeats: int = 3) -> Measurement:
+def bandwidth(collective: str, nbytes: float, repeats: int = 3, device: str = "cpu") -> Measurement:
     """What a collective reaches with buffers of about so many bytes.
 
     Args:
         collective: A name of `COLLECTIVES`.
         nbytes: Bytes of the buffer on each rank, made a whole number of pieces.
         repeats: Exchanges that count.
+        device: Of the buffers.
 
     Returns:
         Seconds and bits a second of the slowest rank, the same on all ranks.
@@ -174,28 +178,29 @@ def bandwidth(collective: str, nbytes: float, repeats: int = 3) -> Measurement:
     kind, n = COLLECTIVES[collective], _size()
     buffer_bytes = _whole(nbytes, n)
     # zeros stay zeros however often they are summed
-    x = torch.zeros(buffer_bytes // kind.dtype.itemsize, dtype=kind.dtype)
-    answer = torch.zeros(x.numel() * kind.answer(n), dtype=kind.dtype)
+    x = torch.zeros(buffer_bytes // kind.dtype.itemsize, dtype=kind.dtype, device=device)
+    answer = torch.zeros(x.numel() * kind.answer(n), dtype=kind.dtype, device=device)
 
     def exchange(size: int) -> float:
         count = size // kind.dtype.itemsize
         given, taken = x[:count], answer[: count * kind.answer(n)]
-        return max(_on_all_ranks(_timed(lambda: kind.call(given, taken))))
+        return max(_on_all_ranks(_timed(lambda: kind.call(given, taken), device)))
 
     size = _shrunk(buffer_bytes, exchange(buffer_bytes), n)
     return _measurement(collective, size, [exchange(size) for _ in range(repeats)], kind.sent(n) * size)
 
 
-def pairwise(nbytes: float, repeats: int = 3) -> list[Measurement]:
+def pairwise(nbytes: float, repeats: int = 3, device: str = "cpu") -> list[Measurement]:
     """From every rank to every other, `nbytes` each; in every round each rank sends to one and receives from one."""
     rank, n = dist.get_rank(), _size()
     whole = _whole(nbytes, n)
-    sent, received = torch.zeros(whole, dtype=torch.uint8), torch.zeros(whole, dtype=torch.uint8)
+    sent, received = (torch.zeros(whole, dtype=torch.uint8, device=device) for _ in range(2))
 
     def exchange(distance: int, size: int) -> list[float]:
         def shift() -> None:
             work = dist.isend(sent[:size], (rank + distance) % n)
             dist.recv(received[:size], (rank - distance) % n)
+            _settle(device)
             took.append(time.perf_counter())
             if work is not None:
                 work.wait()
@@ -245,11 +250,18 @@ def _size() -> int:
     return n
 
 
-def _timed(call: Callable[[], None]) -> float:
+def _timed(call: Callable[[], None], device: str) -> float:
     dist.barrier()
     started = time.perf_counter()
     call()
+    _settle(device)
     return time.perf_counter() - started
+
+
+def _settle(device: str) -> None:
+    """Wait for what was launched on a GPU."""
+    if device != "cpu":
+        torch.cuda.synchronize()
 
 
 def _on_all_ranks(seconds: float) -> list[float]:

@@ -21,6 +21,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final, cast, get_args
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
@@ -33,6 +34,7 @@ from suite.runs.files import finite
 from suite.runs.spec import RunSpec, learning_rate, task_of
 from suite.timing.case import Case, Mode
 from suite.timing.cases import method_of
+from suite.timing.load import Meter
 from suite.timing.subject import (
     Batch,
     Block,
@@ -46,18 +48,19 @@ from suite.training.train import taken
 from suite.workloads import get
 
 
-def direct_run(spec: RunSpec) -> dict[str, Any]:
+def direct_run(spec: RunSpec, device: str = "cpu") -> dict[str, Any]:
     """Train as one rank of the default group, whose size is the spec's.
 
     Args:
         spec: The run.
+        device: Where the model is trained.
 
     Returns:
         seconds of this rank; steps; steps_by_kind; final: on rank 0 the final scores (null where not finite), else None.
     """
     rank, task, rate = dist.get_rank(), task_of(spec), learning_rate(spec)
-    module = task.workload.module(spec.seed)
-    batches = [[part[rank].clone() for part in task.batch(step)] for step in range(spec.steps)]
+    module = task.workload.module(spec.seed).to(device)
+    batches = [[part[rank].clone().to(device) for part in task.batch(step)] for step in range(spec.steps)]
     optimizer = DataParallelOptimizer(
         module.named_parameters(),
         spec.algorithm.name,
@@ -81,11 +84,15 @@ def direct_run(spec: RunSpec) -> dict[str, Any]:
                 optimizer.step()
             optimizer.zero_grad()
             kinds[optimizer.kind] += 1
+        if device != "cpu":
+            torch.cuda.synchronize()
         dist.barrier()
         seconds = time.perf_counter() - started
     final = None
     if rank == 0:
-        scores = task.evaluate({name: parameter.detach() for name, parameter in module.named_parameters()})
+        scores = task.evaluate(
+            {name: parameter.detach().cpu() for name, parameter in module.named_parameters()}
+        )
         final = {name: finite(value) for name, value in scores.items()}
     optimizer.release()
     return {
@@ -112,10 +119,14 @@ class RefusedError(ValueError):
 
 
 class Commands:
-    """The commands of one rank of the default group. method_of: how a case becomes a method."""
+    """The commands of one rank of the default group. method_of: how a case becomes a method. device: where ranks compute."""
 
-    def __init__(self, method_of: Callable[[Case], Method] = method_of) -> None:
+    def __init__(self, method_of: Callable[[Case], Method] = method_of, device: str = "cpu") -> None:
         self._method_of = method_of
+        self._device = device
+        self._meter = Meter()
+        # On a GPU ranks wait for each other over gloo: what they wait with is not what is timed.
+        self._control = None if device == "cpu" else dist.new_group(backend="gloo")
         self._subjects: dict[str, Subject] = {}
         self._batches: list[Batch] = []
         self._solo: dist.ProcessGroup | None = None
@@ -126,6 +137,7 @@ class Commands:
             "probe": self.probe,
             "collective": self.collective,
             "direct": self.direct,
+            "load": self.load,
         }
 
     def carry_out(self, request: Any) -> dict[str, Any]:
@@ -164,13 +176,15 @@ class Commands:
             for data in cases:
                 case = Case.from_dict(data)
                 self._subjects[case.case_id] = self._subject(
-                    case, lambda: model.module(seed), seed, bucket_bytes
+                    case, lambda: model.module(seed).to(self._device), seed, bucket_bytes
                 )
         except (ValueError, KeyError, TypeError) as error:
             self._release()
             raise RefusedError(f"{type(error).__name__}: {error}") from error
         rank = dist.get_rank()
-        self._batches = [tuple(part[rank].clone() for part in task.batch(step)) for step in range(BATCHES)]
+        self._batches = [
+            tuple(part[rank].clone().to(self._device) for part in task.batch(step)) for step in range(BATCHES)
+        ]
         gc.collect()
         gc.freeze()  # what lives on is not looked at again before every block
         return {
@@ -184,7 +198,7 @@ class Commands:
         started = time.perf_counter()
         for mode in sorted(modes, key=lambda mode: mode != "null"):
             _taken(subject, mode, units, self._batches)
-            dist.monitored_barrier(timeout=COMPILING)
+            dist.monitored_barrier(self._control, timeout=COMPILING)
         gc.freeze()  # the compiler's own objects are many: every block would look through them
         return {"seconds": time.perf_counter() - started}
 
@@ -192,7 +206,7 @@ class Commands:
         """A timed block, begun together with all ranks. Answers `Block`, and the path that each codec took."""
         subject = self._subject_of(case, units, [mode])
         before = paths()
-        block = _taken(subject, mode, units, self._batches, dist.barrier)
+        block = _taken(subject, mode, units, self._batches, partial(dist.barrier, self._control))
         took = taken(before, paths())
         return {
             **dataclasses.asdict(block),
@@ -201,13 +215,17 @@ class Commands:
 
     def probe(self, rate_bps: float) -> dict[str, Any]:
         """Round trips and bandwidths of the link, by the collectives that methods use."""
-        return {"measurements": [dataclasses.asdict(measured) for measured in probe(rate_bps)]}
+        return {
+            "measurements": [
+                dataclasses.asdict(measured) for measured in probe(rate_bps, device=self._device)
+            ]
+        }
 
     def collective(self, what: str, nbytes: float, repeats: int) -> dict[str, Any]:
         """One collective of `suite.links.probe.COLLECTIVES`, with buffers of about so many bytes."""
         if what not in COLLECTIVES or not nbytes > 0 or repeats < 1:
             raise RefusedError(f"no exchange {what!r} of {nbytes} bytes, {repeats} times")
-        return {"measurement": dataclasses.asdict(bandwidth(what, nbytes, repeats))}
+        return {"measurement": dataclasses.asdict(bandwidth(what, nbytes, repeats, self._device))}
 
     def direct(self, spec: Mapping[str, Any]) -> dict[str, Any]:
         """A whole training; see `suite.timing.commands`."""
@@ -219,7 +237,13 @@ class Commands:
             raise RefusedError(
                 f"the run is for {run.world_size} ranks, but this group has {dist.get_world_size()}"
             )
-        return direct_run(run)
+        return direct_run(run, self._device)
+
+    def load(self, *, find: bool) -> dict[str, Any]:
+        """What this rank's machine has done so far (`suite.timing.load.ClusterMeter`). find: look for our processes first."""
+        if find:
+            self._meter.find()
+        return self._meter.as_dict()
 
     def _release(self) -> None:
         gc.unfreeze()

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -80,22 +80,73 @@ class Meter:
 
     def since(self, before: Snapshot) -> Load:
         """What happened since `before`."""
-        now = self.snapshot()
-        capacity = max(1e-9, (now.clock_s - before.clock_s) * self.cores)
-        tick_s = 1 / os.sysconf("SC_CLK_TCK")
-        foreign = (now.busy - before.busy) * tick_s - (now.ours_s - before.ours_s)
-        return Load(
-            foreign_share=min(1.0, max(0.0, foreign / capacity)),
-            steal_share=min(1.0, (now.stolen - before.stolen) * tick_s / capacity),
-            resolution=tick_s * self.cores / capacity,
-            load_average=load_average(self.proc)[0],
-        )
+        return between(before, self.snapshot(), self.cores, load_average(self.proc)[0])
+
+    def as_dict(self) -> dict[str, Any]:
+        """The counters now and which machine's they are, as plain values: a rank's part of `ClusterMeter`."""
+        now = asdict(self.snapshot())
+        return {**now, "machine": machine_id(), "cores": self.cores, "load": load_average(self.proc)[0]}
 
     def _ours(self, pid: int) -> float:
         try:
             return self.cpu(pid)
         except OSError:  # it has ended since
             return 0.0
+
+
+@dataclass
+class ClusterMeter:
+    """The load of several machines, read by the ranks that run on them; a block is as disturbed as on the worst of them.
+
+    ask: tells all ranks a command; their answers by rank.
+    """
+
+    ask: Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any]]]
+
+    def find(self) -> None:
+        """Have every rank take itself and all its descendants, as they are now, for ours."""
+        self.ask({"do": "load", "find": True})
+
+    def snapshot(self) -> Sequence[Mapping[str, Any]]:
+        """The counters now, by rank."""
+        return self.ask({"do": "load", "find": False})
+
+    def since(self, before: Sequence[Mapping[str, Any]]) -> Load:
+        """What happened since `before`."""
+        pairs: dict[str, list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
+        for then, now in zip(before, self.snapshot(), strict=True):
+            pairs.setdefault(now["machine"], []).append((then, now))
+        loads = []
+        for ranks in (
+            pairs.values()
+        ):  # of one machine all read the same counters, and each knows its own processor time
+            ends = [
+                Snapshot(
+                    one["busy"], one["stolen"], sum(rank[end]["ours_s"] for rank in ranks), one["clock_s"]
+                )
+                for end, one in enumerate(ranks[0])
+            ]
+            loads.append(between(ends[0], ends[1], ranks[0][1]["cores"], ranks[0][1]["load"]))
+        worst = {name: max(getattr(one, name) for one in loads) for name in Load.__dataclass_fields__}
+        return Load(**worst)
+
+
+def between(before: Snapshot, now: Snapshot, cores: int, load_average: float) -> Load:
+    """What happened on a machine of so many processors from one snapshot to another."""
+    capacity = max(1e-9, (now.clock_s - before.clock_s) * cores)
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    foreign = (now.busy - before.busy) * tick_s - (now.ours_s - before.ours_s)
+    return Load(
+        foreign_share=min(1.0, max(0.0, foreign / capacity)),
+        steal_share=min(1.0, (now.stolen - before.stolen) * tick_s / capacity),
+        resolution=tick_s * cores / capacity,
+        load_average=load_average,
+    )
+
+
+def machine_id(proc: Path = Path("/proc")) -> str:
+    """A word that two processes share where they run on one kernel, since it was started."""
+    return (proc / "sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
 
 
 def ticks(stat: str) -> tuple[int, int]:

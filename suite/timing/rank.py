@@ -2,6 +2,8 @@
 
     python -m suite.timing.rank          # RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, GLOO_SOCKET_IFNAME
 
+With ``ADDRESS:PORT`` it calls the session there instead, and both go over that connection (`suite.timing.remote`).
+
 Answers are ``{"ok": true, ...}`` or ``{"ok": false, "type": ..., "error": ...}``; after a fault that may have broken the
 group the process ends with code 1, after "stop" or the end of stdin with 0. A group that does not come together is
 answered to the first command. Commands are those of `suite.timing.commands`. One thread; whatever else is written to
@@ -14,6 +16,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import IO, Any, Final
 
@@ -22,22 +25,33 @@ from suite.runs.provenance import THREAD_VARIABLES
 
 TIMEOUT: Final = timedelta(seconds=60)
 """How long a rank waits for the others, in a collective and when the group is made."""
+BACKEND: Final = "BANDWISE_SESSION_BACKEND"
+"""Variable of the process group's backend: gloo, or nccl, whose ranks compute on the first GPU that they see."""
+NCCL: Final = "nccl"
 
 
-def main() -> int:
-    """Serve until told to stop, or until the session is gone. The terminal's interrupt is the session's affair."""
-    die_with_parent(os.getppid())  # in a collective nobody would notice the end of stdin
+def main(arguments: Sequence[str] = ()) -> int:
+    """Serve until told to stop, or until the session is gone. Interrupts, and a scheduler's, are the session's affair."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    answers = _answers_apart()
+    if arguments:
+        from suite.timing.remote import call
+
+        for number in (signal.SIGTERM, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_IGN)
+        requests, answers = call(arguments[0])
+    else:
+        die_with_parent(os.getppid())  # in a collective nobody would notice the end of stdin
+        requests, answers = sys.stdin, _answers_apart()
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))  # before torch is imported: it reads them once
+    backend = os.environ.get(BACKEND, "gloo")
     try:
-        _join()
+        _join(backend)
     except Exception as error:  # noqa: BLE001 - whatever it is, the session must hear of it
         return _broken(answers, error)
     from suite.timing.commands import Commands, RefusedError
 
-    commands = Commands()
-    for line in iter(sys.stdin.readline, ""):
+    commands = Commands(device="cuda" if backend == NCCL else "cpu")
+    for line in iter(requests.readline, ""):
         try:
             request = json.loads(line)
             if request == {"do": "stop"}:
@@ -52,12 +66,15 @@ def main() -> int:
     return 0
 
 
-def _join() -> None:
+def _join(backend: str) -> None:
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method="env://", timeout=TIMEOUT)
+    if backend == NCCL:  # not measured; what is said about times goes over gloo all the same
+        torch.cuda.set_device(0)
+        backend = "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, init_method="env://", timeout=TIMEOUT)
 
 
 def _leave() -> None:
@@ -89,4 +106,4 @@ def _broken(answers: IO[str], error: Exception) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

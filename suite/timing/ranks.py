@@ -1,4 +1,7 @@
-"""The rank processes of a session: started on the workers of a cluster, told what to do, and ended by their ids.
+"""The ranks of a session: told what to do over a pair of streams each, and their replies taken together.
+
+`Ranks` are processes here, started on the workers of an emulated cluster and ended by their ids; those of
+`suite.timing.remote` were started by a scheduler and have called.
 
 Every command goes to all ranks, and every rank replies one line. A rank that dies, faults or does not reply ends the
 session: `RankLostError` names the one that went first. Standard error of each rank goes to a file of its own, whose last line
@@ -18,7 +21,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
-from typing import IO, Any, Final, Protocol
+from typing import IO, Any, Final, Protocol, Self
 
 from suite.links.link import Link
 from suite.runs.provenance import THREAD_VARIABLES
@@ -46,7 +49,7 @@ class RankLostError(RuntimeError):
 
 
 class RankHosts(Protocol):
-    """Where ranks run: an emulated cluster (`suite.links.cluster.Cluster`), or `Loopback`."""
+    """Where ranks can be started: an emulated cluster (`suite.links.cluster.Cluster`), or `Loopback`."""
 
     @property
     def link(self) -> Link:
@@ -64,6 +67,19 @@ class RankHosts(Protocol):
 
     def down(self) -> None:
         """Take it away."""
+
+
+class Member(Protocol):
+    """One rank as the session sees it: `subprocess.Popen`, or a connection to a process elsewhere."""
+
+    stdin: IO[bytes] | None
+    stdout: IO[bytes] | None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return once it has ended. Raises `subprocess.TimeoutExpired`."""
+
+    def kill(self) -> None:
+        """End it at once."""
 
 
 class Loopback:
@@ -88,38 +104,12 @@ class Loopback:
         """There is nothing to take away."""
 
 
-class Ranks:
-    """The processes. Use as a context manager, or call `stop`.
+class RankGroup:
+    """The ranks of a session, by rank. Use as a context manager, or call `stop`."""
 
-    logs: folder for standard error; by default in the cluster's own folder, which goes with it, else a temporary one.
-    """
-
-    def __init__(self, place: RankHosts, logs: Path | None = None, module: str = MODULE) -> None:
-        state_dir: Path | None = getattr(place, "state_dir", None)
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        if logs is None and state_dir is not None:
-            logs = state_dir / "ranks"
-        elif logs is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="bandwise-ranks-")
-            logs = Path(self._temporary.name)
-        self._logs = logs
-        self._logs.mkdir(parents=True, exist_ok=True)
-        self._members: list[subprocess.Popen[bytes]] = []
-        self._partial: list[bytes] = []
-        interface = getattr(place, "interface", "eth0")
-        port = _free_port() if interface == "lo" else PORT
-        try:
-            for rank in range(len(place.addresses)):
-                self._members.append(self._start(place, rank, interface, port, module))
-                self._partial.append(b"")
-        except OSError as error:
-            self.stop()
-            raise RankLostError(rank, f"could not be started: {error}") from error
-
-    @property
-    def pids(self) -> list[int]:
-        """Process ids by rank."""
-        return [member.pid for member in self._members]
+    def __init__(self, members: Sequence[Member]) -> None:
+        self._members = list(members)
+        self._partial = [b"" for _ in members]
 
     def ask(self, command: Mapping[str, Any], timeout_s: float) -> list[dict[str, Any]]:
         """Tell all ranks the same and collect their replies.
@@ -161,37 +151,12 @@ class Ranks:
                 member.wait()
             if member.stdout:
                 member.stdout.close()
-        if self._temporary:
-            self._temporary.cleanup()
 
-    def __enter__(self) -> Ranks:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-    def _start(
-        self, place: RankHosts, rank: int, interface: str, port: int, module: str
-    ) -> subprocess.Popen[bytes]:
-        environment = {
-            **os.environ,
-            **dict.fromkeys(THREAD_VARIABLES, str(THREADS)),
-            "RANK": str(rank),
-            "WORLD_SIZE": str(len(place.addresses)),
-            "MASTER_ADDR": place.addresses[0],
-            "MASTER_PORT": str(port),
-            "GLOO_SOCKET_IFNAME": interface,
-        }
-        with self._log(rank).open("wb") as log:
-            return subprocess.Popen(
-                [*place.enter(rank), sys.executable, "-m", module],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environment,
-                cwd=Path(__file__).resolve().parents[2],
-                start_new_session=True,  # the terminal's interrupt is the session's affair
-            )
 
     def _collect(self, what: str, timeout_s: float) -> list[dict[str, Any]]:
         answers: dict[int, dict[str, Any] | None] = {}
@@ -223,7 +188,10 @@ class Ranks:
 
     def _line(self, rank: int) -> bytes | None:
         """The next line of a rank; empty at its end, None while it is incomplete."""
-        chunk = os.read(_pipe(self._members[rank].stdout).fileno(), 1 << 16)
+        try:
+            chunk = os.read(_pipe(self._members[rank].stdout).fileno(), 1 << 16)
+        except OSError:  # a connection that was cut off
+            chunk = b""
         self._partial[rank] += chunk
         line, newline, rest = self._partial[rank].partition(b"\n")
         if newline:
@@ -236,21 +204,91 @@ class Ranks:
         candidates = []
         for rank, answer in sorted(faults.items()):
             if answer is None:
-                code = self._code(rank)
-                words = f"died: {exit_text(code)}" if code is not None else "has closed its answers"
-                candidates.append(
-                    (0 if code is not None and code < 0 else 1, rank, words + self._last_words(rank))
-                )
+                order, words = self._end(rank)
+                candidates.append((order, rank, words + self._last_words(rank)))
             else:
                 candidates.append((2, rank, f"faulted: {answer['type']}: {answer['error']}"))
         _, rank, how = min(candidates)
         return RankLostError(rank, how)
 
-    def _code(self, rank: int) -> int | None:
+    def _end(self, rank: int) -> tuple[int, str]:
+        """How a rank ended that has closed its answers, in words; the lower the number, the surer it is that it went first."""
+        raise NotImplementedError
+
+    def _last_words(self, rank: int) -> str:
+        """What else is known of a rank that was lost, in brackets; empty where nothing is."""
+        return ""
+
+
+class Ranks(RankGroup):
+    """Rank processes, started here on the workers of a cluster.
+
+    logs: folder for standard error; by default in the cluster's own folder, which goes with it, else a temporary one.
+    """
+
+    def __init__(self, place: RankHosts, logs: Path | None = None, module: str = MODULE) -> None:
+        state_dir: Path | None = getattr(place, "state_dir", None)
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        if logs is None and state_dir is not None:
+            logs = state_dir / "ranks"
+        elif logs is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="bandwise-ranks-")
+            logs = Path(self._temporary.name)
+        self._logs = logs
+        self._logs.mkdir(parents=True, exist_ok=True)
+        super().__init__(())
+        self._processes: list[subprocess.Popen[bytes]] = []
+        interface = getattr(place, "interface", "eth0")
+        port = _free_port() if interface == "lo" else PORT
         try:
-            return self._members[rank].wait(1.0)
+            for rank in range(len(place.addresses)):
+                self._processes.append(self._start(place, rank, interface, port, module))
+                self._members.append(self._processes[-1])
+                self._partial.append(b"")
+        except OSError as error:
+            self.stop()
+            raise RankLostError(rank, f"could not be started: {error}") from error
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids by rank."""
+        return [member.pid for member in self._processes]
+
+    def stop(self) -> None:
+        """End the processes, and take their logs away."""
+        super().stop()
+        if self._temporary:
+            self._temporary.cleanup()
+
+    def _start(
+        self, place: RankHosts, rank: int, interface: str, port: int, module: str
+    ) -> subprocess.Popen[bytes]:
+        environment = {
+            **os.environ,
+            **dict.fromkeys(THREAD_VARIABLES, str(THREADS)),
+            "RANK": str(rank),
+            "WORLD_SIZE": str(len(place.addresses)),
+            "MASTER_ADDR": place.addresses[0],
+            "MASTER_PORT": str(port),
+            "GLOO_SOCKET_IFNAME": interface,
+        }
+        with self._log(rank).open("wb") as log:
+            return subprocess.Popen(
+                [*place.enter(rank), sys.executable, "-m", module],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment,
+                cwd=Path(__file__).resolve().parents[2],
+                start_new_session=True,  # the terminal's interrupt is the session's affair
+            )
+
+    def _end(self, rank: int) -> tuple[int, str]:
+        try:
+            code = self._processes[rank].wait(1.0)
         except subprocess.TimeoutExpired:
-            return None
+            return 1, "has closed its answers"
+        return 0 if code < 0 else 1, f"died: {exit_text(code)}"
 
     def _last_words(self, rank: int) -> str:
         text = self._log(rank).read_text(encoding="utf-8", errors="replace")

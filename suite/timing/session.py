@@ -1,5 +1,7 @@
 """A timing session from start to end: a cluster, its ranks, every link in turn, and the record of it all.
 
+The cluster is emulated, or one of real nodes (`suite.timing.remote`), whose only link is the network that joins them.
+
 On each link come a probe, the choice of the reference, and rounds in which everything is timed once. Blocks of one round
 belong together: their order is drawn anew for each round, so that whatever changes slowly meets all cases alike. A block is
 as many units as fill a set time, at most a set number; where several fit, one more before them settles caches and queues.
@@ -17,7 +19,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
@@ -27,16 +29,24 @@ from typing import Any, Final, Protocol
 
 from suite.links.cluster import ClusterError, up
 from suite.links.doctor import obstacle
-from suite.links.link import MAX_RATE_BPS, Link, LinkError
+from suite.links.link import (
+    ALL_REDUCE_FP32,
+    MAX_RATE_BPS,
+    REAL,
+    Link,
+    LinkError,
+    RealLink,
+    reached,
+)
 from suite.runs.provenance import provenance
 from suite.runs.spec import RunSpec
 from suite.timing import load, store
 from suite.timing.case import Mode
 from suite.timing.cases import Cases, cases_of, direct_specs, source_of
-from suite.timing.load import Load, Meter, Snapshot
+from suite.timing.load import Load, Meter
 from suite.timing.ranks import (
     THREADS,
-    RankHosts,
+    RankGroup,
     RankLostError,
     Ranks,
     block_entry,
@@ -44,6 +54,7 @@ from suite.timing.ranks import (
     traffic_entry,
 )
 from suite.timing.spec import FEWEST_BLOCKS, SessionSpec
+from suite.training.rendezvous import RendezvousError
 from suite.workloads import get
 
 # One link
@@ -54,6 +65,10 @@ PATIENCE_S: Final = 120.0
 LONGEST_PHASED: Final = 16
 """Rounds of more local steps are timed as they are, but not without communication or phase by phase: they would take a
 good part of the session to say what rounds of 16 steps say."""
+TRIED_BYTES: Final = 1 << 16, 1 << 25
+"""Smallest and largest buffer by which the rate of a real link is guessed, before it is probed."""
+TRIED_S: Final = 0.05
+"""An exchange of so many seconds tells enough of the rate."""
 HOPELESS: Final = 0.5
 """Share of disturbed blocks in a round beyond which nothing is repeated: such a machine will not be quieter soon."""
 
@@ -69,13 +84,16 @@ class Answering(Protocol):
 
 
 class Watching(Protocol):
-    """The meter of the machine's load."""
+    """The meter of the load of the machine, or of all machines."""
 
-    def snapshot(self) -> Snapshot:
+    def find(self) -> None:
+        """See which processes are ours."""
+
+    def snapshot(self) -> Any:
         """The counters now."""
 
-    def since(self, before: Snapshot) -> Load:
-        """What happened since."""
+    def since(self, before: Any) -> Load:
+        """What happened since that snapshot."""
 
 
 @dataclass(frozen=True)
@@ -128,11 +146,13 @@ class LinkRounds:
     def measure(self) -> None:
         """Everything that the session wants of this link. Raises `RankLostError`."""
         self.show("probe")
-        rate_bps = min(
-            self.link.rate_bps, MAX_RATE_BPS
-        )  # a message for an unshaped link must have a size too
+        real = isinstance(self.link, RealLink)
+        # a message for an unshaped link must have a size too
+        rate_bps = self._tried() if real else min(self.link.rate_bps, MAX_RATE_BPS)
         probed = self.ranks.ask({"do": "probe", "rate_bps": rate_bps}, PATIENCE_S)
         self.entry["probe"] = probed[0]["measurements"]
+        if real:
+            self.entry["link"][REAL] |= reached(self.entry["probe"])
         self.show("choosing the reference")
         self.screen()
         for case_id in self.timed:
@@ -169,6 +189,16 @@ class LinkRounds:
             best.setdefault(self.cases.of(case_id).algorithm, case_id)
         self.entry["best"] = best
         self.entry["reference"] = next(iter(best.values()))
+
+    def _tried(self) -> float:
+        """About how many bits a second a network reaches of which nothing is known."""
+        nbytes, largest = TRIED_BYTES
+        while True:
+            command = {"do": "collective", "what": ALL_REDUCE_FP32, "nbytes": nbytes, "repeats": 1}
+            found = self.ranks.ask(command, PATIENCE_S)[0]["measurement"]
+            if found["seconds"][0] >= TRIED_S or nbytes >= largest:
+                return float(found["bits_per_s"])
+            nbytes *= 8
 
     def _round(self, number: int, items: list[Item]) -> None:
         """Take all items in an order of this round's own, and what was disturbed again."""
@@ -329,6 +359,8 @@ def among(number: int, some: int, all_: int) -> bool:
 # The session
 
 
+NOT_ENDED: Final = "not run to the end"
+"""Reason of a record that has not heard of its session's end."""
 BUILD_S: Final = 600.0
 """Longest that building a case, or its first steps with their compiling, may take."""
 WARM_MODES: Final[tuple[Mode, ...]] = ("null", "run", "serial")
@@ -336,14 +368,18 @@ WARM_MODES: Final[tuple[Mode, ...]] = ("null", "run", "serial")
 
 @dataclass
 class Session:
-    """One session and its record. place, start: make a cluster for a link, and the ranks on it; for tests to replace."""
+    """One session and its record.
+
+    place, start: make a cluster for a link, and the ranks on it. The cluster has `shape(link)` and `down()`; `RankHosts` are
+    where ranks are started here, and ranks between real nodes have been (`suite.timing.remote.RealCluster`).
+    """
 
     spec: SessionSpec
     root: Path
     show: Show = lambda text: None
-    place: Callable[[Link], RankHosts] = up
-    start: Callable[[RankHosts], Ranks] = Ranks
-    meter: Meter = field(default_factory=Meter)
+    place: Callable[[Link], Any] = up
+    start: Callable[[Any], RankGroup] = Ranks
+    meter: Watching = field(default_factory=Meter)
 
     def __post_init__(self) -> None:
         self.cases: Cases = cases_of(self.spec)
@@ -369,22 +405,29 @@ class Session:
             self._end("done" if good else "disturbed", "" if good else reasons)
         except (ClusterError, LinkError) as error:
             self._without_cluster(error)
-        except RankLostError as error:
+        except (RankLostError, RendezvousError) as error:
             self._end("error", str(error))
-        except KeyboardInterrupt:
-            self._end("cancelled", "interrupted")
+        except KeyboardInterrupt as error:
+            self._end("cancelled", str(error) or "interrupted")
         return self.record
+
+    def save(self) -> None:
+        """Write the record as it is. Raises `StoreError`."""
+        self.record["ended"] = _now()
+        self.record["cases"] = self._case_rows()
+        store.put(self.root, self.record)
 
     def _on_one_cluster(self, links: list[tuple[int, Link]], *, delayed: bool) -> None:
         """Links that all have a delay, or none: a cluster is made for one or the other."""
         fastest = max((link for _, link in links), key=lambda link: link.rate_bps)
         if not delayed:  # DDP sends every model once: no need to wait for that
             fastest = Link(fastest.workers, MAX_RATE_BPS)
-        with ExitStack() as stack:
+        with ExitStack() as stack, self._told_at_once():
             self.show("bringing the cluster up" + (" with a delay line" if delayed else ""))
             place = self.place(fastest)
             stack.callback(place.down)
             self.record["machine"]["emulated"] = getattr(place, "emulated", True)
+            self.record["machine"] |= getattr(place, "machine", {})
             ranks = self.start(place)
             stack.callback(ranks.stop)
             self._build(ranks)
@@ -400,9 +443,18 @@ class Session:
                 try:
                     measured.measure()
                 finally:
-                    self._put()
+                    self.save()
 
-    def _build(self, ranks: Ranks) -> None:
+    @contextmanager
+    def _told_at_once(self) -> Iterator[None]:
+        """An interrupted session says so before it clears up: a scheduler may not wait for that."""
+        try:
+            yield
+        except KeyboardInterrupt as error:
+            self._end("cancelled", str(error) or "interrupted")
+            raise
+
+    def _build(self, ranks: RankGroup) -> None:
         """Make every case on the ranks and take its first steps, in all modes, over the fastest link that can be had."""
         spec, cases = self.spec, self.cases
         self.show(f"building {len(cases.by_id)} cases on {spec.world_size} ranks")
@@ -445,12 +497,7 @@ class Session:
         for link in self.record["links"]:
             if link["status"] == "error":  # the one under way
                 link["status"], link["reason"] = status, reason
-        self._put()
-
-    def _put(self) -> None:
-        self.record["ended"] = _now()
-        self.record["cases"] = self._case_rows()
-        store.put(self.root, self.record)
+        self.save()
 
     def _case_rows(self) -> list[dict[str, Any]]:
         nothing: dict[str, Any] = {"wire_bytes": None, "received_bytes": None, "path": {}}
@@ -467,7 +514,7 @@ class Session:
             "name": spec.name,
             "session_id": store.new_id(),
             "status": "error",
-            "reason": "not run to the end",
+            "reason": NOT_ENDED,
             "fix": "",
             "started": started,
             "ended": started,

@@ -325,6 +325,12 @@ class SessionSpec(Entry):
             "seed": self.seed,
         }
 
+    def over(self, link: Link) -> SessionSpec:
+        """The session over this link instead of its own, whole runs included."""
+        found = self.model_copy(update={"direct": self.direct.model_copy(update={"links": ("all",)})})
+        found._subject = replace(self._subject, links=(link,), link_rates=(link.label,))
+        return found
+
     def only_links(self, rates: tuple[str, ...]) -> SessionSpec:
         """The session over some of its links. Raises ValueError for a rate that it does not have."""
         for rate in rates:

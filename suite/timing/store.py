@@ -43,7 +43,8 @@ class LinkRecord(TypedDict):
     __pydantic_config__ = JSON  # type: ignore[misc]
     label: Annotated[str, Field(description="For people: rate and delay.")]
     link: Annotated[
-        dict[str, Any], Field(description="Rates in bits a second, delay in seconds, stragglers.")
+        dict[str, Any],
+        Field(description="Rates in bits a second, delay in seconds, stragglers; or what a real link is."),
     ]
     status: Annotated[str, Field(description="How the link ended.")]
     reason: Annotated[str, Field(description="Why it is not done; empty where it is.")]
@@ -82,7 +83,7 @@ class SessionRecord(TypedDict):
     machine: Annotated[
         dict[str, Any],
         Field(
-            description="Cores, ranks, threads, oversubscription, allocator, governor, load, TCP's congestion control."
+            description="Cores, ranks, threads, oversubscription, allocator, governor, load, congestion control; real nodes."
         ),
     ]
     cases: Annotated[list[dict[str, Any]], Field(description="What was timed, below.")]

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
@@ -110,6 +111,7 @@ class Subject(ABC):
         size = self.case.unit_steps
         end = AVERAGE if self.case.kind.startswith(ROUND) else self.case.kind
         limit = (8 * units + 8) * size
+        on_gpu = any(part.is_cuda for part in batches[0])
         marks, kinds, ends = [0.0] * (limit + 1), [""] * limit, [0] * units
         with self.stepping(mode) as stepping:
             cuts: list[Mapping[str, float] | None] = [None] * (limit + 1)
@@ -121,6 +123,8 @@ class Subject(ABC):
                 marks[0] = time.perf_counter()
                 while complete < units and taken < limit:
                     stepping.step(batches[taken % len(batches)])
+                    if on_gpu:
+                        torch.cuda.synchronize()
                     kinds[taken] = stepping.kind
                     taken += 1
                     since += 1

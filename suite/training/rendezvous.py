@@ -264,6 +264,15 @@ def _come(store: Any, what: str, ranks: Collection[int], timeout_s: float) -> li
         time.sleep(POLL_S)
 
 
+def interface_of(address: str) -> str:
+    """The network interface of this machine that has an IPv4 address; "" where none has."""
+    for _, name in socket.if_nameindex():
+        with suppress(RendezvousError):
+            if _address_of(name) == address:
+                return name
+    return ""
+
+
 def _address_of(interface: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         request = struct.pack("256s", interface.encode()[:15])

@@ -145,6 +145,34 @@ def test_dry_run_starts_nothing(
     assert "2 links (100 Mbit/s; 1 Gbit/s), 6 rounds" in capsys.readouterr().out
 
 
+def test_between_nodes_it_is_one_job_with_a_task_for_each_rank(
+    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = tmp_path / "site.yaml"
+    profile.write_text("{timeout_min: 5, tasks_per_node: 1, interface: ib0, partition: fast}\n")
+    assert held(path, tmp_path, "--on", str(profile), "--dry-run", "--json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    asked = [line.removeprefix("#SBATCH ") for line in answer["script"].splitlines() if "#SBATCH" in line]
+    wanted = [
+        "--nodes=2",
+        "--ntasks-per-node=1",
+        "--exclusive",
+        "--no-kill",
+        "--no-requeue",
+        "--partition=fast",
+        "--time=11",
+    ]
+    assert set(wanted) <= set(asked)
+    assert "--requeue" not in asked
+    (command,) = (line for line in answer["script"].splitlines() if line.startswith("srun"))
+    assert "--kill-on-bad-exit=0 --no-kill --distribution=block" in command
+    assert "--kill-on-bad-exit=1" not in command
+    assert f"-m slurm.session {tmp_path.resolve()}/results/sessions/tiny/slurm-1/job.json" in command
+    assert "export GLOO_SOCKET_IFNAME=ib0" in answer["script"]
+    assert (answer["ranks"], answer["job"]) == (2, "")
+    assert not (tmp_path / "results").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -153,6 +181,8 @@ def test_dry_run_starts_nothing(
             ["session", "quick", "--links", "2gbit"],
             "session quick has no link of 2gbit; its links: 100mbit, 1gbit",
         ),
+        (["session", "quick", "--wait"], "--wait belongs to --on slurm"),
+        (["session", "quick", "--on", "slurm", "--links", "1gbit"], "there is one link, the real one"),
     ],
 )
 def test_a_wrong_request(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

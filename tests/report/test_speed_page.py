@@ -233,6 +233,22 @@ def test_what_was_timed_before_a_session_broke_is_kept(root, status, words):
     assert "No numbers: rank 2 was lost." in page.sections["session-timed"]
 
 
+def test_a_real_link_stands_beside_the_emulated_one(root):
+    real = "real, 4 x 1 over ib0"
+    rows = {
+        name: [row | {"link": real} if row.get("link") == fast.FAST else row for row in table]
+        for name, table in fast.tables((fast.SLOW, fast.FAST)).items()
+    }
+    link = {"workers": 4, "rate_bps": None, "real": {"rate_bps": 9.4e8, "delay_s": 2e-5}}
+    links = [fast.link_facts(fast.SLOW), fast.link_facts(real, link=link)]
+    machine = {**fast.MACHINE, "emulated": False, "nodes": 4, "machines": 1}
+    _, page = with_session(root, rows, links, machine=machine)
+    assert f"{real}, shards i.i.d." in page.sections["speedup"]
+    shown = flat(page.sections["session-timed"])
+    assert "gloo over the network of 4 nodes in one machine" in shown
+    assert f"Nobody shaped the link {real} (940 Mbit/s, 20 us)." in shown
+
+
 @pytest.mark.full
 def test_rho_of_too_few_rounds_has_no_interval(root):
     few = {

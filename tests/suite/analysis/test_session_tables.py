@@ -338,3 +338,39 @@ def test_a_bad_record_is_named_and_passed_over(damage, words, sweep, tmp_path):
     assert str(bad) in str(refused)
     assert words in refused.reason
     assert [finding.what for finding in check_store(tmp_path)] == [refused.reason]
+
+
+def between_nodes(path):
+    """The made-up session as it would be between real nodes, a day later."""
+    record = made.record(path)
+    (link,) = record["links"]
+    real = {"nodes": 4, "ranks_per_node": 1, "interface": "ib0", "rate_bps": 9.4e8, "delay_s": 2e-5}
+    link |= {"label": "real, 4 x 1 over ib0", "link": {**link["link"], "rate_bps": None, "real": real}}
+    record |= {"session_id": "20261121T183000Z-ab12cd34", "started": "2026-11-21T18:30:00Z"}
+    return record
+
+
+def test_a_real_link_stands_beside_the_emulated_ones(sweep, store):
+    emulated, real = made.record(sweep), between_nodes(sweep)
+    for record in (emulated, real):
+        sessions.put(store.root, record)
+    collect_session(store.root, "made-up")
+    labels = ["100 Mbit/s", "real, 4 x 1 over ib0"]
+    facts = load_facts(store.root, "made-up")
+    assert [link["label"] for link in facts["links"]] == labels
+    assert facts["links"][1]["link"]["real"]["rate_bps"] == 9.4e8
+    rows = read_table(session_table_path(store.root, ARMS, "made-up"), ARMS)
+    speedups = {label: [row["speedup"] for row in rows if row["link"] == label] for label in labels}
+    assert speedups[labels[0]] == speedups[labels[1]] != []
+    probe = read_table(session_table_path(store.root, PROBE, "made-up"), PROBE)
+    shares = {row["link"]: row["rate_share"] for row in probe if row["what"] == "all-reduce fp32"}
+    assert shares[labels[0]] is not None
+    assert shares[labels[1]] is None, "nobody says what the network would have to reach"
+
+
+def test_a_real_session_of_something_else_does_not_stand_beside_it(sweep, store):
+    real = between_nodes(sweep) | {"batch_size": 1}
+    for record in (made.record(sweep), real):
+        sessions.put(store.root, record)
+    collect_session(store.root, "made-up")
+    assert [link["label"] for link in load_facts(store.root, "made-up")["links"]] == ["real, 4 x 1 over ib0"]

@@ -1,0 +1,353 @@
+"""A timing session between real nodes, `bandwise session NAME --on slurm`: one job, a rank a task, over the nodes' own network.
+
+    python -m slurm.session JOB.json          # what every task runs
+
+All tasks find each other (`suite.training.rendezvous`), which names those that do not come. Each but the first then becomes a
+rank, which calls the session. The first is the session itself, and starts the first rank beside it: from there on everything
+is as on an emulated cluster, but that no link is shaped (`suite.timing.remote`). The record lies where any session's does.
+
+``sessions/<name>/slurm-<n>/`` holds ``job.json``, the script, and the logs of the tasks::
+
+    {"schema_version": 1, "session": name or path of the file, "session_id": ..., "results_root": ..., "backend": "gloo"}
+
+A session gets its nodes to itself and is not begun again by Slurm. The loss of a node other than the first, and of a task, is
+the session's to tell, so neither ends the job; when the first task has ended, Slurm ends the others soon.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from slurm import scheduler
+from slurm.member import FAULT, REASONS
+from slurm.profile import Profile, ProfileError, check_options
+from slurm.records import next_number
+from slurm.scheduler import SlurmError
+from slurm.snapshot import planned, take
+from slurm.study import MORE_MIN
+from suite.links.link import Link, RealLink
+from suite.runs.files import dump, write_atomic
+from suite.timing import rank
+from suite.timing.remote import TOKEN, RealCluster, Switchboard
+from suite.timing.spec import SessionSpec, load_session
+from suite.timing.store import new_id, path_of, put
+from suite.training.rendezvous import (
+    Place,
+    RendezvousError,
+    interface_of,
+    join_launch,
+    own_address,
+    place_in_launch,
+)
+
+SCHEMA: Final = 1
+JOB: Final = "job.json"
+SAYS_S: Final = 2.0
+"""How long Slurm may take to say on the log what became of a task."""
+LEAVES_S: Final = 10.0
+LOAD_S: Final = 30.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the tasks read. session: name, or path of the file. backend: ``gloo``, or ``nccl`` on GPUs."""
+
+    session: str
+    session_id: str
+    results_root: str
+    backend: str
+
+    def save(self, path: Path) -> None:
+        """Write it."""
+        write_atomic(path, dump({"schema_version": SCHEMA, **asdict(self)}) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> Job:
+        """Read it back."""
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        return cls(**{key: value for key, value in facts.items() if key != "schema_version"})
+
+
+# Submission
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A session that was submitted, or would be. job: Slurm's id, "" in a dry run. record: where the session will write it."""
+
+    session: str
+    session_id: str
+    ranks: int
+    job: str
+    record: Path
+    logs: Path
+    script: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, as `--json` prints it."""
+        return {**asdict(self), "record": str(self.record), "logs": str(self.logs)}
+
+
+def submit_session(
+    called: str, spec: SessionSpec, profile: Profile, root: Path, *, dry_run: bool = False
+) -> Submitted:
+    """Send the job of a session: a task for each of its workers, spread as the profile says.
+
+    Args:
+        called: Name of the session, or path of its file, which the nodes have to see.
+        spec: The session.
+        profile: What the job asks the cluster for; with `gpus_per_task` ranks compute on GPUs and communicate over NCCL.
+        root: The results root.
+        dry_run: Write and send nothing; needs no Slurm.
+
+    Returns:
+        What was sent, or would be.
+
+    Raises:
+        SlurmError: Slurm is missing or refuses the job.
+        ProfileError: The profile cannot place the ranks, or Slurm does not know one of its options.
+    """
+    from slurm.submit import session_script  # needs submitit, which no task waits for
+
+    if spec.world_size < 2:
+        raise ProfileError(f"session {spec.name} has one worker: a link needs two ends")
+    if not dry_run:
+        scheduler.require_slurm()
+        check_options(profile, scheduler.sbatch_options())
+    root = root.resolve()
+    folder = root / "sessions" / spec.name
+    logs = folder / f"slurm-{next_number(folder, claim=not dry_run)}"
+    path = Path(called)
+    backend = rank.NCCL if profile.gpus_per_task else "gloo"
+    job = Job(str(path.resolve()) if path.is_file() else called, new_id(), str(root), backend)
+    plain = re.sub(r"[^A-Za-z0-9._-]", "-", spec.name)
+    longer = profile.model_copy(update={"timeout_min": max(profile.timeout_min, spec.minutes + MORE_MIN)})
+    code = (planned if dry_run else take)(root).path
+    text = session_script(
+        longer, f"bandwise-session-{plain}-{secrets.token_hex(4)}", logs / JOB, spec.world_size, code
+    )
+    sent = ""
+    if not dry_run:
+        job.save(logs / JOB)
+        script = logs / "job.sh"
+        write_atomic(script, text)
+        sent = scheduler.submit(str(script))
+    record = path_of(root, spec.name, job.session_id)
+    return Submitted(spec.name, job.session_id, spec.world_size, sent, record, logs, text)
+
+
+def wait_for(sent: Submitted, show: Callable[[str], None]) -> dict[str, Any]:
+    """Wait until the job has ended.
+
+    Args:
+        sent: What was submitted.
+        show: Told how the job stands, when that changes.
+
+    Returns:
+        The session's record. Where the job ended before the session did, its reason is what the job's log says last.
+
+    Raises:
+        SlurmError: Slurm does not answer, or the job ended before the session had begun.
+    """
+    from slurm.jobs import log_tail
+    from slurm.submit import wait
+    from suite.timing.session import NOT_ENDED
+
+    stood = ""
+
+    def look(_: int) -> None:
+        with suppress(SlurmError):  # it may answer the next time
+            show_state(next((job for job in scheduler.jobs() if job.id == sent.job), None))
+
+    def show_state(job: scheduler.Job | None) -> None:
+        nonlocal stood
+        stands = "" if job is None else f"{job.state} ({job.reason})" if job.waits else job.state
+        if stands and stands != stood:
+            show(f"Slurm job {sent.job}: {stands}")
+        stood = stands or stood
+
+    wait([sent.job], look)
+    words = log_tail(sent.logs, sent.job) or "its log says nothing"
+    if not sent.record.is_file():
+        raise SlurmError(f"job {sent.job} has ended without a record ({words}); its logs are in {sent.logs}")
+    record = dict(json.loads(sent.record.read_text(encoding="utf-8")))
+    if record["reason"] == NOT_ENDED:
+        record["reason"] = f"Slurm job {sent.job} ended before the session: {words}"
+        put(sent.record.parents[3], record)
+    return record
+
+
+# The tasks
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one task of a session's job; returns the exit code."""
+    path = Path(arguments[0])
+    job, environment = Job.read(path), _without_master(os.environ)
+    place = place_in_launch(environment)
+    if place is None:
+        sys.stderr.write("this is a task of a session's job, started by srun with a task for each rank\n")
+        return FAULT
+    return (_lead if place.rank == 0 else _follow)(job, place, path.parent, environment)
+
+
+def _follow(job: Job, place: Place, folder: Path, environment: Mapping[str, str]) -> int:
+    """Find the session and become a rank of it."""
+    try:
+        rendezvous = join_launch(place, folder, environment)
+        where = rendezvous.recv("session")
+        own = own_address(environment)
+    except RendezvousError as error:
+        sys.stderr.write(f"{error}\n")
+        return FAULT
+    os.environ.update(_variables(where, place, job, interface_of(own)))
+    return rank.main([where["session"]])
+
+
+def _lead(job: Job, place: Place, folder: Path, environment: Mapping[str, str]) -> int:
+    """Run the session."""
+    from suite.timing.load import ClusterMeter
+    from suite.timing.session import Session
+
+    for number in REASONS:
+        signal.signal(number, _interrupt)
+    spec = load_session(job.session)
+    link = _link(spec.world_size, job, environment)
+    clusters: list[RealCluster] = []
+
+    def bring_up(_: Link) -> RealCluster:
+        clusters.append(_cluster(link, job, place, folder, environment))
+        return clusters[-1]
+
+    def show(text: str) -> None:
+        sys.stderr.write(f"{spec.name}: {text}\n")
+
+    session = Session(
+        spec.over(link),
+        Path(job.results_root),
+        show,
+        place=bring_up,
+        start=lambda cluster: cluster.ranks,
+        meter=ClusterMeter(lambda command: clusters[-1].ranks.ask(command, LOAD_S)),
+    )
+    session.record["session_id"] = job.session_id
+    session.save()  # a job that is ended from outside leaves a record too
+    record = session.run()
+    if record["reason"]:
+        show(record["reason"])
+    return 0 if record["status"] == "done" else FAULT
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    for other in REASONS:  # what comes next would interrupt the writing of the record
+        signal.signal(other, signal.SIG_IGN)
+    raise KeyboardInterrupt(REASONS[signal.Signals(number)])
+
+
+def _link(workers: int, job: Job, environment: Mapping[str, str]) -> RealLink:
+    """The network of this job, as far as it is known before anything is measured."""
+    nodes = int(environment.get("SLURM_NNODES", "1"))
+    address = own_address(environment)
+    return RealLink(
+        workers,
+        math.inf,
+        nodes=nodes,
+        ranks_per_node=-(-workers // nodes),
+        interface=interface_of(address) or address,
+        backend=job.backend,
+        device="cuda" if job.backend == rank.NCCL else "cpu",
+    )
+
+
+def _cluster(
+    link: RealLink, job: Job, place: Place, folder: Path, environment: Mapping[str, str]
+) -> RealCluster:
+    """Bring all ranks together. Raises `RendezvousError`, or `RankLostError` where one comes and is lost at once."""
+    try:
+        rendezvous = join_launch(place, folder, environment)
+    except RendezvousError as error:
+        raise RendezvousError(
+            f"{error}; the job's nodes: {environment.get('SLURM_JOB_NODELIST', '?')}"
+        ) from error
+    board = Switchboard(own_address(environment))
+    where = {
+        "session": board.where,
+        "token": board.token,
+        "store": [rendezvous.store.host, rendezvous.store.port],
+    }
+    rendezvous.send("session", where)
+    first = subprocess.Popen(
+        [sys.executable, "-m", "suite.timing.rank", board.where],
+        env={**environment, **_variables(where, place, job, link.interface)},
+        stdin=subprocess.DEVNULL,
+    )
+
+    def end() -> None:
+        try:
+            first.wait(LEAVES_S)
+        except subprocess.TimeoutExpired:
+            first.kill()
+            first.wait()
+        rendezvous.lose(range(1, place.size))  # they have left by ending
+        rendezvous.leave()  # until here its store is that of the ranks' process group
+
+    id_ = environment.get("SLURM_JOB_ID", "")
+    try:
+        ranks = board.ranks(place.size, lambda number: _slurm_says(folder / f"{id_}_0_log.err", number))
+    except BaseException:
+        first.kill()
+        end()
+        raise
+    return RealCluster(link, ranks, end)
+
+
+def _slurm_says(log: Path, number: int) -> str:
+    """What srun says of a task that has ended; "" where it says nothing in time."""
+    pattern = re.compile(rf"error: (\S+: task {number}: .*|Node failure on .*)")
+    deadline = time.monotonic() + SAYS_S
+    while True:
+        text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+        if found := pattern.search(text):
+            return found[1].strip()
+        if time.monotonic() > deadline:
+            return ""
+        time.sleep(0.1)
+
+
+def _variables(where: Mapping[str, Any], place: Place, job: Job, interface: str) -> dict[str, str]:
+    """What a rank's environment needs. The first task hosts the store at which the process group meets, as torchrun does."""
+    address, port = where["store"]
+    own = {
+        "RANK": str(place.rank),
+        "WORLD_SIZE": str(place.size),
+        "MASTER_ADDR": str(address),
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        TOKEN: str(where["token"]),
+        rank.BACKEND: job.backend,
+    }
+    return own | ({"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {})
+
+
+def _without_master(environment: Mapping[str, str]) -> dict[str, str]:
+    """Without a meeting point of somebody else's launch."""
+    return {key: value for key, value in environment.items() if key not in {"MASTER_ADDR", "MASTER_PORT"}}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,164 @@
+"""Timing sessions between nodes on a real Slurm: over the network that joins them, with their tables, and with what is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bandwise.cli import main
+from slurm import scheduler
+from slurm.devcluster import Cluster, cluster
+from suite.analysis.published import load_facts
+from suite.analysis.session_tables import collect_session
+from suite.analysis.speed_columns import CASES, PROBE, session_table_path
+from suite.analysis.tables import read_table
+from suite.links.link import ALL_REDUCE_FP32, Link
+from tests.slurm.test_linked_cluster import require_links
+from tests.support import eventually
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(400)]
+
+RATE_BPS = 100e6
+LABEL = "real, 2 x 1 over eth0"
+SESSION = """
+minutes: 1
+workload: quadratic
+world_size: 2
+batch_size: 4
+links: [{rate: 1gbit}]
+rounds_h: [1, 4]
+units: 2
+block_s: 0.01
+phase_units: 1
+phase_s: 0.01
+null_blocks: 1
+serial_blocks: 1
+warmup: 1
+reference: {buckets_mb: [25], precisions: [fp32], screen_units: 1, screen_blocks: 1}
+powersgd: {rank: 0}
+disturbed: {foreign_share: 0.99, steal_share: 0.99, retries: 0}
+arms:
+  plain: {algorithm: allreduce-sgd}
+  local: {algorithm: local-sgd, options: {period: 4}}
+"""
+PROFILE = "{timeout_min: 5, tasks_per_node: 1, mem: 900M, interface: eth0}\n"
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[Cluster]:
+    """Two nodes behind wires of 100 Mbit/s, found by the clients of this process; what is timed is not compiled."""
+    require_links()
+    with cluster(Link.parse(2, "100mbit"), cpus_per_node=2) as made, pytest.MonkeyPatch.context() as patch:
+        for key, value in {**made.env, "BANDWISE_COMPILE": "0"}.items():
+            patch.setenv(key, value)
+        yield made
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "short.yaml").write_text(SESSION, encoding="utf-8")
+    (tmp_path / "site.yaml").write_text(PROFILE, encoding="utf-8")
+    return tmp_path
+
+
+def command(files: Path, *options: str) -> list[str]:
+    places = ["--on", str(files / "site.yaml"), "--results", str(files / "r")]
+    return ["session", str(files / "short.yaml"), *places, *options]
+
+
+def records(files: Path) -> list[dict[str, Any]]:
+    paths = sorted((files / "r" / "sessions" / "short").glob("*/session.json"))
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+
+
+def longer(files: Path) -> None:
+    """Make the session one that lasts."""
+    text = SESSION.replace("units: 2", "units: 100000").replace("block_s: 0.01", "block_s: 5")
+    (files / "short.yaml").write_text(text, encoding="utf-8")
+
+
+def test_a_session_over_the_network_between_two_nodes(
+    slurm: Cluster, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command(files, "--wait")) == 0
+    shown = capsys.readouterr().out
+    assert f"{LABEL} (" in shown, "the rate that the probe reached stands beside the name"
+    (record,) = records(files)
+    (link,) = record["links"]
+    assert (record["status"], link["label"]) == ("done", LABEL)
+    assert 0.80 * RATE_BPS < link["link"]["real"]["rate_bps"] < 1.05 * RATE_BPS
+    assert 0 < link["link"]["real"]["delay_s"] < 0.01
+    machine = record["machine"]
+    assert (machine["emulated"], machine["nodes"], machine["machines"]) == (False, 2, 1)
+    assert (machine["ranks"], machine["backend"], machine["device"]) == (2, "gloo", "cpu")
+    assert machine["cores"] == os.cpu_count()
+
+    collect_session(files / "r", "short")
+    probe = read_table(session_table_path(files / "r", PROBE, "short"), PROBE)
+    (reached,) = (row["bits_per_s"] for row in probe if row["what"] == ALL_REDUCE_FP32)
+    assert reached == pytest.approx(link["link"]["real"]["rate_bps"])
+    cases = read_table(session_table_path(files / "r", CASES, "short"), CASES)
+    timed = {row["case"]: row["step_s"] for row in cases if row["step_s"]}
+    assert {"allreduce-sgd: step", "local-sgd: round-4"} <= timed.keys()
+    facts = load_facts(files / "r", "short")
+    assert facts is not None
+    assert [one["label"] for one in facts["links"]] == [LABEL]
+
+
+@pytest.mark.parametrize(
+    ("node", "said"),
+    [("node-1", "rank 1 on node-1 has ended without a word"), ("node-0", "ended before the session: ")],
+)
+def test_the_task_that_is_lost_is_named_and_what_was_measured_is_kept(
+    slurm: Cluster, files: Path, capsys: pytest.CaptureFixture[str], node: str, said: str
+) -> None:
+    """That of the first node is the session itself, of which Slurm tells."""
+    longer(files)
+
+    def kill() -> None:
+        logs = files / "r" / "sessions" / "short" / "slurm-1"
+        assert eventually(lambda: "choosing the reference" in _log(logs), 150)
+        time.sleep(1)
+        for process in slurm.processes(node):
+            if b"slurm.session" in Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0"):
+                process.signal(signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    assert main(command(files, "--wait")) == 3
+    killer.join()
+    (record,) = records(files)
+    assert record["status"] == "error"
+    assert said in record["reason"]
+    assert f"task {node[-1]}: Killed" in record["reason"]
+    for link in record["links"]:
+        assert 0.80 * RATE_BPS < link["link"]["real"]["rate_bps"] < 1.05 * RATE_BPS
+    assert len(record["links"]) == int(node[-1])
+    assert f"why: {record['reason']}" in capsys.readouterr().out
+
+
+def _log(logs: Path) -> str:
+    return "".join(path.read_text(encoding="utf-8", errors="replace") for path in logs.glob("*_0_log.err"))
+
+
+def test_a_session_that_is_cancelled_says_so(
+    slurm: Cluster, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    longer(files)
+    assert main([*command(files), "--json"]) == 0
+    sent = json.loads(capsys.readouterr().out)
+    assert eventually(lambda: "probe" in _log(Path(sent["logs"])), 150)
+    scheduler.cancel([sent["job"]])
+    assert eventually(lambda: bool(records(files)), 60)
+    assert eventually(lambda: not scheduler.unfinished([sent["job"]]), 60)
+    (record,) = records(files)
+    assert (record["status"], record["session_id"]) == ("cancelled", sent["session_id"])
+    assert "Slurm stops the job" in record["reason"]
