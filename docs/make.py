@@ -99,15 +99,15 @@ FRONT_METHODS: Final = MappingProxyType(
         "global-qsgd-exponential": "Global-QSGD, 8 bits, exponential",
         "zero-one-adam": "0/1 Adam",
         "control-one-rank-sign": "negative control: the sign of one worker",
-        "control-no-communication-adamw": "negative control: no communication",
+        "control-one-worker": "negative control: one worker alone",
     }
 )
 """Labels of methods in studies, in words."""
 ANSWERED: Final = MappingProxyType(
     {
         "language": (
-            "streaming-diloco", "qsr-adamw", "local-adamw", "zero-one-adam", "apmsqueeze", "global-qsgd-exponential",
-            "lion-cub-1bit-never", "control-no-communication-adamw",
+            "streaming-diloco", "zero-one-adam", "qsr-adamw", "local-adamw", "apmsqueeze", "global-qsgd-exponential",
+            "lion-cub-1bit-never", "control-one-worker",
         ),
         "quick": (
             "lion-cub-1bit-never", "lion-cub-1bit-every-10", "lion-cub-8bit-l1", "global-qsgd-standard", "apmsqueeze",

@@ -91,7 +91,11 @@ def _lighter(body: str) -> str:
         elif _NAMED.fullmatch(part):
             continue
         tag = _LEVEL.sub("", re.sub(r"\s+", " ", part))
-        kept.append(tag if "scale(" in tag or "matrix(" in tag else _FINE.sub(_rounded(1 if len(tag) > LONG else 2), tag))
+        kept.append(
+            tag
+            if "scale(" in tag or "matrix(" in tag
+            else _FINE.sub(_rounded(1 if len(tag) > LONG else 2), tag)
+        )
     return "".join(kept)
 
 

@@ -117,7 +117,9 @@ def stages_view(session: SessionData) -> View:
     for row in session.stages:
         whole[row["case_id"]] = whole.get(row["case_id"], 0.0) + (row["wire_bytes_per_step"] or 0.0)
     lines = tuple(Line(_stage(row, whole[row["case_id"]])) for row in session.stages)
-    return View(f"{slug(session.name)}-stages", f"Bytes by stage, session {session.name}", STAGE_COLUMNS, lines)
+    return View(
+        f"{slug(session.name)}-stages", f"Bytes by stage, session {session.name}", STAGE_COLUMNS, lines
+    )
 
 
 def _stage(row: Row, whole: float) -> dict[str, Cell]:

@@ -30,6 +30,7 @@ from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, paired_difference
 from suite.analysis.tables import Row, read_frame, rows_of
 from suite.claims.claim import AFTER, WORTH_OF, Claim, ClaimError, Part
 from suite.claims.verdict import Found, Judged, of_found
+from suite.timing.spec import UnknownSessionError, load_session
 from suite.workloads import get
 
 SESSIONS: Final = 3
@@ -152,6 +153,13 @@ def _worth(claim: Claim, part: Part, cell: Cell) -> Found:
     return Found(row["worth"], row["low"], row["high"], row["n"], few, row["n_diverged"], doubts)
 
 
+def _planned_links(session: str) -> set[str]:
+    try:
+        return {link.label for link in load_session(session).links}
+    except UnknownSessionError:
+        return set()
+
+
 def _net(root: Path, claim: Claim, part: Part, cell: Cell) -> Found:
     """The net speedup on a link. At a bar of 1 the panel's own verdict holds it back, by Holm over its methods."""
     path = find_table(root, NET, f"{SESSION}{claim.session}")
@@ -160,6 +168,8 @@ def _net(root: Path, claim: Claim, part: Part, cell: Cell) -> Found:
     wanted = {"link": part.link, "sharding": cell.runs["sharding"].iloc[0], "arm": part.arm}
     table = read_frame(path, NET)
     rows = rows_of(table[(table[list(wanted)] == list(wanted.values())).all(axis="columns")])
+    if part.link not in set(table["link"]) and part.link in _planned_links(str(claim.session)):
+        return Found(doubts=(f"session {claim.session} was not held over {part.link} yet",))
     if not rows:
         asked = ", ".join(f"{name} {value}" for name, value in wanted.items())
         raise _error(claim, part, f"session {claim.session} has no net speedup with {asked}")

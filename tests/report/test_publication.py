@@ -180,9 +180,14 @@ def test_a_session_held_later_draws_the_pictures_of_its_published_study_anew(tmp
     for path in folder.glob("session-quick-*"):
         shutil.copy(path, tmp_path / "tables")
     rows = read_table(folder / net, NET)
-    write_table(tmp_path / "tables" / net, NET, [{**row, "time": row["time"] and 2 * row["time"]} for row in rows])
+    write_table(
+        tmp_path / "tables" / net, NET, [{**row, "time": row["time"] and 2 * row["time"]} for row in rows]
+    )
     before = read_manifest(tmp_path / "published")["sets"]["quick"]
-    assert [one.name for one in publish(tmp_path, "quick", replace=True, day=DAY)] == ["session-quick", "quick"]
+    assert [one.name for one in publish(tmp_path, "quick", replace=True, day=DAY)] == [
+        "session-quick",
+        "quick",
+    ]
     after = read_manifest(tmp_path / "published")["sets"]["quick"]
     changed = {file for file, digest in after["files"].items() if before["files"][file] != digest}
     assert changed

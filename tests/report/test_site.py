@@ -228,9 +228,15 @@ def test_a_method_has_a_page_with_all_that_is_known_of_it(pages: dict[Path, Page
 
 
 def test_the_picture_of_a_method_has_bytes_across_and_margins_up() -> None:
-    marks = [Mark(1, 0.0, -0.5, 0.5, "a"), Mark(10, 2.0, 1.0, 3.0, "b"), Mark(100, -99.0, -99.0, -90.0, "<c>")]
+    marks = [
+        Mark(1, 0.0, -0.5, 0.5, "a"),
+        Mark(10, 2.0, 1.0, 3.0, "b"),
+        Mark(100, -99.0, -99.0, -90.0, "<c>"),
+    ]
     drawn = picture(marks, "sign", "said")
-    spots = [tuple(map(float, at)) for at in re.findall(r"<path transform=.translate\(([\d.]+) ([\d.]+)\)", drawn)]
+    spots = [
+        tuple(map(float, at)) for at in re.findall(r"<path transform=.translate\(([\d.]+) ([\d.]+)\)", drawn)
+    ]
     (x1, y1), (x2, y2), (x3, y3) = spots
     assert x2 - x1 == pytest.approx(x3 - x2, abs=0.2), "tenfold is as far wherever it is"
     assert (y1 - y2) == pytest.approx((y3 - y1) / 3, abs=0.2), "two margins up; six down, at the frame's edge"
