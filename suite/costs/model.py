@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Any, Final
@@ -150,8 +151,9 @@ def _kept(results_root: Path) -> Iterator[tuple[Model, str]]:
         path = table_path(root, PRICES).with_name(NAME)
         text = read(path)
         kept = {} if text is None else parsed(text, path)
-        if kept:
-            yield model_from(kept), str(kept["made_of"])
+        with suppress(TypeError):  # of a version that had other parts: there is none then
+            if kept:
+                yield model_from(kept), str(kept["made_of"])
 
 
 def write_model(
