@@ -91,11 +91,8 @@ def _lighter(body: str) -> str:
         elif _NAMED.fullmatch(part):
             continue
         tag = _LEVEL.sub("", re.sub(r"\s+", " ", part))
-        kept.append(
-            tag
-            if "scale(" in tag or "matrix(" in tag
-            else _FINE.sub(_rounded(1 if len(tag) > LONG else 2), tag)
-        )
+        digits = 1 if len(tag) > LONG else 2
+        kept.append(tag if "scale(" in tag or "matrix(" in tag else _FINE.sub(_rounded(digits), tag))
     return "".join(kept)
 
 

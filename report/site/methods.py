@@ -267,6 +267,7 @@ def _bits(cost: Sequence[float]) -> str:
 
 
 def _sent_view(bits: Mapping[str, Mapping[str, Sequence[float]]]) -> View:
+    bits = {n: bits[n] for n in sorted(bits, key=int)}
     kinds = list(dict.fromkeys(kind for costs in bits.values() for kind in costs))
     columns = (
         Column("kind", "kind of step"),

@@ -224,7 +224,7 @@ def test_a_method_has_a_page_with_all_that_is_known_of_it(pages: dict[Path, Page
     assert any(reference.startswith("../claims.html#claim-") for reference in page.references)
     listed = page_of(pages, store, "methods.html")[1]
     assert {f"methods/{name}.html" for name in METHODS} <= set(listed.references)
-    assert "sparse-loco" in listed.sections["methods"], "those without a measurement are listed too"
+    assert "sparseloco" in listed.sections["methods"], "those without a measurement are listed too"
 
 
 def test_the_picture_of_a_method_has_bytes_across_and_margins_up() -> None:
@@ -234,10 +234,8 @@ def test_the_picture_of_a_method_has_bytes_across_and_margins_up() -> None:
         Mark(100, -99.0, -99.0, -90.0, "<c>"),
     ]
     drawn = picture(marks, "sign", "said")
-    spots = [
-        tuple(map(float, at)) for at in re.findall(r"<path transform=.translate\(([\d.]+) ([\d.]+)\)", drawn)
-    ]
-    (x1, y1), (x2, y2), (x3, y3) = spots
+    spots = re.findall(r"<path transform=.translate\(([\d.]+) ([\d.]+)\)", drawn)
+    (x1, y1), (x2, y2), (x3, y3) = (tuple(map(float, spot)) for spot in spots)
     assert x2 - x1 == pytest.approx(x3 - x2, abs=0.2), "tenfold is as far wherever it is"
     assert (y1 - y2) == pytest.approx((y3 - y1) / 3, abs=0.2), "two margins up; six down, at the frame's edge"
     assert "<title>&lt;c&gt;</title>" in drawn
