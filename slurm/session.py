@@ -181,7 +181,11 @@ def wait_for(sent: Submitted, show: Callable[[str], None]) -> dict[str, Any]:
         stood = stands or stood
 
     wait([sent.job], look)
-    words = log_tail(sent.logs, sent.job) or "its log says nothing"
+    words = (
+        _ended_by(sent.logs / f"{sent.job}_0_log.err")
+        or log_tail(sent.logs, sent.job)
+        or "its log says nothing"
+    )
     if not sent.record.is_file():
         raise SlurmError(f"job {sent.job} has ended without a record ({words}); its logs are in {sent.logs}")
     record = dict(json.loads(sent.record.read_text(encoding="utf-8")))
@@ -189,6 +193,14 @@ def wait_for(sent: Submitted, show: Callable[[str], None]) -> dict[str, Any]:
         record["reason"] = f"Slurm job {sent.job} ended before the session: {words}"
         put(sent.record.parents[3], record)
     return record
+
+
+def _ended_by(log: Path) -> str:
+    """The line of a job's log that tells most of its end: tasks that lose the first one say much, and nothing of the cause."""
+    from slurm.jobs import WORDS
+
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
+    return next((line.strip() for pattern, _ in WORDS for line in lines if pattern.search(line)), "")
 
 
 # The tasks
