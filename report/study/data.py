@@ -399,6 +399,15 @@ class SessionData:
         options = ", ".join(f"{key} {value}" for key, value in sorted(found["options"].items()))
         return f"{found['name']} ({options})" if options else found["name"]
 
+    def timed(self, workload: str) -> bool:
+        """Whether it timed the workload of that label, such as code-gpt(size=0.14m): its name, and the options that it gives."""
+        name, _, given = workload.removesuffix(")").partition("(")
+        found = self.facts["workload"]
+        pairs = (pair.partition("=") for pair in given.split(",") if pair)
+        return bool(name == found["name"]) and all(
+            str(found["options"].get(key)) == value for key, _, value in pairs
+        )
+
 
 def load_sessions(results_root: Path, sweep: str | None, side: Side = "whole") -> tuple[SessionData, ...]:
     """The sessions of a sweep, or of none, by name, but for shipped ones that pages leave out.

@@ -100,7 +100,7 @@ def timed_links(study: StudyData, panel: Panel) -> list[Timed]:
         (session, link)
         for session in study.sessions
         if session.sweep == study.sweep
-        and session.workload == panel.workload
+        and session.timed(panel.workload)
         and session.facts["world_size"] == panel.world_size
         for link in session.links
     ]

@@ -207,7 +207,7 @@ def seconds_views(panel: Panel, rows: Sequence[Row], study: StudyData) -> list[V
         for session in study.sessions
         if session.sweep == study.sweep
         and session.usable
-        and session.workload == panel.workload
+        and session.timed(panel.workload)
         and session.facts["world_size"] == panel.world_size
     ]
 

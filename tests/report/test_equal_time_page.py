@@ -15,7 +15,7 @@ from report.drawing.theme import COLOURS, MARKS
 from report.site import overview
 from report.site.build import build_site
 from report.study.build import build_page
-from report.study.data import load
+from report.study.data import SessionData, load
 from report.study.equal_time import (
     FILLS,
     NOT,
@@ -376,3 +376,15 @@ def test_in_a_browser(equal, tmp_path):
     assert console == []
     table = re.search(r'id="table-digits-mlp-iid-n4-equal-time".*?</table>', document, re.S).group(0)
     assert re.search(r'<th[^>]*data-key="worth"[^>]*aria-sort="ascending"', table)
+
+
+def test_a_session_belongs_to_a_workload_by_its_name_and_the_options_given() -> None:
+    def timed(workload: str, **options: object) -> bool:
+        session = object.__new__(SessionData)
+        object.__setattr__(session, "facts", {"workload": {"name": "code-gpt", "options": options}})
+        return session.timed(workload)
+
+    assert timed("code-gpt(size=0.14m)", size="0.14m", context=64)
+    assert timed("code-gpt", size="0.14m")
+    assert not timed("code-gpt(size=0.9m)", size="0.14m")
+    assert not timed("code-gpt-long", size="0.14m")

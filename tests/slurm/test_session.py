@@ -128,7 +128,8 @@ def test_the_task_that_is_lost_is_named_and_what_was_measured_is_kept(
         assert eventually(lambda: "choosing the reference" in _log(logs), 150)
         time.sleep(1)
         for process in slurm.processes(node):
-            if b"slurm.session" in Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0"):
+            words = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+            if words[1:4] == [b"-u", b"-m", b"slurm.session"]:  # not srun, which has the same further behind
                 process.signal(signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
