@@ -248,7 +248,8 @@ def _rho(question: Question) -> float:
 
 
 def _rounded(value: float) -> float | None:
-    return float(f"{value:.3g}") if math.isfinite(value) else None
+    """Three digits of the first nine, so that the last bits of a sum decide nothing."""
+    return float(f"{float(f'{value:.9g}'):.3g}") if math.isfinite(value) else None
 
 
 def _rate(bits: float | None) -> str:
@@ -260,5 +261,5 @@ def _rate(bits: float | None) -> str:
         return "always"
     for unit, size in (("Tbit/s", 1e12), ("Gbit/s", 1e9), ("Mbit/s", 1e6)):
         if bits >= size:
-            return f"{bits / size:.3g} {unit}"
-    return f"{bits:.3g} bit/s"
+            return f"{_rounded(bits / size):.3g} {unit}"
+    return f"{_rounded(bits):.3g} bit/s"

@@ -278,7 +278,12 @@
 
   // ---- the page
 
-  const three = (x) => x === null || !Number.isFinite(x) ? "-" : String(Number(x.toPrecision(3)));
+  // three digits of the first nine, in which both ways of summing agree; half way goes to the even one: as the command writes it
+  const three = (x) => {
+    if (x === null || !Number.isFinite(x)) return "-";
+    const half = /^(-?\d\.\d[02468])50*(e.*)$/.exec(Number(x.toPrecision(9)).toExponential(60));
+    return String(Number(half ? half[1] + half[2] : x.toPrecision(3)));
+  };
   function rate(bits) {
     if (bits === undefined) return "-";
     if (bits === 0) return "never";
