@@ -338,8 +338,6 @@ def task_seconds(spec: RunSpec) -> dict[str, float]:
     def measure() -> dict[str, float]:
         import torch
 
-        from suite.training.train import BatchedGradients
-
         def seconds(once: Callable[[], object]) -> float:
             begun = time.perf_counter()
             once()
@@ -351,9 +349,9 @@ def task_seconds(spec: RunSpec) -> dict[str, float]:
             task = task_of(spec)
             params, batch = task.initial(), [part[:rows] for part in task.batch(0)]
             stacked = {name: torch.stack([value] * rows) for name, value in params.items()}
-            gradients = BatchedGradients(task)
+            gradients = torch.func.vmap(torch.func.grad_and_value(task.loss))
             return {
-                "gradients": min(seconds(lambda: gradients(stacked, batch)) for _ in range(3)),
+                "gradients": min(seconds(lambda: gradients(stacked, *batch)) for _ in range(3)),
                 "watch": seconds(lambda: task.watch(params)),
                 "evaluate": seconds(lambda: task.evaluate(params)),
             }
@@ -371,12 +369,20 @@ def _most_runs(spec: RunSpec, group_bytes: int) -> int:
     return max(1, group_bytes // (elements(spec) * 4 * COPIES * spec.world_size))
 
 
+EVALUATIONS: Final = 16
+"""Evaluations a run, no part of its identity, since they change no bit of it. A multiple of the 8 of earlier runs, whose
+steps are among these, so that curves of both can be compared."""
 RUN_S: Final = 0.02
 """Of a run, however short: its files, each of which has to reach the disk."""
 STEP_S: Final = 1e-3
 """Of a step besides its gradients: method and bookkeeping, whatever the model."""
 ELEMENT_S: Final = 2e-8
 """Of a step, a parameter and a worker: method and update."""
+
+
+def evaluation_steps(steps: int) -> frozenset[int]:
+    """Numbers of completed steps after which a run is evaluated: evenly spread, the last step included."""
+    return frozenset(math.ceil(steps * i / EVALUATIONS) for i in range(1, EVALUATIONS + 1))
 
 
 @dataclass(frozen=True)
@@ -420,8 +426,6 @@ class Estimator:
             return RUN_S + math.fsum(self._seconds[key]) / len(self._seconds[key])
         if key not in self._rough:
             workers = spec.world_size if spec.backend == "simulated" else 1
-            from suite.training.record import evaluation_steps  # here, since it needs torch
-
             own = task_seconds(spec)
             step_s = STEP_S + own["gradients"] + ELEMENT_S * elements(spec) * workers
             judged_s = len(evaluation_steps(spec.steps)) * own["watch"] + own["evaluate"]

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from reference_impls import DataParallelOptimizer
 from reference_impls.compilation import paths
 from suite.runs.files import StoreError
+from suite.runs.plan import evaluation_steps
 from suite.runs.spec import RunSpec, learning_rate, source_of, sources, task_of
 from suite.training.checkpoint import (
     Action,
@@ -35,7 +36,7 @@ from suite.training.checkpoint import (
     read,
     write,
 )
-from suite.training.record import EXPECTED_FAULTS, LedgerSums, Outcome, Recorder, evaluation_steps
+from suite.training.record import EXPECTED_FAULTS, LedgerSums, Outcome, Recorder
 from suite.training.train import BatchedGradients, first_difference, flatten, shapes_of, taken
 from suite.workloads import Task
 

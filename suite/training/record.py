@@ -60,9 +60,6 @@ if TYPE_CHECKING:
     from reference_impls.drivers.ledger import Ledgers
     from suite.workloads import Workload
 
-EVALUATIONS: Final = 16
-"""Evaluations a run, no part of its identity, since they change no bit of it. A multiple of the 8 of earlier runs, whose
-steps are among these, so that curves of both can be compared."""
 EXPLOSION: Final = 100.0
 EXPECTED_FAULTS: Final = (RuntimeError, ValueError, ArithmeticError, MemoryError)
 """What a method or a collective may raise in a step; anything else is a fault of the program and ends the process."""
@@ -83,11 +80,6 @@ class Outcome:
         """Write it into the store, after how the code that ran differs from its commit."""
         keep_changes(store.root)
         store.finish(self.run_id, self.status, self.result, self.metrics)
-
-
-def evaluation_steps(steps: int) -> frozenset[int]:
-    """Numbers of completed steps after which a run is evaluated: evenly spread, the last step included."""
-    return frozenset(math.ceil(steps * i / EVALUATIONS) for i in range(1, EVALUATIONS + 1))
 
 
 class Recorder:

@@ -17,14 +17,13 @@ from suite.analysis.collect import collect_sweep
 from suite.analysis.reproduction import Recorded, compare
 from suite.runs import provenance as worktree
 from suite.runs.files import dump
-from suite.runs.plan import make_plan
+from suite.runs.plan import EVALUATIONS, make_plan
 from suite.runs.provenance import changes_of
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
 from suite.timing.session import Session
 from suite.training.execute import execute
-from suite.training.record import EVALUATIONS
 from tests.suite.analysis import made_up_session
 from tests.suite.runs.project import SWEEP, one_spec, write_sweep
 

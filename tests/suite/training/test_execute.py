@@ -166,7 +166,7 @@ def test_a_checkpoint_of_other_code_is_not_gone_on_from(
     half: tuple[RunSpec, Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, store = half
-    monkeypatch.setattr("suite.training.execute.sources", lambda spec: {"algorithm": "moved"})
+    monkeypatch.setattr("suite.training.execute.source_of", lambda spec: "moved")
     reasons = begun_with(spec, store)
     assert reasons == [
         (0, "begun anew, the checkpoint is of no use: it was begun by other code of the method")

@@ -11,11 +11,11 @@ import pytest
 
 from reference_impls.algorithm import Algorithm, Shard
 from reference_impls.registry import Entry, registry
-from suite.runs.plan import groups
+from suite.runs.plan import EVALUATIONS, evaluation_steps, groups
 from suite.runs.spec import Part, RunSpec
 from suite.runs.store import Store
 from suite.training.execute import execute
-from suite.training.record import EVALUATIONS, Outcome, Recorder, bytes_summary, evaluation_steps
+from suite.training.record import Outcome, Recorder, bytes_summary
 from suite.training.train import train_group
 from suite.workloads import DataError, get
 from tests.suite.runs.project import one_spec
@@ -183,7 +183,7 @@ def test_how_often_a_run_is_evaluated_changes_no_bit_of_it(
     spec = one_spec(method, options, workload, steps=8, peak=0.01)
     curves = {}
     for often in (8, 2, 1):
-        monkeypatch.setattr("suite.training.record.EVALUATIONS", often)
+        monkeypatch.setattr("suite.runs.plan.EVALUATIONS", often)
         outcome = train([spec])[spec.run_id]
         curves[often] = {line["step"]: line for line in outcome.metrics}, facts(outcome) | {"best": None}
     assert [len(curve) for curve, _ in curves.values()] == [8, 2, 1]
