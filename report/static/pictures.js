@@ -63,5 +63,8 @@
     box.addEventListener("scroll", () => look(box), { passive: true });
   }
   const watch = new ResizeObserver((entries) => requestAnimationFrame(() => entries.forEach(({ target }) => look(target))));
-  wide.forEach((box) => watch.observe(box));
+  for (const box of wide) {
+    look(box);
+    watch.observe(box);
+  }
 })();
