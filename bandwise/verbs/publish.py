@@ -2,6 +2,7 @@
 
     bandwise publish quick                       # the study and the session of that name: tables, facts, figures
     bandwise publish quick --replace             # in place of what is published and different; git keeps what it was
+    bandwise publish quick --replace --keep-runs # with published runs where they are not here: more arms, seeds, new rates
     bandwise publish quick --as 2026-11-20-quick # by itself under a label, beside what comes later
     bandwise publish costs                       # also: rates, micro, claims, predictions
     bandwise publish --verify                    # every published file against its hash
@@ -34,6 +35,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--replace", action="store_true", help="take the place of what is published and different"
     )
     parser.add_argument(
+        "--keep-runs",
+        action="store_true",
+        help="take runs that are not here from what is published of the study, where sweep and source are the same",
+    )
+    parser.add_argument(
         "--as", dest="label", metavar="LABEL", default="", help="a study by itself under this label"
     )
     parser.add_argument("--verify", action="store_true", help="check every published file against its hash")
@@ -43,14 +49,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Publish, or verify."""
     require_checkout(NAME)
-    if (args.name is None) != args.verify or (args.verify and (args.label or args.replace)):
+    if (args.name is None) != args.verify or (args.verify and (args.label or args.replace or args.keep_runs)):
         raise OptionError("give either a name (`bandwise publish NAME`) or --verify alone")
     root = results_root(args)
     if args.verify:
         return _verify(args, root)
+    if args.label and args.keep_runs:
+        raise OptionError("--as publishes what was made here by itself: leave --keep-runs out")
     from report.study.publication import publish
 
-    found = publish(root, args.name, args.label, replace=args.replace)
+    found = publish(root, args.name, args.label, replace=args.replace, keep_runs=args.keep_runs)
     if args.json:
         print_json([asdict(one) for one in found])
     else:

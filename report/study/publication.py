@@ -66,15 +66,18 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 """What is published by one word besides studies and sessions: the beginnings of its files' names."""
 
 
-def update_tables(results_root: Path | str, sweep: str, alone: bool = True) -> str:
+def update_tables(
+    results_root: Path | str, sweep: str, alone: bool = True, *, keep_runs: bool = False
+) -> str:
     """Collect the sweep's runs into tables, and asv's results; returns the name under which the tables lie.
 
     The same for the timing sessions of the sweep, and with `alone` for those of no sweep. Where no run of the sweep has a
-    folder, or a session no record, the tables that are there stay. What is published is never touched.
+    folder, or a session no record, the tables that are there stay. What is published is never touched. keep_runs: what is
+    published of the study stands for runs that are not here.
     Raises ReportError when there is neither, and the errors of reading a sweep.
     """
     root, found = Path(results_root), load_sweep(sweep)
-    collected = collect_sweep(root, found)
+    collected = collect_sweep(root, found, keep_runs=keep_runs)
     ran = not set(collected.facts["statuses"]) <= {"missing"}
     if ran:
         collecting.write(root, collected)
@@ -111,7 +114,13 @@ class Publication:
 
 
 def publish(
-    results_root: Path | str, name: str, label: str = "", *, replace: bool = False, day: str = ""
+    results_root: Path | str,
+    name: str,
+    label: str = "",
+    *,
+    replace: bool = False,
+    keep_runs: bool = False,
+    day: str = "",
 ) -> list[Publication]:
     """Publish what was made here under a name: a study, the session of that name, or a group of tables.
 
@@ -119,6 +128,8 @@ def publish(
         name: A sweep or a session, by name or by the path of its file, or a key of `GROUPS`.
         label: Publish a study by itself under this label, with the sessions of its page, instead of as the one that is read.
         replace: Take the place of what is published and different.
+        keep_runs: Of a study, take runs that are not here from what is published of it, where the sweep still plans them and
+            their methods have the source of then.
         day: In the manifest; today in UTC where it is empty.
 
     Returns:
@@ -138,7 +149,7 @@ def publish(
         return _group(root, name, moment, replace)
     if label:
         return [_labelled(root, name, label, moment, replace)]
-    found = [*_study(root, name, moment, replace), *_session(root, name, moment, replace)]
+    found = [*_study(root, name, moment, replace, keep_runs), *_session(root, name, moment, replace)]
     if not found:
         raise PublishedError(
             f"nothing was made here of {name}: no run of a sweep and no record of a session of that name under {root}"
@@ -146,9 +157,9 @@ def publish(
     return found
 
 
-def _study(root: Path, name: str, day: str, replace: bool) -> Iterator[Publication]:
-    """The study of that name, where there is such a sweep and any run of it is here."""
-    study = _made_here(root, name)
+def _study(root: Path, name: str, day: str, replace: bool, keep_runs: bool) -> Iterator[Publication]:
+    """The study of that name, where there is such a sweep and any run of it is here, or kept."""
+    study = _made_here(root, name, keep_runs=keep_runs)
     if study is not None:
         figures = {f"figures/{study.sweep}/{file}": text for file, text in _figures(study).items()}
         yield _put(root, study.sweep, {**_tables(root, study.sweep), **figures}, _about(study, day), replace)
@@ -227,7 +238,7 @@ def _group(root: Path, name: str, day: str, replace: bool) -> list[Publication]:
     return found
 
 
-def _made_here(root: Path, name: str) -> StudyData | None:
+def _made_here(root: Path, name: str, *, keep_runs: bool = False) -> StudyData | None:
     """The study of that name with its tables brought up to date; None where no run of it is here. Raises `PublishedError`."""
     try:
         sweep = load_sweep(name)
@@ -238,7 +249,7 @@ def _made_here(root: Path, name: str) -> StudyData | None:
     else:
         known = sweep.name
         try:
-            update_tables(root, sweep.called)
+            update_tables(root, sweep.called, keep_runs=keep_runs)
         except ReportError:  # no run of it is here
             return None
     if not files_of(root, known):

@@ -227,7 +227,11 @@ def verdicts(found: Mapping[str, NetSpeedup], alpha: float = 0.05) -> dict[str, 
 
 @dataclass(frozen=True)
 class Trials:
-    """What tuning an arm tried: losses [rates][seeds], not finite where a run failed, and the index of the rate it chose."""
+    """What tuning an arm tried.
+
+    losses: [rates][seeds], not finite where a run failed; rates of a second stage have more seeds than the others. chosen: the
+    index of the rate it chose.
+    """
 
     losses: Sequence[Sequence[float]]
     chosen: int
@@ -237,7 +241,8 @@ def tuning_error(trials: Trials, noise: Uncertain, seed: int = 0) -> Uncertain:
     """How far the loss at the chosen rate may lie from that at the rate which other tuning seeds would have chosen.
 
     The tuning is drawn again: another tuning's means lie around these with the noise of both, the best of them is chosen, and its
-    loss is compared with that of the rate in use.
+    loss is compared with that of the rate in use. Where some rates have more seeds, so has the other tuning in its second stage,
+    for as many rates, those that are the best of its first.
 
     Args:
         trials: Of one arm.
@@ -247,15 +252,27 @@ def tuning_error(trials: Trials, noise: Uncertain, seed: int = 0) -> Uncertain:
     Returns:
         The variance of the loss that the choice makes, with the degrees of freedom of `noise`.
     """
-    means = np.array([np.mean(values) for values in trials.losses if np.isfinite(values).all()])
-    error = math.sqrt(2 * noise.variance / len(trials.losses[0]))
-    drawn = means + error * np.random.default_rng(seed).standard_normal((DRAWS, len(means)))
+    finite = [values for values in trials.losses if np.isfinite(values).all()]
+    means, seeds = np.array([np.mean(values) for values in finite]), np.array([*map(len, finite)])
+    first, whole = seeds.min(), seeds.max()
+    rng, shape = np.random.default_rng(seed), (DRAWS, len(means))
+    if first == whole:
+        drawn = means + math.sqrt(2 * noise.variance / whole) * rng.standard_normal(shape)
+    else:
+        truth = means + np.sqrt(noise.variance / seeds) * rng.standard_normal(shape)
+        early = truth + math.sqrt(noise.variance / first) * rng.standard_normal(shape)
+        late = truth + math.sqrt(noise.variance / (whole - first)) * rng.standard_normal(shape)
+        places = early.argsort(1).argsort(1)
+        entered = places < np.count_nonzero(seeds == whole)
+        drawn = np.where(entered, (first * early + (whole - first) * late) / whole, np.inf)
     change = means[drawn.argmin(1)] - np.mean(trials.losses[trials.chosen])
     return Uncertain(0.0, float((change**2).mean()), noise.df)
 
 
 def tuning_noise(arms: Iterable[Trials]) -> Uncertain:
     """The variance of a loss beyond what its rate and its seed explain, pooled over arms: residuals of two-way tables.
+
+    An arm has one table of the rates with as many seeds each, so two after a second stage.
 
     Args:
         arms: Rates at which a run failed are left out.
@@ -264,14 +281,22 @@ def tuning_noise(arms: Iterable[Trials]) -> Uncertain:
         The variance with its degrees of freedom; none where tuning had one seed.
     """
     squares, df = 0.0, 0
-    for trials in arms:
-        table = np.array([values for values in trials.losses if np.isfinite(values).all()], dtype=np.float64)
-        if table.ndim != 2 or min(table.shape) < 2:
+    for table in (table for trials in arms for table in _tables(trials)):
+        if min(table.shape) < 2:
             continue
         residual = table - table.mean(1, keepdims=True) - table.mean(0, keepdims=True) + table.mean()
         squares += float((residual**2).sum())
         df += (table.shape[0] - 1) * (table.shape[1] - 1)
     return Uncertain(0.0, squares / df, df) if df else Uncertain()
+
+
+def _tables(trials: Trials) -> list[np.ndarray]:
+    """Losses [rates][seeds] of the rates that ended well, one array a number of seeds."""
+    finite = [values for values in trials.losses if np.isfinite(values).all()]
+    return [
+        np.array([values for values in finite if len(values) == seeds], dtype=np.float64)
+        for seeds in sorted({*map(len, finite)})
+    ]
 
 
 def time_ratio(sessions: Sequence[Sequence[float]]) -> Uncertain:

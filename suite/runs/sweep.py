@@ -145,6 +145,17 @@ class RateShape(Entry):
     min_ratio: float = Field(default=0.0, ge=0, le=1, description="End value over the peak.")
 
 
+class Finals(Entry):
+    """A second stage: the best rates of every arm are tried by more seeds, and the choice is among them."""
+
+    rates: int = Field(
+        ge=2, description="Rates of an arm that enter: the best by the seeds of the first stage."
+    )
+    n_seeds: Positive = Field(
+        alias="seeds", description="Seeds of these rates in all, those of the first stage among them."
+    )
+
+
 class TuningBudget(Entry):
     """How learning rates are looked for, the same for every arm: on a log grid around the rate stated for the arm's baseline."""
 
@@ -163,11 +174,20 @@ class TuningBudget(Entry):
     n_seeds: Positive = Field(
         default=1, alias="seeds", description=f"Seeds of a trial, from {TUNING_SEED} on; none is ever scored."
     )
+    finals: Annotated[Finals | None, GIVEN] = Field(
+        default=None, description="The second stage. Without it: none, the first decides."
+    )
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """The seeds on which rates are tried."""
+        """The seeds on which all rates are tried."""
         return tuple(range(TUNING_SEED, TUNING_SEED + self.n_seeds))
+
+    @property
+    def more_seeds(self) -> tuple[int, ...]:
+        """The further seeds of the second stage; none without one."""
+        last = self.finals.n_seeds if self.finals else self.n_seeds
+        return tuple(range(TUNING_SEED + self.n_seeds, TUNING_SEED + last))
 
 
 class Exclusion(Entry):
@@ -424,6 +444,10 @@ def _check(sweep: Sweep) -> None:
             raise sweep.tuning.error(f"centres.{label}", f"no arm '{label}'{nearest(label, arms)}")
     if sweep.tuning.points % 2 == 0:
         raise sweep.tuning.error("points", "must be odd, so that the centre has neighbours on both sides")
+    if sweep.tuning.finals and not sweep.tuning.more_seeds:
+        raise sweep.tuning.finals.error(
+            "seeds", f"must be more than the {sweep.tuning.n_seeds} of the first stage (`tuning.seeds`)"
+        )
     for rule in sweep.excludes:
         if rule == Exclusion():
             raise rule.error("", "an empty rule would exclude everything")
@@ -473,7 +497,7 @@ class Trial(Entry):
         default=(), description="Final metric by tuning seed: what the choice of the rate is uncertain by."
     )
     status: str = Field(description="`done`, or that of the first run that ended otherwise.")
-    runs: Words = Field(description="Run ids, one a seed.")
+    runs: Words = Field(description="Run ids, one a seed. Rates of the second stage have more of them.")
 
 
 class Tuned(Entry):
@@ -486,6 +510,10 @@ class Tuned(Entry):
     lr: float = Field(description="The chosen peak learning rate.")
     edge: Literal["none", "low", "high"] = Field(description="Whether it is an end of the grid.")
     tuned_for: str = Field(description="Identity of all that it was tuned for.")
+    source: str = Field(
+        default="",
+        description="Hash of the method's source that the trials ran with. Empty: it was not kept.",
+    )
     trials: Annotated[tuple[Trial, ...], AS_TUPLE] = Field(
         default=(), description="Every rate that was tried."
     )
@@ -568,13 +596,14 @@ def write_rates(sweep: Sweep, entries: Sequence[Tuned]) -> None:
         f"#     bandwise sweep {sweep.rates_owner} --tune",
         "# value, nll: means over the seeds at the end; values: by seed. edge: whether the choice is an end of the grid.",
         f"sweep: {sweep.rates_owner}",
-        f"seeds: [{', '.join(map(str, sweep.tuning.seeds))}]",
+        f"seeds: [{', '.join(map(str, sweep.tuning.seeds + sweep.tuning.more_seeds))}]",
         "rates:",
     ]
     for entry in entries:
         head = {
             key: getattr(entry, key)
-            for key in ("workload", "sharding", "world_size", "arm", "lr", "edge", "tuned_for")
+            for key in ("workload", "sharding", "world_size", "arm", "lr", "edge", "tuned_for", "source")
+            if key != "source" or entry.source
         }
         lines.append(f"  - {_flow(head)[:-1]}, trials: [")
         lines.extend(f"      {_flow(vars_of(trial))}," for trial in entry.trials)

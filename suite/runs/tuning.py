@@ -5,18 +5,22 @@ Of the rates whose final metric, mean over the seeds, is within the workload's m
 is chosen. While some arm chooses an end of the grid, the grid of *all* arms grows by one rate on that side, as often as
 the sweep allows; a choice that still lies on an edge is kept and marked. Nothing is chosen from failures: an arm of which
 no rate ended well has none, and then no rate of the sweep is written.
+
+Where the sweep asks for *finals*, the best rates of every arm are tried by more seeds in a second stage, and the choice is among
+them. Two seeds tell a grid's best rate from its neighbours badly, and how badly is part of every interval (`tuning_error`). A
+first stage that the file of rates has, by the source of today, is not trained again.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from suite.runs.plan import method_of, spec_of, workload_of
-from suite.runs.spec import Part, RunSpec
+from suite.runs.spec import Part, RunSpec, source_hash
 from suite.runs.store import Store
-from suite.runs.sweep import Arm, Setting, Sweep, Trial, Tuned, tuned_for
+from suite.runs.sweep import TUNING_SEED, Arm, Setting, Sweep, Trial, Tuned, load_rates, tuned_for
 from suite.workloads import Workload, get
 
 
@@ -93,22 +97,76 @@ def tune_panel(
         The choices, and a line with the reason for each arm of which no trial ended well.
     """
     found = list(candidates(sweep, panel))
+    tried = on_record(sweep, panel, found) or _search_grid(sweep, panel, found, store, run, note)
+    if sweep.tuning.more_seeds:
+        tried = _finals(sweep, found, tried, store, run)
+    choices = [chosen for c, trials in zip(found, tried, strict=True) if (chosen := choose(sweep, c, trials))]
+    without = [
+        (c, trials)
+        for c, trials in zip(found, tried, strict=True)
+        if all(trial.value is None for trial in trials)
+    ]
+    return choices, [f"{panel.label}: {c.arm.label}: {_failures(trials, store)}" for c, trials in without]
+
+
+Run = Callable[[Sequence[RunSpec]], None]
+Tried = list[list[Trial]]
+"""The trials of every candidate, rates ascending."""
+
+
+def on_record(sweep: Sweep, panel: Setting, found: Sequence[Candidate]) -> Tried:
+    """The first stage as the file of rates has it, so that a later stage goes on from it without its runs.
+
+    Args:
+        sweep: What is tuned.
+        panel: The panel.
+        found: Its candidates.
+
+    Returns:
+        The trials of every candidate; none unless the file has all of them, tuned for the same and by the source of today.
+    """
+    recorded = {
+        entry.arm: entry
+        for entry in load_rates(sweep.rates_path).entries
+        if (entry.workload, entry.sharding, entry.world_size)
+        == (panel.workload.label, panel.sharding, panel.world_size)
+    }
+    tried = Tried()
+    for c in found:
+        entry = recorded.get(c.arm.label)
+        if (
+            entry is None
+            or entry.tuned_for != tuned_for(sweep, panel, c.arm)
+            or entry.source != source_hash(c.arm.algorithm)
+            or any(len(trial.runs) < sweep.tuning.n_seeds for trial in entry.trials)
+        ):
+            return []
+        tried.append(list(entry.trials))
+    return tried
+
+
+def _search_grid(
+    sweep: Sweep,
+    panel: Setting,
+    found: Sequence[Candidate],
+    store: Store,
+    run: Run,
+    note: Callable[[str], None],
+) -> Tried:
+    """The first stage: the grid of all arms, which grows while one of them chooses an end of it."""
     half = sweep.tuning.points // 2
     low, high = -half, half
     for round_ in range(sweep.tuning.extensions + 1):
         run([spec for c in found for specs in _specs(sweep, c, low, high).values() for spec in specs])
-        tried = [(c, trials_of(sweep, c, store, low, high)) for c in found]
-        choices = [chosen for c, trials in tried if (chosen := choose(sweep, c, trials))]
-        without = [(c, trials) for c, trials in tried if all(trial.value is None for trial in trials)]
-        on_edge = {
-            f"{choice.arm} ({choice.edge})": choice.edge for choice in choices if choice.edge != "none"
-        }
-        # what diverges at every rate may not at a lower one; what fails otherwise would fail there too
-        on_edge |= {
-            f"{c.arm.label} (low)": "low"
-            for c, trials in without
-            if {t.status for t in trials} == {"diverged"}
-        }
+        tried = [trials_of(sweep, c, store, low, high) for c in found]
+        on_edge = dict[str, str]()
+        for c, trials in zip(found, tried, strict=True):
+            chosen = choose(sweep, c, trials)
+            if chosen and chosen.edge != "none":
+                on_edge[f"{c.arm.label} ({chosen.edge})"] = chosen.edge
+            # what diverges at every rate may not at a lower one; what fails otherwise would fail there too
+            elif chosen is None and {t.status for t in trials} == {"diverged"}:
+                on_edge[f"{c.arm.label} (low)"] = "low"
         ends = set(on_edge.values())
         if not ends or round_ == sweep.tuning.extensions:
             break
@@ -118,7 +176,64 @@ def tune_panel(
         note(
             f"{panel.label}: still on an edge after {sweep.tuning.extensions} extensions: {', '.join(on_edge)}"
         )
-    return choices, [f"{panel.label}: {c.arm.label}: {_failures(trials, store)}" for c, trials in without]
+    return tried
+
+
+def _finals(sweep: Sweep, found: Sequence[Candidate], tried: Tried, store: Store, run: Run) -> Tried:
+    """The second stage: the best rates of every candidate with more seeds, the others as they were."""
+    whole = sweep.tuning.n_seeds + len(sweep.tuning.more_seeds)
+    open_ = dict[tuple[int, int], list[RunSpec]]()
+    for i, (c, trials) in enumerate(zip(found, tried, strict=True)):
+        for j in finalists(sweep, c, trials):
+            if len(trials[j].runs) < whole:
+                seeds = range(TUNING_SEED + len(trials[j].runs), TUNING_SEED + whole)
+                open_[i, j] = _runs_at(sweep, c, trials[j].lr, seeds)
+    if open_:
+        run([spec for specs in open_.values() for spec in specs])
+    for (i, j), specs in open_.items():
+        metric = get(found[i].workload.name, **found[i].workload.options).metric
+        tried[i][j] = _together(tried[i][j], _trial(specs, store, metric))
+    return tried
+
+
+def finalists(sweep: Sweep, candidate: Candidate, trials: Sequence[Trial]) -> list[int]:
+    """Which of a candidate's trials enter the second stage.
+
+    Args:
+        sweep: With `tuning.finals`.
+        candidate: Whose trials these are.
+        trials: Of the first stage, or with some of the second.
+
+    Returns:
+        The places of the best by the seeds of the first stage, of those that ended well.
+    """
+    workload = get(candidate.workload.name, **candidate.workload.options)
+    sign = -1.0 if workload.direction == "higher" else 1.0
+    first = sweep.tuning.n_seeds
+    entered = [i for i, trial in enumerate(trials) if len(trial.runs) > first]
+    if entered:
+        return entered
+    means = {i: sign * trial.value for i, trial in enumerate(trials) if trial.value is not None}
+    wanted = sweep.tuning.finals.rates if sweep.tuning.finals else 0
+    return sorted(sorted(means, key=lambda i: means[i])[:wanted])
+
+
+def _together(first: Trial, more: Trial) -> Trial:
+    """A rate's trial with further seeds."""
+    n, m = len(first.runs), len(more.runs)
+    ended = more.status == "done"
+    return Trial(
+        lr=first.lr,
+        value=_pooled(first.value, n, more.value, m) if ended else None,
+        nll=_pooled(first.nll, n, more.nll, m) if ended else None,
+        values=(*first.values, *more.values) if ended else (),
+        status=more.status,
+        runs=(*first.runs, *more.runs),
+    )
+
+
+def _pooled(one: float | None, n: int, other: float | None, m: int) -> float | None:
+    return None if one is None or other is None else float(f"{(n * one + m * other) / (n + m):.6g}")
 
 
 def candidates(sweep: Sweep, panel: Setting) -> Iterator[Candidate]:
@@ -146,8 +261,14 @@ def trials_of(sweep: Sweep, candidate: Candidate, store: Store, low: int, high: 
 
 
 def choose(sweep: Sweep, candidate: Candidate, trials: Sequence[Trial]) -> Tuned | None:
-    """The best rate of the trials (rates ascending); None where none of them ended well."""
-    chosen = best_trial(trials, get(candidate.workload.name, **candidate.workload.options))
+    """The best rate of the trials (rates ascending); None where none of them ended well.
+
+    After a second stage it is one of those that entered it, unless a further seed failed at each of them.
+    """
+    workload = get(candidate.workload.name, **candidate.workload.options)
+    most = max(len(trial.runs) for trial in trials)
+    entered = [trial for trial in trials if len(trial.runs) == most]
+    chosen = best_trial(entered, workload) or best_trial(trials, workload)
     if chosen is None:
         return None
     return Tuned(
@@ -158,6 +279,7 @@ def choose(sweep: Sweep, candidate: Candidate, trials: Sequence[Trial]) -> Tuned
         lr=chosen.lr,
         edge="low" if chosen is trials[0] else "high" if chosen is trials[-1] else "none",
         tuned_for=tuned_for(sweep, candidate.panel, candidate.arm),
+        source=source_hash(candidate.arm.algorithm),
         trials=tuple(trials),
     )
 
@@ -190,12 +312,13 @@ def _failures(trials: Sequence[Trial], store: Store) -> str:
 
 def _specs(sweep: Sweep, c: Candidate, low: int, high: int) -> dict[int, list[RunSpec]]:
     """The runs of an arm by grid offset, one a seed."""
-    found = {}
-    for offset in range(low, high + 1):
-        lr = grid_rate(c.centre, sweep.tuning.factor, offset)
-        method = method_of(sweep, c.panel, c.arm, lr)
-        found[offset] = [spec_of(sweep, c.panel, method, c.workload, lr, seed) for seed in sweep.tuning.seeds]
-    return found
+    rates = {offset: grid_rate(c.centre, sweep.tuning.factor, offset) for offset in range(low, high + 1)}
+    return {offset: _runs_at(sweep, c, lr, sweep.tuning.seeds) for offset, lr in rates.items()}
+
+
+def _runs_at(sweep: Sweep, c: Candidate, lr: float, seeds: Iterable[int]) -> list[RunSpec]:
+    method = method_of(sweep, c.panel, c.arm, lr)
+    return [spec_of(sweep, c.panel, method, c.workload, lr, seed) for seed in seeds]
 
 
 def _trial(specs: Sequence[RunSpec], store: Store, metric: str) -> Trial:

@@ -7,7 +7,8 @@ Read is what lies in git alone: `<sweep>-runs.csv` and `-rungs.csv`, `<sweep>-st
 - `summary`: means, Student's t intervals of them and of paired differences, of every published study;
 - `worth` and `net`: every number, by the definitions in `docs/target-formats.md`. Ends of intervals are roots found by Brent's
   method. The error of tuning is an integral, the chance of each rate to be the best of independent normals, where the tables
-  have 20,000 draws: 5 % are allowed, or four standard errors of such draws where few of them decide. Intervals are then
+  have 20,000 draws: 5 % are allowed, or four standard errors of such draws where few of them decide. After a second stage of
+  tuning it is the mean of 400,000 draws of both stages, by other random numbers. Intervals are then
   computed with the table's own `tuning_sd`, so that each step is held to its own tolerance.
 
 All else may deviate by a thousandth: of the value where it is a ratio, of half the interval where it is a difference or a
@@ -225,8 +226,14 @@ def speedup(reference: Reference, losses: np.ndarray, tuning: Known, time: Known
 def noise_of(arms: Iterable[Sequence[Sequence[float]]]) -> Known:
     """The variance of one tuning loss beyond its rate and its seed, pooled over arms [rates][seeds]."""
     squares, df = 0.0, 0
-    for rates in arms:
-        table = pd.DataFrame([values for values in rates if np.isfinite(values).all()], dtype="float64")
+    ended = [[values for values in rates if np.isfinite(values).all()] for rates in arms]
+    of_one_length = [
+        [values for values in rates if len(values) == seeds]
+        for rates in ended
+        for seeds in {len(v) for v in rates}
+    ]
+    for rates in of_one_length:
+        table = pd.DataFrame(rates, dtype="float64")
         if min(table.shape) < 2:
             continue
         residual = (
@@ -239,10 +246,13 @@ def noise_of(arms: Iterable[Sequence[Sequence[float]]]) -> Known:
 
 def of_choice(rates: Sequence[Sequence[float]], chosen: int, noise: Known) -> tuple[float, float]:
     """Mean square of the loss that another tuning's choice of rate makes, and the standard error of 20,000 draws of it."""
-    means = np.array([np.mean(values) for values in rates if np.isfinite(values).all()])
+    ended = [values for values in rates if np.isfinite(values).all()]
+    means = np.array([np.mean(values) for values in ended])
     lost = (means - np.mean(rates[chosen])) ** 2
     if len(means) < 2 or not noise.variance:
         return float(lost[means.argmin()]), 0.0
+    if len({len(values) for values in ended}) > 1:
+        return of_two_stages(pd.Series(means), pd.Series([len(values) for values in ended]), lost, noise)
     sd = math.sqrt(2 * noise.variance / len(rates[0]))
     standing = (means - means.min()) / sd
 
@@ -252,6 +262,21 @@ def of_choice(rates: Sequence[Sequence[float]], chosen: int, noise: Known) -> tu
     chances = integrate.simpson(density * others, x=x, axis=1)
     first = float(chances @ lost)
     return first, math.sqrt(max(float(chances @ lost**2) - first**2, 0.0) / DRAWS)
+
+
+def of_two_stages(means: pd.Series, seeds: pd.Series, lost: np.ndarray, noise: Known) -> tuple[float, float]:
+    """As `of_choice`, where the rates with the most seeds came out of a first stage with as few as the others have.
+
+    Another tuning is drawn loss by loss: true losses around these means, seeds around those, and so on.
+    """
+    few, many = int(seeds.min()), int(seeds.max())
+    places, sd, draws = int((seeds == many).sum()), math.sqrt(noise.variance), 20 * DRAWS
+    rng = np.random.default_rng(271828)
+    true = pd.DataFrame(rng.normal(means, sd / np.sqrt(seeds), (draws, len(means))))
+    early, late = (true + rng.normal(0, sd / math.sqrt(n), true.shape) for n in (few, many - few))
+    final = (few / many * early + (1 - few / many) * late).where(early.rank(axis=1) <= places)
+    squares = lost[final.idxmin(axis=1)]
+    return float(squares.mean()), float(squares.std() / math.sqrt(DRAWS))
 
 
 @dataclass

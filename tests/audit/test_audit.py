@@ -35,6 +35,15 @@ ENDS = {
 TUNING = [10000, 10001]
 
 
+def _with_finals(first: Trials, sign: float, rng: np.random.Generator) -> Trials:
+    """The two rates that are best by the first stage, with three seeds more."""
+    best = (sign * np.mean(first.losses, axis=1)).argsort()[:2]
+    losses = [[*values] for values in first.losses]
+    for rate in best:
+        losses[rate] += list(np.mean(losses[rate]) + sign * 0.02 * rng.standard_normal(3))
+    return Trials(losses, first.chosen)
+
+
 def made_up(root: Path, direction: str) -> None:
     """Tables of a study and its session by the project's own functions, and what they were made of."""
     rng, sign, cell = np.random.default_rng(8), -1.0 if direction == "higher" else 1.0, ("code", "iid", 4)
@@ -45,6 +54,7 @@ def made_up(root: Path, direction: str) -> None:
         )
         for arm in ("plain", *ENDS)
     }
+    trials[*cell, "near"] = _with_finals(trials[*cell, "near"], sign, rng)
     trials[*cell, "far"] = Trials([[np.nan, np.nan], *trials[*cell, "far"].losses[1:]], 2)
     arms = (
         Arm("plain", "allreduce-adamw", "baseline"),

@@ -155,6 +155,31 @@ def test_tuning_error_is_what_another_tuning_would_have_changed() -> None:
     assert tuning_error(Trials(apart, chosen=2), known).variance == 1.0, "of the rate in use, not of the best"
 
 
+def test_a_second_stage_makes_the_error_of_tuning_smaller_and_it_is_told_so() -> None:
+    rng = np.random.default_rng(4)
+    rates, noise = np.array([0.30, 0.08, 0.0, 0.06, 0.40]), 0.06
+
+    def tuned() -> Trials:
+        drawn = rates[:, None] + noise * rng.standard_normal((5, 8))
+        losses = [list(row[:2]) for row in drawn]
+        entered = drawn[:, :2].mean(1).argsort()[:2]
+        for rate in entered:
+            losses[rate] = list(drawn[rate])
+        return Trials(losses, int(min(entered, key=lambda rate: drawn[rate].mean())))
+
+    tried = [tuned() for _ in range(400)]
+    lost = rates[[one.chosen for one in tried]]
+    known = Uncertain(0, noise**2, 40)
+    told = np.mean([tuning_error(one, known, seed).variance for seed, one in enumerate(tried[:60])])
+    assert np.var(lost) <= told <= 4 * np.var(lost) + 1e-5
+    first = [Trials([values[:2] for values in one.losses], one.chosen) for one in tried[:60]]
+    alone = np.mean([tuning_error(one, known, seed).variance for seed, one in enumerate(first)])
+    assert told < 0.5 * alone
+    found = tuning_noise(tried)
+    assert found.variance == pytest.approx(noise**2, rel=0.1)
+    assert found.df == 400 * ((2 - 1) * (8 - 1) + (3 - 1) * (2 - 1))
+
+
 def test_tuning_noise_leaves_out_rates_and_seeds() -> None:
     rng = np.random.default_rng(1)
     arms = [

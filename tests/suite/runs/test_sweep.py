@@ -32,6 +32,8 @@ from tests.suite.runs.project import SWEEP, write_sweep
         ("title: a", "exclude: [{}]\ntitle: a", "small.yaml:1: key 'exclude[0]': an empty rule would exclude everything"),
         ("title: a", "tuning: {points: 4}\ntitle: a", "small.yaml:1: key 'tuning.points': must be odd"),
         ("title: a", "tuning: {points: 1}\ntitle: a", "small.yaml:1: key 'tuning.points': must be at least 3, not 1"),
+        ("title: a", "tuning: {seeds: 2, finals: {rates: 2, seeds: 2}}\ntitle: a",
+         "small.yaml:1: key 'tuning.finals.seeds': must be more than the 2 of the first stage"),
         ("lr: 0.1}\n  local", "lr: }\n  local", "small.yaml:10: key 'arms.plain.lr': has no value: give one, or"),
         ("lr: 0.1}\n  local", "lr: 1e999}\n  local", "small.yaml:10: key 'arms.plain.lr' must be a finite number, not inf"),
         ("title: a", "backend: glo\ntitle: a", "small.yaml:1: key 'backend': 'glo' is none of simulated, gloo; did you mean"),

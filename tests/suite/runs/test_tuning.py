@@ -167,3 +167,72 @@ def test_unfinished_trials_stop_the_choice(tmp_path: Path) -> None:
     sweep = load_sweep(write_sweep(tmp_path, TUNABLE + BUDGET.format(extensions=0, centre=0.5)))
     with pytest.raises(TuningError, match="has not ended: start the tuning again"):
         tune(sweep, Store(tmp_path / "results"), lambda specs: None)
+
+
+FINALS = BUDGET.replace("seeds: 2,", "seeds: 2, finals: {{rates: 2, seeds: 5}},")
+
+
+def test_the_best_rates_of_every_arm_are_tried_by_more_seeds(tmp_path: Path) -> None:
+    sweep = load_sweep(write_sweep(tmp_path, TUNABLE + FINALS.format(extensions=0, centre=0.5)))
+    store, seen = Store(tmp_path / "results"), []
+    found = tune(sweep, store, carry_out(store, seen))
+    assert len(seen) == 2 * (3 * 2 + 2 * 3)
+    for tuned in found:
+        entered = [t for t in tuned.trials if len(t.runs) == 5]
+        others = [t for t in tuned.trials if len(t.runs) == 2]
+        assert (len(entered), len(others)) == (2, 1)
+        for t in tuned.trials:
+            finals = [store.result(run_id)["final"]["excess_loss"] for run_id in t.runs]
+            assert t.values == pytest.approx(tuple(finals), rel=1e-5)
+            assert t.value == pytest.approx(sum(finals) / len(finals), rel=1e-5)
+        by_two = {t.lr: sum(t.values[:2]) for t in tuned.trials}
+        assert {t.lr for t in entered} == set(sorted(by_two, key=by_two.__getitem__)[:2])
+        assert tuned.lr == min(entered, key=lambda t: t.value).lr
+    write_rates(sweep, found)
+    assert not {spec.run_id for spec in make_plan(sweep).specs} & {spec.run_id for spec in seen}
+
+
+def test_a_first_stage_on_record_is_not_trained_again(tmp_path: Path) -> None:
+    rows = {"extensions": 0, "centre": 0.5}
+    sweep = load_sweep(write_sweep(tmp_path, TUNABLE + BUDGET.format(**rows)))
+    write_rates(sweep, tune(sweep, Store(tmp_path / "once"), carry_out(Store(tmp_path / "once"), [])))
+    further = load_sweep(write_sweep(tmp_path, TUNABLE + FINALS.format(**rows)))
+    store, seen = Store(tmp_path / "again"), []
+    found = tune(further, store, carry_out(store, seen))
+    assert {spec.seed for spec in seen} == {TUNING_SEED + 2, TUNING_SEED + 3, TUNING_SEED + 4}
+
+    apart = Store(tmp_path / "apart")
+    further.rates_path.rename(tmp_path / "small.before")
+    anew = tune(further, apart, carry_out(apart, []))
+    for one, other in zip(found, anew, strict=True):
+        assert [(t.lr, t.runs, t.values) for t in one.trials] == [
+            (t.lr, t.runs, t.values) for t in other.trials
+        ]
+        assert [t.value for t in one.trials] == pytest.approx([t.value for t in other.trials], rel=1e-5)
+        assert one.lr == other.lr
+    write_rates(further, found)
+    store, seen = Store(tmp_path / "nothing"), []
+    assert tune(further, store, carry_out(store, seen)) == found
+    assert seen == []
+
+    text = further.rates_path.read_text()
+    further.rates_path.write_text(text.replace(found[1].source, "f" * len(found[1].source)))
+    tune(further, store, carry_out(store, seen))
+    assert len(seen) == 2 * (3 * 2 + 2 * 3), "by another source, all of it again"
+
+
+def test_a_final_that_fails_takes_its_rate_out(tmp_path: Path) -> None:
+    sweep = load_sweep(write_sweep(tmp_path, TUNABLE + FINALS.format(extensions=0, centre=0.5)))
+    store = Store(tmp_path / "results")
+
+    def run(specs: Sequence[RunSpec]) -> None:
+        lucky = [s for s in specs if s.seed < TUNING_SEED + 2 or s.lr.peak != 0.5]
+        list(execute(lucky, store))
+        for spec in specs:
+            if spec not in lucky:
+                failed(spec, Status("diverged", "for the test")).save(store)
+
+    for tuned in tune(sweep, store, run):
+        (lost,) = [t for t in tuned.trials if t.status == "diverged"]
+        assert (lost.lr, lost.value, lost.values, len(lost.runs)) == (0.5, None, (), 5)
+        assert [len(t.runs) for t in tuned.trials if t.lr == tuned.lr] == [5]
