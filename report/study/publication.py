@@ -33,7 +33,7 @@ from report.study.sessions import speed_figures
 from report.study.summary import seeds, tradeoff
 from suite.analysis import collect as collecting
 from suite.analysis.collect import collect_sweep
-from suite.analysis.columns import MICRO
+from suite.analysis.columns import MICRO, NET
 from suite.analysis.published import (
     CHANGES,
     FACTS,
@@ -49,8 +49,8 @@ from suite.analysis.published import (
     unfinished,
     write_refused,
 )
-from suite.analysis.session_tables import collect_session
-from suite.analysis.tables import TABLES
+from suite.analysis.session_tables import collect_session, net_again
+from suite.analysis.tables import TABLES, to_csv
 from suite.micro.asv_results import update_micro
 from suite.runs.provenance import changes_path
 from suite.runs.sweep import UnknownSweepError, load_sweep
@@ -129,7 +129,7 @@ def publish(
         label: Publish a study by itself under this label, with the sessions of its page, instead of as the one that is read.
         replace: Take the place of what is published and different.
         keep_runs: Of a study, take runs that are not here from what is published of it, where the sweep still plans them and
-            their methods have the source of then.
+            their methods have the source of then; net speedups of its published session are made anew.
         day: In the manifest; today in UTC where it is empty.
 
     Returns:
@@ -149,7 +149,10 @@ def publish(
         return _group(root, name, moment, replace)
     if label:
         return [_labelled(root, name, label, moment, replace)]
-    found = [*_study(root, name, moment, replace, keep_runs), *_session(root, name, moment, replace)]
+    if keep_runs:  # the study's pictures show net speedups, so these come first
+        found = [*_net_again(root, name), *_study(root, name, moment, replace, keep_runs)]
+    else:
+        found = [*_study(root, name, moment, replace, keep_runs), *_session(root, name, moment, replace)]
     if not found:
         raise PublishedError(
             f"nothing was made here of {name}: no run of a sweep and no record of a session of that name under {root}"
@@ -177,6 +180,21 @@ def _session(root: Path, name: str, day: str, replace: bool) -> Iterator[Publica
         yield _put(root, f"{SESSION}{known}", _tables(root, f"{SESSION}{known}"), {"day": day}, replace)
         if session.sweep is not None and not files_of(root, session.sweep.name):
             yield from _redrawn(root, session.sweep.name)
+
+
+def _net_again(root: Path, name: str) -> Iterator[Publication]:
+    """The published session of that name with its net speedups by the study as it is now; its seconds stay."""
+    set_name = f"{SESSION}{name}"
+    known = read_manifest(published_root(root))["sets"].get(set_name)
+    if known is None or (sweep := load_session(name).sweep) is None:
+        return
+    update_tables(root, sweep.called, keep_runs=True)
+    net = net_again(root, name, sweep)
+    if net is not None:
+        files = {file: (published_root(root) / file).read_bytes() for file in known["files"]}
+        files[f"{TABLES}/{set_name}-{NET.suffix}.csv"] = to_csv(NET, net).encode()
+        about = {key: value for key, value in known.items() if key != "files"}
+        yield _put(root, set_name, files, about, replace=True)
 
 
 def _redrawn(root: Path, name: str) -> Iterator[Publication]:

@@ -14,13 +14,14 @@ from suite.analysis.collect import collect_sweep, write
 from suite.analysis.columns import EQUAL_LOSS_SECONDS, NET, NET_ROUNDS
 from suite.analysis.join import LEVEL, united
 from suite.analysis.published import load_facts
-from suite.analysis.session_tables import collect_session
+from suite.analysis.session_tables import collect_session, net_again
 from suite.analysis.speed import planned_kinds
 from suite.analysis.speed_columns import ARMS, CASES, session_table_path
 from suite.analysis.statistics import equal_loss_speedup
-from suite.analysis.tables import read_table, to_csv
+from suite.analysis.tables import read_frame, read_table, to_csv
 from suite.runs.plan import make_plan
 from suite.runs.result import Status
+from suite.runs.spec import sources
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
 from tests.audit.__main__ import main as audit
@@ -50,7 +51,8 @@ def run_all(path, store):
         loss = LOSSES.get(run.arm.label, 0.0)
         arm = study.Made(study.arm(run.arm.label, "", None), (loss, loss), 0.0, 1.0)
         result = ladder.result_of(arm, run.spec, noise=0.02) | {
-            "steps_by_kind": Counter(planned_kinds(run.spec))
+            "steps_by_kind": Counter(planned_kinds(run.spec)),
+            "sources": sources(run.spec),
         }
         study.finish(store, run.spec, Status("done"), result)
     write(store.root, collect_sweep(store.root, str(path)))
@@ -232,3 +234,40 @@ def test_a_session_held_three_times_gives_net_speedups_of_all_and_the_newest_alo
         assert load_facts(root, "made-up", "local")["sessions"][-1]["started"].startswith("2026-11-24")
         for arm, expected in (("lion-1bit", days), ("squeeze", of_squeeze)):
             assert {row["session_id"][6:8] for row in rows if row["arm"] == arm} == expected
+
+
+def test_a_continued_study_has_its_published_sessions_net_speedups_anew(tmp_path_factory):
+    """A further seed of one arm, where neither runs nor records are: seconds as published, net speedups of all seeds."""
+    folder, root = tmp_path_factory.mktemp("sweep"), tmp_path_factory.mktemp("results")
+    text = made.SWEEP.replace("seeds: 2", "seeds: 6\nbudgets: [0.5, 0.71, 1, 1.41]\nreferences: [sgd]")
+    text = text.replace("[iid, by-class]", "[iid]")
+    path = made.write_sweep(folder, text)
+    run_all(path, Store(root))
+    made.saved(root, made.record(path))
+    session = folder / "made-up.yaml"
+    session.write_text("minutes: 1\nsweep: made-up-sweep.yaml\nlinks: [{rate: 100mbit}]\n")
+    publish(root, str(session))
+    publish(root, str(path))
+    tables = root / "published" / "tables"
+    before = read_frame(tables / "session-made-up-net.csv", NET)
+    seconds = (tables / "session-made-up-rounds.csv").read_bytes()
+    for made_here in ("tables", "runs", "sessions"):
+        shutil.rmtree(root / made_here)
+
+    path.write_text(text.replace("seeds: 6", "seeds: 7"))
+    assert net_again(root, "no-such", load_sweep(str(path))) is None
+    further = Store(tmp_path_factory.mktemp("further"))
+    run_all(path, further)
+    for run in make_plan(load_sweep(str(path))).runs:
+        if run.spec.seed == 6:
+            there = further.folder(run.spec.run_id)
+            shutil.copytree(there, root / there.relative_to(further.root))
+    found = collect_sweep(root, str(path), keep_runs=True)
+    assert set(found.facts["statuses"]) == {"done"}
+    write(root, found)
+    net = net_again(root, "made-up", load_sweep(str(path)))
+    assert set(net["n"]) == {7}
+    assert set(before["n"]) == {6}
+    assert list(net["time"]) == pytest.approx(list(before["time"]))
+    assert list(net["net"]) != pytest.approx(list(before["net"]), rel=1e-6)
+    assert (tables / "session-made-up-rounds.csv").read_bytes() == seconds
