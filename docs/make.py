@@ -95,7 +95,7 @@ FRONT_METHODS: Final = MappingProxyType(
         "apmsqueeze": "APMSqueeze",
         "qsr-adamw": "QSR",
         "local-adamw": "local AdamW, 8 steps a round",
-        "streaming-diloco": "Streaming DiLoCo, 15 steps a round",
+        "streaming-diloco": "Streaming DiLoCo, 16 steps a round",
         "global-qsgd-exponential": "Global-QSGD, 8 bits, exponential",
         "zero-one-adam": "0/1 Adam",
         "control-one-rank-sign": "negative control: the sign of one worker",
