@@ -18,6 +18,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+import numpy as np
+from scipy import stats
+
 from bandwise import output
 from bandwise.cli import main, parser
 from bandwise.verbs import GROUPS, load
@@ -34,7 +37,7 @@ from suite.analysis.document import fill, markdown
 from suite.analysis.export import OF_SESSION, OF_SWEEP
 from suite.analysis.published import SESSION, STUDY_FACTS, documents_root
 from suite.analysis.speed_columns import CONFIRMED, session_facts_path
-from suite.analysis.tables import Row, read_table, table_path
+from suite.analysis.tables import Row, read_frame, read_table, table_path
 from suite.claims import document as claims_document
 from suite.claims.claim import WORDS, ClaimFile, load_claims
 from suite.claims.columns import CLAIMS, VERDICT_TABLES
@@ -310,6 +313,42 @@ def worth(root: Path, study: str, *shardings: str) -> str:
     return markdown(("method", "fewer bytes", *heads), [*lines, ["*best control*", "", *best]])
 
 
+def ranks(root: Path, study: str, sharding: str) -> str:
+    """Whether fewer bytes mean a better method: Spearman's rho over the methods of a study, with a bootstrap over methods."""
+    ends = {
+        row["arm"]: row
+        for row in read_table(table_path(root, SUMMARY, study), SUMMARY)
+        if row["sharding"] == sharding
+    }
+    methods = sorted(arm for arm, row in ends.items() if row["baseline"] and not row["control"])
+    net = read_frame(table_path(root, NET, f"{SESSION}{study}"), NET)
+    net = net[(net["sharding"] == sharding) & net["arm"].isin(methods)].set_index(["link", "arm"])
+    worth = read_frame(table_path(root, WORTH, study), WORTH)
+    worth = worth[worth["sharding"] == sharding].set_index("arm")["worth"]
+    methods = [arm for arm in methods if arm in worth.index]  # the reference is none
+    fewer = np.array([ends[arm]["bytes_ratio"] for arm in methods])
+    rows = [("any", "what the training is worth", worth.loc[methods])]
+    for link in json.loads(session_facts_path(root, study).read_text(encoding="utf-8"))["links"]:
+        of_link = net.loc[link["label"]].loc[methods]
+        rows.append((link["label"], "steps a second", 1 / of_link["time"]))
+        rows.append((link["label"], "net speedup", of_link["net"]))
+    lines = []
+    for where, what, values in rows:
+        found = stats.bootstrap(
+            (fewer, values.to_numpy("float64")),
+            lambda x, y: stats.spearmanr(x, y).statistic,
+            paired=True, vectorized=False, method="percentile", n_resamples=2000, rng=np.random.default_rng(0),
+        )  # fmt: skip
+        rho, (low, high) = stats.spearmanr(fewer, values).statistic, found.confidence_interval
+        lines.append((where, what, f"{_signed(rho)} ({_signed(low)} to {_signed(high)})"))
+    said = f"Spearman's rho, {len(methods)} methods; in brackets 95 % of a bootstrap over methods."
+    return f"{markdown(('link', 'fewer bytes against', 'rank correlation'), lines)}\n\n{said}"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "−")
+
+
 def _fewer(ratio: float) -> str:
     return f"{ratio:.2g}×" if ratio < 100 else f"{ratio:.0f}×"
 
@@ -462,7 +501,8 @@ def _sent(name: str) -> str:
 def front() -> Iterator[tuple[Path, str]]:
     """README and the pages that stand on the same tables and declarations."""
     blocks = {
-        "picture": picture, "answer": answer, "worth": worth, "advice": advice, "verbs": verbs, "methods": methods,
+        "picture": picture, "answer": answer, "worth": worth, "ranks": ranks, "advice": advice, "verbs": verbs,
+        "methods": methods,
     }  # fmt: skip
     for page in FRONT:
         yield page, fill(page.read_text(encoding="utf-8"), documents_root(ROOT / "results"), blocks)
