@@ -13,7 +13,7 @@ import io
 import json
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -323,8 +323,8 @@ def ranks(root: Path, study: str, sharding: str) -> str:
     methods = sorted(arm for arm, row in ends.items() if row["baseline"] and not row["control"])
     net = read_frame(table_path(root, NET, f"{SESSION}{study}"), NET)
     net = net[(net["sharding"] == sharding) & net["arm"].isin(methods)].set_index(["link", "arm"])
-    worth = read_frame(table_path(root, WORTH, study), WORTH)
-    worth = worth[worth["sharding"] == sharding].set_index("arm")["worth"]
+    table = read_frame(table_path(root, WORTH, study), WORTH)
+    worth = table[table["sharding"] == sharding].set_index("arm")["worth"]
     methods = [arm for arm in methods if arm in worth.index]  # the reference is none
     fewer = np.array([ends[arm]["bytes_ratio"] for arm in methods])
     rows = [("any", "what the training is worth", worth.loc[methods])]
@@ -500,7 +500,7 @@ def _sent(name: str) -> str:
 
 def front() -> Iterator[tuple[Path, str]]:
     """README and the pages that stand on the same tables and declarations."""
-    blocks = {
+    blocks: dict[str, Callable[..., str]] = {
         "picture": picture, "answer": answer, "worth": worth, "ranks": ranks, "advice": advice, "verbs": verbs,
         "methods": methods,
     }  # fmt: skip
