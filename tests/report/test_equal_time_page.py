@@ -236,7 +236,9 @@ def test_the_first_line_says_what_is_worth_it_on_which_link(equal, panel, links)
     methods = [row["arm"] for row in panel.methods]
     for one, line in zip(links, lines, strict=False):
         ahead = [arm for arm in methods if one.net[arm]["verdict"] == WORTH_IT]
-        assert line.startswith(f"{one.label}: {len(ahead)} of {len(methods)} methods are worth it. ")
+        open_ = sum(one.net[arm]["verdict"] == UNDECIDED for arm in methods)
+        known = f"; {open_} {'is' if open_ == 1 else 'are'} undecided" if open_ else ""
+        assert line.startswith(f"{one.label}: {len(ahead)} of {len(methods)} methods are worth it{known}. ")
         confirmed = sorted((a for a in ahead if a in made.CHECKED), key=lambda a: -one.net[a]["net"])[:3]
         ends = [line.index(f"{arm} ") for arm in confirmed]
         assert ends == sorted(ends)
@@ -244,7 +246,10 @@ def test_the_first_line_says_what_is_worth_it_on_which_link(equal, panel, links)
         assert "lion-cub-1bit K=100" not in line, "what direct runs do not confirm is not quoted"
     assert lines[0].endswith("So are 2 negative controls: control-no-communication and control-random-k.")
     decided = sum(one.net[arm]["verdict"] in {WORTH_IT, NOT} for one in links for arm in methods)
-    assert lines[-1] == f"{decided} of {3 * len(methods)} pairs of method and link are decided."
+    assert lines[-1] == (
+        f"{decided} of {3 * len(methods)} pairs of method and link are decided. "
+        f"Nothing was timed over a link faster than {FAST}: the page Advice predicts there."
+    )
 
 
 def test_sentences_are_short(panel, links):
@@ -261,7 +266,7 @@ def test_nothing_worth_it_and_nothing_confirmed_are_said(equal, tmp_path):
 
     found = edited(equal, tmp_path, change)
     text = said(found)
-    assert f"{FAST}: no method is worth it." in text
+    assert f"{FAST}: none of 11 methods is shown to be worth it; 11 are undecided." in text
     assert text.count("Direct runs have confirmed the seconds of none of them, so none is quoted.") == 2
     assert "21 of 33 pairs of method and link are decided." in text
 
