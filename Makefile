@@ -4,7 +4,8 @@
 #   make test-full  all tests, long ones and those of Slurm, namespaces and Chromium (make test-system) included: hours
 #   make test-ci    what .ci/run runs: test, test-system, and those long tests that a change since main concerns
 #   make audit      every interval of the published tables once more, by code of its own (tests/audit)
-#   make docs       pages of file formats, JSON Schemas and the cost model's pages, from declarations and published tables
+#   make docs       pages of file formats, JSON Schemas and the cost model's pages, from declarations and published tables; then all
+#                   documents as a site, results/docs/index.html
 #   make lint       formatting, ruff, mypy
 #   make system     as root on Debian or Ubuntu: what some tests need (Slurm, iproute2, Chromium, g++)
 # Variables:
@@ -69,6 +70,8 @@ audit: setup
 
 docs: setup
 	$(VENV)/bin/python -m docs.make
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet
+	@echo "results/docs/index.html"
 
 lint: setup
 	$(VENV)/bin/ruff format --check .

@@ -71,7 +71,7 @@ def embedded(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-PACKED_FROM: Final = 300
+PACKED_FROM: Final = 20
 """Rows from which on a table inside a page is packed."""
 
 

@@ -89,6 +89,19 @@ def test_the_simulated_cluster_of_the_page() -> None:
     assert names["cluster"].ledger.frame(rank=0)["payload_bytes"].sum() == 128 + 32
 
 
+def test_the_numbers_of_the_page_of_statistics(capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = blocks("docs/statistics.md", "python")
+    names: dict[str, Any] = {}
+    exec(example, names)
+    page = (ROOT / "docs" / "statistics.md").read_text(encoding="utf-8")
+    assert f"prints\n\n```\n{capsys.readouterr().out}```\n" in page
+    half = (names["difference"].high - names["difference"].low) / 2
+    spreads = [max(losses) - min(losses) for losses in (names["plain"], names["method"])]
+    assert f"spread over {spreads[0]:.2f} within either method" in " ".join(page.split())
+    assert f"{spreads[0]:.2f}" == f"{spreads[1]:.2f}"
+    assert f"sure to within {half:.3f}" in page
+
+
 def test_the_lines_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
     (example,) = blocks("README.md", "python")
     names: dict[str, Any] = {}

@@ -9,7 +9,7 @@ label is never dropped.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,11 +24,18 @@ DIRECTIONS = 24
 PASSES = 6
 """How often every label may choose again, knowing where the others stand."""
 
+NEAR = 10.0
+"""A text farther from its mark than so many points is joined to it by a line."""
+
+ALONG = np.arange(2, 20) / 20
+
 
 Boxes = npt.NDArray[np.float64]
 """[n, 4]: a box a row."""
 Areas = npt.NDArray[np.float64]
 """[n]: of each box."""
+Points = npt.NDArray[np.float64]
+"""[n, 2]: x and y."""
 
 
 @dataclass(frozen=True)
@@ -85,21 +92,32 @@ def _distance(x: float, y: float, box: Box) -> float:
     return math.hypot(x - min(max(x, box.x0), box.x1), y - min(max(y, box.y0), box.y1))
 
 
-def _crossed(label: Label, box: Box, boxes: Sequence[Box]) -> float:
+def leader(label: Label, box: Box) -> Points:
+    """[n, 2]: points of the line from a mark to its text, without its ends."""
+    ends = min(max(label.x, box.x0), box.x1) - label.x, min(max(label.y, box.y0), box.y1) - label.y
+    return np.array([(label.x, label.y)]) + ALONG[:, None] * np.array([ends])
+
+
+def _inside(points: Points, boxes: Boxes) -> npt.NDArray[np.bool_]:
+    """[points, boxes]: whether a point lies in a box."""
+    x, y = points[:, :1], points[:, 1:]
+    return np.asarray((boxes[:, 0] < x) & (x < boxes[:, 2]) & (boxes[:, 1] < y) & (y < boxes[:, 3]))
+
+
+def _crossed(label: Label, box: Box, boxes: Boxes) -> float:
     """Share of the line from mark to text that runs through boxes; the end at the mark itself does not count."""
-    x, y = min(max(label.x, box.x0), box.x1), min(max(label.y, box.y0), box.y1)
-    points = [(label.x + (x - label.x) * t / 10, label.y + (y - label.y) * t / 10) for t in range(2, 10)]
-    inside = sum(any(b.x0 < px < b.x1 and b.y0 < py < b.y1 for b in boxes) for px, py in points)
-    return inside / len(points)
+    return float(_inside(leader(label, box), boxes).any(axis=1).mean())
 
 
-def _astray(label: Label, box: Box, labels: Sequence[Label]) -> float:
-    """How much nearer the text stands to another mark than to its own, in points; 0 where its own is clearly
+def _astray(label: Label, box: Box, others: Points) -> float:
+    """How much nearer the text stands to another mark, of those elsewhere, than to its own, in points; 0 where its own is clearly
     nearest.
     """
-    own = _distance(label.x, label.y, box)
-    others = (_distance(o.x, o.y, box) for o in labels if (o.x, o.y) != (label.x, label.y))
-    return max(0.0, 1.3 * own - min(others, default=math.inf))
+    if not len(others):
+        return 0.0
+    x, y = others[:, 0], others[:, 1]
+    away = np.hypot(x - np.clip(x, box.x0, box.x1), y - np.clip(y, box.y0, box.y1))
+    return max(0.0, 1.3 * _distance(label.x, label.y, box) - float(away.min()))
 
 
 def _array(boxes: Sequence[Box]) -> Boxes:
@@ -118,11 +136,18 @@ def _covered(boxes: Boxes, others: Boxes) -> Areas:
     return np.asarray(np.cumsum(shared, axis=1)[:, -1])
 
 
-def place(labels: Sequence[Label], marks: Sequence[Box], lines: Sequence[Box], frame: Box) -> list[Box]:
-    """A box for each label, in the order given.
+def place(
+    labels: Sequence[Label], marks: Sequence[Box], lines: Sequence[Box], frame: Box, weight: float = 2.0
+) -> list[Box]:
+    """A box for each label, in the order given; all in points.
 
-    `marks` are the marks and intervals that belong to the labels, one list entry a label; `lines` is what
-    else text should keep away from; `frame` is where text may stand. All in points.
+    Args:
+        labels: What has to be placed.
+        marks: Marks and intervals that belong to the labels, one a label.
+        lines: What else text should keep away from.
+        frame: Where text may stand.
+        weight: Points of distance that a text gives for each square point of marks and lines that it then leaves free; lines to
+            texts keep away from other texts by as much.
     """
     crowd = [sum(math.hypot(a.x - b.x, (a.y - b.y) * 2) < 90 for b in labels) for a in labels]
     order = sorted(range(len(labels)), key=lambda i: (-crowd[i], labels[i].x, -labels[i].y, i))
@@ -133,7 +158,7 @@ def place(labels: Sequence[Label], marks: Sequence[Box], lines: Sequence[Box], f
         before = dict(placed)
         for index in order:
             placed.pop(index, None)
-            placed[index] = _best(index, labels, places[index], marks, list(placed.values()))
+            placed[index] = _best(index, labels, places[index], marks, placed, weight)
         if placed == before:
             break
     return [placed[i] for i in range(len(labels))]
@@ -157,23 +182,34 @@ def _places(label: Label, fixed: Boxes, frame: Box) -> Places:
 
 
 def _best(
-    index: int, labels: Sequence[Label], places: Places, marks: Sequence[Box], texts: Sequence[Box]
+    index: int,
+    labels: Sequence[Label],
+    places: Places,
+    marks: Sequence[Box],
+    placed: Mapping[int, Box],
+    weight: float,
 ) -> Box:
-    """The cheapest of its `places` for one label beside the texts that stand already."""
+    """The cheapest of its `places` for one label beside the texts that stand already, and the lines that lead to them."""
     label = labels[index]
-    texts = [box.grown(1.5) for box in texts]
-    others = [box for i, box in enumerate(marks) if i != index]
+    texts = _array([box.grown(1.5) for box in placed.values()])
+    through = np.concatenate([texts, _array([box for i, box in enumerate(marks) if i != index])])
+    elsewhere = np.array([(o.x, o.y) for o in labels if (o.x, o.y) != (label.x, label.y)]).reshape(-1, 2)
     best: tuple[float, Box] | None = None
-    covered = places.on_fixed + (3 * _covered(places.boxes, _array(texts)) + 6 * places.outside)
-    least = (COSTS + 2.0 * covered).tolist()
+    covered = weight * places.on_fixed + 6 * _covered(places.boxes, texts) + 12 * places.outside
+    led = [
+        leader(labels[i], box) for i, box in placed.items() if _distance(labels[i].x, labels[i].y, box) > NEAR
+    ]
+    if led:
+        covered += 4 * weight * _inside(np.concatenate(led), places.boxes).sum(axis=0)
+    least = (COSTS + covered).tolist()
     for number, (cost, total) in enumerate(zip(COSTS.tolist(), least, strict=True)):
         if best is not None and cost >= best[0]:
             break
         if best is not None and total >= best[0]:
             continue
         box = Box(*places.boxes[number].tolist())
-        total += 80.0 * _crossed(label, box, [*texts, *others])
-        total += 1.5 * _astray(label, box, labels)
+        total += 40 * weight * _crossed(label, box, through)
+        total += 1.5 * _astray(label, box, elsewhere)
         if best is None or total < best[0]:
             best = (total, box)
     if best is None:

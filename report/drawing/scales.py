@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -44,18 +44,19 @@ TICK_GAP = 13.0
 """Least distance of two ticks in points on a vertical axis; twice as much on a horizontal one."""
 
 
+_LOOK: Final[Mapping[Any, Any]] = MappingProxyType(
+    {k: v for k, v in mpl.rcParamsDefault.items() if not k.startswith(("backend", "interactive"))}
+    | sns.axes_style("white")
+    | STYLE
+)
+
+
 @contextmanager
 def look() -> Iterator[None]:
     """matplotlib's own defaults under seaborn's white style and ours, whatever the reader's matplotlibrc
     says.
     """
-    defaults = {k: v for k, v in mpl.rcParamsDefault.items() if not k.startswith(("backend", "interactive"))}
-    settings: dict[Any, Any] = {
-        **defaults,
-        **sns.axes_style("white"),
-        **STYLE,
-    }  # names are matplotlib's own literals
-    with mpl.rc_context(settings):
+    with mpl.rc_context(_LOOK):
         yield
 
 

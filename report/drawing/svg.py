@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
@@ -72,36 +72,100 @@ _NAMED: Final = re.compile(r'<g id="[\w.]+_\d+"/?>')
 """A group that has nothing but one of matplotlib's own names, to which nothing refers."""
 _FINE: Final = re.compile(r"-?\d+\.\d{3,}")
 _LEVEL: Final = re.compile(r' transform="rotate\(-?0 [^)]*\)"')
+_REFERENCE: Final = re.compile(r'(url\(#|href="#)([^")]+)')
+_COMMAND: Final = re.compile(r" ?([A-Za-z]) ?")
 
 
 def _lighter(body: str) -> str:
-    """The same picture in fewer nodes and bytes: without such groups, in hundredths of a point, without blanks between tags."""
+    """The same picture in fewer nodes and bytes: without such groups, neighbours that are cut off alike in one group, in
+    hundredths of a point, without blanks that nothing needs.
+    """
     kept: list[str] = []
-    dropped: list[bool] = []
+    opened: list[str] = []  # the tag of each group that is open; empty where it is dropped
+    ended = ""  # the tag of the group that ends with what was kept last
     for part in re.split(r"(<[^>]*>)", body):
+        if not part.startswith("<"):
+            if part.strip():
+                kept.append(part)
+                ended = ""
+            continue
+        if part == "</g>":
+            ended = opened.pop()
+            if ended:
+                kept.append(part)
+            continue
+        if _NAMED.fullmatch(part):
+            if not part.endswith("/>"):
+                opened.append("")
+            continue
         if part.startswith(("<g ", "<g>")) and not part.endswith("/>"):
-            dropped.append(bool(_NAMED.fullmatch(part)))
-            if dropped[-1]:
+            opened.append(part)
+            if part == ended and part.startswith("<g clip-path="):
+                kept.pop()  # one group, as if it had not ended
+                ended = ""
                 continue
-        elif part == "</g>" and dropped.pop():
-            continue
-        elif not part.startswith("<"):
-            kept.append(part if part.strip() else "")
-            continue
-        elif _NAMED.fullmatch(part):
-            continue
-        tag = _LEVEL.sub("", re.sub(r"\s+", " ", part))
-        digits = 1 if len(tag) > LONG else 2
-        kept.append(tag if "scale(" in tag or "matrix(" in tag else _FINE.sub(_rounded(digits), tag))
+        ended = ""
+        kept.append(_tidy(part))
     return "".join(kept)
+
+
+def _tidy(tag: str) -> str:
+    tag = _LEVEL.sub("", re.sub(r"\s+", " ", tag)).replace(" />", "/>")
+    if "scale(" in tag or "matrix(" in tag:
+        return tag
+    tag = _FINE.sub(_tenth if len(tag) > LONG else _hundredth, tag)
+    before, start, rest = tag.partition(' d="')
+    path, end, after = rest.partition('"')
+    return f"{before}{start}{_short_path(path)}{end}{after}" if start else tag
 
 
 LONG: Final = 300
 """Characters from which on a path is a curve, of which a tenth of a point shows as little as a hundredth of a short line's."""
 
 
-def _rounded(digits: int) -> Callable[[re.Match[str]], str]:
-    return lambda found: f"{float(found[0]):.{digits}f}".rstrip("0").rstrip(".")
+def _tenth(found: re.Match[str]) -> str:
+    return f"{float(found[0]):.1f}".rstrip("0").rstrip(".")
+
+
+def _hundredth(found: re.Match[str]) -> str:
+    return f"{float(found[0]):.2f}".rstrip("0").rstrip(".")
+
+
+def _letter(found: re.Match[str]) -> str:
+    return found[1]
+
+
+_STEP: Final = re.compile(r"[A-Za-z][^A-Za-z]*")
+
+
+def _short_path(path: str) -> str:
+    """The same line with no blank about its commands, and one number for what goes straight across or up."""
+    x = y = ""
+    kept: list[str] = []
+    for step in _STEP.findall(_COMMAND.sub(_letter, path).strip()):
+        command, rest = step[0], step[1:]
+        if command == "L":
+            across, _, up = rest.partition(" ")
+            step = f"V{up}" if across == x else f"H{across}" if up == y else step
+            x, y = across, up
+        elif command in "zZ":
+            x = y = ""
+        else:
+            x, y = rest.split(" ")[-2:]
+        kept.append(step)
+    return "".join(kept).replace(" -", "-")
+
+
+def _named(body: str, prefix: str) -> str:
+    """The same with ids of this picture alone, short ones where something refers to them, and none for what has a title."""
+    names: dict[str, str] = {}
+    for _, name in _REFERENCE.findall(body):
+        names.setdefault(name, f"{prefix}-{len(names)}")
+    body = _REFERENCE.sub(lambda found: f"{found[1]}{names[found[2]]}", body)
+    body = re.sub(r' id="[^"]+">(?=<title>)', ">", body)
+    return re.sub(
+        r' id="([^"]+)"', lambda found: f' id="{names.get(found[1], f"{prefix}-{found[1]}")}"', body
+    )
 
 
 def _classed(body: str, prefix: str) -> str:
@@ -109,45 +173,58 @@ def _classed(body: str, prefix: str) -> str:
     names: dict[str, str] = {}
 
     def named(found: re.Match[str]) -> str:
-        return f' class="{names.setdefault(found[1], f"{prefix}{len(names)}")}"'
+        return f' class="{names.setdefault(found[1], f"s{len(names)}")}"'
+
+    def alike(found: re.Match[str]) -> str:
+        """A group of marks of one class, which then stands once, at the group; but what shines through does so mark by mark."""
+        marks = set(re.findall(r' class="([^"]*)"', found[2]))
+        style = next((style for style, name in names.items() if marks == {name}), "; opacity:")
+        if re.search(r"(^|; )opacity:", style):
+            return found[0]
+        own = marks.pop()
+        return f'<g class="{found[1]} {own}">' + found[2].replace(f' class="{own}"', "") + "</g>"
 
     body = re.sub(r' clip-path="([^"]*)"((?:(?! style=)[^>])*) style="', r'\2 style="clip-path: \1; ', body)
+    body = re.sub(r' clip-path="([^"]*)"', r' style="clip-path: \1"', body)
     body = re.sub(r' style="([^"]*)"', named, body)
-    rules = "".join(f".{name}{{{style}}}" for style, name in names.items())
-    return re.sub(r"(<svg[^>]*>)", rf"\1<style>{rules}</style>", body, count=1)
+    body = re.sub(r'<g class="(s\d+)">((?:<use [^>]*/>){2,})</g>', alike, body)
+    rules = "".join(f".{prefix} .{name}{{{style.replace('; ', ';')}}}" for style, name in names.items())
+    return re.sub(r"(<svg[^>]*>)", lambda found: f"{found[1]}<style>{rules}</style>", body, count=1)
 
 
-def inline(svg: str, prefix: str, label: str, titles: dict[str, str] | None = None) -> str:
+def inline(svg: str, prefix: str, label: str, titles: Mapping[str, str] = MappingProxyType({})) -> str:
     """The picture for a page: an <svg> inside what scrolls it sideways and lets a keyboard walk its marks.
 
     Args:
         svg: A file of `svg_file`.
-        prefix: Of its ids; a page has each once.
+        prefix: A name that no other picture of the page has.
         label: Read to those who cannot see it.
         titles: Hover texts by group id.
 
     Returns:
         HTML.
     """
+    own = f"p{zlib.crc32(prefix.encode()):x}"
     body = svg[svg.index("<svg") :]
-    body = re.sub(r"<metadata>.*?</metadata>\s*", "", body, flags=re.S)
-    body = re.sub(r"<!--.*?-->\s*", "", body, flags=re.S)
-    body = re.sub(r"<style[^>]*>.*?</style>\s*", "", body, flags=re.S)
+    box = re.search(r'viewBox="([^"]+)"', body)
+    body = re.sub(
+        r"<metadata>.*?</metadata>\s*|<!--.*?-->\s*|<style[^>]*>.*?</style>\s*", "", body, flags=re.S
+    )
     body = _lighter(body.replace("xlink:href", "href"))
-    for group, title in (titles or {}).items():
-        body = body.replace(f'<g id="{group}">', f'<g id="{group}"><title>{_escaped(title)}</title>')
-    body = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', body)
-    body = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", body)
-    body = re.sub(r'href="#([^"]+)"', rf'href="#{prefix}-\1"', body)
+    body = re.sub(r'<g id="([^"]+)">', lambda found: found[0] + _title(titles.get(found[1])), body)
     body = _SHADES.sub(lambda found: f"{found[1]}: var(--{_ROLES[found[2]]}, {found[2]})", body)
     body = body.replace(f"font-family: {FONTS}", "font-family: var(--sans, sans-serif)")
-    body = _classed(body, f"p{zlib.crc32(prefix.encode()):x}-")
-    box = re.search(r'viewBox="([^"]+)"', body)
+    body = _classed(_named(body, own), own)
     view = f'viewBox="{box.group(1)}" ' if box else ""
     name = _escaped(label)
     walked = "Picture, its marks by arrow keys" if titles else "Picture"
-    drawn = re.sub(r"<svg[^>]*>", f'<svg {view}{JOINS} role="img" aria-label="{name}">', body, count=1)
+    head = f'<svg class="{own}" {view}{JOINS} role="img" aria-label="{name}">'
+    drawn = re.sub(r"<svg[^>]*>", lambda _: head, body, count=1)
     return f'<div class="plot" role="group" tabindex="0" aria-label="{walked}">{drawn.strip()}</div>'
+
+
+def _title(text: str | None) -> str:
+    return f"<title>{_escaped(text)}</title>" if text else ""
 
 
 def _escaped(text: str) -> str:

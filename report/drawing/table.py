@@ -55,6 +55,27 @@ class Cell:
         """Where its text leads; empty: nowhere."""
         return f"#{self.link}" if self.link else self.page
 
+    @property
+    def value(self) -> str:
+        """Its raw value as the page holds it: empty where nothing is known."""
+        return _exact(self.raw)
+
+    @property
+    def ends_words(self) -> str:
+        """What stands behind the value in a column of intervals: its two ends."""
+        return " ".join(("", *map(_exact, self.ends))) if self.ends else ""
+
+    @property
+    def spoken(self) -> bool:
+        """Whether its text says its value exactly, and stands alone: the page then holds it once."""
+        alone = not (self.note or self.items or self.picture)
+        return alone and not self.ends and self.text == (self.value or write.MISSING)
+
+
+def _exact(value: str | float | None) -> str:
+    whole = isinstance(value, float) and value.is_integer()
+    return "" if value is None else f"{value:.0f}" if whole else str(value)
+
 
 @dataclass(frozen=True)
 class Line:

@@ -319,6 +319,7 @@ def _index(
         refused=overview.refused_view(load_refused(root), unread),
         origins=origins_view(*studies.values()),
         drift=drift(*studies.values()),
+        advice=next((at for at, _ in pages if at == "advice.html"), ""),
         data=embedded({"tables": {}}),
         css=asset("style.css"),
         js=script(),

@@ -38,7 +38,10 @@
     let sortKey = "";
     let down = false;
 
-    const value = (row, i) => row.cells[i].dataset.v;
+    const said = (text) => (text === "–" ? "" : text); // a text that is its own value stands once
+    const raw = (cell) => cell.dataset.v ?? said(cell.textContent.trim());
+    const spans = (i) => heads[i].hasAttribute("data-interval"); // value and ends, with blanks between
+    const value = (row, i) => spans(i) ? raw(row.cells[i]).split(" ")[0] : raw(row.cells[i]);
     const compare = (a, b, i) => {
       const [x, y] = [value(a, i), value(b, i)];
       if (x === "" || y === "") return x === y ? 0 : x === "" ? 1 : -1; // nothing measured comes last either way
@@ -94,11 +97,10 @@
     };
     const csv = () => {
       const visible = shown().map((key) => keys.indexOf(key));
-      const spans = (i) => heads[i].hasAttribute("data-interval");
       const header = visible.flatMap((i) => (spans(i) ? [keys[i], keys[i] + "_low", keys[i] + "_high"] : [keys[i]]));
       const lines = [...body.rows].filter((row) => !row.hidden).map((row) => visible.flatMap((i) => {
-        const cell = row.cells[i];
-        return spans(i) ? [cell.dataset.v, cell.dataset.low ?? "", cell.dataset.high ?? ""] : [cell.dataset.v];
+        const cell = raw(row.cells[i]);
+        return spans(i) ? [...cell.split(" "), "", ""].slice(0, 3) : [cell];
       }));
       return toCsv([header, ...lines]);
     };

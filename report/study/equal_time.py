@@ -425,7 +425,8 @@ def sentences(panel: Panel, links: Sequence[Timed]) -> list[str]:
     decided = sum(row["verdict"] in (WORTH_IT, NOT) for row in nets)
     return [
         *(_link_sentences(panel, one, methods) for one in links),
-        f"{decided} of {len(nets)} pairs of method and link are decided.",
+        f"{decided} of {len(nets)} pairs of method and link are decided. "
+        f"Nothing was timed over a link faster than {links[-1].label}: the page Advice predicts there.",
     ]
 
 
@@ -435,7 +436,8 @@ def _link_sentences(panel: Panel, one: Timed, methods: Sequence[str]) -> str:
         (arm for arm, row in rows.items() if row["verdict"] == WORTH_IT),
         key=lambda arm: (-rows[arm]["net"], arm),
     )
-    said = [_count(one.label, len(ahead), len(rows))]
+    undecided = sum(row["verdict"] == UNDECIDED for row in rows.values())
+    said = [_count(one.label, len(ahead), len(rows), undecided)]
     if ahead:
         said.append(_best({arm: rows[arm] for arm in ahead if rows[arm]["check"] == CONFIRMED}))
     controls = [
@@ -447,9 +449,15 @@ def _link_sentences(panel: Panel, one: Timed, methods: Sequence[str]) -> str:
     return " ".join(said)
 
 
-def _count(label: str, ahead: int, of: int) -> str:
-    who = "no method" if not ahead else f"{ahead} of {of} methods"
-    return f"{label}: {who} {'is' if ahead < 2 else 'are'} worth it."
+def _count(label: str, ahead: int, of: int, undecided: int) -> str:
+    """How many are worth it: none that is known is no proof that none is, where some are undecided."""
+    who = (
+        f"none of {of} methods is shown to be"
+        if not ahead
+        else f"{ahead} of {of} methods {'is' if ahead == 1 else 'are'}"
+    )
+    open_ = f"; {undecided} {'is' if undecided == 1 else 'are'} undecided" if undecided else ""
+    return f"{label}: {who} worth it{open_}."
 
 
 def _best(rows: dict[str, Row]) -> str:

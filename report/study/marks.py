@@ -13,13 +13,13 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedFormatter, FixedLocator
 
-from report.drawing.labels import Box, Label, place, side_by_side
+from report.drawing.labels import NEAR, Box, Label, place, side_by_side
 from report.drawing.numbers import number
 from report.drawing.scales import MEASURE, per_point, speedup_axis
 from report.drawing.svg import gid
@@ -258,6 +258,10 @@ def stand_apart(axes: Axes, marks: Sequence[Point], nothing: float = 1.0) -> lis
     return [float(axes.transData.inverted().transform((x * scale, 0))[0]) for x in moved]
 
 
+FAR: Final = 12.0
+"""How many points away a name goes in a crowded picture, to leave a square point of a line free."""
+
+
 def write_names(
     axes: Axes,
     panel: Panel | None,
@@ -265,13 +269,13 @@ def write_names(
     xs: Sequence[float],
     bold: Sequence[Point] = (),
     lines: Sequence[Box] = (),
-    over_intervals: bool = False,
+    crowded: bool = False,
 ) -> None:
     """Write each name beside its mark, with a thin line where it had to move away.
 
     `bold` marks get bold names; names keep away from `lines`, boxes in points, and from the band of what counts as equal in a
-    `panel`, where y is a difference. `over_intervals`: where it is
-    crowded a name may cross an interval, as long as it is near its mark.
+    `panel`, where y is a difference. `crowded`: a mark is its shape alone and its intervals are lines; names go far rather than
+    over any of them.
     """
     scale = per_point(axes)
     labels, obstacles, strokes, texts = [], [], [], []
@@ -279,7 +283,7 @@ def write_names(
         x, y = (float(v / scale) for v in axes.transData.transform((x_data, point.y)))
         ends = [axes.transData.transform((1, v))[1] / scale for v in (point.low, point.high) if v is not None]
         reach = float(min([y - 4, *ends])), float(max([y + 4, *ends]))
-        if over_intervals:
+        if crowded:
             obstacles.append(Box(x - 4, y - 4, x + 4, y + 4))
             strokes.append(Box(x - 1.5, reach[0], x + 1.5, reach[1]))
         else:
@@ -296,13 +300,12 @@ def write_names(
         zero = float(axes.transData.transform((1, 0))[1] / scale)
         avoided = [_band_note(axes, panel), Box(inner.x0, zero - 0.4, inner.x1, zero + 0.4), *avoided]
     back = axes.transData.inverted()
-    for text, label, box, point in zip(
-        texts, labels, place(labels, obstacles, avoided, inner), marks, strict=True
-    ):
+    boxes = place(labels, obstacles, avoided, inner, FAR if crowded else 2.0)
+    for text, label, box, point in zip(texts, labels, boxes, marks, strict=True):
         left, low = back.transform((box.x0 * scale, (box.y0 + 1.6) * scale))
         text.set_position((float(left), float(low)))
         near = (min(max(label.x, box.x0), box.x1), min(max(label.y, box.y0), box.y1))
-        if math.hypot(near[0] - label.x, near[1] - label.y) > 10:
+        if math.hypot(near[0] - label.x, near[1] - label.y) > NEAR:
             joined = back.transform(np.array([[label.x, label.y], near]) * scale)
             axes.plot(
                 joined[:, 0], joined[:, 1], color=colour(point.family), linewidth=0.5, alpha=0.7, zorder=2

@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
@@ -346,12 +345,10 @@ def seeds(panel: Panel, width: float = 5.5) -> Figure:
         axes.axvline(0, color=COLOURS["muted"], linewidth=0.7, zorder=1)
         if len(dots) > SEPARATE:
             _many(axes, dots, names, shades)
-        elif dots:
-            labels = [name for name, _ in dots]
-            sns.stripplot(
-                x=[d for _, d in dots], y=labels, order=names, hue=labels, hue_order=names, palette=shades,
-                jitter=False, size=DOT, alpha=0.45, legend=False, ax=axes,
-            )  # fmt: skip
+        else:
+            for line, (arm, shade) in enumerate(zip(names, shades, strict=True)):
+                own = [value for name, value in dots if name == arm]
+                axes.scatter(own, [line] * len(own), DOT**2, shade, linewidths=0, alpha=0.45, zorder=3)
         for line, (row, shade) in enumerate(zip(rows, shades, strict=True)):
             low, high, mean = (number(row[name]) for name in ("diff_low", "diff_high", "diff_mean"))
             if low is not None and high is not None:

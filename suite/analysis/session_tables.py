@@ -103,10 +103,13 @@ def repeats(results_root: Path, record: Mapping[str, Any]) -> list[dict[str, Any
     return [one for one in found if _alike(one, record)] or [dict(record)]
 
 
+TIMED: Final = ("workload", "world_size", "batch_size", "bucket_bytes", "sweep")
+"""Keys of what a session times, in its record and in its facts: seconds of sessions that differ in one are not put together."""
+
+
 def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    kind = ("workload", "world_size", "batch_size", "bucket_bytes", "sweep", "uses")
     reference = [record["spec"].get("reference") for record in (one, other)]
-    return all(one[key] == other[key] for key in kind) and reference[0] == reference[1]
+    return all(one[key] == other[key] for key in (*TIMED, "uses")) and reference[0] == reference[1]
 
 
 def newest(results_root: Path, name: str) -> dict[str, Any] | None:
@@ -274,12 +277,7 @@ def net_again(results_root: Path, name: str, sweep: Sweep) -> pd.DataFrame | Non
 def _kind(found: Mapping[str, Any]) -> str:
     """What sessions have in common whose seconds may be put together, of a record or of facts."""
     machine = [found["provenance"][name] for name in ("cpu", "cores", "torch")]
-    return canonical_json(
-        [
-            *(found[name] for name in ("workload", "world_size", "batch_size", "bucket_bytes", "sweep")),
-            machine,
-        ]
-    )
+    return canonical_json([*(found[name] for name in TIMED), machine])
 
 
 def _held(record: Mapping[str, Any]) -> Row:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,14 @@ def overlap(a: Box, b: Box) -> float:
     """Area shared by two boxes."""
     width, height = min(a.x1, b.x1) - max(a.x0, b.x0), min(a.y1, b.y1) - max(a.y0, b.y0)
     return width * height if width > 0 and height > 0 else 0.0
+
+
+def unpacked(table: dict[str, Any]) -> list[list[str]]:
+    """The rows of a table as a page holds it."""
+    if "rows" in table:
+        return table["rows"]
+    columns = [[values[p] for p in places] if places else values for values, places in table["packed"]]
+    return [list(row) for row in zip(*columns, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -195,7 +195,7 @@ def test_in_a_browser(climbed, tmp_path):
     assert re.search(r'<th[^>]*data-key="equal-bytes"[^>]*aria-sort', head)
     rungs = re.search(r'id="table-digits-mlp-iid-n4-ladder".*?</table>', document, re.S).group(0)
     assert len(re.findall(r'<tr data-family="[a-z]+">', rungs)) == 1
-    assert 'id="l-digits-mlp-iid-n4' in document
+    assert 'aria-label="Shards i.i.d.: difference to the target over the steps' in document
     assert re.search(r'id="[\w-]*arrow\d+"', document)
 
 

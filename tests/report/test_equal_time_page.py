@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from report.drawing.labels import Box
+from report.drawing.scales import MEASURE
 from report.drawing.svg import svg_file
 from report.drawing.theme import COLOURS, MARKS
 from report.site import overview
@@ -35,11 +39,16 @@ from suite.analysis.columns import NET, WORTH
 from suite.analysis.speed_columns import session_table_path
 from suite.analysis.tables import read_frame, rows_of, table_path, write_table
 from tests.report import made_up_equal_time as made
-from tests.report.conftest import Built, build
+from tests.report.conftest import Built, build, overlap
 from tests.report.test_browser import open_in_browser
 from tests.report.test_page import Page
 
 SLOW, MIDDLE, FAST = made.LINKS
+SLACK = 2.0
+"""Pixels of a name's box that are no ink: room above small letters, and beside the first and the last."""
+LEADER = 0.5
+"""Width of the line that joins a name to its mark."""
+PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "published"
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +236,9 @@ def test_the_first_line_says_what_is_worth_it_on_which_link(equal, panel, links)
     methods = [row["arm"] for row in panel.methods]
     for one, line in zip(links, lines, strict=False):
         ahead = [arm for arm in methods if one.net[arm]["verdict"] == WORTH_IT]
-        assert line.startswith(f"{one.label}: {len(ahead)} of {len(methods)} methods are worth it. ")
+        open_ = sum(one.net[arm]["verdict"] == UNDECIDED for arm in methods)
+        known = f"; {open_} {'is' if open_ == 1 else 'are'} undecided" if open_ else ""
+        assert line.startswith(f"{one.label}: {len(ahead)} of {len(methods)} methods are worth it{known}. ")
         confirmed = sorted((a for a in ahead if a in made.CHECKED), key=lambda a: -one.net[a]["net"])[:3]
         ends = [line.index(f"{arm} ") for arm in confirmed]
         assert ends == sorted(ends)
@@ -235,7 +246,10 @@ def test_the_first_line_says_what_is_worth_it_on_which_link(equal, panel, links)
         assert "lion-cub-1bit K=100" not in line, "what direct runs do not confirm is not quoted"
     assert lines[0].endswith("So are 2 negative controls: control-no-communication and control-random-k.")
     decided = sum(one.net[arm]["verdict"] in {WORTH_IT, NOT} for one in links for arm in methods)
-    assert lines[-1] == f"{decided} of {3 * len(methods)} pairs of method and link are decided."
+    assert lines[-1] == (
+        f"{decided} of {3 * len(methods)} pairs of method and link are decided. "
+        f"Nothing was timed over a link faster than {FAST}: the page Advice predicts there."
+    )
 
 
 def test_sentences_are_short(panel, links):
@@ -252,7 +266,7 @@ def test_nothing_worth_it_and_nothing_confirmed_are_said(equal, tmp_path):
 
     found = edited(equal, tmp_path, change)
     text = said(found)
-    assert f"{FAST}: no method is worth it." in text
+    assert f"{FAST}: none of 11 methods is shown to be worth it; 11 are undecided." in text
     assert text.count("Direct runs have confirmed the seconds of none of them, so none is quoted.") == 2
     assert "21 of 33 pairs of method and link are decided." in text
 
@@ -388,3 +402,38 @@ def test_a_session_belongs_to_a_workload_by_its_name_and_the_options_given() -> 
     assert timed("code-gpt", size="0.14m")
     assert not timed("code-gpt(size=0.9m)", size="0.14m")
     assert not timed("code-gpt-long", size="0.14m")
+
+
+def test_no_name_of_a_shipped_picture_lies_on_a_mark_an_interval_the_curve_or_another_name(
+    tmp_path: Path,
+) -> None:
+    """Measured in what was drawn, not in what the placement was told; the study is the most crowded that ships."""
+    (tmp_path / "published").symlink_to(PUBLISHED)
+    study = load(tmp_path, "language")
+    (panel,) = study.panels
+    curve = curve_of(panel)
+    assert curve is not None
+    links = timed_links(study, panel)
+    assert len(links) >= 3
+    for one in links:
+        marks = marks_of(panel, one)[0]
+        (axes,) = loss_against_time(panel, curve, [(one.label, marks)]).axes
+        drawn = {text.get_text(): text.get_window_extent(MEASURE) for text in axes.texts if text.get_text()}
+        assert {mark.text for mark in marks} < drawn.keys(), "every method has its name"
+        boxes = {words: Box(b.x0, b.y0, b.x1, b.y1).grown(-SLACK) for words, b in drawn.items()}
+        for (words, a), (others, b) in itertools.combinations(boxes.items(), 2):
+            assert overlap(a, b) == 0, (one.label, words, others)
+        for line in axes.lines:
+            if line.get_linewidth() <= LEADER and line.get_marker() == "None":
+                continue
+            at = np.asarray(axes.transData.transform(line.get_xydata()))
+            steps = np.linspace(0, 1, 400)[:, None]
+            points = np.concatenate([at, *(a + steps * (b - a) for a, b in itertools.pairwise(at))])
+            for words, box in boxes.items():
+                on = (
+                    (box.x0 < points[:, 0])
+                    & (points[:, 0] < box.x1)
+                    & (box.y0 < points[:, 1])
+                    & (points[:, 1] < box.y1)
+                )
+                assert not on.any(), (one.label, words)

@@ -110,12 +110,16 @@ def test_inside_a_page_ids_are_prefixed_and_colours_can_change(panel):
     assert body.startswith('<div class="plot" role="group" tabindex="0" aria-label="Picture')
     assert body.count("<g") < svg.count("<g") / 2, "groups that only bear a name"
     assert re.findall(r"(?<![\d.])\d+\.\d{3,}", body) == []
-    assert set(re.findall(r'\bid="(\w+)-', body)) == {"p1"}
-    assert all(ref.startswith("p1-") for ref in re.findall(r'(?:href="#|url\(#)([^")]+)', body))
+    own = re.search(r'<svg class="(\w+)"', body)[1]
+    assert own not in inline(svg, "p2", "another"), "two pictures of a page share no name"
+    named, used = re.findall(r'\bid="([^"]+)"', body), re.findall(r'(?:href="#|url\(#)([^")]+)', body)
+    assert len(named) == len(set(named))
+    assert set(used) <= set(named)
+    assert all(name.startswith(f"{own}-") for name in named)
     assert "http" not in body
     rules = re.search("<style>(.*?)</style>", body)[1]
-    assert all(re.fullmatch(r"\.p[0-9a-f]+-\d+", rule) for rule in re.findall(r"([^{}]+)\{", rules)), (
-        "of none but its own"
+    assert all(re.fullmatch(rf"\.{own} \.s\d+", rule) for rule in re.findall(r"([^{}]+)\{", rules)), (
+        "its own alone"
     )
     assert "style=" not in body
     assert "var(--band" in body

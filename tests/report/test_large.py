@@ -19,6 +19,7 @@ from report.site.build import build_site
 from suite.analysis.columns import RUNS
 from suite.analysis.tables import table_path
 from tests.report import large
+from tests.report.conftest import unpacked
 from tests.report.test_browser import left_on_page, open_in_browser
 
 MOST_BYTES = 5 << 20
@@ -109,8 +110,7 @@ def test_ten_thousand_runs(tmp_path: Path) -> None:
     text = found.page.read_text(encoding="utf-8")
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S).group(1))["tables"]["runs"]
     assert "rows" not in data
-    columns = [[values[p] for p in places] if places else values for values, places in data["packed"]]
-    lines = [",".join(data["columns"]), *(",".join(map(quoted, row)) for row in zip(*columns, strict=True))]
+    lines = [",".join(data["columns"]), *(",".join(map(quoted, row)) for row in unpacked(data))]
     assert "\n".join(lines) + "\n" == table_path(tmp_path, RUNS, "large").read_text(encoding="utf-8")
 
 

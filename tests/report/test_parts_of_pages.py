@@ -17,7 +17,7 @@ from report.rendering import PACKED_FROM, asset, lean, table_data
 from report.site.run_page import CLASSES
 from report.study.build import _reproduce
 from report.study.summary import SEPARATE, seeds
-from tests.report.conftest import overlap
+from tests.report.conftest import overlap, unpacked
 from tests.report.test_theme import dark
 
 HOSTILE = '"><script>alert(1)</script>'
@@ -66,8 +66,7 @@ def test_a_packed_table_holds_every_cell(rows: int) -> None:
     if rows < PACKED_FROM:
         assert found == {"columns": ["id", "word", "few"], "rows": cells}
         return
-    columns = [[values[p] for p in places] if places else values for values, places in found["packed"]]
-    assert [list(row) for row in zip(*columns, strict=True)] == cells
+    assert unpacked(found) == cells
     assert [places is None for _, places in found["packed"]] == [True, False, False]
 
 

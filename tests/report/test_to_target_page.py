@@ -23,7 +23,7 @@ from suite.analysis.summary import summarise
 from suite.analysis.tables import frame_of, table_path, write_table
 from suite.analysis.to_target import arrivals, to_target
 from tests.report import made_up_speed
-from tests.report.conftest import build
+from tests.report.conftest import build, unpacked
 from tests.report.test_browser import open_in_browser
 from tests.report.test_page import Page
 from tests.suite.analysis import made_up_curves
@@ -92,8 +92,8 @@ def test_the_numbers_of_the_pictures_can_be_downloaded(raced):
     assert "curves" not in tables, "every evaluation of every seed would swell the page"
     for name in ("to-target", "profiles"):
         lines = list(csv.reader(io.StringIO((raced.root / f"tables/made-up-{name}.csv").read_text())))
-        assert [tables[name]["columns"], *tables[name]["rows"]] == lines
-    columns, rows = tables["mean-curves"]["columns"], tables["mean-curves"]["rows"]
+        assert [tables[name]["columns"], *unpacked(tables[name])] == lines
+    columns, rows = tables["mean-curves"]["columns"], unpacked(tables["mean-curves"])
     own = [dict(zip(columns, row, strict=True)) for row in rows]
     lost = [r for r in own if (r["arm"], r["sharding"]) == ("apmsqueeze", "iid")]
     assert [(r["step"], r["n"], r["low"]) for r in lost] == [(str(25 * i), "5", "") for i in range(1, 9)]
