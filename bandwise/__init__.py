@@ -4,6 +4,7 @@
     from bandwise import simulate               # any model and data by any method, on one machine
     from bandwise import attach                 # around a torch.optim optimizer, in your own loop
     from bandwise import ddp_hook, fsdp_hook    # inside torch's DistributedDataParallel, across the nodes of FSDP2
+    from bandwise import fsdp_optimizer         # any method as the optimizer across the nodes of FSDP2
     from bandwise import TrainingLog            # bytes and losses in wandb, tensorboard, mlflow or a CSV file
 
 The methods live in `reference_impls`; this is their public face. Importing it imports no torch.
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         list_algorithms,
     )
     from reference_impls.attached import attach
+    from reference_impls.sharded import fsdp_optimizer
 
 __all__ = [
     "DataParallelOptimizer",
@@ -35,6 +37,7 @@ __all__ = [
     "create",
     "ddp_hook",
     "fsdp_hook",
+    "fsdp_optimizer",
     "info",
     "list_algorithms",
     "simulate",
@@ -54,6 +57,10 @@ def __getattr__(name: str) -> Any:
         from reference_impls import attached
 
         return attached.attach
+    if name == "fsdp_optimizer":
+        from reference_impls import sharded
+
+        return sharded.fsdp_optimizer
     if name in __all__:
         import reference_impls
 

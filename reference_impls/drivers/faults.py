@@ -46,7 +46,8 @@ __all__ = ["Witness", "digests", "odd_ones"]
 SIGN_S: Final = 1.0
 """Seconds between two signs of life; less where timeouts are short."""
 _MISSED: Final = 4
-"""Signs of life that a rank may leave out before it counts as dead."""
+"""Signs of life that a rank may leave out before it counts as dead, and no less than `_PATIENCE_S`."""
+_PATIENCE_S: Final = 1.5
 _LINGER_S: Final = 5.0
 _SETTLED: Final = 16
 """Looks at gradients on a GPU whose answers are read together, so that nobody waits for each."""
@@ -182,7 +183,7 @@ class Witness:
         self._doubts: list[tuple[int, weakref.ref[Shard], Tensor]] = []
         self._world: dict[int, int] = {}
         real = size > 1 and dist.is_initialized()
-        self._pulse = _Pulse(store, rank, min(SIGN_S, timeout_s / 8)) if real else None
+        self._pulse = _Pulse(store, rank, min(SIGN_S, timeout_s / 16)) if real else None
         if self._pulse is not None:
             weakref.finalize(self, _Pulse.stop, self._pulse)
 
@@ -248,7 +249,10 @@ class Witness:
         """Those whose sign no longer changes; else those who have not come as far as this rank."""
         assert self._pulse is not None
         others = [rank for rank in range(self._size) if rank != self._rank]
-        first, deadline = self._signs(others), time.monotonic() + _MISSED * self._pulse.every_s
+        first, deadline = (
+            self._signs(others),
+            time.monotonic() + max(_PATIENCE_S, _MISSED * self._pulse.every_s),
+        )
         while True:
             time.sleep(self._pulse.every_s / 4)
             if (left := self._of(findings(self._store)))[0]:
