@@ -73,7 +73,7 @@ class _HookedIntSGD(IntSGD):
 
     params: ClassVar[Mapping[str, Tensor]] = {}
     theirs: ClassVar[torch.optim.Optimizer | None] = None
-    synchronize = Algorithm.synchronize  # the movement is seen when the next step begins
+    synchronize = Algorithm.synchronize  # type: ignore[assignment]  # the movement is seen when the next step begins
 
     @property
     def _moves(self) -> bool:
