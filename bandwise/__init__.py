@@ -4,6 +4,7 @@
     from bandwise import simulate               # any model and data by any method, on one machine
     from bandwise import attach                 # around a torch.optim optimizer, in your own loop
     from bandwise import ddp_hook, fsdp_hook    # inside torch's DistributedDataParallel, across the nodes of FSDP2
+    from bandwise import fsdp_optimizer         # any method as the optimizer across the nodes of FSDP2
     from bandwise import TrainingLog            # bytes and losses in wandb, tensorboard, mlflow or a CSV file
 
 The methods live in `reference_impls`; this is their public face. Importing it imports no torch.
@@ -11,6 +12,7 @@ The methods live in `reference_impls`; this is their public face. Importing it i
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
         list_algorithms,
     )
     from reference_impls.attached import attach
+    from reference_impls.sharded import fsdp_optimizer
+    from reference_impls.under_hooks import intsgd_for_hook, resize_hook_state
 
 __all__ = [
     "DataParallelOptimizer",
@@ -35,25 +39,28 @@ __all__ = [
     "create",
     "ddp_hook",
     "fsdp_hook",
+    "fsdp_optimizer",
     "info",
+    "intsgd_for_hook",
     "list_algorithms",
+    "resize_hook_state",
     "simulate",
 ]
 
+_HOMES = {
+    "TrainingLog": "bandwise.training_log",
+    "attach": "reference_impls.attached",
+    "fsdp_optimizer": "reference_impls.sharded",
+    "intsgd_for_hook": "reference_impls.under_hooks",
+    "resize_hook_state": "reference_impls.under_hooks",
+    "simulate": "bandwise.simulation",
+}
+"""Names that `reference_impls` does not answer itself -> module."""
+
 
 def __getattr__(name: str) -> Any:
-    if name == "simulate":
-        from bandwise import simulation
-
-        return simulation.simulate
-    if name == "TrainingLog":
-        from bandwise import training_log
-
-        return training_log.TrainingLog
-    if name == "attach":
-        from reference_impls import attached
-
-        return attached.attach
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
     if name in __all__:
         import reference_impls
 

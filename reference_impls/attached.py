@@ -153,7 +153,8 @@ def _named(model: Parameters) -> tuple[nn.Module | None, dict[Tensor, str]]:
     for name, param in pairs:
         if hasattr(param, "to_local"):
             raise UnsupportedError(
-                f"parameter {name!r} is sharded (a DTensor): use fsdp_hook, which reduces across nodes under FSDP2"
+                f"parameter {name!r} is sharded (a DTensor): give the model itself and group=, the ranks that hold the same "
+                "parts in other nodes; or use fsdp_hook"
             )
         names.setdefault(param, name.replace("_orig_mod.", ""))
     return module, names
@@ -377,7 +378,8 @@ def attach(
 ) -> Attached:
     """Train with `optimizer` by a method, in your own loop: ``with attach(optimizer, model, "qsgd", bits=4) as attached:``.
 
-    Call it on all ranks, with the model bare. It takes effect at once; the end of the block, or `Attached.release`, gives
+    Call it on all ranks, with the model bare, or sharded by FSDP2 within nodes and `group` across them
+    (`reference_impls.sharded`). It takes effect at once; the end of the block, or `Attached.release`, gives
     the optimizer back. Where a name says a local optimizer (``qsr-adamw``), yours stands in its place.
 
     Args:
@@ -411,10 +413,12 @@ def attach(
         LayoutError: There is no parameter to train.
         MismatchError: Ranks have different models, optimizers or options.
     """
+    from reference_impls.sharded import AttachedToParts, is_sharded  # which builds upon this
+
     _refuse_optimizer(optimizer)
-    return Attached(
+    return (AttachedToParts if is_sharded(model) else Attached)(
         optimizer,
-        model,
+        model,  # type: ignore[arg-type]  # a module, where it is sharded
         _method(algorithm, options, optimizer),
         group=group,
         node_size=node_size,

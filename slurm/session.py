@@ -191,8 +191,18 @@ def wait_for(sent: Submitted, show: Callable[[str], None]) -> dict[str, Any]:
     record = dict(json.loads(sent.record.read_text(encoding="utf-8")))
     if record["reason"] == NOT_ENDED:
         record["reason"] = f"Slurm job {sent.job} ended before the session: {words}"
+        record["fix"] = _again(sent.logs, sent.session)
         put(sent.record.parents[3], record)
     return record
+
+
+def _again(logs: Path, session: str) -> str:
+    """What helps where a rank, its task or its node was lost."""
+    return (
+        f"look at `sinfo -R`, `scontrol show node` and the logs in {logs} for why it was lost, leave a broken node "
+        "out (additional_parameters: {exclude: NODE} in the profile), and give "
+        f"`bandwise session {session} --on ...` again: what was measured until then stays in this record"
+    )
 
 
 def _ended_by(log: Path) -> str:
@@ -259,6 +269,9 @@ def _lead(job: Job, place: Place, folder: Path, environment: Mapping[str, str]) 
     session.record["session_id"] = job.session_id
     session.save()  # a job that is ended from outside leaves a record too
     record = session.run()
+    if record["status"] == "error" and not record["fix"]:
+        record["fix"] = _again(folder, spec.name)
+        session.save()
     if record["reason"]:
         show(record["reason"])
     return 0 if record["status"] == "done" else FAULT

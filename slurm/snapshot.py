@@ -63,8 +63,9 @@ def take(results_root: Path, checkout: Path = CHECKOUT) -> Snapshot:
     """
     snapshot, files = _content(results_root, checkout)
     for path, copy in plugins(snapshot.path.parent).items():
-        if not copy.exists():
-            write_atomic(copy, path.read_text(encoding="utf-8"))
+        for name, other in {path.name: path, **beside(path)}.items():
+            if not (copy.parent / name).exists():
+                write_atomic(copy.parent / name, other.read_text(encoding="utf-8"))
     if snapshot.path.exists():
         return snapshot
     temporary = snapshot.path.with_name(f".{snapshot.path.name}.{os.getpid()}.tmp")
@@ -89,10 +90,18 @@ def take(results_root: Path, checkout: Path = CHECKOUT) -> Snapshot:
 
 
 def plugins(folder: Path) -> dict[Path, Path]:
-    """The plugin files of methods that were loaded here, and where in `folder` the copies for jobs lie."""
+    """The plugin files of methods that were loaded here, and where in `folder` the copies for jobs lie, each with what it
+    imports from beside it."""
     list_algorithms()  # loads those that the environment names
-    found = sorted(registry.plugins)
-    return {path: folder / f"plugin-{_hash(b'', [path])}" / path.name for path in found}
+    found = {path: [path, *beside(path).values()] for path in sorted(registry.plugins)}
+    return {path: folder / f"plugin-{_hash(b'', files)}" / path.name for path, files in found.items()}
+
+
+def beside(plugin: Path) -> dict[str, Path]:
+    """What a plugin file imports from its own folder, by name there (`suite.workloads.registry.imported_beside`)."""
+    from suite.workloads.registry import imported_beside  # here, since it needs torch
+
+    return imported_beside(plugin)
 
 
 def keep_environment(results_root: Path) -> Path:

@@ -40,7 +40,7 @@ from slurm.jobs import RunStates, run_states, settle
 from slurm.profile import Profile, check_options
 from slurm.records import SCHEMA, ArrayJob, Record, next_number
 from slurm.scheduler import DEFAULT_MAX_ARRAY_SIZE, SlurmError, max_array_size, require_slurm, unfinished
-from slurm.snapshot import keep_environment, planned, plugins, take
+from slurm.snapshot import beside, keep_environment, planned, plugins, take
 from suite import DATA
 from suite.links.process import Process
 from suite.runs.files import dump, write_atomic
@@ -237,8 +237,10 @@ def parameters(profile: Profile, array: ArrayJob, after: str | None, code: Path)
     given = profile.parameters(array.tasks)
     ours = [f"export {name}={shlex.quote(value)}" for name, value in profile.variables().items()]
     ours += [f"export {name}=1" for name in THREAD_VARIABLES]
-    ours.append(f"export PYTHONPATH={shlex.quote(str(code))}${{PYTHONPATH:+:$PYTHONPATH}}")
-    copies = os.pathsep.join(str(copy) for copy in plugins(code.parent).values())
+    copied = plugins(code.parent)
+    copies = os.pathsep.join(str(copy) for copy in copied.values())
+    searched = os.pathsep.join(map(str, [code, *(c.parent for path, c in copied.items() if beside(path))]))
+    ours.append(f"export PYTHONPATH={shlex.quote(searched)}${{PYTHONPATH:+:$PYTHONPATH}}")
     ours += [f"export {PLUGINS}={shlex.quote(copies)}"] if copies else []
     ours += [f"export {DATA}={shlex.quote(os.environ[DATA])}"] if os.environ.get(DATA) else []
     ours.append("export PYTHONSAFEPATH=1")  # else Python would look into the folder of the submission first

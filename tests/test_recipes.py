@@ -83,7 +83,7 @@ def _all(task: Callable[..., Any], size: int, *arguments: Any) -> list[Any]:
 def _plain(rank: int, size: int) -> dict[str, Any]:
     model = Net()
     names = _run(
-        _block("torch.nn.parallel"), model=model, loss=nn.functional.mse_loss, batches=_batches(rank, 3)
+        _block('ddp_hook("qsgd"'), model=model, loss=nn.functional.mse_loss, batches=_batches(rank, 3)
     )
     frame = names["state"].ledger.frame()
     return {
@@ -129,7 +129,7 @@ def _sharded(rank: int, size: int) -> dict[str, Any]:
     model = Net()
     batches = [_batches(10 * rank + step, 2) for step in range(2)]
     names = _run(
-        _block("fully_shard"), model=model, loss=nn.functional.mse_loss, batches=batches,
+        _block("fsdp_hook(model"), model=model, loss=nn.functional.mse_loss, batches=batches,
         device="cpu", nodes=2, ranks_a_node=2,
     )  # fmt: skip
     whole = [p.full_tensor() for p in model.parameters()]  # type: ignore[attr-defined]
@@ -145,6 +145,36 @@ def test_the_sharded_loop() -> None:
         assert result["equal"]
         assert result["calls"] == {"the model": 2, "layers.0": 2, "layers.1": 2}  # a step, not a micro-batch
         assert result["groups"] == {"world"}
+
+
+def _intsgd(rank: int, size: int) -> dict[str, Any]:
+    model = Net()
+    names = _run(
+        _block("intsgd_for_hook"), model=model, loss=nn.functional.mse_loss, batches=_batches(rank, 3)
+    )
+    kinds = list(names["state"].ledger.frame()["kind"].unique())
+    return {"equal": _equal_replicas(model.parameters()), "kinds": kinds}
+
+
+def test_the_loop_with_intsgd() -> None:
+    for result in _all(_intsgd, 2):
+        assert result == {"equal": True, "kinds": ["warm-up", "integer"]}
+
+
+def _any_method_sharded(rank: int, size: int) -> dict[str, Any]:
+    model = Net()
+    batches = [_batches(10 * rank + step, 2) for step in range(2)]
+    names = _run(
+        _block("fsdp_optimizer(model"), model=model, loss=nn.functional.mse_loss, batches=batches,
+        device="cpu", nodes=2, ranks_a_node=2,
+    )  # fmt: skip
+    whole = [p.full_tensor() for p in model.parameters()]  # type: ignore[attr-defined]
+    return {"equal": _equal_replicas(whole), "groups": set(names["optimizer"].ledger.frame()["group"])}
+
+
+def test_the_sharded_loop_with_any_method() -> None:
+    for result in _all(_any_method_sharded, 4):
+        assert result == {"equal": True, "groups": {"world"}}
 
 
 # ---- Accelerate, and the Trainer that stands on it -----------------------------------------------------------------------

@@ -10,13 +10,14 @@ kind, hash of the hyper-parameters) and of its negative, awaited one such step l
 where it shows a difference do ranks put their settings into the store and name it.
 
 A rank that is finished, or has failed, says so in the store; one that waits reads it once a second, and needs not wait
-until its time is up.
+until its time is up. Who it is that is silent, and where it stands, `reference_impls.drivers.faults` finds out.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from reference_impls.drivers.faults import OUTSIDE, Witness, odd_ones
 from reference_impls.errors import MismatchError, PeerError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ Settings = Mapping[str, Any]
 """What must be equal on all ranks, by name; values that JSON can hold."""
 EVERY = 16
 """Steps that communicate between two comparisons of the settings."""
+ENDED = "has ended its training"
+"""What a rank says that leaves of its own accord."""
 _LINGER_S = 5.0
 _POLL_S = 1.0
 
@@ -75,11 +79,15 @@ class Agreement:
         self._verdict: tuple[Any, Tensor, Settings] | None = None
         self._note: str | None = None
         self._completed = 0
+        self.witness = Witness(store, rank, size, timeout_s)
+        self.replicated: Callable[[], Settings] = dict
+        """Answers what is equal on all ranks after a step besides the settings; set by who holds the parameters."""
 
     def begin_step(self, step: int, kind: str) -> None:
         """Tell which step comes; decides whether its collectives are compared."""
         self._step = step
         self._label = f"step {step} ({kind})"
+        self.witness.does(step, kind)
         times = self._seen.get(kind, 0)
         self._seen[kind] = times + 1
         self._active = self._check == "each" or (self._check == "first" and times < 2)
@@ -106,7 +114,7 @@ class Agreement:
                 self.compare_settings(mine)
         self._communicating += 1
         if self._communicating % (1 if self._check == "each" else EVERY) == 0:
-            mine = settings()
+            mine = {**settings(), **self.replicated()}
             words = [self._step, _hash(self._label), _hash(json.dumps(mine, sort_keys=True))]
             held = torch.tensor([*words, *(-word for word in words)], dtype=torch.int64)
             self._verdict = launch(held), held, {"step": self._label, **mine}
@@ -123,6 +131,7 @@ class Agreement:
         group = tuple(range(self._size) if members is None else members)
         word = f"{self._label}: ({', '.join(signature)})"
         self._words.append(word)
+        self.witness.does(self._step, f"({', '.join(signature)})", asks=True)
         if not self._active or len(group) == 1:
             return
         words = self._gathered(word, group)
@@ -130,9 +139,9 @@ class Agreement:
             self._linger(group)
             other = next(i for i, theirs in enumerate(words) if theirs != words[0])
             raise MismatchError(
-                f"rank {group[0]} asks for {words[0]}, but rank {group[other]} for {words[other]}. What a method sends "
-                "must depend on its options, the step and agreed values only; do all ranks run the same code with the "
-                "same options?"
+                f"{odd_ones(words, group)}rank {group[0]} asks for {words[0]}, but rank {group[other]} for {words[other]}. "
+                "What a method sends must depend on its options, the step and agreed values only; do all ranks run the same "
+                "code with the same options?"
             )
 
     def compare_settings(self, settings: Settings) -> None:
@@ -154,10 +163,12 @@ class Agreement:
             self._linger(group)
             mine, theirs = json.loads(words[0]), json.loads(word)
             name = next(key for key in {**mine, **theirs} if mine.get(key) != theirs.get(key))
+            values = [json.dumps(json.loads(word).get(name)) for word in words]
             raise MismatchError(
-                f"{mine.get('step', self._label)}: rank 0 has {name} = {mine.get(name, 'none')}, but rank {other} has {name} = "
-                f"{theirs.get(name, 'none')}. All ranks must build the same model, give the same options, step their "
-                "schedulers alike and take the same steps: end this training, make them equal, and go on from a checkpoint"
+                f"{mine.get('step', self._label)}: {odd_ones(values, group)}rank 0 has {name} = {mine.get(name, 'none')}, "
+                f"but rank {other} has {name} = {theirs.get(name, 'none')}. All ranks must build the same model, give the same "
+                "options, step their schedulers alike and take the same steps: end this training, make them equal, and go on "
+                "from a checkpoint"
             )
 
     @property
@@ -192,9 +203,9 @@ class Agreement:
                     self._say(signature)
                     said = True
                 if ended := self._ended():
-                    raise PeerError(f"{self._asks(signature)}, but {ended}. {_UNEVEN}") from error
+                    raise self._peer_error(f"{self._asks(signature)}, but {ended}. {_UNEVEN}") from error
                 if time.monotonic() >= deadline:
-                    raise PeerError(
+                    raise self._peer_error(
                         f"{self._asks(signature)}, and waited for {self._timeout_s:g} s. {self._last_words()} Look at the "
                         f"log of the rank that is silent; if it is merely slow, raise timeout_s. {_UNEVEN}"
                     ) from error
@@ -205,15 +216,23 @@ class Agreement:
         """Tell the others that this rank takes no further part, and why; the first reason counts."""
         if self._note is not None or self._size == 1:
             return
+        ends = why == ENDED
+        if ends:
+            self.witness.stop()
+            if (uncaught := getattr(sys, "last_value", None)) is not None:
+                why = f"has stopped ({type(uncaught).__name__}: {uncaught})"
         try:
             self._note = f"ended/{self._store.add('ended', 1)}"
             self._store.set(self._note, json.dumps([self._rank, self._completed, why]))
         except RuntimeError:
             return  # the host of the store is gone, and who waits for this rank has noticed
+        if not ends:
+            self.witness.linger()
 
     def completed(self, steps: int) -> None:
         """This rank has completed so many steps; if it had stopped, it goes on after all."""
         self._completed = steps
+        self.witness.does(steps, OUTSIDE)
         if self._note is not None:
             self._take_back(self._note)
             self._note = None
@@ -252,16 +271,16 @@ class Agreement:
                 if self._store.check([key]):
                     return str(self._store.get(key).decode())
             except RuntimeError as error:  # torch raises DistStoreError, a RuntimeError
-                raise PeerError(
+                raise self._peer_error(
                     f"{who} can tell it: the store is gone ({_first_line(error)}). {_ADVICE}"
                 ) from error
             now = time.monotonic()
             if now - asked_at >= min(_POLL_S, self._timeout_s):
                 asked_at = now
                 if ended := self._ended():
-                    raise PeerError(f"{who} has not; {ended}. {_UNEVEN}")
+                    raise self._peer_error(f"{who} has not; {ended}. {_UNEVEN}")
             if now - started >= self._timeout_s:
-                raise PeerError(
+                raise self._peer_error(
                     f"{who} has asked for nothing within {self._timeout_s:g} s. {self._last_words()} Look at the log "
                     f"of the rank that is silent; if it is merely slow, raise timeout_s. {_UNEVEN}"
                 )
@@ -285,12 +304,18 @@ class Agreement:
         """The error for a collective that failed under way, with what the others asked for last."""
         mine = self._asks(signature)
         if not self._say(signature):
-            return PeerError(
+            return self._peer_error(
                 f"{mine}; it failed, and the store is gone too ({_first_line(error)}); {_ADVICE}"
             )
         if ended := self._ended():
-            return PeerError(f"{mine}, but {ended}. {_UNEVEN}")
-        return PeerError(f"{mine}; it failed: {_first_line(error)}. {self._last_words()} {_ADVICE}")
+            return self._peer_error(f"{mine}, but {ended}. {_UNEVEN}")
+        return self._peer_error(f"{mine}; it failed: {_first_line(error)}. {self._last_words()} {_ADVICE}")
+
+    def _peer_error(self, what: str) -> PeerError:
+        """`what`, with the ranks in front whose fault it is; the others hear of it from this rank's note."""
+        culprits, words = self.witness.culprits()
+        self.leave(f"has stopped because of {', '.join(f'rank {rank}' for rank in culprits) or 'others'}")
+        return PeerError(f"{words}. {what}" if words else what)
 
     def _asks(self, signature: tuple[str, ...]) -> str:
         return f"rank {self._rank} asks for {self._label}: ({', '.join(signature)})"

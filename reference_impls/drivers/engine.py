@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from reference_impls.collectives import Collective, Finish, Pending, Start, Transport
 from reference_impls.drivers.ledger import Ledger
 from reference_impls.drivers.trace import Trace, Untraced
@@ -106,11 +108,15 @@ class Engine:
         self._submitted, self._background = [], []
 
     def complete(self, pending: Pending) -> Any:
-        """The result of a started exchange of a local rank, waiting for it if need be."""
-        if not pending.done:
-            self._complete(pending.in_flight)
-            pending.result, pending.done = pending.in_flight.results[pending.rank_index], True
-            pending.in_flight = None
+        """The result of a started exchange of a local rank, waiting for it if need be.
+
+        What was there before is a copy: it may be that of a checkpoint, which others load too, and methods consume it.
+        """
+        if pending.done:
+            return pending.result.clone() if isinstance(pending.result, Tensor) else pending.result
+        self._complete(pending.in_flight)
+        pending.result, pending.done = pending.in_flight.results[pending.rank_index], True
+        pending.in_flight = None
         return pending.result
 
     def _begin(self, exchanges: Sequence[Any]) -> _InFlight:

@@ -7,6 +7,7 @@ exchanges -> synchronize.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -14,7 +15,9 @@ import torch
 from torch import Tensor
 
 from reference_impls.collectives import Exchange, Group
+from reference_impls.drivers.agreement import Agreement, Settings
 from reference_impls.drivers.engine import Engine
+from reference_impls.drivers.faults import digests
 from reference_impls.drivers.ledger import Ledger
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import MismatchError, UnsupportedError, UsageError
@@ -45,6 +48,25 @@ class LocalWorkers:
         self.launched = 0
         self.planned = False
         self._interrupted = False
+        if (agreement := self._agreement) is not None:
+            mine = weakref.WeakMethod(
+                self._replicated
+            )  # it outlives this object, until the rank has said goodbye
+            agreement.replicated = lambda: {} if (own := mine()) is None else own()
+
+    @property
+    def _agreement(self) -> Agreement | None:
+        """What compares this rank with the others; none in a simulation, nor while nothing is sent."""
+        return getattr(self.engine.transport, "agreement", None)
+
+    def _replicated(self) -> Settings:
+        """The parameters' bits, where every step is common to all ranks and the parameters are here."""
+        (worker,) = self.workers
+        if worker.algorithm.local_steps or any(
+            shard.params.data_ptr() == shard.grads.data_ptr() for shard in worker.shards
+        ):
+            return {}
+        return digests({view.name: view.param for shard in worker.shards for view in shard.views})
 
     @property
     def shards(self) -> int:
@@ -91,6 +113,8 @@ class LocalWorkers:
         self.launched += 1
         before = self.engine.trace.enter("encode")
         with torch.no_grad():
+            if (agreement := self._agreement) is not None:
+                agreement.witness.look(self.workers[0].shards[index], self.workers[0].clock.step)
             self.engine.submit([w.algorithm.reduce(w.shards[index]) for w in self.workers])
         self.engine.trace.enter(before)
 

@@ -13,9 +13,12 @@ torch imported.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
+import sys
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -213,12 +216,27 @@ def resolve_algorithm(
 
 
 def source_hash(name: str) -> str:
-    """The hash of a method's source, see `reference_impls.info`."""
+    """The hash of a method's source, see `reference_impls.info`; of a plugin file with what it imports from beside it."""
 
     def work_out() -> str:
-        return info(name).source_hash
+        return info(name).source_hash if name in BUILT_IN else _with_what_lies_beside(name)
 
     return str(disk_cached(["source", name], work_out)) if name in BUILT_IN else work_out()
+
+
+def _with_what_lies_beside(name: str) -> str:
+    """The hash of a method from outside; that of its file alone where the file imports nothing from its folder."""
+    from suite.workloads.registry import imported_beside  # here, since it needs torch
+
+    own = info(name).source_hash
+    file = Path(str(sys.modules[registry.load(name).__module__].__file__)).resolve()
+    beside = imported_beside(file) if file in registry.plugins else {}
+    if not beside:
+        return own
+    digest = hashlib.sha256(own.encode())
+    for key in sorted(beside):
+        digest.update(f"{key}\0".encode() + beside[key].read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
 
 
 def _resolve_algorithm(

@@ -18,7 +18,7 @@ from reference_impls.algorithm import Algorithm
 from reference_impls.registry import Method, registry
 from suite.runs.files import CanonicalError
 from suite.runs.plan import make_plan
-from suite.runs.spec import Part, Rate, RunSpec, make_spec, resolve_algorithm
+from suite.runs.spec import Part, Rate, RunSpec, make_spec, resolve_algorithm, source_hash
 from suite.timing.case import ROUND, Case
 from suite.timing.spec import DEFAULT_BUCKET_MB, SessionSpec
 
@@ -168,7 +168,7 @@ def source_of(case: Case) -> dict[str, Any]:
     if case.role == "ddp":
         return {}
     about = info(case.algorithm)
-    return {"version": about.version, "source_hash": about.source_hash}
+    return {"version": about.version, "source_hash": source_hash(case.algorithm)}
 
 
 def _ddp(spec: SessionSpec, label: str, algorithm: str, options: dict[str, Any]) -> Case:

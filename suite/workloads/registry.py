@@ -6,6 +6,7 @@ installed package names its classes in the entry-point group ``bandwise.workload
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
 import hashlib
@@ -256,7 +257,8 @@ _STATED: Final[Mapping[str, tuple[Callable[[Any], object], str]]] = {
 
 
 def _source_hash(workload: type[Workload]) -> str:
-    """First 16 hex digits of SHA-256 over the file that declares it, or over all Python files of its package."""
+    """First 16 hex digits of SHA-256 over the file that declares it and what it imports from beside it, or over all Python
+    files of its package."""
     package = importlib.util.find_spec(workload.__module__.partition(".")[0])
     if package is not None and package.submodule_search_locations is not None:
         tops = [Path(top) for top in package.submodule_search_locations]
@@ -267,11 +269,47 @@ def _source_hash(workload: type[Workload]) -> str:
             raise WorkloadDeclarationError(
                 f"{_where(workload)} stands in no file: other processes could not load it, so write it into one"
             )
-        files = {Path(file).name: Path(file)}
+        files = {Path(file).name: Path(file), **imported_beside(Path(file))}
     digest = hashlib.sha256()
     for name in sorted(files):
         digest.update(f"{name}\0".encode() + files[name].read_bytes() + b"\0")
     return digest.hexdigest()[:16]
+
+
+def imported_beside(file: Path) -> dict[str, Path]:
+    """The Python files that a plugin file imports from its own folder, directly or through one another, without itself.
+
+    A package there counts with all its files. A name that was loaded from elsewhere is somebody else's.
+
+    Args:
+        file: Of the plugin.
+
+    Returns:
+        Paths by their name relative to the folder.
+    """
+    folder, found, todo = file.resolve().parent, dict[str, Path](), [file.resolve()]
+    while todo:
+        for name in _imports(todo.pop()):
+            loaded = getattr(sys.modules.get(name), "__file__", None)
+            if loaded is not None and not Path(loaded).resolve().is_relative_to(folder):
+                continue
+            module, package = folder / f"{name}.py", folder / name
+            paths = sorted(package.rglob("*.py")) if (package / "__init__.py").is_file() else [module]
+            new = {path.relative_to(folder).as_posix(): path for path in paths if path.is_file()}
+            todo += [path for key, path in new.items() if key not in found and path != file.resolve()]
+            found |= {key: path for key, path in new.items() if path != file.resolve()}
+    return found
+
+
+def _imports(file: Path) -> set[str]:
+    """The first parts of the names of all modules that a file imports."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return names
 
 
 def _typed(workload: str, key: str, value: Any, wanted: type) -> Any:

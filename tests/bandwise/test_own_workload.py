@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from bandwise.cli import main
+from reference_impls import load_plugin
 from reference_impls.registry import PLUGINS, registry
 from slurm.profile import Profile
 from slurm.records import ArrayJob
@@ -23,6 +24,7 @@ from suite.analysis.published import facts_path
 from suite.runs.spec import resolve_workload, sources, workload_hash
 from suite.workloads import DataError, DataWorkload, WorkloadDeclarationError, get, names, user_data
 from suite.workloads import registry as workloads
+from suite.workloads.registry import imported_beside
 from tests.suite.runs.project import one_spec, train_here
 
 SWEEP = """\
@@ -256,6 +258,47 @@ def test_an_installed_package_registers_by_its_entry_points(
         names()
     monkeypatch.delitem(sys.modules, "rings_package.tasks")
     monkeypatch.delitem(sys.modules, "rings_package")
+
+
+def test_what_a_file_imports_from_beside_it_counts_in_its_hash(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Directly, through another and as a package; not what has its name elsewhere, nor what lies there unused."""
+    begin()
+    alone = Path("my_rings.py")
+    load_plugin(alone)
+    before = workload_hash("my-rings")
+    for name in ("rings_help", "rings_more", "rings_pack", "my_rings"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    Path("rings_help.py").write_text("from rings_more import A\n")
+    Path("rings_more.py").write_text("import json, rings_pack\nA = 1\n")
+    Path("json.py").write_text("raise SystemExit\n")
+    Path("unused.py").write_text("")
+    Path("rings_pack").mkdir()
+    Path("rings_pack/__init__.py").write_text("")
+    Path("rings_pack/part.py").write_text("B = 1\n")
+    assert workload_hash("my-rings") == before, "nothing of that is imported"
+    alone.write_text("from rings_help import A\n" + alone.read_text())
+    assert set(imported_beside(alone)) == {
+        "rings_help.py",
+        "rings_more.py",
+        "rings_pack/__init__.py",
+        "rings_pack/part.py",
+    }
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def hashed() -> str | None:
+        forget(monkeypatch)
+        load_plugin(alone)
+        return workload_hash("my-rings")
+
+    seen = [before, hashed()]
+    for changed in ("rings_more.py", "rings_pack/part.py"):
+        Path(changed).write_text(Path(changed).read_text() + "C = 1\n")
+        seen.append(hashed())
+    assert len(set(seen)) == 4
+    Path("unused.py").write_text("C = 1\n")
+    assert hashed() == seen[-1]
 
 
 def test_ours_have_no_hash_and_no_new_options() -> None:

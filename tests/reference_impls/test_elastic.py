@@ -291,6 +291,26 @@ def test_a_state_that_was_loaded_is_not_trained_on() -> None:
     assert all(torch.equal(held[name], now[name]) for name in ("step", "exp_avg", "exp_avg_sq"))
 
 
+def test_an_exchange_that_was_under_way_is_not_consumed_in_the_state_that_was_loaded() -> None:
+    """Streaming DiLoCo uses up the mean progress that it waited for; two trainings from one state are the same."""
+    options = {"period": 4, "overlap": 2, "fragments": 2}
+    state = next(
+        state
+        for steps in range(4, 12)
+        if any(
+            (state := advance(cluster("streaming-diloco", 2, **options), steps).state_dict())["workers"][0][
+                "pending"
+            ]
+        )
+    )
+    ends = []
+    for _ in range(2):
+        resumed = cluster("streaming-diloco", 2, **options)
+        resumed.load_state_dict(state)
+        ends.append(vector(advance(resumed, 6).parameters(0)))
+    assert torch.equal(*ends)
+
+
 # ---- on real processes ---------------------------------------------------------------------------------------------
 
 EXACT: dict[str, Any] = {"warmup_steps": 0, "initial_variance": 1.0}

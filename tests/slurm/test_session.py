@@ -163,3 +163,40 @@ def test_a_session_that_is_cancelled_says_so(
     (record,) = records(files)
     assert (record["status"], record["session_id"]) == ("cancelled", sent["session_id"])
     assert "Slurm stops the job" in record["reason"]
+
+
+@pytest.mark.parametrize("node", ["node-1", "node-0"])
+def test_a_node_that_vanishes_ends_the_session_with_its_name_in_time(
+    slurm: Cluster, files: Path, capsys: pytest.CaptureFixture[str], node: str
+) -> None:
+    """Its slurmd too, so that nobody there can say anything; the first node's is the session itself."""
+    longer(files)
+    gone: list[float] = []
+
+    def kill() -> None:
+        logs = files / "r" / "sessions" / "short" / "slurm-1"
+        assert eventually(lambda: "choosing the reference" in _log(logs), 150)
+        time.sleep(1)
+        slurm.kill_node(node)
+        gone.append(time.monotonic())
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        assert main(command(files, "--wait")) == 3
+        ended = time.monotonic()
+    finally:
+        killer.join()
+        slurm.start_slurmd(node)
+    (record,) = records(files)
+    assert record["status"] == "error"
+    assert node in record["reason"]
+    assert "`bandwise session short --on ...` again" in record["fix"]
+    assert ended - gone[0] < VANISHES_S
+    shown = capsys.readouterr().out
+    assert f"why: {record['reason']}" in shown
+    assert f"what helps: {record['fix']}" in shown
+
+
+VANISHES_S = 90.0
+"""Within which a session has to end: Slurm notices within 20 s, and gives the job's other processes some time."""

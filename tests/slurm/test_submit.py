@@ -134,7 +134,11 @@ def written(folder: Path, profile: Profile = PROFILE, members: int = 40, tasks: 
     return script(profile, array, folder / "work-0.json", None, Path("/code/abc"))
 
 
-def test_jobs_know_the_plugins_of_their_submission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("beside", [False, True])
+def test_jobs_know_the_plugins_of_their_submission(
+    beside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what a file imports from beside it."""
     monkeypatch.setenv(PLUGINS, "")
     monkeypatch.setattr(registry, "plugins", set())
     monkeypatch.setattr(registry, "_entries", dict(registry._entries))
@@ -144,15 +148,24 @@ def test_jobs_know_the_plugins_of_their_submission(tmp_path: Path, monkeypatch: 
     path.write_text(
         f"from reference_impls.registry import Entry, registry\nregistry.add('one-more', {entry})\n"
     )
+    if beside:
+        (tmp_path / "one_beside.py").write_text("")
+        path.write_text("import one_beside\n" + path.read_text())
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.delitem(sys.modules, "one_beside", raising=False)
     load_plugin(path)
     kept = take(tmp_path / "r")
     text = script(PROFILE, ArrayJob(0, 1, 1, "a"), tmp_path / "work-0.json", None, kept.path)
     path.write_text("raise RuntimeError('jobs run what was submitted')")
-    (line,) = [line for line in text.splitlines() if line.startswith(f"export {PLUGINS}=")]
+    if beside:
+        (tmp_path / "one_beside.py").unlink()
+        monkeypatch.delitem(sys.modules, "one_beside")
+    paths = (f"export {PLUGINS}=", "export PYTHONPATH=")
+    line = "; ".join(line for line in text.splitlines() if line.startswith(paths))
     code = "from reference_impls import list_algorithms; print('one-more' in list_algorithms())"
     job = f"{line}; {shlex.quote(sys.executable)} -P -c {shlex.quote(code)}"
     done = subprocess.run(
-        ["bash", "-c", job], env={"PATH": "/bin:/usr/bin", "PYTHONPATH": str(kept.path)},
+        ["bash", "-c", job], env={"PATH": "/bin:/usr/bin"},
         cwd=tmp_path, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout == "True\n"

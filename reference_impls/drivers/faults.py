@@ -1,0 +1,376 @@
+"""Which rank is it? Faults of a real training, named on every other rank, with its step, where it stands and what to do.
+
+A rank that dies, hangs or fails leaves the others waiting in a collective, which knows that somebody did not come, and
+not who. So every process has a thread that writes a *sign of life* into the store of the training about once a second: how
+many collectives this rank has asked for, its step, what it does, and where its program stands if that has not changed since
+the last sign. The training itself only sets an attribute. Whoever waits in vain reads the signs of all:
+
+* a sign that no longer changes: the process has died, or is cut off from the store;
+* fewer collectives than this rank: alive and elsewhere; the sign says where;
+* a note that the rank has ended or failed (`Agreement.leave`): its own words.
+
+What one rank has found out it leaves in the store: a rank that fails because a witness has gone names the culprit, and not the
+witness. The process that hosts the store stays until the others can have read it.
+
+A gradient that is not finite (`Witness.look`) is no reason to stop, since methods have rules for it and a GradScaler skips such
+steps, but all ranks are told on which of them it was first.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+import sys
+import threading
+import time
+import warnings
+import weakref
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from reference_impls.algorithm import Shard
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+__all__ = ["Witness", "digests", "odd_ones"]
+
+SIGN_S: Final = 1.0
+"""Seconds between two signs of life; less where timeouts are short."""
+_MISSED: Final = 4
+"""Signs of life that a rank may leave out before it counts as dead, and no less than `_PATIENCE_S`."""
+_PATIENCE_S: Final = 1.5
+_LINGER_S: Final = 5.0
+_SETTLED: Final = 16
+"""Looks at gradients on a GPU whose answers are read together, so that nobody waits for each."""
+OUTSIDE: Final = "code outside of the optimizer (data, forward, backward, evaluation)"
+
+
+class Sign(NamedTuple):
+    """What a rank says of itself. asked: collectives so far. idle_s: how old `doing` is. world: its rank there."""
+
+    number: int
+    asked: int
+    step: int
+    doing: str
+    idle_s: float
+    place: str
+    world: int
+    host: str
+    pid: int
+
+
+class Finding(NamedTuple):
+    """What a rank has left in the store at its end. blames: the ranks because of which it ended; none: it ended by itself."""
+
+    steps: int
+    why: str
+    blames: Sequence[int]
+    words: str
+
+
+# ---- the thread ----------------------------------------------------------------------------------------------------------
+
+
+class _Pulse:
+    """Writes this rank's sign, and keeps what others left in the store at hand, in case that the store goes away."""
+
+    def __init__(self, store: Store, rank: int, every_s: float) -> None:
+        try:  # a connection of its own: a long wait of the training's must not hold it up
+            self._store: Store = store.clone()  # type: ignore[attr-defined]
+        except (RuntimeError, NotImplementedError, AttributeError):
+            self._store = store
+        self.rank, self.every_s = rank, every_s
+        self.now: tuple[int, int, str] = (0, 0, "construction")
+        """Collectives asked for, step, what it does: a fresh tuple whenever one of them changes."""
+        self.findings: dict[int, Finding] = {}
+        self.news: dict[int, str] = {}
+        """What ranks said of gradients that are not finite."""
+        self._watched, self._end = threading.get_ident(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="bandwise-signs", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; before the interpreter does, which would end it within a call of the store's."""
+        self._end.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(2.0)
+
+    def _run(self) -> None:
+        facts, number = (dist.get_rank(), socket.gethostname(), os.getpid()), 0
+        seen, since = self.now, time.monotonic()
+        while not self._end.is_set():
+            now = self.now
+            if now is not seen:
+                seen, since = now, time.monotonic()
+            idle_s = time.monotonic() - since
+            place = _place(self._watched) if idle_s >= self.every_s / 2 else ""
+            number += 1
+            try:
+                self._store.set(f"sign/{self.rank}", json.dumps(Sign(number, *now, idle_s, place, *facts)))
+                if self._store.add("ended", 0):
+                    self.findings = findings(self._store)
+                if self._store.add("nonfinite", 0) > len(self.news):
+                    self.news = _news(self._store)
+            except RuntimeError:
+                return  # the store is gone, and who needs it notices
+            self._end.wait(self.every_s)
+
+
+def _place(thread: int) -> str:
+    """Where a thread's program stands: its innermost line outside of torch and of this package, else its innermost line."""
+    frame = innermost = sys._current_frames().get(thread)
+    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not (file.startswith((ours + os.sep, "<")) or f"{os.sep}torch{os.sep}" in file):
+            break
+        frame = frame.f_back
+    frame = frame or innermost
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name}"
+
+
+def findings(store: Store) -> dict[int, Finding]:
+    """What ranks have left in the store at their end."""
+    found = {}
+    for number in range(store.add("ended", 0)):
+        if not store.check([f"ended/{number + 1}"]):
+            continue  # not written yet, or taken back
+        rank, steps, why = json.loads(store.get(f"ended/{number + 1}"))
+        blames, words = (), ""
+        if store.check([f"blames/{rank}"]):
+            blames, words = json.loads(store.get(f"blames/{rank}"))
+        found[int(rank)] = Finding(int(steps), str(why), blames, str(words))
+    return found
+
+
+def _news(store: Store) -> dict[int, str]:
+    found = {}
+    for number in range(store.add("nonfinite", 0)):
+        if store.check([f"nonfinite/{number + 1}"]):
+            rank, words = json.loads(store.get(f"nonfinite/{number + 1}"))
+            found[int(rank)] = str(words)
+    return found
+
+
+# ---- who it is -----------------------------------------------------------------------------------------------------------
+
+
+class Witness:
+    """Says what this rank does, and finds out who it is that does not come.
+
+    Args:
+        store: Shared by the ranks of one training.
+        rank: Of this process among them.
+        size: Their number; a lone rank has nobody to tell.
+        timeout_s: Seconds that a rank waits for another; signs come more often where it is short.
+    """
+
+    def __init__(self, store: Store, rank: int, size: int, timeout_s: float) -> None:
+        self._store, self._rank, self._size = store, rank, size
+        self._asked, self._step = 0, 0
+        self._told: set[int] = set()
+        self._spoke = False
+        self._gone = 0
+        self._doubts: list[tuple[int, weakref.ref[Shard], Tensor]] = []
+        self._world: dict[int, int] = {}
+        real = size > 1 and dist.is_initialized()
+        self._pulse = _Pulse(store, rank, min(SIGN_S, timeout_s / 16)) if real else None
+        if self._pulse is not None:
+            weakref.finalize(self, _Pulse.stop, self._pulse)
+
+    def does(self, step: int, what: str, asks: bool = False) -> None:
+        """This rank is in `step`, at `what`; asks: which is one more collective."""
+        self._step = step
+        self._asked += asks
+        if self._pulse is not None:
+            self._pulse.now = self._asked, step, what
+            if self._pulse.news.keys() - self._told:
+                self._warn(self._pulse.news)
+
+    def stop(self) -> None:
+        """No more signs."""
+        if self._pulse is not None:
+            self._pulse.stop()
+
+    def culprits(self) -> tuple[Sequence[int], str]:
+        """The ranks because of which this one cannot go on, and what is the matter with them; none, if nobody can tell.
+
+        Tells the others too. Takes up to some seconds, which a rank needs to miss its signs.
+        """
+        if self._pulse is None:
+            return [], ""
+        try:
+            found = self._of(findings(self._store))
+            found = found if found[0] else self._from_signs()
+        except RuntimeError:
+            found = self._of(self._pulse.findings)
+            if not found[0] and not _agent_hosts() and dist.get_rank() != 0:
+                return (
+                    [0],
+                    "rank 0 of the world has died or has ended: its process hosts the store, which is gone",
+                )
+        if found[0]:
+            self._gone = len(found[0])
+            with suppress(RuntimeError):  # with the store its readers are gone
+                self._store.set(f"blames/{self._rank}", json.dumps(found))
+        return found
+
+    def linger(self) -> None:
+        """Stay until the others have ended too, or can have read what there is to read, if this process hosts the store."""
+        if self._pulse is None or _agent_hosts() or dist.get_rank() != 0:
+            return
+        deadline = time.monotonic() + min(_LINGER_S, (_MISSED + 2) * self._pulse.every_s)
+        with suppress(RuntimeError):
+            while time.monotonic() < deadline and len(findings(self._store)) < self._size - self._gone:
+                time.sleep(self._pulse.every_s / 10)
+
+    def _of(self, left: Mapping[int, Finding]) -> tuple[Sequence[int], str]:
+        """Those who ended by themselves before this step was complete; else those whom a witness names."""
+        late = {rank: own for rank, own in left.items() if own.steps <= self._step and rank != self._rank}
+        first = {rank: late[rank] for rank in sorted(late) if not late[rank].blames}
+        if first:
+            words = (f"{self._name(rank)} {own.why} after {own.steps} steps" for rank, own in first.items())
+            return list(first), "; ".join(words)
+        for own in late.values():
+            if own.blames and self._rank not in own.blames:
+                return list(own.blames), own.words
+        return [], ""
+
+    def _from_signs(self) -> tuple[Sequence[int], str]:
+        """Those whose sign no longer changes; else those who have not come as far as this rank."""
+        assert self._pulse is not None
+        others = [rank for rank in range(self._size) if rank != self._rank]
+        first, deadline = (
+            self._signs(others),
+            time.monotonic() + max(_PATIENCE_S, _MISSED * self._pulse.every_s),
+        )
+        while True:
+            time.sleep(self._pulse.every_s / 4)
+            if (left := self._of(findings(self._store)))[0]:
+                return left  # it has said so itself meanwhile, or another witness was faster
+            now = self._signs(others)
+            dead = [rank for rank in others if now[rank] is None or now[rank] == first[rank]]
+            if not dead or time.monotonic() >= deadline:
+                break
+        if dead:
+            return dead, "; ".join(self._dead(rank, now[rank]) for rank in dead)
+        signs = {rank: sign for rank, sign in now.items() if sign is not None}
+        least = min(sign.asked for sign in signs.values())
+        behind = [rank for rank, sign in signs.items() if sign.asked == least < self._asked]
+        return behind, "; ".join(self._behind(rank, signs[rank]) for rank in behind)
+
+    def _signs(self, ranks: Sequence[int]) -> dict[int, Sign | None]:
+        found: dict[int, Sign | None] = {}
+        for rank in ranks:
+            is_there = self._store.check([f"sign/{rank}"])
+            found[rank] = sign = Sign(*json.loads(self._store.get(f"sign/{rank}"))) if is_there else None
+            if sign is not None:
+                self._world[rank] = sign.world
+        return found
+
+    def _dead(self, rank: int, sign: Sign | None) -> str:
+        if sign is None:
+            return f"{self._name(rank)} has never given a sign of life: it has died, or has never begun"
+        return (
+            f"{self._name(rank)} ({sign.host}, process {sign.pid}) has died or is cut off: its last sign of life came from step "
+            f"{sign.step}, {sign.doing}"
+        )
+
+    def _behind(self, rank: int, sign: Sign) -> str:
+        place = f", at {sign.place}" if sign.place else ""
+        return (
+            f"{self._name(rank)} ({sign.host}, process {sign.pid}) is alive and behind: for {sign.idle_s:.1f} s it has been in "
+            f"step {sign.step}, {sign.doing}{place}"
+        )
+
+    def _name(self, rank: int) -> str:
+        world = self._world.get(rank, rank)
+        return f"rank {rank}" if world == rank else f"rank {rank} of its group, {world} of the world,"
+
+    # ---- gradients that are not finite -------------------------------------------------------------------------------
+
+    def look(self, shard: Shard, step: int) -> None:
+        """Look whether this rank's gradient of a shard is finite; all ranks are warned of the first that is not.
+
+        Costs a sum over it, until one was found. On a GPU answers are read every `_SETTLED` times.
+        """
+        if self._spoke:
+            return
+        total = shard.grads.sum()
+        if total.is_cuda:
+            self._doubts.append((step, weakref.ref(shard), total))
+            if len(self._doubts) < _SETTLED:
+                return
+            doubts, self._doubts = self._doubts, []
+            totals = torch.stack([one.float() for _, _, one in doubts]).tolist()
+            for (then, looked_at, _), value in zip(doubts, totals, strict=True):
+                if not math.isfinite(value) and (own := looked_at()) is not None:
+                    self._say_nonfinite(own, then, False)
+                    return
+        elif not math.isfinite(float(total)):
+            self._say_nonfinite(shard, step, True)
+
+    def _say_nonfinite(self, shard: Shard, step: int, still_there: bool) -> None:
+        bad = [view.name for view in shard.views if not bool(torch.isfinite(shard.grads[view.part]).all())]
+        if still_there and not bad:
+            return  # too large a sum of values that are finite
+        self._spoke = True
+        names = ", ".join(map(repr, bad[:4])) + (f" and {len(bad) - 4} more" if len(bad) > 4 else "")
+        of = f" of {names}" if bad else ""
+        words = (
+            f"rank {self._rank}, step {step}: the gradient{of} is not finite (NaN or infinity), for the first time on this "
+            "rank. Look at its batch and loss of that step, lower the learning rate or clip, and go on from a checkpoint before "
+            "it; where a GradScaler skips such steps it is no fault"
+        )
+        if self._pulse is not None:
+            with suppress(RuntimeError):
+                self._store.set(
+                    f"nonfinite/{self._store.add('nonfinite', 1)}", json.dumps([self._rank, words])
+                )
+        self._warn({self._rank: words})
+
+    def _warn(self, news: Mapping[int, str]) -> None:
+        for rank in sorted(news.keys() - self._told):
+            self._told.add(rank)
+            warnings.warn(news[rank], RuntimeWarning, stacklevel=2)
+
+
+def odd_ones(words: Sequence[str], ranks: Sequence[int]) -> str:
+    """Who says something else than most, as the beginning of a sentence; "" where there is no majority."""
+    most, times = Counter(words).most_common(1)[0]
+    if 2 * times <= len(words):
+        return ""
+    odd = [f"rank {rank}" for rank, word in zip(ranks, words, strict=True) if word != most]
+    return f"{', '.join(odd)} {'differs' if len(odd) == 1 else 'differ'} from the {times} others: "
+
+
+def digests(named: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The bits of tensors in a number each, for comparison among ranks that must hold the same.
+
+    Args:
+        named: Tensors by name, on one device.
+
+    Returns:
+        Sums of their bits as integers, under names that say so.
+    """
+    sums = []
+    for x in named.values():
+        flat = x.detach().reshape(-1)
+        width = {2: torch.int16, 4: torch.int32, 8: torch.int64}.get(flat.element_size(), torch.uint8)
+        sums.append(flat.view(width).sum(dtype=torch.int64))
+    values = torch.stack(sums).tolist() if sums else []
+    return {f"parameter {name!r} (sum of bits)": own for name, own in zip(named, values, strict=True)}
+
+
+def _agent_hosts() -> bool:
+    """Whether torchrun's agent hosts the store, and no rank."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"

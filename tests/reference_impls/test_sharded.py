@@ -1,0 +1,271 @@
+"""Methods across the nodes of a model that FSDP2 shards within them, 2 nodes of 2 ranks on gloo, beside whole parameters.
+
+The same node's gradient, by the same method, on parameters that are not sharded: where a method goes by the element the bits are
+the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from reference_impls import DataParallelOptimizer
+from reference_impls.attached import attach
+from reference_impls.sharded import fsdp_optimizer
+from tests.reference_impls.ranks import Ranks
+
+WIDTH, STEPS, LR, PATIENCE_S = 6, 6, 0.05, 200.0
+pytestmark = pytest.mark.gloo
+
+EXACT: dict[str, dict[str, Any]] = {
+    "allreduce-adamw": {},
+    "lion-cub-1bit": {},
+    "lion-update-mean": {},
+    "signum": {},
+    "distributed-lion-mavo": {},
+    "qsr-adamw": {},
+    "diloco": {"period": 2},
+    "slowmo-sgd": {"period": 2},
+    "local-adamw": {"period": 3},
+}
+"""Methods that go by the element."""
+CLOSE: dict[str, dict[str, Any]] = {
+    "apmsqueeze": {"warmup_steps": 2},
+    "one-bit-adam": {"warmup_steps": 2},
+    "sparseloco": {"period": 2},
+    "qsgd": {"bits": 8},
+}
+"""Methods with a scale, a choice or a random number for each bucket: the same training, other numbers."""
+
+
+def _net() -> nn.Sequential:
+    """Sizes that do not divide by two: parts of the second rank of a node are shorter, one is empty."""
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(WIDTH, 7), nn.Tanh(), nn.Linear(7, 5), nn.Tanh(), nn.Linear(5, 1))
+
+
+def _sharded(mesh: DeviceMesh) -> nn.Sequential:
+    model = _net()
+    for layer in (model[0], model[2], model):
+        fully_shard(layer, mesh=mesh)
+    return model
+
+
+def _mesh() -> DeviceMesh:
+    return init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+
+
+def _loss(model: nn.Module, rank: int, step: int) -> Tensor:
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    x, y = torch.randn(4, WIDTH, generator=generator), torch.randn(4, 1, generator=generator)
+    return (model(x) - y).square().mean()
+
+
+def _whole(method: str, options: dict[str, Any], rank: int, group: Any) -> list[Tensor]:
+    """Trained unsharded, on the mean gradient of the node's two ranks."""
+    model = _net()
+    optimizer = DataParallelOptimizer(model, method, lr=LR, group=group, **options)
+    node = rank - rank % 2
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        with optimizer.no_sync():
+            (_loss(model, node, step) / 2).backward()
+        (_loss(model, node + 1, step) / 2).backward()
+        optimizer.step()
+    found = [p.detach().clone() for p in model.parameters()]
+    optimizer.release()
+    return found
+
+
+def _full(model: nn.Module) -> list[Tensor]:
+    return [p.full_tensor().detach().clone() for p in model.parameters()]
+
+
+def _both(rank: int, size: int) -> Any:
+    mesh, found = _mesh(), {}
+    group = mesh["replicate"].get_group()
+    for method, options in {**EXACT, **CLOSE}.items():
+        model = _sharded(mesh["shard"])
+        optimizer = fsdp_optimizer(model, method, lr=LR, group=group, check="each", **options)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            _loss(model, rank, step).backward()
+            optimizer.step()
+        found[method] = _full(model), _whole(method, options, rank, group), optimizer.ledger.totals()
+        optimizer.release()
+    return found
+
+
+def test_a_method_that_goes_by_the_element_is_the_same_on_parts_to_the_bit(
+    ranks: Callable[[int], Ranks],
+) -> None:
+    start = [p.detach() for p in _net().parameters()]
+    for result in ranks(4).run(_both, timeout_s=PATIENCE_S):
+        assert isinstance(result, dict), result
+        for method, (parts, whole, totals) in result.items():
+            assert {row["group"] for row in totals} <= {"world"}, method  # of the nodes; nothing within them
+            assert method.startswith("local") or sum(row["wire_bytes"] for row in totals) > 0, method
+            moved = sum(float((a - b).square().sum()) for a, b in zip(whole, start, strict=True)) ** 0.5
+            apart = sum(float((a - b).square().sum()) for a, b in zip(parts, whole, strict=True)) ** 0.5
+            if method in EXACT:
+                assert moved > 0
+                assert apart == 0, (method, apart)
+            else:
+                assert 0 < apart < moved, (method, apart, moved)
+
+
+# ---- around an optimizer of one's own, checkpoints, averages -------------------------------------------------------------
+
+
+def _attached(rank: int, size: int) -> Any:
+    mesh, found = _mesh(), {}
+    group = mesh["replicate"].get_group()
+    for method, options in {"diloco": {"period": 2}, "allreduce": {}}.items():
+        model = _sharded(mesh["shard"])
+        optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.0)
+        _loss(model, 0, 77).backward()
+        optimizer.step()  # alone, so that there is state to take over; alike on all ranks
+        optimizer.zero_grad()
+        before = _full(model)
+        with attach(optimizer, model, method, group=group, **options) as attached:
+            for step in range(4):
+                optimizer.zero_grad()
+                _loss(model, rank, step).backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 100.0)
+                optimizer.step()
+            assert attached.ledger.totals()
+        inside = _full(model)
+        optimizer.zero_grad()
+        assert all(p.grad is None for p in model.parameters())
+        _loss(model, rank, 99).backward()
+        optimizer.step()  # alone again, on the sharded parameters and its state of them
+        moments = [optimizer.state[p]["exp_avg"].full_tensor() for p in model.parameters()]
+        found[method] = before, inside, _full(model), moments
+    return found
+
+
+def _resumed(rank: int, size: int) -> Any:
+    """A training, and the same from a checkpoint of its middle; parameters inside `averaged`, and after it."""
+    mesh = _mesh()
+    group = mesh["replicate"].get_group()
+
+    def trained(model: nn.Module, optimizer: Any, first: int, last: int) -> list[Tensor]:
+        for step in range(first, last):
+            optimizer.zero_grad()
+            _loss(model, rank, step).backward()
+            optimizer.step()
+        return _full(model)
+
+    model, again = _sharded(mesh["shard"]), _sharded(mesh["shard"])
+    optimizer = fsdp_optimizer(model, "diloco", lr=LR, group=group, period=4)
+    trained(model, optimizer, 0, 3)
+    own = _full(model)
+    with optimizer.averaged():
+        mean = _full(model)
+    back, state = _full(model), optimizer.state_dict()
+    whole = trained(model, optimizer, 3, 8)
+    other = fsdp_optimizer(again, "diloco", lr=LR, group=group, period=4)
+    other.load_state_dict(state)
+    return own, mean, back, whole, trained(again, other, 3, 8)
+
+
+def _equal(a: list[Tensor], b: list[Tensor]) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.full
+def test_an_optimizer_of_ones_own_is_given_back_with_its_state(ranks: Callable[[int], Ranks]) -> None:
+    results = ranks(4).run(_attached, timeout_s=PATIENCE_S)
+    for result in results:
+        assert isinstance(result, dict), result
+        for method, (before, inside, after, moments) in result.items():
+            assert not _equal(before, inside), method
+            assert not _equal(inside, after), method
+            assert all(bool(m.any()) for m in moments), method
+    for method in results[0]:
+        assert _equal(results[0][method][1], results[2][method][1]), method
+        assert not _equal(results[0][method][2], results[2][method][2])  # the nodes step alone again
+
+
+@pytest.mark.full
+def test_a_checkpoint_goes_on_to_the_bit_and_the_mean_is_over_nodes(ranks: Callable[[int], Ranks]) -> None:
+    results = ranks(4).run(_resumed, timeout_s=PATIENCE_S)
+    for result in results:
+        assert isinstance(result, tuple), result
+        own, mean, back, whole, resumed = result
+        assert len(result) == 5, result
+        assert _equal(own, back)
+        assert _equal(whole, resumed)
+        pairs = zip(results[0][0], results[2][0], strict=True)
+        for value, (a, b) in zip(mean, pairs, strict=True):
+            torch.testing.assert_close(value, (a + b) / 2)
+
+
+# ---- what is refused -----------------------------------------------------------------------------------------------------
+
+
+def _message(action: Callable[[], Any]) -> str:
+    try:
+        action()
+    except Exception as error:  # noqa: BLE001 - the test asserts on it
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+class _Own(torch.optim.SGD):
+    """Nobody knows what it looks at."""
+
+
+def _refused(rank: int, size: int) -> Any:
+    mesh = _mesh()
+    group, shard = mesh["replicate"].get_group(), mesh["shard"]
+    model, hybrid, half = _sharded(shard), _net(), _net()
+    for layer in (hybrid[0], hybrid):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(half[0], mesh=shard)
+    adamw = torch.optim.AdamW(model.parameters())
+    found = {
+        name: _message(lambda name=name: fsdp_optimizer(model, name, group=group))
+        for name in ("powersgd", "one-bit-lamb", "lag", "root-sgd", "dgc")
+    }
+    found["attach powersgd"] = _message(lambda: attach(adamw, model, "powersgd", group=group))
+    found["clip"] = _message(lambda: attach(adamw, model, "qsgd", group=group, clip_norm=1.0))
+    found["own"] = _message(lambda: attach(_Own(model.parameters(), lr=0.1), model, "qsgd", group=group))
+    found["no group"] = _message(lambda: attach(adamw, model, "qsgd"))
+    found["2-D"] = _message(lambda: fsdp_optimizer(hybrid, "signum", group=group))
+    found["half"] = _message(lambda: fsdp_optimizer(half, "signum", group=group))
+    found["not sharded"] = _message(lambda: fsdp_optimizer(_net(), "signum", group=group))
+    assert all(
+        hasattr(p, "to_local") for p in adamw.param_groups[0]["params"]
+    )  # refused before anything changed
+    return found
+
+
+REMEDIES = {
+    "powersgd": "goes by the element or the bucket",
+    "one-bit-lamb": "goes by the element or the bucket",
+    "lag": "goes by the element or the bucket",
+    "dgc": "goes by the element or the bucket",
+    "attach powersgd": "goes by the element or the bucket",
+    "root-sgd": "train without FSDP",
+    "clip": "clip_grad_norm_(model.parameters()",
+    "own": "on a sharded model attach() takes torch's ASGD, Adadelta",
+    "no group": 'mesh["replicate"].get_group()',
+    "2-D": 'mesh["shard"]',
+    "half": "call fully_shard on the model itself too",
+    "not sharded": "call fully_shard first",
+}
+
+
+def test_what_needs_more_than_parts_is_refused_with_what_to_do(ranks: Callable[[int], Ranks]) -> None:
+    for result in ranks(4).run(_refused, timeout_s=PATIENCE_S):
+        assert isinstance(result, dict), result
+        assert result.keys() == REMEDIES.keys()
+        for what, remedy in REMEDIES.items():
+            assert remedy in result[what], (what, result[what])
