@@ -38,7 +38,7 @@ from suite.training.checkpoint import (
 )
 from suite.training.record import EXPECTED_FAULTS, LedgerSums, Outcome, Recorder
 from suite.training.train import BatchedGradients, first_difference, flatten, shapes_of, taken
-from suite.workloads import Task
+from suite.workloads import RankedTask, Task
 
 
 def train_rank(
@@ -123,7 +123,7 @@ class _Rank:
 
     def _step(self, step: int, wanted: Action) -> Action:
         """One step of training; returns what all ranks do after it."""
-        own = [part[dist.get_rank() : dist.get_rank() + 1] for part in self.task.batch(step)]
+        own = _own_batch(self.task, step, dist.get_rank())
         found, losses = self._gradients(_rows(self.params), own)
         gathered = _gathered(torch.cat([losses, torch.full_like(losses, float(wanted))]))
         loss = gathered[:, :1].contiguous().mean().item()
@@ -208,6 +208,13 @@ def _resumed(spec: RunSpec, start: Start, folder: Path, saved: Callable[[int, st
         return replace(start, checkpoint=found)
     saved(0, f"the checkpoint at step {start.step} is not gone on from: {problem}")
     return replace(start, step=0)
+
+
+def _own_batch(task: Task, step: int, rank: int) -> list[Tensor]:
+    """This rank's row of the batch; where a task can tell it alone, nothing of the others' is read."""
+    if isinstance(task, RankedTask):
+        return [part.unsqueeze(0) for part in task.own_batch(step, rank)]
+    return [part[rank : rank + 1] for part in task.batch(step)]
 
 
 def _rows(params: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
