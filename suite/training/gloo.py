@@ -37,7 +37,7 @@ from suite.training.checkpoint import (
     write,
 )
 from suite.training.record import EXPECTED_FAULTS, LedgerSums, Outcome, Recorder
-from suite.training.train import BatchedGradients, first_difference, flatten, shapes_of, taken
+from suite.training.train import BatchedGradients, first_difference, taken
 from suite.workloads import RankedTask, Task
 
 
@@ -137,6 +137,7 @@ class _Rank:
                 self._optimizer.step(lambda: self._backward(own))
             else:
                 torch.autograd.backward(list(self.params.values()), [found[name][0] for name in self.params])
+                found.clear()  # the optimizer has its own copy
                 self._optimizer.step()
             self._optimizer.zero_grad()
             self.bytes.take(self._optimizer.ledger)
@@ -222,11 +223,14 @@ def _rows(params: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
 
 
 def _compare_replicas(recorder: Recorder, params: Mapping[str, Tensor]) -> None:
-    """All ranks take part, also when only rank 0 knows that its run has diverged at the last evaluation."""
-    values = {name: param.detach() for name, param in params.items()}
-    difference = first_difference(_gathered(flatten(values)), shapes_of(values))
-    if difference and recorder.status is None:
-        recorder.end("invalid", difference)
+    """All ranks take part, also when only rank 0 knows that its run has diverged at the last evaluation.
+
+    Parameter by parameter: of a large model the replicas of all ranks do not fit beside each other.
+    """
+    for name, param in params.items():
+        difference = first_difference(_gathered(param.detach().flatten()), {name: tuple(param.shape)})
+        if difference and recorder.status is None:
+            recorder.end("invalid", difference)
 
 
 def _gathered(row: Tensor) -> Tensor:

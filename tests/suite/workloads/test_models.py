@@ -16,8 +16,10 @@ from torch import nn
 from torch.func import grad_and_value, vmap
 
 from suite import DATA
+from suite.runs.plan import make_plan, summary, warnings_of
 from suite.runs.spec import RunSpec, resolve_workload
 from suite.runs.store import Store
+from suite.runs.sweep import load_sweep, sweep_names
 from suite.training.checkpoint import Interrupted
 from suite.training.execute import execute
 from suite.workloads import DataError, WorkloadOptionError, get, user_data
@@ -609,3 +611,59 @@ def test_batch_norm_judges_with_statistics_of_training_images(at: Callable[[Path
     ]
     torch.testing.assert_close(values[first], (means[0] + means[1]) / 2, rtol=1e-4, atol=1e-5)
     assert not any("running" in name for name in task.initial())
+
+
+# ---- the papers' tables, and the size of them --------------------------------------------------------------------------------
+
+PAPERS = sorted(name for name in sweep_names() if name.startswith("papers/"))
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_the_tables_of_the_papers_are_planned_without_their_data(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(DATA, raising=False)
+    sweep = load_sweep(name)
+    plan = make_plan(sweep, without_data=True)
+    assert len(plan.runs) == len(sweep.arms) * sweep.seeds * len(sweep.workloads)
+    assert all("needs data of yours" in line for line in plan.lacking)
+    assert plan.lacking
+    assert {run.spec.workload.options["data"] for run in plan.runs} == {""}
+    assert not warnings_of(plan)
+    with pytest.raises(DataError, match="needs data of yours"):
+        make_plan(sweep)
+
+
+@pytest.mark.full
+def test_every_table_of_a_paper_has_a_price(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(DATA, raising=False)
+    assert len(PAPERS) >= 10
+    for name in PAPERS:
+        plan = make_plan(load_sweep(name), without_data=True)
+        found = summary(plan, Store(tmp_path))
+        assert found["core_seconds_left"] > 3600 * len(plan.runs), name
+        assert set(plan.lacking) <= set(found["warnings"])
+
+
+def test_a_price_is_what_the_products_of_a_model_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six operations a parameter and token, and attention's; without data, and without the memory of the model."""
+    monkeypatch.setattr("suite.workloads.models.products_per_second", lambda: 1e9)
+    workload = workload_of("causal-lm", model="gpt2", context=128)
+    found = workload.seconds(rows=2, batch_size=4)
+    parameters = 124_439_808 - 1024 * 768  # positions are looked up
+    operations = 6 * parameters * 128 + 12 * 12 * 768 * 128 * 128
+    assert found["gradients"] == pytest.approx(8 * operations / 1e9, rel=0.03)
+    assert found["evaluate"] == pytest.approx(2048 * operations / 3 / 1e9, rel=0.03)
+    again = workload_of("causal-lm", model="gpt2", context=128, checkpointing=True, accumulate=4)
+    assert again.seconds(2, 4)["gradients"] == pytest.approx(found["gradients"] * 4 / 3, rel=0.01)
+
+
+def test_gradients_are_scaled_by_what_comes_from_above(at: Callable[[Path], None]) -> None:
+    at(data.folder_of("tokens"))
+    task = get("causal-lm", model="gpt2-mini", **TINY).task(0, 1, batch_size=2)
+    params = {name: value.unsqueeze(0) for name, value in task.initial().items()}
+    loss = vmap(grad_and_value(lambda own, *batch: 3.0 * task.loss(own, *batch)))
+    plain = vmap(grad_and_value(task.loss))
+    tripled, once = loss(params, *task.batch(0))[0], plain(params, *task.batch(0))[0]
+    for name, value in once.items():
+        torch.testing.assert_close(tripled[name], 3 * value)
