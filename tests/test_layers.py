@@ -38,7 +38,13 @@ PACKAGES = {
 }
 BENCHMARKS = ("suite", "micro", "benchmarks")
 # Names under which a distribution is imported, where they differ from its own.
-IMPORTED_AS = {"sklearn": "scikit-learn", "yaml": "PyYAML", "jinja2": "Jinja2", "xdist": "pytest-xdist"}
+IMPORTED_AS = {
+    "PIL": "pillow",
+    "sklearn": "scikit-learn",
+    "yaml": "PyYAML",
+    "jinja2": "Jinja2",
+    "xdist": "pytest-xdist",
+}
 WRITTEN_BY_HAND = {".py", ".md", ".yaml", ".yml", ".toml", ".js", ".css", ".j2", ".html", ".sh", ".cff", ""}
 
 

@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     from suite.runs.store import Store
     from suite.runs.sweep import load_sweep
 
-    plan = make_plan(load_sweep(args.sweep), args.only)
+    plan = make_plan(load_sweep(args.sweep), args.only, without_data=True)
     store = Store(results_root(args))
     states = statuses(plan, store)
     found = summary(plan, store, states)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from reference_impls.errors import UnknownAlgorithmError
 from suite.runs.files import canonical_json, disk_cached
@@ -34,6 +34,9 @@ from suite.runs.spec import (
 )
 from suite.runs.store import Store
 from suite.runs.sweep import WHOLE, Arm, Rates, Setting, Sweep, load_rates
+
+if TYPE_CHECKING:
+    from suite.workloads import Workload
 
 ALPHA: Final = 0.05
 MINIMUM_FOR_INTERVAL: Final = 6
@@ -58,11 +61,15 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Plan:
-    """All runs of a sweep, budget by budget within a panel, seed by seed, arms as in the file. `only`: the filter used."""
+    """All runs of a sweep, budget by budget within a panel, seed by seed, arms as in the file. `only`: the filter used.
+
+    lacking: workloads whose files are not at hand, with what is missing; their runs have no digest, and no run is like them.
+    """
 
     sweep: Sweep
     runs: tuple[PlannedRun, ...]
     only: str | None = None
+    lacking: tuple[str, ...] = ()
 
     @property
     def whole(self) -> list[PlannedRun]:
@@ -75,17 +82,30 @@ class Plan:
         return list(dict.fromkeys(run.spec for run in self.runs))
 
 
-def make_plan(sweep: Sweep, only: str | None = None) -> Plan:
-    """Work a sweep out. only: glob that arm labels must match.
+def make_plan(sweep: Sweep, only: str | None = None, *, without_data: bool = False) -> Plan:
+    """Work a sweep out.
 
-    Raises `PlanError`; `YamlError` where a line of the sweep is to blame.
+    Args:
+        sweep: As it was read.
+        only: Glob that arm labels must match.
+        without_data: Plan also where files of the user's are not at hand, and say so in `lacking`.
+
+    Returns:
+        All runs.
+
+    Raises:
+        PlanError: No arm matches, or ranks are wanted that no data could reach.
+        YamlError: A line of the sweep is to blame.
+        suite.workloads.DataError: Files of the user's are missing.
     """
     reachable(sweep)
     rates = load_rates(sweep.rates_path)
-    runs = []
+    runs, lacking = [], []
     for panel in sweep.panels():
         arms = [arm for arm in sweep.arms_of(panel) if only is None or fnmatchcase(arm.label, only)]
-        workload = workload_of(panel)
+        workload = workload_of(panel, without_data)
+        if workload.options.get("data") == "":
+            lacking.append(_missing(workload))
         tuned = {arm.label: _rate(sweep, panel, arm, rates) for arm in arms}
         for budget in sweep.budgets:
             there = sweep.at_budget(budget)
@@ -97,13 +117,27 @@ def make_plan(sweep: Sweep, only: str | None = None) -> Plan:
                     runs.append(PlannedRun(panel, arm, spec, budget))
     if not runs:
         raise PlanError(f"no arm of sweep {sweep.name!r} matches {only!r}; its arms: {', '.join(sweep.arms)}")
-    return Plan(sweep, tuple(runs), only)
+    return Plan(sweep, tuple(runs), only, tuple(dict.fromkeys(lacking)))
 
 
-def workload_of(panel: Setting) -> Part:
-    """The workload of a panel. Raises `YamlError` with its line."""
+def _missing(workload: Part) -> str:
+    """What says that a workload's files are missing."""
+    from suite.workloads import DataError, get  # here, since it needs torch
+    from suite.workloads.user_data import with_data
+
     try:
-        return resolve_workload(panel.workload.name, panel.workload.options, panel.sharding)
+        with_data(get(workload.name, **workload.options))
+    except DataError as error:
+        return str(error)
+    return ""
+
+
+def workload_of(panel: Setting, without_data: bool = False) -> Part:
+    """The workload of a panel; `without_data`: see `resolve_workload`. Raises `YamlError` with its line."""
+    try:
+        return resolve_workload(
+            panel.workload.name, panel.workload.options, panel.sharding, without_data=without_data
+        )
     except ValueError as error:
         raise panel.workload.error("", str(error)) from None
 
@@ -203,7 +237,7 @@ def summary(plan: Plan, store: Store, found: Mapping[str, Status] | None = None)
         "states": counts(found.values()),
         "skipped": _skipped(plan, found),
         "stale_code": len(_older_than_code(plan, results)),
-        "warnings": warnings_of(plan),
+        "warnings": [*plan.lacking, *warnings_of(plan)],
         "panels": panels,
         "disk_bytes": len(missing) * RUN_FOLDER_BYTES,
         "core_seconds_left": round(needs.seconds, 1),
@@ -315,12 +349,17 @@ def elements(spec: RunSpec) -> int:
     """How many parameters the model of a run has."""
 
     def count() -> int:
-        return sum(value.numel() for value in task_of(spec).initial().values())
+        return sum(parameter.numel() for parameter in _workload(spec).build().parameters())
 
     if not is_ours(spec.workload.name):
         return count()
-    workload = spec.workload.as_dict()
-    return int(disk_cached(["elements", workload, spec.sharding, spec.world_size, spec.batch_size], count))
+    return int(disk_cached(["elements", spec.workload.as_dict()], count))
+
+
+def _workload(spec: RunSpec) -> Workload:
+    from suite.workloads import get  # here, since it needs torch
+
+    return get(spec.workload.name, **spec.workload.options)
 
 
 def task_seconds(spec: RunSpec) -> dict[str, float]:
@@ -337,6 +376,12 @@ def task_seconds(spec: RunSpec) -> dict[str, float]:
 
     def measure() -> dict[str, float]:
         import torch
+
+        from suite.workloads import DataWorkload
+
+        workload = _workload(spec)
+        if isinstance(workload, DataWorkload) and (told := workload.seconds(rows, spec.batch_size)):
+            return told
 
         def seconds(once: Callable[[], object]) -> float:
             begun = time.perf_counter()

@@ -37,8 +37,8 @@ from suite.training.checkpoint import (
     write,
 )
 from suite.training.record import EXPECTED_FAULTS, LedgerSums, Outcome, Recorder
-from suite.training.train import BatchedGradients, first_difference, flatten, shapes_of, taken
-from suite.workloads import Task
+from suite.training.train import BatchedGradients, first_difference, taken
+from suite.workloads import RankedTask, Task
 
 
 def train_rank(
@@ -123,7 +123,7 @@ class _Rank:
 
     def _step(self, step: int, wanted: Action) -> Action:
         """One step of training; returns what all ranks do after it."""
-        own = [part[dist.get_rank() : dist.get_rank() + 1] for part in self.task.batch(step)]
+        own = _own_batch(self.task, step, dist.get_rank())
         found, losses = self._gradients(_rows(self.params), own)
         gathered = _gathered(torch.cat([losses, torch.full_like(losses, float(wanted))]))
         loss = gathered[:, :1].contiguous().mean().item()
@@ -137,6 +137,7 @@ class _Rank:
                 self._optimizer.step(lambda: self._backward(own))
             else:
                 torch.autograd.backward(list(self.params.values()), [found[name][0] for name in self.params])
+                found.clear()  # the optimizer has its own copy
                 self._optimizer.step()
             self._optimizer.zero_grad()
             self.bytes.take(self._optimizer.ledger)
@@ -210,16 +211,26 @@ def _resumed(spec: RunSpec, start: Start, folder: Path, saved: Callable[[int, st
     return replace(start, step=0)
 
 
+def _own_batch(task: Task, step: int, rank: int) -> list[Tensor]:
+    """This rank's row of the batch; where a task can tell it alone, nothing of the others' is read."""
+    if isinstance(task, RankedTask):
+        return [part.unsqueeze(0) for part in task.own_batch(step, rank)]
+    return [part[rank : rank + 1] for part in task.batch(step)]
+
+
 def _rows(params: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
     return {name: param.detach().unsqueeze(0) for name, param in params.items()}
 
 
 def _compare_replicas(recorder: Recorder, params: Mapping[str, Tensor]) -> None:
-    """All ranks take part, also when only rank 0 knows that its run has diverged at the last evaluation."""
-    values = {name: param.detach() for name, param in params.items()}
-    difference = first_difference(_gathered(flatten(values)), shapes_of(values))
-    if difference and recorder.status is None:
-        recorder.end("invalid", difference)
+    """All ranks take part, also when only rank 0 knows that its run has diverged at the last evaluation.
+
+    Parameter by parameter: of a large model the replicas of all ranks do not fit beside each other.
+    """
+    for name, param in params.items():
+        difference = first_difference(_gathered(param.detach().flatten()), {name: tuple(param.shape)})
+        if difference and recorder.status is None:
+            recorder.end("invalid", difference)
 
 
 def _gathered(row: Tensor) -> Tensor:

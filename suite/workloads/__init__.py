@@ -24,12 +24,13 @@ from suite.workloads.registry import (
     names,
     options,
 )
-from suite.workloads.user_data import DataWorkload
+from suite.workloads.user_data import DataWorkload, RankedTask
 
 __all__ = [
     "DataError",
     "DataWorkload",
     "OptionInfo",
+    "RankedTask",
     "Task",
     "UnknownWorkloadError",
     "Workload",

@@ -27,6 +27,9 @@ from suite.workloads.base import Workload, WorkloadOptionError
 
 BUILT_IN: Final[Mapping[str, str]] = {
     "byte-mlm": "suite.workloads.byte_mlm:ByteMLM",
+    "causal-lm": "suite.workloads.language:CausalLM",
+    "cifar10": "suite.workloads.vision:Cifar10",
+    "cifar100": "suite.workloads.vision:Cifar100",
     "code-gpt": "suite.workloads.code_gpt:CodeGPT",
     "code-packages": "suite.workloads.code_packages:CodePackages",
     "ctr-zipf": "suite.workloads.ctr_zipf:CtrZipf",
@@ -34,7 +37,9 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "digits-mlp": "suite.workloads.digits_mlp:DigitsMLP",
     "digits-noisy": "suite.workloads.digits_noisy:DigitsNoisy",
     "digits-vit": "suite.workloads.digits_vit:DigitsViT",
+    "image-folder": "suite.workloads.vision:ImageFolder",
     "label-noise-diagonal": "suite.workloads.label_noise:LabelNoiseDiagonal",
+    "masked-lm": "suite.workloads.language:MaskedLM",
     "quadratic": "suite.workloads.quadratic:Quadratic",
 }
 ENTRY_POINTS: Final = "bandwise.workloads"

@@ -16,13 +16,17 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+from abc import abstractmethod
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+import torch
+from torch import Tensor
+
 from suite import DATA
-from suite.workloads.base import DataError, Workload
+from suite.workloads.base import DataError, Task, Workload
 
 WHOLE_BYTES: Final = 1 << 30
 BLOCKS: Final = 4096
@@ -81,6 +85,18 @@ class DataWorkload(Workload):
                 f"workload {self.name} cannot read {error.filename}: {error.strerror}; check its rights"
             ) from error
 
+    def seconds(self, rows: int, batch_size: int) -> dict[str, float] | None:
+        """What its task takes on one core, told without the data; None where only a trial on the data can tell.
+
+        Args:
+            rows: Workers of a process.
+            batch_size: Of each.
+
+        Returns:
+            Seconds of `gradients`, `watch` and `evaluate`, as `suite.runs.plan.task_seconds` has them.
+        """
+        return None
+
     def _folder(self) -> Path:
         given = os.environ.get(DATA, "")
         if not given:
@@ -101,6 +117,18 @@ class DataWorkload(Workload):
                 f"workload {self.name} lacks {wanted}: put it there, or name another folder with --data-dir"
             )
         return paths
+
+
+class RankedTask(Task):
+    """A task whose workers can be asked for one by one, since to read an example takes long."""
+
+    @abstractmethod
+    def own_batch(self, step: int, rank: int) -> tuple[Tensor, ...]:
+        """One worker's batch at `step` >= 0: tensors [batch_size, ...], the row `rank` of `batch(step)`."""
+
+    def batch(self, step: int) -> tuple[Tensor, ...]:
+        rows = [self.own_batch(step, rank) for rank in range(self.world_size)]
+        return tuple(torch.stack(parts) for parts in zip(*rows, strict=True))
 
 
 @lru_cache(maxsize=8)

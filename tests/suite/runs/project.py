@@ -57,11 +57,12 @@ def one_spec(
     peak: float = 0.05,
     seed: int = 0,
     backend: str = "simulated",
+    workload_options: dict[str, Any] | None = None,
 ) -> RunSpec:
     """A spec by names."""
     return make_spec(
         algorithm=resolve_algorithm(algorithm, options or {}, world_size, steps),
-        workload=resolve_workload(workload, {}, sharding),
+        workload=resolve_workload(workload, workload_options or {}, sharding),
         sharding=sharding,
         world_size=world_size,
         steps=steps,

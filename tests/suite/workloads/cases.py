@@ -6,9 +6,12 @@ import dataclasses
 import hashlib
 from typing import Any
 
+import pytest
 import torch
 
+from suite import DATA
 from suite.workloads import Task, Workload, get
+from tests.suite.workloads.made_up_data import VOCABULARY, folder_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +25,8 @@ class Case:
     """Shape behind [world_size, batch_size] and dtype of each tensor of a batch."""
     draws: str
     """Digest of what seed 3 draws. Where it moves, runs before and after are not the same: raise the version."""
+    data: str = ""
+    """Of `made_up_data`, for a workload that reads files of the user's."""
 
     def workload(self) -> Workload:
         return get(self.name, **self.options)
@@ -29,9 +34,13 @@ class Case:
     def task(
         self, seed: int = 0, world_size: int = 4, sharding: str = "iid", batch_size: int | None = 3
     ) -> Task:
-        return self.workload().task(seed, world_size, sharding, batch_size)
+        with pytest.MonkeyPatch.context() as patch:
+            if self.data:
+                patch.setenv(DATA, str(folder_of(self.data)))
+            return self.workload().task(seed, world_size, sharding, batch_size)
 
 
+_IMAGES = ((3, 32, 32), torch.float32)
 CASES = (
     Case(
         "byte-mlm",
@@ -60,6 +69,46 @@ CASES = (
         141_312,
         (((128,), torch.int64), ((128,), torch.int64)),
         "755d7192acb07e19",
+    ),
+    Case(
+        "causal-lm",
+        {"model": "gpt2-mini", "vocabulary": VOCABULARY, "context": 16},
+        39_168,
+        (((16,), torch.int64), ((16,), torch.int64)),
+        "78a09ee47c27a54c",
+        "tokens",
+    ),
+    Case(
+        "masked-lm",
+        {"model": "bert-mini", "vocabulary": VOCABULARY, "context": 16},
+        52_940,
+        (((16,), torch.int64), ((2,), torch.int64), ((2,), torch.int64)),
+        "c23f80460292b798",
+        "tokens",
+    ),
+    Case(
+        "cifar10",
+        {"model": "resnet-mini"},
+        11_490,
+        (_IMAGES, ((), torch.int64)),
+        "c21540c2a482ca1a",
+        "cifar10",
+    ),
+    Case(
+        "cifar100",
+        {"model": "vit-mini"},
+        32_452,
+        (_IMAGES, ((), torch.int64)),
+        "288573a4b39b2ebd",
+        "cifar100",
+    ),
+    Case(
+        "image-folder",
+        {"model": "resnet-mini", "classes": 3, "pixels": 64},
+        12_331,
+        (((3, 64, 64), torch.float32), ((), torch.int64)),
+        "89cda0b1d5be1cd7",
+        "images",
     ),
 )
 

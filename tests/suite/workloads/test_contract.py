@@ -32,14 +32,20 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-LARGE = ("code-gpt", "digits-vit")
+LARGE = ("causal-lm", "code-gpt", "digits-vit")
 """Of the transformers `byte-mlm` alone is looked at by the fast tests where a look takes seconds."""
-every_workload = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-every_small_workload = pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, marks=pytest.mark.full if case.name in LARGE else ()) for case in CASES],
-    ids=lambda case: case.name,
-)
+IN_FULL = ("cifar10", "cifar100", "image-folder", "masked-lm")
+"""Of the workloads on files of the user's the fast tests look at `causal-lm` here, and at all of them in `test_models`."""
+
+
+def parametrized(*in_full: str) -> pytest.MarkDecorator:
+    """Over all workloads; these are for the full tests."""
+    marked = [pytest.param(case, marks=pytest.mark.full if case.name in in_full else ()) for case in CASES]
+    return pytest.mark.parametrize("case", marked, ids=lambda case: case.name)
+
+
+every_workload = parametrized(*IN_FULL)
+every_small_workload = parametrized(*IN_FULL, *LARGE)
 
 Rows = tuple[dict[str, torch.Tensor], tuple[torch.Tensor, ...]]
 
@@ -49,14 +55,19 @@ def test_every_workload_is_in_the_table() -> None:
 
 
 @pytest.fixture(scope="module")
-def draws_elsewhere() -> dict[str, str]:
+def draws_elsewhere(request: pytest.FixtureRequest) -> dict[str, str]:
     """The digest of every case, from another process with another number of threads."""
     code = (
-        "import json, torch; torch.set_num_threads(2)\n"
+        "import json, sys, torch; torch.set_num_threads(2)\n"
         "from tests.suite.workloads.cases import CASES, draws\n"
-        "print(json.dumps({case.name: draws(case) for case in reversed(CASES)}))"
+        "wanted = json.loads(sys.argv[1])\n"
+        "print(json.dumps({case.name: draws(case) for case in reversed(CASES) if case.name in wanted}))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    chosen = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    wanted = json.dumps(sorted({params["case"].name for params in chosen if "case" in params}))
+    done = subprocess.run(
+        [sys.executable, "-c", code, wanted], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     found: dict[str, str] = json.loads(done.stdout)
     return found
 
@@ -91,11 +102,11 @@ def test_batches_have_fixed_shapes(case: Case) -> None:
 
 @every_workload
 def test_the_default_batch_size_is_the_workloads(case: Case) -> None:
-    workload = case.workload()
-    assert workload.task(0, 2).batch(0)[0].shape[:2] == (2, workload.batch_size)
+    task = case.task(world_size=2, batch_size=None)
+    assert task.batch(0)[0].shape[:2] == (2, case.workload().batch_size)
 
 
-@every_workload
+@parametrized(*IN_FULL, "causal-lm")
 def test_draws_are_the_same_in_every_process_and_release(case: Case, draws_elsewhere: dict[str, str]) -> None:
     here = draws(case)
     assert here == draws_elsewhere[case.name]
@@ -274,6 +285,7 @@ def test_how_it_is_judged_is_declared(case: Case) -> None:
         "excess_loss": "1",
         "test_loss": "1",
         "log_loss": "nats",
+        "bits_per_token": "bits/token",
     }
     assert workload.name == case.name
     assert workload.version >= 1

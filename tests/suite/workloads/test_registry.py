@@ -10,6 +10,9 @@ from suite.workloads import UnknownWorkloadError, WorkloadOptionError, get, name
 def test_names_are_sorted() -> None:
     assert names() == [
         "byte-mlm",
+        "causal-lm",
+        "cifar10",
+        "cifar100",
         "code-gpt",
         "code-packages",
         "ctr-zipf",
@@ -17,7 +20,9 @@ def test_names_are_sorted() -> None:
         "digits-mlp",
         "digits-noisy",
         "digits-vit",
+        "image-folder",
         "label-noise-diagonal",
+        "masked-lm",
         "quadratic",
     ]
 
@@ -48,9 +53,10 @@ def test_an_integer_is_taken_where_a_float_is_due() -> None:
     [
         ("digit-mlp", 'unknown workload "digit-mlp": did you mean "digits-mlp"?'),
         ("quadratics", 'unknown workload "quadratics": did you mean "quadratic"?'),
+        ("imagenet", 'unknown workload "imagenet": did you mean "image-folder"?'),
         (
-            "imagenet",
-            'unknown workload "imagenet": Choose one of byte-mlm, code-gpt, code-packages, ctr-zipf, digits-cnn',
+            "speech",
+            'unknown workload "speech": Choose one of byte-mlm, causal-lm, cifar10, cifar100, code-gpt',
         ),
     ],
 )

@@ -1,0 +1,484 @@
+"""`causal-lm` and `masked-lm`: GPT-2, Llama and BERT on text that you have.
+
+The option `format` says what lies in the data folder:
+
+    tokens    train.bin, val.bin            uint16, little-endian, one token after the other (as nanoGPT writes them)
+    parquet   train.parquet, val.parquet    a file each, or a folder of them; `column` holds text, lists of tokens, or tokens
+    text      train/, val/                  files of text, of any name
+
+Text is read as its bytes in UTF-8, which are the tokens 0 to 255. Files and rows follow each other in the order of their names,
+without a mark between them. The stream is cut into windows of `context` tokens; what trains is cut anew for no seed, the seed
+draws which worker has which windows, in which order.
+
+*Masked*: of each window 15 % of the places are drawn anew for every step and are to be filled in; 80 % of them hold the mask,
+10 % another token, 10 % the token itself (Devlin et al. 2019). There is no prediction of the next sentence.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from suite.workloads.base import DataError, predict
+from suite.workloads.models import Model, ModelTask, ModelWorkload, evenly, extra, transformers_model
+from suite.workloads.sampling import Indices, ShardSampler, Stream, generator, iid_shards
+
+FORMATS: Final[Mapping[str, Mapping[str, str]]] = {
+    "tokens": {
+        "train.bin": "uint16 tokens, little-endian, to train on",
+        "val.bin": "uint16 tokens, little-endian, that judge",
+    },
+    "parquet": {
+        "train.parquet": "a Parquet file, or a folder of them, to train on",
+        "val.parquet": "a Parquet file, or a folder of them, that judges",
+    },
+    "text": {
+        "train": "a folder of files of text to train on",
+        "val": "a folder of files of text that judge",
+    },
+}
+TEST_WINDOWS: Final = 2048
+"""Windows at the most that a run is judged on at its end, spread evenly."""
+WATCHED_WINDOWS: Final = 128
+BYTES: Final = 256
+MASKED: Final = 0.15
+BERT_MASK: Final = 103
+"""The mask of BERT's published vocabulary."""
+SCAN: Final = 1 << 24
+"""Tokens looked at in one go."""
+_CHUNK: Final = 8
+Tokens = npt.NDArray[Any]
+
+
+class CausalModel(Model):
+    """`forward(text [batch, tokens])` gives logits [batch, tokens, vocabulary]; with `following`, their mean cross entropy."""
+
+    def outputs(self, *inputs: Tensor) -> Tensor:
+        logits: Tensor
+        if hasattr(self.inner, "wte"):  # GPT-2: the output layer is the table of tokens
+            hidden = self.inner(input_ids=inputs[0], use_cache=False).last_hidden_state
+            logits = F.linear(hidden, self.inner.wte.weight)  # type: ignore[arg-type, union-attr]
+        else:
+            logits = self.inner(input_ids=inputs[0], use_cache=False).logits
+        return logits.float()
+
+    def mean_loss(self, *batch: Tensor) -> Tensor:
+        return F.cross_entropy(self.outputs(batch[0]).flatten(0, -2), batch[1].flatten())
+
+
+class MaskedModel(Model):
+    """`forward(text [batch, tokens], places [batch, masked], None)` gives logits [batch, masked, vocabulary] of the tokens there.
+
+    With `missing` [batch, masked] for None, the tokens that stood there, it gives their mean cross entropy in nats.
+    """
+
+    def __init__(self, inner: nn.Module, workload: ModelWorkload) -> None:
+        del inner.cls.predictions.decoder  # type: ignore[union-attr]  # it is the table of tokens
+        super().__init__(inner, workload)
+
+    def outputs(self, *inputs: Tensor) -> Tensor:
+        text, places = inputs
+        bert, head = self.inner.get_submodule("bert"), self.inner.get_submodule("cls.predictions")
+        hidden = bert(input_ids=text).last_hidden_state
+        there = hidden.gather(-2, places.unsqueeze(-1).expand(*places.shape, hidden.shape[-1]))
+        table = bert.get_submodule("embeddings.word_embeddings").weight
+        logits = F.linear(head.transform(there), table, head.bias)  # type: ignore[operator, arg-type]
+        return logits.float()
+
+    def mean_loss(self, *batch: Tensor) -> Tensor:
+        return F.cross_entropy(self.outputs(*batch[:2]).flatten(0, -2), batch[2].flatten())
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageWorkload(ModelWorkload):
+    """Windows of tokens of text that the user has."""
+
+    version = 1
+    metric = "bits_per_token"
+    unit = "bits/token"
+    direction = "lower"
+    margin = 0.02
+    batch_size = 8
+
+    format: str = dataclasses.field(
+        default="tokens", metadata={"help": f"of the files: {', '.join(FORMATS)}"}
+    )
+    column: str = dataclasses.field(default="text", metadata={"help": "of Parquet files"})
+    context: int = dataclasses.field(
+        default=0, metadata={"help": "tokens of a window; 0: as many as the model reads at once"}
+    )
+    vocabulary: int = dataclasses.field(
+        default=0, metadata={"help": "tokens that there are; 0: those of the published model"}
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        own = self.architecture.positions
+        self.demand("format", self.format in FORMATS, f"one of {', '.join(FORMATS)}")
+        self.demand(
+            "context", self.context == 0 or 2 <= self.context <= own, f"0, or 2 to {own} for {self.model}"
+        )
+        self.demand("vocabulary", self.vocabulary == 0 or self.vocabulary >= 2, "0, or at least 2")
+        if self.format == "text":
+            self.demand(
+                "vocabulary",
+                self.tokens_known >= self._least_vocabulary,
+                f"at least {self._least_vocabulary} for text",
+            )
+
+    @property
+    def _least_vocabulary(self) -> int:
+        """What bytes need."""
+        return BYTES
+
+    @property
+    def files(self) -> Mapping[str, str]:  # type: ignore[override]
+        """What lies in the data folder, by the option `format`."""
+        return FORMATS[self.format]
+
+    @property
+    def window(self) -> int:
+        """Tokens of a window."""
+        return self.context or self.architecture.positions
+
+    @property
+    def tokens_known(self) -> int:
+        """Size of the vocabulary."""
+        return self.vocabulary or self.architecture.vocabulary
+
+    @property
+    def needed(self) -> int:
+        """Tokens that a window takes of the stream; the next one begins `window` after it."""
+        return self.window
+
+    def judged(self) -> tuple[int, int]:
+        return WATCHED_WINDOWS, TEST_WINDOWS
+
+    def inner(self) -> nn.Module:
+        """The model as `transformers` builds it."""
+        return transformers_model(self.model, f"workload {self.name}", vocab_size=self.tokens_known)
+
+    def streams(self) -> tuple[Tokens, Tokens]:
+        """The tokens to train on and those that judge; each has been looked at.
+
+        Raises:
+            DataError: A file is missing, truncated, too short, or holds other than tokens of the vocabulary; it is named.
+        """
+        column = self.column if self.format == "parquet" else ""
+        found = []
+        for name in self.files:
+            path = self.path(name)
+            stream = _stream(str(path), self.format, column, self.data, self.name)
+            if len(stream) < self.needed:
+                raise DataError(
+                    f"workload {self.name}: {path} has {len(stream)} tokens, fewer than the {self.needed} of a window: "
+                    "give more text, or a smaller context"
+                )
+            _check_tokens(stream, self.tokens_known, path, self.name)
+            found.append(stream)
+        return found[0], found[1]
+
+
+@lru_cache(maxsize=4)
+def _stream(path: str, kind: str, column: str, digest: str, workload: str) -> Tokens:
+    """The tokens of a path. digest: of the files as they are, so that others are read anew."""
+    where = Path(path)
+    if kind == "tokens":
+        if not where.is_file():
+            raise DataError(f"workload {workload}: {where} is a folder: put a file of uint16 tokens there")
+        size = where.stat().st_size
+        if size % 2:
+            raise DataError(
+                f"workload {workload}: {where} has {size} bytes, no whole number of uint16 tokens: it is truncated, or of "
+                "another type"
+            )
+        return np.memmap(where, dtype="<u2", mode="r") if size else np.empty(0, "<u2")
+    if kind == "text":
+        if not where.is_dir():
+            raise DataError(f"workload {workload}: {where} is no folder: put the files of text into one")
+        texts = [file for file in sorted(where.rglob("*")) if file.is_file() and _is_shown(file, where)]
+        for file in texts:
+            _check_text(file, workload)
+        return np.concatenate([np.empty(0, np.uint8), *(np.fromfile(file, np.uint8) for file in texts)])
+    files = sorted(where.rglob("*.parquet")) if where.is_dir() else [where]
+    if not files:
+        raise DataError(f"workload {workload}: {where} has no file that ends with .parquet: put them there")
+    return np.concatenate([_parquet(file, column, workload) for file in files])
+
+
+def _is_shown(file: Path, root: Path) -> bool:
+    return not any(part.startswith(".") for part in file.relative_to(root).parts)
+
+
+def _check_text(file: Path, workload: str) -> None:
+    try:
+        file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"workload {workload}: {file} is no text in UTF-8 (byte {error.start}): convert it, or take it away"
+        ) from error
+
+
+def _parquet(file: Path, column: str, workload: str) -> Tokens:
+    """The tokens of a column: bytes of text, lists of integers laid end to end, or integers."""
+    needed_by = f"workload {workload} with format parquet"
+    arrow, library = extra("pyarrow", needed_by), extra("pyarrow.parquet", needed_by)
+    kinds, compute = extra("pyarrow.types", needed_by), extra("pyarrow.compute", needed_by)
+    try:
+        opened = library.ParquetFile(file)
+        schema = opened.schema_arrow
+        if column not in schema.names:
+            raise DataError(
+                f'workload {workload}: {file} has no column "{column}", only {", ".join(schema.names)}: give the option "column"'
+            )
+        found = opened.read(columns=[column]).column(column)
+    except (arrow.ArrowException, OSError) as error:
+        raise DataError(
+            f"workload {workload}: {file} is no whole Parquet file ({error}): write it anew"
+        ) from error
+    whole = kind = found.type
+    if found.null_count:
+        raise DataError(
+            f'workload {workload}: {file} has {found.null_count} nulls in column "{column}": fill or drop them'
+        )
+    if kinds.is_list(kind) or kinds.is_large_list(kind):
+        found, kind = compute.list_flatten(found), kind.value_type
+    elif kinds.is_string(kind) or kinds.is_large_string(kind):
+        return np.frombuffer("".join(found.to_pylist()).encode(), dtype=np.uint8)
+    if not kinds.is_integer(kind):
+        raise DataError(
+            f'workload {workload}: the column "{column}" of {file} is of type {whole}: text, lists of integers, or integers '
+            "are read"
+        )
+    tokens: Tokens = found.to_numpy()
+    return tokens
+
+
+def _check_tokens(stream: Tokens, vocabulary: int, path: Path, workload: str) -> None:
+    """Refuse a token that the vocabulary does not have."""
+    if stream.dtype == np.uint8 and vocabulary >= BYTES:
+        return
+    for start in range(0, len(stream), SCAN):
+        part = stream[start : start + SCAN]
+        wrong = np.flatnonzero((part >= vocabulary) | (part < 0))
+        if len(wrong):
+            raise DataError(
+                f"workload {workload}: {path} has the token {part[wrong[0]]} at place {start + wrong[0]}, and the vocabulary has "
+                f'{vocabulary} (0 to {vocabulary - 1}): it is of another tokenizer, or give the option "vocabulary"'
+            )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LanguageTask(ModelTask):
+    """Windows of two streams of tokens for one seed, which draws the model, the shards and their order.
+
+    `evaluate` gives `bits_per_token` and `nll` (nats a predicted token) over up to 2,048 windows of the stream that judges,
+    spread evenly; `watch` the same over up to 128 of them.
+    """
+
+    train: Tokens = dataclasses.field(repr=False)
+    test: Tokens = dataclasses.field(repr=False)
+    windows: Indices = dataclasses.field(repr=False)
+    """Numbers of the windows that judge."""
+    sampler: ShardSampler = dataclasses.field(repr=False)
+
+    def evaluate(self, params: Mapping[str, Tensor]) -> dict[str, float]:
+        return self._score(params, self.windows)
+
+    def watch(self, params: Mapping[str, Tensor]) -> dict[str, float]:
+        return self._score(params, self.windows[evenly(len(self.windows), WATCHED_WINDOWS)])
+
+    def _score(self, params: Mapping[str, Tensor], windows: Indices) -> dict[str, float]:
+        total, predicted = 0.0, 0
+        for start in range(0, len(windows), _CHUNK):
+            *inputs, wanted = self.judging(windows[start : start + _CHUNK])
+            logits = predict(self, params, *inputs, None)
+            total += float(F.cross_entropy(logits.flatten(0, -2).double(), wanted.flatten(), reduction="sum"))
+            predicted += wanted.numel()
+        nll = total / predicted
+        return {"bits_per_token": nll / math.log(2.0), "nll": nll}
+
+    @abstractmethod
+    def judging(self, windows: Indices) -> tuple[Tensor, ...]:
+        """What the model is given of windows that judge, and last the tokens that it is to predict."""
+
+    def read(self, stream: Tokens, windows: Indices) -> npt.NDArray[np.int64]:
+        """The tokens of windows, int64 [windows, tokens that each takes]."""
+        workload = self.workload
+        assert isinstance(workload, LanguageWorkload)
+        first = windows * workload.window
+        found: npt.NDArray[np.int64] = stream[first[:, None] + np.arange(workload.needed)].astype(np.int64)
+        return found
+
+
+AnyLanguageTask = TypeVar("AnyLanguageTask", bound=LanguageTask)
+
+
+def language_task(
+    made: type[AnyLanguageTask],
+    workload: LanguageWorkload,
+    seed: int,
+    world_size: int,
+    sharding: str,
+    batch_size: int | None,
+) -> AnyLanguageTask:
+    """The task of class `made` on the windows of the user's streams."""
+    size = workload.check(seed, world_size, sharding, batch_size)
+    train, test = workload.streams()
+    windows, judging = ((len(s) - workload.needed) // workload.window + 1 for s in (train, test))
+    return made(
+        workload=workload,
+        seed=seed,
+        world_size=world_size,
+        sharding=sharding,
+        batch_size=size,
+        train_size=windows,
+        test_size=min(judging, TEST_WINDOWS),
+        train=train,
+        test=test,
+        windows=evenly(judging, TEST_WINDOWS),
+        sampler=ShardSampler(iid_shards(np.arange(windows), world_size, seed), size, seed),
+    )
+
+
+# ---- the next token --------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class CausalLM(LanguageWorkload):
+    """Cross entropy of the next token; bits per token on the stream that judges, NLL (nats a token) beside it."""
+
+    name = "causal-lm"
+    summary = "the next token of text of yours: GPT-2 and Llama"
+    families = ("GPT2", "Llama")
+
+    model: str = dataclasses.field(default="gpt2", metadata={"help": "architecture"})
+
+    @property
+    def needed(self) -> int:
+        return self.window + 1
+
+    def build(self) -> nn.Module:
+        return CausalModel(self.inner(), self)
+
+    def example(self, batch_size: int) -> tuple[Tensor, ...]:
+        text = torch.empty(batch_size, self.window, dtype=torch.int64)
+        return text, text
+
+    def task(
+        self, seed: int, world_size: int, sharding: str = "iid", batch_size: int | None = None
+    ) -> CausalTask:
+        return language_task(CausalTask, self, seed, world_size, sharding, batch_size)
+
+
+class CausalTask(LanguageTask):
+    """`batch(step)` is text and the tokens that follow, both int64 [world_size, batch_size, context]."""
+
+    def own_batch(self, step: int, rank: int) -> tuple[Tensor, Tensor]:
+        return _shifted(self.read(self.train, self.sampler.indices(step)[rank]))
+
+    def judging(self, windows: Indices) -> tuple[Tensor, Tensor]:
+        return _shifted(self.read(self.test, windows))
+
+
+def _shifted(tokens: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    both = torch.from_numpy(tokens)
+    return both[:, :-1].contiguous(), both[:, 1:].contiguous()
+
+
+# ---- masked tokens ---------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLM(LanguageWorkload):
+    """Cross entropy of masked tokens; bits per masked token on the stream that judges, NLL (nats a token) beside it."""
+
+    name = "masked-lm"
+    summary = "masked tokens of text of yours: BERT"
+    families = ("Bert",)
+
+    model: str = dataclasses.field(default="bert-base", metadata={"help": "architecture"})
+    mask: int = dataclasses.field(
+        default=-1,
+        metadata={
+            "help": f"token that masks; -1: {BERT_MASK}, BERT's, or {BYTES} where tokens are bytes of text"
+        },
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.demand(
+            "mask",
+            self.mask == -1 or 0 <= self.mask < self.tokens_known,
+            f"-1, or below the vocabulary's {self.tokens_known}",
+        )
+        least = self.mask_token + 1
+        self.demand("vocabulary", self.tokens_known >= least, f"at least {least}, for the mask")
+
+    @property
+    def mask_token(self) -> int:
+        """The token that stands for what is masked."""
+        if self.mask >= 0:
+            return self.mask
+        return BYTES if self.format == "text" else BERT_MASK
+
+    @property
+    def masked(self) -> int:
+        """Tokens masked of a window."""
+        return max(1, round(MASKED * self.window))
+
+    def build(self) -> nn.Module:
+        return MaskedModel(self.inner(), self)
+
+    def example(self, batch_size: int) -> tuple[Tensor, ...]:
+        text = torch.empty(batch_size, self.window, dtype=torch.int64)
+        return text, text[:, : self.masked], text[:, : self.masked]
+
+    def task(
+        self, seed: int, world_size: int, sharding: str = "iid", batch_size: int | None = None
+    ) -> MaskedTask:
+        return language_task(MaskedTask, self, seed, world_size, sharding, batch_size)
+
+
+class MaskedTask(LanguageTask):
+    """`batch(step)` is text int64 [world_size, batch_size, context] with masks in it, and their places and the tokens that stood
+    there, both int64 [world_size, batch_size, masked]. What judges is masked the same way for all seeds.
+    """
+
+    def own_batch(self, step: int, rank: int) -> tuple[Tensor, Tensor, Tensor]:
+        text = self.read(self.train, self.sampler.indices(step)[rank])
+        return self._masked(text, generator(self.seed, Stream.NOISE, rank, step))
+
+    def judging(self, windows: Indices) -> tuple[Tensor, Tensor, Tensor]:
+        rows = [
+            self._masked(self.read(self.test, windows[i : i + 1]), generator(0, Stream.TEST, int(windows[i])))
+            for i in range(len(windows))
+        ]
+        text, places, missing = (torch.cat(parts) for parts in zip(*rows, strict=True))
+        return text, places, missing
+
+    def _masked(self, text: npt.NDArray[np.int64], rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        workload = self.workload
+        assert isinstance(workload, MaskedLM)
+        words = rng.bit_generator.random_raw(text.size).reshape(text.shape)
+        places = np.sort(np.argsort(words, axis=1, kind="stable")[:, : workload.masked], axis=1).astype(
+            np.int64
+        )
+        missing = np.take_along_axis(text, places, axis=1)
+        kind, other = rng.bit_generator.random_raw(2 * places.size).reshape(2, *places.shape)
+        tenth = kind % np.uint64(10)
+        others = (other % np.uint64(workload.tokens_known)).astype(np.int64)
+        put = np.where(tenth < 8, workload.mask_token, np.where(tenth == 8, others, missing))
+        np.put_along_axis(text, places, put, axis=1)
+        return torch.from_numpy(text), torch.from_numpy(places), torch.from_numpy(missing)
