@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -44,7 +44,7 @@ TICK_GAP = 13.0
 """Least distance of two ticks in points on a vertical axis; twice as much on a horizontal one."""
 
 
-_LOOK: Final[Mapping[Any, Any]] = MappingProxyType(
+_LOOK: Final[dict[Any, Any]] = dict(
     {k: v for k, v in mpl.rcParamsDefault.items() if not k.startswith(("backend", "interactive"))}
     | sns.axes_style("white")
     | STYLE

@@ -285,7 +285,9 @@ class LossWithGradients(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        gradients = (gradient.mul_(upstream) for gradient in ctx.saved_tensors)  # in place: a copy is a model's size
+        gradients = (
+            gradient.mul_(upstream) for gradient in ctx.saved_tensors
+        )  # in place: a copy is a model's size
         return (None, None, *[None] * ctx.count, *gradients)
 
     @staticmethod
