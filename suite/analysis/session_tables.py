@@ -146,7 +146,7 @@ def write(
     """Write the tables and the facts of a record; returns the files. Tables that the session has nothing for are left out.
 
     repeated: all sessions here that time the same, for net speedups; published ones are added (`with_published`). The other
-    tables are of the record alone.
+    tables are of the record alone, and over links that it was not held over of what is published (`of_other_links`).
     """
     tables, facts = derive(record, store, sweep, repeated)
     written = [
@@ -185,6 +185,10 @@ def derive(
     if plan and len(plan.sweep.budgets) > 1:
         timed = timed_budgets(store.root, plan, wanted)
         tables[EQUAL_LOSS_SECONDS.suffix] = equal_loss_in_seconds(record, timed, arms)
+    others, links = of_other_links(store.root, record) if repeated else ({}, [])
+    for suffix, rows in others.items():
+        tables[suffix] = pd.concat([rows, tables[suffix]], ignore_index=True) if suffix in tables else rows
+    arms = tables[ARMS.suffix]
     held = [_held(one) for one in repeated or [record]]
     if plan and plan.sweep.references:
         rounds = frame_of(NET_ROUNDS, [row for one in repeated or [record] for row in _rounds(one, wanted)])
@@ -197,7 +201,11 @@ def derive(
             label = next(run.panel.workload.label for run in plan.runs if run.spec.workload == part)
             kind = (label, int(record["world_size"]))
             tables[NET.suffix] = net_table(study_of(plan), runs, rounds, arms, kind)
-    return tables, _facts(record, fault, cases, held)
+    facts = _facts(record, fault, cases, held)
+    facts["links"] = sorted(
+        [*links, *facts["links"]], key=lambda link: link["link"].get("rate_bps") or math.inf
+    )
+    return tables, facts
 
 
 def with_published(
@@ -217,33 +225,71 @@ def with_published(
     Returns:
         Rounds and sessions of both, published ones first; those held here alone where nothing alike is published.
     """
-    name = f"{SESSION}{record['name']}"
-    facts = load_facts(results_root, record["name"], "published")
-    paths = {table: find_table(results_root, table, name, "published") for table in (NET_ROUNDS, CASES)}
-    if facts is None or not all(path.is_file() for path in paths.values()):
+    alike = _published_alike(results_root, record)
+    path = find_table(results_root, NET_ROUNDS, f"{SESSION}{record['name']}", "published")
+    if alike is None or not path.is_file():
         return rounds, held
-    timed = read_frame(paths[CASES], CASES)
-    if _kind(facts) != _kind(record) or set(timed.loc[timed["role"] == "ddp", "case_id"]) != {
-        case["case_id"] for case in record["cases"] if case["role"] == "ddp"
-    }:
-        return rounds, held
-    known = set(timed["case_id"])
-    same = {
-        (sharding, arm)
-        for arm, of_arm in record["uses"].items()
-        for sharding, cases in of_arm.items()
-        if known.issuperset(cases.values())
-    }
-    there = read_frame(paths[NET_ROUNDS], NET_ROUNDS)
+    facts, same = alike
+    there = read_frame(path, NET_ROUNDS)
     arms = pd.MultiIndex.from_frame(there[["sharding", "arm"]]).isin(same)
     here = there["session_id"].isin([one["session_id"] for one in held])
-    links = there["link"].isin([link["label"] for link in record["links"]])
-    earlier = there[arms & links & ~here]
+    earlier = there[arms & ~here]
     counted = set(earlier["session_id"])
     return (
         pd.concat([earlier, rounds], ignore_index=True),
         [one for one in facts["sessions"] if one["session_id"] in counted] + held,
     )
+
+
+def of_other_links(
+    results_root: Path, record: Mapping[str, Any]
+) -> tuple[dict[str, pd.DataFrame], list[dict[str, Any]]]:
+    """What is published of a session alike over links that were not held here, so that each day may see to a few links.
+
+    Args:
+        results_root: Whose published tables are read.
+        record: The newest session that was held here.
+
+    Returns:
+        Rows by table suffix, and the facts of these links; none where nothing alike (`with_published`) is published.
+    """
+    alike = _published_alike(results_root, record)
+    if alike is None:
+        return {}, []
+    facts, same = alike
+    held = {link["label"] for link in record["links"]}
+    rows: dict[str, pd.DataFrame] = {}
+    for table in (CASES, ARMS, PROBE, DIRECT, BOUNDS, EQUAL_LOSS_SECONDS):
+        path = find_table(results_root, table, f"{SESSION}{record['name']}", "published")
+        if path.is_file():
+            there = read_frame(path, table)
+            there = there[~there["link"].isin(held)]
+            if "arm" in there:
+                there = there[pd.MultiIndex.from_frame(there[["sharding", "arm"]]).isin(same)]
+            rows[table.suffix] = there
+    return rows, [link for link in facts["links"] if link["label"] not in held]
+
+
+def _published_alike(
+    results_root: Path, record: Mapping[str, Any]
+) -> tuple[dict[str, Any], set[tuple[str, str]]] | None:
+    """Facts of the published session, where it is of the record's kind, and (sharding, arm) whose cases it timed too."""
+    facts = load_facts(results_root, record["name"], "published")
+    path = find_table(results_root, CASES, f"{SESSION}{record['name']}", "published")
+    if facts is None or not path.is_file() or _kind(facts) != _kind(record):
+        return None
+    timed = read_frame(path, CASES)
+    if set(timed.loc[timed["role"] == "ddp", "case_id"]) != {
+        case["case_id"] for case in record["cases"] if case["role"] == "ddp"
+    }:
+        return None
+    known = set(timed["case_id"])
+    return facts, {
+        (sharding, arm)
+        for arm, of_arm in record["uses"].items()
+        for sharding, cases in of_arm.items()
+        if known.issuperset(cases.values())
+    }
 
 
 def net_again(results_root: Path, name: str, sweep: Sweep) -> pd.DataFrame | None:

@@ -13,7 +13,7 @@ from report.study.publication import publish, update_tables
 from suite.analysis.collect import collect_sweep, write
 from suite.analysis.columns import EQUAL_LOSS_SECONDS, NET, NET_ROUNDS
 from suite.analysis.join import LEVEL, united
-from suite.analysis.published import load_facts
+from suite.analysis.published import lacking, load_facts
 from suite.analysis.session_tables import collect_session, net_again
 from suite.analysis.speed import planned_kinds
 from suite.analysis.speed_columns import ARMS, CASES, session_table_path
@@ -234,6 +234,36 @@ def test_a_session_held_three_times_gives_net_speedups_of_all_and_the_newest_alo
         assert load_facts(root, "made-up", "local")["sessions"][-1]["started"].startswith("2026-11-24")
         for arm, expected in (("lion-1bit", days), ("squeeze", of_squeeze)):
             assert {row["session_id"][6:8] for row in rows if row["arm"] == arm} == expected
+
+    # and over links that were not held that day it is shown beside them
+    slower = {
+        **later["links"][0],
+        "label": "10 Mbit/s",
+        "link": {**later["links"][0]["link"], "rate_bps": 1e7},
+    }
+    made.saved(
+        root, made.changed(later, session_id="20261125T000000Z-aa", started="2026-11-25", links=[slower])
+    )
+    shutil.rmtree(root / "sessions" / "made-up" / "20261124T000000Z-aa")
+    collect_session(root, "made-up", load_sweep(str(path)))
+    both = ["10 Mbit/s", "100 Mbit/s"]
+    assert [link["label"] for link in load_facts(root, "made-up", "local")["links"]] == both
+    for table in (ARMS, CASES, NET):
+        held = read_frame(session_table_path(root, table, "made-up"), table)
+        assert sorted(set(held["link"])) == both
+        there = read_frame(tables / f"session-made-up-{table.suffix}.csv", table)
+        if table is not NET:
+            there = there.reset_index(drop=True)
+            own = held[held["link"] == both[1]].reset_index(drop=True)
+            assert own.equals(there), table.suffix
+    days = read_frame(session_table_path(root, NET_ROUNDS, "made-up"), NET_ROUNDS).groupby("link")[
+        "session_id"
+    ]
+    assert {link: {name[6:8] for name in held} for link, held in days} == {
+        both[0]: {"25"},
+        both[1]: {"20", "21", "22"},
+    }
+    assert lacking(root, "session-made-up") == ""
 
 
 def test_a_continued_study_has_its_published_sessions_net_speedups_anew(tmp_path_factory):
