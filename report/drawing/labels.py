@@ -95,8 +95,7 @@ def _distance(x: float, y: float, box: Box) -> float:
 def leader(label: Label, box: Box) -> Points:
     """[n, 2]: points of the line from a mark to its text, without its ends."""
     ends = min(max(label.x, box.x0), box.x1) - label.x, min(max(label.y, box.y0), box.y1) - label.y
-    points: Points = np.array([(label.x, label.y)]) + ALONG[:, None] * np.array([ends])
-    return points
+    return np.asarray(np.array([(label.x, label.y)]) + ALONG[:, None] * np.array([ends]))
 
 
 def _inside(points: Points, boxes: Boxes) -> npt.NDArray[np.bool_]:

@@ -56,7 +56,8 @@ def look() -> Iterator[None]:
     """matplotlib's own defaults under seaborn's white style and ours, whatever the reader's matplotlibrc
     says.
     """
-    with mpl.rc_context(_LOOK):
+    settings: dict[Any, Any] = {**_LOOK}  # names are matplotlib's own literals
+    with mpl.rc_context(settings):
         yield
 
 

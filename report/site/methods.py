@@ -117,7 +117,7 @@ def _of_code(name: str) -> dict[str, Any]:
             for key, one in {**about.options, **about.hyperparameters}.items()
         ],
         "bits": {
-            str(n): {kind: list(c) if isinstance(c, tuple) else [c, c] for kind, c in costs.items()}
+            str(n): {kind: list(c) if isinstance(c, tuple) else [c, c] for kind, c in sorted(costs.items())}
             for n, costs in known.bits.items()
         },
         "formula": known.traits.bits if known.traits else "",

@@ -46,9 +46,19 @@ QUESTIONS = (
     Question("How sure is that?", (), "#equal-time tbody tr", r"[\d.]+× \[[\d.]+, [\d.]+\]"),
     Question("What does a verdict mean?", (), "#equal-time > .note:last-child", r"● worth it: above 1×"),
     Question("At how many workers was it measured?", (), "#equal-time figcaption", r"\d+ workers, \d+ steps"),
-    Question("Is 1-bit Adam worth it at 10 Gbit/s?", ("Advice",), "main", r"one-bit-adam"),
+    Question(
+        "Is 1-bit Adam worth it at 10 Gbit/s?",
+        (),
+        "#equal-time li",
+        r"Nothing was timed over a link faster than 1 Gbit/s: the page Advice",
+    ),
     Question("What does QSR send?", ("Methods", "qsr-adamw"), "main", r"It sends [\d.]+×.* fewer bytes"),
-    Question("Which claims of Lion Cub's paper hold?", ("Claims",), "main", r"Lion Cub, 2411\.16462"),
+    Question(
+        "Which claims of Lion Cub's paper hold?",
+        ("Claims",),
+        "tbody tr",
+        r"^lion-cub-\S+.*(reproduced|undecided|cannot tell)",
+    ),
     Question("How do I run it on my model?", ("Your model",), "#yours", r"bandwise try my_script\.py:make"),
     Question(
         "How do I reproduce this table?",
@@ -105,12 +115,17 @@ class Browser:
             assert told, "the browser has ended"
             message = json.loads(told)
             if message.get("id") == self.last:
+                if "navigated" in message.get("error", {}).get("message", ""):
+                    return self.ask(method, **params)  # a click had begun to lead elsewhere: once more, there
                 assert "error" not in message, message
                 return dict(message["result"])
 
     def value(self, expression: str) -> Any:
         """What a script on the page gives, once the page is loaded."""
-        loaded = f"(async () => {{ while (document.readyState !== 'complete') await new Promise((f) => setTimeout(f, 20)); return {expression}; }})()"
+        ready = (
+            "while (document.readyState !== 'complete') await new Promise((done) => setTimeout(done, 20));"
+        )
+        loaded = f"(async () => {{ {ready} return {expression}; }})()"
         found = self.ask("Runtime.evaluate", expression=loaded, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
