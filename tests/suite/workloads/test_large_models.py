@@ -26,7 +26,6 @@ GIB = 2**30
 LIMIT_GIB = 24e9 / GIB
 APM = ("apmsqueeze", {"warmup_steps": 0, "lr_warmup_steps": 0, "initial_variance": 1e-5})
 QSGD = ("global-qsgd", {"optimizer": "adamw"})
-LION = ("lion-cub-1bit", {"momentum_sync": "never"})
 LARGE: dict[str, tuple[tuple[str, dict[str, Any]], str, dict[str, Any], float]] = {
     "resnet18": (QSGD, "image-folder", {"classes": 3}, 3),
     "resnet50": (QSGD, "image-folder", {"classes": 3}, 4),
@@ -35,8 +34,8 @@ LARGE: dict[str, tuple[tuple[str, dict[str, Any]], str, dict[str, Any], float]] 
     "gpt2": (QSGD, "causal-lm", {"context": 128}, 9),
     "llama-130m": (QSGD, "causal-lm", {"context": 128}, 9),
     "bert-base": (APM, "masked-lm", {"context": 128}, 9),
-    "gpt2-medium": (LION, "causal-lm", {"context": 128}, 20),
-    "bert-large": (APM, "masked-lm", {"context": 128}, 22),
+    "gpt2-medium": (QSGD, "causal-lm", {"context": 128}, 20),
+    "bert-large": (QSGD, "masked-lm", {"context": 128}, 20),
 }
 """Model -> method, workload, options, and the memory in GiB without which there is no point in trying."""
 
