@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -39,6 +39,9 @@ from suite.training.checkpoint import (
 from suite.training.record import EXPECTED_FAULTS, LedgerSums, Outcome, Recorder
 from suite.training.train import BatchedGradients, first_difference, taken
 from suite.workloads import RankedTask, Task
+
+COMPARED: Final = 1 << 20
+"""Elements of which all ranks' replicas are compared at a time."""
 
 
 def train_rank(
@@ -225,12 +228,13 @@ def _rows(params: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
 def _compare_replicas(recorder: Recorder, params: Mapping[str, Tensor]) -> None:
     """All ranks take part, also when only rank 0 knows that its run has diverged at the last evaluation.
 
-    Parameter by parameter: of a large model the replicas of all ranks do not fit beside each other.
+    Piece by piece: of a large model the replicas of all ranks do not fit beside each other.
     """
     for name, param in params.items():
-        difference = first_difference(_gathered(param.detach().flatten()), {name: tuple(param.shape)})
-        if difference and recorder.status is None:
-            recorder.end("invalid", difference)
+        for piece in param.detach().flatten().split(COMPARED):
+            difference = first_difference(_gathered(piece), {name: tuple(piece.shape)})
+            if difference and recorder.status is None:
+                recorder.end("invalid", difference)
 
 
 def _gathered(row: Tensor) -> Tensor:

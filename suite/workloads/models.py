@@ -285,9 +285,8 @@ class LossWithGradients(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        gradients = (
-            gradient.mul_(upstream) for gradient in ctx.saved_tensors
-        )  # in place: a copy is a model's size
+        # in place: a copy is as large as the model
+        gradients = (gradient.mul_(upstream) for gradient in ctx.saved_tensors)
         return (None, None, *[None] * ctx.count, *gradients)
 
     @staticmethod
