@@ -386,8 +386,12 @@ def test_the_recipe_with_the_package(package: str) -> None:
 
 
 def test_every_block_of_the_page_is_run() -> None:
-    elsewhere = 2  # tests/test_docs.py: DataParallelOptimizer; tests/bandwise/test_training_log.py
-    here = ["streaming-diloco", "register_step_pre_hook", "torch.nn.parallel", "fully_shard"]
+    # tests/test_docs.py: DataParallelOptimizer; tests/bandwise/test_training_log.py; tests/reference_impls/test_under_hooks.py
+    elsewhere = 3
+    here = [
+        "streaming-diloco", "register_step_pre_hook", 'ddp_hook("qsgd"', "intsgd_for_hook", "fsdp_hook(model",
+        "fsdp_optimizer(model",
+    ]  # fmt: skip
     assert all(_block(marker) for marker in here)
     assert len(blocks(PAGE, "python")) == elsewhere + len(here) + len(RECIPES)
     assert (Path(__file__).parents[1] / PAGE).is_file()

@@ -549,6 +549,7 @@ def test_optimizers_and_models_that_cannot_be_attached() -> None:
     half = nn.Linear(3, 2).bfloat16()
     two = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2))
     wrapped = DistributedDataParallel.__new__(DistributedDataParallel)
+    nn.Module.__init__(wrapped)
     refusals: dict[str, Callable[[], Any]] = {
         "takes a torch.optim.Optimizer": lambda: attach(model, model, "qsgd"),  # type: ignore[arg-type]
         "evaluates the loss several times": lambda: attach(

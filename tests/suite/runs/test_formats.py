@@ -95,7 +95,7 @@ def test_lower_is_better_of_all_scores_beside_the_metric() -> None:
     """`Workload.direction_of` says so without asking; a score such as a second accuracy would need more."""
     for case in CASES:  # every workload, small
         name, workload = case.name, case.workload()
-        task = workload.task(0, 2, workload.shardings[0])
+        task = case.task(0, 2, workload.shardings[0], batch_size=None)
         beside = set(task.watch(task.initial())) - {workload.metric}
         assert beside <= {"nll", "clean_loss", "hessian_trace"}, name
         assert all(workload.direction_of(score) == "lower" for score in beside)

@@ -64,7 +64,7 @@ def draws_elsewhere(request: pytest.FixtureRequest) -> dict[str, str]:
         "print(json.dumps({case.name: draws(case) for case in reversed(CASES) if case.name in wanted}))"
     )
     chosen = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
-    wanted = json.dumps(sorted({params["case"].name for params in chosen if "case" in params}))
+    wanted = json.dumps(sorted({of.name for params in chosen if isinstance(of := params.get("case"), Case)}))
     done = subprocess.run(
         [sys.executable, "-c", code, wanted], cwd=ROOT, capture_output=True, text=True, check=True
     )
