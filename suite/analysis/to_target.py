@@ -124,11 +124,15 @@ def targets(study: Study, runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFr
     ended = runs[runs["arm"].isin(uncompressed) & runs["status"].isin(ENDED)]
     last = curves.sort_values("step").drop_duplicates(RUN, keep="last")
     ended = ended[[*RUN, "status"]].merge(last[[*RUN, "value"]], on=RUN, how="left")
-    sign = ended["workload"].map(_signs(study))
+    sign = (
+        ended["workload"].map(_signs(study)).astype(float)
+    )  # no row, no number: pandas over pyarrow leaves text then
     score = (sign * ended["value"]).where(ended["status"] != "diverged", -math.inf)
     ends = ended.assign(score=score, sign=sign).groupby([*ARM, "sign"])["score"].median().reset_index()
     worst = ends[ends["score"].abs() < math.inf].sort_values(["score", "arm"]).drop_duplicates(CELL)
-    margin = worst["workload"].map({label: yard.margin for label, yard in study.yardsticks.items()})
+    margin = (
+        worst["workload"].map({label: yard.margin for label, yard in study.yardsticks.items()}).astype(float)
+    )
     return worst.assign(target=worst["sign"] * (worst["score"] - margin)).rename(columns={"arm": "reference"})
 
 
