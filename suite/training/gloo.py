@@ -231,7 +231,7 @@ def _compare_replicas(recorder: Recorder, params: Mapping[str, Tensor]) -> None:
     Piece by piece: of a large model the replicas of all ranks do not fit beside each other.
     """
     for name, param in params.items():
-        for piece in param.detach().flatten().split(COMPARED):
+        for piece in torch.split(param.detach().flatten(), COMPARED):
             difference = first_difference(_gathered(piece), {name: tuple(piece.shape)})
             if difference and recorder.status is None:
                 recorder.end("invalid", difference)

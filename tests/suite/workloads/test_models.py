@@ -289,7 +289,7 @@ def test_own_batches_are_the_rows_of_the_batch(at: Callable[[Path], None]) -> No
 @pytest.mark.gloo
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["tokens, masked", "cifar10"])
-def test_ranks_killed_in_the_middle_of_an_epoch_go_on_to_the_bit(
+def test_ranks_stopped_in_the_middle_of_an_epoch_go_on_to_the_bit(
     kind: str, at: Callable[[Path], None], tmp_path: Path
 ) -> None:
     """With accumulation; the crops, masks and order of batches of the rest are those of the run that nobody stopped."""
