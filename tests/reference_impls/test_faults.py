@@ -46,7 +46,7 @@ def _interface(stack: ExitStack, name: str, model: nn.Module) -> tuple[nn.Module
 
 
 def _where_it_hangs() -> None:
-    time.sleep(TIMEOUT_S + 12)
+    time.sleep(TIMEOUT_S + 6)
 
 
 def _commit(fault: str, model: nn.Module) -> None:
