@@ -54,6 +54,7 @@ from suite.runs.result import RUN_ID
 from suite.runs.store import Store
 from suite.runs.sweep import sweep_names
 from suite.timing.spec import sessions_of
+from suite.workloads.base import DataError
 
 HOME: Final = "index.html"
 SPEED: Final = "speed.html"
@@ -88,7 +89,8 @@ def update_all(root: Path) -> None:
     """Bring the tables of every shipped sweep with runs here up to date, and say what is refused.
 
     Sweeps that do not ship have their tables from `bandwise report FILE`, and keep them. Sweeps without tables here are looked
-    at where there are runs that are in no table made here. What is published stays as it is.
+    at where there are runs that are in no table made here. What is published stays as it is, and so do the tables of sweeps on
+    files of the user's where these are not at hand (`bandwise --data-dir DIR report`).
     """
     write_refused(root)
     update_micro(root)
@@ -101,8 +103,8 @@ def update_all(root: Path) -> None:
         if name in known or new:
             try:
                 update_tables(root, name, alone=False)
-            except ReportError:
-                continue  # no run of it is here
+            except (ReportError, DataError):
+                continue  # no run of it is here, or none can be told from others without the files that it is of
 
 
 def _in_tables(root: Path) -> set[str]:

@@ -16,13 +16,14 @@ import pytest
 
 from bandwise.cli import main
 from reference_impls.catalogue import BUILT_IN
-from report.site.build import BuiltSite, build_site
+from report.site.build import BuiltSite, build_site, update_all
 from report.site.methods import Mark, picture
 from suite.analysis.published import facts_path
 from suite.runs.store import Store
 from tests.report import made_up_site
 from tests.report.test_page import Page
 from tests.suite.analysis import made_up_study
+from tests.suite.runs.project import train_here, write_sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 METHODS = {one.arm.algorithm for one in made_up_study.MADE} & set(BUILT_IN)
@@ -366,3 +367,13 @@ def test_a_damaged_table_that_studies_share_takes_no_other_page_away(
     if table != "micro.csv":
         assert (root / "reports" / "made-up.html").is_file(), "the study does not depend on it"
     assert "does not have the columns" in built.path.read_text()
+
+
+def test_sweeps_on_files_that_are_not_here_stop_no_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("report.site.build.sweep_names", lambda: ["papers/lion-cub-gpt2", "smoke"])
+    (tmp_path / "sweep").mkdir()
+    train_here(write_sweep(tmp_path / "sweep"), tmp_path / "results")
+    update_all(tmp_path / "results")
+    assert not (tmp_path / "results" / "tables").exists(), "no run here is of these sweeps"
