@@ -150,7 +150,7 @@ def publish(
     if label:
         return [_labelled(root, name, label, moment, replace)]
     if keep_runs:  # the study's pictures show net speedups, so these come first
-        found = [*_net_again(root, name), *_study(root, name, moment, replace, keep_runs)]
+        found = [*_net_again(root, name, moment, replace), *_study(root, name, moment, replace, keep_runs)]
     else:
         found = [*_study(root, name, moment, replace, keep_runs), *_session(root, name, moment, replace)]
     if not found:
@@ -182,19 +182,21 @@ def _session(root: Path, name: str, day: str, replace: bool) -> Iterator[Publica
             yield from _redrawn(root, session.sweep.name)
 
 
-def _net_again(root: Path, name: str) -> Iterator[Publication]:
-    """The published session of that name with its net speedups by the study as it is now; its seconds stay."""
+def _net_again(root: Path, name: str, day: str, replace: bool) -> Iterator[Publication]:
+    """The session of that name, its net speedups by the study as it is now: as held here, else by its published seconds."""
     set_name = f"{SESSION}{name}"
     known = read_manifest(published_root(root))["sets"].get(set_name)
     if known is None or (sweep := load_session(name).sweep) is None:
+        yield from _session(root, name, day, replace)
         return
     update_tables(root, sweep.called, keep_runs=True)
-    net = net_again(root, name, sweep)
-    if net is not None:
+    if files_of(root, set_name):
+        yield from _session(root, name, day, replace)
+    elif (net := net_again(root, name, sweep)) is not None:
         files = {file: (published_root(root) / file).read_bytes() for file in known["files"]}
         files[f"{TABLES}/{set_name}-{NET.suffix}.csv"] = to_csv(NET, net).encode()
         about = {key: value for key, value in known.items() if key != "files"}
-        yield _put(root, set_name, files, about, replace=True)
+        yield _put(root, set_name, files, about, replace)
 
 
 def _redrawn(root: Path, name: str) -> Iterator[Publication]:

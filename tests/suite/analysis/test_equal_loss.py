@@ -13,7 +13,7 @@ from report.study.publication import publish, update_tables
 from suite.analysis.collect import collect_sweep, write
 from suite.analysis.columns import EQUAL_LOSS_SECONDS, NET, NET_ROUNDS
 from suite.analysis.join import LEVEL, united
-from suite.analysis.published import lacking, load_facts
+from suite.analysis.published import PublishedError, lacking, load_facts
 from suite.analysis.session_tables import collect_session, net_again
 from suite.analysis.speed import planned_kinds
 from suite.analysis.speed_columns import ARMS, CASES, session_table_path
@@ -24,6 +24,7 @@ from suite.runs.result import Status
 from suite.runs.spec import sources
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
+from suite.timing.spec import load_session
 from tests.audit.__main__ import main as audit
 from tests.suite.analysis import made_up_ladder as ladder
 from tests.suite.analysis import made_up_session as made
@@ -266,7 +267,7 @@ def test_a_session_held_three_times_gives_net_speedups_of_all_and_the_newest_alo
     assert lacking(root, "session-made-up") == ""
 
 
-def test_a_continued_study_has_its_published_sessions_net_speedups_anew(tmp_path_factory):
+def test_a_continued_study_has_its_published_sessions_net_speedups_anew(tmp_path_factory, monkeypatch):
     """A further seed of one arm, where neither runs nor records are: seconds as published, net speedups of all seeds."""
     folder, root = tmp_path_factory.mktemp("sweep"), tmp_path_factory.mktemp("results")
     text = made.SWEEP.replace("seeds: 2", "seeds: 6\nbudgets: [0.5, 0.71, 1, 1.41]\nreferences: [sgd]")
@@ -300,4 +301,11 @@ def test_a_continued_study_has_its_published_sessions_net_speedups_anew(tmp_path
     assert set(before["n"]) == {6}
     assert list(net["time"]) == pytest.approx(list(before["time"]))
     assert list(net["net"]) != pytest.approx(list(before["net"]), rel=1e-6)
+    assert (tables / "session-made-up-rounds.csv").read_bytes() == seconds
+
+    monkeypatch.setattr("report.study.publication.load_session", lambda name: load_session(str(session)))
+    with pytest.raises(PublishedError, match=r"session-made-up is published, .* and differs .* --replace"):
+        publish(root, "made-up", keep_runs=True)
+    publish(root, "made-up", keep_runs=True, replace=True)
+    assert set(read_frame(tables / "session-made-up-net.csv", NET)["n"]) == {7}
     assert (tables / "session-made-up-rounds.csv").read_bytes() == seconds
