@@ -231,7 +231,7 @@ def picture(root: Path) -> str:
 
 
 def answer(root: Path, study: str = FRONT_STUDY, sharding: str = FRONT_SHARDING) -> str:
-    """The methods of README's table in a study: bytes, net speedup a link, the verdict in words, and what marks mean."""
+    """The methods of README's table in a study: bytes, net speedup and verdict a link, and what marks mean."""
     path = table_path(root, NET, f"{SESSION}{study}")
     nets = {(row["link"], row["arm"]): row for row in read_table(path, NET) if row["sharding"] == sharding}
     ends = {
@@ -249,25 +249,24 @@ def answer(root: Path, study: str = FRONT_STUDY, sharding: str = FRONT_SHARDING)
             f"*{words}*" if ends[arm]["control"] else words,
             _fewer(ends[arm]["bytes_ratio"]),
             *(_net(nets[link, arm]) for link in links),
-            _verdict({link: nets[link, arm]["verdict"] for link in links}),
         ]
         for arm, words in ((arm, FRONT_METHODS[arm]) for arm in ANSWERED[study])
     ]
     shown = [nets[link, arm] for link in links for arm in ANSWERED[study]]
     notes = [
-        "*Net speedup*: plain training's seconds to the same quality, over the method's seconds, with its 95 % interval.",
-        "Fewer bytes: than fp32 all-reduce.",
+        "Under each link: *net speedup*, plain training's seconds to the same quality over the method's seconds, with its 95 % interval.",
+        "**Bold**: worth it. Plain: not worth it. With a question mark: undecided. Fewer bytes: than fp32 all-reduce.",
     ]
     if any(row["net"] is not None and row["check"] != CONFIRMED for row in shown):
         notes.append("†: direct runs of whole trainings do not confirm these seconds yet.")
     if any(row["net"] is None for row in shown):
         notes.append("–: too few undisturbed rounds for a number.")
-    heads = ("method", "fewer bytes", *(f"net speedup, {link}" for link in links), "verdict")
+    heads = ("method", "fewer bytes", *links)
     return f"{markdown(heads, lines)}\n\n{' '.join(notes)}"
 
 
 def _net(row: Row) -> str:
-    """3.26 [2.61, 4.11] †"""
+    """**3.26 [2.61, 4.11]** † of what is worth it, 1.10 [1.00, 1.20]? of what is undecided."""
     value, low, high = (row[name] for name in ("net", "net_low", "net_high"))
     if value is None:
         return "–"
@@ -275,16 +274,8 @@ def _net(row: Row) -> str:
         text = f"below {high:.2f}" if value == 0 else f"above {low:.2f}"
     else:
         text = f"{value:.2f} [{low:.2f}, {high:.2f}]"
+    text = {"worth it": f"**{text}**", "undecided": f"{text}?"}.get(row["verdict"], text)
     return text if row["check"] == CONFIRMED else f"{text} †"
-
-
-def _verdict(words: dict[str, str | None]) -> str:
-    """worth it at 100 Mbit/s, not worth it at 1 Gbit/s; links without a verdict are left out."""
-    by_word: dict[str, list[str]] = {}
-    for link, word in words.items():
-        if word:
-            by_word.setdefault(word, []).append(link)
-    return ", ".join(f"{word} at {' and '.join(links)}" for word, links in by_word.items()) or "not known"
 
 
 def worth(root: Path, study: str, *shardings: str) -> str:

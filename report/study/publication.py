@@ -52,7 +52,7 @@ from suite.analysis.published import (
 from suite.analysis.session_tables import collect_session, net_again
 from suite.analysis.tables import TABLES, to_csv
 from suite.micro.asv_results import update_micro
-from suite.runs.provenance import changes_path
+from suite.runs.provenance import kept_changes
 from suite.runs.sweep import UnknownSweepError, load_sweep
 from suite.timing.spec import UnknownSessionError, load_session, sessions_of
 
@@ -290,12 +290,13 @@ def _tables(root: Path, name: str) -> dict[str, bytes]:
     for file, content in files.items():
         if file.endswith((FACTS, STUDY_FACTS)):
             for sha256 in _changes(json.loads(content), name.removeprefix(SESSION)):
-                if not changes_path(root, sha256).is_file():
+                changes = kept_changes(root, sha256)
+                if changes is None:
                     raise PublishedError(
                         f"{name.removeprefix(SESSION)} was made by changed code, and patches/{sha256[:12]}….diff is not here: "
                         "take it from where it was made, or run it again from a commit"
                     )
-                patches[f"patches/{sha256}.diff"] = changes_path(root, sha256).read_bytes()
+                patches[f"patches/{sha256}.diff"] = changes.encode()
     return {**files, **patches}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -65,20 +66,20 @@ def test_what_is_not_whole_is_refused(root: Path) -> None:
     assert not (root / "published").exists()
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_changed_code_needs_its_patch(kept: bool, root: Path) -> None:
+@pytest.mark.parametrize("kept", ["", "patches", "published/patches"])
+def test_changed_code_needs_its_patch(kept: str, root: Path) -> None:
     facts = facts_path(root, "made-up")
     found = json.loads(facts.read_text())
-    sha256 = "ab" * 32
+    sha256 = hashlib.sha256(b"changes").hexdigest()
     found["origins"] = [{"dirty": True, "changes": sha256, "runs": 216}]
     facts.write_text(json.dumps(found))
     if kept:
-        (root / "patches").mkdir()
-        (root / "patches" / f"{sha256}.diff").write_text("changes")
+        (root / kept).mkdir(parents=True)
+        (root / kept / f"{sha256}.diff").write_text("changes")
         publish(root, "made-up", "day-one")
         assert (root / "published" / "patches" / f"{sha256}.diff").read_text() == "changes"
         return
-    with pytest.raises(PublishedError, match="changed code, and patches/abab"):
+    with pytest.raises(PublishedError, match=f"changed code, and patches/{sha256[:12]}"):
         publish(root, "made-up")
     found["origins"] = [{"dirty": True, "changes": None, "runs": 216}]
     facts.write_text(json.dumps(found))
