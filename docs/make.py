@@ -254,7 +254,8 @@ def answer(root: Path, study: str = FRONT_STUDY, sharding: str = FRONT_SHARDING)
     ]
     shown = [nets[link, arm] for link in links for arm in ANSWERED[study]]
     notes = [
-        "Under each link: *net speedup*, plain training's seconds to the same quality over the method's seconds, with its 95 % interval.",
+        "Under each link: *net speedup*, plain training's seconds to the same quality over the method's seconds, with its 95 % "
+        "interval.",
         "**Bold**: worth it. Plain: not worth it. With a question mark: undecided. Fewer bytes: than fp32 all-reduce.",
     ]
     if any(row["net"] is not None and row["check"] != CONFIRMED for row in shown):
