@@ -84,8 +84,7 @@ def _write(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int
 def _check(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int:
     from suite.analysis.published import source
     from suite.claims.columns import CLAIMS
-    from suite.claims.history import History
-    from suite.claims.record import differences, judge_all, recorded
+    from suite.claims.record import History, differences, judge_all, recorded
 
     record = source(root, CLAIMS.suffix)  # what is on record was judged by data of the same side
     judged = judge_all(record.root, claims, _progress)

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     states = statuses(plan, store)
     found = summary(plan, store, states)
     if plan.sweep.headline:
-        from suite.runs.power import power_of
+        from suite.runs.plan import power_of
 
         known = [power for power in power_of(plan.sweep) if power.df]
         found["power"] = [{**dataclasses.asdict(power), "enough": power.enough} for power in known]

@@ -38,8 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Show."""
     require_checkout(NAME)
-    from slurm.efficiency import slot_efficiency
-    from slurm.jobs import run_states, settle
+    from slurm.jobs import run_states, settle, slot_efficiency
     from slurm.study import stage_rows
     from suite.runs.documents import YamlError
     from suite.runs.plan import make_plan, run_rows

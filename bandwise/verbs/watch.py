@@ -16,8 +16,7 @@ from bandwise.options import OptionError
 from bandwise.output import counted, duration, print_json
 
 if TYPE_CHECKING:
-    from slurm.efficiency import Efficiency
-    from slurm.jobs import RunStates
+    from slurm.jobs import Efficiency, RunStates
     from suite.runs.plan import Plan
     from suite.runs.store import Store
 
@@ -94,7 +93,7 @@ class _Watcher:
 
     def efficiency(self) -> Efficiency | None:
         """Which share of its jobs' seconds went into training; None while they go on, and where Slurm does not tell."""
-        from slurm.efficiency import slot_efficiency
+        from slurm.jobs import slot_efficiency
         from slurm.scheduler import SlurmError
 
         if self._jobs or self._unanswered:

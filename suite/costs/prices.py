@@ -38,7 +38,7 @@ from suite.links.probe import COLLECTIVES, MOST_BYTES, PIECE_BYTES, Measurement,
 from suite.timing.load import Meter
 from suite.timing.ranks import RankHosts, Ranks
 from suite.timing.spec import Limits
-from suite.training.rendezvous import Place, RendezvousError, join_launch
+from suite.training.processes import Place, RendezvousError, join_launch
 
 # ---- the fit: least squares of the logarithms
 

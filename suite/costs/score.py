@@ -41,6 +41,7 @@ from suite.costs.samples import (
     Sample,
     Setting,
     UnknownCostsError,
+    case_seconds,
     known_local,
     measured_local,
     median_local,
@@ -114,7 +115,7 @@ def _folds(
             local = _local(column, sample, samples, rest, cores)
             if local is None:
                 continue
-            predicted_s = model.step_s(sample.case, sample.setting, local)
+            predicted_s = case_seconds(model, sample.case, sample.setting, local)
             setting = sample.setting
             yield {
                 "left_out": column, "value": value, "session": sample.session, "link": setting.link.label,
@@ -367,7 +368,7 @@ def predict_session(spec: SessionSpec, samples: Sequence[Sample], model: Model, 
             if local is None or why:
                 unknown.append({"case_id": case.case_id, "case": case.label, "link": link.label, "why": why})
                 continue
-            seconds = model.step_s(case, setting, local)
+            seconds = case_seconds(model, case, setting, local)
             rows.append({
                 "case_id": case.case_id, "case": case.label, "link": link.label, "step_s": seconds, "local_s": local.total_s,
             })  # fmt: skip

@@ -434,9 +434,9 @@ def test_no_rate_is_written_from_failures(
 ) -> None:
     from bandwise.verbs import sweep as verb
     from suite.runs.result import Status
+    from suite.runs.store import failed
     from suite.training.execute import execute
     from suite.training.pool import Tally
-    from suite.training.record import failed
 
     names = {"plain": "allreduce-sgd", "local": "local-sgd"}
     broken = {names[arm] for arm in arms_that_fail}
