@@ -18,7 +18,7 @@ from suite.analysis.net_speedup import Trials
 from suite.analysis.tables import Row
 from suite.runs.plan import Plan
 from suite.runs.spec import RunSpec, judgement, source_hash, workload_hash
-from suite.runs.sweep import WHOLE, Rates, Setting, Sweep, Tuned, WorkloadChoice, load_rates
+from suite.runs.sweep import WHOLE, Rates, Sweep, Tuned, WorkloadChoice, load_rates
 
 
 class StudyError(ValueError):
@@ -126,10 +126,6 @@ class Study:
     def by_name(self) -> dict[str, Arm]:
         """The arms by name."""
         return {arm.name: arm for arm in self.arms}
-
-
-def _cell(panel: Setting) -> tuple[str, str, int]:
-    return panel.workload.label, panel.sharding, panel.world_size
 
 
 def _tuned(sweep: Sweep, rates: Rates) -> list[Tuned]:

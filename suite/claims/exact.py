@@ -456,8 +456,8 @@ def shapes_of(model: str | Sequence[Any]) -> Shapes:
     raise ShapeError(f"no model is called {model!r}: give matrix, resnet18-cifar or a list of shapes")
 
 
-def _resnet18(classes: int = 10) -> Shapes:
-    """ResNet-18 with a first convolution of 3 x 3, as for images of 32 x 32."""
+def _resnet18() -> Shapes:
+    """ResNet-18 with a first convolution of 3 x 3, as for images of 32 x 32 in ten classes."""
     found: Shapes = [(64, 3, 3, 3), (64,), (64,)]
     before = 64
     for width in (64, 128, 256, 512):
@@ -466,7 +466,7 @@ def _resnet18(classes: int = 10) -> Shapes:
             if block == 0 and before != width:
                 found += [(width, before, 1, 1), (width,), (width,)]
             before = width
-    return [*found, (classes, before), (classes,)]
+    return [*found, (10, before), (10,)]
 
 
 # ---- the checks by name
