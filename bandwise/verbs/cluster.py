@@ -25,8 +25,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from bandwise.checkout import require_checkout
-from bandwise.options import add_action
+from bandwise.options import add_action, require_checkout
 from bandwise.output import print_json, table
 
 NAME = "cluster"

@@ -19,8 +19,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bandwise.checkout import TOP, add_results_option, require_checkout, results_root
-from bandwise.options import add_action
+from bandwise.options import TOP, add_action, add_results_option, require_checkout, results_root
 from bandwise.output import duration, print_json, table
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from bandwise.checkout import add_results_option, require_checkout, results_root
-from bandwise.options import OptionError
+from bandwise.options import OptionError, add_results_option, require_checkout, results_root
 from bandwise.output import counted, print_json, table
 
 if TYPE_CHECKING:

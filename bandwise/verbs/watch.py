@@ -11,8 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from bandwise.checkout import add_results_option, require_checkout, results_root
-from bandwise.options import OptionError
+from bandwise.options import OptionError, add_results_option, require_checkout, results_root
 from bandwise.output import counted, duration, print_json
 
 if TYPE_CHECKING:
