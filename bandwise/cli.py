@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bandwise.checkout import extra_needed, require_checkout
-from bandwise.options import OptionError
+from bandwise.options import OptionError, extra_needed, require_checkout
 from bandwise.verbs import GROUPS, VERBS, load
 
 USAGE, FAILURE, INTERRUPTED = 2, 3, 130

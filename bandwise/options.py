@@ -1,14 +1,23 @@
-"""Options that several verbs have: ``--set key=value``, values as people type them, and ``--on``, where runs are trained."""
+"""What several verbs have in common: values as people type them, where runs are trained, where results lie, and what only a
+checkout has.
+
+The installed wheel holds the methods and this command alone; the suite and its results are in a checkout, and it needs more
+packages than the methods do, which are the extra `bandwise[suite]`.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from slurm.profile import Profile
+
+# ---- options
 
 
 class OptionError(ValueError):
@@ -63,3 +72,80 @@ def profile_of(where: str) -> Profile | None:
         raise OptionError(
             f"--on {where}: {error}; write local, slurm, or slurm:PROFILE, or a profile's name or path alone"
         ) from None
+
+
+def add_action(actions: Any, name: str, act: Any, text: str, **more: Any) -> argparse.ArgumentParser:
+    """An action of a verb, whose parser is returned: `act` carries it out, `text` is what it is for; more: of `add_parser`."""
+    parser: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text, **more)
+    # SUPPRESS: else the action's default would undo a --json that stands before the action
+    parser.add_argument(
+        "--json", action="store_true", default=argparse.SUPPRESS, help="answer as one JSON document"
+    )
+    parser.set_defaults(action=act)
+    return parser
+
+
+# ---- what only a checkout has
+
+TOP: Final = Path(__file__).resolve().parents[1]
+
+
+SUITE_PACKAGES: Final = {
+    "asv": "asv",
+    "jinja2": "Jinja2",
+    "matplotlib": "matplotlib",
+    "pydantic": "pydantic",
+    "scipy": "scipy",
+    "seaborn": "seaborn",
+    "sklearn": "scikit-learn",
+    "submitit": "submitit",
+    "yaml": "PyYAML",
+}
+"""What the extra installs: name of an import -> distribution."""
+
+
+class CheckoutError(ValueError):
+    """The verb needs a checkout; the message says how to get one."""
+
+
+def require_checkout(verb: str) -> None:
+    """Raise `CheckoutError` unless the suite of this project can be imported."""
+    if not has_checkout():
+        raise CheckoutError(
+            f"`bandwise {verb}` works in a checkout of the project: clone it and there run `make bench`, or "
+            "`pip install -e '.[suite]'`"
+        )
+
+
+def extra_needed(verb: str, error: ModuleNotFoundError) -> str:
+    """What to install, in a line, where a verb lacks a package of the extra; empty where another one is missing."""
+    name = (error.name or "").partition(".")[0]
+    if name not in SUITE_PACKAGES:
+        return ""
+    what = "-e '.[suite]'" if (TOP / "pyproject.toml").is_file() else "'bandwise[suite]'"
+    return f"`bandwise {verb}` needs {SUITE_PACKAGES[name]}, which is not installed: pip install {what}"
+
+
+def has_checkout() -> bool:
+    """Whether the suite can be imported."""
+    try:
+        return importlib.util.find_spec("suite.runs") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def add_results_option(parser: argparse.ArgumentParser) -> None:
+    """``--results DIR``."""
+    parser.add_argument(
+        "--results",
+        metavar="DIR",
+        type=Path,
+        help="results folder (default: $BANDWISE_RESULTS, else results/ here)",
+    )
+
+
+def results_root(args: argparse.Namespace) -> Path:
+    """The results folder that was asked for."""
+    from suite.runs.store import default_root
+
+    return args.results if args.results is not None else default_root()

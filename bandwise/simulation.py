@@ -38,7 +38,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
-from bandwise.checkout import TOP, has_checkout
+from bandwise.options import TOP, has_checkout
 from reference_impls.drivers.elastic import Elastic
 from reference_impls.drivers.ledger import Ledgers
 from reference_impls.drivers.local_workers import Unused

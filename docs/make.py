@@ -38,7 +38,7 @@ from suite.analysis.export import OF_SESSION, OF_SWEEP
 from suite.analysis.published import SESSION, STUDY_FACTS, documents_root
 from suite.analysis.speed_columns import CONFIRMED, session_facts_path
 from suite.analysis.tables import Row, read_frame, read_table, table_path
-from suite.claims import document as claims_document
+from suite.claims import columns as claims_record
 from suite.claims.claim import WORDS, ClaimFile, load_claims
 from suite.claims.columns import CLAIMS, VERDICT_TABLES
 from suite.costs import document as cost_document
@@ -185,8 +185,8 @@ def measured() -> Iterator[tuple[Path, str]]:
         yield throughput.IMAGES / name, text
     yield throughput.DOCUMENT, rates_document.filled(throughput.DOCUMENT.read_text(encoding="utf-8"), root)
     yield (
-        claims_document.DOCUMENT,
-        claims_document.filled(claims_document.DOCUMENT.read_text(encoding="utf-8"), root),
+        claims_record.DOCUMENT,
+        claims_record.filled(claims_record.DOCUMENT.read_text(encoding="utf-8"), root),
     )
 
 

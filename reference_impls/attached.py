@@ -26,11 +26,11 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import torch
 import torch.distributed as dist
@@ -48,6 +48,7 @@ from reference_impls.errors import LayoutError, UnknownOptionError, UnsupportedE
 from reference_impls.layout import SUPPORTED_DTYPES
 from reference_impls.optimizer import DataParallelOptimizer, _layout
 from reference_impls.registry import Method, create
+from reference_impls.sharded import STREAMS, OnParts, Parts, is_sharded, refuse_whole
 
 __all__ = ["Attached", "attach", "takes_any_optimizer"]
 
@@ -356,6 +357,104 @@ class Attached(DataParallelOptimizer):
                 raise
 
 
+# ---- the same around the parts of a sharded model ---------------------------------------------------------------------
+
+ELEMENTWISE: Final = frozenset(
+    {"SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad", "Adadelta", "ASGD", "Rprop"}
+)
+"""torch's optimizers that treat every element by itself."""
+
+
+class AttachedToParts(OnParts, Attached):
+    """What `attach` answers for a sharded model: inside the block your optimizer steps this rank's parts, as plain tensors."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        model: nn.Module,
+        method: Method,
+        *,
+        seed: int,
+        **settings: Any,
+    ) -> None:
+        name = type(optimizer).__name__
+        if name not in ELEMENTWISE:
+            raise UnsupportedError(
+                f"{name} may look at whole tensors, of which a rank holds a part: on a sharded model attach() takes torch's "
+                f"{', '.join(sorted(ELEMENTWISE))}"
+            )
+        refuse_whole(method)
+        if settings.get("clip_norm") is not None or settings.get("scaler") is not None:
+            raise UnsupportedError(
+                "clip_norm= would clip by the norm of a part and scaler= does not see the parts: clip before the step by "
+                "torch.nn.utils.clip_grad_norm_(model.parameters(), ...), and train in bfloat16"
+            )
+        self._parts = Parts(model, settings.get("group"))
+        self._swap(optimizer, {p: self._parts.plain[n] for n, p in self._parts.whole.items()}, _local)
+        try:
+            settings["broadcast_buffers"] = False
+            super().__init__(
+                optimizer,
+                list(self._parts.plain.items()),
+                method,
+                seed=seed + self._parts.place * STREAMS,
+                **settings,
+            )
+        except Exception:
+            self._swap_back(optimizer)
+            raise
+        optimizer.zero_grad = self.zero_grad  # type: ignore[method-assign]
+        self._begin()
+
+    def release(self) -> None:
+        """See `Attached`; the optimizer holds the sharded parameters again, and its state is sharded like them."""
+        if self._released:
+            return
+        super().release()
+        self._parts.push()
+        vars(self._yours).pop("zero_grad", None)
+        self._swap_back(self._yours)
+
+    def _swap_back(self, optimizer: torch.optim.Optimizer) -> None:
+        self._swap(optimizer, {self._parts.plain[n]: p for n, p in self._parts.whole.items()}, _like)
+
+    @staticmethod
+    def _swap(
+        optimizer: torch.optim.Optimizer,
+        others: Mapping[Any, Any],
+        state: Callable[[Any, Any, Any], Any],
+    ) -> None:
+        """Put other parameters in the place of the optimizer's, and its state for them with it."""
+        for group in optimizer.param_groups:
+            for param in group["params"]:
+                if param not in others and param.requires_grad:
+                    raise UsageError(
+                        f"the optimizer has a tensor of shape {tuple(param.shape)} that is no parameter of the model given: "
+                        "build it with model.parameters() after fully_shard"
+                    )
+        for group in optimizer.param_groups:
+            group["params"] = [others.get(param, param) for param in group["params"]]
+        for param, other in others.items():
+            if param in optimizer.state:
+                held = optimizer.state.pop(param)
+                optimizer.state[other] = {k: state(v, param, other) for k, v in held.items()}
+
+
+def _local(value: Any, param: Any, part: Any) -> Any:
+    return value.to_local().clone() if hasattr(value, "to_local") else value
+
+
+def _like(value: Any, part: Any, param: Any) -> Any:
+    """A part's state as state of the sharded parameter."""
+    from torch.distributed.tensor import DTensor
+
+    if not isinstance(value, Tensor) or value.shape != part.shape or not part.dim():
+        return value
+    return DTensor.from_local(
+        value, param.device_mesh, param.placements, run_check=False, shape=param.shape, stride=param.stride()
+    )
+
+
 def attach(
     optimizer: torch.optim.Optimizer,
     model: Parameters,
@@ -413,8 +512,6 @@ def attach(
         LayoutError: There is no parameter to train.
         MismatchError: Ranks have different models, optimizers or options.
     """
-    from reference_impls.sharded import AttachedToParts, is_sharded  # which builds upon this
-
     _refuse_optimizer(optimizer)
     return (AttachedToParts if is_sharded(model) else Attached)(
         optimizer,

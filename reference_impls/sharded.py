@@ -19,15 +19,14 @@ Communication begins at the step, not in backward. The parts are a copy of the l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
-from reference_impls.attached import Attached
 from reference_impls.drivers.agreement import Check
 from reference_impls.drivers.elastic import Elastic
 from reference_impls.drivers.local_workers import Unused
@@ -35,13 +34,9 @@ from reference_impls.errors import LayoutError, UnsupportedError, UsageError
 from reference_impls.optimizer import DataParallelOptimizer
 from reference_impls.registry import Method, create
 
-__all__ = ["AttachedToParts", "PartsOptimizer", "fsdp_optimizer", "is_sharded"]
+__all__ = ["OnParts", "Parts", "PartsOptimizer", "fsdp_optimizer", "is_sharded", "refuse_whole"]
 
-ELEMENTWISE: Final = frozenset(
-    {"SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad", "Adadelta", "ASGD", "Rprop"}
-)
-"""torch's optimizers that treat every element by itself."""
-_STREAMS: Final = 1 << 32
+STREAMS: Final = 1 << 32
 """Distance of the seeds of two ranks that hold different parts."""
 
 
@@ -50,8 +45,8 @@ def is_sharded(model: nn.Module | Any) -> bool:
     return isinstance(model, nn.Module) and any(hasattr(p, "to_local") for p in model.parameters())
 
 
-def _refuse_whole(method: Method) -> None:
-    """Raise for what has to see more than this rank's parts."""
+def refuse_whole(method: Method) -> None:
+    """Raise `UnsupportedError` for a method that has to see more than this rank's parts."""
     own = method.algorithm
     tensors = any(slot.shape is not None for slot in own.slots.values())
     if own.scope == "model" or own.plans_from_data or tensors:
@@ -71,7 +66,7 @@ def _refuse_whole(method: Method) -> None:
         )
 
 
-class _Parts:
+class Parts:
     """This rank's parts of a sharded model: plain tensors beside the model's own, by name."""
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup | None) -> None:
@@ -140,10 +135,10 @@ class _Parts:
                 param.grad.to_local().zero_()
 
 
-class _OnParts(DataParallelOptimizer):
+class OnParts(DataParallelOptimizer):
     """A `DataParallelOptimizer` of plain parts, which are read from a sharded model before a step and written back after it."""
 
-    _parts: _Parts
+    _parts: Parts
 
     def _begin(self) -> None:
         """The parts are laid out: compare places, and take over what rank 0 of the group gave."""
@@ -189,7 +184,7 @@ class _OnParts(DataParallelOptimizer):
         self._parts.push()
 
 
-class PartsOptimizer(_OnParts):
+class PartsOptimizer(OnParts):
     """A method across the nodes of a sharded model, made by `fsdp_optimizer`.
 
     Attributes:
@@ -197,9 +192,9 @@ class PartsOptimizer(_OnParts):
         ledger: This rank's bytes across nodes.
     """
 
-    def __init__(self, parts: _Parts, method: Method, lr: float, seed: int, **settings: Any) -> None:
+    def __init__(self, parts: Parts, method: Method, lr: float, seed: int, **settings: Any) -> None:
         self._parts = parts
-        super().__init__(parts.plain.items(), method, lr, seed=seed + parts.place * _STREAMS, **settings)
+        super().__init__(parts.plain.items(), method, lr, seed=seed + parts.place * STREAMS, **settings)
         self._begin()
 
 
@@ -250,13 +245,13 @@ def fsdp_optimizer(
         MismatchError: Ranks have different models, methods, options or places.
     """
     method = create(algorithm, **options)
-    _refuse_whole(method)
+    refuse_whole(method)
     if not is_sharded(model):
         raise UsageError(
             "the model is not sharded: train it with DataParallelOptimizer, or call fully_shard first"
         )
     return PartsOptimizer(
-        _Parts(model, group),
+        Parts(model, group),
         method,
         lr,
         seed,
@@ -268,97 +263,4 @@ def fsdp_optimizer(
         timeout_s=timeout_s,
         broadcast=broadcast,
         allow_empty_buckets=allow_empty_buckets,
-    )
-
-
-# ---- around an optimizer of yours ----------------------------------------------------------------------------------------
-
-
-class AttachedToParts(_OnParts, Attached):
-    """What `attach` answers for a sharded model: inside the block your optimizer steps this rank's parts, as plain tensors."""
-
-    def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        model: nn.Module,
-        method: Method,
-        *,
-        seed: int,
-        **settings: Any,
-    ) -> None:
-        name = type(optimizer).__name__
-        if name not in ELEMENTWISE:
-            raise UnsupportedError(
-                f"{name} may look at whole tensors, of which a rank holds a part: on a sharded model attach() takes torch's "
-                f"{', '.join(sorted(ELEMENTWISE))}"
-            )
-        _refuse_whole(method)
-        if settings.get("clip_norm") is not None or settings.get("scaler") is not None:
-            raise UnsupportedError(
-                "clip_norm= would clip by the norm of a part and scaler= does not see the parts: clip before the step by "
-                "torch.nn.utils.clip_grad_norm_(model.parameters(), ...), and train in bfloat16"
-            )
-        self._parts = _Parts(model, settings.get("group"))
-        self._swap(optimizer, {p: self._parts.plain[n] for n, p in self._parts.whole.items()}, _local)
-        try:
-            settings["broadcast_buffers"] = False
-            super().__init__(
-                optimizer,
-                list(self._parts.plain.items()),
-                method,
-                seed=seed + self._parts.place * _STREAMS,
-                **settings,
-            )
-        except Exception:
-            self._swap_back(optimizer)
-            raise
-        optimizer.zero_grad = self.zero_grad  # type: ignore[method-assign]
-        self._begin()
-
-    def release(self) -> None:
-        """See `Attached`; the optimizer holds the sharded parameters again, and its state is sharded like them."""
-        if self._released:
-            return
-        super().release()
-        self._parts.push()
-        vars(self._yours).pop("zero_grad", None)
-        self._swap_back(self._yours)
-
-    def _swap_back(self, optimizer: torch.optim.Optimizer) -> None:
-        self._swap(optimizer, {self._parts.plain[n]: p for n, p in self._parts.whole.items()}, _like)
-
-    @staticmethod
-    def _swap(
-        optimizer: torch.optim.Optimizer,
-        others: Mapping[Any, Any],
-        state: Callable[[Any, Any, Any], Any],
-    ) -> None:
-        """Put other parameters in the place of the optimizer's, and its state for them with it."""
-        for group in optimizer.param_groups:
-            for param in group["params"]:
-                if param not in others and param.requires_grad:
-                    raise UsageError(
-                        f"the optimizer has a tensor of shape {tuple(param.shape)} that is no parameter of the model given: "
-                        "build it with model.parameters() after fully_shard"
-                    )
-        for group in optimizer.param_groups:
-            group["params"] = [others.get(param, param) for param in group["params"]]
-        for param, other in others.items():
-            if param in optimizer.state:
-                held = optimizer.state.pop(param)
-                optimizer.state[other] = {k: state(v, param, other) for k, v in held.items()}
-
-
-def _local(value: Any, param: Any, part: Any) -> Any:
-    return value.to_local().clone() if hasattr(value, "to_local") else value
-
-
-def _like(value: Any, part: Any, param: Any) -> Any:
-    """A part's state as state of the sharded parameter."""
-    from torch.distributed.tensor import DTensor
-
-    if not isinstance(value, Tensor) or value.shape != part.shape or not part.dim():
-        return value
-    return DTensor.from_local(
-        value, param.device_mesh, param.placements, run_check=False, shape=param.shape, stride=param.stride()
     )

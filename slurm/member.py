@@ -104,7 +104,7 @@ def main(arguments: Sequence[str]) -> int:
     work = Work.read(Path(arguments[0]), seat.index)
     sys.stderr.write(f"{BEGUN} {seat.job_id}, turn {seat.restarts + 1}: {len(work.groups)} groups of runs\n")
     from suite.runs.files import StoreError
-    from suite.training.rendezvous import PeersLostError
+    from suite.training.processes import PeersLostError
 
     try:
         return train(work, seat, interruption)
@@ -168,7 +168,7 @@ def _train_group(
     from suite.runs.result import Status
     from suite.runs.store import Owner
     from suite.training.execute import execute
-    from suite.training.rendezvous import PeersLostError
+    from suite.training.processes import PeersLostError
 
     if seat.tasks == 1 and interruption.requested is not None:
         raise Interrupted(interruption.requested, [spec.run_id for spec in group])
@@ -228,7 +228,7 @@ def _worn_out(work: Work, seat: Seat, every: Iterable[RunSpec], store: Store) ->
 
 def _end(specs: Iterable[RunSpec], status: Status, seat: Seat, store: Store) -> None:
     """Note this end of the runs that have none and that nobody else is at."""
-    from suite.training.record import failed
+    from suite.runs.store import failed
 
     for spec in specs if seat.rank == 0 else ():
         note = store.note(spec.run_id)

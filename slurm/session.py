@@ -2,7 +2,7 @@
 
     python -m slurm.session JOB.json          # what every task runs
 
-All tasks find each other (`suite.training.rendezvous`), which names those that do not come. Each but the first then becomes a
+All tasks find each other (`suite.training.processes`), which names those that do not come. Each but the first then becomes a
 rank, which calls the session. The first is the session itself, and starts the first rank beside it: from there on everything
 is as on an emulated cluster, but that no link is shaped (`suite.timing.remote`). The record lies where any session's does.
 
@@ -45,7 +45,7 @@ from suite.timing import rank
 from suite.timing.remote import TOKEN, RealCluster, Switchboard
 from suite.timing.spec import SessionSpec, load_session
 from suite.timing.store import new_id, path_of, put
-from suite.training.rendezvous import (
+from suite.training.processes import (
     Place,
     RendezvousError,
     interface_of,

@@ -304,7 +304,6 @@ def submit_runs(
     sweep: str,
     called: str | None = None,
     dry_run: bool = False,
-    command: str | None = None,
     only: frozenset[str] = frozenset({"missing", "stale", "interrupted"}) | CIRCUMSTANCE,
 ) -> Submission:
     """Submit those of the runs that stand as `only` says and wait in no live job. Nothing is sent where none is left.
@@ -318,7 +317,6 @@ def submit_runs(
         sweep: The sweep's name.
         called: How commands name the sweep, where that is not its name.
         dry_run: Write and send nothing; needs no Slurm.
-        command: What was typed, for the record; default this process's arguments.
         only: States in which a run is submitted.
 
     Returns:
@@ -336,9 +334,7 @@ def submit_runs(
     if not open_:
         return Submission(sweep, called or sweep, None, 0, 0, (), ())
     members = pack(open_, profile, Estimator.of_store(set(specs).difference(open_), store))
-    return submit_members(
-        members, profile, results_root, sweep=sweep, called=called, dry_run=dry_run, command=command
-    )
+    return submit_members(members, profile, results_root, sweep=sweep, called=called, dry_run=dry_run)
 
 
 def submit_members(

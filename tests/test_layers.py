@@ -195,10 +195,15 @@ def test_a_page_is_made_of_tables_and_loads_nothing_that_makes_them() -> None:
     assert not makers & found
 
 
+def test_the_tables_and_the_page_of_a_study_are_made_without_torch() -> None:
+    found = loaded("import report.study.publication, slurm.jobs")
+    assert not {"torch", "reference_impls.algorithm", "suite.workloads", "suite.training"} & found
+
+
 def test_a_verb_is_loaded_when_it_is_called() -> None:
     found = loaded("from bandwise.cli import parser; parser().parse_args(['sweep', 'quick'])")
     verbs = {name for name in found if name.startswith("bandwise.verbs.")}
-    assert verbs == {"bandwise.verbs.sweep", "bandwise.verbs.plan"}  # a dry run shows a plan
+    assert verbs == {"bandwise.verbs.sweep"}
 
 
 def test_what_is_imported_is_pinned_as_direct() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 
-from bandwise.checkout import add_results_option, require_checkout, results_root
+from bandwise.options import add_results_option, require_checkout, results_root
 from bandwise.output import counted, print_json
 
 NAME = "cancel"

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bandwise.checkout import add_results_option, require_checkout, results_root
+from bandwise.options import add_results_option, require_checkout, results_root
 from bandwise.output import print_json
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _sweep(root: Path, name: str, findings: list[tuple[str, Finding]], unchecked
 def _claims(root: Path, sweep: str | None, findings: list[tuple[str, Finding]], unchecked: list[str]) -> None:
     """Claims that were not committed before what judges them was run: all, or those that the sweep decides."""
     from suite.claims.claim import claims_folder, load_claims
-    from suite.claims.history import History
+    from suite.claims.record import History
     from suite.runs.provenance import ERROR, Finding
     from suite.runs.sweep import tables_of
 

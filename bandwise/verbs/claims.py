@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from bandwise.checkout import add_results_option, require_checkout, results_root
+from bandwise.options import add_results_option, require_checkout, results_root
 from bandwise.output import print_json, table
 
 if TYPE_CHECKING:
@@ -84,8 +84,7 @@ def _write(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int
 def _check(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int:
     from suite.analysis.published import source
     from suite.claims.columns import CLAIMS
-    from suite.claims.history import History
-    from suite.claims.record import differences, judge_all, recorded
+    from suite.claims.record import History, differences, judge_all, recorded
 
     record = source(root, CLAIMS.suffix)  # what is on record was judged by data of the same side
     judged = judge_all(record.root, claims, _progress)

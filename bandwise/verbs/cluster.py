@@ -25,7 +25,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from bandwise.checkout import require_checkout
+from bandwise.options import add_action, require_checkout
 from bandwise.output import print_json, table
 
 NAME = "cluster"
@@ -85,14 +85,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _action(actions: Any, name: str, act: Any, text: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text)
-    parser.add_argument("--name", default="default", help="of the cluster, where there are several")
-    # SUPPRESS: else the action's default would undo a --json that stands before the action
-    parser.add_argument(
-        "--json", action="store_true", default=argparse.SUPPRESS, help="answer as one JSON document"
-    )
-    parser.set_defaults(action=act)
-    return parser
+    named = argparse.ArgumentParser(add_help=False)
+    named.add_argument("--name", default="default", help="of the cluster, where there are several")
+    return add_action(actions, name, act, text, parents=[named])
 
 
 def _place(text: str) -> int | str:

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bandwise.checkout import add_results_option, require_checkout, results_root
+from bandwise.options import add_results_option, require_checkout, results_root
 from bandwise.output import counted, print_json
 
 NAME = "collect"

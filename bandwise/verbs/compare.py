@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bandwise.checkout import add_results_option, require_checkout, results_root
+from bandwise.options import add_results_option, require_checkout, results_root
 from bandwise.output import print_json, table
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bandwise.checkout import TOP, add_results_option, require_checkout, results_root
+from bandwise.options import TOP, add_action, add_results_option, require_checkout, results_root
 from bandwise.output import duration, print_json, table
 
 if TYPE_CHECKING:
@@ -59,13 +59,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _action(actions: Any, name: str, act: Any, text: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text)
-    # SUPPRESS: else the action's default would undo a --json that stands before the action
-    parser.add_argument(
-        "--json", action="store_true", default=argparse.SUPPRESS, help="answer as one JSON document"
-    )
+    parser = add_action(actions, name, act, text)
     add_results_option(parser)
-    parser.set_defaults(action=act)
     return parser
 
 

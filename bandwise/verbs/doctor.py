@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from bandwise.checkout import require_checkout
+from bandwise.options import require_checkout
 from bandwise.output import print_json
 
 NAME = "doctor"

@@ -12,8 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from bandwise.checkout import add_results_option, require_checkout, results_root
-from bandwise.options import OptionError
+from bandwise.options import OptionError, add_results_option, require_checkout, results_root
 from bandwise.output import print_json
 
 NAME = "export"

@@ -7,8 +7,7 @@ import dataclasses
 import difflib
 from typing import Any
 
-from bandwise.checkout import has_checkout
-from bandwise.options import OptionError, parse_settings
+from bandwise.options import OptionError, has_checkout, parse_settings
 from bandwise.output import print_json, table
 
 NAME = "info"

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from bandwise.checkout import extra_needed, has_checkout, require_checkout
+from bandwise.options import extra_needed, has_checkout, require_checkout
 from bandwise.output import print_json, table
 
 NAME = "list"

@@ -16,8 +16,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from bandwise.checkout import require_checkout
-from bandwise.options import OptionError
+from bandwise.options import OptionError, require_checkout
 from bandwise.output import print_json
 
 NAME = "new"

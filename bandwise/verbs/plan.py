@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bandwise.checkout import add_results_option, require_checkout, results_root
+from bandwise.options import add_results_option, require_checkout, results_root
 from bandwise.output import counted, duration, print_json, table
 
 NAME = "plan"
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     states = statuses(plan, store)
     found = summary(plan, store, states)
     if plan.sweep.headline:
-        from suite.runs.power import power_of
+        from suite.runs.plan import power_of
 
         known = [power for power in power_of(plan.sweep) if power.df]
         found["power"] = [{**dataclasses.asdict(power), "enough": power.enough} for power in known]

@@ -16,8 +16,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from bandwise.checkout import add_results_option, require_checkout, results_root
-from bandwise.options import OptionError
+from bandwise.options import OptionError, add_results_option, require_checkout, results_root
 from bandwise.output import print_json
 
 NAME = "publish"

@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from bandwise.checkout import add_results_option, require_checkout, results_root
+from bandwise.options import add_results_option, require_checkout, results_root
 from bandwise.output import duration, print_json, table
 
 NAME = "rates"
@@ -41,9 +41,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--simulation", action="store_true", help="simulated steps against as many processes over gloo"
     )
-    what.add_argument(
-        "--write-docs", action="store_true", help="tables and pictures into docs/performance.md"
-    )
     parser.add_argument("--numel", metavar="D", type=int, help="float32 elements (default: 25000000)")
     parser.add_argument(
         "--threads", metavar="N", type=int, default=2, help="threads that compute (default: 2)"
@@ -55,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, or write the document."""
+    """Measure."""
     require_checkout(NAME)
     if args.threads < 1 or (args.numel is not None and args.numel < 1):
         from suite.micro.throughput import ThroughputError

@@ -17,8 +17,7 @@ import gc
 import sys
 from pathlib import Path
 
-from bandwise.checkout import add_results_option, require_checkout, results_root
-from bandwise.options import OptionError
+from bandwise.options import OptionError, add_results_option, require_checkout, results_root
 from bandwise.output import print_json
 
 NAME = "report"

@@ -17,8 +17,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bandwise.checkout import add_results_option, require_checkout, results_root
-from bandwise.options import OptionError
+from bandwise.options import OptionError, add_results_option, require_checkout, results_root
 from bandwise.output import ProgressLine, print_json, table
 
 if TYPE_CHECKING:

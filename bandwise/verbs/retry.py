@@ -12,8 +12,14 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from bandwise.checkout import add_results_option, require_checkout, results_root
-from bandwise.options import OptionError, add_place_option, profile_of
+from bandwise.options import (
+    OptionError,
+    add_place_option,
+    add_results_option,
+    profile_of,
+    require_checkout,
+    results_root,
+)
 from bandwise.output import counted, print_json
 
 if TYPE_CHECKING:

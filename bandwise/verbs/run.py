@@ -14,8 +14,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from bandwise.checkout import add_results_option, require_checkout, results_root
-from bandwise.options import OptionError, parse_settings
+from bandwise.options import OptionError, add_results_option, parse_settings, require_checkout, results_root
 from bandwise.output import ProgressLine, print_json
 
 if TYPE_CHECKING:

@@ -19,8 +19,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bandwise.checkout import add_results_option, require_checkout, results_root
-from bandwise.options import OptionError, add_place_option, profile_of
+from bandwise.options import (
+    OptionError,
+    add_place_option,
+    add_results_option,
+    profile_of,
+    require_checkout,
+    results_root,
+)
 from bandwise.output import duration, print_json, table
 
 if TYPE_CHECKING:

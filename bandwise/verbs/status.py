@@ -13,8 +13,7 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from bandwise.checkout import add_results_option, require_checkout, results_root
-from bandwise.options import OptionError
+from bandwise.options import OptionError, add_results_option, require_checkout, results_root
 from bandwise.output import counted, print_json, table
 
 if TYPE_CHECKING:
@@ -38,8 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Show."""
     require_checkout(NAME)
-    from slurm.efficiency import slot_efficiency
-    from slurm.jobs import run_states, settle
+    from slurm.jobs import run_states, settle, slot_efficiency
     from slurm.study import stage_rows
     from suite.runs.documents import YamlError
     from suite.runs.plan import make_plan, run_rows

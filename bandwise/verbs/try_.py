@@ -20,8 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from bandwise.checkout import TOP, add_results_option, require_checkout, results_root
-from bandwise.options import parse_value
+from bandwise.options import TOP, add_results_option, parse_value, require_checkout, results_root
 from bandwise.output import ProgressLine, print_json, table
 
 if TYPE_CHECKING:

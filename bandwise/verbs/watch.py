@@ -11,13 +11,11 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from bandwise.checkout import add_results_option, require_checkout, results_root
-from bandwise.options import OptionError
+from bandwise.options import OptionError, add_results_option, require_checkout, results_root
 from bandwise.output import counted, duration, print_json
 
 if TYPE_CHECKING:
-    from slurm.efficiency import Efficiency
-    from slurm.jobs import RunStates
+    from slurm.jobs import Efficiency, RunStates
     from suite.runs.plan import Plan
     from suite.runs.store import Store
 
@@ -94,7 +92,7 @@ class _Watcher:
 
     def efficiency(self) -> Efficiency | None:
         """Which share of its jobs' seconds went into training; None while they go on, and where Slurm does not tell."""
-        from slurm.efficiency import slot_efficiency
+        from slurm.jobs import slot_efficiency
         from slurm.scheduler import SlurmError
 
         if self._jobs or self._unanswered:

@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from suite.analysis import tables
 from suite.analysis.columns import Table
-from suite.analysis.published import find_table
-from suite.analysis.tables import Row, read_table
+from suite.analysis.published import find_frame
+from suite.analysis.tables import Row
 
 Blocks = Mapping[str, Callable[..., str]]
 """Name -> what makes the block, from the results folder and the block's arguments."""
@@ -37,10 +38,10 @@ def fill(text: str, results_root: Path, blocks: Blocks) -> str:
     return _BLOCK.sub(block, text)
 
 
-def rows_of(root: Path, table: Table) -> list[Row] | None:
-    """Rows of a table, None where it has not been made."""
-    path = find_table(root, table)
-    return read_table(path, table) if path.is_file() else None
+def rows_of(root: Path, table: Table, name: str = "") -> list[Row] | None:
+    """Rows of a table, None where it has not been made; name: as in `find_frame`."""
+    frame = find_frame(root, table, name)
+    return None if frame is None else tables.rows_of(frame)
 
 
 def missing(command: str) -> str:

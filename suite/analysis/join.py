@@ -23,18 +23,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
 
 from reference_impls import create
-from reference_impls.algorithm import Algorithm, Clock
-from reference_impls.collectives import Group
 from reference_impls.errors import UnsupportedError
 from reference_impls.registry import registry
 from suite.analysis.budget_sweep import Budgets, NoSpeedupError, budgets_of, equal_loss_cells
 from suite.analysis.columns import BUDGET_RUNS, EQUAL_LOSS_SECONDS, PLACE, RUNS
-from suite.analysis.published import find_table
+from suite.analysis.published import find_frame
 from suite.analysis.speed import (
     LOCAL,
     Check,
@@ -54,12 +52,15 @@ from suite.analysis.speed import (
 from suite.analysis.speed_columns import ARMS, CONTRADICTED, WHOLE_RUN
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, EqualLoss, Interval, censored_median_interval
 from suite.analysis.study import study_of
-from suite.analysis.tables import Row, frame_of, read_frame
+from suite.analysis.tables import Row, frame_of
 from suite.runs.files import canonical_json
 from suite.runs.plan import Plan
 from suite.runs.spec import RunSpec
 from suite.runs.sweep import WHOLE
 from suite.timing.case import AVERAGE, ROUND
+
+if TYPE_CHECKING:
+    from reference_impls.algorithm import Algorithm
 
 Cases = Mapping[str, str]
 """kind -> case id."""
@@ -300,6 +301,8 @@ def _units(used: Cases, algorithm: str, options: Mapping[str, Any]) -> dict[str,
 
 def _round_length(method: Algorithm) -> int | str:
     """Steps from one meeting to the next as the method plans them, or why that cannot be said."""
+    from reference_impls.collectives import Group  # here, since it needs torch
+
     try:
         method.check(Group("world", 0, 2))
     except UnsupportedError as error:
@@ -314,6 +317,9 @@ def _round_length(method: Algorithm) -> int | str:
 
 def _longer_round(method: Algorithm, rate: float) -> int | None:
     """Steps of the longer of the first two rounds (the first may begin late, the second be cut by the end); or None."""
+    from reference_impls.algorithm import Clock  # here, since it needs torch
+    from reference_impls.collectives import Group
+
     clock, rounds, length = Clock(Group("world", 0, 2), lr=rate), [], 0
     for clock.step in range(_HORIZON):
         clock.kind = str(method.plan(clock))
@@ -340,10 +346,9 @@ class TimedBudgets:
 
 def runs_at_all_budgets(results_root: Path, sweep: str) -> pd.DataFrame | None:
     """Rows of the table `runs` of a sweep over budgets, with their `budget`; None where its tables are not made yet."""
-    paths = [(find_table(results_root, table, sweep), table) for table in (RUNS, BUDGET_RUNS)]
-    if not all(path.is_file() for path, _ in paths):
+    whole, others = (find_frame(results_root, table, sweep) for table in (RUNS, BUDGET_RUNS))
+    if whole is None or others is None:
         return None
-    whole, others = (read_frame(path, table) for path, table in paths)
     return pd.concat([whole.assign(budget=WHOLE), others], ignore_index=True)
 
 

@@ -32,6 +32,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
+import pandas as pd
+
 from suite.analysis.columns import (
     EQUAL_LOSS_SECONDS,
     NET,
@@ -42,7 +44,7 @@ from suite.analysis.columns import (
     Table,
 )
 from suite.analysis.speed_columns import BOUNDS, SPEED_TABLES, STAGES, session_facts_path
-from suite.analysis.tables import TABLES, Row, TableError, read_table, table_path, write_table
+from suite.analysis.tables import TABLES, Row, TableError, read_frame, read_table, table_path, write_table
 from suite.runs.files import TEMPORARY, RefusedError, dump, read, write_atomic
 from suite.runs.provenance import PUBLISHED
 from suite.runs.result import SETTLED
@@ -138,6 +140,14 @@ def set_of(table: Table, name: str = "") -> str:
 def find_table(results_root: Path | str, table: Table, name: str = "", side: Side = "whole") -> Path:
     """Where a table is read; `suite.analysis.tables.table_path` is where it is written."""
     return table_path(source(results_root, set_of(table, name), side).root, table, name)
+
+
+def find_frame(
+    results_root: Path | str, table: Table, name: str = "", side: Side = "whole"
+) -> pd.DataFrame | None:
+    """A table as `find_table` finds it; None where it has not been made. Raises `TableError` where it is another table."""
+    path = find_table(results_root, table, name, side)
+    return read_frame(path, table) if path.is_file() else None
 
 
 def studies_of(results_root: Path | str) -> list[str]:

@@ -42,7 +42,7 @@ from suite.analysis.join import (
     speed_only,
     timed_budgets,
 )
-from suite.analysis.published import FACTS_SCHEMA, SESSION, find_table, load_facts
+from suite.analysis.published import FACTS_SCHEMA, SESSION, find_frame, load_facts
 from suite.analysis.speed import (
     LinkSamples,
     case_table,
@@ -64,7 +64,7 @@ from suite.analysis.speed_columns import (
     session_table_path,
 )
 from suite.analysis.study import study_of
-from suite.analysis.tables import Row, checked, frame_of, read_frame, write_table
+from suite.analysis.tables import Row, checked, frame_of, write_table
 from suite.links.link import ALL_REDUCE_FP32, REAL
 from suite.runs.files import canonical_json, dump, write_atomic
 from suite.runs.plan import Plan, make_plan
@@ -226,11 +226,10 @@ def with_published(
         Rounds and sessions of both, published ones first; those held here alone where nothing alike is published.
     """
     alike = _published_alike(results_root, record)
-    path = find_table(results_root, NET_ROUNDS, f"{SESSION}{record['name']}", "published")
-    if alike is None or not path.is_file():
+    there = find_frame(results_root, NET_ROUNDS, f"{SESSION}{record['name']}", "published")
+    if alike is None or there is None:
         return rounds, held
     facts, same = alike
-    there = read_frame(path, NET_ROUNDS)
     arms = pd.MultiIndex.from_frame(there[["sharding", "arm"]]).isin(same)
     here = there["session_id"].isin([one["session_id"] for one in held])
     earlier = there[arms & ~here]
@@ -260,9 +259,8 @@ def of_other_links(
     held = {link["label"] for link in record["links"]}
     rows: dict[str, pd.DataFrame] = {}
     for table in (CASES, ARMS, PROBE, DIRECT, BOUNDS, EQUAL_LOSS_SECONDS):
-        path = find_table(results_root, table, f"{SESSION}{record['name']}", "published")
-        if path.is_file():
-            there = read_frame(path, table)
+        there = find_frame(results_root, table, f"{SESSION}{record['name']}", "published")
+        if there is not None:
             there = there[~there["link"].isin(held)]
             if "arm" in there:
                 there = there[pd.MultiIndex.from_frame(there[["sharding", "arm"]]).isin(same)]
@@ -275,10 +273,9 @@ def _published_alike(
 ) -> tuple[dict[str, Any], set[tuple[str, str]]] | None:
     """Facts of the published session, where it is of the record's kind, and (sharding, arm) whose cases it timed too."""
     facts = load_facts(results_root, record["name"], "published")
-    path = find_table(results_root, CASES, f"{SESSION}{record['name']}", "published")
-    if facts is None or not path.is_file() or _kind(facts) != _kind(record):
+    timed = find_frame(results_root, CASES, f"{SESSION}{record['name']}", "published")
+    if facts is None or timed is None or _kind(facts) != _kind(record):
         return None
-    timed = read_frame(path, CASES)
     if set(timed.loc[timed["role"] == "ddp", "case_id"]) != {
         case["case_id"] for case in record["cases"] if case["role"] == "ddp"
     }:
@@ -305,10 +302,11 @@ def net_again(results_root: Path, name: str, sweep: Sweep) -> pd.DataFrame | Non
     """
     facts = load_facts(results_root, name, "published")
     runs = runs_at_all_budgets(results_root, sweep.name)
-    paths = [find_table(results_root, table, f"{SESSION}{name}", "published") for table in (NET_ROUNDS, ARMS)]
-    if facts is None or runs is None or not all(path.is_file() for path in paths):
+    rounds, arms = (
+        find_frame(results_root, table, f"{SESSION}{name}", "published") for table in (NET_ROUNDS, ARMS)
+    )
+    if facts is None or runs is None or rounds is None or arms is None:
         return None
-    rounds, arms = (read_frame(path, table) for path, table in zip(paths, (NET_ROUNDS, ARMS), strict=True))
     plan = make_plan(sweep)
     labels = [
         run.panel.workload.label for run in plan.runs if run.spec.workload.as_dict() == facts["workload"]

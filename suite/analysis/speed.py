@@ -28,8 +28,6 @@ from typing import Any, Final
 import pandas as pd
 
 from reference_impls import create
-from reference_impls.algorithm import Clock
-from reference_impls.collectives import Group
 from reference_impls.errors import UnknownAlgorithmError
 from reference_impls.registry import registry
 from suite.analysis.speed_columns import CASES, CONFIRMED, CONTRADICTED, DIRECT, NOT_CONFIRMED, PROBE
@@ -37,9 +35,8 @@ from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, median_int
 from suite.analysis.tables import Row, checked, frame_of
 from suite.links.link import ROUND_TRIP
 from suite.runs.files import canonical_json
-from suite.runs.spec import RunSpec, learning_rate, source_hash
+from suite.runs.spec import RunSpec, judgement, learning_rate, source_hash
 from suite.timing.case import ROUND
-from suite.workloads import get
 
 PHASES: Final = ["forward_backward", "encode", "communication", "decode", "update"]
 _BLOCK: Final = ["case_id", "mode", "round", "attempt", "disturbed", "unit_s", "spread", "phases"]
@@ -134,7 +131,6 @@ def case_table(record: Mapping[str, Any]) -> pd.DataFrame:
 _CASE: Final = [
     "case_id", "label", "role", "algorithm", "kind", "unit_steps", "wire_bytes", "received_bytes", "path",
 ]  # fmt: skip
-_COUNTS: Final = ["n", "n_disturbed", "n_pairs", "n_default_pairs", "n_exposed", "n_phases"]
 
 
 def _of_link(samples: LinkSamples, cases: pd.DataFrame) -> pd.DataFrame:
@@ -234,6 +230,9 @@ def planned_kinds(spec: RunSpec) -> list[str]:
 
     Raises CompositionError for a method that plans by what happens in training, and what `create` raises.
     """
+    from reference_impls.algorithm import Clock  # here, since it needs torch
+    from reference_impls.collectives import Group
+
     algorithm = create(spec.algorithm.name, **spec.algorithm.options).algorithm
     clock, rate = Clock(Group("world", 0, spec.world_size), seed=spec.seed), learning_rate(spec)
     kinds = []
@@ -431,7 +430,7 @@ def _direct(record: Mapping[str, Any], samples: LinkSamples, runs: pd.DataFrame)
         reason = "the link stayed disturbed"
     if fault:
         word, reason = NOT_CONFIRMED if composed.empty else CONTRADICTED, fault
-    metric = get(spec.workload.name, **spec.workload.options).metric
+    metric = judgement(spec.workload.name, spec.workload.options)["metric"]
     values = [final[metric] for final in good["final"] if final]
     medians: Mapping[str, float] = dict(both.median().dropna()) if samples.usable else {}
     row: Row = {

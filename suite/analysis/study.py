@@ -17,9 +17,8 @@ from reference_impls.registry import registry
 from suite.analysis.net_speedup import Trials
 from suite.analysis.tables import Row
 from suite.runs.plan import Plan
-from suite.runs.spec import RunSpec, source_hash, workload_hash
-from suite.runs.sweep import WHOLE, Rates, Setting, Sweep, Tuned, load_rates
-from suite.workloads import get
+from suite.runs.spec import RunSpec, judgement, source_hash, workload_hash
+from suite.runs.sweep import WHOLE, Rates, Sweep, Tuned, WorkloadChoice, load_rates
 
 
 class StudyError(ValueError):
@@ -129,16 +128,18 @@ class Study:
         return {arm.name: arm for arm in self.arms}
 
 
-def _cell(panel: Setting) -> tuple[str, str, int]:
-    return panel.workload.label, panel.sharding, panel.world_size
-
-
 def _tuned(sweep: Sweep, rates: Rates) -> list[Tuned]:
     """The entries that the sweep uses: of arms that it still has and that pin no rate."""
     found = [
         rates.find(panel, arm) for panel in sweep.panels() for arm in sweep.arms_of(panel) if arm.lr is None
     ]
     return [entry for entry in found if entry is not None]
+
+
+def _yardstick(sweep: Sweep, choice: WorkloadChoice) -> Yardstick:
+    told = judgement(choice.name, choice.options)
+    told["margin"] = sweep.margin or told["margin"]
+    return Yardstick(**told, source_hash=workload_hash(choice.name))
 
 
 def study_of(plan: Plan) -> Study:
@@ -167,24 +168,13 @@ def study_of(plan: Plan) -> Study:
                 lr_edges=edges.get(arm.label, {}),
             )
         )
-    workloads = {choice.label: get(choice.name, **choice.options) for choice in sweep.workloads}
     return Study(
         name=sweep.name,
         arms=tuple(arms),
         entries=tuple(
             Entry(run.arm.label, run.panel.workload.label, run.spec, run.budget) for run in plan.runs
         ),
-        yardsticks={
-            label: Yardstick(
-                found.metric,
-                found.unit,
-                found.direction,
-                sweep.margin or found.margin,
-                found.no_verdict,
-                workload_hash(found.name),
-            )
-            for label, found in workloads.items()
-        },
+        yardsticks={choice.label: _yardstick(sweep, choice) for choice in sweep.workloads},
         ranks=sweep.ranks,
         command=shlex.join(["bandwise", "sweep", sweep.published_as]),
         about=sweep.title,

@@ -205,7 +205,7 @@ class Claim(Entry):
     place: str = Field(default="", description="Where; needed where the authors say it.")
     kind: Kind = Field(description="How it is judged.")
     check: str = Field(
-        default="", description="A function of `suite/claims/exact/`.", json_schema_extra=_of("exact")
+        default="", description="A function of `suite/claims/exact.py`.", json_schema_extra=_of("exact")
     )
     options: dict[str, Any] = Field(
         default={},

@@ -1,15 +1,20 @@
 """The verdicts on record: their columns, one row a claim and one a part of it, and how a row reads in words and figures.
 
-The command line, the document and the page say it alike.
+The command line, the page and `docs/claims.md` say it alike; the tables of that document are made here, of blocks as
+`suite.analysis.document` says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from suite.analysis.columns import Table, described
+from suite.analysis.document import Blocks, DocumentError, fill, markdown, missing, rows_of
 from suite.analysis.tables import Row
+from suite.claims.claim import WORDS
 
 CLAIMS: Final = Table(
     "claims",
@@ -105,3 +110,71 @@ def figure(value: float, *, signed: bool = False) -> str:
     if abs(value) >= 1e6 or abs(value) < 1e-3:
         return f"{sign}{value:.2g}"
     return f"{sign}{value:.2f}" if abs(value) >= 0.05 else f"{sign}{value:.2g}"
+
+
+# ---- the tables of the document
+
+DOCUMENT: Final = Path(__file__).resolve().parents[2] / "docs" / "claims.md"
+WRITTEN: Final = "bandwise claims --write"
+
+
+def filled(text: str, results_root: Path) -> str:
+    """The document with its blocks made anew."""
+    return fill(text, results_root, BLOCKS)
+
+
+def counts(root: Path) -> str:
+    """Verdicts by what decides them and by who says it: what was measured is never added to arithmetic."""
+    rows = rows_of(root, CLAIMS)
+    if rows is None:
+        return missing(WRITTEN)
+
+    def line(name: str, who: str, some: list[Row]) -> list[object]:
+        words = [row["verdict"] for row in some]
+        return [name, who, *(words.count(word) for word in WORDS), len(some)]
+
+    lines = [
+        line(name, who, [row for row in rows if group_of(row) == name and row["own"] is own])
+        for name in GROUPS
+        for who, own in (("the authors", True), ("others, or ours", False))
+    ]
+    return markdown(("kind", "said by", *WORDS, "all"), lines)
+
+
+def of_file(root: Path, file: str) -> str:
+    """The claims of one file, a line each."""
+    rows, parts = rows_of(root, CLAIMS), rows_of(root, PARTS)
+    if rows is None or parts is None:
+        return missing(WRITTEN)
+    own = [row for row in rows if row["file"] == f"{file}.yaml"]
+    if not own:
+        raise DocumentError(f"no claim of claims/{file}.yaml is on record: {WRITTEN}, or another name")
+    return markdown(
+        ("claim", "what", "said by", "kind", "verdict", "effect", "bar", "n"),
+        [_line(row, parts) for row in own],
+    )
+
+
+def _line(row: Row, parts: list[Row]) -> list[object]:
+    mine = [part for part in parts if part["claim"] == row["claim"]]
+    part = deciding(row, mine)
+    count = sum(one["role"] == "part" for one in mine)
+    more = f", one of {count}" if count > 1 else ""
+    shown = "" if part is None else effect(part) + more
+    return [
+        f"`{row['claim']}`",
+        _cell(row["statement"]),
+        _cell(row["said_by"]),
+        row["kind"],
+        f"*{row['verdict']}*",
+        _cell(shown) if part is not None else _cell(row["why"]),
+        "" if part is None else _cell(part["bar"]),
+        None if part is None else part["n"],
+    ]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ").strip()
+
+
+BLOCKS: Final[Blocks] = MappingProxyType({"counts": counts, "claims": of_file})

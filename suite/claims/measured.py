@@ -24,10 +24,10 @@ import pandas as pd
 from scipy import stats
 
 from suite.analysis.columns import CELL, NET, RUNS, SUMMARY, WORTH, Table
-from suite.analysis.published import SESSION, facts_path, find_table, load_facts, source
+from suite.analysis.published import SESSION, facts_path, find_frame, load_facts, source
 from suite.analysis.speed_columns import CONFIRMED
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, paired_difference
-from suite.analysis.tables import Row, read_frame, rows_of
+from suite.analysis.tables import Row, rows_of
 from suite.claims.claim import AFTER, WORTH_OF, Claim, ClaimError, Part
 from suite.claims.verdict import Found, Judged, of_found
 from suite.timing.spec import UnknownSessionError, load_session
@@ -80,10 +80,10 @@ def judge_measured(root: Path, claim: Claim, parts: Sequence[Part]) -> list[Judg
 
 def _judged(root: Path, claim: Claim, part: Part) -> Judged:
     study = part.study or claim.study
-    path = find_table(root, RUNS, study)
-    if not path.is_file():
+    runs = find_frame(root, RUNS, study)
+    if runs is None:
         return of_found(part, Found(doubts=(f"study {study} is not published yet",)))
-    cell = _cell(root, claim, part, study, read_frame(path, RUNS))
+    cell = _cell(root, claim, part, study, runs)
     if claim.kind == "speed":
         found, higher = _net(root, claim, part, cell), True
     elif part.quantity == WORTH_OF:
@@ -100,9 +100,7 @@ def commits(root: Path, claim: Claim) -> list[tuple[str, str]]:
     found: set[tuple[str, str]] = set()
     for part in (*claim.parts, *claim.premises) if claim.kind in ("training", "speed") else ():
         study = part.study or claim.study
-        path = find_table(root, RUNS, study)
-        if path.is_file():
-            runs = read_frame(path, RUNS)
+        if (runs := find_frame(root, RUNS, study)) is not None:
             of_arms = runs.loc[runs["arm"].isin([part.arm, part.against]), "commit"].dropna()
             found |= {(commit, study) for commit in of_arms}
     if claim.session and (facts := load_facts(root, claim.session)):
@@ -162,11 +160,10 @@ def _planned_links(session: str) -> set[str]:
 
 def _net(root: Path, claim: Claim, part: Part, cell: Cell) -> Found:
     """The net speedup on a link. At a bar of 1 the panel's own verdict holds it back, by Holm over its methods."""
-    path = find_table(root, NET, f"{SESSION}{claim.session}")
-    if not path.is_file():
+    table = find_frame(root, NET, f"{SESSION}{claim.session}")
+    if table is None:
         return Found(doubts=(f"net speedups of session {claim.session} are not published yet",))
     wanted = {"link": part.link, "sharding": cell.runs["sharding"].iloc[0], "arm": part.arm}
-    table = read_frame(path, NET)
     rows = rows_of(table[(table[list(wanted)] == list(wanted.values())).all(axis="columns")])
     if part.link not in set(table["link"]) and part.link in _planned_links(str(claim.session)):
         return Found(doubts=(f"session {claim.session} was not held over {part.link} yet",))
@@ -285,10 +282,8 @@ def _cell(root: Path, claim: Claim, part: Part, study: str, runs: pd.DataFrame) 
 
 def _by_arm(root: Path, table: Table, study: str, cells: pd.DataFrame) -> dict[str, Row]:
     """Rows of a table in these cells; none where there is no such table."""
-    path = find_table(root, table, study)
-    return (
-        {row["arm"]: row for row in rows_of(read_frame(path, table).merge(cells))} if path.is_file() else {}
-    )
+    frame = find_frame(root, table, study)
+    return {} if frame is None else {row["arm"]: row for row in rows_of(frame.merge(cells))}
 
 
 def _higher(part: Part, cell: Cell) -> bool:

@@ -21,8 +21,7 @@ from typing import Any, Final
 import pandas as pd
 
 from reference_impls.errors import UnsupportedError
-from suite.analysis.columns import Table
-from suite.analysis.published import SESSION, find_table
+from suite.analysis.published import SESSION, find_frame, find_table
 from suite.analysis.session_tables import ring_bits
 from suite.analysis.speed_columns import BOUNDS, CASES
 from suite.analysis.tables import Row, frame_of, read_frame, table_path, write_table
@@ -58,6 +57,7 @@ from suite.costs.samples import (
     Known,
     Sample,
     UnknownCostsError,
+    case_seconds,
     crowd,
     known,
     median_local,
@@ -200,7 +200,7 @@ def _held_settings(known: Known, methods: Sequence[Candidate]) -> Iterator[Asked
         for held in known_here(known)
         if not held.link.delay_s and held.link.down_bps is None and not held.link.stragglers
     ]
-    predictions = _table(known.tables_root, PREDICTIONS)
+    predictions = find_frame(known.tables_root, PREDICTIONS)
     for members in comparable(plain, _differ_but_in_rate):
         compute = alone_s(known, members)
         if compute is None:
@@ -236,13 +236,8 @@ def _differ_but_in_rate(first: Held, second: Held) -> list[str]:
     return workers + differences(without_rate(first), without_rate(second))
 
 
-def _table(root: Path, table: Table) -> pd.DataFrame | None:
-    path = find_table(root, table)
-    return read_frame(path, table) if path.is_file() else None
-
-
 def _median_error(root: Path, column: str) -> float:
-    score = _table(root, SCORE)
+    score = find_frame(root, SCORE)
     if score is not None:
         errors = score.loc[(score["left_out"] == column) & (score["value"] == ALL), "median_error"]
         if len(errors):
@@ -358,7 +353,7 @@ def _steps_at(samples: Sequence[Sample], model: Model, rate_bps: float) -> list[
         at = replace(sample.setting, link=Link(sample.setting.world_size, rate_bps))
         local = same_place(sample.case, at, samples)
         if local is not None:
-            steps.append((sample.case, model.step_s(sample.case, at, local)))
+            steps.append((sample.case, case_seconds(model, sample.case, at, local)))
     return steps
 
 
@@ -399,15 +394,15 @@ def _compute_s(samples: Sequence[Sample]) -> float:
 
 def _measured(root: Path, session: str, samples: Sequence[Sample]) -> pd.DataFrame:
     """What a session measured, at the rates of its links: over the reference where it timed both precisions, and over fp32."""
-    path = find_table(root, BOUNDS, f"{SESSION}{session}")
-    if not path.is_file():  # held by an earlier version
+    bounds = find_frame(root, BOUNDS, f"{SESSION}{session}")
+    if bounds is None:  # held by an earlier version
         return frame_of(SPEEDUPS, [])
     setting, compute = samples[0].setting, _compute_s(samples)
     rates = {sample.setting.link.label: sample.setting.link.rate_bps for sample in samples}
     shaped = {label: rate for label, rate in rates.items() if math.isfinite(rate)}
     timed = read_frame(find_table(root, CASES, f"{SESSION}{session}"), CASES)
     ddp = timed[(timed["role"] == "ddp") & (timed["n"].fillna(0) > 0)]
-    bounds = read_frame(path, BOUNDS)[["link", "case_id", "over_fp32", "over_fp32_low", "over_fp32_high"]]
+    bounds = bounds[["link", "case_id", "over_fp32", "over_fp32_low", "over_fp32_high"]]
     timed = timed[timed["link"].isin(list(shaped)) & timed["speedup"].notna()]
     rows = timed.merge(bounds, on=["link", "case_id"], validate="one_to_one")
     if not set(ddp["algorithm"]) >= set(REFERENCES):

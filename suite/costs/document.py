@@ -13,10 +13,9 @@ from typing import Any, Final
 
 import pandas as pd
 
-from suite.analysis.columns import Table
 from suite.analysis.document import Blocks, fill, markdown, milliseconds, missing, significant, span
-from suite.analysis.published import find_table
-from suite.analysis.tables import read_frame, rows_of
+from suite.analysis.published import find_frame
+from suite.analysis.tables import rows_of
 from suite.costs.columns import (
     ADVISED,
     ALL,
@@ -68,17 +67,12 @@ def filled(text: str, results_root: Path) -> str:
     return fill(text, results_root, BLOCKS)
 
 
-def _table(root: Path, table: Table) -> pd.DataFrame | None:
-    path = find_table(root, table)
-    return read_frame(path, table) if path.is_file() else None
-
-
 # ---- what the model is, and how far off
 
 
 def machine(root: Path) -> str:
     """Where the calibration was made, in a sentence."""
-    facts, exchanges = read_facts(root, CALIBRATION), _table(root, CALIBRATION)
+    facts, exchanges = read_facts(root, CALIBRATION), find_frame(root, CALIBRATION)
     if facts is None or exchanges is None:
         return missing("bandwise costs probe")
     where = facts["provenance"]
@@ -92,7 +86,7 @@ def machine(root: Path) -> str:
 
 def prices(root: Path) -> str:
     """What was fitted."""
-    table = _table(root, PRICES)
+    table = find_frame(root, PRICES)
     if table is None:
         return missing(SCORED)
     shown = table.assign(value=table["value"].map(significant))[["what", "value", "unit"]]
@@ -101,7 +95,7 @@ def prices(root: Path) -> str:
 
 def score(root: Path) -> str:
     """The score, a line a column and value left out."""
-    table, steps = _table(root, SCORE), _table(root, PREDICTIONS)
+    table, steps = find_frame(root, SCORE), find_frame(root, PREDICTIONS)
     if table is None or steps is None:
         return missing(SCORED)
     steps = pd.concat([steps, steps.assign(value=ALL)])
@@ -133,7 +127,7 @@ def score(root: Path) -> str:
 
 def beside(root: Path) -> str:
     """The model and the naive formulas over the same steps, a line a column that is left out."""
-    table = _table(root, BESIDE)
+    table = find_frame(root, BESIDE)
     if table is None:
         return missing(SCORED)
     by = list(dict.fromkeys(table["predictor"]))
@@ -157,7 +151,7 @@ def beside(root: Path) -> str:
 
 def worst(root: Path, count: str) -> str:
     """The predictions that were farthest off."""
-    table = _table(root, PREDICTIONS)
+    table = find_frame(root, PREDICTIONS)
     if table is None:
         return missing(SCORED)
     farthest = table.sort_values("error", key=lambda error: -error.abs(), kind="stable").head(int(count))
@@ -242,7 +236,7 @@ def foretold(root: Path) -> str:
 
 def speedups(root: Path, session: str, *cases: str) -> str:
     """What a session measured of some cases (``lion-cub-1bit:step``), over the reference and over fp32, beside the prediction."""
-    table = _table(root, SPEEDUPS)
+    table = find_frame(root, SPEEDUPS)
     if table is None:
         return missing("bandwise costs scaling")
     wanted = [case.replace(":", ": ") for case in cases]
@@ -267,7 +261,7 @@ def speedups(root: Path, session: str, *cases: str) -> str:
 
 def advised(root: Path, session: str) -> str:
     """What advice says of a session's links, asked without it, beside what it measured."""
-    table = _table(root, ADVISED)
+    table = find_frame(root, ADVISED)
     if table is None or session not in set(table["session"]):
         return missing(SCORED)
     rows = table[table["session"] == session].sort_values(["link", "measured_s"])
@@ -288,7 +282,7 @@ def advised(root: Path, session: str) -> str:
 
 def regret(root: Path) -> str:
     """By link: how much longer the step of the method is that advice puts first than that of the fastest measured."""
-    table = _table(root, ADVISED)
+    table = find_frame(root, ADVISED)
     if table is None or table.empty:
         return missing(SCORED)
     lines = []
@@ -316,7 +310,7 @@ def regret(root: Path) -> str:
 
 def omega(root: Path) -> str:
     """omega as measured here, and what the paper's model makes of it."""
-    table = _table(root, OMEGA)
+    table = find_frame(root, OMEGA)
     if table is None:
         return missing("bandwise costs omega")
     table = table.assign(gamma=table["gamma"] / 1e9, break_even=table["break_even"] / 1e9)
@@ -382,7 +376,7 @@ def two_runs(root: Path, *sessions: str) -> str:
 
 def places(root: Path) -> list[Placed]:
     """The papers' settings, and those of the session with most rates that is drawn, by falling rho."""
-    table = _table(root, SPEEDUPS)
+    table = find_frame(root, SPEEDUPS)
     drawn: list[Placed] = []
     if table is not None and len(measured := table[table["source"] != PREDICTED]):
         rates = measured.groupby("source")["rate_mbit"].nunique()
@@ -421,7 +415,11 @@ def settings(root: Path) -> str:
 
 def literature(root: Path) -> str:
     """What others published, predicted: a line a source and side, as in the last score, and what contradicts physics."""
-    table, points, facts = _table(root, EXTERNAL_SCORE), _table(root, EXTERNAL), read_facts(root, EXTERNAL)
+    table, points, facts = (
+        find_frame(root, EXTERNAL_SCORE),
+        find_frame(root, EXTERNAL),
+        read_facts(root, EXTERNAL),
+    )
     if table is None or points is None or facts is None:
         return missing("bandwise costs external")
     now = (table["rules"] == facts["rules"]) & (table["inputs"] == facts["inputs"])

@@ -550,30 +550,48 @@ def _scored(
     rows: Sequence[Row], source: str, held: bool, by: str, rules: Rules, under: tuple[str, str]
 ) -> Row:
     short = SHORT[by]
-    errors = pd.Series([abs(row[f"{short}_ratio"] - 1) for row in rows])
-    exposed = pd.Series(
-        [
-            abs(row[f"{short}_exposed_s"] / row["exposed_s"] - 1)
-            for row in rows
-            if row["exposed_s"] is not None
-        ],
-        dtype=float,
-    )
-    low, high = rules.near
-    signs = [row for row in rows if row["speedup"] is not None]
-    near = [row for row in signs if low <= row["speedup"] <= high]
-
-    def right(some: Sequence[Row]) -> int:
-        return sum((row["speedup"] > 1) == (row[f"{short}_speedup"] > 1) for row in some)
-
+    exposed = [
+        abs(row[f"{short}_exposed_s"] / row["exposed_s"] - 1) for row in rows if row["exposed_s"] is not None
+    ]
+    signs = [
+        (row["speedup"], (row["speedup"] > 1) == (row[f"{short}_speedup"] > 1))
+        for row in rows
+        if row["speedup"] is not None
+    ]
+    errors = [abs(row[f"{short}_ratio"] - 1) for row in rows]
     return {
         "rules": under[0], "inputs": under[1], "source": source, "held_back": held, "predictor": by,
-        "version": rules.version, "n": len(errors),
-        "median_error": float(errors.median()), "within": float((errors <= rules.within).mean()),
-        "worst_error": float(errors.max()), "n_exposed": len(exposed),
-        "exposed_error": float(exposed.median()) if len(exposed) else None,
-        "n_near": len(near), "near_right": right(near), "n_easy": len(signs) - len(near),
-        "easy_right": right(signs) - right(near), "n_contradicting": sum(bool(row["contradiction"]) for row in rows),
+        "version": rules.version, **errors_of(errors, exposed, signs, rules.within, rules.near),
+        "n_contradicting": sum(bool(row["contradiction"]) for row in rows),
+    }  # fmt: skip
+
+
+def errors_of(
+    errors: Sequence[float],
+    exposed: Sequence[float],
+    signs: Sequence[tuple[float, bool]],
+    within: float,
+    near: tuple[float, float],
+) -> Row:
+    """How good predictions were, as cells of a score.
+
+    Args:
+        errors: Of whole steps, relative.
+        exposed: Of their exposed communication, where that is scored.
+        signs: Measured speedups over the fastest uncompressed step, and whether the prediction lies on the same side of 1.
+        within: Error of a good prediction.
+        near: Speedups between which a sign is not easy.
+    """
+    steps, beyond = pd.Series(errors, dtype=float), pd.Series(exposed, dtype=float)
+    low, high = near
+    close, easy = (
+        [right for speedup, right in signs if (low <= speedup <= high) is side] for side in (True, False)
+    )
+    return {
+        "n": len(steps), "median_error": float(steps.median()), "within": float((steps <= within).mean()),
+        "worst_error": float(steps.max()), "n_exposed": len(beyond),
+        "exposed_error": float(beyond.median()) if len(beyond) else None,
+        "n_near": len(close), "near_right": sum(close), "n_easy": len(easy), "easy_right": sum(easy),
     }  # fmt: skip
 
 

@@ -18,13 +18,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-import pandas as pd
-
 from reference_impls.errors import UnsupportedError
 from reference_impls.registry import registry
-from suite.analysis.columns import SENSITIVITY, SUMMARY, Table
+from suite.analysis.columns import SENSITIVITY, SUMMARY
 from suite.analysis.evidence import Speed, accuracy, speed
-from suite.analysis.published import SESSION, find_table, load_facts, studies_of
+from suite.analysis.published import SESSION, find_frame, find_table, load_facts, studies_of
 from suite.analysis.speed_columns import ARMS
 from suite.analysis.tables import read_frame, rows_of
 from suite.costs.advice import RULES, Candidate, Constants, Kept, Study
@@ -234,7 +232,7 @@ def gathered(results_root: Path, everything: Known, model: Model) -> Kept:
     Raises:
         YamlError: The rules are wrong.
     """
-    score, external = _frame(results_root, SCORE), _frame(results_root, EXTERNAL_SCORE)
+    score, external = find_frame(results_root, SCORE), find_frame(results_root, EXTERNAL_SCORE)
     rules, sha256 = read_rules(RULES.parent)
     constants = Constants(
         {name: Stack(**stack.model_dump()) for name, stack in rules.stacks.items()},
@@ -256,11 +254,6 @@ def gathered(results_root: Path, everything: Known, model: Model) -> Kept:
         everything.facts["provenance"]["cpu"],
         everything.cores,
     )
-
-
-def _frame(results_root: Path, table: Table) -> pd.DataFrame | None:
-    path = find_table(results_root, table)
-    return read_frame(path, table) if path.is_file() else None
 
 
 def with_traffic(kept: Kept, workers: Sequence[int] = WORKERS) -> Kept:

@@ -38,7 +38,7 @@ from suite.links.probe import COLLECTIVES, MOST_BYTES, PIECE_BYTES, Measurement,
 from suite.timing.load import Meter
 from suite.timing.ranks import RankHosts, Ranks
 from suite.timing.spec import Limits
-from suite.training.rendezvous import Place, RendezvousError, join_launch
+from suite.training.processes import Place, RendezvousError, join_launch
 
 # ---- the fit: least squares of the logarithms
 
@@ -67,13 +67,12 @@ class Fitted:
     n: int
 
 
-def fit_backend(exchanges: pd.DataFrame, cores: int, *, own_machines: bool = False) -> Fitted:
+def fit_backend(exchanges: pd.DataFrame, cores: int) -> Fitted:
     """Fit the prices of a backend. Every exchange weighs the same, however long it takes: what counts is relative error.
 
     Args:
         exchanges: Table `collectives`, of one backend.
         cores: Processors that the ranks shared.
-        own_machines: The ranks shared none.
 
     Returns:
         The backend, with the errors of the fit.
@@ -89,7 +88,7 @@ def fit_backend(exchanges: pd.DataFrame, cores: int, *, own_machines: bool = Fal
         raise FitError(
             f"{count} exchanges of {name!r}: a fit needs {LEAST_EXCHANGES}, of several sizes and links"
         )
-    problem = _Problem(used, cores, own_machines)
+    problem = _Problem(used, cores)
     solution = least_squares(
         problem.residuals, problem.start(), loss="soft_l1", f_scale=TOLERANCE, max_nfev=400
     )
@@ -100,7 +99,7 @@ def fit_backend(exchanges: pd.DataFrame, cores: int, *, own_machines: bool = Fal
 class _Problem:
     """Parameters as one vector of numbers without bounds: logarithms, and the efficiency's odds."""
 
-    def __init__(self, exchanges: pd.DataFrame, cores: int, own_machines: bool) -> None:
+    def __init__(self, exchanges: pd.DataFrame, cores: int) -> None:
         self.names, self.cores = sorted(exchanges["what"].unique()), cores
         self.backend_name = str(exchanges["backend"].iloc[0])
         sizes = exchanges["world_size"].tolist()
@@ -113,7 +112,7 @@ class _Problem:
         self._carried = self._sent * np.array([form.times(n) for form, n in each])
         self._byte_s = 8 / (1e6 * exchanges["rate_mbit"].fillna(math.inf).to_numpy())
         self._delay = 1e-3 * exchanges["delay_ms"].to_numpy()
-        self._crowd = np.ones(len(sizes)) if own_machines else np.maximum(1.0, np.array(sizes) / cores)
+        self._crowd = np.maximum(1.0, np.array(sizes) / cores)
         self._seconds = exchanges["seconds"].to_numpy()
 
     def start(self) -> Any:

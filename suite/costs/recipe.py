@@ -145,13 +145,6 @@ LARGEST_BUCKET: Final = 1 << 16
 """Elements of a traced bucket, at most."""
 
 
-def synthetic_recipe(
-    method: Method, kind: str, parameters: float, n: int, bucket_bytes: int, node_size: int = 1
-) -> Recipe:
-    """The recipe of a model of any size, from one bucket of it. Raises `RecipeError`."""
-    return traffic_of(method, kind, n, node_size).recipe(parameters, bucket_bytes)
-
-
 def traffic_of(method: Method, kind: str, n: int, node_size: int = 1) -> Traffic:
     """What a method's steps of a kind send, of any model. Raises `RecipeError`."""
     return _traced(_Key(method), kind, n, node_size)

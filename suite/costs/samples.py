@@ -30,7 +30,7 @@ from suite.analysis.speed_columns import CASES
 from suite.analysis.tables import read_frame, table_path
 from suite.costs.columns import CALIBRATION
 from suite.costs.recipe import recipe_of
-from suite.costs.step import CODEC, DDP_BYTES, CodecOverhead, Local, Recipe
+from suite.costs.step import CODEC, DDP_BYTES, CodecOverhead, Local, Model, Recipe, unit_seconds
 from suite.links.link import REAL, Link
 from suite.micro.tables import read_facts
 from suite.timing.case import Case
@@ -169,6 +169,13 @@ def median_local(samples: Sequence[Sample]) -> Local | None:
 def recipe_for(case: Case, workload: str, n: int, bucket_bytes: int) -> Recipe:
     """What a unit of a case sends, of a workload's parameters. Raises `RecipeError`."""
     return case_recipe(case, shapes_of(workload), n, bucket_bytes)
+
+
+def case_seconds(model: Model, case: Case, setting: Setting, local: Local) -> float:
+    """Seconds a step of a case. Raises `RecipeError` where it cannot be asked what it sends."""
+    recipe = recipe_for(case, setting.workload, setting.world_size, setting.bucket_bytes)
+    network = model.backend.on(setting.link)
+    return unit_seconds(recipe, local, network, model.overlap) / case.unit_steps
 
 
 def case_recipe(case: Case, shapes: tuple[tuple[int, ...], ...], n: int, bucket_bytes: int) -> Recipe:

@@ -33,6 +33,7 @@ from suite.analysis.published import load_facts, published_root
 from suite.analysis.tables import frame_of, rows_of
 from suite.costs.advice import ALL_REDUCE, Candidate, Question, advise
 from suite.costs.columns import ADVISED, ALL, BESIDE, PREDICTIONS, SCORE
+from suite.costs.external import errors_of
 from suite.costs.methods import candidates
 from suite.costs.model import fit_model
 from suite.costs.samples import (
@@ -41,6 +42,7 @@ from suite.costs.samples import (
     Sample,
     Setting,
     UnknownCostsError,
+    case_seconds,
     known_local,
     measured_local,
     median_local,
@@ -114,7 +116,7 @@ def _folds(
             local = _local(column, sample, samples, rest, cores)
             if local is None:
                 continue
-            predicted_s = model.step_s(sample.case, sample.setting, local)
+            predicted_s = case_seconds(model, sample.case, sample.setting, local)
             setting = sample.setting
             yield {
                 "left_out": column, "value": value, "session": sample.session, "link": setting.link.label,
@@ -224,15 +226,11 @@ def _naive(sample: Sample, local: Local) -> dict[str, float]:
 
 def _beside(rows: Sequence[Mapping[str, Any]], by: str) -> dict[str, Any]:
     """Errors of the whole step, of what is exposed of it, and signs of speedups over the fastest DDP of the same link."""
-    errors = pd.Series([abs(row[by] / row["took"] - 1) for row in rows])
-    exposed = pd.Series(
-        [
-            abs(max(0.0, row[by] - row["local"]) / (row["took"] - row["local"]) - 1)
-            for row in rows
-            if row["took"] - row["local"] >= EXPOSED_SHARE * row["took"]
-        ],
-        dtype=float,
-    )
+    exposed = [
+        abs(max(0.0, row[by] - row["local"]) / (row["took"] - row["local"]) - 1)
+        for row in rows
+        if row["took"] - row["local"] >= EXPOSED_SHARE * row["took"]
+    ]
     references: dict[Any, Mapping[str, Any]] = {}
     for row in rows:
         if row["ddp"] and row["took"] < references.get(row["place"], {"took": math.inf})["took"]:
@@ -242,15 +240,8 @@ def _beside(rows: Sequence[Mapping[str, Any]], by: str) -> dict[str, Any]:
         reference = references.get(row["place"])
         if reference is not None and not row["ddp"]:
             measured = reference["took"] / row["took"]
-            right = (measured > 1) == (reference[by] > row[by])
-            signs.append((NEAR[0] <= measured <= NEAR[1], right))
-    near, easy = ([right for close, right in signs if close == side] for side in (True, False))
-    return {
-        "n": len(errors), "median_error": float(errors.median()), "within": float((errors <= BAR_WORST).mean()),
-        "worst_error": float(errors.max()), "n_exposed": len(exposed),
-        "exposed_error": float(exposed.median()) if len(exposed) else None,
-        "n_near": len(near), "near_right": sum(near), "n_easy": len(easy), "easy_right": sum(easy),
-    }  # fmt: skip
+            signs.append((measured, (measured > 1) == (reference[by] > row[by])))
+    return errors_of([abs(row[by] / row["took"] - 1) for row in rows], exposed, signs, BAR_WORST, NEAR)
 
 
 # ---- advice beside a session that it has not seen
@@ -367,7 +358,7 @@ def predict_session(spec: SessionSpec, samples: Sequence[Sample], model: Model, 
             if local is None or why:
                 unknown.append({"case_id": case.case_id, "case": case.label, "link": link.label, "why": why})
                 continue
-            seconds = model.step_s(case, setting, local)
+            seconds = case_seconds(model, case, setting, local)
             rows.append({
                 "case_id": case.case_id, "case": case.label, "link": link.label, "step_s": seconds, "local_s": local.total_s,
             })  # fmt: skip

@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from reference_impls.requests import Bucket, Request, Step
 from suite.links.link import (
@@ -34,10 +34,6 @@ from suite.links.link import (
     SEND_RECV,
     Link,
 )
-
-if TYPE_CHECKING:
-    from suite.costs.samples import Setting
-    from suite.timing.case import Case
 
 # ---- what a step sends
 
@@ -563,11 +559,3 @@ class Model:
 
     backend: Backend
     overlap: Overlap
-
-    def step_s(self, case: Case, setting: Setting, local: Local) -> float:
-        """Seconds a step of a case. Raises `RecipeError` where it cannot be asked what it sends."""
-        from suite.costs.samples import recipe_for
-
-        recipe = recipe_for(case, setting.workload, setting.world_size, setting.bucket_bytes)
-        network = self.backend.on(setting.link)
-        return unit_seconds(recipe, local, network, self.overlap) / case.unit_steps

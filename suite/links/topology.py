@@ -350,12 +350,11 @@ class Counters:
         )
 
 
-def read_counters(prefix: Sequence[str] = (), interface: str = INTERFACE) -> Counters | None:
-    """Counters of an interface.
+def read_counters(prefix: Sequence[str] = ()) -> Counters | None:
+    """Counters of a worker's interface.
 
     Args:
         prefix: Leads to the interface's namespace; default: this process's own.
-        interface: Its name.
 
     Returns:
         The counters, None where there is no such interface.
@@ -364,7 +363,7 @@ def read_counters(prefix: Sequence[str] = (), interface: str = INTERFACE) -> Cou
         CommandError: ``ip`` is missing or fails otherwise.
     """
     try:
-        answer = run_program([*prefix, "ip", "-s", "-j", "link", "show", "dev", interface])
+        answer = run_program([*prefix, "ip", "-s", "-j", "link", "show", "dev", INTERFACE])
     except CommandError as error:
         if "does not exist" in str(error):
             return None

@@ -22,9 +22,9 @@ from suite.analysis.document import (
     significant,
     span,
 )
-from suite.analysis.published import SESSION, find_table, load_facts
+from suite.analysis.published import SESSION, load_facts
 from suite.analysis.speed_columns import BOUNDS, CASES
-from suite.analysis.tables import Row, read_table
+from suite.analysis.tables import Row
 from suite.micro.tables import AGAINST, CODECS, COMPILE, SCALING, SIMULATION, THROUGHPUT_TABLES, read_facts
 from suite.micro.throughput import cases_in_order
 
@@ -212,10 +212,9 @@ def session(root: Path, name: str) -> str:
 
     The limit is the reference's step over the same case's step with every collective replaced by a local copy.
     """
-    path = find_table(root, CASES, f"{SESSION}{name}")
-    if not path.is_file():
+    rows = rows_of(root, CASES, f"{SESSION}{name}")
+    if rows is None:
         return missing(f"bandwise session {name}")
-    rows = read_table(path, CASES)
     steps = {row["link"]: row["step_s"] for row in rows if row["reference"]}
     listed = []
     for row in rows:
@@ -256,8 +255,8 @@ def session(root: Path, name: str) -> str:
 
 def bounds(root: Path, name: str) -> str:
     """A session's cases beside fp32 DDP at its best bucket size, that DDP's limit, and compute or wire plus codec."""
-    path = find_table(root, BOUNDS, f"{SESSION}{name}")
-    if not path.is_file():
+    rows = rows_of(root, BOUNDS, f"{SESSION}{name}")
+    if rows is None:
         return missing(f"bandwise session {name}")
     listed = [
         (
@@ -267,7 +266,7 @@ def bounds(root: Path, name: str) -> str:
             *_paired(row, "limit_share", "n_limit"),
             *_paired(row, "bound_ratio", "n_bound"),
         )
-        for row in read_table(path, BOUNDS)
+        for row in rows
     ]
     return markdown(
         (

@@ -20,9 +20,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, median_interval
 from suite.analysis.tables import Row
-from suite.micro.pairs import ENOUGH, quartiles, verdict
+from suite.micro.pairs import ENOUGH, Pairs, verdict
 from suite.runs.spec import Rate, RunSpec, make_spec, resolve_algorithm, resolve_workload
 from suite.runs.store import Store
 from suite.training.checkpoint import Hooks, Start
@@ -53,16 +52,6 @@ class SimulatedAgainstGloo:
     seeds: int
     simulated: tuple[float, ...]
     gloo: tuple[float, ...]
-
-    @property
-    def ratios(self) -> tuple[float, ...]:
-        """Simulated over gloo, of neighbouring runs."""
-        return tuple(simulated / real for simulated, real in zip(self.simulated, self.gloo, strict=True))
-
-    @property
-    def interval(self) -> Interval | None:
-        """The median ratio with its interval; None for fewer repetitions than an interval needs."""
-        return median_interval(self.ratios) if len(self.ratios) >= MINIMUM_FOR_INTERVAL else None
 
 
 def simulated_against_gloo(
@@ -181,12 +170,7 @@ def simulation_rows(show: Callable[[str], None] = lambda line: None, repeats: in
 
 
 def _row(result: SimulatedAgainstGloo) -> Row:
-    interval, (q1, q2, q3) = result.interval, quartiles(list(result.ratios))
-    cells: Row = {
-        "ratio": q2, "ratio_q1": q1, "ratio_q3": q3,
-        "ratio_low": interval.low if interval else None, "ratio_high": interval.high if interval else None,
-    }  # fmt: skip
-    n = len(result.ratios)
+    cells, n = Pairs(result.simulated, result.gloo).ratio_cells("ratio"), len(result.gloo)
     return {
         "workload": WORKLOAD, "method": result.method, "world_size": result.n, "seeds": result.seeds, "n": n,
         "simulated": float(np.median(result.simulated)), "gloo": float(np.median(result.gloo)), **cells,

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 SPEC_VERSION: Final = 1
 Backend = Literal["simulated", "gloo"]
-BACKENDS: Final[tuple[Backend, ...]] = ("simulated", "gloo")
 Text = Annotated[str, Strict()]
 Whole = Annotated[int, Strict()]
 AS_GIVEN: Final = WrapValidator(lambda value, check: (check(value), value)[1])
@@ -324,6 +323,34 @@ def _resolve_workload(name: str, options: Mapping[str, Any], sharding: str) -> P
             f"workload {name} has no sharding {sharding!r}{nearest(sharding, workload.shardings)}"
         )
     return Part(name, workload.version, workload.options)
+
+
+JUDGED: Final = ("metric", "unit", "direction", "margin", "no_verdict")
+"""What a workload says of how it is judged."""
+
+
+def judgement(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """How a workload is judged.
+
+    Args:
+        name: Registry name.
+        options: Those that differ from the defaults.
+
+    Returns:
+        By the names of `JUDGED`: its metric, the unit and direction of that, the largest difference that counts as equal, and why
+        nothing is called equal on it, if so.
+
+    Raises:
+        ValueError: An unknown name or option, or an impossible value.
+    """
+
+    def work_out() -> dict[str, Any]:
+        from suite.workloads import get  # here, since it needs torch
+
+        workload = get(name, **options)
+        return {key: getattr(workload, key) for key in JUDGED}
+
+    return dict(disk_cached(["judged", name, dict(options)], work_out)) if is_ours(name) else work_out()
 
 
 def make_spec(

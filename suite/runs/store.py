@@ -43,7 +43,16 @@ from suite.runs.files import (
     read,
     write_atomic,
 )
-from suite.runs.result import RESULT_VERSION, RUN_ID, Evaluation, Note, Status, result_problem
+from suite.runs.provenance import keep_changes, provenance
+from suite.runs.result import (
+    LONGEST_REASON,
+    RESULT_VERSION,
+    RUN_ID,
+    Evaluation,
+    Note,
+    Status,
+    result_problem,
+)
 from suite.runs.spec import RunSpec, SpecError
 
 STALE_AFTER_S: Final = 180.0
@@ -265,6 +274,38 @@ class Store:
 
     def _write(self, run_id: str, note: Note) -> None:
         write_atomic(self.folder(run_id) / "status.json", dump(note.as_dict()) + "\n")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: its result and its curve as they go into the store."""
+
+    run_id: str
+    status: Status
+    result: Mapping[str, Any]
+    metrics: Sequence[Mapping[str, Any]]
+
+    def save(self, store: Store) -> None:
+        """Write it into the store, after how the code that ran differs from its commit."""
+        keep_changes(store.root)
+        store.finish(self.run_id, self.status, self.result, self.metrics)
+
+
+def blank_result(spec: RunSpec, status: Status) -> dict[str, Any]:
+    """The part of a result that every ended run has, also one that never got to train."""
+    return {
+        "schema_version": RESULT_VERSION,
+        "run_id": spec.run_id,
+        "spec": spec.as_dict(),
+        "status": status.state,
+        "reason": status.reason[:LONGEST_REASON],
+        "provenance": provenance(),
+    }
+
+
+def failed(spec: RunSpec, status: Status) -> Outcome:
+    """The outcome of a run that ended from outside: its process died, its time was up."""
+    return Outcome(spec.run_id, status, blank_result(spec, status), ())
 
 
 def read_version(

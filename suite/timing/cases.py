@@ -11,16 +11,18 @@ import dataclasses
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from reference_impls import create, info
-from reference_impls.algorithm import Algorithm
 from reference_impls.registry import Method, registry
 from suite.runs.files import CanonicalError
 from suite.runs.plan import make_plan
 from suite.runs.spec import Part, Rate, RunSpec, make_spec, resolve_algorithm, source_hash
 from suite.timing.case import ROUND, Case
 from suite.timing.spec import DEFAULT_BUCKET_MB, SessionSpec
+
+if TYPE_CHECKING:
+    from reference_impls.algorithm import Algorithm
 
 NOMINAL_STEPS: Final = 1000
 """Length of training told to methods that must know one, in sessions without a sweep. No steady step depends on it."""

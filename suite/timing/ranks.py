@@ -49,7 +49,7 @@ class RankLostError(RuntimeError):
 
 
 class RankHosts(Protocol):
-    """Where ranks can be started: an emulated cluster (`suite.links.cluster.Cluster`), or `Loopback`."""
+    """Where ranks can be started: an emulated cluster (`suite.links.cluster.Cluster`), say."""
 
     @property
     def link(self) -> Link:
@@ -80,28 +80,6 @@ class Member(Protocol):
 
     def kill(self) -> None:
         """End it at once."""
-
-
-class Loopback:
-    """This machine's loopback in place of a cluster: no rate is held, so its seconds say nothing about any link."""
-
-    interface = "lo"
-    emulated = False
-
-    def __init__(self, link: Link) -> None:
-        self.link = link
-        self.addresses = ("127.0.0.1",) * link.workers
-
-    def enter(self, rank: int) -> tuple[str, ...]:
-        """Nothing stands before a command."""
-        return ()
-
-    def shape(self, link: Link) -> None:
-        """Remember the link."""
-        self.link = link
-
-    def down(self) -> None:
-        """There is nothing to take away."""
 
 
 class RankGroup:

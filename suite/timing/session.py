@@ -54,7 +54,7 @@ from suite.timing.ranks import (
     traffic_entry,
 )
 from suite.timing.spec import FEWEST_BLOCKS, SessionSpec
-from suite.training.rendezvous import RendezvousError
+from suite.training.processes import RendezvousError
 from suite.workloads import get
 
 # One link

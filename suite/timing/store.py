@@ -129,9 +129,3 @@ def _found(root: Path | str, name: str | None) -> Iterator[dict[str, Any] | Refu
                 yield found
         except RefusedError as error:
             yield error
-
-
-def latest(root: Path | str, name: str) -> dict[str, Any] | None:
-    """The newest record of a session of that name, or None."""
-    known = records(root, name)
-    return known[-1] if known else None

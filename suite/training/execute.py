@@ -29,7 +29,16 @@ from typing import Any, Final
 from suite.runs.files import StoreError
 from suite.runs.result import Status
 from suite.runs.spec import RunSpec, source_of
-from suite.runs.store import STALE_AFTER_S, Lease, NewerResultError, Owner, Store, take_lease
+from suite.runs.store import (
+    STALE_AFTER_S,
+    Lease,
+    NewerResultError,
+    Outcome,
+    Owner,
+    Store,
+    failed,
+    take_lease,
+)
 from suite.training import checkpoint as files
 from suite.training.checkpoint import (
     CHECKPOINT_S,
@@ -41,21 +50,22 @@ from suite.training.checkpoint import (
     Interruption,
     Start,
 )
-from suite.training.processes import as_rank, launch
-from suite.training.record import EXPECTED_FAULTS, Outcome, failed, fault_status
-from suite.training.rendezvous import (
+from suite.training.processes import (
     FAULTS,
     HOLD_S,
     PeersLostError,
     Place,
     Rendezvous,
     RendezvousError,
+    as_rank,
     cause,
     check_size,
     join_launch,
+    launch,
     place_in_launch,
     send_end,
 )
+from suite.training.record import EXPECTED_FAULTS, fault_status
 
 MAX_ATTEMPTS: Final = 5
 ALONE_AFTER: Final = 2

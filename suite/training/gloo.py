@@ -24,6 +24,7 @@ from reference_impls.compilation import paths
 from suite.runs.files import StoreError
 from suite.runs.plan import evaluation_steps
 from suite.runs.spec import RunSpec, learning_rate, source_of, sources, task_of
+from suite.runs.store import Outcome
 from suite.training.checkpoint import (
     Action,
     Checkpoint,
@@ -36,7 +37,7 @@ from suite.training.checkpoint import (
     read,
     write,
 )
-from suite.training.record import EXPECTED_FAULTS, LedgerSums, Outcome, Recorder
+from suite.training.record import EXPECTED_FAULTS, LedgerSums, Recorder
 from suite.training.train import BatchedGradients, first_difference, taken
 from suite.workloads import RankedTask, Task
 

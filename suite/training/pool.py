@@ -30,10 +30,9 @@ from suite.runs.plan import groups
 from suite.runs.provenance import THREAD_VARIABLES
 from suite.runs.result import Status
 from suite.runs.spec import RunSpec
-from suite.runs.store import Owner, Store, lease_holder, release_lease
+from suite.runs.store import Owner, Store, failed, lease_holder, release_lease
 from suite.training.checkpoint import CHECKPOINT_S, Interrupted, PipeStop
 from suite.training.processes import exit_text
-from suite.training.record import failed
 
 GPU_VARIABLE: Final = "CUDA_VISIBLE_DEVICES"
 

@@ -1,30 +1,361 @@
-"""A run on real processes of this machine: one rank each, one thread each.
+"""Runs on real processes, one rank each, one thread each: how the ranks find each other, and how they end.
 
-`launch` starts the ranks of a run. They find each other at a store that the launcher hosts, so that it outlives
-them and its port is whatever the system gives. A rank that dies ends the run as `error`, with the rank and its exit
-code. Ranks are told to stop through their pipes; signals are the affair of the process at the top. `as_rank` is what
-every rank does, whoever started it.
+*Ranks of this machine*: `launch` starts them. They find each other at a store that the launcher hosts, so that it outlives them
+and its port is whatever the system gives. A rank that dies ends the run as `error`, with the rank and its exit code. Ranks are
+told to stop through their pipes; signals are the affair of the process at the top. `as_rank` is what every rank does, whoever
+started it.
+
+*Ranks of torchrun or srun*: they agree on what to do, and find out why a run failed, at torch's `TCPStore`. With MASTER_ADDR and
+MASTER_PORT (torchrun) it is there. Otherwise rank 0 opens it at whatever port the system gives and writes where into a file in
+the run's folder; its name carries the identity of the launch, so that nobody joins an earlier one. The others look for it by
+listing the folder, since network file systems remember that a file was not there. All ranks come, or rank 0 says which have not.
+
+What torch offers above the store does not say that. ``env://`` counts who came without naming the absent, and says even that
+to rank 0 alone: the others go on and fail later. ``file://`` needs locks, which not every network file system has, leaves its
+file behind where a rank was killed, and lets the others wait for their whole timeout where rank 0 has died, since a file
+outlives its owner as a server does not. Neither finds a port or an interface for ranks of srun.
+
+A rank that loses a peer faults in turn, in words of the transport that name neither the peer nor its end. So every
+rank sends how it ended, rank 0 asks around before it says how the run ended, and who says nothing was killed.
 """
 
 from __future__ import annotations
 
+import fcntl
+import json
 import math
 import multiprocessing
 import os
+import re
 import signal
 import socket
+import struct
 import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final
 
+from suite.runs.files import dump, write_atomic
 from suite.runs.provenance import THREAD_VARIABLES
 from suite.runs.result import Status
-from suite.runs.spec import RunSpec
+from suite.runs.spec import RunSpec, SpecError
+from suite.runs.store import Outcome, failed
 from suite.training.checkpoint import CheckpointPolicy, Hooks, Interrupted, PipeStop, Start
-from suite.training.record import Outcome, failed
-from suite.training.rendezvous import RendezvousError, connect, first_cause
+
+# ---- finding each other
+
+RENDEZVOUS_S: Final = 120.0
+"""How long ranks wait for each other."""
+PART_S: Final = 10.0
+POLL_S: Final = 0.1
+LAUNCH: Final = "BANDWISE_LAUNCH"
+"""Variable with the identity of a launch that neither torchrun nor Slurm made: any text, another for each."""
+_GET_ADDRESS: Final = 0x8915  # SIOCGIFADDR of Linux
+
+
+class RendezvousError(RuntimeError):
+    """The ranks have not found each other; the message says who came, or what to do."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which rank of how many this process is in a launch made by torchrun or srun."""
+
+    rank: int
+    size: int
+
+
+def place_in_launch(environment: Mapping[str, str]) -> Place | None:
+    """This process's place, by RANK and WORLD_SIZE or by Slurm's variables; None outside of any launch."""
+    if "RANK" in environment and "WORLD_SIZE" in environment:
+        return Place(int(environment["RANK"]), int(environment["WORLD_SIZE"]))
+    if "SLURM_PROCID" in environment and int(environment.get("SLURM_NTASKS", "1")) > 1:
+        return Place(int(environment["SLURM_PROCID"]), int(environment["SLURM_NTASKS"]))
+    return None
+
+
+def check_size(spec: RunSpec, place: Place) -> None:
+    """Raise `SpecError` when the launch has not the ranks that the run needs."""
+    if place.size != spec.world_size:
+        raise SpecError(f"launched with {place.size} ranks, but the run has world_size {spec.world_size}")
+
+
+def launch_identity(environment: Mapping[str, str]) -> str:
+    """What tells this launch from every other: job, step and restart under Slurm. Raises `RendezvousError`."""
+    if LAUNCH in environment:
+        return re.sub(r"[^\w.-]", "_", environment[LAUNCH])
+    if "SLURM_JOB_ID" in environment:
+        names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
+        return ".".join(environment.get(name, "0") for name in names)
+    raise RendezvousError(
+        f"nothing tells this launch from others: set MASTER_ADDR and MASTER_PORT, or {LAUNCH} to a text that is equal "
+        "on all ranks and new for each launch"
+    )
+
+
+def own_address(environment: Mapping[str, str]) -> str:
+    """IPv4 address at which the other ranks reach this process. Raises `RendezvousError`.
+
+    MASTER_ADDR when given, else that of the interface GLOO_SOCKET_IFNAME, else the one that faces the node that
+    launched, else this machine's own.
+    """
+    if "MASTER_ADDR" in environment:
+        return environment["MASTER_ADDR"]
+    if interface := environment.get("GLOO_SOCKET_IFNAME", "").split(",")[0]:
+        return _address_of(interface)
+    launcher = environment.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((launcher, 9))  # sends nothing
+        except OSError as error:
+            raise RendezvousError(
+                f"no way to {launcher}, which launched this job ({error.strerror}): name the interface with "
+                "GLOO_SOCKET_IFNAME"
+            ) from error
+        return str(probe.getsockname()[0])
+
+
+class Rendezvous:
+    """All ranks of a launch that have found each other. `store`: torch's store that they share."""
+
+    def __init__(self, store: Any, place: Place) -> None:
+        self.store = store
+        self._place = place
+        self._lost: frozenset[int] = frozenset()
+
+    def lose(self, ranks: Collection[int]) -> None:
+        """Wait for these ranks no more: they have ended without a word."""
+        self._lost |= frozenset(ranks)
+
+    def send(self, key: str, word: Mapping[str, Any]) -> None:
+        """Tell the others something, once."""
+        self.store.set(key, dump(dict(word)))
+
+    def recv(self, key: str, timeout_s: float = RENDEZVOUS_S) -> dict[str, Any]:
+        """What another rank tells under that key. Raises `RendezvousError` when it does not in time."""
+        try:
+            self.store.wait([key], timedelta(seconds=timeout_s))
+            return dict(json.loads(self.store.get(key)))
+        except RuntimeError as error:
+            raise RendezvousError(
+                f"rank {self._place.rank} waited {timeout_s:g} s for {key!r} in vain: look at the log of rank 0"
+            ) from error
+
+    def leave(self) -> None:
+        """Leave. Rank 0, which may host the store, waits a while until the others have left."""
+        try:
+            self.store.set(f"left/{self._place.rank}", "")
+            if self._place.rank == 0:
+                _come(self.store, "left", set(range(self._place.size)) - self._lost, PART_S)
+        except RuntimeError:
+            return  # the store has gone, and all is said
+
+
+def join_launch(
+    place: Place, folder: Path, environment: Mapping[str, str], timeout_s: float = RENDEZVOUS_S
+) -> Rendezvous:
+    """Come together with the other ranks of this launch; folder: of a run, the same for all ranks.
+
+    Raises `RendezvousError`.
+    """
+    if "MASTER_ADDR" in environment and "MASTER_PORT" in environment:
+        store = _at(place, environment, timeout_s)
+        published = None
+    elif place.rank == 0:
+        published = folder / f"rendezvous-{launch_identity(environment)}.json"
+        store = _open(published, own_address(environment))
+    else:
+        published = None
+        store = _find(folder, f"rendezvous-{launch_identity(environment)}.json", timeout_s)
+    try:
+        _gather(store, place, timeout_s)
+    finally:
+        if published is not None:
+            published.unlink(missing_ok=True)
+    return Rendezvous(store, place)
+
+
+def connect(address: str, port: int, timeout_s: float = RENDEZVOUS_S, **arguments: Any) -> Any:
+    """Torch's store at an address, opened or reached.
+
+    Args:
+        address: IPv4 address or name of the host.
+        port: Its port; 0, for who opens the store: any that is free.
+        timeout_s: Seconds that reaching it, and whatever is asked of it, may take.
+        arguments: What else `torch.distributed.TCPStore` takes, such as `is_master`.
+
+    Returns:
+        The store.
+
+    Raises:
+        RendezvousError: It cannot be opened or reached; the message says what to choose.
+    """
+    import torch.distributed as dist
+
+    try:
+        return dist.TCPStore(  # type: ignore[attr-defined]
+            address, port, timeout=timedelta(seconds=timeout_s), wait_for_workers=False, **arguments
+        )
+    except RuntimeError as error:
+        raise _no_store(address, port, error) from error
+
+
+def _no_store(address: str, port: int, error: Exception) -> RendezvousError:
+    first = (str(error).splitlines() or [""])[0]
+    return RendezvousError(
+        f"no rendezvous at {address}:{port} ({first}): choose a free port (`--port`, MASTER_PORT), 0 for any"
+    )
+
+
+def _at(place: Place, environment: Mapping[str, str], timeout_s: float) -> Any:
+    """The store at MASTER_ADDR and MASTER_PORT, which torchrun's agent hosts, or rank 0."""
+    import torch.distributed as dist
+
+    address, port = environment["MASTER_ADDR"], environment["MASTER_PORT"]
+    hosts = place.rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    store = connect(address, int(port), timeout_s, is_master=hosts)
+    launch = f"bandwise/{environment.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    return dist.PrefixStore(launch, store)  # type: ignore[attr-defined]
+
+
+def _open(path: Path, address: str) -> Any:
+    """Host the store at any free port and publish it."""
+    try:
+        listening = socket.create_server((address, 0), backlog=1024)
+    except OSError as error:
+        raise _no_store(address, 0, error) from error
+    port = listening.getsockname()[1]
+    store = connect(address, port, RENDEZVOUS_S, is_master=True, master_listen_fd=listening.detach())
+    write_atomic(path, dump({"schema_version": 1, "address": address, "port": port}) + "\n")
+    return store
+
+
+def _find(folder: Path, name: str, timeout_s: float) -> Any:
+    """The store that rank 0 publishes."""
+    deadline = time.monotonic() + timeout_s
+    while not (folder.is_dir() and name in os.listdir(folder)):
+        if time.monotonic() > deadline:
+            raise RendezvousError(
+                f"rank 0 did not come within {timeout_s:g} s: it published no {name} in {folder}"
+            )
+        time.sleep(POLL_S)
+    where = json.loads((folder / name).read_text(encoding="utf-8"))
+    return connect(where["address"], where["port"], timeout_s, is_master=False)
+
+
+def _gather(store: Any, place: Place, timeout_s: float) -> None:
+    """Wait until all ranks have come. Rank 0 finds out, the others hear it."""
+    verdict = Rendezvous(store, place)
+    store.set(f"came/{place.rank}", "")
+    if place.rank > 0:
+        problem = verdict.recv("verdict", timeout_s + PART_S)["problem"]
+    else:
+        came = _come(store, "came", range(place.size), timeout_s)
+        absent = [rank for rank in range(place.size) if rank not in came]
+        problem = absent and (
+            f"ranks {absent} did not come within {timeout_s:g} s; those who came: {came}. Look at the logs of the absent"
+        )
+        verdict.send("verdict", {"problem": problem or ""})
+    if problem:
+        if place.rank == 0:
+            verdict.leave()
+        raise RendezvousError(problem)
+
+
+def _come(store: Any, what: str, ranks: Collection[int], timeout_s: float) -> list[int]:
+    """Those of the ranks that have set their key, once all have or the time is over."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        came = [rank for rank in ranks if store.check([f"{what}/{rank}"])]
+        if len(came) == len(ranks) or time.monotonic() > deadline:
+            return came
+        time.sleep(POLL_S)
+
+
+def interface_of(address: str) -> str:
+    """The network interface of this machine that has an IPv4 address; "" where none has."""
+    for _, name in socket.if_nameindex():
+        with suppress(RendezvousError):
+            if _address_of(name) == address:
+                return name
+    return ""
+
+
+def _address_of(interface: str) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        request = struct.pack("256s", interface.encode()[:15])
+        try:
+            answer = fcntl.ioctl(probe.fileno(), _GET_ADDRESS, request)
+        except OSError as error:
+            known = ", ".join(name for _, name in socket.if_nameindex())
+            raise RendezvousError(
+                f"interface {interface!r} of GLOO_SOCKET_IFNAME has no IPv4 address here ({error.strerror}); there are {known}"
+            ) from error
+    return socket.inet_ntoa(answer[20:24])
+
+
+GRACE_S: Final = 5.0
+"""How long rank 0, or who has started the ranks, waits for what the others have to say."""
+HOLD_S: Final = 360.0
+"""How long rank 0 waits for the scheduler to end a job that has lost a rank: Slurm gives a node up after 300 s."""
+FAULTS: Final = frozenset({"error", "oom"})
+_OF_A_PEER: Final = re.compile(r"gloo/transport|[Cc]onnection (closed|reset)|Broken pipe")
+"""What gloo says where another rank has gone."""
+
+
+def first_cause(faults: Sequence[Status]) -> Status:
+    """Of the faults of ranks, in the order in which they were heard, the first that is not just the loss of a peer.
+
+    A peer that is killed takes the connection with it, and who loses it may say so before the peer's end is seen.
+    """
+    return next((fault for fault in faults if not _OF_A_PEER.search(fault.reason)), faults[0])
+
+
+class PeersLostError(RuntimeError):
+    """Ranks have ended without a word; the message names them and what was seen."""
+
+
+def send_end(rendezvous: Rendezvous, key: str, place: Place, outcome: Outcome) -> None:
+    """Send rank 0 how this rank ended; without a store there is nobody to hear it."""
+    with suppress(RuntimeError):
+        rendezvous.send(
+            f"{key}/end/{place.rank}", {"state": outcome.status.state, "reason": outcome.status.reason}
+        )
+
+
+def cause(rendezvous: Rendezvous, key: str, place: Place, own: Status, grace_s: float = GRACE_S) -> Status:
+    """What made the run fail, of which this rank knows its own fault. Raises `PeersLostError`."""
+    if not _OF_A_PEER.search(own.reason):
+        return own
+    words: dict[int, Mapping[str, Any]] = {}
+    deadline = time.monotonic() + grace_s
+    for rank in range(1, place.size):
+        with suppress(RendezvousError):
+            words[rank] = rendezvous.recv(f"{key}/end/{rank}", max(0.1, deadline - time.monotonic()))
+    silent = [rank for rank in range(1, place.size) if rank not in words]
+    for rank, word in words.items():
+        if word["state"] in FAULTS and not _OF_A_PEER.search(word["reason"]):
+            return Status(word["state"], f"rank {rank}, {word['reason']}")
+    if silent:
+        rendezvous.lose(silent)
+        step = own.reason.partition(":")[0]
+        raise PeersLostError(
+            f"{step}: {_ranks(silent)} ended without a word (killed, or lost with a node): look at the logs"
+        )
+    return own
+
+
+def _ranks(numbers: list[int]) -> str:
+    listed = ", ".join(map(str, numbers))
+    return f"rank {listed}" if len(numbers) == 1 else f"ranks {listed}"
+
+
+# ---- ranks of this machine
 
 TIMEOUT_S: Final = 120.0
 """How long a collective may take before its ranks give up."""
@@ -32,8 +363,6 @@ TIMEOUT_S: Final = 120.0
 
 def as_rank(spec: RunSpec, rank: int, store: Any, start: Start, folder: Path, hooks: Hooks) -> Outcome:
     """Be one rank of a run: form the process group over `store`, train, part. Raises `Interrupted`."""
-    from datetime import timedelta
-
     import torch
     import torch.distributed as dist
 
@@ -59,10 +388,6 @@ def as_rank(spec: RunSpec, rank: int, store: Any, start: Start, folder: Path, ho
         return train_rank(spec, start, folder, hooks.progress, policy=policy, saved=hooks.saved)
     finally:
         dist.destroy_process_group()
-
-
-GRACE_S: Final = 5.0
-POLL_S: Final = 0.1
 
 
 def launch(spec: RunSpec, start: Start, folder: Path, hooks: Hooks, port: int = 0) -> Outcome:

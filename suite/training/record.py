@@ -12,14 +12,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from suite.runs.files import finite
-from suite.runs.provenance import keep_changes, provenance
-from suite.runs.result import LONGEST_REASON, RESULT_VERSION, Status
+from suite.runs.provenance import provenance
+from suite.runs.result import Status
 from suite.runs.spec import RunSpec
-from suite.runs.store import Store
+from suite.runs.store import Outcome, blank_result
 from suite.training.checkpoint import Start
 
 _KEYS: Final = ("rank", "kind", "stage", "collective", "group")
@@ -65,21 +64,6 @@ EXPECTED_FAULTS: Final = (RuntimeError, ValueError, ArithmeticError, MemoryError
 """What a method or a collective may raise in a step; anything else is a fault of the program and ends the process."""
 
 _NEW: Final = Start()
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended: its result and its curve as they go into the store."""
-
-    run_id: str
-    status: Status
-    result: Mapping[str, Any]
-    metrics: Sequence[Mapping[str, Any]]
-
-    def save(self, store: Store) -> None:
-        """Write it into the store, after how the code that ran differs from its commit."""
-        keep_changes(store.root)
-        store.finish(self.run_id, self.status, self.result, self.metrics)
 
 
 class Recorder:
@@ -214,23 +198,6 @@ def fault_status(error: Exception) -> Status:
         isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error)
     )
     return Status("oom" if out_of_memory else "error", f"{type(error).__name__}: {error}")
-
-
-def blank_result(spec: RunSpec, status: Status) -> dict[str, Any]:
-    """The part of a result that every ended run has, also one that never got to train."""
-    return {
-        "schema_version": RESULT_VERSION,
-        "run_id": spec.run_id,
-        "spec": spec.as_dict(),
-        "status": status.state,
-        "reason": status.reason[:LONGEST_REASON],
-        "provenance": provenance(),
-    }
-
-
-def failed(spec: RunSpec, status: Status) -> Outcome:
-    """The outcome of a run that ended from outside: its process died, its time was up."""
-    return Outcome(spec.run_id, status, blank_result(spec, status), ())
 
 
 def bytes_summary(ledger: Sequence[Mapping[str, Any]], world_size: int) -> dict[str, Any]:

@@ -24,8 +24,9 @@ from reference_impls import SimulatedCluster
 from reference_impls.compilation import paths
 from suite.runs.plan import evaluation_steps, group_key
 from suite.runs.spec import RunSpec, learning_rate, source_of, sources, task_of
+from suite.runs.store import Outcome
 from suite.training.checkpoint import Action, Checkpoint, CheckpointPolicy, Interrupted, Start
-from suite.training.record import EXPECTED_FAULTS, LedgerSums, Outcome, Recorder
+from suite.training.record import EXPECTED_FAULTS, LedgerSums, Recorder
 from suite.workloads import Task
 
 Shapes = Mapping[str, Sequence[int]]

@@ -15,9 +15,8 @@ import pytest
 
 import bandwise
 from bandwise import verbs
-from bandwise.checkout import CheckoutError, require_checkout
 from bandwise.cli import main, parser
-from bandwise.options import OptionError, parse_settings, parse_value
+from bandwise.options import CheckoutError, OptionError, parse_settings, parse_value, require_checkout
 from bandwise.output import ProgressLine, duration, table
 from bandwise.verbs import GROUPS, VERBS, load
 from tests.suite.runs.project import SWEEP, one_spec, train_here, write_sweep
@@ -368,7 +367,7 @@ def test_a_fault_of_the_program_is_not_dressed_as_a_usage_error(monkeypatch: pyt
 def test_verbs_of_the_checkout_say_so_without_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("bandwise.checkout.has_checkout", lambda: False)
+    monkeypatch.setattr("bandwise.options.has_checkout", lambda: False)
     with pytest.raises(CheckoutError, match=r"`bandwise plan` works in a checkout"):
         require_checkout("plan")
     for verb in ("plan", "sweep", "report"):
@@ -434,9 +433,9 @@ def test_no_rate_is_written_from_failures(
 ) -> None:
     from bandwise.verbs import sweep as verb
     from suite.runs.result import Status
+    from suite.runs.store import failed
     from suite.training.execute import execute
     from suite.training.pool import Tally
-    from suite.training.record import failed
 
     names = {"plain": "allreduce-sgd", "local": "local-sgd"}
     broken = {names[arm] for arm in arms_that_fail}

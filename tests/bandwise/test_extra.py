@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bandwise.checkout import SUITE_PACKAGES
+from bandwise.options import SUITE_PACKAGES
 from bandwise.verbs import VERBS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -135,7 +135,7 @@ def test_the_extra_is_what_the_suite_imports() -> None:
 
 
 def test_a_missing_package_of_somebody_else_is_not_ours_to_explain() -> None:
-    from bandwise.checkout import extra_needed
+    from bandwise.options import extra_needed
 
     assert extra_needed("run", ModuleNotFoundError("No module named 'theirs'", name="theirs")) == ""
 

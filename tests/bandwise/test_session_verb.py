@@ -15,7 +15,7 @@ from suite.links.link import Link
 from suite.timing import session, store
 from suite.timing.load import Load
 from suite.timing.ranks import RankLostError
-from tests.suite.timing.fakes import BUSY, QUIET, FakeMeter, FakePlace, FakeRanks, session_spec
+from tests.suite.timing.fakes import BUSY, QUIET, FakeMeter, FakePlace, FakeRanks, latest, session_spec
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_no_cluster_is_no_failure_of_the_request(
     shown = capsys.readouterr().out
     assert "why: namespaces: forbidden by the system" in shown
     assert "what helps: sudo sysctl -w x=0" in shown
-    record = store.latest(tmp_path / "results", "tiny")
+    record = latest(tmp_path / "results", "tiny")
     assert record is not None
     assert record["status"] == "unavailable"
 

@@ -11,7 +11,7 @@ import pytest
 
 from bandwise.cli import main
 from slurm.devcluster import Cluster
-from slurm.efficiency import of_jobs, slot_efficiency
+from slurm.jobs import of_jobs, slot_efficiency
 from slurm.profile import Profile
 from slurm.records import ArrayJob, Record
 from slurm.scheduler import Job, seconds

@@ -16,8 +16,7 @@ from slurm.records import ArrayJob, Record, load_record, records
 from slurm.scheduler import Job, SlurmError
 from suite.links.process import Process
 from suite.runs.result import Status
-from suite.runs.store import Store
-from suite.training.record import failed
+from suite.runs.store import Store, failed
 from tests.slurm.specs import tiny
 
 NAME = "bandwise-tiny-0badcafe"

@@ -15,9 +15,9 @@ from suite.analysis.session_tables import collect_session
 from suite.analysis.speed_columns import ARMS, CASES, DIRECT, session_table_path
 from suite.analysis.tables import read_table
 from suite.runs.sweep import load_sweep
-from suite.timing.ranks import Loopback
 from suite.timing.session import Session
 from suite.timing.spec import load_session
+from tests.suite.timing.fakes import Loopback
 
 SWEEP = """
 title: tiny

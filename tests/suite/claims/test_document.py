@@ -9,7 +9,7 @@ import pytest
 from suite.analysis.document import DocumentError
 from suite.analysis.published import documents_root
 from suite.claims.claim import claims_folder, load_claims
-from suite.claims.document import DOCUMENT, filled
+from suite.claims.columns import DOCUMENT, filled
 from suite.claims.record import judge_all, write_record
 from tests.suite.claims.claim_files import EXACT, TRAINING, write_claims
 

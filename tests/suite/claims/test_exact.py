@@ -13,8 +13,7 @@ import torch
 from reference_impls.codecs import dithering, exponential
 from reference_impls.codecs.natural import Natural
 from suite.claims.claim import read_text
-from suite.claims.exact import CHECKS, parameters_of, run
-from suite.claims.exact.wire import KindError, ShapeError, shapes_of
+from suite.claims.exact import CHECKS, KindError, ShapeError, parameters_of, run, shapes_of
 from suite.claims.record import judge
 from tests.suite.claims.claim_files import EXACT, HEAD
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from suite.claims.claim import load_claims
-from suite.claims.history import History
+from suite.claims.record import History
 from tests.suite.claims.claim_files import TRAINING, write_claims, write_study
 
 Commit = Callable[[str], str]

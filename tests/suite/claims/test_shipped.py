@@ -9,8 +9,7 @@ import pytest
 
 from suite.analysis.tables import number
 from suite.claims.claim import JUDGED, Claim, load_claims
-from suite.claims.history import History
-from suite.claims.record import claim_row, differences, judge_all, part_rows, recorded
+from suite.claims.record import History, claim_row, differences, judge_all, part_rows, recorded
 from suite.claims.verdict import Judgement
 from suite.runs.sweep import load_sweep, sweep_names, sweeps_folder
 from suite.timing.spec import session_names

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from suite.costs.samples import Sample, Setting, parameters_of
+from suite.costs.samples import Sample, Setting, case_seconds, parameters_of
 from suite.costs.step import OF_PROBE, Backend, Local, Model, Overlap, Price
 from suite.links.link import Link
 from suite.runs.spec import resolve_algorithm
@@ -66,5 +66,5 @@ def samples(links: Sequence[Link], workload: str = WORKLOADS[0], model: Model = 
         for link in links:
             setting = Setting(workload, parameters_of(workload), link.workers, 262144, link)
             local = local_of(case, workload, link.workers)
-            seconds = model.step_s(case, setting, local)
+            seconds = case_seconds(model, case, setting, local)
             yield Sample("made-up", setting, case, seconds, seconds, seconds, local.total_s, local)

@@ -10,7 +10,7 @@ import pytest
 from reference_impls import create
 from suite.costs.advice import AdviceError, Candidate, Question, advise, reference_recipes
 from suite.costs.methods import candidates
-from suite.costs.recipe import synthetic_recipe
+from suite.costs.recipe import traffic_of
 from suite.links.link import Link
 from suite.timing.spec import load_session
 from tests.suite.costs import made_up
@@ -80,7 +80,7 @@ def test_a_large_model_sends_what_its_method_declares(n: int) -> None:
     for name, kind in (("lion-cub-1bit", "step"), ("powersgd", "compressed")):
         method = create(name)
         method = replace(method, algorithm=method.algorithm.steady()[kind])
-        recipe = synthetic_recipe(method, kind, 110e6, n, 4 << 20)
+        recipe = traffic_of(method, kind, n).recipe(110e6, 4 << 20)
         from suite.costs.step import sent_bytes, transformer_shapes
 
         declared = method.algorithm.wire_bytes(transformer_shapes(110e6), n)[kind]

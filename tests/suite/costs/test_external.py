@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bandwise.checkout import TOP
 from bandwise.cli import main
+from bandwise.options import TOP
 from suite.analysis.tables import read_frame, rows_of, table_path
 from suite.costs.columns import EXTERNAL, EXTERNAL_SCORE
 from suite.costs.external import (

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from suite.costs import score
+from suite.costs.samples import case_seconds
 from suite.costs.score import (
     PredictionError,
     predict_session,
@@ -34,7 +35,7 @@ def test_every_case_is_predicted_or_said_not_to_be(made: dict[str, Any]) -> None
     found = {row["case"]: row["step_s"] for row in made["predictions"]}
     own = next(case for case in made_up.cases() if case.algorithm == "allreduce-sgd")
     setting = next(iter(made_up.samples([Link(4, 55e6)]))).setting
-    expected = made_up.MODEL.step_s(own, setting, made_up.local_of(own, "digits-mlp", 4))
+    expected = case_seconds(made_up.MODEL, own, setting, made_up.local_of(own, "digits-mlp", 4))
     assert found["allreduce-sgd: step"] == pytest.approx(expected, rel=1e-6)
     assert [row["case"] for row in made["not_predicted"]] == [
         "DDP fp32, 25 MB buckets",

@@ -7,11 +7,11 @@ from typing import Any
 
 from suite.runs.plan import groups, make_plan
 from suite.runs.spec import Rate, RunSpec, make_spec, resolve_algorithm, resolve_workload
-from suite.runs.store import Store
+from suite.runs.store import Outcome, Store
 from suite.runs.sweep import load_sweep
 from suite.training.checkpoint import Interruption
 from suite.training.execute import execute
-from suite.training.record import Outcome, Recorder
+from suite.training.record import Recorder
 from suite.workloads import get
 
 SWEEP = """\

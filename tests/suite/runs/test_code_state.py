@@ -151,7 +151,7 @@ def test_a_run_refers_to_what_is_kept_and_a_merge_takes_it_along(
     found = b"changes to 0\nnew file " + b"0" * 64 + b" suite/x.py\n"
     monkeypatch.setattr(changes, "current_changes", lambda: found)
     monkeypatch.setattr(
-        "suite.training.record.provenance", lambda: {**PROVENANCE, "changes": changes_in_result(found)}
+        "suite.runs.store.provenance", lambda: {**PROVENANCE, "changes": changes_in_result(found)}
     )
     store, spec = Store(tmp_path / "there"), one_spec("allreduce-sgd", {}, steps=4)
     list(execute([spec], store))

@@ -11,9 +11,8 @@ import pytest
 from suite.runs.files import StoreError
 from suite.runs.merge import merge
 from suite.runs.spec import RunSpec
-from suite.runs.store import Owner, Store, take_lease
+from suite.runs.store import Outcome, Owner, Store, take_lease
 from suite.timing.store import put
-from suite.training.record import Outcome
 from tests.suite.runs.hostile import DAMAGES
 from tests.suite.runs.project import ended, one_spec
 

@@ -19,9 +19,8 @@ from suite.runs.plan import (
     summary,
 )
 from suite.runs.result import Status
-from suite.runs.store import Store
+from suite.runs.store import Store, failed
 from suite.runs.sweep import Arm, Trial, Tuned, load_rates, load_sweep, sweep_names, tuned_for, write_rates
-from suite.training.record import failed
 from suite.training.train import train_group
 from suite.workloads import get
 from tests.suite.runs.project import SWEEP, one_spec, write_sweep

@@ -9,8 +9,7 @@ import pytest
 from scipy import stats
 
 from bandwise.cli import main
-from suite.runs.plan import PlanError
-from suite.runs.power import power_of, refuse_underpowered
+from suite.runs.plan import PlanError, power_of, refuse_underpowered
 from suite.runs.sweep import Sweep, Trial, Tuned, load_sweep, tuned_for, write_rates
 from tests.suite.runs.project import SWEEP, write_sweep
 

@@ -16,8 +16,7 @@ import pytest
 
 from suite.runs.files import StoreError, StoreFullError, finite, write_atomic
 from suite.runs.result import Status, counts
-from suite.runs.store import STALE_AFTER_S, Store, load_spec
-from suite.training.record import failed
+from suite.runs.store import STALE_AFTER_S, Store, failed, load_spec
 from tests.suite.runs.project import SWEEP, ended, one_spec, write_sweep
 from tests.support import skip_or_fail
 

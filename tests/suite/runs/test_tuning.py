@@ -13,11 +13,10 @@ from suite.runs.documents import YamlError
 from suite.runs.plan import make_plan, method_of, spec_of
 from suite.runs.result import Status
 from suite.runs.spec import RunSpec
-from suite.runs.store import Store
+from suite.runs.store import Store, failed
 from suite.runs.sweep import TUNING_SEED, Trial, load_sweep, write_rates
 from suite.runs.tuning import TuningError, TuningFailedError, best_trial, candidates, grid_rate, tune
 from suite.training.execute import execute
-from suite.training.record import failed
 from suite.workloads import get
 from tests.suite.runs.project import SWEEP, write_sweep
 

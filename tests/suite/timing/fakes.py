@@ -8,8 +8,9 @@ from typing import Any
 
 from suite.links.link import Link
 from suite.timing.load import Load, Snapshot
-from suite.timing.ranks import Loopback, RankLostError
+from suite.timing.ranks import RankLostError
 from suite.timing.spec import SessionSpec, load_session
+from suite.timing.store import records
 from tests.suite.runs.project import write_sweep
 
 SESSION = """\
@@ -108,6 +109,34 @@ class FakeMeter:
     def since(self, before: Snapshot) -> Load:
         self.measured += 1
         return self.load(self.measured - 1)
+
+
+class Loopback:
+    """This machine's loopback in place of a cluster: no rate is held, so its seconds say nothing about any link."""
+
+    interface = "lo"
+    emulated = False
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.addresses = ("127.0.0.1",) * link.workers
+
+    def enter(self, rank: int) -> tuple[str, ...]:
+        """Nothing stands before a command."""
+        return ()
+
+    def shape(self, link: Link) -> None:
+        """Remember the link."""
+        self.link = link
+
+    def down(self) -> None:
+        """There is nothing to take away."""
+
+
+def latest(root: Path | str, name: str) -> dict[str, Any] | None:
+    """The newest record of a session of that name, or None."""
+    known = records(root, name)
+    return known[-1] if known else None
 
 
 class FakePlace(Loopback):

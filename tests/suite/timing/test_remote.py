@@ -18,7 +18,7 @@ from suite.timing.load import ClusterMeter
 from suite.timing.ranks import RankLostError
 from suite.timing.remote import TOKEN, RealCluster, RemoteRanks, Switchboard, call
 from suite.timing.session import TRIED_BYTES, Session
-from suite.training.rendezvous import RendezvousError, interface_of
+from suite.training.processes import RendezvousError, interface_of
 from tests.suite.timing.fakes import QUIET, FakeMeter, FakeRanks, session_spec
 
 LINK = RealLink(2, math.inf, nodes=2, ranks_per_node=1, interface="ib0")

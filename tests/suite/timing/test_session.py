@@ -22,11 +22,20 @@ from suite.links.process import children
 from suite.timing import store
 from suite.timing.cases import Cases, cases_of
 from suite.timing.load import Load, descendants
-from suite.timing.ranks import Loopback, RankHosts, Ranks
+from suite.timing.ranks import RankHosts, Ranks
 from suite.timing.session import Session, estimate
 from suite.timing.spec import SessionSpec
 from tests.suite.analysis.made_up_session import record, write_sweep
-from tests.suite.timing.fakes import BUSY, QUIET, FakeMeter, FakePlace, FakeRanks, session_spec
+from tests.suite.timing.fakes import (
+    BUSY,
+    QUIET,
+    FakeMeter,
+    FakePlace,
+    FakeRanks,
+    Loopback,
+    latest,
+    session_spec,
+)
 
 OWN = """\
 minutes: 1
@@ -199,18 +208,18 @@ def test_where_no_cluster_can_be_made(
     assert record["fix"] == "sudo sysctl -w x=0"
     assert record["links"] == []
     assert record["parameters"] > 0
-    assert store.latest(tmp_path, "tiny") == record
+    assert latest(tmp_path, "tiny") == record
 
 
 def test_records_by_time(tmp_path: Path) -> None:
     made_up = record(write_sweep(tmp_path))
-    assert store.latest(tmp_path, "tiny") is None
+    assert latest(tmp_path, "tiny") is None
     for number, session_id in enumerate(
         ("20260101T000000Z-ff", "20270101T000000Z-00", "20260601T000000Z-aa")
     ):
         store.put(tmp_path, {**made_up, "name": "tiny", "session_id": session_id, "number": number})
     assert [r["number"] for r in store.records(tmp_path, "tiny")] == [0, 2, 1]
-    found = store.latest(tmp_path, "tiny")
+    found = latest(tmp_path, "tiny")
     assert found is not None
     assert found["number"] == 1
 
@@ -305,7 +314,7 @@ def test_a_worker_killed_in_mid_session_leaves_nothing_behind(
     assert record["status"] == "error"
     assert record["reason"] == "rank 1 died: signal SIGKILL (out of memory, or killed by hand)"
     assert record["links"][0]["probe"], "what was measured is kept"
-    assert store.latest(tmp_path, "tiny") == json.loads(json.dumps(record))
+    assert latest(tmp_path, "tiny") == json.loads(json.dumps(record))
     assert not clusters[0].state_dir.exists()
     for pid in started[0].pids:
         with pytest.raises(ProcessLookupError):

@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 
 from suite.runs.spec import RunSpec
-from suite.runs.store import Store
+from suite.runs.store import Outcome, Store
 from suite.training.checkpoint import Hooks, Start
 from suite.training.execute import execute
 from suite.training.processes import exit_text, launch
-from suite.training.record import Outcome
 from suite.training.train import train_group
 from tests.suite.runs.project import one_spec
 

@@ -8,8 +8,8 @@ import pytest
 import torch.distributed as dist
 
 from suite.runs.result import Status
-from suite.training.record import failed
-from suite.training.rendezvous import PART_S, PeersLostError, Place, Rendezvous, cause, first_cause, send_end
+from suite.runs.store import failed
+from suite.training.processes import PART_S, PeersLostError, Place, Rendezvous, cause, first_cause, send_end
 from tests.suite.runs.project import one_spec
 
 LOST = Status("error", "step 3: RuntimeError: [gloo/transport/tcp/pair.cc:537] Connection reset by peer")

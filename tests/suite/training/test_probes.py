@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from suite.runs.spec import RunSpec, learning_rate, task_of
-from suite.runs.store import Store
+from suite.runs.store import Outcome, Store
 from suite.training.execute import execute
-from suite.training.record import Outcome
 from suite.training.train import BatchedGradients, split, train_group
 from tests.suite.runs.project import one_spec
 

@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from suite.runs.result import Status
-from suite.runs.store import Owner, Store, take_lease
+from suite.runs.store import Owner, Store, failed, take_lease
 from suite.training.execute import execute
-from suite.training.record import failed
-from suite.training.rendezvous import (
+from suite.training.processes import (
     Place,
     Rendezvous,
     RendezvousError,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from suite.runs.spec import RunSpec
-from suite.runs.store import Store
+from suite.runs.store import Outcome, Store
 from suite.training.checkpoint import (
     Checkpoint,
     CheckpointPolicy,
@@ -23,7 +23,6 @@ from suite.training.checkpoint import (
     write,
 )
 from suite.training.execute import execute
-from suite.training.record import Outcome
 from suite.training.train import train_group
 from tests.reference_impls.table import FIRST, ROWS, STEPS
 from tests.suite.runs.project import After, kept, lasting, one_spec

@@ -13,9 +13,9 @@ from reference_impls.algorithm import Algorithm, Shard
 from reference_impls.registry import Entry, registry
 from suite.runs.plan import EVALUATIONS, evaluation_steps, groups
 from suite.runs.spec import Part, RunSpec
-from suite.runs.store import Store
+from suite.runs.store import Outcome, Store
 from suite.training.execute import execute
-from suite.training.record import Outcome, Recorder, bytes_summary
+from suite.training.record import Recorder, bytes_summary
 from suite.training.train import train_group
 from suite.workloads import DataError, get
 from tests.suite.runs.project import one_spec
