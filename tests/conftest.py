@@ -107,10 +107,14 @@ WAITS = ("tests/slurm", "tests/suite/links", "tests/suite/timing")
 """Tests that mostly wait for others: daemons, links, deadlines."""
 
 
+SHARES = ("tests/report",)
+"""Tests of several files that read what was made once: studies, and their pages."""
+
+
 def _together(nodeid: str) -> str:
-    """A folder of `WAITS` is one worker's; of the rest a file is."""
+    """A folder of `WAITS` or `SHARES` is one worker's; of the rest a file is."""
     file = nodeid.partition("::")[0]
-    return next((folder for folder in WAITS if file.startswith(f"{folder}/")), file)
+    return next((folder for folder in (*WAITS, *SHARES) if file.startswith(f"{folder}/")), file)
 
 
 def _method(item: pytest.Item) -> str:
@@ -120,13 +124,19 @@ def _method(item: pytest.Item) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out rows of other methods than asked for; where workers share the tests, those that wait begin first."""
+    """Leave out rows of other methods than asked for; where workers share the tests, those that wait begin first, then long ones."""
     if chosen := config.getoption("--methods"):
         others = [item for item in items if _method(item) not in ("", *chosen.split(","))]
         items[:] = [item for item in items if item not in others]
         config.hook.pytest_deselected(items=others)
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: WAITS.index(t) if (t := _together(item.nodeid)) in WAITS else len(WAITS))
+        long = {*SHARES, *(_together(item.nodeid) for item in items if item.get_closest_marker("gloo"))}
+
+        def turn(item: pytest.Item) -> int:
+            of = _together(item.nodeid)
+            return WAITS.index(of) if of in WAITS else len(WAITS) + (of not in long)
+
+        items.sort(key=turn)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
+import sys
 import tempfile
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+
+ROOT = Path(__file__).resolve().parents[2]
+PRELOADED = (
+    "pandas",
+    "torch._dynamo",  # which any optimizer imports in its first step: longer than most tasks
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor",
+    "torch.nn.parallel",
+    "tests.reference_impls.wide_problem",
+)
+"""What ranks import, and the server of processes has imported for all of them."""
 
 
 def run_ranks(
@@ -21,12 +37,14 @@ def run_ranks(
     timeout_s: float = 120.0,
     joins: bool = True,
     fresh: bool = False,
+    awaited: Collection[int] | None = None,
 ) -> list[Any]:
     """``function(rank, size, *arguments)`` on `size` processes inside an initialised group.
 
     Answers one value a rank: what the function returned, or ("error", type name, message) if it raised, or None if the
     process left nothing behind. joins: whether to expect all processes to exit with code 0.
     fresh: whether each is an interpreter of its own, which runs its exit handlers when it ends; the server's children do not.
+    awaited: ranks whose end is waited for, all by default; the others are ended after them.
     """
     with tempfile.TemporaryDirectory() as folder:
         context, surroundings = (
@@ -41,23 +59,27 @@ def run_ranks(
         ]
         for process in processes:
             process.start()
-        for process in processes:
-            process.join(timeout_s)
-        alive = [i for i, process in enumerate(processes) if process.is_alive()]
+        deadline = time.monotonic() + timeout_s
+        asked = range(size) if awaited is None else awaited
+        for rank in asked:
+            processes[rank].join(max(0.0, deadline - time.monotonic()))
+        alive = [rank for rank in asked if processes[rank].is_alive()]
         for process in processes:
             process.kill()
             process.join()
         assert not alive, f"ranks {alive} did not end within {timeout_s} s"
         if joins:
-            assert [process.exitcode for process in processes] == [0] * size
+            assert [processes[rank].exitcode for rank in asked] == [0] * len(asked)
         paths = [Path(folder) / f"result-{rank}.pt" for rank in range(size)]
         return [torch.load(path, weights_only=False) if path.exists() else None for path in paths]
 
 
 def processes_that_have_torch() -> Any:
-    """How processes are started: from a server that has imported torch once, of whose seconds a process then takes none."""
+    """How processes are started: from a server that has imported `PRELOADED` once, of whose seconds a process then takes none."""
     context = mp.get_context("forkserver")
-    context.set_forkserver_preload(["tests.reference_impls.wide_problem"])
+    context.set_forkserver_preload(list(PRELOADED))
+    with contextlib.chdir(ROOT):  # from where the server, if it is started now, finds the tests
+        forkserver.ensure_running()
     return context
 
 
@@ -81,3 +103,15 @@ def _child(
     torch.save(result, f"{folder}/result-{rank}.tmp")
     os.replace(f"{folder}/result-{rank}.tmp", f"{folder}/result-{rank}.pt")
     dist.destroy_process_group()
+
+
+def output_of(rank: int, size: int, script: str) -> str:
+    """What a rank prints that runs a script, as launched by torchrun, in its folder and in the group that is there."""
+    os.chdir(Path(script).parent)
+    sys.path.insert(0, str(Path(script).parent))
+    printed = io.StringIO()
+    dist.init_process_group = lambda backend: None  # type: ignore[assignment]
+    dist.destroy_process_group = lambda: None  # type: ignore[assignment]
+    with contextlib.redirect_stdout(printed):
+        exec(Path(script).read_text(encoding="utf-8"), {})
+    return printed.getvalue()
