@@ -23,9 +23,11 @@ os.environ.pop("BANDWISE_RESULTS", None)
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What verbs keep on disk to be fast stays with the tests."""
+    """What verbs keep on disk to be fast stays with the tests; workers that share these share it too."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BANDWISE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("BANDWISE_CACHE", str(shared / "cache"))
         yield
 
 

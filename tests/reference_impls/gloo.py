@@ -42,7 +42,7 @@ def run_ranks(
     """``function(rank, size, *arguments)`` on `size` processes inside an initialised group.
 
     Answers one value a rank: what the function returned, or ("error", type name, message) if it raised, or None if the
-    process left nothing behind. joins: whether to expect all processes to exit with code 0.
+    process left nothing behind. joins: whether to expect all processes to exit with code 0; else an answer is enough.
     fresh: whether each is an interpreter of its own, which runs its exit handlers when it ends; the server's children do not.
     awaited: ranks whose end is waited for, all by default; the others are ended after them.
     """
@@ -59,18 +59,21 @@ def run_ranks(
         ]
         for process in processes:
             process.start()
+        paths = [Path(folder) / f"result-{rank}.pt" for rank in range(size)]
         deadline = time.monotonic() + timeout_s
         asked = range(size) if awaited is None else awaited
-        for rank in asked:
-            processes[rank].join(max(0.0, deadline - time.monotonic()))
-        alive = [rank for rank in asked if processes[rank].is_alive()]
+        alive = list(asked)
+        while alive and time.monotonic() < deadline:
+            processes[alive[0]].join(0.05)
+            alive = [
+                rank for rank in alive if processes[rank].is_alive() and (joins or not paths[rank].exists())
+            ]
         for process in processes:
             process.kill()
             process.join()
         assert not alive, f"ranks {alive} did not end within {timeout_s} s"
         if joins:
             assert [processes[rank].exitcode for rank in asked] == [0] * len(asked)
-        paths = [Path(folder) / f"result-{rank}.pt" for rank in range(size)]
         return [torch.load(path, weights_only=False) if path.exists() else None for path in paths]
 
 
