@@ -126,7 +126,7 @@ def _method(item: pytest.Item) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out rows of other methods than asked for; where workers share the tests, those that wait begin first, then long ones."""
+    """Leave out rows of other methods than asked for; where workers share the tests, those that wait begin, then long ones."""
     if chosen := config.getoption("--methods"):
         others = [item for item in items if _method(item) not in ("", *chosen.split(","))]
         items[:] = [item for item in items if item not in others]
