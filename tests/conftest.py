@@ -109,14 +109,24 @@ WAITS = ("tests/slurm", "tests/suite/links", "tests/suite/timing")
 """Tests that mostly wait for others: daemons, links, deadlines."""
 
 
-SHARES = ("tests/report",)
-"""Tests of several files that read what was made once: studies, and their pages."""
+COMPILES = "tests of what is compiled"
+SHARES = {
+    "tests/report/": "tests/report",
+    "tests/suite/costs/": "tests/suite/costs",
+    "tests/suite/workloads/": "tests/suite/workloads",
+    "tests/reference_impls/codecs/test_compiled.py": COMPILES,
+    "tests/reference_impls/test_gpu_code.py": COMPILES,
+    "tests/reference_impls/test_programs.py": COMPILES,
+    "tests/reference_impls/test_steady_memory.py": COMPILES,
+}
+"""Files of which the first one makes what the others find again: studies and their pages, samples, corpora, the compiler itself."""
 
 
 def _together(nodeid: str) -> str:
-    """A folder of `WAITS` or `SHARES` is one worker's; of the rest a file is."""
+    """Files of a folder of `WAITS`, and those of one name of `SHARES`, are one worker's; of the rest a file is."""
     file = nodeid.partition("::")[0]
-    return next((folder for folder in (*WAITS, *SHARES) if file.startswith(f"{folder}/")), file)
+    groups = {**{f"{folder}/": folder for folder in WAITS}, **SHARES}
+    return next((group for start, group in groups.items() if file.startswith(start)), file)
 
 
 def _method(item: pytest.Item) -> str:
@@ -132,7 +142,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in others]
         config.hook.pytest_deselected(items=others)
     if hasattr(config, "workerinput"):
-        long = {*SHARES, *(_together(item.nodeid) for item in items if item.get_closest_marker("gloo"))}
+        long = {
+            *SHARES.values(),
+            *(_together(item.nodeid) for item in items if item.get_closest_marker("gloo")),
+        }
 
         def turn(item: pytest.Item) -> int:
             of = _together(item.nodeid)

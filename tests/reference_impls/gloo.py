@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import os
 import sys
@@ -94,6 +95,7 @@ def _child(
     surroundings: dict[str, str],
     arguments: tuple[Any, ...],
 ) -> None:
+    gc.freeze()  # what the server has imported lies in memory that is its own as long as nobody looks through it
     os.environ.clear()
     os.environ.update(surroundings)  # the server has those of its own start
     torch.set_num_threads(1)

@@ -6,6 +6,7 @@ that fails or hangs ends the set; the next one gets a fresh set, so that failure
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import tempfile
@@ -101,6 +102,7 @@ def _received(pipe: Connection) -> Any:
 
 
 def _serve(rank: int, size: int, folder: str, pipe: Connection) -> None:
+    gc.freeze()  # see `tests.reference_impls.gloo`
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=size)
