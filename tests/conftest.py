@@ -119,7 +119,7 @@ SHARES = {
     "tests/reference_impls/test_programs.py": COMPILES,
     "tests/reference_impls/test_steady_memory.py": COMPILES,
 }
-"""Files of which the first one makes what the others find again: studies and their pages, samples, corpora, the compiler itself."""
+"""Files of which the first one makes what the others find again: studies and their pages, samples, corpora, the compiler."""
 
 
 def _together(nodeid: str) -> str:

@@ -52,9 +52,12 @@ def run_ranks(
             mp.get_context("spawn") if fresh else processes_that_have_torch(),
             dict(os.environ),
         )
+        store = host()
         processes = [
             context.Process(
-                target=_child, args=(function, rank, size, folder, surroundings, arguments), daemon=True
+                target=_child,
+                args=(function, rank, size, store.port, folder, surroundings, arguments),
+                daemon=True,
             )
             for rank in range(size)
         ]
@@ -78,6 +81,19 @@ def run_ranks(
         return [torch.load(path, weights_only=False) if path.exists() else None for path in paths]
 
 
+def host() -> Any:
+    """A store at any free port of this process, by which ranks find each other; a file that all lock costs them far more."""
+    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+def join(rank: int, size: int, port: int) -> None:
+    """Become a rank of a group of gloo processes."""
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+
+
 def processes_that_have_torch() -> Any:
     """How processes are started: from a server that has imported `PRELOADED` once, of whose seconds a process then takes none."""
     context = mp.get_context("forkserver")
@@ -91,6 +107,7 @@ def _child(
     function: Callable[..., Any],
     rank: int,
     size: int,
+    port: int,
     folder: str,
     surroundings: dict[str, str],
     arguments: tuple[Any, ...],
@@ -98,9 +115,7 @@ def _child(
     gc.freeze()  # what the server has imported lies in memory that is its own as long as nobody looks through it
     os.environ.clear()
     os.environ.update(surroundings)  # the server has those of its own start
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=size)
+    join(rank, size, port)
     try:
         result = function(rank, size, *arguments)
     except Exception as error:  # noqa: BLE001 - the parent asserts on it
