@@ -23,9 +23,11 @@ os.environ.pop("BANDWISE_RESULTS", None)
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What verbs keep on disk to be fast stays with the tests."""
+    """What verbs keep on disk to be fast stays with the tests; workers that share these share it too."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BANDWISE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("BANDWISE_CACHE", str(shared / "cache"))
         yield
 
 
@@ -107,10 +109,24 @@ WAITS = ("tests/slurm", "tests/suite/links", "tests/suite/timing")
 """Tests that mostly wait for others: daemons, links, deadlines."""
 
 
+COMPILES = "tests of what is compiled"
+SHARES = {
+    "tests/report/": "tests/report",
+    "tests/suite/costs/": "tests/suite/costs",
+    "tests/suite/workloads/": "tests/suite/workloads",
+    "tests/reference_impls/codecs/test_compiled.py": COMPILES,
+    "tests/reference_impls/test_gpu_code.py": COMPILES,
+    "tests/reference_impls/test_programs.py": COMPILES,
+    "tests/reference_impls/test_steady_memory.py": COMPILES,
+}
+"""Files of which the first one makes what the others find again: studies and their pages, samples, corpora, the compiler."""
+
+
 def _together(nodeid: str) -> str:
-    """A folder of `WAITS` is one worker's; of the rest a file is."""
+    """Files of a folder of `WAITS`, and those of one name of `SHARES`, are one worker's; of the rest a file is."""
     file = nodeid.partition("::")[0]
-    return next((folder for folder in WAITS if file.startswith(f"{folder}/")), file)
+    groups = {**{f"{folder}/": folder for folder in WAITS}, **SHARES}
+    return next((group for start, group in groups.items() if file.startswith(start)), file)
 
 
 def _method(item: pytest.Item) -> str:
@@ -120,13 +136,22 @@ def _method(item: pytest.Item) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out rows of other methods than asked for; where workers share the tests, those that wait begin first."""
+    """Leave out rows of other methods than asked for; where workers share the tests, those that wait begin, then long ones."""
     if chosen := config.getoption("--methods"):
         others = [item for item in items if _method(item) not in ("", *chosen.split(","))]
         items[:] = [item for item in items if item not in others]
         config.hook.pytest_deselected(items=others)
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: WAITS.index(t) if (t := _together(item.nodeid)) in WAITS else len(WAITS))
+        long = {
+            *SHARES.values(),
+            *(_together(item.nodeid) for item in items if item.get_closest_marker("gloo")),
+        }
+
+        def turn(item: pytest.Item) -> int:
+            of = _together(item.nodeid)
+            return WAITS.index(of) if of in WAITS else len(WAITS) + (of not in long)
+
+        items.sort(key=turn)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -6,15 +6,18 @@ import functools
 import inspect
 import itertools
 import os
+import re
 import shutil
 import subprocess
 import sysconfig
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
 
 # Daemons live where an ordinary user's PATH does not look.
 SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin", "/usr/local/sbin"])
@@ -72,8 +75,14 @@ def git(folder: Path, *arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
+def blocks(path: str, language: str) -> list[str]:
+    """The blocks of code of a document, given by its path in the checkout, in one language."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+
+
 def each(
-    names: str | Sequence[str], values: Iterable[Any]
+    names: str | Sequence[str], values: Iterable[Any], full: Container[Any] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Like `pytest.mark.parametrize`, but one test goes over all values: for cases quicker than pytest's work for a test.
 
@@ -83,17 +92,25 @@ def each(
     Args:
         names: of one argument, or of several that are given together (``"a, b"`` or a tuple).
         values: of the argument, or a tuple for each case.
+        full: those of the values that the full test alone goes over.
     """
     keys = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+    values = list(values)
     given = [
         dict(zip(keys, (value,) if isinstance(names, str) and len(keys) == 1 else value, strict=True))
         for value in values
     ]
+    kept = {place for place, value in enumerate(values) if value not in full}
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         one: Callable[..., None] = getattr(test, "one_case", test)
         factors = [given, *getattr(test, "factors", [])]
-        fast = spread([len(factor) for factor in factors])
+        places_kept = [kept, *getattr(test, "places_kept", [])]
+        fast = {
+            case
+            for case in spread([len(factor) for factor in factors])
+            if all(place in of for place, of in zip(case, places_kept, strict=True))
+        }
         whole = list(itertools.product(*(range(len(factor)) for factor in factors)))
         parts = {"spread": [c for c in whole if c in fast], "others": [c for c in whole if c not in fast]}
 
@@ -114,7 +131,7 @@ def each(
         own = [p for key, p in inspect.signature(one).parameters.items() if key not in varied]
         split = bool(parts["others"])
         argument = inspect.Parameter("part", inspect.Parameter.KEYWORD_ONLY)
-        vars(over_all).update(one_case=one, factors=factors, pytestmark=[
+        vars(over_all).update(one_case=one, factors=factors, places_kept=places_kept, pytestmark=[
             mark for mark in getattr(test, "pytestmark", []) if mark.args[:1] != ("part",)
         ])  # fmt: skip
         vars(over_all)["__signature__"] = inspect.Signature([*own, *[argument][:split]])

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
-import io
-import os
 import re
 import shlex
 import sys
@@ -13,6 +10,7 @@ import types
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -23,14 +21,11 @@ from docs import make
 from reference_impls import SimulatedCluster
 from reference_impls.catalogue import BUILT_IN
 from reference_impls.registry import Method, registry
-from tests.reference_impls.gloo import run_ranks
+from tests.reference_impls.gloo import output_of, run_ranks
+from tests.support import blocks
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
-
-
-def blocks(path: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", (ROOT / path).read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
 def test_the_method_of_the_tutorial(
@@ -167,22 +162,10 @@ def test_the_comparison_of_the_tutorial(folder: Path, capsys: pytest.CaptureFixt
     assert "global-qsgd" in capsys.readouterr().out
 
 
-def _trains(rank: int, size: int, path: str) -> str:
-    """What a rank prints that runs a script, in a group that is there."""
-    os.chdir(path)
-    sys.path.insert(0, path)
-    said = io.StringIO()
-    dist.init_process_group = lambda backend: None  # type: ignore[assignment]
-    dist.destroy_process_group = lambda: None  # type: ignore[assignment]
-    with contextlib.redirect_stdout(said):
-        exec(Path("train.py").read_text(encoding="utf-8"), {})
-    return said.getvalue()
-
-
 @pytest.mark.gloo
 def test_the_training_of_the_tutorial(folder: Path) -> None:
     assert "torchrun --nproc-per-node 2 train.py" in commands("docs/tutorial.md")
-    first, second = run_ranks(_trains, 2, str(folder), joins=False)
+    first, second = run_ranks(output_of, 2, str(folder / "train.py"), joins=False)
     loss, sent = re.fullmatch(r"loss (\d\.\d\d), (\d\.\d\d) MB sent by rank 0\n", first).groups()
     assert float(loss) < 1.2  # it begins at log 4
     elements = 20 * 64 + 64 + 64 * 4 + 4
@@ -275,24 +258,25 @@ def intervals(text: str) -> set[tuple[str, ...]]:
 
 def test_every_interval_of_the_findings_is_of_a_published_table() -> None:
     """Whatever a sentence says of a number, the number is there: an estimate beside its ends, rounded as it is written."""
-    published: list[tuple[float, ...]] = []
+    found: list[tuple[float, ...]] = []
     for path in sorted((ROOT / "results" / "published").rglob("*.csv")):
         with path.open(encoding="utf-8", newline="") as stream:
             head, *rows = csv.reader(stream)
         for place, name in enumerate(head):
             if name.endswith("low") and place and head[place + 1 : place + 2] == [f"{name[:-3]}high"]:
                 ends = slice(place - 1, place + 2)
-                published += [
+                found += [
                     tuple(map(float, row[ends])) for row in rows if all(row[ends]) and "-" not in row[ends]
                 ]
+    published = np.array(found)
     for page in ("README.md", "docs/findings.md"):
         for written in intervals((ROOT / page).read_text(encoding="utf-8")):
             plain = [word.replace("−", "-").lstrip("+") for word in written]
+            numbers = np.array([float(word) for word in plain])
             near = [0.5001 * 10.0 ** -len(word.partition(".")[2]) for word in plain]
-            assert any(
-                all(abs(float(word) - value) <= by for word, value, by in zip(plain, row, near, strict=True))
-                for row in published
-            ), f"{page}: {written} is in no published table"
+            assert (np.abs(published - numbers) <= near).all(axis=1).any(), (
+                f"{page}: {written} is in no published table"
+            )
 
 
 def test_the_readme_is_short_and_plain() -> None:

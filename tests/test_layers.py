@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.metadata
 import json
 import re
@@ -48,6 +49,7 @@ IMPORTED_AS = {
 WRITTEN_BY_HAND = {".py", ".md", ".yaml", ".yml", ".toml", ".js", ".css", ".j2", ".html", ".sh", ".cff", ""}
 
 
+@functools.cache
 def own_files() -> list[Path]:
     """Every file of the checkout that git keeps or would keep, apart from results."""
     listed = subprocess.run(
@@ -63,8 +65,9 @@ def sources() -> list[Path]:
     return [path for path in own_files() if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in LAYER]
 
 
-def imports(path: Path, *, at_import_time: bool = False) -> Iterator[tuple[int, str]]:
-    """(line, absolute module) of the imports in ``path``.
+@functools.cache
+def imports(path: Path, *, at_import_time: bool = False) -> tuple[tuple[int, str], ...]:
+    """(line, absolute module) of the imports in ``path``, each file read once.
 
     Imports under ``if TYPE_CHECKING`` count as well, since an annotation is a dependency too; ``at_import_time``
     leaves them out, and those in functions.
@@ -79,10 +82,10 @@ def imports(path: Path, *, at_import_time: bool = False) -> Iterator[tuple[int, 
                 base = package[: len(package) - child.level + 1] if child.level else []
                 prefix = ".".join([*base, *([child.module] if child.module else [])])
                 yield from ((child.lineno, f"{prefix}.{alias.name}") for alias in child.names)
-            elif not (at_import_time and is_lazy(child)):
-                yield from visit(child)
+            elif not isinstance(child, ast.expr) and not (at_import_time and is_lazy(child)):
+                yield from visit(child)  # no expression holds an import
 
-    yield from visit(ast.parse(path.read_text(), str(path)))
+    return tuple(visit(ast.parse(path.read_text(), str(path))))
 
 
 def is_lazy(node: ast.AST) -> bool:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.reference_impls.gloo import run_ranks
-from tests.test_docs import blocks
+from tests.support import blocks
 
 PAGE = "docs/in-your-training.md"
 PATIENCE_S = 250.0

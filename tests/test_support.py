@@ -65,6 +65,21 @@ def test_of_a_large_crossing_the_fast_test_meets_every_value_and_the_full_one_th
     assert sorted(seen) == [(a, b, c) for a in range(8) for b in range(5) for c in range(2)]
 
 
+def test_values_for_the_full_test_are_left_to_it() -> None:
+    seen: list[tuple[int, str]] = []
+
+    @each("a", range(3))
+    @each("b", "xyz", full="z")
+    def looked_at(a: int, b: str) -> None:
+        seen.append((a, b))
+
+    looked_at(part="spread")
+    assert {b for _, b in seen} == {"x", "y"}
+    assert {a for a, _ in seen} == {0, 1, 2}
+    looked_at(part="others")
+    assert sorted(seen) == [(a, b) for a in range(3) for b in "xyz"]
+
+
 def test_each_of_nothing_fails() -> None:
     with pytest.raises(AssertionError, match="no case is left"):
         each("size", [])(lambda size: None)()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, Final, Literal
 
 from suite.runs.files import identity, plain
@@ -44,9 +45,9 @@ class Case:
     algorithm: str
     options: Mapping[str, Any]
 
-    @property
+    @cached_property
     def case_id(self) -> str:
-        """16 hex digits: the hash of everything but the label."""
+        """16 hex digits: the hash of everything but the label, worked out once."""
         return identity({key: value for key, value in self._fields().items() if key != "label"})
 
     def as_dict(self) -> dict[str, Any]:

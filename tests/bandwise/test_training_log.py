@@ -11,7 +11,7 @@ import torch
 
 from bandwise import SimulatedCluster, TrainingLog
 from bandwise.training_log import TrackerError
-from tests.test_docs import blocks
+from tests.support import blocks
 
 STEPS = 3
 

@@ -6,9 +6,8 @@ that fails or hangs ends the set; the next one gets a fresh set, so that failure
 
 from __future__ import annotations
 
+import gc
 import io
-import os
-import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -16,9 +15,8 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from tests.reference_impls.gloo import processes_that_have_torch
+from tests.reference_impls.gloo import host, join, processes_that_have_torch
 
 GRACE_S = 5.0  # for the others to notice that one rank has failed
 
@@ -30,7 +28,7 @@ class Ranks:
         self.size = size
         self._processes: list[Any] = []
         self._pipes: list[Connection] = []
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._store: Any = None
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Begin ``function(rank, size, *arguments)`` on every process; meanwhile the caller may do other things."""
@@ -70,18 +68,15 @@ class Ranks:
             process.join()
         for pipe in self._pipes:
             pipe.close()
-        self._processes, self._pipes = [], []
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+        self._processes, self._pipes, self._store = [], [], None
 
     def _start(self) -> None:
-        self._folder = tempfile.TemporaryDirectory()
+        self._store = host()
         context = processes_that_have_torch()
         for rank in range(self.size):
             ours, theirs = context.Pipe()
             process = context.Process(
-                target=_serve, args=(rank, self.size, self._folder.name, theirs), daemon=True
+                target=_serve, args=(rank, self.size, self._store.port, theirs), daemon=True
             )
             process.start()
             theirs.close()
@@ -100,10 +95,9 @@ def _received(pipe: Connection) -> Any:
         return ("error", "EOFError", "the process ended", "")
 
 
-def _serve(rank: int, size: int, folder: str, pipe: Connection) -> None:
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=size)
+def _serve(rank: int, size: int, port: int, pipe: Connection) -> None:
+    gc.freeze()  # see `tests.reference_impls.gloo`
+    join(rank, size, port)
     while True:
         try:
             function, arguments = pipe.recv()

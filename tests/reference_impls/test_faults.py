@@ -95,11 +95,11 @@ def _train(rank: int, size: int, interface: str, fault: str, culprit: int = CULP
 def _survivors(
     interface: str, fault: str, size: int = 3, **options: Any
 ) -> Iterator[tuple[str, Any, int, float]]:
-    results = run_ranks(_train, size, interface, fault, joins=False, **options)
-    for rank, result in enumerate(results):
-        if rank != CULPRIT:
-            assert result is not None
-            yield result
+    others = [rank for rank in range(size) if rank != CULPRIT]
+    results = run_ranks(_train, size, interface, fault, joins=False, awaited=others, **options)
+    for rank in others:
+        assert results[rank] is not None
+        yield results[rank]
 
 
 def _named(message: str) -> list[int]:

@@ -214,7 +214,8 @@ def _leave_early(rank: int, size: int, how: str, timeout_s: float) -> Any:
 def test_a_rank_that_takes_no_further_part_is_named_in_time_with_what_to_do(
     how: str, timeout_s: float, within_s: float, match: str
 ) -> None:
-    results = run_ranks(_leave_early, 3, how, timeout_s, fresh=how == "returns")
+    awaited = (0, 2) if how == "skips" else None  # the other one sleeps on
+    results = run_ranks(_leave_early, 3, how, timeout_s, fresh=how == "returns", awaited=awaited)
     for rank in (0, 2):
         name, message, seconds = results[rank]
         assert name == "PeerError", results[rank]

@@ -269,5 +269,9 @@ def derived(record, store):
 
 def arms(record, store, sharding="iid"):
     """The rows of the table `arms` of one sharding, by arm."""
-    rows = derived(record, store)[0]["arms"]
-    return {row["arm"]: row for row in rows if row["sharding"] == sharding}
+    return arms_of(derived(record, store)[0], sharding)
+
+
+def arms_of(tables, sharding="iid"):
+    """The same of tables that are there."""
+    return {row["arm"]: row for row in tables["arms"] if row["sharding"] == sharding}

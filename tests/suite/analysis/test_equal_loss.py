@@ -48,7 +48,13 @@ def climbed(tmp_path_factory):
 
 def run_all(path, store):
     """Finish every run of a sweep, and make its tables."""
-    for run in make_plan(load_sweep(str(path))).runs:
+    finish_all(make_plan(load_sweep(str(path))).runs, store)
+    write(store.root, collect_sweep(store.root, str(path)))
+
+
+def finish_all(runs, store):
+    """Finish these runs."""
+    for run in runs:
         loss = LOSSES.get(run.arm.label, 0.0)
         arm = study.Made(study.arm(run.arm.label, "", None), (loss, loss), 0.0, 1.0)
         result = ladder.result_of(arm, run.spec, noise=0.02) | {
@@ -56,7 +62,20 @@ def run_all(path, store):
             "sources": sources(run.spec),
         }
         study.finish(store, run.spec, Status("done"), result)
-    write(store.root, collect_sweep(store.root, str(path)))
+
+
+REFERENCED = made.SWEEP.replace(
+    "seeds: 2", "seeds: 6\nbudgets: [0.5, 0.71, 1, 1.41]\nreferences: [sgd]"
+).replace("[iid, by-class]", "[iid]")
+"""The same with a reference, beside which speedups are net."""
+
+
+@pytest.fixture(scope="module")
+def referenced(tmp_path_factory):
+    """Its runs and tables, to be copied."""
+    root = tmp_path_factory.mktemp("referenced")
+    run_all(made.write_sweep(tmp_path_factory.mktemp("sweep"), REFERENCED), Store(root))
+    return root
 
 
 def rows_of(record, store):
@@ -180,13 +199,12 @@ def test_the_united_interval_covers_with_noise_in_seeds_and_rounds(seeds, rounds
 
 
 def test_a_session_held_three_times_gives_net_speedups_of_all_and_the_newest_alone_the_rest(
-    tmp_path_factory,
+    tmp_path_factory, referenced
 ):
     """From runs and records to what is published, and the audit of it finds the same numbers."""
     folder, root = tmp_path_factory.mktemp("sweep"), tmp_path_factory.mktemp("results")
-    text = made.SWEEP.replace("seeds: 2", "seeds: 6\nbudgets: [0.5, 0.71, 1, 1.41]\nreferences: [sgd]")
-    path = made.write_sweep(folder, text.replace("[iid, by-class]", "[iid]"))
-    run_all(path, Store(root))
+    path = made.write_sweep(folder, REFERENCED)
+    shutil.copytree(referenced, root, dirs_exist_ok=True)
     base = made.record(path)
     for day in (20, 21, 22):
         held = made.changed(
@@ -267,13 +285,13 @@ def test_a_session_held_three_times_gives_net_speedups_of_all_and_the_newest_alo
     assert lacking(root, "session-made-up") == ""
 
 
-def test_a_continued_study_has_its_published_sessions_net_speedups_anew(tmp_path_factory, monkeypatch):
+def test_a_continued_study_has_its_published_sessions_net_speedups_anew(
+    tmp_path_factory, referenced, monkeypatch
+):
     """A further seed of one arm, where neither runs nor records are: seconds as published, net speedups of all seeds."""
     folder, root = tmp_path_factory.mktemp("sweep"), tmp_path_factory.mktemp("results")
-    text = made.SWEEP.replace("seeds: 2", "seeds: 6\nbudgets: [0.5, 0.71, 1, 1.41]\nreferences: [sgd]")
-    text = text.replace("[iid, by-class]", "[iid]")
-    path = made.write_sweep(folder, text)
-    run_all(path, Store(root))
+    path = made.write_sweep(folder, REFERENCED)
+    shutil.copytree(referenced, root, dirs_exist_ok=True)
     made.saved(root, made.record(path))
     session = folder / "made-up.yaml"
     session.write_text("minutes: 1\nsweep: made-up-sweep.yaml\nlinks: [{rate: 100mbit}]\n")
@@ -285,14 +303,9 @@ def test_a_continued_study_has_its_published_sessions_net_speedups_anew(tmp_path
     for made_here in ("tables", "runs", "sessions"):
         shutil.rmtree(root / made_here)
 
-    path.write_text(text.replace("seeds: 6", "seeds: 7"))
+    path.write_text(REFERENCED.replace("seeds: 6", "seeds: 7"))
     assert net_again(root, "no-such", load_sweep(str(path))) is None
-    further = Store(tmp_path_factory.mktemp("further"))
-    run_all(path, further)
-    for run in make_plan(load_sweep(str(path))).runs:
-        if run.spec.seed == 6:
-            there = further.folder(run.spec.run_id)
-            shutil.copytree(there, root / there.relative_to(further.root))
+    finish_all([run for run in make_plan(load_sweep(str(path))).runs if run.spec.seed == 6], Store(root))
     found = collect_sweep(root, str(path), keep_runs=True)
     assert set(found.facts["statuses"]) == {"done"}
     write(root, found)

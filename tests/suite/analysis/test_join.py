@@ -12,7 +12,7 @@ from suite.runs.result import Status
 from suite.runs.store import Store
 from tests.suite.analysis import made_up_session as made
 from tests.suite.analysis import made_up_study
-from tests.suite.analysis.made_up_session import arms
+from tests.suite.analysis.made_up_session import arms, arms_of
 
 NUMBERS = ("n", "seconds", "step_s", "speedup", "speedup_low", "default_speedup", "n_pairs")
 
@@ -118,14 +118,16 @@ def test_a_reference_of_too_few_rounds_gives_no_speedup_at_all(sweep, store):
     for block in record["links"][0]["blocks"]:
         if (block["case_id"], block["round"]) == (record["links"][0]["reference"], 4):
             block["disturbed"] = True
-    only_refused(record, store, set(arms(record, store)), "it and the reference were undisturbed")
+    only_refused(
+        record, store, {arm for arm, _ in made._trainings(sweep)}, "it and the reference were undisturbed"
+    )
 
 
 def test_a_disturbed_link_gives_no_number(sweep, store):
     record = made.record(sweep)
     record["links"][0] |= {"status": "disturbed", "reason": "others used the machine"}
     record["links"][0]["direct"] = made.direct(sweep, "sgd", lambda number: 1.0)
-    only_refused(record, store, set(arms(record, store)), "others used the machine")
+    only_refused(record, store, {arm for arm, _ in made._trainings(sweep)}, "others used the machine")
     tables, facts = made.derived(record, store)
     for row in tables["cases"]:
         assert all(
@@ -162,10 +164,11 @@ def test_a_method_whose_source_has_moved_is_marked(sweep, store):
     for case in record["cases"]:
         if case["algorithm"] == "apmsqueeze" and case["kind"] == "compressed":
             case["source"]["source_hash"] = "0" * 16
-    found = arms(record, store)
+    tables, _ = made.derived(record, store)
+    found = arms_of(tables)
     assert [arm for arm, row in found.items() if row["stale"]] == ["squeeze"]
     assert not found["squeeze"]["refused"]
-    assert [row["kind"] for row in made.derived(record, store)[0]["cases"] if row["stale"]] == ["compressed"]
+    assert [row["kind"] for row in tables["cases"] if row["stale"]] == ["compressed"]
 
 
 def finish(store: Store, spec: Any, kinds: dict[str, int]) -> None:
@@ -210,13 +213,14 @@ VERDICTS = (
 def test_direct_runs(sweep, store, middle, width, verdict):
     record = made.record(sweep)
     record["links"][0]["direct"] = made.direct(sweep, "lion-1bit-10", noisy(middle, width))
-    (row,) = made.derived(record, store)[0]["direct"]
+    tables, _ = made.derived(record, store)
+    (row,) = tables["direct"]
     assert (row["n"], row["n_disturbed"], row["value"], row["verdict"]) == (6, 0, 97.5, verdict)
     assert [row["ratio"], row["ratio_low"], row["ratio_high"]] == pytest.approx(
         [middle, middle - width, middle + width]
     )
     assert (row["reason"] is None) == (verdict == "confirmed")
-    found = arms(record, store)["lion-1bit-10"]
+    found = arms_of(tables)["lion-1bit-10"]
     assert (found["check"], found["checked_by"]) == (verdict, "lion-1bit-10")
     assert found["refused"] == (verdict == "contradicted")
     assert (found["speedup"] is None) == (verdict == "contradicted")
@@ -229,8 +233,9 @@ def test_direct_runs_stand_for_what_is_composed_alike(sweep, store):
         *made.direct(sweep, "sgd", noisy(1.0, 0.01)),
         *made.direct(sweep, "lion", noisy(1.05, 0.2)),
     ]
+    tables, _ = made.derived(record, store)
     for sharding in ("iid", "by-class"):
-        found = arms(record, store, sharding)
+        found = arms_of(tables, sharding)
         checks = {arm: (row["check"], row["checked_by"], row["refused"]) for arm, row in found.items()}
         rounds = ("contradicted", "local-16", True)
         assert checks == {

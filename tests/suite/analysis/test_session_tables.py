@@ -26,11 +26,18 @@ from suite.analysis.speed_columns import (
     session_table_path,
 )
 from suite.analysis.tables import read_table, rows_of, to_csv
+from suite.runs.store import Store
 from suite.timing import store as sessions
 from tests.suite.analysis import made_up_session as made
 from tests.suite.analysis.made_up_session import arms
 
 ARMS_BY_HAND = ("sgd", "lion", "lion-1bit", "lion-1bit-10", "local-16", "local-8", "squeeze", "silence")
+
+
+@pytest.fixture(scope="module")
+def composed(sweep, tmp_path_factory):
+    """The rows of the session as it is, by arm."""
+    return arms(made.record(sweep), Store(tmp_path_factory.mktemp("empty")))
 
 
 def case_of(record, algorithm, kind="step"):
@@ -39,8 +46,8 @@ def case_of(record, algorithm, kind="step"):
 
 
 @pytest.mark.parametrize("arm", ARMS_BY_HAND)
-def test_composed_seconds_are_those_of_the_parts(sweep, store, arm):
-    row = arms(made.record(sweep), store)[arm]
+def test_composed_seconds_are_those_of_the_parts(sweep, composed, arm):
+    row = composed[arm]
     factors = sorted(made.factor(number) for number in range(made.ROUNDS))
     true = made.composed_truth_s(sweep, arm)
     assert not row["refused"], row["reason"]
@@ -50,8 +57,8 @@ def test_composed_seconds_are_those_of_the_parts(sweep, store, arm):
 
 
 @pytest.mark.parametrize("arm", ARMS_BY_HAND)
-def test_what_a_round_has_in_common_leaves_no_trace_in_a_speedup(sweep, store, arm):
-    row = arms(made.record(sweep), store)[arm]
+def test_what_a_round_has_in_common_leaves_no_trace_in_a_speedup(sweep, composed, arm):
+    row = composed[arm]
     true = 100 * made.REFERENCE_S / made.composed_truth_s(sweep, arm)
     assert [row["speedup"], row["speedup_low"], row["speedup_high"]] == pytest.approx([true] * 3)
     over_default = true * made.DEFAULT_S / made.REFERENCE_S
@@ -60,8 +67,8 @@ def test_what_a_round_has_in_common_leaves_no_trace_in_a_speedup(sweep, store, a
     )
 
 
-def test_the_rounds_of_a_rule_are_those_of_the_runs_own_learning_rate(sweep, store):
-    row = arms(made.record(sweep), store)["qsr"]
+def test_the_rounds_of_a_rule_are_those_of_the_runs_own_learning_rate(composed):
+    row = composed["qsr"]
     rate = LearningRate("cosine", peak=0.1, min=0.001, warmup=10, total=100)
     ends = sync_steps(QSR(0.2, 4, warmup=10, total=100), rate, 100)
     lengths = Counter(b - a for a, b in zip([0, *ends], ends, strict=False))
@@ -72,8 +79,8 @@ def test_the_rounds_of_a_rule_are_those_of_the_runs_own_learning_rate(sweep, sto
     assert row["seconds"] == pytest.approx(true * median(factors))
 
 
-def test_how_seconds_come_about_is_said(sweep, store):
-    found = {arm: row["composition"] for arm, row in arms(made.record(sweep), store).items()}
+def test_how_seconds_come_about_is_said(composed):
+    found = {arm: row["composition"] for arm, row in composed.items()}
     assert found == {
         "sgd": "one kind",
         "lion": "one kind",
@@ -125,9 +132,9 @@ def test_exposed_communication_of_few_rounds_has_no_interval(sweep):
     assert (row["exposed_low"], row["exposed_high"]) == (None, None)
 
 
-def test_a_repeated_block_takes_the_place_of_the_disturbed_one(sweep, store):
+def test_a_repeated_block_takes_the_place_of_the_disturbed_one(sweep, store, composed):
     record = made.record(sweep)
-    expected = arms(record, store)["lion-1bit"]
+    expected = composed["lion-1bit"]
     blocks = record["links"][0]["blocks"]
     case = case_of(record, "lion-cub-1bit")
     (first,) = [b for b in blocks if (b["case_id"], b["mode"], b["round"]) == (case["case_id"], "run", 2)]

@@ -181,41 +181,37 @@ def test_without_curves_there_is_no_row(tmp_path: Path, study: Study) -> None:
     assert (collected.rows(CURVES), collected.rows(TO_TARGET), collected.rows(PROFILES)) == ([], [], [])
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (
-            '{"step": 50, "lr": 0.1, "train_loss": 1.0, "accuracy": "<script>"}\n',
-            "line 1: accuracy is '<script>', not a number",
-        ),
-        ('{"step": 50, "lr": 0.1, "train_loss": 1.0, "accuracy": 1e999}\n', "refused"),
-        ('{"step": 50, "lr": 0.1}\n', "line 1: key 'train_loss' is missing"),
-        ('{"step": 50, "lr": 0.1, "train_loss": 1.0, "accuracy": 9', "damaged"),
-        ('{"step": 50, "lr": 0.1, "train_loss": 1.0, "accuracy": 9}\n' * 2, "its steps do not rise"),
-        ('{"step": 200, "lr": 0.1, "train_loss": 2.0, "accuracy": 9}\n', "does not end as result.json does"),
-        ("[1]\n", "line 1: the top level must be a mapping, not a list"),
-    ],
-    ids=["text", "infinite", "lacking", "truncated", "standing", "another-end", "list"],
-)
-def test_a_curve_that_is_refused_is_named_and_breaks_nothing_else(
-    text: str, reason: str, store: Store, study: Study
-) -> None:
-    spec = spec_of(study, LOCAL, 2)
-    (store.folder(spec.run_id) / "metrics.jsonl").write_text(text)
+REFUSED = {
+    '{"step": 50, "lr": 0.1, "train_loss": 1.0, "accuracy": "<script>"}\n': "line 1: accuracy is '<script>', not a number",
+    '{"step": 50, "lr": 0.1, "train_loss": 1.0, "accuracy": 1e999}\n': "refused",
+    '{"step": 50, "lr": 0.1}\n': "line 1: key 'train_loss' is missing",
+    '{"step": 50, "lr": 0.1, "train_loss": 1.0, "accuracy": 9': "damaged",
+    '{"step": 50, "lr": 0.1, "train_loss": 1.0, "accuracy": 9}\n' * 2: "its steps do not rise",
+    '{"step": 200, "lr": 0.1, "train_loss": 2.0, "accuracy": 9}\n': "does not end as result.json does",
+    "[1]\n": "line 1: the top level must be a mapping, not a list",
+}
+"""What a file of a curve holds, and what is said of it."""
+
+
+def test_curves_that_are_refused_are_named_and_break_nothing_else(store: Store, study: Study) -> None:
+    """Each of another run, all of one arm but the last one."""
+    cells = [(LOCAL, seed) for seed in range(6)] + [(QUANTISED, 2)]
+    damaged = {}
+    for (arm, seed), text in zip(cells, REFUSED, strict=True):
+        spec = spec_of(study, arm, seed)
+        (store.folder(spec.run_id) / "metrics.jsonl").write_text(text)
+        damaged[spec.run_id] = REFUSED[text]
     collected = collect(store.root, study)
     assert {row["status"] for row in collected.rows(RUNS)} == {"done"}
-    assert {
-        row["arm"] for row in collected.rows(CURVES) if row["seed"] == 2 and row["sharding"] == "iid"
-    } == {
-        SGD,
-        QUANTISED,
-    }
-    assert row_of(store, study, LOCAL)["n"] == 5
+    drawn = {(row["arm"], row["seed"]) for row in collected.rows(CURVES) if row["sharding"] == "iid"}
+    assert drawn == {(arm, seed) for arm in ARMS for seed in range(6)} - set(cells)
+    assert row_of(store, study, QUANTISED)["n"] == 5
     readable = [one for one in check_study(store.root, study) if one.rule == "readable"]
-    assert len(readable) == 1
-    assert spec.run_id in readable[0].subject
-    assert "metrics.jsonl" in readable[0].what
-    assert reason in readable[0].what
+    assert len(readable) == len(damaged)
+    for run_id, reason in damaged.items():
+        (one,) = [one for one in readable if run_id in one.subject]
+        assert "metrics.jsonl" in one.what
+        assert reason in one.what
 
 
 def four_cells(study: Study) -> Study:

@@ -35,7 +35,7 @@ def test_what_lacks_is_said(environment: dict[str, str], words: str, tmp_path: P
 
 
 def test_an_address_that_nobody_has_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(prices, "TIMEOUT", timedelta(seconds=2))
+    monkeypatch.setattr(prices, "TIMEOUT", timedelta(seconds=0.5))
     wrong = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "no.such.host.invalid", "MASTER_PORT": "1"}
     with pytest.raises(MeasureError, match=r"no\.such\.host\.invalid:1"):
         measure(tmp_path, wrong)

@@ -18,6 +18,8 @@ import json, os, shutil, sys
 from pathlib import Path
 from tests.suite.runs.test_kill import SCENES, die_at
 
+os.fsync = lambda descriptor: None  # processes end here, no machine does: what was written is there
+
 def points_of(prepare, act, check, folder):
     prepare(folder / "before")
     points = 0
@@ -202,6 +204,7 @@ def _ranks():
 
 
 def _tables():
+    from suite.analysis import collect as collecting
     from suite.analysis.collect import collect, documents, write
     from tests.suite.analysis import made_up_study as made
 
@@ -216,6 +219,8 @@ def _tables():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("old" if path.name.endswith("-runs.csv") else text)
             texts[path.relative_to(root)] = text
+        # what is written, not what is worked out for it, is cut short: 70 times the same tables
+        collecting.documents = lambda root, _: {root / path: text for path, text in texts.items()}
 
     def check(root, whole):
         for path, text in texts.items():

@@ -67,7 +67,8 @@ def test_a_fault_is_told_in_the_ranks_words(ranks: Ranks) -> None:
         ranks.ask({"do": "fault", "rank": 2}, 10)
 
 
-def test_a_silent_rank_is_given_up(ranks: Ranks) -> None:
+def test_a_silent_rank_is_given_up(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("suite.timing.ranks.STOP_S", 0.5)  # afterwards, when all are asked to end
     started = time.monotonic()
     with pytest.raises(RankLostError, match="rank 1 has not answered 'sleep' within 1 s"):
         ranks.ask({"do": "sleep", "rank": 1, "seconds": 60}, 1)

@@ -15,6 +15,7 @@ import pytest
 
 from suite.runs.result import Status
 from suite.runs.store import Owner, Store, failed, take_lease
+from suite.training import processes
 from suite.training.execute import execute
 from suite.training.processes import (
     Place,
@@ -104,7 +105,10 @@ def test_ranks_find_each_other_by_a_file_that_is_gone_afterwards(tmp_path: Path)
         other.recv("nothing", 0.2)
 
 
-def test_who_does_not_come_is_named(tmp_path: Path) -> None:
+def test_who_does_not_come_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        processes, "PART_S", 1.0
+    )  # rank 0 waits so long for the absent one, that it may leave
     found: list[Rendezvous | RendezvousError] = []
     ranks = [threading.Thread(target=come, args=(Place(rank, 3), tmp_path, found, 1.0)) for rank in (0, 2)]
     for rank in ranks:
