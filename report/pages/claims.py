@@ -141,7 +141,7 @@ def _line(row: Row, verdicts: Verdicts) -> Line:
         ends = None if part["low"] is None else (part["low"], part["high"])
     count = sum(one["role"] == "part" for one in parts)
     cells = {
-        "claim": Cell(row["claim"], row["claim"], css="arm", link=claim_anchor(row)),
+        "claim": Cell(row["claim"], row["claim"], link=claim_anchor(row)),
         "statement": Cell(row["statement"], row["statement"], css="reason"),
         "verdict": Cell(row["verdict"], row["verdict"], css=verdict_css(row["verdict"])),
         "effect": Cell("" if part is None else effect(part), value, "", ends),

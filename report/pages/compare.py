@@ -147,7 +147,7 @@ def _turned(one: Turned) -> Line:
     workload, sharding, workers, arm, seed = one.run
     place = f"{workload}, {sharding}, {workers} workers"
     cells = {
-        "arm": Cell(arm, arm, css="arm"),
+        "arm": Cell(arm, arm),
         "a": Cell(one.a, one.a, css="" if one.a == "done" else "no"),
         "b": Cell(one.b, one.b, css="" if one.b == "done" else "no"),
         "seed": Cell(str(seed), seed),
@@ -162,7 +162,7 @@ def _arm(change: ArmChange) -> Line:
     place = f"{change.workload}, {change.sharding}, {change.world_size} workers"
     ends = (change.low, change.high)
     cells = {
-        "arm": Cell(change.arm, change.arm, css="arm"),
+        "arm": Cell(change.arm, change.arm),
         "word": Cell(change.word, change.word, css=CSS[change.word]),
         "difference": Cell(
             write.signed(change.difference), change.difference, write.interval(*ends, sign=True), ends
@@ -203,7 +203,7 @@ def _speed(change: SpeedChange) -> Line:
         return Cell(write.ratio(value), value, f"[{low:.3g}, {high:.3g}]", (low, high))
 
     cells = {
-        "arm": Cell(change.arm, change.arm, css="arm"),
+        "arm": Cell(change.arm, change.arm),
         "word": Cell(change.word, change.word, css=CSS[change.word]),
         "ratio": factor(change.ratio, change.low, change.high),
         "a": factor(change.a, change.a_low, change.a_high),

@@ -322,7 +322,7 @@ def _cells(row: Row, best: bool) -> dict[str, Cell]:
     bound = bound_of(row)
     words = "yes" if row["unbiased"] else "no"
     return {
-        "quantiser": text_cell(row["quantiser"], "arm"),
+        "quantiser": text_cell(row["quantiser"]),
         "workload": text_cell(row["workload"]),
         "stage": text_cell(row["stage"]),
         "workers": Cell(str(row["world_size"]), number(row, "world_size")),

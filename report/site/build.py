@@ -16,13 +16,16 @@ and keeps none of the others from being built. The same tables and run folders g
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from report.drawing.scales import look
 from report.pages.advice import build_advice_page
 from report.pages.claims import Verdicts, build_claims_page, findings, load_verdicts
 from report.pages.compare import build_compare_page
@@ -68,6 +71,8 @@ PAGES: Final = (
     ("micro", "Building blocks", build_micro_page),
 )
 """Pages that no study owns: name of the file, words of its link, what builds it or says why it cannot."""
+RARELY: Final = 200_000
+"""New objects, more than have gone, from which on cycles are looked for while pages are built."""
 RESERVED: Final = frozenset({"index", "speed", "methods", *(name for name, _, _ in PAGES)})
 """Names of pages that no study can have."""
 
@@ -115,9 +120,29 @@ def _in_tables(root: Path) -> set[str]:
     return found
 
 
+@contextmanager
+def _drawing() -> Iterator[None]:
+    """For who builds many pages: the look of pictures is set once, and cycles are looked for rarely. Axes and their parts
+    hold each other, so nothing else frees them; but at Python's own thresholds that takes a seventh of all time.
+    """
+    before = gc.get_threshold()
+    gc.freeze()  # modules and tables that are read stay to the end
+    gc.set_threshold(RARELY, *before[1:])
+    try:
+        with look():
+            yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+
+
 def build_site(root: Path, out: Path | None = None, runs: bool = True) -> BuiltSite:
     """Build all pages from the tables, in `out` (by default <root>/reports); `runs`: also a page of every run."""
-    folder = out if out is not None else root / "reports"
+    with _drawing():
+        return _build(root, out if out is not None else root / "reports", runs)
+
+
+def _build(root: Path, folder: Path, runs: bool) -> BuiltSite:
     unread: list[tuple[str, str]] = []
     none: tuple[SessionData, ...] = ()
     alone = _readable(unread, root, "sessions of no study", lambda: load_sessions(root, None), none)

@@ -25,7 +25,8 @@
 
   const setUp = (root) => {
     const slug = root.dataset.slug;
-    const body = root.querySelector("tbody");
+    const table = root.querySelector("table");
+    const body = table.tBodies[0];
     const heads = [...root.querySelectorAll("thead th")];
     const rows = [...body.rows];
     const search = root.querySelector("input[type=search]");
@@ -60,8 +61,10 @@
         else head.removeAttribute("aria-sort");
       });
       const visible = new Set(shown());
-      [root.querySelector("thead tr"), ...rows].forEach((row) =>
-        [...row.cells].forEach((cell, i) => cell.toggleAttribute("data-hidden", !visible.has(keys[i]))));
+      keys.forEach((key, i) => {
+        heads[i].toggleAttribute("data-hidden", !visible.has(key));
+        table.classList.toggle(`h${i + 1}`, !visible.has(key));
+      });
       const words = search.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
       const off = new Set(chips.filter((chip) => chip.getAttribute("aria-pressed") === "false").map((chip) => chip.dataset.family));
       let seen = 0;
@@ -126,6 +129,10 @@
     return { root, save, load, csv };
   };
 
+  const rules = document.createElement("style"); // one a column: the page itself has those of columns that are hidden at first
+  const most = Math.max(0, ...[...document.querySelectorAll(".table thead tr")].map((row) => row.cells.length));
+  rules.textContent = Array.from({ length: most }, (_, i) => `.h${i + 1} tr > :nth-child(${i + 1}) { display: none; }`).join("\n");
+  document.head.append(rules);
   document.querySelectorAll(".table").forEach((root) => tables.push(setUp(root)));
   const fromAddress = () => {
     const params = readAddress();

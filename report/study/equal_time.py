@@ -367,7 +367,7 @@ def _line(row: Row, end: Row, panel: Panel, links: Sequence[Timed], curve: Curve
     why = "; ".join(reasons)
     family = _family(end)
     cells = {
-        "method": Cell(row["arm"], row["arm"], css="arm"),
+        "method": Cell(row["arm"], row["arm"]),
         **{f"net-{one.slug}": _net_cell(net, curve) for one, net in zip(links, nets, strict=True)},
         "worth": _worth_cell(row, curve),
         "mean": Cell(

@@ -24,7 +24,7 @@ const wait = (ms) => new Promise((done) => setTimeout(done, ms));
   URL.createObjectURL = (blob) => { texts.push(blob.text()); return "data:,"; };
   URL.revokeObjectURL = () => {};
   const root = document.getElementById("table-SLUG");
-  const rows = () => [...root.querySelectorAll("tbody tr")].filter((r) => !r.hidden).map((r) => r.cells[0].dataset.v);
+  const rows = () => [...root.querySelectorAll("tbody tr")].filter((r) => !r.hidden).map((r) => r.cells[0].textContent);
   seen.fromAddress = rows();
   seen.sorted = root.querySelector("th[aria-sort]").dataset.key + " " + root.querySelector("th[aria-sort]").ariaSort;
   root.querySelector(".csv").click();

@@ -130,7 +130,7 @@ ASK = """<script>
   const shown = [...document.querySelectorAll("#table-rates tbody tr")].filter((row) => !row.hidden);
   const out = document.createElement("pre"); out.id = "probe";
   out.textContent = JSON.stringify({
-    shown: shown.map((row) => row.cells[0].dataset.v), fits: document.documentElement.scrollWidth <= innerWidth,
+    shown: shown.map((row) => row.cells[0].textContent), fits: document.documentElement.scrollWidth <= innerWidth,
     title: document.querySelector("svg g title").textContent,
   });
   document.body.append(out);
