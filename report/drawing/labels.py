@@ -106,7 +106,7 @@ def _inside(points: Points, boxes: Boxes) -> npt.NDArray[np.bool_]:
 
 def _crossed(label: Label, box: Box, boxes: Boxes) -> float:
     """Share of the line from mark to text that runs through boxes; the end at the mark itself does not count."""
-    return float(_inside(leader(label, box), boxes).any(axis=1).mean())
+    return np.count_nonzero(_inside(leader(label, box), boxes).any(axis=1)) / len(ALONG)
 
 
 def _astray(label: Label, box: Box, others: Points) -> float:
@@ -116,7 +116,8 @@ def _astray(label: Label, box: Box, others: Points) -> float:
     if not len(others):
         return 0.0
     x, y = others[:, 0], others[:, 1]
-    away = np.hypot(x - np.clip(x, box.x0, box.x1), y - np.clip(y, box.y0, box.y1))
+    dx, dy = x - np.minimum(np.maximum(x, box.x0), box.x1), y - np.minimum(np.maximum(y, box.y0), box.y1)
+    away = np.hypot(dx, dy)
     return max(0.0, 1.3 * _distance(label.x, label.y, box) - float(away.min()))
 
 

@@ -34,6 +34,7 @@ STYLE = MappingProxyType(
         "grid.color": COLOURS["rule"],
         "grid.linewidth": 0.6,
         "axes.linewidth": 0.6,
+        "axes.titley": 1.0,
         "svg.hashsalt": "bandwise",
         "svg.fonttype": "none",
     }

@@ -57,6 +57,10 @@ def svg_file(figure: Figure) -> str:
     text, dpi = io.StringIO(), figure.dpi
     with look():
         figure.dpi = 72
+        for axis in (
+            axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) if not axis.get_label_text()
+        ):
+            axis.set_label_coords(0, 0)  # a label that says nothing needs no place beside the ticks
         width, height = figure.get_size_inches() * 72
         drawing = _Renderer(width, height, text, metadata=METADATA)  # type: ignore[no-untyped-call]
         figure.draw(drawing)
