@@ -5,10 +5,10 @@ Addresses are relative, which work from disk wherever the folder lies.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
+import zlib
+from base64 import b64encode
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -123,23 +123,9 @@ def embedded(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-PACKED_FROM: Final = 20
-"""Rows from which on a table inside a page is packed."""
-
-
-def table_data(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """A table for `embedded`: its rows; of a long one, `packed`, by column the distinct cells and each row's place in them."""
-    if len(rows) < PACKED_FROM:
-        return {"columns": list(columns), "rows": [list(row) for row in rows]}
-    packed = []
-    for cells in zip(*rows, strict=True):
-        distinct = list(dict.fromkeys(cells))
-        if len(distinct) > len(cells) // 2:  # hardly one twice: the places would only add to them
-            packed.append([list(cells), None])
-            continue
-        place = {cell: number for number, cell in enumerate(distinct)}
-        packed.append([distinct, [place[cell] for cell in cells]])
-    return {"columns": list(columns), "packed": packed}
+def packed(text: str) -> str:
+    """The text of a CSV file for `embedded`: deflated, which any browser can undo, in base64."""
+    return b64encode(zlib.compress(text.encode("utf-8"))).decode("ascii")
 
 
 def navigation(links: Links) -> str:
@@ -206,14 +192,10 @@ def render_page(
         links=links,
         headline=headline,
         tables=[f"{table.suffix}.csv" for table, _ in tables],
-        data=embedded({"tables": {f"{table.suffix}.csv": _cells(table, rows) for table, rows in tables}}),
+        data=embedded(
+            {"tables": {f"{table.suffix}.csv": packed(to_csv(table, rows)) for table, rows in tables}}
+        ),
         css=asset("style.css"),
         js=script(),
         **{"origin": "", **parts},
     )
-
-
-def _cells(table: Table, rows: Sequence[Row]) -> dict[str, Any]:
-    """A table's cells as they stand in its CSV file."""
-    lines = list(csv.reader(io.StringIO(to_csv(table, rows), newline="")))
-    return table_data(table.names, lines[1:])

@@ -109,8 +109,9 @@ def findings(verdicts: Verdicts) -> list[str]:
     """What a reader should know first: the count, and what the authors say themselves that was contradicted."""
     own = [row for row in verdicts.claims if row["own"]]
     found = [
-        f"Authors make {len(own)} of {len(verdicts.claims)} claims themselves. All claims: {tally(verdicts.claims)}. "
-        f"The authors' own: {tally(own)}."
+        f"Authors make {len(own)} of {len(verdicts.claims)} claims themselves.",
+        f"All claims: {tally(verdicts.claims)}.",
+        f"The authors' own: {tally(own)}.",
     ]
     wrong = [row for row in own if row["verdict"] == "contradicted"]
     return found + [f"Contradicted{_scale(row)}, {row['paper']}: {row['statement']}" for row in wrong]

@@ -270,7 +270,7 @@ def findings(sources: Sequence[Source]) -> list[str]:
     count = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     named = ", ".join(f"{name} ({share})" for name, share in ranked)
     found = [
-        f"On the front of bits and error (of {len(sources)} panels, {count} seeds each, by the estimates): {named}."
+        f"On the front of bits and error (of {len(sources)} settings, {count} seeds each, by the estimates): {named}."
     ]
     more = sum(number(row, "wire_bits") > source.ring_bits for source in sources for row in source.rows)
     every = sum(len(source.rows) for source in sources)

@@ -290,7 +290,7 @@ def _study(
 
 def _speed(alone: tuple[SessionData, ...], costs: dict[str, Any] | None, links: Links) -> str:
     sentences = [ended_sentence(session) for session in alone]
-    sentences += [alone_sentence(s, link) for s in alone for link in s.links if link.usable]
+    sentences += [alone_sentence(s, link, 1) for s in alone for link in s.links if link.usable]
     said = [sentence for sentence in sentences if sentence] or ["No session without a study was held here."]
     parts = {"sessions": [session_parts(session) for session in alone], "costs": costs}
     return render_page("speed_page.html.j2", said, (), parts, links)
@@ -310,10 +310,11 @@ def _compared(
                 read_results(str(published_root(root) / label), root),
                 read_results(str(root), root),
             )
+            before, after = replace(before, label=label), replace(after, label="the tables as they are")
             for sweep in sorted(before.studies.keys() & studies.keys()):
-                found = compare(before, replace(after, label="the tables as they are"), sweep)
+                found = compare(before, after, sweep)
                 address = f"compare/{label}.html"
-                build_compare_page(found, folder / address, _links(pages, up="../"))
+                build_compare_page(found, folder / address, _links(pages, up="../"), again=f"{label} results")
                 yield address, f"{sweep}: {label} against the tables as they are"
         except (ResultSetError, TableError) as error:
             unread.append((f"published/{label}", _short(root, error)))
@@ -366,7 +367,7 @@ def _headline(
     for place in dict.fromkeys(one.key for one in board):
         one = next(one for one in board if one.key == place)
         found.append(f"{place[0]}, {place[1]}: {place_words(one.panel, one.link)}.")
-    found += findings(verdicts)[:1] if verdicts.claims else []
+    found += findings(verdicts)[:2] if verdicts.claims else []
     for study in studies.values():
         if sentence := failure_sentence(study):
             found.append(f"{study.sweep}: {sentence.replace(' They are listed below and in no mean.', '')}")
@@ -386,7 +387,5 @@ def _totals(studies: list[StudyData]) -> str:
     ran = (
         f"{done} of {planned} runs of {len(studies)} {'study' if len(studies) == 1 else 'studies'} are done."
     )
-    told = (
-        f"{len(can_tell)} of {len(panels)} panels can tell whether a method is equal to its uncompressed run"
-    )
+    told = f"{len(can_tell)} of {len(panels)} settings can tell whether a method is equal to its uncompressed run"
     return f"{ran} {told}" + (f"; in them {equal} of {len(methods)} are." if methods else ".")

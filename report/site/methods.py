@@ -491,7 +491,8 @@ def _sentences(name: str, found: Sequence[Trained], lossy: Sequence[Row]) -> lis
     ]
     for label in dict.fromkeys(label for label, _ in nets):
         own = Counter(net["verdict"] for at, net in nets if at == label)
-        said.append(f"At {label}: {', '.join(f'{word} in {count}' for word, count in own.most_common())}.")
+        told = ", ".join(f"{word} in {count}" for word, count in own.most_common())
+        said.append(f"At {label}, of {own.total()} setting{'s' * (own.total() > 1)}: {told}.")
     if lossy:
         errors = [row["error"] for row in lossy]
         said.append(
@@ -534,7 +535,7 @@ def _method_line(name: str, entry: Entry, found: Sequence[Trained], verdicts: Ve
         "method": Cell(name, name, page=f"{FOLDER}/{name}.html" if found else ""),
         "family": text_cell(FAMILIES[entry.family]),
         "what": Cell(entry.summary, entry.summary, css="reason"),
-        "bits": Cell(told or write.MISSING, min((cost[0] for cost in bits.values()), default=None)),
+        "bits": Cell(told or write.MISSING, min((cost[0] for cost in bits.values()), default=None), css="wrap"),
         "equal": Cell(write.share(equal, len(compared)) if compared else write.MISSING, equal if compared else None),
         "ratio": Cell(_span(ratios, write.ratio) if ratios else write.MISSING, max(ratios, default=None)),
         "claims": Cell(claims or write.MISSING, claims, css="reason"),

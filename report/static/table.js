@@ -31,7 +31,14 @@
     const rows = [...body.rows];
     const search = root.querySelector("input[type=search]");
     const chips = [...root.querySelectorAll(".chip")];
-    const boxes = [...root.querySelectorAll("input[data-column]")];
+    const boxes = heads.slice(1).map((head) => {
+      const [box, label] = [document.createElement("input"), document.createElement("label")];
+      box.type = "checkbox";
+      box.dataset.column = head.dataset.key;
+      label.append(box, ` ${head.textContent.trim()}`);
+      root.querySelector(".menu .list").append(label);
+      return box;
+    });
     const count = root.querySelector(".count");
     const keys = heads.map((head) => head.dataset.key);
     const numeric = heads.map((head) => head.classList.contains("num"));
@@ -149,14 +156,13 @@
     if (event.key === "Escape") document.querySelectorAll(".menu[open]").forEach((menu) => { menu.open = false; menu.firstElementChild.focus(); });
   });
 
-  const unpacked = (columns) => {
-    const cells = columns.map(([values, places]) => (places ? places.map((place) => values[place]) : values));
-    return cells[0].map((_, row) => cells.map((column) => column[row]));
+  const unpacked = (text) => {
+    const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
   };
   const data = JSON.parse(document.getElementById("data").textContent);
   document.getElementById("downloads").hidden = false;
-  document.querySelectorAll(".download").forEach((button) => button.addEventListener("click", () => {
-    const table = data.tables[button.dataset.table];
-    download(button.textContent, toCsv([table.columns, ...(table.rows ?? unpacked(table.packed))]));
+  document.querySelectorAll(".download").forEach((button) => button.addEventListener("click", async () => {
+    download(button.textContent, await unpacked(data.tables[button.dataset.table]));
   }));
 })();

@@ -283,20 +283,24 @@ NAMED = 3
 """Methods that a sentence about speed alone names."""
 
 
-def alone_sentence(session: SessionData, link: LinkData) -> str:
-    """The fastest methods of a session whose model was not trained to the end."""
+def alone_sentence(session: SessionData, link: LinkData, named: int = NAMED) -> str:
+    """The fastest methods of a session whose model was not trained to the end. named: how many; of one, how often it was timed
+    stands elsewhere.
+    """
     rows = [row for row in link.arms if drawn(row) and row["family"] not in {"baseline", "control"}]
     rows.sort(key=lambda row: (-(row["speedup"] or 0.0), row["arm"]))
     place = f"Speed only, {session.workload}, {session.facts['world_size']} workers at {link.label}"
     if not rows or link.reference is None:
         return f"{place}: no method has a speedup."
     arms = [row["arm"] for row in link.arms]
-    named = [
+    said = "; ".join(
         _named(row, link, not index, row["kind"] if arms.count(row["arm"]) > 1 else "")
-        for index, row in enumerate(rows[:NAMED])
-    ]
+        for index, row in enumerate(rows[:named])
+    )
+    if named == 1:
+        return f"{place}: {said}."
     return (
-        f"{place}: {'; '.join(named)}. (Median over {rounds_words(link)} rounds with its order-statistic interval, 95 %; "
+        f"{place}: {said}. (Median over {rounds_words(link)} rounds with its order-statistic interval, 95 %; "
         "not trained to the end here.)"
     )
 

@@ -40,6 +40,7 @@ const wait = (ms) => new Promise((done) => setTimeout(done, ms));
   seen.address = location.hash;
   seen.lrShown = getComputedStyle(root.querySelector('th[data-key="lr"]')).display;
   seen.focusable = [...root.querySelectorAll("button, input, summary")].every((e) => e.tabIndex === 0);
+  while (texts.length < 2) await wait(10); // a whole table is unpacked first
   seen.csv = await texts[0]; seen.summary = await texts[1];
   const out = document.createElement("pre"); out.id = "probe"; out.textContent = JSON.stringify(seen);
   document.body.append(out);
