@@ -44,6 +44,7 @@ from tests.report.test_browser import open_in_browser
 from tests.report.test_page import Page
 
 SLOW, MIDDLE, FAST = made.LINKS
+SETTING = "digits-mlp, 4 workers, 200 steps, shards i.i.d."
 SLACK = 2.0
 """Pixels of a name's box that are no ink: room above small letters, and beside the first and the last."""
 LEADER = 0.5
@@ -232,7 +233,7 @@ def test_hover_says_verdict_and_numbers(equal):
 def test_the_first_line_says_what_is_worth_it_on_which_link(equal, panel, links):
     lines = sentences(panel, links)
     text = said(equal)
-    assert text.startswith(f"Loss against time: what is worth it {' '.join(lines)}")
+    assert text.startswith(f"Loss against time: what is worth it {SETTING} {' '.join(lines)}")
     methods = [row["arm"] for row in panel.methods]
     for one, line in zip(links, lines, strict=False):
         ahead = [arm for arm in methods if one.net[arm]["verdict"] == WORTH_IT]
@@ -276,8 +277,9 @@ def test_without_a_session_the_section_has_what_trainings_are_worth(tmp_path):
     built = build(tmp_path, made.NAME)
     text = said(built)
     assert text.startswith(
-        "What a training is worth After as many steps as plain training (allreduce-adamw), 1 of 11 methods ends better "
-        "(apmsqueeze) and 9 worse; 1 is undecided. All 4 negative controls end worse, as they must. No link was timed yet: "
+        f"What a training is worth {SETTING} After as many steps as plain training (allreduce-adamw), 1 of 11 methods ends "
+        "better (apmsqueeze) and 9 worse; 1 is undecided. All 4 negative controls end worse, as they must. No link was timed "
+        "yet: "
     )
     for sentence in sentences(built.study.panels[0], []):
         assert len(sentence.split()) <= 25, sentence

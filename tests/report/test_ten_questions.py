@@ -46,8 +46,8 @@ QUESTIONS = (
     ),
     Question("Which method at 100 Mbit/s?", (), "#equal-time li:nth-child(2)", r"^100 Mbit/s: .*worth it"),
     Question("How sure is that?", (), "#equal-time tbody tr", r"[\d.]+× \[[\d.]+, [\d.]+\]"),
-    Question("What does a verdict mean?", (), "#equal-time > .note:last-child", r"● worth it: above 1×"),
-    Question("At how many workers was it measured?", (), "#equal-time figcaption", r"\d+ workers, \d+ steps"),
+    Question("What does a verdict mean?", (), "#equal-time .note", r"● worth it: above 1×"),
+    Question("At how many workers was it measured?", (), "#equal-time .meta", r"\d+ workers, \d+ steps"),
     Question(
         "Is 1-bit Adam worth it at 10 Gbit/s?",
         (),
@@ -101,6 +101,11 @@ class Browser:
         self.to, self.back, self.last = os.fdopen(ours[1], "wb"), os.fdopen(theirs[0], "rb"), 0
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+
+        calm = [
+            {"name": "prefers-reduced-motion", "value": "reduce"}
+        ]  # a page that still moves shows no place yet
+        self.ask("Emulation.setEmulatedMedia", features=calm)
 
     def ask(self, method: str, **params: Any) -> dict[str, Any]:
         """The answer to one request; what else the browser tells meanwhile is left out."""
