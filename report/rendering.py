@@ -5,18 +5,20 @@ Addresses are relative, which work from disk wherever the folder lies.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
+import zlib
+from base64 import b64encode
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
+from report.drawing.theme import STYLE
 from suite.analysis.columns import Table
 from suite.analysis.tables import Row, to_csv
 from suite.runs.files import write_atomic
@@ -52,12 +54,62 @@ HERE = Path(__file__).resolve().parent
 @cache
 def _environment() -> Environment:
     """Where templates are compiled, each once."""
-    return Environment(
+    found = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
+    found.template_class = _Page
+    return found
+
+
+class _Page(Template):
+    """A template whose pages say once, in their head, how all that is alike looks: in pictures, and in columns of tables."""
+
+    def render(self, *args: Any, **kwargs: Any) -> str:
+        """The page."""
+        return styled_once(super().render(*args, **kwargs))
+
+
+HERE_GO_STYLES: Final = "/* of pictures and columns */"
+"""In the head of a page, where the rules of what it holds go."""
+_PICTURE_STYLE: Final = re.compile(r"(<svg [^>]*>)<style>([^<]*)</style>")
+_RULE: Final = re.compile(rf"\.({STYLE}\w+)\{{([^}}]*)\}}")
+_CLASS: Final = re.compile(rf"\b{STYLE}\w+\b")
+_COLUMNS: Final = re.compile(r'<table class="([nh\d ]+)">')
+_COLUMN_RULES: Final = MappingProxyType({"n": "text-align:right", "h": "display:none"})
+
+
+def styled_once(page: str) -> str:
+    """A page with the styles of all its pictures in its head, each once and by a short name, and with a rule for every kind of
+    column. Pages without the mark for it stay as they are.
+
+    Raises:
+        ValueError: Two styles have the same name.
+    """
+    head, mark, body = page.partition(HERE_GO_STYLES)
+    if not mark:
+        return page
+    rules: dict[str, str] = {}
+
+    def gathered(found: re.Match[str]) -> str:
+        for name, style in _RULE.findall(found[2]):
+            if rules.setdefault(name, style) != style:
+                raise ValueError(f"two styles of pictures are called {name}: {rules[name]} and {style}")
+        return found[1]
+
+    body = _PICTURE_STYLE.sub(gathered, body)
+    short = {name: f"l{place}" for place, name in enumerate(rules)}
+    if rules:
+        body = _CLASS.sub(lambda found: short.get(found[0], found[0]), body)
+    columns = {name for found in _COLUMNS.findall(body) for name in found.split()}
+    said = [f".{short[name]}{{{style}}}" for name, style in rules.items()]
+    for kind, style in _COLUMN_RULES.items():
+        places = sorted(int(name[1:]) for name in columns if name[0] == kind)
+        if places:
+            said.append(f"{','.join(f'.{kind}{at} tr>:nth-child({at})' for at in places)}{{{style}}}")
+    return head + "\n".join(said) + body
 
 
 def template(name: str) -> Template:
@@ -71,23 +123,9 @@ def embedded(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-PACKED_FROM: Final = 20
-"""Rows from which on a table inside a page is packed."""
-
-
-def table_data(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """A table for `embedded`: its rows; of a long one, `packed`, by column the distinct cells and each row's place in them."""
-    if len(rows) < PACKED_FROM:
-        return {"columns": list(columns), "rows": [list(row) for row in rows]}
-    packed = []
-    for cells in zip(*rows, strict=True):
-        distinct = list(dict.fromkeys(cells))
-        if len(distinct) > len(cells) // 2:  # hardly one twice: the places would only add to them
-            packed.append([list(cells), None])
-            continue
-        place = {cell: number for number, cell in enumerate(distinct)}
-        packed.append([distinct, [place[cell] for cell in cells]])
-    return {"columns": list(columns), "packed": packed}
+def packed(text: str) -> str:
+    """The text of a CSV file for `embedded`: deflated, which any browser can undo, in base64."""
+    return b64encode(zlib.compress(text.encode("utf-8"))).decode("ascii")
 
 
 def navigation(links: Links) -> str:
@@ -154,14 +192,10 @@ def render_page(
         links=links,
         headline=headline,
         tables=[f"{table.suffix}.csv" for table, _ in tables],
-        data=embedded({"tables": {f"{table.suffix}.csv": _cells(table, rows) for table, rows in tables}}),
+        data=embedded(
+            {"tables": {f"{table.suffix}.csv": packed(to_csv(table, rows)) for table, rows in tables}}
+        ),
         css=asset("style.css"),
         js=script(),
         **{"origin": "", **parts},
     )
-
-
-def _cells(table: Table, rows: Sequence[Row]) -> dict[str, Any]:
-    """A table's cells as they stand in its CSV file."""
-    lines = list(csv.reader(io.StringIO(to_csv(table, rows), newline="")))
-    return table_data(table.names, lines[1:])

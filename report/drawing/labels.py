@@ -106,7 +106,7 @@ def _inside(points: Points, boxes: Boxes) -> npt.NDArray[np.bool_]:
 
 def _crossed(label: Label, box: Box, boxes: Boxes) -> float:
     """Share of the line from mark to text that runs through boxes; the end at the mark itself does not count."""
-    return float(_inside(leader(label, box), boxes).any(axis=1).mean())
+    return np.count_nonzero(_inside(leader(label, box), boxes).any(axis=1)) / len(ALONG)
 
 
 def _astray(label: Label, box: Box, others: Points) -> float:
@@ -116,7 +116,8 @@ def _astray(label: Label, box: Box, others: Points) -> float:
     if not len(others):
         return 0.0
     x, y = others[:, 0], others[:, 1]
-    away = np.hypot(x - np.clip(x, box.x0, box.x1), y - np.clip(y, box.y0, box.y1))
+    dx, dy = x - np.minimum(np.maximum(x, box.x0), box.x1), y - np.minimum(np.maximum(y, box.y0), box.y1)
+    away = np.hypot(dx, dy)
     return max(0.0, 1.3 * _distance(label.x, label.y, box) - float(away.min()))
 
 
@@ -153,12 +154,17 @@ def place(
     order = sorted(range(len(labels)), key=lambda i: (-crowd[i], labels[i].x, -labels[i].y, i))
     fixed = _array([*marks, *lines])
     placed: dict[int, Box] = {}
-    places = [_places(label, fixed, frame) for label in labels]
+    led: dict[int, Points] = {}
+    places = [_places(index, labels, marks, fixed, frame) for index in range(len(labels))]
     for _ in range(PASSES):
         before = dict(placed)
         for index in order:
             placed.pop(index, None)
-            placed[index] = _best(index, labels, places[index], marks, placed, weight)
+            led.pop(index, None)
+            label, box = labels[index], _best(labels[index], places[index], placed, led, weight)
+            placed[index] = box
+            if _distance(label.x, label.y, box) > NEAR:
+                led[index] = leader(label, box)
         if placed == before:
             break
     return [placed[i] for i in range(len(labels))]
@@ -167,40 +173,36 @@ def place(
 @dataclass(frozen=True)
 class Places:
     """Where a label can stand, which is the same in every pass: the boxes in the order of `COSTS`, the area of each that marks
-    and lines cover, and that outside of the frame.
+    and lines cover, and that outside of the frame; the boxes of the other marks, and where those elsewhere lie.
     """
 
     boxes: Boxes
     on_fixed: Areas
     outside: Areas
+    marks: Boxes
+    elsewhere: Points
 
 
-def _places(label: Label, fixed: Boxes, frame: Box) -> Places:
+def _places(index: int, labels: Sequence[Label], marks: Sequence[Box], fixed: Boxes, frame: Box) -> Places:
+    label = labels[index]
     boxes = _candidates(label)
     area = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
-    return Places(boxes, _covered(boxes, fixed), area - _covered(boxes, _array([frame])))
+    outside = area - _covered(boxes, _array([frame]))
+    others = _array([box for i, box in enumerate(marks) if i != index])
+    elsewhere = np.array([(o.x, o.y) for o in labels if (o.x, o.y) != (label.x, label.y)]).reshape(-1, 2)
+    return Places(boxes, _covered(boxes, fixed), outside, others, elsewhere)
 
 
 def _best(
-    index: int,
-    labels: Sequence[Label],
-    places: Places,
-    marks: Sequence[Box],
-    placed: Mapping[int, Box],
-    weight: float,
+    label: Label, places: Places, placed: Mapping[int, Box], led: Mapping[int, Points], weight: float
 ) -> Box:
-    """The cheapest of its `places` for one label beside the texts that stand already, and the lines that lead to them."""
-    label = labels[index]
+    """The cheapest of its `places` for one label beside the texts that stand already, and the lines that lead to them, `led`."""
     texts = _array([box.grown(1.5) for box in placed.values()])
-    through = np.concatenate([texts, _array([box for i, box in enumerate(marks) if i != index])])
-    elsewhere = np.array([(o.x, o.y) for o in labels if (o.x, o.y) != (label.x, label.y)]).reshape(-1, 2)
+    through = np.concatenate([texts, places.marks])
     best: tuple[float, Box] | None = None
     covered = weight * places.on_fixed + 6 * _covered(places.boxes, texts) + 12 * places.outside
-    led = [
-        leader(labels[i], box) for i, box in placed.items() if _distance(labels[i].x, labels[i].y, box) > NEAR
-    ]
     if led:
-        covered += 4 * weight * _inside(np.concatenate(led), places.boxes).sum(axis=0)
+        covered += 4 * weight * _inside(np.concatenate([*led.values()]), places.boxes).sum(axis=0)
     least = (COSTS + covered).tolist()
     for number, (cost, total) in enumerate(zip(COSTS.tolist(), least, strict=True)):
         if best is not None and cost >= best[0]:
@@ -209,7 +211,7 @@ def _best(
             continue
         box = Box(*places.boxes[number].tolist())
         total += 40 * weight * _crossed(label, box, through)
-        total += 1.5 * _astray(label, box, elsewhere)
+        total += 1.5 * _astray(label, box, places.elsewhere)
         if best is None or total < best[0]:
             best = (total, box)
     if best is None:

@@ -14,16 +14,14 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
 
-import matplotlib as mpl
 from matplotlib.backends.backend_svg import RendererSVG
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextToPath
 
 from report.drawing.scales import look
-from report.drawing.theme import COLOURS
+from report.drawing.theme import COLOURS, STYLE
 
-SALT = "bandwise"
 FONTS = "'DejaVu Sans', Verdana, sans-serif"
 """Verdana is as wide as DejaVu Sans, in which the labels were placed."""
 
@@ -57,8 +55,12 @@ class _Renderer(RendererSVG):
 def svg_file(figure: Figure) -> str:
     """The figure as a whole SVG file. Text stays text (svg.fonttype none); ids do not depend on the day."""
     text, dpi = io.StringIO(), figure.dpi
-    with look(), mpl.rc_context({"svg.hashsalt": SALT, "svg.fonttype": "none"}):
+    with look():
         figure.dpi = 72
+        for axis in (
+            axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) if not axis.get_label_text()
+        ):
+            axis.set_label_coords(0, 0)  # a label that says nothing needs no place beside the ticks
         width, height = figure.get_size_inches() * 72
         drawing = _Renderer(width, height, text, metadata=METADATA)  # type: ignore[no-untyped-call]
         figure.draw(drawing)
@@ -113,7 +115,8 @@ def _tidy(tag: str) -> str:
     tag = _LEVEL.sub("", re.sub(r"\s+", " ", tag)).replace(" />", "/>")
     if "scale(" in tag or "matrix(" in tag:
         return tag
-    tag = _FINE.sub(_tenth if len(tag) > LONG else _hundredth, tag)
+    coarse = len(tag) > LONG or tag.startswith(("<text", "<use"))
+    tag = _FINE.sub(_tenth if coarse else _hundredth, tag)
     before, start, rest = tag.partition(' d="')
     path, end, after = rest.partition('"')
     return f"{before}{start}{_short_path(path)}{end}{after}" if start else tag
@@ -168,12 +171,15 @@ def _named(body: str, prefix: str) -> str:
     )
 
 
-def _classed(body: str, prefix: str) -> str:
-    """The same with every style, and what cuts it off at the frame, once, as a rule of the picture's own, not at every node."""
+def _classed(body: str) -> tuple[str, str]:
+    """The same with every style once, as a rule with a name that follows from it, so that pictures of a page share their rules;
+    and what the <svg> then says of itself: where its parts are cut off, which is its own.
+    """
     names: dict[str, str] = {}
+    cuts: dict[str, str] = {}
 
     def named(found: re.Match[str]) -> str:
-        return f' class="{names.setdefault(found[1], f"s{len(names)}")}"'
+        return f' class="{names.setdefault(found[1], f"{STYLE}{zlib.crc32(found[1].encode()):08x}")}"'
 
     def alike(found: re.Match[str]) -> str:
         """A group of marks of one class, which then stands once, at the group; but what shines through does so mark by mark."""
@@ -184,12 +190,28 @@ def _classed(body: str, prefix: str) -> str:
         own = marks.pop()
         return f'<g class="{found[1]} {own}">' + found[2].replace(f' class="{own}"', "") + "</g>"
 
+    def joined(found: re.Match[str]) -> str:
+        """Neighbours that look alike as one path; but what shines through would shine less where they lie on each other."""
+        style = next(style for style, name in names.items() if name == found[1])
+        if re.search("opacity|dash", style):
+            return found[0]
+        paths = "".join(re.findall(r' d="([^"]*)"', found[0]))
+        return f'<path d="{paths}" class="{found[1]}"/>'
+
+    def cut(found: re.Match[str]) -> str:
+        return f' clip-path="var({cuts.setdefault(found[1], f"--c{len(cuts)}")})"'
+
+    body = re.sub(r' clip-path="([^"]*)"', cut, body)
     body = re.sub(r' clip-path="([^"]*)"((?:(?! style=)[^>])*) style="', r'\2 style="clip-path: \1; ', body)
     body = re.sub(r' clip-path="([^"]*)"', r' style="clip-path: \1"', body)
     body = re.sub(r' style="([^"]*)"', named, body)
-    body = re.sub(r'<g class="(s\d+)">((?:<use [^>]*/>){2,})</g>', alike, body)
-    rules = "".join(f".{prefix} .{name}{{{style.replace('; ', ';')}}}" for style, name in names.items())
-    return re.sub(r"(<svg[^>]*>)", lambda found: f"{found[1]}<style>{rules}</style>", body, count=1)
+    body = re.sub(rf'<g class="({STYLE}\w+)">((?:<use [^>]*/>){{2,}})</g>', alike, body)
+    body = re.sub(rf'<path d="[^"]*" class="({STYLE}\w+)"/>(?:<path d="[^"]*" class="\1"/>)+', joined, body)
+    rules = "".join(
+        f".{name}{{{style.replace('; ', ';').replace(': ', ':')}}}" for style, name in names.items()
+    )
+    body = re.sub(r"(<svg[^>]*>)", lambda found: f"{found[1]}<style>{rules}</style>", body, count=1)
+    return body, ";".join(f"{name}:{place}" for place, name in cuts.items())
 
 
 def inline(svg: str, prefix: str, label: str, titles: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -202,7 +224,7 @@ def inline(svg: str, prefix: str, label: str, titles: Mapping[str, str] = Mappin
         titles: Hover texts by group id.
 
     Returns:
-        HTML.
+        HTML, with rules that `report.rendering.styled_once` brings together for all pictures of a page.
     """
     own = f"p{zlib.crc32(prefix.encode()):x}"
     body = svg[svg.index("<svg") :]
@@ -212,13 +234,14 @@ def inline(svg: str, prefix: str, label: str, titles: Mapping[str, str] = Mappin
     )
     body = _lighter(body.replace("xlink:href", "href"))
     body = re.sub(r'<g id="([^"]+)">', lambda found: found[0] + _title(titles.get(found[1])), body)
-    body = _SHADES.sub(lambda found: f"{found[1]}: var(--{_ROLES[found[2]]}, {found[2]})", body)
-    body = body.replace(f"font-family: {FONTS}", "font-family: var(--sans, sans-serif)")
-    body = _classed(_named(body, own), own)
+    body = _SHADES.sub(lambda found: f"{found[1]}: var(--{_ROLES[found[2]]})", body)
+    body = body.replace(f"font-family: {FONTS}", "font-family: var(--sans)")
+    body, cuts = _classed(_named(body, own))
     view = f'viewBox="{box.group(1)}" ' if box else ""
     name = _escaped(label)
     walked = "Picture, its marks by arrow keys" if titles else "Picture"
-    head = f'<svg class="{own}" {view}{JOINS} role="img" aria-label="{name}">'
+    style = f' style="{cuts}"' if cuts else ""
+    head = f'<svg {view}{JOINS} role="img" aria-label="{name}"{style}>'
     drawn = re.sub(r"<svg[^>]*>", lambda _: head, body, count=1)
     return f'<div class="plot" role="group" tabindex="0" aria-label="{walked}">{drawn.strip()}</div>'
 

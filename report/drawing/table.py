@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 from report.drawing import numbers as write
@@ -68,8 +69,29 @@ class Cell:
     @property
     def spoken(self) -> bool:
         """Whether its text says its value exactly, and stands alone: the page then holds it once."""
-        alone = not (self.note or self.items or self.picture)
-        return alone and not self.ends and self.text == (self.value or write.MISSING)
+        alone = not (self.note or self.items or self.picture or self.ends)
+        return alone and (self.text == self.value or (self.text == write.MISSING and not self.value))
+
+    def html(self, tag: str, interval: bool) -> str:
+        """The cell of a page. tag: of what kind it is, with what else is to stand in it. interval: of a column of such."""
+        css = f' class="{self.css}"' if self.css else ""
+        said = self.spoken or (self.items and self.raw is None)
+        value = "" if said else f' data-v="{escape(self.value)}{self.ends_words if interval else ""}"'
+        text = escape(self.text, False)
+        if self.address:
+            text = f'<a href="{escape(self.address)}">{text}</a>'
+        items = "".join(f"{one.item} " for one in self.items)
+        note = f" <small>{escape(self.note, False)}</small>" if self.note else ""
+        return f"<{tag}{css}{value}>{items}{self.picture}{text}{note}</{tag[:2]}>"
+
+    @property
+    def item(self) -> str:
+        """As one of several in a cell; its note is read, and shown where a mouse rests on it."""
+        tag, address = ("a", f' href="{escape(self.address)}"') if self.address else ("span", "")
+        css = f' class="{self.css}"' if self.css else ""
+        title = f' title="{escape(self.note)}"' if self.note else ""
+        note = f'<span class="away">, {escape(self.note, False)}</span>' if self.note else ""
+        return f"<{tag}{address}{css}{title}>{escape(self.text, False)}{note}</{tag}>"
 
 
 def _exact(value: str | float | None) -> str:
@@ -96,6 +118,26 @@ class View:
     lines: tuple[Line, ...]
     families: tuple[tuple[str, str], ...] = field(default=())
     groups: str = "Families shown"
+
+    @property
+    def classes(self) -> str:
+        """Of its <table>: n3 where the third column holds numbers, h3 where it is hidden at first, as no cell has to say."""
+        named = (
+            ("n" * column.numeric + "h" * column.hidden, at) for at, column in enumerate(self.columns, 1)
+        )
+        return " ".join(f"{kind}{at}" for kinds, at in named for kind in kinds)
+
+    @property
+    def rows(self) -> str:
+        """Its rows as HTML, a line a cell."""
+        found = []
+        first, *rest = self.columns
+        for line in self.lines:
+            family = f' data-family="{escape(line.family)}"' if line.family else ""
+            head = line.cells[first.key].html('th scope="row"', first.interval)
+            cells = "\n".join(line.cells[column.key].html("td", column.interval) for column in rest)
+            found.append(f"<tr{family}>{head}\n{cells}</tr>")
+        return "\n".join(found)
 
 
 def chips(lines: Iterable[Line]) -> tuple[tuple[str, str], ...]:

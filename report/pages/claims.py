@@ -109,8 +109,9 @@ def findings(verdicts: Verdicts) -> list[str]:
     """What a reader should know first: the count, and what the authors say themselves that was contradicted."""
     own = [row for row in verdicts.claims if row["own"]]
     found = [
-        f"Authors make {len(own)} of {len(verdicts.claims)} claims themselves. All claims: {tally(verdicts.claims)}. "
-        f"The authors' own: {tally(own)}."
+        f"Authors make {len(own)} of {len(verdicts.claims)} claims themselves.",
+        f"All claims: {tally(verdicts.claims)}.",
+        f"The authors' own: {tally(own)}.",
     ]
     wrong = [row for row in own if row["verdict"] == "contradicted"]
     return found + [f"Contradicted{_scale(row)}, {row['paper']}: {row['statement']}" for row in wrong]
@@ -141,7 +142,7 @@ def _line(row: Row, verdicts: Verdicts) -> Line:
         ends = None if part["low"] is None else (part["low"], part["high"])
     count = sum(one["role"] == "part" for one in parts)
     cells = {
-        "claim": Cell(row["claim"], row["claim"], css="arm", link=claim_anchor(row)),
+        "claim": Cell(row["claim"], row["claim"], link=claim_anchor(row)),
         "statement": Cell(row["statement"], row["statement"], css="reason"),
         "verdict": Cell(row["verdict"], row["verdict"], css=verdict_css(row["verdict"])),
         "effect": Cell("" if part is None else effect(part), value, "", ends),

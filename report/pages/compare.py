@@ -32,7 +32,7 @@ ARM_COLUMNS: Final = (
     Column("difference", "B − A", "Mean over pairs of one seed, with its 95 % t interval.", True, True),
     Column("unit", "unit", "Of the difference, and which way is better."),
     Column("n", "pairs", "Seeds that finished on both sides: the n of the row.", True),
-    Column("p", "p (Holm)", "Exact sign-flip test, after Holm over all arms that were tested.", True),
+    Column("p", "p (Holm)", "Exact sign-flip test, after Holm over all methods that were tested.", True),
     Column("bytes", "bytes", "Wire bytes a step, B over A.", True),
     Column("sweep", "sweep"),
     Column("place", "where"),
@@ -66,22 +66,23 @@ NAMED: Final = 3
 """Changes that a finding names."""
 
 
-def build_compare_page(found: Comparison, out: Path, links: Links = ALONE) -> Path:
-    """Write the page; the same comparison gives the same bytes."""
-    write_atomic(out, render(found, links))
+def build_compare_page(found: Comparison, out: Path, links: Links = ALONE, again: str = "") -> Path:
+    """Write the page; the same comparison gives the same bytes. again: what `bandwise compare` is given, if not its sides."""
+    write_atomic(out, render(found, links, again))
     return out
 
 
-def render(found: Comparison, links: Links = ALONE) -> str:
+def render(found: Comparison, links: Links = ALONE, again: str = "") -> str:
     """The page's HTML."""
     order = list(CSS)
     arms = sorted(found.arms, key=lambda change: order.index(change.word))
     speeds = sorted(found.speeds, key=lambda change: order.index(change.word))
     parts = {
         "found": found,
+        "again": again or f"{found.a} {found.b}",
         "arms": View(
             "arms",
-            "Accuracy and bytes, arm by arm",
+            "Accuracy and bytes, method by method",
             ARM_COLUMNS,
             tuple(map(_arm, arms)),
             _words(arms),
@@ -100,7 +101,9 @@ def render(found: Comparison, links: Links = ALONE) -> str:
 def headline(found: Comparison) -> list[str]:
     """The findings in sentences: counts, what calls for a look by name, runs that ended otherwise, and what limits all of it."""
     words = [change.word for change in found.arms]
-    sentences = [f"{len(words)} arms are in both: {_counted(words)}."] if words else ["No arm is in both."]
+    sentences = (
+        [f"{len(words)} methods are in both: {_counted(words)}."] if words else ["No method is in both."]
+    )
     worse = sorted((c for c in found.arms if c.word == "worse"), key=lambda c: -abs(c.difference or 0.0))
     if worse:
         named = [
@@ -116,7 +119,7 @@ def headline(found: Comparison) -> list[str]:
         )
     moved = sum(change.bytes is not None and abs(change.bytes - 1) > 1e-9 for change in found.arms)
     if moved:
-        sentences.append(f"{moved} arms send another number of bytes.")
+        sentences.append(f"{moved} methods send another number of bytes.")
     if found.speeds:
         ways = [change.word for change in found.speeds]
         sentences.append(f"{len(ways)} speedups are in both: {_counted(ways)}.")
@@ -130,7 +133,9 @@ def headline(found: Comparison) -> list[str]:
     if found.hardware:
         sentences.append("The hardware is another, so differences in speed need not come from the code.")
     if (least := found.smallest_p) is not None and least > 0.05:
-        sentences.append(f"So many arms and so few pairs cannot tell: the least p after Holm is {least:.2g}.")
+        sentences.append(
+            f"So many methods and so few pairs cannot tell: the least p after Holm is {least:.2g}."
+        )
     return sentences
 
 
@@ -147,7 +152,7 @@ def _turned(one: Turned) -> Line:
     workload, sharding, workers, arm, seed = one.run
     place = f"{workload}, {sharding}, {workers} workers"
     cells = {
-        "arm": Cell(arm, arm, css="arm"),
+        "arm": Cell(arm, arm),
         "a": Cell(one.a, one.a, css="" if one.a == "done" else "no"),
         "b": Cell(one.b, one.b, css="" if one.b == "done" else "no"),
         "seed": Cell(str(seed), seed),
@@ -162,7 +167,7 @@ def _arm(change: ArmChange) -> Line:
     place = f"{change.workload}, {change.sharding}, {change.world_size} workers"
     ends = (change.low, change.high)
     cells = {
-        "arm": Cell(change.arm, change.arm, css="arm"),
+        "arm": Cell(change.arm, change.arm),
         "word": Cell(change.word, change.word, css=CSS[change.word]),
         "difference": Cell(
             write.signed(change.difference), change.difference, write.interval(*ends, sign=True), ends
@@ -203,7 +208,7 @@ def _speed(change: SpeedChange) -> Line:
         return Cell(write.ratio(value), value, f"[{low:.3g}, {high:.3g}]", (low, high))
 
     cells = {
-        "arm": Cell(change.arm, change.arm, css="arm"),
+        "arm": Cell(change.arm, change.arm),
         "word": Cell(change.word, change.word, css=CSS[change.word]),
         "ratio": factor(change.ratio, change.low, change.high),
         "a": factor(change.a, change.a_low, change.a_high),

@@ -242,7 +242,7 @@ def _cells(one: Series) -> dict[str, Cell]:
     done = row["status"] == "done"
     params = row["params"] or "none"
     return {
-        "params": Cell(params, params, css="arm"),
+        "params": Cell(params, params),
         "value": _newest(row, unit),
         "course": Cell("", " ".join("" if v is None else f"{v:.9g}" for v in values), picture=sparkline(values, said)),
         "word": Cell(one.word if done else row["status"], one.word, css=CSS[one.word] if done else "no"),
@@ -292,7 +292,7 @@ def micro_view(rows: Sequence[Row]) -> View:
         note = f"[{write.quantity(ends[0], unit)}, {write.quantity(ends[1], unit)}]" if known else ""
         text = write.quantity(value, unit) if row["status"] == "done" else row["status"]
         cells = {
-            "benchmark": Cell(row["benchmark"], row["benchmark"], css="arm"),
+            "benchmark": Cell(row["benchmark"], row["benchmark"]),
             "params": Cell((row["params"] or ""), row["params"]),
             "value": Cell(text, value, note, ends, css="no" if row["status"] == "failed" else ""),
             "status": Cell(row["status"], row["status"]),

@@ -270,7 +270,7 @@ def findings(sources: Sequence[Source]) -> list[str]:
     count = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     named = ", ".join(f"{name} ({share})" for name, share in ranked)
     found = [
-        f"On the front of bits and error (of {len(sources)} panels, {count} seeds each, by the estimates): {named}."
+        f"On the front of bits and error (of {len(sources)} settings, {count} seeds each, by the estimates): {named}."
     ]
     more = sum(number(row, "wire_bits") > source.ring_bits for source in sources for row in source.rows)
     every = sum(len(source.rows) for source in sources)
@@ -322,7 +322,7 @@ def _cells(row: Row, best: bool) -> dict[str, Cell]:
     bound = bound_of(row)
     words = "yes" if row["unbiased"] else "no"
     return {
-        "quantiser": text_cell(row["quantiser"], "arm"),
+        "quantiser": text_cell(row["quantiser"]),
         "workload": text_cell(row["workload"]),
         "stage": text_cell(row["stage"]),
         "workers": Cell(str(row["world_size"]), number(row, "world_size")),

@@ -536,7 +536,7 @@ def _even(row: Row, setting: Setting) -> dict[str, Cell]:
     name = row["workload"] or "example"
     size = "" if setting.held else f"{number(row, 'parameters') / 1e6:.3g} M parameters"
     return {
-        "method": text_cell(row["method"], "arm"),
+        "method": text_cell(row["method"]),
         "setting": Cell(name, name, size),
         "workers": count_cell(row["world_size"]),
         "about": text_cell(setting.about),
@@ -570,7 +570,7 @@ def check_view(data: ScalingData) -> View:
     lines = [
         Line(
             {
-                "method": text_cell(row["method"], "arm"),
+                "method": text_cell(row["method"]),
                 "setting": text_cell(f"{row['workload']}, {row['world_size']} workers"),
                 "session": text_cell(row["session"]),
                 "rate": Cell(row["link"], number(row, "rate_mbit")),
@@ -614,7 +614,7 @@ def _weak(row: Row, predicted: Row | None) -> dict[str, Cell]:
     efficiency = number(row, "efficiency_low"), number(row, "efficiency_high")
     beside = None if predicted is None else number(predicted, "efficiency")
     return {
-        "method": text_cell(row["method"], "arm"),
+        "method": text_cell(row["method"]),
         "workload": text_cell(row["workload"]),
         "link": Cell(row["link"], row["link"]),
         "workers": count_cell(row["world_size"]),

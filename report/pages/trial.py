@@ -323,7 +323,7 @@ def _cells(trial: Trial, method: Tried, row: dict[str, Any]) -> dict[str, Cell]:
     ends = None if found is None else (found.low, found.high)
     word = row["loss_is"]
     return {
-        "method": text_cell(method.label, "arm"),
+        "method": text_cell(method.label),
         "end_loss": Cell(write.plain(method.end_loss, 4), method.end_loss),
         "difference": Cell(write.MISSING, css="quiet")
         if found is None

@@ -16,13 +16,16 @@ and keeps none of the others from being built. The same tables and run folders g
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from report.drawing.scales import look
 from report.pages.advice import build_advice_page
 from report.pages.claims import Verdicts, build_claims_page, findings, load_verdicts
 from report.pages.compare import build_compare_page
@@ -68,6 +71,8 @@ PAGES: Final = (
     ("micro", "Building blocks", build_micro_page),
 )
 """Pages that no study owns: name of the file, words of its link, what builds it or says why it cannot."""
+RARELY: Final = 200_000
+"""New objects, more than have gone, from which on cycles are looked for while pages are built."""
 RESERVED: Final = frozenset({"index", "speed", "methods", *(name for name, _, _ in PAGES)})
 """Names of pages that no study can have."""
 
@@ -115,9 +120,29 @@ def _in_tables(root: Path) -> set[str]:
     return found
 
 
+@contextmanager
+def _drawing() -> Iterator[None]:
+    """For who builds many pages: the look of pictures is set once, and cycles are looked for rarely. Axes and their parts
+    hold each other, so nothing else frees them; but at Python's own thresholds that takes a seventh of all time.
+    """
+    before = gc.get_threshold()
+    gc.freeze()  # modules and tables that are read stay to the end
+    gc.set_threshold(RARELY, *before[1:])
+    try:
+        with look():
+            yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+
+
 def build_site(root: Path, out: Path | None = None, runs: bool = True) -> BuiltSite:
     """Build all pages from the tables, in `out` (by default <root>/reports); `runs`: also a page of every run."""
-    folder = out if out is not None else root / "reports"
+    with _drawing():
+        return _build(root, out if out is not None else root / "reports", runs)
+
+
+def _build(root: Path, folder: Path, runs: bool) -> BuiltSite:
     unread: list[tuple[str, str]] = []
     none: tuple[SessionData, ...] = ()
     alone = _readable(unread, root, "sessions of no study", lambda: load_sessions(root, None), none)
@@ -265,7 +290,7 @@ def _study(
 
 def _speed(alone: tuple[SessionData, ...], costs: dict[str, Any] | None, links: Links) -> str:
     sentences = [ended_sentence(session) for session in alone]
-    sentences += [alone_sentence(s, link) for s in alone for link in s.links if link.usable]
+    sentences += [alone_sentence(s, link, 1) for s in alone for link in s.links if link.usable]
     said = [sentence for sentence in sentences if sentence] or ["No session without a study was held here."]
     parts = {"sessions": [session_parts(session) for session in alone], "costs": costs}
     return render_page("speed_page.html.j2", said, (), parts, links)
@@ -285,10 +310,11 @@ def _compared(
                 read_results(str(published_root(root) / label), root),
                 read_results(str(root), root),
             )
+            before, after = replace(before, label=label), replace(after, label="the tables as they are")
             for sweep in sorted(before.studies.keys() & studies.keys()):
-                found = compare(before, replace(after, label="the tables as they are"), sweep)
+                found = compare(before, after, sweep)
                 address = f"compare/{label}.html"
-                build_compare_page(found, folder / address, _links(pages, up="../"))
+                build_compare_page(found, folder / address, _links(pages, up="../"), again=f"{label} results")
                 yield address, f"{sweep}: {label} against the tables as they are"
         except (ResultSetError, TableError) as error:
             unread.append((f"published/{label}", _short(root, error)))
@@ -341,7 +367,7 @@ def _headline(
     for place in dict.fromkeys(one.key for one in board):
         one = next(one for one in board if one.key == place)
         found.append(f"{place[0]}, {place[1]}: {place_words(one.panel, one.link)}.")
-    found += findings(verdicts)[:1] if verdicts.claims else []
+    found += findings(verdicts)[:2] if verdicts.claims else []
     for study in studies.values():
         if sentence := failure_sentence(study):
             found.append(f"{study.sweep}: {sentence.replace(' They are listed below and in no mean.', '')}")
@@ -361,7 +387,5 @@ def _totals(studies: list[StudyData]) -> str:
     ran = (
         f"{done} of {planned} runs of {len(studies)} {'study' if len(studies) == 1 else 'studies'} are done."
     )
-    told = (
-        f"{len(can_tell)} of {len(panels)} panels can tell whether a method is equal to its uncompressed run"
-    )
+    told = f"{len(can_tell)} of {len(panels)} settings can tell whether a method is equal to its uncompressed run"
     return f"{ran} {told}" + (f"; in them {equal} of {len(methods)} are." if methods else ".")

@@ -183,7 +183,7 @@ def _cells(one: Standing) -> dict[str, Cell]:
     page = f"methods/{row['algorithm']}.html" if row["algorithm"] in BUILT_IN else ""
     pairs = number(one.arm["n_pairs"]) if one.arm else None
     return {
-        "method": Cell(row["arm"], row["arm"], css="arm", page=page),
+        "method": Cell(row["arm"], row["arm"], page=page),
         "rank": Cell(write.share(one.rank, one.ranked), one.rank or None),
         "reason": Cell(one.reason, one.reason, css="reason"),
         "speedup": ratio_cell(one.arm, "speedup", "speedup_low", "speedup_high") if one.arm and timed else Cell(write.MISSING),

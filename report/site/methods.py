@@ -209,7 +209,7 @@ def _trained_line(one: Trained) -> Line:
     css = "yes" if judged == "equal" else "no" if judged.startswith("worse") else ""
     worth = by_arm(panel.worth).get(row["arm"]) or {"worth": None, "low": None, "high": None}
     cells = {
-        "arm": Cell(row["arm"], row["arm"], css="arm"),
+        "arm": Cell(row["arm"], row["arm"]),
         "study": Cell(one.study.sweep, one.study.sweep, page=f"../{one.address}#{panel.slug}"),
         "where": text_cell(one.place),
         "difference": Cell(
@@ -234,7 +234,7 @@ def _timed_lines(one: Trained) -> Iterable[Line]:
         )
         known = net is not None and net["net"] is not None
         cells = {
-            "arm": Cell(one.row["arm"], one.row["arm"], css="arm"),
+            "arm": Cell(one.row["arm"], one.row["arm"]),
             "link": text_cell(link.label),
             "where": text_cell(one.place),
             "faster": faster,
@@ -252,7 +252,7 @@ def _lossy_line(row: Row) -> Line:
     ends = number(row["error_low"]), number(row["error_high"])
     note = "" if None in ends else f"[{ends[0]:.3g}, {ends[1]:.3g}]"
     cells = {
-        "quantiser": text_cell(row["quantiser"], "arm"),
+        "quantiser": text_cell(row["quantiser"]),
         "where": text_cell(f"{row['workload']}, {row['stage']}, {row['world_size']} workers"),
         "bits": Cell(f"{row['wire_bits']:.3g}", row["wire_bits"]),
         "error": Cell(f"{row['error']:.3g}", row["error"], note, ends),
@@ -296,7 +296,7 @@ def _claims_of(entry: Entry, verdicts: Verdicts) -> list[Row]:
 
 def _claim_line(row: Row) -> Line:
     cells = {
-        "claim": Cell(row["claim"], row["claim"], css="arm", page=f"../claims.html#{claim_anchor(row)}"),
+        "claim": Cell(row["claim"], row["claim"], page=f"../claims.html#{claim_anchor(row)}"),
         "statement": Cell(row["statement"], row["statement"], css="reason"),
         "verdict": Cell(row["verdict"], row["verdict"], css=verdict_css(row["verdict"])),
     }
@@ -491,7 +491,8 @@ def _sentences(name: str, found: Sequence[Trained], lossy: Sequence[Row]) -> lis
     ]
     for label in dict.fromkeys(label for label, _ in nets):
         own = Counter(net["verdict"] for at, net in nets if at == label)
-        said.append(f"At {label}: {', '.join(f'{word} in {count}' for word, count in own.most_common())}.")
+        told = ", ".join(f"{word} in {count}" for word, count in own.most_common())
+        said.append(f"At {label}, of {own.total()} setting{'s' * (own.total() > 1)}: {told}.")
     if lossy:
         errors = [row["error"] for row in lossy]
         said.append(
@@ -531,10 +532,10 @@ def _method_line(name: str, entry: Entry, found: Sequence[Trained], verdicts: Ve
     words = Counter(row["verdict"] for row in _claims_of(entry, verdicts))
     claims = ", ".join(f"{words[word]} {word}" for word in WORDS if words[word])
     cells = {
-        "method": Cell(name, name, css="arm", page=f"{FOLDER}/{name}.html" if found else ""),
+        "method": Cell(name, name, page=f"{FOLDER}/{name}.html" if found else ""),
         "family": text_cell(FAMILIES[entry.family]),
         "what": Cell(entry.summary, entry.summary, css="reason"),
-        "bits": Cell(told or write.MISSING, min((cost[0] for cost in bits.values()), default=None)),
+        "bits": Cell(told or write.MISSING, min((cost[0] for cost in bits.values()), default=None), css="wrap"),
         "equal": Cell(write.share(equal, len(compared)) if compared else write.MISSING, equal if compared else None),
         "ratio": Cell(_span(ratios, write.ratio) if ratios else write.MISSING, max(ratios, default=None)),
         "claims": Cell(claims or write.MISSING, claims, css="reason"),

@@ -63,7 +63,7 @@ def _study(study: StudyData, address: str) -> Line:
     changed = "changed files" if "True" in study.facts["provenance"]["dirty"] else ""
     workloads = ", ".join(dict.fromkeys(panel.workload for panel in panels))
     cells = {
-        "study": Cell(study.sweep, study.sweep, css="arm", page=address),
+        "study": Cell(study.sweep, study.sweep, page=address),
         "about": Cell(str(study.facts["about"]), str(study.facts["about"]), css="reason"),
         "finished": Cell(when(study) or MISSING, when(study) or None),
         "origin": Cell(study.origin.words, study.origin.words, css="quiet"),

@@ -25,12 +25,20 @@
 
   const setUp = (root) => {
     const slug = root.dataset.slug;
-    const body = root.querySelector("tbody");
+    const table = root.querySelector("table");
+    const body = table.tBodies[0];
     const heads = [...root.querySelectorAll("thead th")];
     const rows = [...body.rows];
     const search = root.querySelector("input[type=search]");
     const chips = [...root.querySelectorAll(".chip")];
-    const boxes = [...root.querySelectorAll("input[data-column]")];
+    const boxes = heads.slice(1).map((head) => {
+      const [box, label] = [document.createElement("input"), document.createElement("label")];
+      box.type = "checkbox";
+      box.dataset.column = head.dataset.key;
+      label.append(box, ` ${head.textContent.trim()}`);
+      root.querySelector(".menu .list").append(label);
+      return box;
+    });
     const count = root.querySelector(".count");
     const keys = heads.map((head) => head.dataset.key);
     const numeric = heads.map((head) => head.classList.contains("num"));
@@ -60,8 +68,10 @@
         else head.removeAttribute("aria-sort");
       });
       const visible = new Set(shown());
-      [root.querySelector("thead tr"), ...rows].forEach((row) =>
-        [...row.cells].forEach((cell, i) => cell.toggleAttribute("data-hidden", !visible.has(keys[i]))));
+      keys.forEach((key, i) => {
+        heads[i].toggleAttribute("data-hidden", !visible.has(key));
+        table.classList.toggle(`h${i + 1}`, !visible.has(key));
+      });
       const words = search.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
       const off = new Set(chips.filter((chip) => chip.getAttribute("aria-pressed") === "false").map((chip) => chip.dataset.family));
       let seen = 0;
@@ -126,6 +136,10 @@
     return { root, save, load, csv };
   };
 
+  const rules = document.createElement("style"); // one a column: the page itself has those of columns that are hidden at first
+  const most = Math.max(0, ...[...document.querySelectorAll(".table thead tr")].map((row) => row.cells.length));
+  rules.textContent = Array.from({ length: most }, (_, i) => `.h${i + 1} tr > :nth-child(${i + 1}) { display: none; }`).join("\n");
+  document.head.append(rules);
   document.querySelectorAll(".table").forEach((root) => tables.push(setUp(root)));
   const fromAddress = () => {
     const params = readAddress();
@@ -142,14 +156,13 @@
     if (event.key === "Escape") document.querySelectorAll(".menu[open]").forEach((menu) => { menu.open = false; menu.firstElementChild.focus(); });
   });
 
-  const unpacked = (columns) => {
-    const cells = columns.map(([values, places]) => (places ? places.map((place) => values[place]) : values));
-    return cells[0].map((_, row) => cells.map((column) => column[row]));
+  const unpacked = (text) => {
+    const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
   };
   const data = JSON.parse(document.getElementById("data").textContent);
   document.getElementById("downloads").hidden = false;
-  document.querySelectorAll(".download").forEach((button) => button.addEventListener("click", () => {
-    const table = data.tables[button.dataset.table];
-    download(button.textContent, toCsv([table.columns, ...(table.rows ?? unpacked(table.packed))]));
+  document.querySelectorAll(".download").forEach((button) => button.addEventListener("click", async () => {
+    download(button.textContent, await unpacked(data.tables[button.dataset.table]));
   }));
 })();

@@ -74,7 +74,7 @@ def budgets_view(panel: Panel) -> View:
         lost = sum((row["n_diverged"] or 0) for row in own)
         n = int(number(iso["bytes"][arm]["n"]) or 0)
         cells = {
-            "method": Cell(arm, arm, css="arm"),
+            "method": Cell(arm, arm),
             **{f"gap-{row['steps']}": _gap(row, panel.digits) for row in own},
             "bytes": ratio_at_equal(iso["bytes"][arm], "ratio"),
             "steps": ratio_at_equal(iso["steps"][arm], "ratio"),

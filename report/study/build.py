@@ -7,8 +7,6 @@ it to load anything else.
 
 from __future__ import annotations
 
-import csv
-import io
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,7 +22,7 @@ from report.drawing.theme import FAMILIES, SHAPES
 from report.pages.claims import claims_parts
 from report.pages.costs import costs_parts
 from report.pages.micro import micro_view
-from report.rendering import ALONE, Links, asset, embedded, script, slug, table_data, template
+from report.rendering import ALONE, Links, asset, embedded, packed, script, slug, template
 from report.study.budget_sweep import budgets_figure, budgets_view
 from report.study.curves import MEAN_CURVES, Curve, mean_curves, panel_curves
 from report.study.data import Panel, StudyData, load
@@ -174,17 +172,16 @@ def _explanation(panel: Panel) -> str:
 
 
 def _data(study: StudyData, curves: Mapping[str, Mapping[str, Curve]]) -> dict[str, Any]:
-    """What a script finds on the page: facts, and the tables with cells as they stand in the CSV files.
+    """What a script finds on the page: facts, and the tables as their CSV files, packed.
 
     Of the curves the means that are drawn; every evaluation of every seed would make the page many times as large.
     """
     tables = {}
     for name, (table, rows) in all_tables(study).items():
         if table is not CURVES:
-            tables[name] = table_data(table.names, _cells(to_csv(table, rows)))
+            tables[name] = packed(to_csv(table, rows))
     if drawn := mean_curves(study, curves):
-        names = [column.name for column in MEAN_CURVES]
-        tables["mean-curves"] = table_data(names, _cells(csv_text(MEAN_CURVES, drawn)))
+        tables["mean-curves"] = packed(csv_text(MEAN_CURVES, drawn))
     found: dict[str, Any] = {"facts": study.facts, "tables": tables}
     if study.sessions:
         found["sessions"] = {session.name: session.facts for session in study.sessions}
@@ -208,10 +205,6 @@ def _files(study: StudyData) -> dict[str, str]:
         name: f"{slug(study.sweep)}-{name}.csv" if name in own else f"{name}.csv"
         for name in (*all_tables(study), "mean-curves")
     }
-
-
-def _cells(text: str) -> list[list[str]]:
-    return list(csv.reader(io.StringIO(text, newline="")))[1:]
 
 
 def render(

@@ -134,6 +134,7 @@ def _part(study: StudyData, panel: Panel, several: bool) -> dict[str, Any]:
     place = f"{panel.title[0].upper()}{panel.title[1:]}"
     return {
         "heading": f"{panel.workload}, {panel.title}, {panel.world_size} workers" if several else place,
+        "setting": f"{panel.workload}, {panel.world_size} workers, {panel.facts['steps']} steps, {panel.title}",
         "sentences": sentences(panel, links),
         "key": [
             (name, FAMILIES.get(name, name), SHAPES.get(name, SHAPES["sign"])) for name in families([panel])
@@ -367,7 +368,7 @@ def _line(row: Row, end: Row, panel: Panel, links: Sequence[Timed], curve: Curve
     why = "; ".join(reasons)
     family = _family(end)
     cells = {
-        "method": Cell(row["arm"], row["arm"], css="arm"),
+        "method": Cell(row["arm"], row["arm"]),
         **{f"net-{one.slug}": _net_cell(net, curve) for one, net in zip(links, nets, strict=True)},
         "worth": _worth_cell(row, curve),
         "mean": Cell(

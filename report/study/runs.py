@@ -16,7 +16,7 @@ from report.drawing import numbers as write
 from report.drawing.numbers import MISSING, number
 from report.drawing.table import Cell, Column, Line, Row, View, chips
 from report.study.data import Panel, StudyData
-from suite.analysis.columns import BUDGET_RUNS, RUNS, TUNING
+from suite.analysis.columns import ARM, BUDGET_RUNS, RUNS, TUNING
 from suite.analysis.published import CELL, Origin, of_study
 from suite.runs.provenance import drift as code_drift
 from suite.runs.provenance import hardware
@@ -24,7 +24,7 @@ from suite.runs.result import CIRCUMSTANCE
 
 RUN_COLUMNS: Final = (
     Column("method", "method"),
-    Column("place", "panel", "Workload, sharding, workers."),
+    Column("place", "setting", "Workload, sharding, workers."),
     Column("done", "done", "Runs that finished, of those planned.", True),
     Column("other", "otherwise", "How the others ended."),
     Column("seeds", "seeds", "In the CSV the ids of the runs, in the order of the seeds."),
@@ -56,7 +56,7 @@ def _run_line(panel: Panel, arm: Row, rows: list[Row], runs: str) -> Line:
     ends = (min(values), max(values)) if values else (None, None)
     other = ", ".join(f"{count} {word}" for word, count in states.items())
     cells = {
-        "method": Cell(arm["arm"], arm["arm"], css="arm"),
+        "method": Cell(arm["arm"], arm["arm"]),
         "place": Cell(place, place),
         "done": Cell(write.share(done, len(rows)), done, css="" if done == len(rows) else "no"),
         "other": Cell(other, other, css="no"),
@@ -89,7 +89,7 @@ def _distinct(rows: list[Row], column: str, digits: int) -> Cell:
 
 def _place(row: Row) -> dict[str, Cell]:
     return {
-        "method": Cell(row["arm"], row["arm"], css="arm"),
+        "method": Cell(row["arm"], row["arm"]),
         "workload": Cell(row["workload"], row["workload"]),
         "sharding": Cell(row["sharding"], row["sharding"]),
         "workers": Cell(str(row["world_size"]), row["world_size"]),
@@ -105,29 +105,35 @@ PLACE_COLUMNS = (
 
 
 def tuning_view(study: StudyData) -> View:
-    """Every learning rate that was tried, and which was chosen."""
+    """A line a method and setting: the rate that was chosen, and all that were tried with what each ended at."""
     columns = (
         *PLACE_COLUMNS,
-        Column("lr", "learning rate", "Peak rate of the trial.", True),
-        Column("value", "metric", "At the end of the trial, on one seed that is not scored.", True),
-        Column("nll", "NLL", "Breaks ties of the metric.", True),
-        Column("status", "status"),
-        Column("chosen", "chosen", "The best metric wins, then the lower NLL, then the lower rate."),
+        Column("lr", "chosen rate", "The best metric wins, then the lower NLL, then the lower rate.", True),
+        Column("value", "its metric", "At the end of the trial, on one seed that is not scored.", True),
+        Column("edge", "on an edge", "Whether the chosen rate is the least or the greatest that was tried."),
+        Column("tried", "tried: metric", "Peak rates, each with the metric at its end; NLLs are in the CSV."),
     )
     lines = []
-    for row in study.rows(TUNING):
-        value, nll = number(row["value"]), row["nll"]
-        chosen = "chosen, on an edge" if row["edge"] else "chosen" if row["chosen"] else ""
+    for _, group in groupby(study.rows(TUNING), key=lambda row: tuple(row[name] for name in ARM)):
+        trials = list(group)
+        best = next((row for row in trials if row["chosen"]), None)
+        rate, value = (None, None) if best is None else (best["lr"], number(best["value"]))
+        edge = "chosen, on an edge" if best is not None and best["edge"] else ""
         cells = {
-            **_place(row),
-            "lr": Cell(write.rate(row["lr"]), row["lr"]),
+            **_place(trials[0]),
+            "lr": Cell(write.rate(rate), rate),
             "value": Cell(write.plain(value), value),
-            "nll": Cell(write.plain(nll, 4), nll),
-            "status": Cell(row["status"], row["status"], css="" if row["status"] == "done" else "no"),
-            "chosen": Cell(chosen, chosen, css="maybe" if row["edge"] else "yes"),
+            "edge": Cell(edge, edge, css="maybe" if edge else ""),
+            "tried": Cell("", css="rates", items=tuple(map(_trial, trials))),
         }
         lines.append(Line(cells))
     return View("tuning", "Learning rates tried", columns, tuple(lines))
+
+
+def _trial(row: Row) -> Cell:
+    done = row["status"] == "done"
+    end = write.plain(number(row["value"])) if done else row["status"].replace("_", " ")
+    return Cell(f"{write.rate(row['lr'])}: {end}", css="yes" if row["chosen"] else "" if done else "no")
 
 
 def run_address(runs: str, row: Row) -> str:

@@ -56,7 +56,7 @@ CONFIRMED = "Whether trainings from start to end took what was put together, wit
 
 def _case_name(row: Row) -> Cell:
     note = "reference" if row["reference"] else "as installed" if row["default"] else ""
-    return Cell(row["case"], row["case"], note, css="arm")
+    return Cell(row["case"], row["case"], note)
 
 
 def _path(row: Row) -> Cell:
@@ -142,7 +142,7 @@ def arms_view(session: SessionData) -> View:
     lines = [
         Line(
             {
-                "method": text_cell(row["arm"], "arm"),
+                "method": text_cell(row["arm"]),
                 "link": text_cell(row["link"]),
                 "sharding": text_cell(row["sharding"]),
                 "kind": text_cell(row["kind"]),
@@ -192,7 +192,7 @@ def probe_view(session: SessionData) -> View:
         lines.append(
             Line(
                 {
-                    "what": text_cell(row["what"], "arm"),
+                    "what": text_cell(row["what"]),
                     "link": text_cell(row["link"]),
                     "bytes": bytes_cell(row["bytes"]),
                     "seconds": seconds_cell(row, "seconds", "seconds_low", "seconds_high"),
@@ -228,7 +228,7 @@ def direct_view(session: SessionData) -> View:
     lines = [
         Line(
             {
-                "method": text_cell(row["arm"], "arm"),
+                "method": text_cell(row["arm"]),
                 "link": text_cell(row["link"]),
                 "sharding": text_cell(row["sharding"]),
                 "ratio": _ratio_of_times(row),

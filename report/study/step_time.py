@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -143,24 +144,29 @@ def _unit(longest: float) -> tuple[float, str]:
     return (1.0, "seconds") if longest >= 2 else (1e3, "milliseconds")
 
 
-def _stack(axes: Axes, line: int, stack: Stack, factor: float) -> None:
-    left = 0.0
+def _draw_stacks(axes: Axes, stacks: Sequence[Stack], factor: float) -> None:
+    """A line a case: phase after phase as bars, hatched where they were not told apart, then what was measured."""
+    left = np.zeros(len(stacks))
     for role in PHASES:
-        length = max(0.0, stack.seconds.get(role, 0.0)) * factor
-        if length:
-            hatch = "////" if role == "compute" and not stack.split else None
-            axes.barh(
-                line, length, 0.62, left, color=COLOURS[role], edgecolor=COLOURS["paper"], linewidth=0.6,
-                hatch=hatch, zorder=2,
-            )  # fmt: skip
+        length = np.array([max(0.0, stack.seconds.get(role, 0.0)) * factor for stack in stacks])
+        hatched = np.array([role == "compute" and not stack.split for stack in stacks], dtype=bool)
+        for hatch, where in ((None, ~hatched), ("////", hatched)):
+            lines = np.flatnonzero(where & (length > 0))
+            if len(lines):
+                axes.barh(
+                    lines, length[lines], 0.62, left[lines], color=COLOURS[role], edgecolor=COLOURS["paper"],
+                    linewidth=0.6, hatch=hatch, zorder=2,
+                )  # fmt: skip
         left += length
-    if stack.low is not None and stack.high is not None:
-        axes.plot(
-            [stack.low * factor, stack.high * factor], [line, line], color=COLOURS["ink"], linewidth=1.2
-        )
+    for line, stack in enumerate(stacks):
+        if stack.low is not None and stack.high is not None:
+            axes.plot(
+                [stack.low * factor, stack.high * factor], [line, line], color=COLOURS["ink"], linewidth=1.2
+            )
     axes.plot(
-        [stack.step * factor], [line], "|", color=COLOURS["ink"], markersize=10, markeredgewidth=1.6, zorder=4
-    )
+        [stack.step * factor for stack in stacks], range(len(stacks)), "|", color=COLOURS["ink"], markersize=10,
+        markeredgewidth=1.6, zorder=4,
+    )  # fmt: skip
 
 
 def _key(axes: Axes, inches: float, split: bool) -> None:
@@ -195,8 +201,7 @@ def phases(stacks: Sequence[Stack], longest: float = 0.0, width: float = 6.4) ->
         )
         axes.set_xlim(0, reach * factor * 1.02)
         bare(axes, "x")
-        for line, stack in enumerate(stacks):
-            _stack(axes, line, stack, factor)
+        _draw_stacks(axes, stacks, factor)
         _key(axes, left - 0.05, all(stack.split for stack in stacks))
         name_lines(axes, [(stack.name, stack.family) for stack in stacks])
         axes.set_xlabel(f"{unit} a step")
@@ -278,20 +283,24 @@ NAMED = 3
 """Methods that a sentence about speed alone names."""
 
 
-def alone_sentence(session: SessionData, link: LinkData) -> str:
-    """The fastest methods of a session whose model was not trained to the end."""
+def alone_sentence(session: SessionData, link: LinkData, named: int = NAMED) -> str:
+    """The fastest methods of a session whose model was not trained to the end. named: how many; of one, how often it was timed
+    stands elsewhere.
+    """
     rows = [row for row in link.arms if drawn(row) and row["family"] not in {"baseline", "control"}]
     rows.sort(key=lambda row: (-(row["speedup"] or 0.0), row["arm"]))
     place = f"Speed only, {session.workload}, {session.facts['world_size']} workers at {link.label}"
     if not rows or link.reference is None:
         return f"{place}: no method has a speedup."
     arms = [row["arm"] for row in link.arms]
-    named = [
+    said = "; ".join(
         _named(row, link, not index, row["kind"] if arms.count(row["arm"]) > 1 else "")
-        for index, row in enumerate(rows[:NAMED])
-    ]
+        for index, row in enumerate(rows[:named])
+    )
+    if named == 1:
+        return f"{place}: {said}."
     return (
-        f"{place}: {'; '.join(named)}. (Median over {rounds_words(link)} rounds with its order-statistic interval, 95 %; "
+        f"{place}: {said}. (Median over {rounds_words(link)} rounds with its order-statistic interval, 95 %; "
         "not trained to the end here.)"
     )
 

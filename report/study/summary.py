@@ -79,7 +79,7 @@ def _equal(row: Row, panel: Panel) -> Cell:
 
 
 def _arm(row: Row) -> Cell:
-    return Cell(row["arm"], row["arm"], "stale" if row["n_stale"] else "", css="arm")
+    return Cell(row["arm"], row["arm"], "stale" if row["n_stale"] else "")
 
 
 def _line(row: Row, panel: Panel) -> Line:

@@ -163,7 +163,7 @@ def to_target_view(panel: Panel, rows: Sequence[Row]) -> View:
         lost = row["n_diverged"] or 0
         family = "control" if row["control"] else row["family"]
         cells = {
-            "method": Cell(row["arm"], row["arm"], css="arm"),
+            "method": Cell(row["arm"], row["arm"]),
             "reached": Cell(write.share(reached, n), reached, css="" if reached == n else "no"),
             "steps": _median_cell(row, "steps", _steps),
             "fewer": _median_cell(row, "steps_ratio", _times),
@@ -259,7 +259,7 @@ def _seconds_line(row: Row, arm: Row) -> Line:
     family = "control" if row["control"] else row["family"]
     value, low, high = values
     cells = {
-        "method": Cell(row["arm"], row["arm"], css="arm"),
+        "method": Cell(row["arm"], row["arm"]),
         "link": Cell(arm["link"], arm["link"]),
         "seconds": Cell(_seconds_text(value), value, _seconds_interval(low, high), (low, high)),
         "reached": Cell(write.share((row["n_reached"] or 0), (row["n"] or 0)), row["n_reached"]),
@@ -463,7 +463,7 @@ def profiles_view(found: Mapping[str, Mapping[str, Steps]], cells: int) -> View:
     lines = []
     for arm, one in sorted(found["steps"].items(), key=lambda item: (-sum(item[1].share), item[0])):
         cells_ = {
-            "method": Cell(arm, arm, css="arm"),
+            "method": Cell(arm, arm),
             "never": Cell(f"{one.missed} of {cells}", one.missed, css="no" if one.missed else ""),
         }
         for quantity, taus in TAUS.items():

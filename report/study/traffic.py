@@ -67,7 +67,7 @@ def _cells(link: LinkData, row: Row) -> dict[str, Cell]:
         else f"{probe['what']} of {write.byte_count(number(probe['bytes']))}, n = {probe['n']}"
     )
     return {
-        "case": Cell(row["case"], row["case"], css="arm"),
+        "case": Cell(row["case"], row["case"]),
         "wire": Cell(write.byte_count(bits / 8), bits / 8),
         "exposed": Cell(
             write.quantity(seconds[0], "seconds"), seconds[0], write.seconds_ends(*seconds), (seconds[1], seconds[2])
@@ -127,7 +127,7 @@ def _stage(row: Row, whole: float) -> dict[str, Cell]:
     received, message = row["received_bytes_per_step"], row["payload_bytes_per_call"]
     share = wire / whole if whole else None
     return {
-        "case": Cell(row["case"], row["case"], css="arm"),
+        "case": Cell(row["case"], row["case"]),
         **{name: Cell(row[name], row[name]) for name in ("stage", "collective", "group")},
         "wire": Cell(write.byte_count(wire), wire),
         "share": Cell(write.MISSING if share is None else f"{100 * share:.3g} %", share),

@@ -417,6 +417,32 @@ def test_the_time_left_counts_neither_imports_nor_compiling(
     ]
 
 
+@pytest.mark.parametrize("start_s", [1.0, 25.0, 120.0])
+def test_from_a_tenth_of_the_time_on_the_whole_is_told_within_a_factor_of_one_and_a_half(
+    start_s: float, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a sweep whose runs take by turns 0.6 to 1.5 of what they were thought to, after imports and compiling."""
+    clock = [0.0]
+    monkeypatch.setattr("bandwise.output.time.monotonic", lambda: clock[0])
+    line = ProgressLine("small", every_s=0.0)
+    clock[0], took = start_s, [3.0 * (0.6, 1.2, 0.7, 1.5)[run % 4] for run in range(100)]
+    for run, seconds in enumerate(took):
+        for part in (0.5, 1.0):
+            clock[0] += seconds / 2
+            line.runs(run + int(part), 100, (run + part) / 100, {})
+    told = re.findall(
+        r", (?:(\d+) min )?(\d+) s(?:, about (?:(\d+) min )?(\d+) s left)?", capsys.readouterr().err
+    )
+    seconds_told = [
+        (60 * int(m or 0) + int(s), 60 * int(n or 0) + int(left)) for m, s, n, left in told if left
+    ]
+    whole = start_s + sum(took)
+    assert len(told) == 200
+    assert len(seconds_told) >= 198, "from the second sign of progress on"
+    for gone, left in seconds_told:
+        assert gone < 0.1 * whole or 1 / 1.5 < (gone + left) / whole < 1.5, (gone, left)
+
+
 def test_durations_and_tables_are_readable() -> None:
     assert [duration(s) for s in (0.4, 59, 125, 7800)] == ["0 s", "59 s", "2 min 05 s", "2 h 10 min"]
     assert table([{"a": "x", "n": 5}, {"a": "yy", "n": 12}], ["a", "n"]) == "a    n\nx    5\nyy  12"

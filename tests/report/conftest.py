@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import zlib
+from base64 import b64decode
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,12 +30,9 @@ def overlap(a: Box, b: Box) -> float:
     return width * height if width > 0 and height > 0 else 0.0
 
 
-def unpacked(table: dict[str, Any]) -> list[list[str]]:
-    """The rows of a table as a page holds it."""
-    if "rows" in table:
-        return table["rows"]
-    columns = [[values[p] for p in places] if places else values for values, places in table["packed"]]
-    return [list(row) for row in zip(*columns, strict=True)]
+def unpacked(packed: str) -> str:
+    """The CSV file of a table that a page holds."""
+    return zlib.decompress(b64decode(packed)).decode()
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ times the reference's seconds has the net speedup b / t.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +30,7 @@ NAME: Final = "equal"
 BUDGETS: Final = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 0.71, 1.0, 1.41)
 REFERENCE: Final = "allreduce-adamw"
 LINKS: Final = ("10 Mbit/s", "100 Mbit/s", "1 Gbit/s")
-RATES: Final = dict(zip(LINKS, (1e7, 1e8, 1e9), strict=True))
+RATES: Final = {"10 Mbit/s": 1e7, "30 Mbit/s": 3e7, "100 Mbit/s": 1e8, "300 Mbit/s": 3e8, "1 Gbit/s": 1e9}
 
 WORTHS: Final[Mapping[str, float]] = {
     "allreduce-sgd": 0.62,
@@ -109,13 +109,13 @@ def result_of(entry: Entry) -> dict[str, Any]:
     }
 
 
-def rounds(shardings: tuple[str, ...]) -> pd.DataFrame:
-    """Three sessions of eight rounds on every link."""
+def rounds(shardings: tuple[str, ...], links: Sequence[str] = LINKS) -> pd.DataFrame:
+    """Three sessions of eight rounds on each of the links."""
     rng, rows = np.random.default_rng(4), []
     at = pd.RangeIndex(8)
     for session in range(3):
         found = {}
-        for link in LINKS:
+        for link in links:
             reference = pd.Series(10 * np.exp(0.02 * rng.standard_normal(8)), at)
             for sharding in shardings:
                 for arm in WORTHS:
@@ -127,10 +127,10 @@ def rounds(shardings: tuple[str, ...]) -> pd.DataFrame:
     return frame_of(NET_ROUNDS, rows)
 
 
-def arms(shardings: tuple[str, ...]) -> list[dict[str, Any]]:
+def arms(shardings: tuple[str, ...], links: Sequence[str] = LINKS) -> list[dict[str, Any]]:
     """Rows of the table `arms`."""
     found = []
-    for link in LINKS:
+    for link in links:
         for m in made.MADE:
             name, family, algorithm = m.arm.name, m.arm.family, m.arm.algorithm
             for sharding in shardings:
@@ -158,25 +158,27 @@ def arms(shardings: tuple[str, ...]) -> list[dict[str, Any]]:
     return found
 
 
-def save(root: Path, timed: bool = True, shardings: tuple[str, ...] = ("iid",)) -> Collected:
-    """Run folders, tables, and where `timed` those of a session over three links; returns the sweep's tables."""
+def save(
+    root: Path, timed: bool = True, shardings: tuple[str, ...] = ("iid",), links: Sequence[str] = LINKS
+) -> Collected:
+    """Run folders, tables, and where `timed` those of a session over the links; returns the sweep's tables."""
     study, store = study_of(shardings), Store(root)
     for entry in study.entries:
         made.finish(store, entry.spec, Status("done"), result_of(entry))
     found = collect(root, study)
     write(root, found)
     if timed:
-        save_session(root, study, shardings)
+        save_session(root, study, shardings, links)
     return found
 
 
-def save_session(root: Path, study: Study, shardings: tuple[str, ...]) -> None:
+def save_session(root: Path, study: Study, shardings: tuple[str, ...], links: Sequence[str] = LINKS) -> None:
     """The tables of the study's session."""
-    links = [fast.link_facts(link, link={"workers": 4, "rate_bps": RATES[link]}) for link in reversed(LINKS)]
-    rows = arms(shardings)
-    known = fast.facts("timed", NAME, links, shardings=list(shardings))
+    told = [fast.link_facts(link, link={"workers": 4, "rate_bps": RATES[link]}) for link in reversed(links)]
+    rows = arms(shardings, links)
+    known = fast.facts("timed", NAME, told, shardings=list(shardings))
     fast.save(root, known, {fast.ARMS.suffix: rows})
-    taken = rounds(shardings)
+    taken = rounds(shardings, links)
     write_table(session_table_path(root, NET_ROUNDS, "timed"), NET_ROUNDS, taken)
     every = pd.DataFrame(
         [

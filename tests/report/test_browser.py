@@ -24,7 +24,7 @@ const wait = (ms) => new Promise((done) => setTimeout(done, ms));
   URL.createObjectURL = (blob) => { texts.push(blob.text()); return "data:,"; };
   URL.revokeObjectURL = () => {};
   const root = document.getElementById("table-SLUG");
-  const rows = () => [...root.querySelectorAll("tbody tr")].filter((r) => !r.hidden).map((r) => r.cells[0].dataset.v);
+  const rows = () => [...root.querySelectorAll("tbody tr")].filter((r) => !r.hidden).map((r) => r.cells[0].textContent);
   seen.fromAddress = rows();
   seen.sorted = root.querySelector("th[aria-sort]").dataset.key + " " + root.querySelector("th[aria-sort]").ariaSort;
   root.querySelector(".csv").click();
@@ -40,6 +40,7 @@ const wait = (ms) => new Promise((done) => setTimeout(done, ms));
   seen.address = location.hash;
   seen.lrShown = getComputedStyle(root.querySelector('th[data-key="lr"]')).display;
   seen.focusable = [...root.querySelectorAll("button, input, summary")].every((e) => e.tabIndex === 0);
+  while (texts.length < 2) await wait(10); // a whole table is unpacked first
   seen.csv = await texts[0]; seen.summary = await texts[1];
   const out = document.createElement("pre"); out.id = "probe"; out.textContent = JSON.stringify(seen);
   document.body.append(out);

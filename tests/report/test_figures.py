@@ -14,7 +14,7 @@ import pytest
 from report.drawing.labels import Box, Label, place, side_by_side
 from report.drawing.svg import inline, svg_file
 from report.drawing.theme import COLOURS, FAMILIES, MARKS, SHAPES
-from report.rendering import asset
+from report.rendering import HERE_GO_STYLES, asset, styled_once
 from report.study.marks import families, points
 from report.study.summary import seeds, tradeoff
 from tests.report.conftest import overlap
@@ -110,7 +110,7 @@ def test_inside_a_page_ids_are_prefixed_and_colours_can_change(panel):
     assert body.startswith('<div class="plot" role="group" tabindex="0" aria-label="Picture')
     assert body.count("<g") < svg.count("<g") / 2, "groups that only bear a name"
     assert re.findall(r"(?<![\d.])\d+\.\d{3,}", body) == []
-    own = re.search(r'<svg class="(\w+)"', body)[1]
+    own = re.search(r' id="(p[0-9a-f]+)-', body)[1]
     assert own not in inline(svg, "p2", "another"), "two pictures of a page share no name"
     named, used = re.findall(r'\bid="([^"]+)"', body), re.findall(r'(?:href="#|url\(#)([^")]+)', body)
     assert len(named) == len(set(named))
@@ -118,14 +118,35 @@ def test_inside_a_page_ids_are_prefixed_and_colours_can_change(panel):
     assert all(name.startswith(f"{own}-") for name in named)
     assert "http" not in body
     rules = re.search("<style>(.*?)</style>", body)[1]
-    assert all(re.fullmatch(rf"\.{own} \.s\d+", rule) for rule in re.findall(r"([^{}]+)\{", rules)), (
-        "its own alone"
+    assert all(re.fullmatch(r"\.look_[0-9a-f]{8}", rule) for rule in re.findall(r"([^{}]+)\{", rules)), (
+        "alike everywhere"
     )
-    assert "style=" not in body
+    assert re.findall(' style="([^"]*)"', body) == [f"--c0:url(#{own}-0)"], "where it is cut off is its own"
     assert "var(--band" in body
     assert 'aria-label="a &quot;label&quot; &amp; more"' in body
     assert "<title>&lt;hover&gt;</title>" in body
     assert not any(re.search(rf"(fill|stroke): {value}\b", body) for value in COLOURS.values())
+
+
+def test_pictures_of_a_page_say_once_how_they_look(panel):
+    svg = svg_file(tradeoff([panel]))
+    pictures = inline(svg, "p1", "one") + inline(svg, "p2", "two")
+    page = styled_once(f'<style>{HERE_GO_STYLES}</style>{pictures}<table class="n2 h3 n12"><tr>')
+    (said,) = re.findall("<style>(.*?)</style>", page, re.S)
+    rules = re.findall(r"\.(l\d+)\{", said)
+    used = {
+        name
+        for names in re.findall(r' class="([^"]*)"', page.partition("<table")[0])
+        for name in names.split()
+    }
+    assert len(rules) == len(set(rules))
+    assert used - {"plot"} == set(rules)
+    assert ".n2 tr>:nth-child(2),.n12 tr>:nth-child(12){text-align:right}" in said
+    assert ".h3 tr>:nth-child(3){display:none}" in said
+    assert styled_once(pictures) == pictures, "no page"
+    differs = re.sub(r"(\.look_\w+\{)", r"\1color:red;", pictures.partition("</div>")[0])
+    with pytest.raises(ValueError, match="two styles of pictures are called look_"):
+        styled_once(HERE_GO_STYLES + pictures + differs)
 
 
 def test_every_seed_is_a_dot(panel):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import re
@@ -115,8 +113,7 @@ def test_the_json_inside_equals_the_tables(built):
     }
     for name, table in inside["tables"].items():
         path = built.root / "tables" / (f"made-up-{name}.csv" if name != "micro" else "micro.csv")
-        lines = list(csv.reader(io.StringIO(path.read_text())))
-        assert [table["columns"], *unpacked(table)] == lines
+        assert unpacked(table) == path.read_text()
 
 
 def test_the_numbers_shown_are_those_of_the_table(built, page):

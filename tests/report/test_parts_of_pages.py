@@ -13,7 +13,7 @@ import pytest
 from report.drawing.curve import MOST_POINTS, curve, thinned
 from report.drawing.labels import Box, _array, _covered
 from report.drawing.svg import svg_file
-from report.rendering import PACKED_FROM, asset, lean, table_data
+from report.rendering import asset, lean, packed
 from report.site.run_page import CLASSES
 from report.study.build import _reproduce
 from report.study.summary import SEPARATE, seeds
@@ -59,15 +59,11 @@ def test_a_long_curve_is_thinned_and_keeps_its_ends() -> None:
     assert thinned(points[:MOST_POINTS]) == points[:MOST_POINTS]
 
 
-@pytest.mark.parametrize("rows", [3, PACKED_FROM])
-def test_a_packed_table_holds_every_cell(rows: int) -> None:
-    cells = [[str(i), "same", f"{i % 7}"] for i in range(rows)]
-    found = table_data(["id", "word", "few"], cells)
-    if rows < PACKED_FROM:
-        assert found == {"columns": ["id", "word", "few"], "rows": cells}
-        return
-    assert unpacked(found) == cells
-    assert [places is None for _, places in found["packed"]] == [True, False, False]
+def test_a_packed_table_is_its_file_and_ends_no_script() -> None:
+    text = "id,word\n" + "".join(f'{i},"</script> é"\n' for i in range(50))
+    assert unpacked(packed(text)) == text
+    assert len(packed(text)) < len(text) / 4
+    assert "<" not in packed(text)
 
 
 def test_few_styles_keep_what_is_used_and_the_dark_ones() -> None:

@@ -76,9 +76,7 @@ def test_the_same_tables_give_the_same_bytes_and_are_inside(root: Path, tmp_path
     assert one.read_bytes() == other.read_bytes()
     inside = json.loads(re.search(r'id="data">(.*?)</script>', one.read_text(), re.S).group(1))
     for table in (SCALING, BREAK_EVEN, BREAK_EVEN_CHECKS):
-        lines = list(csv.reader(io.StringIO(table_path(root, table).read_text())))
-        found = inside["tables"][f"{table.suffix}.csv"]
-        assert [found["columns"], *unpacked(found)] == lines
+        assert unpacked(inside["tables"][f"{table.suffix}.csv"]) == table_path(root, table).read_text()
 
 
 @pytest.mark.parametrize(
@@ -115,6 +113,7 @@ URL.revokeObjectURL = () => {};
   document.querySelector('#table-checks .csv').click();
   document.querySelector('.download[data-table="costs-break-even.csv"]').click();
   const wide = document.documentElement.scrollWidth <= innerWidth;
+  while (texts.length < 2) await new Promise((done) => setTimeout(done, 10));
   const out = document.createElement("pre"); out.id = "probe";
   out.textContent = JSON.stringify({ csv: await texts[0], table: await texts[1], wide });
   document.body.append(out);
@@ -136,7 +135,7 @@ def test_in_a_browser_it_sorts_filters_and_downloads(root: Path, tmp_path: Path)
     assert seen["table"] == table_path(root, BREAK_EVEN).read_text()
     assert seen["wide"]
     lines = re.search(r'id="table-break-even".*?</table>', document, re.S).group(0)
-    assert re.findall(r'<td class="num[^"]*" data-v="([\d.]+) [\d. ]+"', lines)[:2] == ["8000", "350"]
+    assert re.findall(r'<td data-v="([\d.]+) [\d. ]+"', lines)[:2] == ["8000", "350"]
 
 
 def test_the_shipped_tables_make_a_page(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from report.site.build import build_site
 from suite.runs.store import Store
-from tests.report import made_up_site
+from tests.report import made_up_equal_time, made_up_site
 from tests.report.test_browser import left_on_page, open_in_browser
 
 pytestmark = pytest.mark.chromium
@@ -37,10 +37,11 @@ addEventListener("load", () => {
   seen.wide = [...document.querySelectorAll("main *")].filter(beyond).map(told);
   seen.loaded = performance.getEntriesByType("resource").map((entry) => entry.name);
   seen.paper = getComputedStyle(document.querySelector("section")).backgroundColor;
+  seen.nets = [...document.querySelectorAll("#equal-time th[data-key^=net-]")].map((e) => e.getBoundingClientRect().right);
   seen.ink = getComputedStyle(document.body).color;
   const runs = document.getElementById("table-every-run");
   if (runs) {
-    seen.rows = [...runs.querySelectorAll("tbody tr")].filter((row) => !row.hidden).map((row) => row.cells[0].dataset.v);
+    seen.rows = [...runs.querySelectorAll("tbody tr")].filter((row) => !row.hidden).map((row) => row.cells[0].textContent);
     runs.querySelector(".csv").click();
   }
   Promise.all(texts).then((found) => {
@@ -134,3 +135,22 @@ def test_the_table_of_runs_is_filtered_by_its_address_and_its_csv_has_the_ids(
     ids = re.findall(r"\b[0-9a-f]{16}\b", seen["csv"].replace("feedfacecafebeef", ""))
     assert len(set(ids)) == 4 * 6
     assert set(ids) <= set(store.run_ids())
+
+
+@pytest.fixture(scope="module")
+def five(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """The site of a study that was timed over five links."""
+    root = tmp_path_factory.mktemp("five")
+    made_up_equal_time.save(root, links=tuple(made_up_equal_time.RATES))
+    build_site(root, runs=False)
+    return Store(root)
+
+
+@pytest.mark.parametrize("page", ["index.html", f"{made_up_equal_time.NAME}.html"])
+def test_five_links_fit(page: str, five: Store, tmp_path: Path) -> None:
+    """On a desk all five columns are in view at once; on a phone the first is, and the table alone moves sideways."""
+    for width, in_view in ((1280, 5), (390, 1)):
+        seen = probed(five, page, tmp_path / str(width), width=width)
+        assert seen["width"] <= width, seen["wide"][:5]
+        assert len(seen["nets"]) == 5
+        assert sum(right <= width for right in seen["nets"]) >= in_view, seen["nets"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import re
@@ -121,9 +119,7 @@ def test_the_json_inside_holds_the_sessions(timed):
     for name in ("timed", "alone"):
         for table in SPEED_TABLES:
             path = session_table_path(timed.root, table, name)
-            lines = list(csv.reader(io.StringIO(path.read_text())))
-            found = inside["tables"][f"session-{name}-{table.suffix}"]
-            assert [found["columns"], *unpacked(found)] == lines
+            assert unpacked(inside["tables"][f"session-{name}-{table.suffix}"]) == path.read_text()
             assert f">session-{name}-{table.suffix}.csv</button>" in timed.html
 
 
