@@ -18,7 +18,6 @@ from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from report.drawing.theme import STYLE
 from suite.analysis.columns import Table
 from suite.analysis.tables import Row, to_csv
 from suite.runs.files import write_atomic
@@ -72,6 +71,8 @@ class _Page(Template):
         return styled_once(super().render(*args, **kwargs))
 
 
+STYLE: Final = "look_"
+"""What names of the styles of pictures begin with, until a page has them all."""
 HERE_GO_STYLES: Final = "/* of pictures and columns */"
 """In the head of a page, where the rules of what it holds go."""
 _PICTURE_STYLE: Final = re.compile(r"(<svg [^>]*>)<style>([^<]*)</style>")

@@ -20,7 +20,8 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextToPath
 
 from report.drawing.scales import look
-from report.drawing.theme import COLOURS, STYLE
+from report.drawing.theme import COLOURS
+from report.rendering import STYLE
 
 FONTS = "'DejaVu Sans', Verdana, sans-serif"
 """Verdana is as wide as DejaVu Sans, in which the labels were placed."""

@@ -80,10 +80,6 @@ SHAPES: Final[Mapping[str, str]] = MappingProxyType(
 """Family -> the same mark as an SVG path within -6 to 6."""
 
 
-STYLE: Final = "look_"
-"""What names of the styles of pictures begin with, inside of pages."""
-
-
 def colour(family: str) -> str:
     """Colour of a family; a family nobody has drawn before gets the ink."""
     return COLOURS.get(family, COLOURS["ink"])
