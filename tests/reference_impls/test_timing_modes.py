@@ -32,7 +32,7 @@ METHODS: dict[str, Method] = {
 METHODS["in-the-background"] = Method("in-the-background", Delayed(2), {})  # exchanges over several steps
 IN_FULL = METHODS.keys() - {*OVER_GLOO, *MORE, "in-the-background"}
 """They ask a process group for nothing that the others do not, and what a silent block puts back is a checkpoint's state, which
-`test_properties.py` holds against every method."""
+`test_properties.py` holds against one row of every kind in the fast tier, against every method in the full one."""
 
 
 def _optimizer(model: Net, method: Method) -> DataParallelOptimizer:
