@@ -74,8 +74,11 @@ def test_the_page_shows_all_of_them_escaped(damaged: Store) -> None:
     assert found.facts["statuses"] == {"done": len(STUDY.entries) - len(DAMAGES), "invalid": len(DAMAGES)}
     write(damaged.root, found)
     page = build_page(damaged.root, STUDY.name).path.read_text(encoding="utf-8")
+    said = (
+        page.replace("&#39;", "'").replace("&#34;", '"').replace("&quot;", '"')
+    )  # quotes may stand in text as they are
     for name, (_, words) in DAMAGES.items():
-        assert html.escape(words).replace("&#x27;", "&#39;") in page, name
+        assert html.escape(words, quote=False) in said, name
     assert "<script>alert" not in page
 
 
