@@ -40,7 +40,9 @@ FILLS: Final = MappingProxyType[str, Fill]({WORTH_IT: "full", NOT: "none", UNDEC
 SIGNS: Final = MappingProxyType({WORTH_IT: ("●", "yes"), NOT: ("○", "no"), UNDECIDED: ("◐", "maybe")})
 """Verdict -> the mark of its cell, filled as in the pictures, and its colour."""
 NAMED: Final = 3
-"""Methods that a sentence names."""
+"""Methods, or controls, that a sentence names."""
+ROOM: Final = 3
+"""Links beside which the table has room for what needs none; beside more of them the menu of columns has it."""
 CONFIRMED: Final = "confirmed"
 FENCE: Final = 3.0
 """Interquartile ranges below the lower quartile, from where on a mark stands at the edge (Tukey's outer fence)."""
@@ -134,7 +136,7 @@ def _part(study: StudyData, panel: Panel, several: bool) -> dict[str, Any]:
     place = f"{panel.title[0].upper()}{panel.title[1:]}"
     return {
         "heading": f"{panel.workload}, {panel.title}, {panel.world_size} workers" if several else place,
-        "setting": f"{panel.workload}, {panel.world_size} workers, {panel.facts['steps']} steps, {panel.title}",
+        "setting": f"{panel.workload}, {panel.world_size} workers, {panel.facts['steps']} steps, {panel.title}, {_seeds(panel)}",
         "sentences": sentences(panel, links),
         "key": [
             (name, FAMILIES.get(name, name), SHAPES.get(name, SHAPES["sign"])) for name in families([panel])
@@ -144,6 +146,12 @@ def _part(study: StudyData, panel: Panel, several: bool) -> dict[str, Any]:
         "view": equal_time_view(panel, links, curve),
         "timed": bool(links),
     }
+
+
+def _seeds(panel: Panel) -> str:
+    """12 seeds, or 10 to 12 seeds: the n of the intervals of all methods."""
+    counts = sorted(row["n"] for row in panel.worth)
+    return f"{counts[0]}{f' to {counts[-1]}' if counts[-1] > counts[0] else ''} seeds"
 
 
 def _picture(panel: Panel, curve: Curve, one: Timed) -> dict[str, Any]:
@@ -329,16 +337,17 @@ def equal_time_view(panel: Panel, links: Sequence[Timed], curve: Curve | None) -
         f"Net speedup: seconds of {reference} to the method's metric over the method's seconds, with its 95 % interval of seeds, "
         "tuning and timing."
     )
+    crowded = len(links) > ROOM
     columns = (
         Column("method", "method", "The sweep's label of a method with its options."),
         *(Column(f"net-{one.slug}", one.label, about, True, True) for one in links),
         Column(
             "worth", "worth, % of steps",
             f"After what share of its steps {reference} ends as well as the method, with its 95 % interval of seeds and tuning.",
-            True, True,
+            True, True, crowded,
         ),
-        Column("mean", "ends at", f"Metric at the end {RUNS}.", True, True),
-        Column("n", "seeds", "Paired with the reference; the n of all intervals of the row.", True),
+        Column("mean", "ends at", f"Metric at the end {RUNS}.", True, True, crowded),
+        Column("n", "seeds", "Paired with the reference; the n of all intervals of the row.", True, hidden=crowded),
         Column("family", "family", "What kind of method it is.", hidden=True),
         Column("reason", "why not", "Why there is no number."),
     )  # fmt: skip
@@ -445,8 +454,9 @@ def _link_sentences(panel: Panel, one: Timed, methods: Sequence[str]) -> str:
         row["arm"] for row in panel.controls if one.net.get(row["arm"], {}).get("verdict") == WORTH_IT
     ]
     if controls:
-        who = "the negative control" if len(controls) == 1 else f"{len(controls)} negative controls"
-        said.append(f"So {'is' if len(controls) == 1 else 'are'} {who}: {_listed(controls)}.")
+        who = "one negative control" if len(controls) == 1 else f"{len(controls)} negative controls"
+        names = f": {_listed(controls)}" if len(controls) <= NAMED else ""
+        said.append(f"So {'is' if len(controls) == 1 else 'are'} {who}{names}.")
     return " ".join(said)
 
 

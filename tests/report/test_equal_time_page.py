@@ -44,7 +44,7 @@ from tests.report.test_browser import open_in_browser
 from tests.report.test_page import Page
 
 SLOW, MIDDLE, FAST = made.LINKS
-SETTING = "digits-mlp, 4 workers, 200 steps, shards i.i.d."
+SETTING = "digits-mlp, 4 workers, 200 steps, shards i.i.d., 8 seeds"
 SLACK = 2.0
 """Pixels of a name's box that are no ink: room above small letters, and beside the first and the last."""
 LEADER = 0.5
