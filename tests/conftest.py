@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,9 @@ from tests.support import require_compiler, require_system, skip_or_fail
 # from threads, and several ranks on two cores lose a lot.
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
+
+# Until all tests are collected: nothing of what is imported until then is garbage.
+gc.disable()
 
 # A test writes where it says itself, never into the results of whoever runs it.
 os.environ.pop("BANDWISE_RESULTS", None)
@@ -105,6 +110,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker("system")
 
 
+ROOT = Path(__file__).parents[1]
 WAITS = ("tests/slurm", "tests/suite/links", "tests/suite/timing")
 """Tests that mostly wait for others: daemons, links, deadlines."""
 
@@ -122,11 +128,22 @@ SHARES = {
 """Files of which the first one makes what the others find again: studies and their pages, samples, corpora, the compiler."""
 
 
-def _together(nodeid: str) -> str:
-    """Files of a folder of `WAITS`, and those of one name of `SHARES`, are one worker's; of the rest a file is."""
-    file = nodeid.partition("::")[0]
+REAL = "tests on processes of their own"
+"""Two workers that start several processes each keep these waiting for a core, and so for each other: twice the time of one."""
+
+
+@functools.cache
+def _together(file: str) -> str:
+    """Files of a folder of `WAITS`, those of one name of `SHARES`, and `REAL` ones, are one worker's; of the rest a file is."""
     groups = {**{f"{folder}/": folder for folder in WAITS}, **SHARES}
-    return next((group for start, group in groups.items() if file.startswith(start)), file)
+    for start, group in groups.items():
+        if file.startswith(start):
+            return group
+    return REAL if "pytest.mark.gloo" in (ROOT / file).read_text() else file
+
+
+def _file(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
 
 
 def _method(item: pytest.Item) -> str:
@@ -142,13 +159,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in others]
         config.hook.pytest_deselected(items=others)
     if hasattr(config, "workerinput"):
-        long = {
-            *SHARES.values(),
-            *(_together(item.nodeid) for item in items if item.get_closest_marker("gloo")),
-        }
+        long = {REAL, *SHARES.values()}
 
         def turn(item: pytest.Item) -> int:
-            of = _together(item.nodeid)
+            of = _together(_file(item.nodeid))
             return WAITS.index(of) if of in WAITS else len(WAITS) + (of not in long)
 
         items.sort(key=turn)
@@ -156,6 +170,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Modules and tests live as long as the process: the garbage collector need not go over them again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
+    gc.enable()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _what_stays_is_no_garbage() -> Iterator[None]:
+    """So do caches that a file of tests has filled, of fonts, plans and tables; every training here ends with a collection."""
+    yield
     gc.collect()
     gc.freeze()
 
@@ -166,6 +190,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
     class Together(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return _together(nodeid)
+            return _together(_file(nodeid))
 
     return Together(config, log)
