@@ -99,6 +99,9 @@ FRONT_METHODS: Final = MappingProxyType(
         "qsr-adamw": "QSR",
         "local-adamw": "local AdamW, 8 steps a round",
         "streaming-diloco": "Streaming DiLoCo, 16 steps a round",
+        "post-local-adamw-early": "post-local AdamW, 16 steps a round after 19",
+        "lion-cub-1bit-every-1": "Lion Cub, 1 bit, momenta averaged every step",
+        "lion-cub-1bit-every-100": "Lion Cub, 1 bit, momenta averaged every 100 steps",
         "global-qsgd-exponential": "Global-QSGD, 8 bits, exponential",
         "zero-one-adam": "0/1 Adam",
         "control-one-rank-sign": "negative control: the sign of one worker",
@@ -279,29 +282,43 @@ def _net(row: Row) -> str:
     return text if row["check"] == CONFIRMED else f"{text} †"
 
 
-def worth(root: Path, study: str, *shardings: str) -> str:
-    """After what share of plain training's steps it ends as well: every method, the best first, and the best control."""
-    rows = {(row["sharding"], row["arm"]): row for row in read_table(table_path(root, WORTH, study), WORTH)}
-    ratios = {row["arm"]: row["bytes_ratio"] for row in read_table(table_path(root, SUMMARY, study), SUMMARY)}
-    by_worth = sorted(
-        (row for (sharding, _), row in rows.items() if sharding == shardings[0] and row["worth"] is not None),
-        key=lambda row: -row["worth"],
-    )
+def worth(root: Path, *names: str) -> str:
+    """After what share of plain training's steps it ends as well: every method, the best first, and the best control.
+
+    Args:
+        root: Results folder of the published tables.
+        names: A study and its shardings, a column each; then another study and its shardings, as often as wanted. Rows are the
+            methods of the first column.
+    """
+    columns: list[dict[str, Row]] = []
+    heads: list[str] = []
+    for name in names:
+        if name not in SHARDINGS:
+            study = name
+            continue
+        rows = read_table(table_path(root, WORTH, study), WORTH)
+        columns.append(
+            {row["arm"]: row for row in rows if row["sharding"] == name and row["worth"] is not None}
+        )
+        heads.append(f"worth, {SHARDINGS[name]}")
+    ratios = {
+        row["arm"]: row["bytes_ratio"] for row in read_table(table_path(root, SUMMARY, names[0]), SUMMARY)
+    }
     lines = [
         [
-            FRONT_METHODS.get(row["arm"], row["arm"]),
-            _fewer(ratios[row["arm"]]),
-            *(_share(rows[sharding, row["arm"]]) for sharding in shardings),
+            FRONT_METHODS.get(arm, arm),
+            _fewer(ratios[arm]),
+            *(_share(rows[arm]) if arm in rows else "–" for rows in columns),
         ]
-        for row in by_worth
-        if not row["arm"].startswith("control-") and row["arm"] != row["reference"]
+        for arm, row in sorted(columns[0].items(), key=lambda item: -item[1]["worth"])
+        if not arm.startswith("control-") and arm != row["reference"]
     ]
     best = []
-    for sharding in shardings:
-        controls = [row for (at, arm), row in rows.items() if at == sharding and arm.startswith("control-")]
-        top = max(controls, key=lambda row: row["worth"])
+    for rows in columns:
+        top = max(
+            (row for arm, row in rows.items() if arm.startswith("control-")), key=lambda row: row["worth"]
+        )
         best.append(f"{_share(top)} {top['arm'].removeprefix('control-')}")
-    heads = [f"worth, {SHARDINGS[sharding]}" for sharding in shardings]
     return markdown(("method", "fewer bytes", *heads), [*lines, ["*best control*", "", *best]])
 
 

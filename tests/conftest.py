@@ -111,8 +111,15 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 ROOT = Path(__file__).parents[1]
-WAITS = ("tests/slurm", "tests/suite/links", "tests/suite/timing")
-"""Tests that mostly wait for others: daemons, links, deadlines."""
+FALLS = "Slurm where something falls"
+WAITS = {
+    "tests/slurm/test_survival": FALLS,
+    "tests/slurm/test_truth": FALLS,
+    "tests/slurm/": "Slurm",
+    "tests/suite/links/": "links",
+    "tests/suite/timing/": "timing",
+}
+"""Tests that mostly wait for others: daemons, links, deadlines. Every cluster of Slurm has ports and sockets of its own."""
 
 
 COMPILES = "tests of what is compiled"
@@ -134,9 +141,8 @@ REAL = "tests on processes of their own"
 
 @functools.cache
 def _together(file: str) -> str:
-    """Files of a folder of `WAITS`, those of one name of `SHARES`, and `REAL` ones, are one worker's; of the rest a file is."""
-    groups = {**{f"{folder}/": folder for folder in WAITS}, **SHARES}
-    for start, group in groups.items():
+    """Files of one name of `WAITS` or `SHARES`, and `REAL` ones, are one worker's; of the rest a file is."""
+    for start, group in (WAITS | SHARES).items():
         if file.startswith(start):
             return group
     return REAL if "pytest.mark.gloo" in (ROOT / file).read_text() else file
@@ -159,11 +165,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in others]
         config.hook.pytest_deselected(items=others)
     if hasattr(config, "workerinput"):
+        first = [*dict.fromkeys(WAITS.values())]
         long = {REAL, *SHARES.values()}
 
         def turn(item: pytest.Item) -> int:
             of = _together(_file(item.nodeid))
-            return WAITS.index(of) if of in WAITS else len(WAITS) + (of not in long)
+            return first.index(of) if of in first else len(first) + (of not in long)
 
         items.sort(key=turn)
 

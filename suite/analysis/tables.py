@@ -56,7 +56,7 @@ def frame_of(table: Table, rows: Iterable[Mapping[str, Value]]) -> pd.DataFrame:
         if row.keys() != names:
             odd = sorted(names ^ row.keys())
             raise TableError(f"a row of table {table.suffix} lacks or adds: {', '.join(odd)}")
-    return pd.DataFrame({c.name: _series(c, [row[c.name] for row in listed]) for c in table.columns})
+    return pd.DataFrame({c.name: _array(c, [row[c.name] for row in listed]) for c in table.columns})
 
 
 def rows_of(frame: pd.DataFrame) -> list[Row]:
@@ -141,13 +141,19 @@ def parsed(table: Table, text: str, source: str = "table") -> pd.DataFrame:
     Raises:
         TableError: Another header, a row with more or fewer cells, or a cell of another kind; the message names the row.
     """
+    values = _values(table, text, source)
+    return pd.DataFrame({c.name: _array(c, given) for c, given in zip(table.columns, values, strict=True)})
+
+
+def _values(table: Table, text: str, source: str) -> list[list[Value]]:
+    """What stands in the columns of a file's text, None where it is missing. Raises TableError as `parsed` does."""
     lines: Sequence[list[str]] = list(csv.reader(io.StringIO(text, newline="")))
     if not lines or tuple(lines[0]) != table.names:
         raise TableError(f"{source} does not have the columns of table {table.suffix}; make the tables again")
     for line, cells in enumerate(lines[1:], start=2):
         if len(cells) != len(table.columns):
             raise TableError(f"{source}, row {line}: {len(cells)} cells, not {len(table.columns)}")
-    data = {}
+    columns = []
     for i, column in enumerate(table.columns):
         values: list[Value] = []
         for line, cells in enumerate(lines[1:], start=2):
@@ -155,8 +161,9 @@ def parsed(table: Table, text: str, source: str = "table") -> pd.DataFrame:
                 values.append(cell_value(cells[i], column))
             except (ValueError, KeyError) as error:
                 raise TableError(f"{source}, row {line}: {error}") from error
-        data[column.name] = _series(column, values)
-    return pd.DataFrame(data)
+        _refuse_other_kind(column, values)
+        columns.append(values)
+    return columns
 
 
 def cell_value(cell: str, column: Column) -> Value:
@@ -200,23 +207,29 @@ def read_frame(path: Path, table: Table) -> pd.DataFrame:
     Raises:
         TableError: There is none, or it is another table.
     """
+    return parsed(table, _text_of(path), str(path))
+
+
+def _text_of(path: Path) -> str:
+    """The text of a file. Raises TableError where there is none."""
     try:
-        text = path.read_bytes().decode("utf-8")
+        return path.read_bytes().decode("utf-8")
     except FileNotFoundError:
         raise TableError(
             f"{path} does not exist; run `bandwise report` on the sweep to make the tables"
         ) from None
-    return parsed(table, text, str(path))
 
 
 def read_table(path: Path, table: Table) -> list[Row]:
     """Rows of a file. Raises TableError when there is none or it is another table."""
-    return rows_of(read_frame(path, table))
+    return from_csv(table, _text_of(path), str(path))
 
 
 def from_csv(table: Table, text: str, source: str = "table") -> list[Row]:
     """Rows of the file's text, in file order. Raises TableError as `parsed` does."""
-    return rows_of(parsed(table, text, source))
+    return [
+        dict(zip(table.names, row, strict=True)) for row in zip(*_values(table, text, source), strict=True)
+    ]
 
 
 def write_table(path: Path, table: Table, frame: pd.DataFrame | Iterable[Mapping[str, Value]]) -> Path:
@@ -238,19 +251,19 @@ def write_table(path: Path, table: Table, frame: pd.DataFrame | Iterable[Mapping
     return path
 
 
-def _series(column: Column, values: Sequence[Value]) -> pd.Series:
+def _array(column: Column, values: Sequence[Value]) -> pd.api.extensions.ExtensionArray | np.ndarray:
     """A column of plain values with the dtype of its kind. Raises TableError for a value of another kind."""
     _refuse_other_kind(column, values)
     if column.kind == "float":
-        return pd.Series([np.nan if value is None else value for value in values], dtype="float64")
-    return pd.Series(values, dtype=DTYPES[column.kind])
+        return np.array([np.nan if value is None else value for value in values], "float64")
+    return pd.array(values, DTYPES[column.kind])
 
 
 def _typed(column: Column, series: pd.Series) -> pd.Series:
     """A column of any frame with the dtype of its kind."""
     if series.dtype == DTYPES[column.kind]:
         return series
-    return _series(column, _plain(series)).set_axis(series.index)
+    return pd.Series(_array(column, _plain(series)), series.index)
 
 
 def _plain(series: pd.Series) -> list[Value]:

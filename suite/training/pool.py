@@ -137,7 +137,7 @@ STOP_S: Final = 25.0
 @dataclass
 class Tally:
     """How far a sweep has come. `run_steps` counts the steps of single runs, of `run_steps_total`; `share`: of the work, by
-    what a run is expected to cost.
+    what a run is expected to cost, without the steps that checkpoints have.
     """
 
     runs_total: int
@@ -171,19 +171,20 @@ def run_local(
     places = (slots(jobs) if jobs is None or isinstance(jobs, int) else tuple(jobs))[: max(1, len(specs))]
     waiting = deque(groups(specs, len(places)))
     tally = Tally(len(specs), sum(spec.steps for spec in specs))
-    costs = {spec.run_id: cost(spec) for spec in specs}
-    whole = sum(costs.values())
-    of_step = {spec.run_id: costs[spec.run_id] / whole / spec.steps for spec in specs}
+    kept = {spec.run_id: _kept(store, spec) for spec in specs}
+    of_step = {spec.run_id: cost(spec) / spec.steps for spec in specs}
+    whole = sum(of_step[spec.run_id] * (spec.steps - kept[spec.run_id]) for spec in specs)
+    work = {run_id: (kept[run_id], cost_of_step / whole) for run_id, cost_of_step in of_step.items()}
     deadline = math.inf
     with _interrupts(tally, report) as received:
-        pool = [_Worker(store, checkpoint_s, place, of_step) for place in places[: len(waiting)]]
+        pool = [_Worker(store, checkpoint_s, place, work) for place in places[: len(waiting)]]
         try:
             while any(worker.alive for worker in pool):
                 _assign(pool, waiting, tally)
                 for worker in _ready(pool):
                     worker.receive(tally)
                     if worker.dead and waiting and not tally.interrupted:
-                        pool[pool.index(worker)] = _Worker(store, checkpoint_s, worker.slot, of_step)
+                        pool[pool.index(worker)] = _Worker(store, checkpoint_s, worker.slot, work)
                 report(tally)
                 reason = _reason_to_stop(received)
                 if reason and deadline == math.inf:
@@ -201,12 +202,22 @@ def run_local(
     return tally
 
 
-class _Worker:
-    """A worker process, what it owns, and what it said. of_step: share of the sweep's work that a step of a run is."""
+def _kept(store: Store, spec: RunSpec) -> int:
+    """Steps that the checkpoint of a run has, 0 where there is none to go on from; one step at least is left."""
+    note = store.note(spec.run_id)
+    return min(note.step, spec.steps - 1) if note and note.state in {"running", "interrupted"} else 0
 
-    def __init__(self, store: Store, checkpoint_s: float, slot: Slot, of_step: Mapping[str, float]) -> None:
+
+class _Worker:
+    """A worker process, what it owns, and what it said. work: of each run the steps that a checkpoint has, and the share of the
+    sweep's work that every further step is.
+    """
+
+    def __init__(
+        self, store: Store, checkpoint_s: float, slot: Slot, work: Mapping[str, tuple[int, float]]
+    ) -> None:
         self.slot = slot
-        self._of_step = of_step
+        self._work = work
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
@@ -253,7 +264,7 @@ class _Worker:
                 message[1], self._counted
             )  # a part of the group may stand further back than the one before
             for run_id in self._owned:
-                self._advance(tally, run_id, step - self._counted)
+                self._advance(tally, run_id, step)
             self._counted = step
         elif message[0] == "run":
             _, run_id, state, reason = message
@@ -293,14 +304,15 @@ class _Worker:
                 self._store.abandon(run_id)
                 release_lease(self._store.folder(run_id), self._owner)
 
-    def _advance(self, tally: Tally, run_id: str, steps: int) -> None:
-        tally.run_steps += steps
-        tally.share += steps * self._of_step[run_id]
+    def _advance(self, tally: Tally, run_id: str, step: int) -> None:
+        kept, of_step = self._work[run_id]
+        tally.run_steps += step - self._counted
+        tally.share += max(0, step - max(kept, self._counted)) * of_step
 
     def _ended(self, tally: Tally, run_id: str, state: str) -> None:
         spec = self._owned.pop(run_id)
         tally.runs += 1
-        self._advance(tally, run_id, spec.steps - self._counted)
+        self._advance(tally, run_id, spec.steps)
         tally.states[state] = tally.states.get(state, 0) + 1
 
     def _mark_dead(self, tally: Tally) -> None:

@@ -20,9 +20,10 @@ from suite.runs.result import counts
 from suite.runs.spec import RunSpec
 from suite.runs.store import Owner, Store, take_lease
 from suite.runs.sweep import load_sweep
+from suite.training.checkpoint import Interrupted
 from suite.training.execute import execute
 from suite.training.pool import Tally, run_local
-from tests.suite.runs.project import SWEEP, beats, one_spec, write_sweep
+from tests.suite.runs.project import SWEEP, After, beats, one_spec, write_sweep
 
 ROOT = Path(__file__).resolve().parents[3]
 MOVING = {"commit", "stale"}
@@ -165,15 +166,21 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def test_an_interrupt_lets_the_group_finish_that_is_under_way(tmp_path: Path) -> None:
-    """Of three groups with one worker."""
-    specs, store, sent = [one_spec(seed=seed) for seed in range(3)], Store(tmp_path), []
+    """Of three groups with one worker; the first group has a checkpoint, whose steps are no work that is left."""
+    specs, store, shares = [one_spec(seed=seed) for seed in range(3)], Store(tmp_path), []
+    with pytest.raises(Interrupted):
+        list(execute(specs[:1], store, interruption=After(4)))
+    note = store.note(specs[0].run_id)
+    assert note is not None
+    assert note.step == 4
 
     def interrupt(tally: Tally) -> None:
-        if tally.runs and not sent:
-            sent.append(tally.runs)
+        if tally.runs and not shares:
+            shares.append(tally.share)
             signal.raise_signal(signal.SIGINT)
 
     tally = run_local(specs, store, jobs=1, report=interrupt)
+    assert shares == [pytest.approx(2 / (2 + 6 + 6))]
     assert (tally.interrupted, tally.failures) == (True, [])
     found = states(store, specs)
     assert set(found) == {"done", "missing"}, "no run is left half-way, and none is begun"
