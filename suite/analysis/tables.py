@@ -256,7 +256,8 @@ def _array(column: Column, values: Sequence[Value]) -> pd.api.extensions.Extensi
     _refuse_other_kind(column, values)
     if column.kind == "float":
         return np.array([np.nan if value is None else value for value in values], "float64")
-    return pd.array(values, DTYPES[column.kind])
+    found: pd.api.extensions.ExtensionArray = pd.array(values, dtype=DTYPES[column.kind])  # type: ignore[call-overload]
+    return found
 
 
 def _typed(column: Column, series: pd.Series) -> pd.Series:
