@@ -1,6 +1,6 @@
 # Everything a newcomer needs:
 #   make bench      set up .venv, run the quick study and the quick timing session, build the report; git sees no change
-#   make test       set up .venv, run the tests: six minutes
+#   make test       set up .venv, run the tests: five minutes
 #   make test-full  all tests, long ones and those of Slurm, namespaces and Chromium (make test-system) included: hours
 #   make test-ci    what .ci/run runs: test, test-system, and those long tests that a change since main concerns
 #   make audit      every interval of the published tables once more, by code of its own (tests/audit)
