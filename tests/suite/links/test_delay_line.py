@@ -12,11 +12,20 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 import pytest
 
 from suite.links import delay_line as module
-from suite.links.delay_line import Forwarder, PacketSocketError, Route, checked_delay, open_interface, run
+from suite.links.delay_line import (
+    MOST_LEAD_SHARE,
+    Forwarder,
+    PacketSocketError,
+    Route,
+    checked_delay,
+    open_interface,
+    run,
+)
 from tests.suite.links.hosts import Host, hub_and_hosts, python
 from tests.support import require_system, skip_or_fail
 
@@ -330,13 +339,20 @@ def line(options: list[str], tmp_path: Path) -> Iterator[Line]:
                 process.communicate()
 
 
+def check_round_trips(found_s: list[float], asked_s: float) -> None:
+    """The middle one takes no less than was asked for, and none less than by what frames may leave early.
+
+    The shortest takes hardly more: other work on the machine only makes round trips longer.
+    """
+    assert (1 - MOST_LEAD_SHARE) * asked_s <= min(found_s) <= 1.1 * asked_s
+    assert asked_s <= median(found_s)
+
+
 def test_round_trips_take_as_long_as_asked(line: Line) -> None:
-    """Never less; and the shortest hardly more, since other work on the machine only makes round trips longer."""
     assert min(line.round_trips_s(50)) < 0.002
     for there, back in ((0.005, 0.005), (0.02, 0.0)):
         line.set(json.dumps({"h0": there, "h1": back}))
-        found = min(line.round_trips_s(30))
-        assert there + back <= found <= 1.1 * (there + back)
+        check_round_trips(line.round_trips_s(30), there + back)
     found, error = line.stop()
     assert not error
     assert found["drops"] == 0
@@ -368,7 +384,7 @@ def test_the_kernel_carries_what_needs_no_delay(line: Line) -> None:
     for there, back in ((0.01, 0.0), (0.0, 0.01), (0.01, 0.01)):
         line.set(json.dumps({"h0": there, "h1": back}))
         assert (redirected("h0"), redirected("h1")) == (there == 0, back == 0)
-        assert there + back <= min(line.round_trips_s(20)) <= 1.1 * (there + back)
+        check_round_trips(line.round_trips_s(20), there + back)
         assert line.client.run(python(), "-c", COPY) == "True\n"
     line.set('{"h0": 0, "h1": 0}')
     assert min(line.round_trips_s(20)) < 0.002
