@@ -176,17 +176,17 @@ def _scaling(args: argparse.Namespace) -> int:
     from suite.analysis.tables import table_path, write_table
     from suite.costs.break_even import break_even_tables, write_maps
     from suite.costs.columns import BREAK_EVEN, BREAK_EVEN_CHECKS, SCALING
-    from suite.costs.model import model_of
+    from suite.costs.model import scored_model
     from suite.costs.samples import known
     from suite.costs.scaling import scaling_table
 
     root = results_root(args)
     everything = known(root)
-    model = model_of(everything)
+    model = scored_model(everything)
     rates, checks = break_even_tables(everything, model)
     tables = {SCALING: scaling_table(everything, model), BREAK_EVEN: rates, BREAK_EVEN_CHECKS: checks}
     paths = [str(write_table(table_path(root, one), one, frame)) for one, frame in tables.items()]
-    paths += map(str, write_maps(root))
+    paths += map(str, write_maps(everything, model))
     return _answer(args, {"tables": paths}, "\n".join(paths))
 
 

@@ -50,7 +50,6 @@ from suite.costs.columns import (
     WARM_UP,
 )
 from suite.costs.methods import candidates, studies
-from suite.costs.model import model_of
 from suite.costs.papers import with_warm_up
 from suite.costs.samples import (
     DDP,
@@ -59,7 +58,6 @@ from suite.costs.samples import (
     UnknownCostsError,
     case_seconds,
     crowd,
-    known,
     median_local,
     same_place,
 )
@@ -458,10 +456,8 @@ def warm_up_table(speedups: pd.DataFrame, algorithm: str) -> pd.DataFrame:
     )[list(WARM_UP.names)]
 
 
-def write_maps(results_root: Path) -> list[Path]:
-    """The tables of the pictures, from all that is known; returns what was written. Raises `UnknownCostsError`."""
-    everything = known(results_root)
-    model = model_of(everything)
+def write_maps(everything: Known, model: Model) -> list[Path]:
+    """The tables of the pictures; returns what was written. Raises `UnknownCostsError`."""
     pictured = speedups_table(everything.results_root, everything, model, PICTURED, PICTURED_WORKERS)
     judged = studies(everything.results_root)
     not_worse = [
@@ -474,4 +470,7 @@ def write_maps(results_root: Path) -> list[Path]:
         BEST: best_table(not_worse, model),
         WARM_UP: warm_up_table(pictured, WARMED),
     }
-    return [write_table(table_path(results_root, table), table, frame) for table, frame in tables.items()]
+    return [
+        write_table(table_path(everything.tables_root, table), table, frame)
+        for table, frame in tables.items()
+    ]

@@ -121,11 +121,28 @@ def model_of(known: Known) -> Model:
     Raises:
         FitError: There is too little to fit it to.
     """
+    with suppress(FitError):
+        return scored_model(known)
+    return fit_model(known.calibration, known.samples, known.cores)
+
+
+def scored_model(known: Known) -> Model:
+    """The model of all that is known, whose errors stand in the tables beside it.
+
+    Args:
+        known: What it was fitted to.
+
+    Returns:
+        The model of the file here or of the published one.
+
+    Raises:
+        FitError: Neither was made of the same, so that the errors in the tables are another model's.
+    """
     wanted = made_of(known)
     for kept, hashed in _kept(known.tables_root):
         if hashed == wanted:
             return kept
-    return fit_model(known.calibration, known.samples, known.cores)
+    raise FitError("the model was scored on other measurements than these: run `bandwise costs score` before")
 
 
 def kept_model(results_root: Path) -> tuple[Model, str]:

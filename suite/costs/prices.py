@@ -83,7 +83,7 @@ def fit_backend(exchanges: pd.DataFrame, cores: int) -> Fitted:
     used = exchanges[exchanges["what"].isin(list(OF_PROBE))]
     counts = used["what"].value_counts()
     if counts.empty:
-        raise FitError("no collective was measured: run `bandwise probe`")
+        raise FitError("no collective was measured: run `bandwise costs probe`")
     for name, count in counts[counts < LEAST_EXCHANGES].sort_index().items():
         raise FitError(
             f"{count} exchanges of {name!r}: a fit needs {LEAST_EXCHANGES}, of several sizes and links"

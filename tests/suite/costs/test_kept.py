@@ -49,6 +49,9 @@ def test_other_measurements_or_cores_are_fitted(kept: Known) -> None:
     for other in others:
         with pytest.raises(AssertionError, match="fitted anew"):
             model.model_of(other)
+        with pytest.raises(model.FitError, match="run `bandwise costs score` before"):
+            model.scored_model(other)
+    assert model.scored_model(kept) == made_up.MODEL
 
 
 @pytest.mark.parametrize("name", ["START", "HELD", "FIT_SETTINGS", "STEP"])
