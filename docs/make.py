@@ -109,6 +109,32 @@ FRONT_METHODS: Final = MappingProxyType(
     }
 )
 """Labels of methods in studies, in words."""
+NAMED_IN: Final = MappingProxyType(
+    {
+        "classification": {
+            "local-adamw": "local AdamW, 12 steps a round",
+            "slowmo-adamw": "SlowMo on local AdamW",
+            "local-sgd": "local SGD, 12 steps a round",
+            "slowmo-0.4": "SlowMo on local SGD, factor 0.4",
+            "slowmo-0.7": "SlowMo on local SGD, factor 0.7",
+            "slowmo-0.4-int8": "SlowMo on local SGD, factor 0.4, means in 8 bits",
+            "slowmo-0.4-int4": "SlowMo on local SGD, factor 0.4, means in 4 bits",
+            "sgp": "SGP, an exact average every 12 steps",
+            "slowmo-sgp": "SlowMo on SGP, factor 0.4",
+            "distributed-lion-mavo": "Distributed Lion, vote",
+            "distributed-lion-avg": "Distributed Lion, average",
+            "signum": "Signum, vote",
+            "ef-signsgd": "EF-signSGD",
+            "top-k": "top-k, 1 %",
+            "top-k-4": "top-k, 4 %",
+            "gtop-k": "gtop-k, 2 %",
+            "dgc-4": "DGC, 4 %",
+            "sketched-sgd": "Sketched-SGD",
+            "terngrad": "TernGrad",
+        },
+    }
+)
+"""Study -> labels that mean something else there, or stand there alone."""
 ANSWERED: Final = MappingProxyType(
     {
         "language": (
@@ -291,7 +317,7 @@ def worth(root: Path, *names: str) -> str:
             methods of the first column.
     """
     columns: list[dict[str, Row]] = []
-    heads: list[str] = []
+    heads: list[tuple[str, int]] = []
     for name in names:
         if name not in SHARDINGS:
             study = name
@@ -300,26 +326,28 @@ def worth(root: Path, *names: str) -> str:
         columns.append(
             {row["arm"]: row for row in rows if row["sharding"] == name and row["worth"] is not None}
         )
-        heads.append(f"worth, {SHARDINGS[name]}")
+        heads.append((f"worth, {SHARDINGS[name]}", rows[0]["world_size"]))
     ratios = {
         row["arm"]: row["bytes_ratio"] for row in read_table(table_path(root, SUMMARY, names[0]), SUMMARY)
     }
     lines = [
         [
-            FRONT_METHODS.get(arm, arm),
+            NAMED_IN.get(names[0], {}).get(arm) or FRONT_METHODS.get(arm, arm),
             _fewer(ratios[arm]),
-            *(_share(rows[arm]) if arm in rows else "–" for rows in columns),
+            *(_share(column[arm]) if arm in column else "–" for column in columns),
         ]
         for arm, row in sorted(columns[0].items(), key=lambda item: -item[1]["worth"])
         if not arm.startswith("control-") and arm != row["reference"]
     ]
     best = []
-    for rows in columns:
+    for column in columns:
         top = max(
-            (row for arm, row in rows.items() if arm.startswith("control-")), key=lambda row: row["worth"]
+            (row for arm, row in column.items() if arm.startswith("control-")), key=lambda row: row["worth"]
         )
         best.append(f"{_share(top)} {top['arm'].removeprefix('control-')}")
-    return markdown(("method", "fewer bytes", *heads), [*lines, ["*best control*", "", *best]])
+    several = len({workers for _, workers in heads}) > 1
+    titles = [f"{head}, {workers} workers" if several else head for head, workers in heads]
+    return markdown(("method", "fewer bytes", *titles), [*lines, ["*best control*", "", *best]])
 
 
 def ranks(root: Path, study: str, sharding: str) -> str:
