@@ -484,9 +484,10 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-def _worth_sentences(panel: Panel, methods: Sequence[str]) -> list[str]:
+def _worth_sentences(panel: Panel, arms: Sequence[str]) -> list[str]:
     """Without a session: who ends better after as many steps, whether the controls are seen, and what that leaves open."""
     reference = panel.worth[0]["reference"]
+    methods = [arm for arm in arms if arm != reference]
     rows = [row for row in panel.worth if row["arm"] in methods and row["worth"] is not None]
     better = [row["arm"] for row in rows if row["low"] > WHOLE]
     worse = sum(row["high"] < WHOLE for row in rows)

@@ -291,6 +291,17 @@ def test_without_a_session_the_section_has_what_trainings_are_worth(tmp_path):
     assert worths == sorted(worths, reverse=True)
 
 
+def test_plain_training_is_not_counted_among_the_methods(tmp_path):
+    """Where it is itself a method with a baseline, as bf16 is beside fp32."""
+    made.save(tmp_path, timed=False)
+    (panel,) = build(tmp_path, made.NAME).study.panels
+    worth = [{**row, "reference": "apmsqueeze"} for row in panel.worth if row["arm"] != "apmsqueeze"]
+    assert (
+        "0 of 10 methods end better and 9 worse; 1 is undecided."
+        in sentences(replace(panel, worth=worth), [])[0]
+    )
+
+
 def test_a_control_that_is_not_seen_to_be_worse_is_named(tmp_path):
     made.save(tmp_path, timed=False)
     (panel,) = build(tmp_path, made.NAME).study.panels
