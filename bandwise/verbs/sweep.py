@@ -96,6 +96,11 @@ def run(args: argparse.Namespace) -> int:
         raise OptionError(
             "--tune and --then are about all arms and return at once: leave --only and --wait out"
         )
+    if args.tune and sweep.borrows_rates:
+        raise OptionError(
+            f"{sweep.name} takes its rates from {sweep.rates_path.name}, which `{sweep.tuned_by}` writes and this would write "
+            f"over: give it a file of its own by the key `rates: {sweep.path.stem}-lr.yaml` in {sweep.path.name}"
+        )
     if profile is not None and (args.tune or args.then):
         return _study(args, sweep, profile, root)
     if args.tune:

@@ -324,11 +324,19 @@ class Sweep(Entry):
     @property
     def tuned_by(self) -> str:
         """The command that writes the file of rates, as people can give it."""
-        owner = self.rates_path.with_name(f"{self.rates_path.stem.removesuffix('-lr')}.yaml")
-        shipped = owner.resolve().is_relative_to(sweeps_folder().resolve())
-        return shlex.join(
-            ["bandwise", "sweep", self.rates_owner if shipped else str(owner.resolve()), "--tune"]
-        )
+        owner = self._owner
+        shipped = owner.is_relative_to(sweeps_folder().resolve())
+        return shlex.join(["bandwise", "sweep", self.rates_owner if shipped else str(owner), "--tune"])
+
+    @property
+    def borrows_rates(self) -> bool:
+        """Whether the file of rates is another sweep's: a tuning of this one would put its own rates in their place."""
+        return self._owner.exists() and self._owner != self.path.resolve()
+
+    @property
+    def _owner(self) -> Path:
+        """The file of the sweep that `rates_owner` names."""
+        return self.rates_path.with_name(f"{self.rates_path.stem.removesuffix('-lr')}.yaml").resolve()
 
     def panels(self) -> Iterator[Setting]:
         """All combinations of workload, sharding and world size, in the order of the file."""

@@ -152,5 +152,6 @@ def test_a_sweep_in_a_folder_has_the_folder_in_its_name(
     assert sweep_names(tmp_path) == ["claims/narrow", "small"]
     found = load_sweep("claims/narrow")
     assert (found.name, found.seeds, found.rates_owner) == ("claims/narrow", 7, "small")
+    assert (found.borrows_rates, load_sweep("small").borrows_rates) == (True, False)
     with pytest.raises(UnknownSweepError, match="did you mean 'claims/narrow'"):
         load_sweep("claims/narow")
