@@ -285,7 +285,8 @@ def write_names(
         reach = float(min([y - 4, *ends])), float(max([y + 4, *ends]))
         if crowded:
             obstacles.append(Box(x - 4, y - 4, x + 4, y + 4))
-            strokes.append(Box(x - 1.5, reach[0], x + 1.5, reach[1]))
+            interval = Box(x - 1.5, reach[0], x + 1.5, reach[1])
+            strokes.append(interval.grown(0.5))  # a text's own extent is up to so much larger than its box
         else:
             obstacles.append(Box(x - 3.5, reach[0], x + 3.5, reach[1]))
         text = axes.text(0, 0, point.text, fontsize=7.6, color=colour(point.family), zorder=6)
