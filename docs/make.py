@@ -399,7 +399,15 @@ def _fewer(ratio: float) -> str:
 
 
 def _share(row: Row) -> str:
-    return f"{row['worth']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
+    """0.72 [0.65, 0.78]; below or above an end of what plain training was run for where it lies beyond."""
+    value, low, high = (row[name] for name in ("worth", "low", "high"))
+    if value == 0:
+        return f"below {high:.2f}"
+    if value == float("inf"):
+        return f"above {low:.2f}"
+    if high == float("inf"):
+        return f"{value:.2f}, above {low:.2f}"
+    return f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def advice(root: Path, rows: str) -> str:
