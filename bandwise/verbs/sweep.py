@@ -199,8 +199,9 @@ def _tune(args: argparse.Namespace, sweep: Sweep, store: Store, places: Sequence
             "world_size": t.world_size,
             "arm": t.arm,
             "lr": t.lr,
+            "options": t.options,
             "edge": t.edge,
-            "failed": {f"{trial.lr:g}": trial.status for trial in t.trials if trial.status != "done"},
+            "failed": {trial.label: trial.status for trial in t.trials if trial.status != "done"},
         }
         for t in found
     ]

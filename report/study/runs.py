@@ -6,6 +6,7 @@ of runs too large to open; ids and values are in the download all the same.
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections import Counter, defaultdict
 from itertools import groupby
@@ -121,7 +122,7 @@ def tuning_view(study: StudyData) -> View:
         edge = "chosen, on an edge" if best is not None and best["edge"] else ""
         cells = {
             **_place(trials[0]),
-            "lr": Cell(write.rate(rate), rate),
+            "lr": Cell(write.rate(None) if best is None else _setting(best), rate),
             "value": Cell(write.plain(value), value),
             "edge": Cell(edge, edge, css="maybe" if edge else ""),
             "tried": Cell("", css="rates", items=tuple(map(_trial, trials))),
@@ -133,7 +134,13 @@ def tuning_view(study: StudyData) -> View:
 def _trial(row: Row) -> Cell:
     done = row["status"] == "done"
     end = write.plain(number(row["value"])) if done else row["status"].replace("_", " ")
-    return Cell(f"{write.rate(row['lr'])}: {end}", css="yes" if row["chosen"] else "" if done else "no")
+    return Cell(f"{_setting(row)}: {end}", css="yes" if row["chosen"] else "" if done else "no")
+
+
+def _setting(row: Row) -> str:
+    """The rate that was tried, with the options that were tuned beside it: `0.003, eps 1e-05`."""
+    options = json.loads(row["options"] or "{}")
+    return ", ".join([write.rate(row["lr"]), *(f"{name} {value}" for name, value in options.items())])
 
 
 def run_address(runs: str, row: Row) -> str:

@@ -32,12 +32,13 @@ class Column:
 @dataclass(frozen=True)
 class Table:
     """The shape of a table: the suffix of its file name, its columns, and how many leading columns are its
-    key.
+    key. A file has the columns of `rare` only where a row has a value in them.
     """
 
     suffix: str
     columns: tuple[Column, ...]
     keys: int
+    rare: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -177,15 +178,20 @@ TUNING = Table(
     (
         *_CELL,
         *described("float", lr="peak learning rate tried"),
-        *described("text", status="of the trial, a word of the closed vocabulary"),
+        *described(
+            "text",
+            options="what the options tuned beside it were set to, as JSON; no such column: none were",
+            status="of the trial, a word of the closed vocabulary",
+        ),
         *described("float", value="the metric of the trial, on a seed that is not scored", nll="its NLL"),
         *described(
             "flag",
-            chosen="the rate that scored runs use",
+            chosen="the rate that scored runs use, with these options",
             edge="it is chosen and lies on an edge of the grid",
         ),
     ),
-    keys=5,
+    keys=6,
+    rare=("options",),
 )
 
 CURVES = Table(

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from reference_impls.registry import registry
 from suite.analysis.net_speedup import Trials
 from suite.analysis.tables import Row
+from suite.runs.files import canonical_json
 from suite.runs.plan import Plan
 from suite.runs.spec import RunSpec, judgement, source_hash, workload_hash
 from suite.runs.sweep import WHOLE, Rates, Sweep, Tuned, WorkloadChoice, load_rates
@@ -150,7 +151,7 @@ def study_of(plan: Plan) -> Study:
     for entry in _tuned(sweep, load_rates(sweep.rates_path)):
         cell = (entry.workload, entry.sharding, entry.world_size)
         edges.setdefault(entry.arm, {})[cell] = entry.edge != "none"
-        chosen = next((i for i, trial in enumerate(entry.trials) if trial.lr == entry.lr), None)
+        chosen = next((i for i, trial in enumerate(entry.trials) if entry.is_of(trial)), None)
         if chosen is not None and len(entry.trials[chosen].values) > 1:
             failed = (math.nan,) * len(entry.trials[chosen].values)
             trials[*cell, entry.arm] = Trials([trial.values or failed for trial in entry.trials], chosen)
@@ -193,11 +194,12 @@ def tuning_rows(sweep: Sweep) -> list[Row]:
             "world_size": entry.world_size,
             "arm": entry.arm,
             "lr": trial.lr,
+            "options": canonical_json(trial.options) if trial.options else None,
             "status": trial.status,
             "value": trial.value,
             "nll": trial.nll,
-            "chosen": trial.lr == entry.lr,
-            "edge": trial.lr == entry.lr and entry.edge != "none",
+            "chosen": entry.is_of(trial),
+            "edge": entry.is_of(trial) and entry.edge != "none",
         }
         for entry in _tuned(sweep, load_rates(sweep.rates_path))
         for trial in entry.trials

@@ -105,7 +105,8 @@ def to_csv(table: Table, frame: pd.DataFrame | Iterable[Mapping[str, Value]]) ->
             names = ", ".join(f"{name} {value}" for name, value in rows_of(twice[key])[0].items())
             raise TableError(f"two rows of table {table.suffix} have the key {names}; give the runs two arms")
         whole = whole.sort_values(key, na_position="first", kind="stable")
-    return _text(table.columns, [_plain(whole[name]) for name in table.names])
+    columns = [c for c in table.columns if c.name not in table.rare or whole[c.name].notna().any()]
+    return _text(columns, [_plain(whole[column.name]) for column in columns])
 
 
 def csv_text(columns: Sequence[Column], rows: Iterable[Mapping[str, Value]]) -> str:
@@ -131,7 +132,7 @@ def parsed(table: Table, text: str, source: str = "table") -> pd.DataFrame:
     """The frame of a file's text, in file order.
 
     Args:
-        table: The columns that the header must name.
+        table: The columns that the header must name; the rare ones may be absent, and are without values then.
         text: What `to_csv` made.
         source: What errors call the file.
 
@@ -148,14 +149,18 @@ def parsed(table: Table, text: str, source: str = "table") -> pd.DataFrame:
 def _values(table: Table, text: str, source: str) -> list[list[Value]]:
     """What stands in the columns of a file's text, None where it is missing. Raises TableError as `parsed` does."""
     lines: Sequence[list[str]] = list(csv.reader(io.StringIO(text, newline="")))
-    if not lines or tuple(lines[0]) != table.names:
+    header = lines[0] if lines else []
+    if header != [name for name in table.names if name in header or name not in table.rare]:
         raise TableError(f"{source} does not have the columns of table {table.suffix}; make the tables again")
     for line, cells in enumerate(lines[1:], start=2):
-        if len(cells) != len(table.columns):
-            raise TableError(f"{source}, row {line}: {len(cells)} cells, not {len(table.columns)}")
-    columns = []
-    for i, column in enumerate(table.columns):
-        values: list[Value] = []
+        if len(cells) != len(header):
+            raise TableError(f"{source}, row {line}: {len(cells)} cells, not {len(header)}")
+    columns = list[list[Value]]()
+    for column in table.columns:
+        if column.name not in header:
+            columns.append([None] * (len(lines) - 1))
+            continue
+        values, i = list[Value](), header.index(column.name)
         for line, cells in enumerate(lines[1:], start=2):
             try:
                 values.append(cell_value(cells[i], column))

@@ -111,10 +111,10 @@ def make_plan(sweep: Sweep, only: str | None = None, *, without_data: bool = Fal
         for budget in sweep.budgets:
             there = sweep.at_budget(budget)
             running = [arm for arm in sweep.arms_at(panel, budget) if arm in arms]
-            methods = {arm.label: method_of(there, panel, arm, tuned[arm.label]) for arm in running}
+            methods = {arm.label: method_of(there, panel, arm, *tuned[arm.label]) for arm in running}
             for seed in range(sweep.seeds):
                 for arm in running:
-                    spec = spec_of(there, panel, methods[arm.label], workload, tuned[arm.label], seed)
+                    spec = spec_of(there, panel, methods[arm.label], workload, tuned[arm.label][0], seed)
                     runs.append(PlannedRun(panel, arm, spec, budget))
     if not runs:
         raise PlanError(f"no arm of sweep {sweep.name!r} matches {only!r}; its arms: {', '.join(sweep.arms)}")
@@ -143,10 +143,10 @@ def workload_of(panel: Setting, without_data: bool = False) -> Part:
         raise panel.workload.error("", str(error)) from None
 
 
-def method_of(sweep: Sweep, panel: Setting, arm: Arm, lr: float) -> Part:
-    """The method of an arm at a peak learning rate. Raises `YamlError` with the arm's line."""
+def method_of(sweep: Sweep, panel: Setting, arm: Arm, lr: float, tuned: Mapping[str, Any]) -> Part:
+    """The method of an arm at a peak learning rate and the options tuned beside it. Raises `YamlError` with the arm's line."""
     try:
-        options = arm.options_at(lr)
+        options = arm.options_at(lr, **tuned)
         return resolve_algorithm(arm.algorithm, options, panel.world_size, sweep.steps, sweep.shape.warmup)
     except ValueError as error:
         key = "algorithm" if isinstance(error, UnknownAlgorithmError) else "options"
@@ -263,8 +263,8 @@ def run_rows(plan: Plan, found: Mapping[str, Status]) -> list[dict[str, Any]]:
     ]
 
 
-def _rate(sweep: Sweep, panel: Setting, arm: Arm, rates: Rates) -> float:
-    """The peak learning rate of an arm, the same at all budgets."""
+def _rate(sweep: Sweep, panel: Setting, arm: Arm, rates: Rates) -> tuple[float, Mapping[str, Any]]:
+    """The peak learning rate of an arm and the options tuned beside it, the same at all budgets."""
     if arm.baseline not in {other.label for other in sweep.arms_of(panel)}:
         raise arm.error(
             "baseline",
@@ -573,7 +573,7 @@ def _reference(sweep: Sweep, arm: Arm) -> Arm:
 def _chosen(panel: Setting, arm: Arm, rates: Rates) -> tuple[float, ...]:
     """The metric at the chosen rate by tuning seed."""
     tuned = rates.find(panel, arm)
-    return next((trial.values for trial in tuned.trials if trial.lr == tuned.lr), ()) if tuned else ()
+    return next((trial.values for trial in tuned.trials if tuned.is_of(trial)), ()) if tuned else ()
 
 
 def _half(sd: float, seeds: int) -> float:

@@ -118,9 +118,9 @@ class Arm(Entry):
         """The key under which it stands."""
         return self.key
 
-    def options_at(self, lr: float) -> dict[str, Any]:
-        """The options at a peak learning rate."""
-        return {**self.options, **{name: factor * lr for name, factor in self.per_lr.items()}}
+    def options_at(self, lr: float, **tuned: Any) -> dict[str, Any]:
+        """The options at a peak learning rate, with those that were tuned beside it."""
+        return {**self.options, **tuned, **{name: factor * lr for name, factor in self.per_lr.items()}}
 
 
 @dataclass(frozen=True)
@@ -161,6 +161,11 @@ class TuningBudget(Entry):
 
     centres: dict[str, Annotated[float, Field(gt=0)]] = Field(
         default={}, description="Baseline arm: the rate in the middle."
+    )
+    options: dict[str, dict[str, Annotated[tuple[Any, ...], ONE_OR_MORE, Field(min_length=2)]]] = Field(
+        default={},
+        description="Baseline arm: options that its arms are tuned in beside the rate, each with its values. "
+        "An arm that gives such an option itself keeps it.",
     )
     points: int = Field(
         default=5,
@@ -450,6 +455,13 @@ def _check(sweep: Sweep) -> None:
     for label in sweep.tuning.centres:
         if label not in arms:
             raise sweep.tuning.error(f"centres.{label}", f"no arm '{label}'{nearest(label, arms)}")
+    for label in sweep.tuning.options:
+        if label not in arms:
+            raise sweep.tuning.error(f"options.{label}", f"no arm '{label}'{nearest(label, arms)}")
+        if arms[label].baseline != label:
+            raise sweep.tuning.error(
+                f"options.{label}", f"'{label}' has the baseline '{arms[label].baseline}': name that"
+            )
     if sweep.tuning.points % 2 == 0:
         raise sweep.tuning.error("points", "must be odd, so that the centre has neighbours on both sides")
     if sweep.tuning.finals and not sweep.tuning.more_seeds:
@@ -495,6 +507,7 @@ class Trial(Entry):
     """One learning rate tried."""
 
     lr: float = Field(description="Peak learning rate.")
+    options: dict[str, Any] = Field(default={}, description="Values of the options tuned beside it.")
     value: float | None = Field(
         default=None, description="Mean of the final metric over the tuning seeds. Null: not all ended well."
     )
@@ -507,6 +520,11 @@ class Trial(Entry):
     status: str = Field(description="`done`, or that of the first run that ended otherwise.")
     runs: Words = Field(description="Run ids, one a seed. Rates of the second stage have more of them.")
 
+    @property
+    def label(self) -> str:
+        """The rate, with the options where some were tuned."""
+        return ", ".join([f"{self.lr:g}", *(f"{name} {value}" for name, value in self.options.items())])
+
 
 class Tuned(Entry):
     """The chosen learning rate of an arm in a panel."""
@@ -516,6 +534,9 @@ class Tuned(Entry):
     world_size: int = Field(description="Workers.")
     arm: str = Field(description="Label of the arm.")
     lr: float = Field(description="The chosen peak learning rate.")
+    options: dict[str, Any] = Field(
+        default={}, description="The chosen values of the options tuned beside it."
+    )
     edge: Literal["none", "low", "high"] = Field(description="Whether it is an end of the grid.")
     tuned_for: str = Field(description="Identity of all that it was tuned for.")
     source: str = Field(
@@ -525,6 +546,10 @@ class Tuned(Entry):
     trials: Annotated[tuple[Trial, ...], AS_TUPLE] = Field(
         default=(), description="Every rate that was tried."
     )
+
+    def is_of(self, trial: Trial) -> bool:
+        """Whether a trial is of what was chosen."""
+        return (trial.lr, trial.options) == (self.lr, self.options)
 
 
 class RatesFile(Entry):
@@ -549,24 +574,32 @@ class Rates:
         key = (panel.workload.label, panel.sharding, panel.world_size, arm.label)
         return next((e for e in self.entries if (e.workload, e.sharding, e.world_size, e.arm) == key), None)
 
-    def lr(self, sweep: Sweep, panel: Setting, arm: Arm) -> float:
-        """The peak learning rate of an arm in a panel: pinned in the sweep, or tuned for exactly this.
+    def lr(self, sweep: Sweep, panel: Setting, arm: Arm) -> tuple[float, Mapping[str, Any]]:
+        """The peak learning rate of an arm in a panel, and the options that were tuned beside it.
 
-        Raises `YamlError` when there is none, or one that was tuned for other settings.
+        The rate is pinned in the sweep, or tuned for exactly this. Raises `YamlError` when there is none, or one that was tuned
+        for other settings.
         """
         if arm.lr is not None:
-            return arm.lr
+            return arm.lr, {}
         found = self.find(panel, arm)
         remedy = f"tune with `{sweep.tuned_by}`, or pin it with `lr:`"
         if found is None:
             raise arm.error("lr", f"no learning rate for {panel.label} in {self.path.name}: {remedy}")
         if found.tuned_for != tuned_for(sweep, panel, arm):
             raise arm.error("lr", f"{self.path.name} was tuned for other settings of {panel.label}: {remedy}")
-        return found.lr
+        return found.lr, found.options
+
+
+def options_of(sweep: Sweep, arm: Arm) -> dict[str, tuple[Any, ...]]:
+    """The options that an arm is tuned in beside the rate, with the values that are tried."""
+    wanted = sweep.tuning.options.get(arm.baseline, {})
+    return {name: values for name, values in wanted.items() if name not in arm.options}
 
 
 def tuned_for(sweep: Sweep, panel: Setting, arm: Arm) -> str:
     """Identity of everything that a tuned learning rate depends on, as the sweep states it."""
+    searched = options_of(sweep, arm)
     return identity(
         {
             "algorithm": arm.algorithm,
@@ -580,6 +613,7 @@ def tuned_for(sweep: Sweep, panel: Setting, arm: Arm) -> str:
             "batch_size": sweep.batch_size,
             "bucket_bytes": sweep.bucket_bytes,
             "schedule": [sweep.shape.schedule, sweep.shape.warmup, sweep.shape.min_ratio],
+            **({"searched": searched} if searched else {}),
         }
     )
 
@@ -610,8 +644,18 @@ def write_rates(sweep: Sweep, entries: Sequence[Tuned]) -> None:
     for entry in entries:
         head = {
             key: getattr(entry, key)
-            for key in ("workload", "sharding", "world_size", "arm", "lr", "edge", "tuned_for", "source")
-            if key != "source" or entry.source
+            for key in (
+                "workload",
+                "sharding",
+                "world_size",
+                "arm",
+                "lr",
+                "options",
+                "edge",
+                "tuned_for",
+                "source",
+            )
+            if key not in ("options", "source") or getattr(entry, key)
         }
         lines.append(f"  - {_flow(head)[:-1]}, trials: [")
         lines.extend(f"      {_flow(vars_of(trial))}," for trial in entry.trials)
@@ -621,7 +665,8 @@ def write_rates(sweep: Sweep, entries: Sequence[Tuned]) -> None:
 
 def vars_of(trial: Trial) -> dict[str, Any]:
     """The fields of a trial in their order."""
-    return {name: getattr(trial, name) for name in ("lr", "value", "nll", "values", "status", "runs")}
+    names = ("lr", "options", "value", "nll", "values", "status", "runs")
+    return {name: getattr(trial, name) for name in names if name != "options" or trial.options}
 
 
 def _flow(mapping: Mapping[str, Any]) -> str:
@@ -633,6 +678,8 @@ def _word(value: Any) -> str:
         return "null"
     if isinstance(value, str):
         return f'"{value}"'
+    if isinstance(value, dict):
+        return _flow(value)
     if isinstance(value, tuple):
         return f"[{', '.join(_word(item) for item in value)}]"
     return repr(value)

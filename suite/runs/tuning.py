@@ -4,7 +4,8 @@ For each panel every arm tries the same number of rates, centred on the rate tha
 Of the rates whose final metric, mean over the seeds, is within the workload's margin of the best, the one of lowest NLL
 is chosen. While some arm chooses an end of the grid, the grid of *all* arms grows by one rate on that side, as often as
 the sweep allows; a choice that still lies on an edge is kept and marked. Nothing is chosen from failures: an arm of which
-no rate ended well has none, and then no rate of the sweep is written.
+no rate ended well has none, and then no rate of the sweep is written. Where the sweep names options to be tuned beside the rate
+(Adam's eps), every rate is tried with every value of them, and whatever is said here of rates is true of these pairs.
 
 Where the sweep asks for *finals*, the best rates of every arm are tried by more seeds in a second stage, and the choice is among
 them. Two seeds tell a grid's best rate from its neighbours badly, and how badly is part of every interval (`tuning_error`). A
@@ -13,14 +14,16 @@ first stage that the file of rates has, by the source of today, is not trained a
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from suite.runs.plan import method_of, spec_of, workload_of
 from suite.runs.spec import Part, RunSpec, source_hash
 from suite.runs.store import Store
-from suite.runs.sweep import TUNING_SEED, Arm, Setting, Sweep, Trial, Tuned, load_rates, tuned_for
+from suite.runs.sweep import TUNING_SEED, Arm, Setting, Sweep, Trial, Tuned, load_rates, options_of, tuned_for
 from suite.workloads import Workload, get
 
 
@@ -157,7 +160,14 @@ def _search_grid(
     half = sweep.tuning.points // 2
     low, high = -half, half
     for round_ in range(sweep.tuning.extensions + 1):
-        run([spec for c in found for specs in _specs(sweep, c, low, high).values() for spec in specs])
+        run(
+            [
+                spec
+                for c in found
+                for at in grid(sweep, c, low, high)
+                for spec in _runs_at(sweep, c, at, sweep.tuning.seeds)
+            ]
+        )
         tried = [trials_of(sweep, c, store, low, high) for c in found]
         on_edge = dict[str, str]()
         for c, trials in zip(found, tried, strict=True):
@@ -187,12 +197,12 @@ def _finals(sweep: Sweep, found: Sequence[Candidate], tried: Tried, store: Store
         for j in finalists(sweep, c, trials):
             if len(trials[j].runs) < whole:
                 seeds = range(TUNING_SEED + len(trials[j].runs), TUNING_SEED + whole)
-                open_[i, j] = _runs_at(sweep, c, trials[j].lr, seeds)
+                open_[i, j] = _runs_at(sweep, c, trials[j], seeds)
     if open_:
         run([spec for specs in open_.values() for spec in specs])
     for (i, j), specs in open_.items():
         metric = get(found[i].workload.name, **found[i].workload.options).metric
-        tried[i][j] = _together(tried[i][j], _trial(specs, store, metric))
+        tried[i][j] = _together(tried[i][j], _trial(tried[i][j], specs, store, metric))
     return tried
 
 
@@ -224,6 +234,7 @@ def _together(first: Trial, more: Trial) -> Trial:
     ended = more.status == "done"
     return Trial(
         lr=first.lr,
+        options=first.options,
         value=_pooled(first.value, n, more.value, m) if ended else None,
         nll=_pooled(first.nll, n, more.nll, m) if ended else None,
         values=(*first.values, *more.values) if ended else (),
@@ -257,7 +268,10 @@ def grid_rate(centre: float, factor: float, offset: int) -> float:
 def trials_of(sweep: Sweep, candidate: Candidate, store: Store, low: int, high: int) -> list[Trial]:
     """The trials of the grid from offset `low` to `high`, rates ascending. Raises `TuningError` where one has not ended."""
     metric = get(candidate.workload.name, **candidate.workload.options).metric
-    return [_trial(specs, store, metric) for specs in _specs(sweep, candidate, low, high).values()]
+    return [
+        _trial(at, _runs_at(sweep, candidate, at, sweep.tuning.seeds), store, metric)
+        for at in grid(sweep, candidate, low, high)
+    ]
 
 
 def choose(sweep: Sweep, candidate: Candidate, trials: Sequence[Trial]) -> Tuned | None:
@@ -277,7 +291,8 @@ def choose(sweep: Sweep, candidate: Candidate, trials: Sequence[Trial]) -> Tuned
         world_size=candidate.panel.world_size,
         arm=candidate.arm.label,
         lr=chosen.lr,
-        edge="low" if chosen is trials[0] else "high" if chosen is trials[-1] else "none",
+        options=chosen.options,
+        edge="low" if chosen.lr == trials[0].lr else "high" if chosen.lr == trials[-1].lr else "none",
         tuned_for=tuned_for(sweep, candidate.panel, candidate.arm),
         source=source_hash(candidate.arm.algorithm),
         trials=tuple(trials),
@@ -310,18 +325,28 @@ def _failures(trials: Sequence[Trial], store: Store) -> str:
     return f"{len(trials)} of {len(trials)} learning rates failed ({words}), the first with: {reason} (run {run_id})"
 
 
-def _specs(sweep: Sweep, c: Candidate, low: int, high: int) -> dict[int, list[RunSpec]]:
-    """The runs of an arm by grid offset, one a seed."""
-    rates = {offset: grid_rate(c.centre, sweep.tuning.factor, offset) for offset in range(low, high + 1)}
-    return {offset: _runs_at(sweep, c, lr, sweep.tuning.seeds) for offset, lr in rates.items()}
+@dataclass(frozen=True)
+class Place:
+    """A place of the grid: a rate, and values of the options that are tuned beside it."""
+
+    lr: float
+    options: Mapping[str, Any]
 
 
-def _runs_at(sweep: Sweep, c: Candidate, lr: float, seeds: Iterable[int]) -> list[RunSpec]:
-    method = method_of(sweep, c.panel, c.arm, lr)
-    return [spec_of(sweep, c.panel, method, c.workload, lr, seed) for seed in seeds]
+def grid(sweep: Sweep, candidate: Candidate, low: int, high: int) -> list[Place]:
+    """The places of an arm's grid from offset `low` to `high`, rates ascending, each with every choice of options."""
+    searched = options_of(sweep, candidate.arm)
+    choices = [dict(zip(searched, values, strict=True)) for values in itertools.product(*searched.values())]
+    rates = [grid_rate(candidate.centre, sweep.tuning.factor, offset) for offset in range(low, high + 1)]
+    return [Place(lr, options) for lr in rates for options in choices]
 
 
-def _trial(specs: Sequence[RunSpec], store: Store, metric: str) -> Trial:
+def _runs_at(sweep: Sweep, c: Candidate, at: Place | Trial, seeds: Iterable[int]) -> list[RunSpec]:
+    method = method_of(sweep, c.panel, c.arm, at.lr, at.options)
+    return [spec_of(sweep, c.panel, method, c.workload, at.lr, seed) for seed in seeds]
+
+
+def _trial(at: Place | Trial, specs: Sequence[RunSpec], store: Store, metric: str) -> Trial:
     results = [store.result(spec.run_id) for spec in specs]
     for spec, result in zip(specs, results, strict=True):
         if result is None:
@@ -334,7 +359,9 @@ def _trial(specs: Sequence[RunSpec], store: Store, metric: str) -> Trial:
     runs = tuple(spec.run_id for spec in specs)
     value, nll = _mean(finals, metric), _mean(finals, "nll")
     values = tuple(float(f"{final[metric]:.6g}") for final in finals)
-    return Trial(lr=specs[0].lr.peak, value=value, nll=nll, values=values, status=status, runs=runs)
+    return Trial(
+        lr=at.lr, options=dict(at.options), value=value, nll=nll, values=values, status=status, runs=runs
+    )
 
 
 def _mean(finals: Sequence[Mapping[str, float]], name: str) -> float | None:

@@ -307,7 +307,7 @@ def trained_of(tables: Path, sweeps: Path, name: str, reference: str) -> dict[Ke
         for entry in _rates(sweeps, name):
             if tuple(entry[c] for c in CELL) != cell or (*cell, entry["arm"]) not in tuned:
                 continue
-            rate = [trial["lr"] for trial in entry["trials"]].index(entry["lr"])
+            rate = [place_of(trial) for trial in entry["trials"]].index(place_of(entry))
             seeds = len(entry["trials"][rate].get("values", ()))
             if seeds > 1:
                 sign = -1.0 if cell[0] in upwards else 1.0
@@ -348,6 +348,11 @@ def _rates(sweeps: Path, name: str) -> list[dict[str, Any]]:
         path = path.with_name(f"{sweep['base']}.yaml") if sweep.get("base") else path.parent
     file = (sweeps / f"{name}.yaml").with_name(rates or f"{Path(name).name}-lr.yaml")
     return list(yaml.safe_load(file.read_text(encoding="utf-8"))["rates"]) if file.is_file() else []
+
+
+def place_of(entry: dict[str, Any]) -> tuple[float, dict[str, Any]]:
+    """The rate of a trial or of a choice, and the options tuned beside it."""
+    return entry["lr"], entry.get("options", {})
 
 
 def tuning_of(sd: float, one: Trained) -> Known:

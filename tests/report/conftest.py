@@ -55,6 +55,7 @@ def tuning_rows() -> list[Row]:
             "world_size": 4,
             "arm": "qsr-sgd",
             "lr": lr,
+            "options": '{"eps":1e-05}' if lr == 0.03 else None,
             "status": "done" if value else "diverged",
             "value": value,
             "nll": 0.1 if value else None,

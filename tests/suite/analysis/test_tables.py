@@ -13,8 +13,8 @@ from suite.analysis.tables import TableError, from_csv, read_table, table_path, 
 
 def trial(arm: str = "a", lr: float = 0.1, **changes) -> dict:
     row = {
-        "workload": "digits-mlp", "sharding": "iid", "world_size": 4, "arm": arm, "lr": lr, "status": "done",
-        "value": 96.5, "nll": None, "chosen": True, "edge": False,
+        "workload": "digits-mlp", "sharding": "iid", "world_size": 4, "arm": arm, "lr": lr, "options": None,
+        "status": "done", "value": 96.5, "nll": None, "chosen": True, "edge": False,
     }  # fmt: skip
     return {**row, **changes}
 
@@ -56,6 +56,15 @@ def test_round_trip_and_format():
 def test_rows_that_do_not_fit_are_refused(change, message):
     with pytest.raises(TableError, match=message):
         to_csv(TUNING, [trial(**change)])
+
+
+def test_a_rare_column_is_in_a_file_only_where_a_row_has_it():
+    plain, eps = trial(), trial(options='{"eps":1e-05}')
+    assert "options" not in to_csv(TUNING, [plain])
+    assert from_csv(TUNING, to_csv(TUNING, [plain])) == [plain]
+    assert from_csv(TUNING, to_csv(TUNING, [eps, plain])) == [plain, eps]
+    with pytest.raises(TableError, match="columns of table tuning"):
+        from_csv(TUNING, to_csv(TUNING, [plain]).replace(",nll,", ",", 1))
 
 
 def test_two_rows_with_one_key_are_refused():

@@ -14,8 +14,17 @@ from suite.runs.plan import make_plan, method_of, spec_of
 from suite.runs.result import Status
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store, failed
-from suite.runs.sweep import TUNING_SEED, Trial, load_sweep, write_rates
-from suite.runs.tuning import TuningError, TuningFailedError, best_trial, candidates, grid_rate, tune
+from suite.runs.sweep import TUNING_SEED, Trial, load_rates, load_sweep, write_rates
+from suite.runs.tuning import (
+    TuningError,
+    TuningFailedError,
+    best_trial,
+    candidates,
+    choose,
+    grid,
+    grid_rate,
+    tune,
+)
 from suite.training.execute import execute
 from suite.workloads import get
 from tests.suite.runs.project import SWEEP, write_sweep
@@ -126,7 +135,7 @@ def test_a_search_by_jobs_refuses_failures_too(tmp_path: Path) -> None:
     for panel in sweep.panels():
         for candidate in candidates(sweep, panel):
             for lr in (0.25, 0.5, 1.0):
-                method = method_of(sweep, panel, candidate.arm, lr)
+                method = method_of(sweep, panel, candidate.arm, lr, {})
                 for seed in sweep.tuning.seeds:
                     spec = spec_of(sweep, panel, method, candidate.workload, lr, seed)
                     failed(spec, Status("error", "the disk is on fire")).save(store)
@@ -189,6 +198,79 @@ def test_the_best_rates_of_every_arm_are_tried_by_more_seeds(tmp_path: Path) -> 
         assert tuned.lr == min(entered, key=lambda t: t.value).lr
     write_rates(sweep, found)
     assert not {spec.run_id for spec in make_plan(sweep).specs} & {spec.run_id for spec in seen}
+
+
+MOMENTA = FINALS.replace("points: 3,", "points: 3, options: {{plain: {{momentum: [0, 0.5]}}}},")
+
+
+def test_options_are_tuned_beside_the_rate(tmp_path: Path) -> None:
+    sweep = load_sweep(write_sweep(tmp_path, TUNABLE + MOMENTA.format(extensions=0, centre=0.5)))
+    store, seen = Store(tmp_path / "results"), []
+    found = tune(sweep, store, carry_out(store, seen))
+    assert len(seen) == 2 * (3 * 2 * 2 + 2 * 3)
+    for tuned in found:
+        assert [(t.lr, t.options["momentum"]) for t in tuned.trials] == [
+            (lr, momentum) for lr in (0.25, 0.5, 1.0) for momentum in (0, 0.5)
+        ]
+        for t in tuned.trials:
+            specs = [spec for spec in seen if spec.run_id in t.runs]
+            assert {spec.algorithm.options["momentum"] for spec in specs} == {t.options["momentum"]}
+            assert {spec.lr.peak for spec in specs} == {t.lr}
+        entered = [t for t in tuned.trials if len(t.runs) == 5]
+        assert len(entered) == 2
+        (best,) = [t for t in entered if tuned.is_of(t)]
+        assert best.value == min(t.value for t in entered)
+
+    write_rates(sweep, found)
+    assert load_rates(sweep.rates_path).entries == tuple(found)
+    scored = make_plan(sweep).runs
+    for tuned in found:
+        methods = {run.spec.algorithm.options["momentum"] for run in scored if run.arm.label == tuned.arm}
+        assert methods == {tuned.options["momentum"]}
+    store, seen = Store(tmp_path / "nothing"), []
+    assert tune(sweep, store, carry_out(store, seen)) == found
+    assert seen == []
+
+    wider = TUNABLE + MOMENTA.replace("0.5]", "0.5, 0.9]").format(extensions=0, centre=0.5)
+    with pytest.raises(YamlError, match="was tuned for other settings"):
+        make_plan(load_sweep(write_sweep(tmp_path, wider)))
+
+
+def test_an_edge_is_one_of_rates_whatever_the_options(tmp_path: Path) -> None:
+    sweep = load_sweep(write_sweep(tmp_path, TUNABLE + MOMENTA.format(extensions=0, centre=0.5)))
+    (candidate, _) = candidates(sweep, next(iter(sweep.panels())))
+    for edge, lr in (("low", 0.25), ("none", 0.5), ("high", 1.0)):
+        trials = [
+            trial(rate, 0.1 if rate == lr and m else 0.7).model_copy(update={"options": {"momentum": m}})
+            for rate in (0.25, 0.5, 1.0)
+            for m in (0, 0.5)
+        ]
+        tuned = choose(sweep, candidate, trials)
+        assert tuned is not None
+        assert (tuned.lr, tuned.options, tuned.edge) == (lr, {"momentum": 0.5}, edge)
+
+
+def test_an_arm_keeps_an_option_of_its_own(tmp_path: Path) -> None:
+    text = TUNABLE.replace("options: {period: 4}", "options: {period: 4, momentum: 0.9}")
+    assert text != TUNABLE
+    sweep = load_sweep(write_sweep(tmp_path, text + MOMENTA.format(extensions=0, centre=0.5)))
+    plain, local = candidates(sweep, next(iter(sweep.panels())))
+    assert len(grid(sweep, plain, -1, 1)) == 6
+    assert [at.options for at in grid(sweep, local, -1, 1)] == [{}, {}, {}]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("{plane: {momentum: [0, 0.5]}}", "key 'tuning.options.plane': no arm 'plane'"),
+        ("{local: {momentum: [0, 0.5]}}", "key 'tuning.options.local': 'local' has the baseline 'plain'"),
+        ("{plain: {momentum: [0.5]}}", "tuning.options.plain.momentum"),
+    ],
+)
+def test_options_to_tune_that_make_no_sense_are_refused(tmp_path: Path, options: str, message: str) -> None:
+    text = TUNABLE + f"tuning: {{points: 3, centres: {{plain: 0.5}}, options: {options}}}\n"
+    with pytest.raises(YamlError, match=message):
+        load_sweep(write_sweep(tmp_path, text))
 
 
 def test_a_first_stage_on_record_is_not_trained_again(tmp_path: Path) -> None:
