@@ -272,7 +272,9 @@ def tuning_error(trials: Trials, noise: Uncertain, seed: int = 0) -> Uncertain:
 def tuning_noise(arms: Iterable[Trials]) -> Uncertain:
     """The variance of a loss beyond what its rate and its seed explain, pooled over arms: residuals of two-way tables.
 
-    An arm has one table of the rates with as many seeds each, so two after a second stage.
+    Of an arm with a second stage these are the rates that entered it, since the choice is among them. Rates far off may be
+    noisier, near divergence, or quieter, where nothing is learnt: pooled with them, simulated errors came out four times too
+    large or without the margin that they have otherwise.
 
     Args:
         arms: Rates at which a run failed are left out.
@@ -281,7 +283,7 @@ def tuning_noise(arms: Iterable[Trials]) -> Uncertain:
         The variance with its degrees of freedom; none where tuning had one seed.
     """
     squares, df = 0.0, 0
-    for table in (table for trials in arms for table in _tables(trials)):
+    for table in map(_deciding, arms):
         if min(table.shape) < 2:
             continue
         residual = table - table.mean(1, keepdims=True) - table.mean(0, keepdims=True) + table.mean()
@@ -290,13 +292,11 @@ def tuning_noise(arms: Iterable[Trials]) -> Uncertain:
     return Uncertain(0.0, squares / df, df) if df else Uncertain()
 
 
-def _tables(trials: Trials) -> list[np.ndarray]:
-    """Losses [rates][seeds] of the rates that ended well, one array a number of seeds."""
+def _deciding(trials: Trials) -> np.ndarray:
+    """Losses [rates][seeds] of the rates with the most seeds, of those that ended well."""
     finite = [values for values in trials.losses if np.isfinite(values).all()]
-    return [
-        np.array([values for values in finite if len(values) == seeds], dtype=np.float64)
-        for seeds in sorted({*map(len, finite)})
-    ]
+    most = max(map(len, finite), default=0)
+    return np.array([values for values in finite if len(values) == most], dtype=np.float64, ndmin=2)
 
 
 def time_ratio(sessions: Sequence[Sequence[float]]) -> Uncertain:

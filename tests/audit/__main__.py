@@ -224,16 +224,11 @@ def speedup(reference: Reference, losses: np.ndarray, tuning: Known, time: Known
 
 
 def noise_of(arms: Iterable[Sequence[Sequence[float]]]) -> Known:
-    """The variance of one tuning loss beyond its rate and its seed, pooled over arms [rates][seeds]."""
+    """The variance of one tuning loss beyond its rate and its seed, over arms [rates][seeds]: of the rates with most seeds."""
     squares, df = 0.0, 0
-    ended = [[values for values in rates if np.isfinite(values).all()] for rates in arms]
-    of_one_length = [
-        [values for values in rates if len(values) == seeds]
-        for rates in ended
-        for seeds in {len(v) for v in rates}
-    ]
-    for rates in of_one_length:
-        table = pd.DataFrame(rates, dtype="float64")
+    for rates in arms:
+        ended = sorted((values for values in rates if np.isfinite(values).all()), key=len)
+        table = pd.DataFrame([v for v in ended if len(v) == len(ended[-1])], dtype="float64")
         if min(table.shape) < 2:
             continue
         residual = (

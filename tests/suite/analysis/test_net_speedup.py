@@ -177,7 +177,35 @@ def test_a_second_stage_makes_the_error_of_tuning_smaller_and_it_is_told_so() ->
     assert told < 0.5 * alone
     found = tuning_noise(tried)
     assert found.variance == pytest.approx(noise**2, rel=0.1)
-    assert found.df == 400 * ((2 - 1) * (8 - 1) + (3 - 1) * (2 - 1))
+    assert found.df == 400 * (2 - 1) * (8 - 1), "of the rates that entered"
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        pytest.param((0.06, 0.06, 0.06, 0.06, 0.06), id="even"),
+        pytest.param((0.09, 0.06, 0.05, 0.06, 0.14), id="noisier far off, near divergence"),
+        pytest.param((0.02, 0.06, 0.08, 0.06, 0.02), id="quieter far off, where nothing is learnt"),
+    ],
+)
+def test_the_error_of_tuning_is_never_told_too_small_whatever_rates_far_off_do(
+    noise: tuple[float, ...],
+) -> None:
+    """Of trials alone: nothing is told of the noise but what they show."""
+    rng = np.random.default_rng(4)
+    rates = np.array([0.30, 0.08, 0.0, 0.06, 0.40])
+
+    def tuned() -> Trials:
+        drawn = rates[:, None] + np.array(noise)[:, None] * rng.standard_normal((5, 4))
+        entered = drawn[:, :2].mean(1).argsort()[:2]
+        losses = [list(row) if rate in entered else list(row[:2]) for rate, row in enumerate(drawn)]
+        return Trials(losses, int(min(entered, key=lambda rate: drawn[rate].mean())))
+
+    tried = [tuned() for _ in range(400)]
+    lost = rates[[one.chosen for one in tried]]
+    shown = tuning_noise(tried)
+    told = np.mean([tuning_error(one, shown, seed).variance for seed, one in enumerate(tried[:100])])
+    assert np.mean(lost**2) <= told <= 2.5 * np.mean(lost**2)
 
 
 def test_tuning_noise_leaves_out_rates_and_seeds() -> None:
