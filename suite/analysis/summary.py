@@ -9,7 +9,8 @@ equal* when the interval lies wholly outside, else *undecided* (two one-sided te
 each of them at 2.5 %; Schuirmann, Journal of Pharmacokinetics and Biopharmaceutics 15, 1987). A margin that
 is too wide calls anything equal, so the same study must tell the negative controls (methods known to be bad)
 from the baseline, and the margin may be at most half the loss of the weakest of them. Where that fails the
-study is *not sensitive*, and no method of it is called equal.
+study is *not sensitive*, and no method of it is called equal. Judged are the controls of optimizers that some method uses: where
+none does, as SGD where a study shows only that AdamW is ahead of it, there is no verdict that they could take back.
 """
 
 from __future__ import annotations
@@ -288,12 +289,15 @@ def arms_of(study: Study) -> pd.DataFrame:
 def _judge(study: Study, workload: str, arms: pd.DataFrame) -> Sensitivity:
     """Whether the negative controls among the arms of a cell show that a bad method would have been seen."""
     yard = study.yardsticks[workload]
-    rows: Iterable[Any] = arms[arms["control"]].itertuples()
-    controls = [
+    used = arms.loc[~arms["control"] & arms["baseline"].notna(), "baseline"]
+    controls = arms[arms["control"]]
+    of_methods = controls[controls["baseline"].isin(used)]
+    rows: Iterable[Any] = (controls if of_methods.empty else of_methods).itertuples()
+    losses = [
         Control(row.arm, _loss(row.difference, yard.direction), row.n_diverged == row.n, row.n)
         for row in rows
     ]
-    return sensitivity(controls, yard.margin, yard.unit, yard.no_verdict)
+    return sensitivity(losses, yard.margin, yard.unit, yard.no_verdict)
 
 
 def _loss(difference: Interval | None, direction: str) -> Interval | None:

@@ -245,6 +245,22 @@ def test_a_workload_that_supports_no_verdict_gives_none(tmp_path, store):
     assert all(str(row["reason"]).endswith("because of something") for row in found.rows(SENSITIVITY))
 
 
+def test_controls_of_an_optimizer_that_no_method_uses_take_no_verdict_back(tmp_path):
+    by_name = {one.arm.name: one for one in made.MADE}
+    hidden = replace(by_name["control-no-communication"], losses=(0.0, 0.0))
+    seen = replace(
+        by_name["control-one-worker"], arm=made.arm("control-one-worker", "control", "allreduce-adamw", True)
+    )
+    names = ("allreduce-sgd", "allreduce-adamw", "apmsqueeze")
+    arms = (*(by_name[name] for name in names), hidden, seen)
+    for i, (few, sensitive) in enumerate(((arms, True), ((*arms, by_name["local-sgd H=4"]), False))):
+        study = made.study_of(made=few)
+        made.run_all(tmp_path / str(i), study, few)
+        (row,) = [r for r in collect(tmp_path / str(i), study).rows(SENSITIVITY) if r["sharding"] == "iid"]
+        assert row["sensitive"] is sensitive, row["reason"]
+        assert sensitive or "control-no-communication cannot be told" in row["reason"]
+
+
 def test_a_published_study_is_continued_without_its_runs(tmp_path):
     """More seeds and an arm more: with published rows the tables are those of all runs."""
     text = SWEEP.replace("steps: 12", "steps: 12\nbudgets: [0.5, 1]")
