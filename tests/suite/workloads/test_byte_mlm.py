@@ -8,9 +8,10 @@ import numpy as np
 import torch
 
 from suite.workloads import get
-from suite.workloads.byte_mlm import CONTEXT, MASK, MASKED, MaskedTask, held_out_packages, places
+from suite.workloads.byte_mlm import CONTEXT, MASK, MASKED, MaskedTask, places
 from suite.workloads.code_corpus import load_corpus
-from suite.workloads.sampling import Stream, generator
+from suite.workloads.code_gpt import HELD_OUT
+from suite.workloads.sampling import UNSCORED_SEED, Stream, generator
 
 
 def task(seed: int = 0) -> MaskedTask:
@@ -44,12 +45,18 @@ def test_masks_hide_the_bytes_that_are_asked_for() -> None:
 def test_nothing_of_the_test_part_is_trained_on() -> None:
     made, corpus = task(), load_corpus()
     held_out = np.zeros(len(corpus.text), dtype=bool)
-    for package in held_out_packages(0):
+    for package in HELD_OUT:
         held_out[slice(*corpus.spans[package])] = True
     inside = np.arange(CONTEXT)
     assert not held_out[np.concatenate(made.sampler.shards)[:, None] + inside].any()
     assert held_out[made.test[:, None] + inside].all()
-    assert len(set(made.test)) == made.test_size == 512
+    assert len(set(made.test)) == made.test_size == 2048
+
+
+def test_no_two_scored_seeds_share_a_window() -> None:
+    seeds = (0, 1, 11, UNSCORED_SEED, UNSCORED_SEED + 3)
+    seen = [np.concatenate([*made.sampler.shards, made.test]) for made in map(task, seeds)]
+    assert len(np.unique(np.concatenate(seen))) == sum(map(len, seen))
 
 
 def test_both_sides_are_read() -> None:
