@@ -85,7 +85,7 @@ TABLES: Final = (
 """All tables whose columns pages list."""
 FRONT: Final = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("cli", "findings", "methods")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("cli", "findings", "methods", "studies")),
 )
 """README and the pages with blocks of its kinds."""
 FRONT_STUDY, FRONT_SHARDING = "language", "iid"
@@ -375,18 +375,30 @@ def ranks(root: Path, study: str, sharding: str) -> str:
     return f"{markdown(('link', 'fewer bytes against', 'rank correlation'), lines)}\n\n{said}"
 
 
-def order(root: Path, study: str, other: str, *shardings: str) -> str:
-    """Whether methods stand in the same order in two studies: Spearman's rho of what they are worth; uncompressed ones aside."""
-    tables = [read_frame(table_path(root, WORTH, name), WORTH) for name in (study, other)]
+def order(root: Path, study: str, *names: str) -> str:
+    """Whether methods stand in the same order in other studies: Spearman's rho of what they are worth; uncompressed ones aside.
+
+    Args:
+        root: Results folder of the published tables.
+        study: The one that others are compared with.
+        names: Shardings, and other studies: a row for each pair.
+    """
+    own = read_frame(table_path(root, WORTH, study), WORTH)
     lines = []
-    for sharding in shardings:
-        one, two = (table[table["sharding"] == sharding].set_index("arm")["worth"] for table in tables)
-        methods = [
-            arm for arm in one.index.intersection(two.index) if not arm.startswith(("allreduce-", "control-"))
-        ]
-        both = (values.loc[methods].to_numpy("float64") for values in (one, two))
-        lines.append((SHARDINGS[sharding], len(methods), _rho(*both)))
-    return f"{markdown(('shards', 'methods', 'rank correlation'), lines)}\n\nIn brackets 95 % of a bootstrap over methods."
+    for other in (name for name in names if name not in SHARDINGS):
+        table = read_frame(table_path(root, WORTH, other), WORTH)
+        workers = " and ".join(str(one["world_size"].iloc[0]) for one in (own, table))
+        for sharding in (name for name in names if name in SHARDINGS):
+            one, two = (of[of["sharding"] == sharding].set_index("arm")["worth"] for of in (own, table))
+            methods = [
+                arm
+                for arm in one.index.intersection(two.index)
+                if not arm.startswith(("allreduce-", "control-"))
+            ]
+            both = (values.loc[methods].to_numpy("float64") for values in (one, two))
+            lines.append((SHARDINGS[sharding], workers, len(methods), _rho(*both)))
+    heads = ("shards", "workers", "methods", "rank correlation")
+    return f"{markdown(heads, lines)}\n\nIn brackets 95 % of a bootstrap over methods."
 
 
 def _rho(x: np.ndarray, y: np.ndarray) -> str:

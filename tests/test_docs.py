@@ -269,7 +269,7 @@ def test_every_interval_of_the_findings_is_of_a_published_table() -> None:
                     tuple(map(float, row[ends])) for row in rows if all(row[ends]) and "-" not in row[ends]
                 ]
     published = np.array(found)
-    for page in ("README.md", "docs/findings.md"):
+    for page in ("README.md", "docs/findings.md", "docs/studies.md"):
         for written in intervals((ROOT / page).read_text(encoding="utf-8")):
             plain = [word.replace("−", "-").lstrip("+") for word in written]
             numbers = np.array([float(word) for word in plain])
