@@ -346,7 +346,8 @@ def compose_rounds(samples: LinkSamples, parts: Makeup, used: Mapping[str, str])
     `used`: kind -> case id. Raises CompositionError.
     """
     needed = used if parts.rounds else {kind: used[kind] for kind in parts.units}
-    units = samples.units()[list(needed.values())].set_axis(list(needed), axis="columns").dropna()
+    steps = [round_length(kind) if kind.startswith(ROUND) else 1 for kind in needed]
+    units = samples.per_step()[list(needed.values())].set_axis(list(needed), axis="columns").dropna() * steps
     rounds: dict[Any, Any] = units.to_dict("index")
     return pd.Series(
         {number: composed_s(parts, unit_s) for number, unit_s in rounds.items()}, dtype="float64"

@@ -54,7 +54,7 @@ def candidates(
     for session in sorted({sample.session for sample in samples}):
         for label, algorithm, configured, kinds in arms_of((load or load_session)(session)):
             for name, cases in _apart(label, kinds):
-                steps = {case.unit_steps for kind, case in cases.items() if kind.startswith(ROUND)}
+                steps = {int(kind.removeprefix(ROUND)) for kind in cases if kind.startswith(ROUND)}
                 exact = of_round(configured, steps.pop()) if steps else configured
                 method = _candidate(name, algorithm, exact, cases, samples, cores)
                 if method is not None:
@@ -81,7 +81,7 @@ def _apart(label: str, kinds: Mapping[str, Case]) -> list[tuple[str, dict[str, C
     """Rounds one by one, all other kinds together."""
     if any(kind.startswith(ROUND) for kind in kinds):
         return [
-            (f"{label}, rounds of {case.unit_steps}", {kind: case})
+            (f"{label}, rounds of {kind.removeprefix(ROUND)}", {kind: case})
             for kind, case in kinds.items()
             if case.unit_steps > 1
         ]

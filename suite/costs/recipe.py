@@ -36,6 +36,7 @@ from reference_impls.registry import Method
 from reference_impls.requests import Request, Step
 from suite.costs.step import Recipe, RecipeError, Traffic, declared_terms, transformer_shapes
 from suite.timing.case import AVERAGE, ROUND
+from suite.timing.cases import unit_steps
 
 LEARNING_RATE: Final = 1e-6
 LONGEST: Final = 200
@@ -58,7 +59,7 @@ def recipe_of(
     method: configured so that it takes such steps at once and often (`Algorithm.steady`). shapes: of the model's
     parameters, in order. Raises `RecipeError` for steps that do not come, or a method that cannot be run.
     """
-    size = int(kind.removeprefix(ROUND)) if kind.startswith(ROUND) else 1
+    size = unit_steps(method.algorithm, kind)
     end = AVERAGE if kind.startswith(ROUND) else kind
     try:
         with _eagerly():

@@ -32,10 +32,11 @@ that phases can be told apart."""
 class Case:
     """What is timed.
 
-    role: ``ddp`` (torch's DistributedDataParallel, measured as it is) or ``method`` (one of ours). label: for people,
-    unique in a session. kind: the kind of step that counts; others are passed by. unit_steps: steps in a timed unit, a
-    round from one synchronisation to the next. algorithm: a registered name, or for ``ddp`` one of ``fp32``, ``bf16``,
-    ``powersgd``. options: all options that decide what a step of this kind does, defaults filled in.
+    role: ``ddp`` (torch's DistributedDataParallel, measured as it is) or ``method`` (one of ours). label: for people, unique
+    in a session. kind: the kind of step that counts; others are passed by. unit_steps: steps in a timed unit, a round from
+    one synchronisation to the next, or as many rounds as take a model in fragments once over. algorithm: a registered name,
+    or for ``ddp`` one of ``fp32``, ``bf16``, ``powersgd``. options: all options that decide what a step of this kind does,
+    defaults filled in.
     """
 
     role: Role

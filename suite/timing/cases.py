@@ -107,12 +107,28 @@ def kinds_of(part: Part, rounds_h: Sequence[int]) -> dict[str, Case]:
     method = create(part.name, **part.options)
     cases = {}
     for kind, algorithm in method.algorithm.steady().items():
-        steps = int(kind.removeprefix(ROUND)) if kind.startswith(ROUND) else 1
-        if kind.startswith(ROUND) and steps not in rounds_h:
+        if kind.startswith(ROUND) and int(kind.removeprefix(ROUND)) not in rounds_h:
             continue
         name = own_name(algorithm, part.name)
-        cases[kind] = _case(Method(name, algorithm, method.hyperparameters), kind, steps)
+        cases[kind] = _case(
+            Method(name, algorithm, method.hyperparameters), kind, unit_steps(algorithm, kind)
+        )
     return cases
+
+
+def unit_steps(algorithm: Algorithm, kind: str) -> int:
+    """Steps of a timed unit: one; of ``round-H`` as many rounds of H steps as take the whole model once over.
+
+    Of a model that is averaged in fragments these are as many as there are fragments: they differ in size, and where there are
+    fewer buckets than fragments some are empty, so that rounds which send nothing stand beside others.
+
+    Args:
+        algorithm: Configured to take such steps at once and often (`Algorithm.steady`).
+        kind: Of its steps.
+    """
+    if not kind.startswith(ROUND):
+        return 1
+    return int(kind.removeprefix(ROUND)) * int(getattr(algorithm, "fragments", 1))
 
 
 def own_name(algorithm: Algorithm, otherwise: str) -> str:

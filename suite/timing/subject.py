@@ -128,10 +128,9 @@ class Subject(ABC):
                     kinds[taken] = stepping.kind
                     taken += 1
                     since += 1
-                    if stepping.kind == end:
-                        if since >= size:
-                            ends[complete] = taken
-                            complete += 1
+                    if stepping.kind == end and since >= size:
+                        ends[complete] = taken
+                        complete += 1
                         since = 0
                     cuts[taken] = stepping.phases()
                     marks[taken] = time.perf_counter()

@@ -1,7 +1,7 @@
 """`byte-mlm`: a small transformer that fills in masked bytes of Python sources. AdamW is ahead of SGD on it.
 
-It takes length: after 300 steps of 4 workers AdamW has hardly left the frequencies of bytes, where SGD stays. The study `adam-family`
-has 600.
+It takes length: after 300 steps of 4 workers AdamW has hardly left the frequencies of bytes, where SGD stays. The study
+`adam-family` has 600.
 
 The text, the packages that are judged and the folds are those of `code-gpt`, so that the first twelve scored seeds share no
 window. Of each window of 64 bytes 10 are replaced by a mask, drawn anew for every step (BERT's other replacements, by the byte
