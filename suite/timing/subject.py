@@ -109,13 +109,15 @@ class Subject(ABC):
             NoSuchStepError: The units were not complete after 8 times as many steps and 8 units more.
         """
         size = self.case.unit_steps
-        end = AVERAGE if self.case.kind.startswith(ROUND) else self.case.kind
+        is_round = self.case.kind.startswith(ROUND)
+        end = AVERAGE if is_round else self.case.kind
+        shortest = int(self.case.kind.removeprefix(ROUND)) if is_round else 1
         limit = (8 * units + 8) * size
         on_gpu = any(part.is_cuda for part in batches[0])
         marks, kinds, ends = [0.0] * (limit + 1), [""] * limit, [0] * units
         with self.stepping(mode) as stepping:
             cuts: list[Mapping[str, float] | None] = [None] * (limit + 1)
-            taken = complete = since = 0
+            taken = complete = length = whole = 0
             cuts[0] = stepping.phases()
             with no_collector():
                 start()
@@ -127,11 +129,14 @@ class Subject(ABC):
                         torch.cuda.synchronize()
                     kinds[taken] = stepping.kind
                     taken += 1
-                    since += 1
-                    if stepping.kind == end and since >= size:
-                        ends[complete] = taken
-                        complete += 1
-                        since = 0
+                    length += 1
+                    if stepping.kind == end:
+                        whole = whole + length if length >= shortest else 0  # a round that was cut short begins no unit
+                        length = 0
+                        if whole >= size:
+                            ends[complete] = taken
+                            complete += 1
+                            whole = 0
                     cuts[taken] = stepping.phases()
                     marks[taken] = time.perf_counter()
                 cpu = time.process_time() - cpu

@@ -79,6 +79,17 @@ def test_a_round_has_its_steps_and_communicates_in_the_last() -> None:
     assert sum(request.nbytes for request in recipe.steps[-1].after) == 4 * sum(map(math.prod, SHAPES))
 
 
+@pytest.mark.parametrize("kind", ["round-4", "round-16"])
+@pytest.mark.parametrize("bucket_bytes", [1 << 30, 64])
+def test_a_unit_of_a_model_in_fragments_sends_the_whole_of_it_once(kind: str, bucket_bytes: int) -> None:
+    """Also where the model is one bucket, so that one of two fragments is all of it and the other empty."""
+    streaming = _steady("streaming-diloco", {"fragments": 2}, kind)
+    recipe = recipe_of(streaming, SHAPES, 4, kind=kind, bucket_bytes=bucket_bytes)
+    assert len(recipe.steps) == 2 * int(kind.removeprefix("round-"))
+    nbytes = sum(request.nbytes for step in recipe.steps for request in step.after)
+    assert nbytes == 4 * sum(map(math.prod, SHAPES))
+
+
 def test_a_scaled_recipe_sends_so_many_times_as_much_in_as_many_messages() -> None:
     recipe = recipe_of(_steady("qsgd", {}, "compressed"), SHAPES, 4, kind="compressed")
     larger = recipe.scaled(10.0)

@@ -119,6 +119,14 @@ def test_a_round_that_was_cut_short_does_not_count(clock: Clock) -> None:
     assert block.unit_seconds == (4.0 + 8.0 + 1.0 + 2.0,)
 
 
+def test_a_unit_of_several_rounds_begins_and_ends_with_whole_ones(clock: Clock) -> None:
+    """Of a model in two fragments: the first round here was cut short, and a unit is the two that follow."""
+    kinds = ["average", "local", "average", "local", "average", "local", "average", "local", "average"]
+    block = Scripted(case("round-2", 4), kinds, clock).block("run", 2, BATCHES)
+    assert block.kinds == {"average": 5, "local": 4}
+    assert block.unit_seconds == (2.0 + 4.0 + 8.0 + 1.0, 2.0 + 4.0 + 8.0 + 1.0)
+
+
 def test_a_kind_that_never_comes_is_said(clock: Clock) -> None:
     subject = Scripted(case("sync"), ["step"], clock)
     with pytest.raises(NoSuchStepError, match=r"0 of 2 units of 'sync'.*24 step\b"):
