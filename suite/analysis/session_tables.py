@@ -250,7 +250,8 @@ def of_other_links(
         record: The newest session that was held here.
 
     Returns:
-        Rows by table suffix, and the facts of these links; none where nothing alike (`with_published`) is published.
+        Rows by table suffix, of what is timed now, and the facts of these links; none where nothing alike
+        (`with_published`) is published.
     """
     alike = _published_alike(results_root, record)
     if alike is None:
@@ -264,6 +265,8 @@ def of_other_links(
             there = there[~there["link"].isin(held)]
             if "arm" in there:
                 there = there[pd.MultiIndex.from_frame(there[["sharding", "arm"]]).isin(same)]
+            if "case_id" in there:
+                there = there[there["case_id"].isin(_ids(record))]
             rows[table.suffix] = there
     return rows, [link for link in facts["links"] if link["label"] not in held]
 

@@ -14,7 +14,7 @@ from suite.analysis.collect import collect_sweep, write
 from suite.analysis.columns import EQUAL_LOSS_SECONDS, NET, NET_ROUNDS
 from suite.analysis.join import LEVEL, united
 from suite.analysis.published import PublishedError, lacking, load_facts
-from suite.analysis.session_tables import collect_session, net_again
+from suite.analysis.session_tables import collect_session, net_again, of_other_links
 from suite.analysis.speed import planned_kinds
 from suite.analysis.speed_columns import ARMS, CASES, session_table_path
 from suite.analysis.statistics import equal_loss_speedup
@@ -283,6 +283,12 @@ def test_a_session_held_three_times_gives_net_speedups_of_all_and_the_newest_alo
         both[1]: {"20", "21", "22"},
     }
     assert lacking(root, "session-made-up") == ""
+
+    # of these links what is timed no more does not stay
+    *timed, gone = later["cases"]
+    beside, _ = of_other_links(root, {**later, "cases": timed, "links": [slower]})
+    assert set(beside[CASES.suffix]["case_id"]) == {case["case_id"] for case in timed}
+    assert gone["case_id"] in set(read_frame(tables / "session-made-up-cases.csv", CASES)["case_id"])
 
 
 def test_a_continued_study_has_its_published_sessions_net_speedups_anew(
