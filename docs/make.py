@@ -291,7 +291,7 @@ def answer(root: Path, study: str = FRONT_STUDY, sharding: str = FRONT_SHARDING)
     if any(row["net"] is not None and row["check"] != CONFIRMED for row in shown):
         notes.append("†: direct runs of whole trainings do not confirm these seconds yet.")
     if any(row["net"] is None for row in shown):
-        notes.append("–: too few undisturbed rounds for a number.")
+        notes.append("–: not timed, or too few undisturbed rounds.")
     heads = ("method", "fewer bytes", *links)
     return f"{markdown(heads, lines)}\n\n{' '.join(notes)}"
 

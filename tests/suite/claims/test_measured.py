@@ -133,7 +133,7 @@ def test_a_study_that_is_not_published_tells_nothing(tmp_path: Path) -> None:
         ({"controls": {"control": [90.1, 90.8, 92.1, 92.9, 94.2, 94.9]}}, "control cannot be told from base"),
         ({"controls": {"control": [80.0] * 5}}, "control cannot be told from base"),
         ({"workload": "digits-mlp"}, "all seeds of digits-mlp share 1,797 examples"),
-        ({"workload": "digits-noisy"}, "digits-noisy supports no verdict"),
+        ({"workload": "byte-mlm"}, "byte-mlm supports no verdict"),
         ({"lr_edge": None}, "learning rates were pinned in claims/made-up, not tuned"),
         ({"lr_edge": True}, "the learning rate of method and base lies on an edge"),
         ({"tuning_sd": None}, "the choice of learning rates is no part of its interval"),
