@@ -370,9 +370,13 @@ def ranks(root: Path, study: str, sharding: str) -> str:
         of_link = net.loc[link["label"]].loc[methods]
         rows.append((link["label"], "steps a second", 1 / of_link["time"]))
         rows.append((link["label"], "net speedup", of_link["net"]))
-    lines = [(where, what, _rho(fewer, values.to_numpy("float64"))) for where, what, values in rows]
-    said = f"Spearman's rho, {len(methods)} methods; in brackets 95 % of a bootstrap over methods."
-    return f"{markdown(('link', 'fewer bytes against', 'rank correlation'), lines)}\n\n{said}"
+    lines = []
+    for where, what, values in rows:
+        known = values.notna().to_numpy()
+        lines.append((where, what, int(known.sum()), _rho(fewer[known], values.to_numpy("float64")[known])))
+    said = "Spearman's rho; in brackets 95 % of a bootstrap over methods."
+    heads = ("link", "fewer bytes against", "methods", "rank correlation")
+    return f"{markdown(heads, lines)}\n\n{said}"
 
 
 def order(root: Path, study: str, *names: str) -> str:
