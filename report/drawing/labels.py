@@ -18,7 +18,7 @@ import numpy.typing as npt
 RINGS = (7.0, 11.0, 17.0, 25.0, 34.0, 45.0, 58.0, 74.0, 92.0, 112.0)
 """Distances from mark to text in points."""
 
-DIRECTIONS = 24
+DIRECTIONS = 32
 """Candidates a ring."""
 
 PASSES = 6

@@ -1,7 +1,7 @@
 """`byte-mlm`: a small transformer that fills in masked bytes of Python sources. AdamW is ahead of SGD on it.
 
-It takes length: in a pilot (one seed, 4 workers) AdamW ends 0.5 bits ahead of SGD after 600 steps with batches of 4, and 0.2 after
-300 steps with batches of 8, where both know little more than the frequencies of bytes.
+It takes length: in a pilot (one seed, 4 workers) AdamW ends 0.5 bits ahead of SGD after 600 steps, batches of 4, and 0.2 after
+300 steps, batches of 8, where both know little more than the frequencies of bytes.
 
 The text, the packages that are judged and the folds are those of `code-gpt`, so that the first twelve scored seeds share no
 window. Of each window of 64 bytes 10 are replaced by a mask, drawn anew for every step (BERT's other replacements, by the byte

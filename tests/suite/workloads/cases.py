@@ -47,7 +47,7 @@ CASES = (
         {},
         137_280,
         (((64,), torch.int64), ((10,), torch.int64), ((10,), torch.int64)),
-        "d7f7123919f5b152",
+        "8be555b10db3ca6a",
     ),
     Case("code-packages", {}, 297_360, (((1024,), torch.uint8), ((), torch.int64)), "50a22f1e81feaa7d"),
     Case("ctr-zipf", {}, 40_961, (((8,), torch.int64), ((), torch.float32)), "d5b4907abb38521d"),
