@@ -131,9 +131,8 @@ class Subject(ABC):
                     taken += 1
                     length += 1
                     if stepping.kind == end:
-                        whole = (
-                            whole + length if length >= shortest else 0
-                        )  # a round that was cut short begins no unit
+                        # a round that was cut short begins no unit
+                        whole = whole + length if length >= shortest else 0
                         length = 0
                         if whole >= size:
                             ends[complete] = taken
