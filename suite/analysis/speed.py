@@ -8,7 +8,8 @@ whole round had in common (a slow minute of the machine) drops out of every rati
 to be trained for it. A method with kinds of steps costs the sum of count times seconds over the kinds. A method of
 local steps costs the sum over its rounds of T(H), the seconds of a round of H steps, which is measured at a few H:
 between them it is interpolated linearly, beyond them extrapolated with the slope of the nearest two. A method may do both,
-one after the other: data-parallel steps at first, say, then rounds.
+one after the other: data-parallel steps at first, say, then rounds. Of a model averaged in P fragments a round sends a P-th,
+on average; what the fragments' sizes and the last step make a training send beyond that costs T(0) for every P-th.
 
 *The check*: a training composed of blocks leaves out whatever happens between them, so some arms are also trained whole, timed in
 the same rounds as the blocks. The ratio composed over direct is taken within a round. Where its 95 % interval lies inside 0.9 to
@@ -21,7 +22,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any, Final
 
@@ -210,6 +211,8 @@ def _probe_row(link: Mapping[str, Any], found: Mapping[str, Any]) -> Row:
 
 LOCAL: Final = "local"
 """The kind of a step that does not end a round."""
+FINAL: Final = "final"
+"""The kind of a last step that averages all fragments of a model."""
 
 
 class CompositionError(ValueError):
@@ -218,11 +221,70 @@ class CompositionError(ValueError):
 
 @dataclass(frozen=True)
 class Makeup:
-    """What a training of `steps` steps consists of: how many units of each kind. `rounds`: some kinds are rounds."""
+    """What a training of `steps` steps consists of: how many units of each kind.
+
+    rounds: some kinds are rounds. more: averages beyond one a round, less than 0 where some of a round send nothing.
+    """
 
     steps: int
     units: Mapping[str, int]
     rounds: bool
+    more: float = 0.0
+
+
+def makeup_of(spec: RunSpec, timed: Sequence[str]) -> Makeup:
+    """What a training consists of, in the kinds that were timed for its method.
+
+    Args:
+        spec: The training.
+        timed: Kinds of step of its method that have a case.
+
+    Returns:
+        Its units.
+
+    Raises:
+        CompositionError: A kind of step was not timed, the training ends inside a round, or its steps depend on the data.
+    """
+    kinds = planned_kinds(spec)
+    parts = makeup(kinds, timed)
+    algorithm = create(spec.algorithm.name, **spec.algorithm.options).algorithm
+    if not parts.rounds or not hasattr(algorithm, "fragments"):
+        return parts
+    averages = sum(fragments_averaged(spec, algorithm, kinds)) * algorithm.fragments
+    rounds = sum(count for kind, count in parts.units.items() if kind.startswith(ROUND))
+    return replace(parts, more=averages - rounds)
+
+
+def fragments_averaged(spec: RunSpec, algorithm: Any, kinds: Sequence[str]) -> list[float]:
+    """The share of the model that every step of a training sends, of a method that averages it in fragments.
+
+    Args:
+        spec: The training; its workload and its buckets decide how large the fragments are.
+        algorithm: With `fragments`, `fragment` and `leaving`, as `StreamingDiLoCo` has them.
+        kinds: Of every step; a ``final`` one averages all fragments.
+    """
+    import torch
+
+    from reference_impls.algorithm import Clock, Shard
+    from reference_impls.collectives import Group
+    from reference_impls.layout import canonical, cut
+    from suite.workloads import get
+
+    model = get(spec.workload.name, **spec.workload.options).build()
+    named = [(name, param) for name, param in model.named_parameters() if param.requires_grad]
+    group = {"params": [param for _, param in named], "param_names": [name for name, _ in named]}
+    runs = cut(canonical([group]), spec.bucket_bytes)
+    clock, sizes = Clock(Group("world", 0, spec.world_size)), [0] * algorithm.fragments
+    for index, run in enumerate(runs):
+        flat = torch.empty(run[-1].stop - run[0].start, device="meta")
+        shard = Shard(index, flat, flat, (), clock, list, run[0].start, len(runs))
+        sizes[algorithm.fragment(shard)] += shard.d
+    shares = [size / sum(sizes) for size in sizes]
+    leaving = [algorithm.leaving(done) for done in range(1, len(kinds) + 1)]
+    return [
+        1.0 if kind == FINAL else 0.0 if left is None else shares[left]
+        for kind, left in zip(kinds, leaving, strict=True)
+    ]
 
 
 def planned_kinds(spec: RunSpec) -> list[str]:
@@ -297,10 +359,11 @@ def _lengths(kinds: Iterable[str]) -> set[int]:
 def composed_s(parts: Makeup, unit_s: Mapping[str, float]) -> float:
     """Seconds of the training from the seconds of a unit of each timed kind. Raises CompositionError."""
     known = {round_length(kind): seconds for kind, seconds in unit_s.items() if kind.startswith(ROUND)}
-    return sum(
+    units = sum(
         count * (round_s(round_length(kind), known) if kind.startswith(ROUND) else unit_s[kind])
         for kind, count in parts.units.items()
     )
+    return units + parts.more * average_s(known) if parts.more else units
 
 
 def round_s(h: int, known: Mapping[int, float]) -> float:
@@ -308,16 +371,28 @@ def round_s(h: int, known: Mapping[int, float]) -> float:
 
     Raises CompositionError where one length alone was measured, or the line falls to zero.
     """
+    seconds = _on_the_line(h, known)
+    if not seconds > 0:
+        raise CompositionError(f"the seconds of a round of {h} steps come out at {seconds:.3g}")
+    return seconds
+
+
+def average_s(known: Mapping[int, float]) -> float:
+    """Seconds of an average without a step, T(0); where it costs next to nothing noise may take them below 0.
+
+    Raises CompositionError where one length alone was measured.
+    """
+    return _on_the_line(0, known)
+
+
+def _on_the_line(h: int, known: Mapping[int, float]) -> float:
     if h in known:
         return known[h]
     if len(known) < 2:
         raise CompositionError(f"rounds of {h} steps need two measured lengths, not {len(known)}")
     pairs = list(itertools.pairwise(sorted(known)))
     low, high = next((pair for pair in pairs if h < pair[1]), pairs[-1])
-    seconds = known[low] + (known[high] - known[low]) * (h - low) / (high - low)
-    if not seconds > 0:
-        raise CompositionError(f"the seconds of a round of {h} steps come out at {seconds:.3g}")
-    return seconds
+    return known[low] + (known[high] - known[low]) * (h - low) / (high - low)
 
 
 LOW: Final = 0.9
@@ -418,7 +493,7 @@ def _direct(record: Mapping[str, Any], samples: LinkSamples, runs: pd.DataFrame)
     like, fault = "", ""
     try:
         kinds = planned_kinds(spec)
-        parts = makeup(kinds, list(used))
+        parts = makeup_of(spec, list(used))
         like = alike(composition(parts, list(used)))
         composed = compose_rounds(samples, parts, used)
         fault = _other_steps(kinds, runs["steps_by_kind"])

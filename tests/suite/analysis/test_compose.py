@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,13 +11,16 @@ from reference_impls import SimulatedCluster
 from suite.analysis.speed import (
     CompositionError,
     Makeup,
+    average_s,
     composed_s,
     composition,
     makeup,
+    makeup_of,
     planned_kinds,
     round_s,
 )
 from suite.runs.spec import Rate, RunSpec, learning_rate, make_spec, resolve_algorithm, resolve_workload
+from suite.workloads import get
 from tests.reference_impls.problem import observed
 from tests.reference_impls.table import STEPS, tiered
 
@@ -89,6 +94,35 @@ def test_makeup_of_steps_and_then_rounds():
     assert composition(parts, ["step", "round-1", "round-4"]) == "rounds interpolated"
     assert composed_s(parts, {"step": 0.5, "round-1": 1.0, "round-4": 4.0}) == pytest.approx(1.5 + 1 + 2 + 3)
     assert makeup(["step"] * 2, ["step", "round-1"]) == Makeup(2, {"step": 2}, False)
+
+
+@pytest.mark.parametrize(("bucket_bytes", "steps"), [(1 << 20, 48), (4 << 20, 48), (1 << 18, 45)])
+def test_averages_of_fragments_are_those_that_the_ledger_counts(bucket_bytes, steps):
+    """As many whole models leave as are counted, whether fragments are alike, differ in size, or one is empty."""
+    options = {"period": 16, "fragments": 2}
+    spec = replace(spec_of("streaming-diloco", options, steps), bucket_bytes=bucket_bytes)
+    model = get("digits-mlp").build().to_empty(device="cpu")
+    zeros = [torch.zeros_like(param) for param in model.parameters()]
+    cluster = SimulatedCluster(
+        "streaming-diloco", zeros, world_size=2, bucket_bytes=bucket_bytes, **spec.algorithm.options
+    )
+    for _ in range(steps):
+        cluster.step([zeros, zeros])
+    sent = sum(row["wire_bytes"] for row in cluster.ledger.totals())
+    a_model = (
+        2 * 4 * sum(param.numel() for param in zeros)
+    )  # each of two workers in a ring sends as much as it holds
+    parts = makeup_of(spec, ["round-4", "round-16"])
+    rounds = sum(parts.units.values())
+    assert (rounds + parts.more) / 2 == pytest.approx(sent / a_model, rel=1e-3)
+    seconds = composed_s(parts, {"round-4": 4 * 0.1 + 3.0, "round-16": 16 * 0.1 + 3.0})
+    assert seconds == pytest.approx(steps * 0.1 + 3.0 * 2 * sent / a_model, rel=1e-3)
+
+
+def test_an_average_alone_may_seem_to_take_less_than_no_time():
+    assert average_s({4: 1.0, 16: 4.6}) == pytest.approx(-0.2)
+    with pytest.raises(CompositionError, match="two measured lengths"):
+        average_s({4: 1.0})
 
 
 def test_rounds_lie_on_the_line_between_their_neighbours():
