@@ -37,7 +37,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     predict = _action(actions, "predict", _predict, "predict a session before it is run")
     predict.add_argument("session", help="name of a session, or path of a .yaml file")
     _action(actions, "score", _score, "predict what was measured with one thing left out at a time")
-    _action(actions, "keep", _keep, "keep the model, and all that advice needs, in a file")
+    keep = _action(actions, "keep", _keep, "keep the model, and all that advice needs, in a file")
+    keep.add_argument(
+        "--published",
+        action="store_true",
+        help="of published tables alone: what `bandwise publish costs` ships",
+    )
     _action(
         actions, "scaling", _scaling, "efficiency over workers and break-even bandwidths; measures nothing"
     )
@@ -142,7 +147,7 @@ def _score(args: argparse.Namespace) -> int:
         ADVISED: advised_table(everything),
     }
     paths = [str(write_table(table_path(root, one), one, frame)) for one, frame in tables.items()]
-    paths.append(str(_kept(root, everything, model)))
+    paths.append(str(_kept(root, root, everything, model)))
     if args.json:
         print_json({"tables": paths, "score": rows_of(score), "left_aside": list(everything.left_aside)})
         return 0
@@ -154,22 +159,25 @@ def _score(args: argparse.Namespace) -> int:
 
 
 def _keep(args: argparse.Namespace) -> int:
+    from suite.analysis.published import published_root
     from suite.costs.model import model_of
     from suite.costs.samples import known
 
     root = results_root(args)
-    everything = known(root)
-    path = str(_kept(root, everything, model_of(everything)))
+    tables = published_root(root) if args.published else root
+    everything = known(tables)
+    path = str(_kept(root, tables, everything, model_of(everything)))
     return _answer(args, {"tables": [path]}, path)
 
 
-def _kept(root: Path, everything: Known, model: Model) -> Path:
+def _kept(root: Path, tables: Path, everything: Known, model: Model) -> Path:
+    """Write what is kept of the tables in one results folder into another, or the same."""
     from suite.costs.advice import kept_json
     from suite.costs.methods import gathered, with_traffic
     from suite.costs.model import write_model
 
-    kept = with_traffic(gathered(root, everything, model))
-    return write_model(root, model, everything, kept_json(kept, root))
+    kept = with_traffic(gathered(tables, everything, model))
+    return write_model(root, model, everything, kept_json(kept, tables))
 
 
 def _scaling(args: argparse.Namespace) -> int:

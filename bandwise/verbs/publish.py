@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
+from pathlib import Path
 
 from bandwise.options import OptionError, add_results_option, require_checkout, results_root
 from bandwise.output import print_json
@@ -63,7 +64,22 @@ def run(args: argparse.Namespace) -> int:
     else:
         for one in found:
             print(f"{one.name}: published {one.day}, {one.files} files, fingerprint {one.fingerprint}")
+        if not advice_is_current(root):
+            print(
+                "advice as it ships is of other tables than are published now; keep it again: `bandwise costs keep --published`, "
+                "then `bandwise publish costs --replace`"
+            )
     return 0
+
+
+def advice_is_current(root: Path) -> bool:
+    """Whether the advice that is published, if any is, was kept of the tables that are."""
+    from suite.analysis.published import published_root
+    from suite.costs.advice import NAME as KEPT
+    from suite.costs.advice import read_kept
+
+    shared = published_root(root)
+    return not (shared / "tables" / KEPT).is_file() or read_kept(shared) is not None
 
 
 def _verify(args: argparse.Namespace, root: object) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from bandwise.cli import main
+from bandwise.verbs.publish import advice_is_current
 from suite.costs import step
 from suite.costs.advice import (
     NAME,
@@ -49,6 +51,7 @@ ASKED = [
 CODE = f"""
 import json, sys
 from bandwise.cli import main
+from bandwise.verbs.publish import advice_is_current
 code = main(sys.argv[1:])
 print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]), file=sys.stderr)
 sys.exit(code)
@@ -118,13 +121,43 @@ def test_what_is_kept_of_a_method_is_what_it_sends(n: int, kept: Kept) -> None:
                 assert there == traffic_of(one.method(kind), kind, n)
 
 
-def test_tables_made_here_count_once_they_are_kept(tmp_path: Path) -> None:
-    """A session held here neither hides what is published nor slips into it; changed published tables hide it."""
-    tables = tmp_path / "published" / "tables"
+def _as_published(root: Path) -> Path:
+    """A folder of published tables in `root`, copies of those that ship."""
+    tables = root / "published" / "tables"
     tables.mkdir(parents=True)
     for path in (RESULTS / "published" / "tables").iterdir():
         if path.is_file():
-            (tables / path.name).symlink_to(path)
+            shutil.copyfile(path, tables / path.name)
+    return tables
+
+
+@pytest.mark.full
+def test_what_ships_is_kept_of_published_tables_alone(tmp_path: Path) -> None:
+    """What was made here does not slip in."""
+    _as_published(tmp_path)
+    mine = tmp_path / "tables" / "session-mine-cases.csv"
+    mine.parent.mkdir()
+    mine.write_text("", encoding="utf-8")
+    assert main(["costs", "keep", "--published", "--results", str(tmp_path)]) == 0
+    kept = json.loads((mine.parent / NAME).read_text(encoding="utf-8"))["advice"]
+    assert kept["made_of"] == made_of(tmp_path / "published") != made_of(tmp_path)
+
+
+def test_publishing_says_when_what_ships_is_of_other_tables(tmp_path: Path) -> None:
+    tables = _as_published(tmp_path)
+    kept = json.loads((tables / NAME).read_text(encoding="utf-8"))
+    kept["advice"]["made_of"] = made_of(tmp_path / "published")
+    (tables / NAME).write_text(json.dumps(kept), encoding="utf-8")
+    assert advice_is_current(tmp_path)
+    (tables / "session-mine-cases.csv").write_text("", encoding="utf-8")
+    assert not advice_is_current(tmp_path)
+    (tables / NAME).unlink()
+    assert advice_is_current(tmp_path)
+
+
+def test_tables_made_here_count_once_they_are_kept(tmp_path: Path) -> None:
+    """A session held here neither hides what is published nor slips into it; changed published tables hide it."""
+    tables = _as_published(tmp_path)
     published = read_kept(tmp_path)
     assert published is not None
     mine = tmp_path / "tables" / "session-mine-cases.csv"
