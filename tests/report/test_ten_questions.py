@@ -41,10 +41,10 @@ QUESTIONS = (
     Question(
         "Which method at 30 Mbit/s?",
         (),
-        "#equal-time li:nth-child(1)",
+        "#equal-time li",
         r"^30 Mbit/s: \d+ of \d+ methods are worth it",
     ),
-    Question("Which method at 100 Mbit/s?", (), "#equal-time li:nth-child(2)", r"^100 Mbit/s: .*worth it"),
+    Question("Which method at 100 Mbit/s?", (), "#equal-time li", r"^100 Mbit/s: .*worth it"),
     Question("How sure is that?", (), "#equal-time tbody tr", r"[\d.]+× \[[\d.]+, [\d.]+\]"),
     Question("What does a verdict mean?", (), "#equal-time .note", r"● worth it: above 1×"),
     Question("At how many workers was it measured?", (), "#equal-time .meta", r"\d+ workers, \d+ steps"),
@@ -71,7 +71,7 @@ QUESTIONS = (
     Question(
         "What is not known?",
         (),
-        "#equal-time li:nth-child(4)",
+        "#equal-time li",
         r"pairs of method and link are decided.*Nothing was timed",
     ),
     Question("What failed?", ("ladder", "Failures"), "#failures", r"diverged"),
