@@ -122,7 +122,7 @@ def _run_row(record: Mapping[str, Any], samples: LinkSamples, want: Wanted, chec
     try:
         _joinable(record, want, used or {})
         kinds = planned_kinds(want.spec)
-        parts = makeup_of(want.spec, list(used or {}))
+        parts = makeup_of(want.spec, kinds, list(used or {}))
         row |= described(parts, list(used or {}))
         planned = {kind: kinds.count(kind) for kind in set(kinds)}
         if want.ran is not None and dict(want.ran) != planned:
@@ -248,7 +248,7 @@ def rounds_of(
         for want in wanted:
             if (place := (samples.label, want.sharding, want.arm)) in usable:
                 used = record["uses"][want.arm][want.sharding]
-                parts = makeup_of(want.spec, list(used))
+                parts = makeup_of(want.spec, planned_kinds(want.spec), list(used))
                 reference = parts.steps * samples.step(samples.link.get("reference"))
                 found[place] = (compose_rounds(samples, parts, used), reference)
     return found
@@ -435,7 +435,7 @@ def _equal_loss(
 
 def _composed(samples: LinkSamples, spec: RunSpec, used: Mapping[str, str]) -> pd.Series:
     """Seconds of the training of one budget by round."""
-    return compose_rounds(samples, makeup_of(spec, list(used)), used)
+    return compose_rounds(samples, makeup_of(spec, planned_kinds(spec), list(used)), used)
 
 
 def united(rounds: Sequence[EqualLoss]) -> Interval:

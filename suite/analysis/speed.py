@@ -232,20 +232,20 @@ class Makeup:
     more: float = 0.0
 
 
-def makeup_of(spec: RunSpec, timed: Sequence[str]) -> Makeup:
+def makeup_of(spec: RunSpec, kinds: Sequence[str], timed: Sequence[str]) -> Makeup:
     """What a training consists of, in the kinds that were timed for its method.
 
     Args:
         spec: The training.
+        kinds: Of its every step (`planned_kinds`).
         timed: Kinds of step of its method that have a case.
 
     Returns:
         Its units.
 
     Raises:
-        CompositionError: A kind of step was not timed, the training ends inside a round, or its steps depend on the data.
+        CompositionError: A kind of step was not timed, or the training ends inside a round.
     """
-    kinds = planned_kinds(spec)
     parts = makeup(kinds, timed)
     algorithm = create(spec.algorithm.name, **spec.algorithm.options).algorithm
     if not parts.rounds or not hasattr(algorithm, "fragments"):
@@ -262,6 +262,9 @@ def fragments_averaged(spec: RunSpec, algorithm: Any, kinds: Sequence[str]) -> l
         spec: The training; its workload and its buckets decide how large the fragments are.
         algorithm: With `fragments`, `fragment` and `leaving`, as `StreamingDiLoCo` has them.
         kinds: Of every step; a ``final`` one averages all fragments.
+
+    Returns:
+        A share a step: 0 where nothing leaves, 1 for the whole model.
     """
     import torch
 
@@ -493,7 +496,7 @@ def _direct(record: Mapping[str, Any], samples: LinkSamples, runs: pd.DataFrame)
     like, fault = "", ""
     try:
         kinds = planned_kinds(spec)
-        parts = makeup_of(spec, list(used))
+        parts = makeup_of(spec, kinds, list(used))
         like = alike(composition(parts, list(used)))
         composed = compose_rounds(samples, parts, used)
         fault = _other_steps(kinds, runs["steps_by_kind"])

@@ -109,10 +109,9 @@ def test_averages_of_fragments_are_those_that_the_ledger_counts(bucket_bytes, st
     for _ in range(steps):
         cluster.step([zeros, zeros])
     sent = sum(row["wire_bytes"] for row in cluster.ledger.totals())
-    a_model = (
-        2 * 4 * sum(param.numel() for param in zeros)
-    )  # each of two workers in a ring sends as much as it holds
-    parts = makeup_of(spec, ["round-4", "round-16"])
+    # in a ring of two workers each sends as many bytes of float32 as it holds
+    a_model = 2 * 4 * sum(param.numel() for param in zeros)
+    parts = makeup_of(spec, planned_kinds(spec), ["round-4", "round-16"])
     rounds = sum(parts.units.values())
     assert (rounds + parts.more) / 2 == pytest.approx(sent / a_model, rel=1e-3)
     seconds = composed_s(parts, {"round-4": 4 * 0.1 + 3.0, "round-16": 16 * 0.1 + 3.0})

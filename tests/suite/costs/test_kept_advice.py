@@ -51,7 +51,6 @@ ASKED = [
 CODE = f"""
 import json, sys
 from bandwise.cli import main
-from bandwise.verbs.publish import advice_is_current
 code = main(sys.argv[1:])
 print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]), file=sys.stderr)
 sys.exit(code)
