@@ -331,8 +331,8 @@ def test_a_run_that_ends_badly_has_exit_code_3(results: Path, capsys: pytest.Cap
         (["sweep", "quick", "--jobs", "0"], "--jobs 0: give at least 1"),
         (["sweep", "quick", "--tune", "--only", "x"], "--tune and --then are about all arms"),
         (
-            ["sweep", "controls-mlm", "--tune"],
-            "by the key `rates: controls-mlm-lr.yaml` in controls-mlm.yaml",
+            ["sweep", "controls-noisy", "--tune"],
+            "by the key `rates: controls-noisy-lr.yaml` in controls-noisy.yaml",
         ),
         (["report", "quik"], "did you mean 'quick'?"),
     ],
