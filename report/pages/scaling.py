@@ -17,7 +17,18 @@ from report.drawing import numbers as write
 from report.drawing.numbers import MISSING, bit_rate
 from report.drawing.scales import bare, look, name_lines, new_figure
 from report.drawing.svg import inline, svg_file
-from report.drawing.table import PAIRED, Cell, Column, Line, Row, View, chips, count_cell, text_cell
+from report.drawing.table import (
+    PAIRED,
+    Cell,
+    Column,
+    Line,
+    Row,
+    View,
+    chips,
+    count_cell,
+    ratio_cell,
+    text_cell,
+)
 from report.drawing.theme import COLOURS, colour, family, mark
 from report.rendering import ALONE, Links, ReportError, slug, write_page
 from suite.analysis.document import rows_of
@@ -574,10 +585,10 @@ def check_view(data: ScalingData) -> View:
                 "setting": text_cell(f"{row['workload']}, {row['world_size']} workers"),
                 "session": text_cell(row["session"]),
                 "rate": Cell(row["link"], number(row, "rate_mbit")),
-                "speedup": _ratio(row, "speedup", "speedup_low", "speedup_high"),
+                "speedup": ratio_cell(row, "speedup", "speedup_low", "speedup_high"),
                 "n": count_cell(row["n"]),
-                "predicted": Cell(write.ratio(number(row, "predicted")), number(row, "predicted")),
-                "foretold": Cell(write.ratio(write.number(row["foretold"])), write.number(row["foretold"])),
+                "predicted": Cell(write.speedup(number(row, "predicted")), number(row, "predicted")),
+                "foretold": Cell(write.speedup(write.number(row["foretold"])), write.number(row["foretold"])),
                 "foretold_verdict": text_cell(
                     row["foretold_verdict"], VERDICTS.get(row["foretold_verdict"], "quiet")
                 ),
@@ -590,11 +601,6 @@ def check_view(data: ScalingData) -> View:
     return View(
         "checks", "Measured speedups beside predicted ones", CHECK_COLUMNS, tuple(lines), chips(lines)
     )
-
-
-def _ratio(row: Row, value: str, low: str, high: str) -> Cell:
-    ends = number(row, low), number(row, high)
-    return Cell(write.ratio(number(row, value)), number(row, value), f"[{ends[0]:.3g}, {ends[1]:.3g}]", ends)
 
 
 def weak_view(data: ScalingData) -> View:

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from report.drawing import numbers as write
-from report.drawing.numbers import factor, number, ratio
+from report.drawing.numbers import factor, number, speedup
 from report.drawing.scales import bare, difference_axis, look, new_figure, per_point
 from report.drawing.table import Cell, Column, Line, Row, View
 from report.drawing.theme import COLOURS, colour, mark
@@ -36,11 +36,11 @@ def ratio_at_equal(row: Row | None, column: str) -> Cell:
         return Cell(write.MISSING, None, css="quiet")
     ends = row["low"], row["high"]
     word = WORDS[(row["censored"] or "")]
-    return Cell(word or write.ratio(value), value, bounds(row), ends, css="maybe" if word else "")
+    return Cell(word or write.speedup(value), value, bounds(row), ends, css="maybe" if word else "")
 
 
 def bounds(row: Mapping[str, Any]) -> str:
-    """[3.1, 4.2], or where one side is open <4.2, >3.1; nothing where both are."""
+    """[3.10, 4.20], or where one side is open < 4.20, > 3.10; nothing where both are."""
     low, high = row["low"], row["high"]
     if low is None or high is None or (low == 0 and math.isinf(high)):
         return ""
@@ -250,11 +250,11 @@ def standing_words(marks: Sequence[Point], methods: int, shown: str, unit: str) 
 
 
 def _said(mark: Point) -> str:
-    """2.9× [2.5, 3.3], or more than 3.1× where it is there before the first rung."""
+    """2.90× [2.54, 3.31], or more than 3.10× where it is there before the first rung."""
     if math.isinf(mark.x):
-        return f"more than {ratio(mark.x_low)}"
+        return f"more than {speedup(mark.x_low)}"
     high = "∞" if math.isinf(mark.x_high) else factor(mark.x_high)
-    return f"{ratio(mark.x)} [{factor(mark.x_low)}, {high}]"
+    return f"{speedup(mark.x)} [{factor(mark.x_low)}, {high}]"
 
 
 def basis_words(panels: Sequence[Panel]) -> str:

@@ -118,9 +118,9 @@ def test_the_table_has_ratios_and_shares(climbed, study):
 
 def test_bounds_say_what_is_known():
     inf = float("inf")
-    assert bounds({"low": 2.0, "high": 3.0}) == "[2, 3]"
-    assert bounds({"low": 0.0, "high": 3.0}) == "< 3×"
-    assert bounds({"low": 2.0, "high": inf}) == "> 2×"
+    assert bounds({"low": 2.0, "high": 3.0}) == "[2.00, 3.00]"
+    assert bounds({"low": 0.0, "high": 3.0}) == "< 3.00×"
+    assert bounds({"low": 2.0, "high": inf}) == "> 2.00×"
     assert bounds({"low": 0.0, "high": inf}) == ""
 
 
@@ -146,7 +146,7 @@ def test_shares_of_the_front_are_sure_where_the_data_are(study):
 
 def test_sentences_count_who_is_ahead_behind_and_lost(climbed):
     text = " ".join(climbed.headline)
-    assert "4 of 4 methods are shown to need fewer bytes, qsr-sgd most (more than 12× fewer)" in text
+    assert "4 of 4 methods are shown to need fewer bytes, qsr-sgd most (more than 12.0× fewer)" in text
     assert "2 of 4 methods are shown to be faster" in text
     assert "2 never have it on the ladder" in text
     assert "n = 6 seeds, 95 % intervals" in text

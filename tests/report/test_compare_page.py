@@ -90,7 +90,7 @@ def test_speedups_stand_with_the_rounds_of_both_sides(timed: Built, tmp_path: Pa
     slower = [change for change in found.speeds if change.word == "slower"]
     assert {change.session for change in slower} == {"alone"}
     assert {(change.n_a, change.n_b) for change in slower} == {(6, 6)}
-    assert any(line.startswith("Slower, the largest of") and "0.5× [" in line for line in headline(found))
+    assert any(line.startswith("Slower, the largest of") and "0.50× [" in line for line in headline(found))
     assert "6, 6" in Page(render(found)).sections["speed"]
 
 

@@ -61,7 +61,7 @@ def test_numbers_stand_with_their_n_and_interval(root: Path, tmp_path: Path) -> 
         assert words in shown
     assert "below 200 Mbit/s, above 1.5 Gbit/s" in shown  # several crossings are told
     assert re.search(r"disagrees.*undecided.*agrees", page.sections["checks"], re.S)
-    assert "1.5× [1.35, 1.65]" in page.sections["checks"]
+    assert "1.50× [1.35, 1.65]" in page.sections["checks"]
     assert "2.5 % [2.25, 2.75]" in page.sections["weak"]
     assert "other at 100 Mbit/s was held with 4 workers alone" in page.sections["unjoined"]
     assert "predicted only" in page.sections["strong"]

@@ -153,7 +153,7 @@ def test_bold_names_are_the_front(shown):
 
 def test_hover_says_both_numbers_with_their_intervals(shown):
     told = next(t for t in hover(shown[0]).values() if t.startswith("lion-cub-1bit never:"))
-    assert told.startswith(f"lion-cub-1bit never: 4.6× [4.46, 4.74] the speed of {fast.REFERENCE}, ")
+    assert told.startswith(f"lion-cub-1bit never: 4.60× [4.46, 4.74] the speed of {fast.REFERENCE}, ")
     assert told.endswith(" points, on the front at the fixed budget in 100 % of draws")
 
 
@@ -193,7 +193,7 @@ def test_speed_alone_shows_every_kind_of_step_and_torchs_own(study):
     assert found["lion-cub-1bit"].over_default.value == pytest.approx(9.2)
     axes = forest(list(found.values()), fast.REFERENCE).axes[0]
     assert axes.get_yticklabels()[0].get_text() == "lion-cub-1bit"
-    assert {"4.6×", "9.2×"} <= {t.get_text() for t in axes.texts}
+    assert {"4.60×", "9.20×"} <= {t.get_text() for t in axes.texts}
     assert axes.get_xlabel() == f"times faster a step; 1× = {fast.REFERENCE}"
 
 

@@ -94,7 +94,7 @@ def test_the_numbers_shown_are_those_of_the_tables(timed, page):
             for row in read_table(session_table_path(timed.root, table, name), table):
                 assert all(row[c] is None or Cell("", row[c]).value in values for c in columns)
     shown = flat(page.sections["session-timed"])
-    assert "17.4 ms [16.9, 17.9] 6 4.6× [4.46, 4.74] 9.2× [8.92, 9.48] 11.4 ms [11, 11.7]" in shown
+    assert "17.4 ms [16.9, 17.9] 6 4.60× [4.46, 4.74] 9.20× [8.92, 9.48] 11.4 ms [11, 11.7]" in shown
     assert f"Reference: {fast.REFERENCE}, the fastest uncompressed run of torch's DDP, 80 ms a step." in shown
     assert f"As installed: {fast.DEFAULT}, 160 ms." in shown
     assert "rho = 12 [11, 13]: an fp32 ring would take 150 ms a step, computing takes 12.5 ms." in shown
@@ -106,8 +106,8 @@ def test_the_numbers_shown_are_those_of_the_tables(timed, page):
 def test_the_methods_table_has_a_column_a_link(timed, page):
     shown = flat(page.sections["digits-mlp-by-class-n4"])
     assert "faster, 100 Mbit/s faster, 1 Gbit/s" in shown
-    assert "4.6× [4.46, 4.74] 1.53× [1.49, 1.58]" in shown
-    assert "0.733× [0.711, 0.755] not confirmed" in shown
+    assert "4.60× [4.46, 4.74] 1.53× [1.49, 1.58]" in shown
+    assert "0.73× [0.71, 0.76] not confirmed" in shown
     assert "– refused" in shown
     assert "faster" not in page.sections["controls"]
 
@@ -138,7 +138,7 @@ def test_findings_come_from_the_tables(timed):
     slow, quick, *rest = timed.headline
     assert slow.startswith(
         f"100 Mbit/s, against {fast.REFERENCE}, at a fixed budget of 200 steps: shards i.i.d.: lion-cub-1bit never is "
-        "the fastest shown to be within ±0.4 points, 4.6× [4.46, 4.74] as fast (9.2× DDP fp32 as installed) at 0.00 "
+        "the fastest shown to be within ±0.4 points, 4.60× [4.46, 4.74] as fast (9.20× DDP fp32 as installed) at 0.00 "
         "[−0.30, +0.30] points; shards by class: lion-cub-1bit K=10 is the fastest shown"
     )
     assert slow.endswith("(Speed: median over 6 rounds with its order-statistic interval; 95 %.)")
@@ -149,8 +149,8 @@ def test_findings_come_from_the_tables(timed):
     (session,) = (one for one in timed.study.sessions if one.sweep is None)
     alone = alone_sentence(session, session.links[0])
     assert alone.startswith(
-        f"Speed only, code-gpt (size 3.3m), 4 workers at 100 Mbit/s: lion-cub-1bit is 4.6× [4.46, 4.74] as fast as "
-        f"{fast.REFERENCE} and 9.2× [8.92, 9.48] as fast as DDP fp32 as installed; apmsqueeze (compressed steps) 2.2× "
+        f"Speed only, code-gpt (size 3.3m), 4 workers at 100 Mbit/s: lion-cub-1bit is 4.60× [4.46, 4.74] as fast as "
+        f"{fast.REFERENCE} and 9.20× [8.92, 9.48] as fast as DDP fp32 as installed; apmsqueeze (compressed steps) 2.20× "
     )
     assert alone.endswith("not trained to the end here.)")
     assert rest == headline(replace(timed.study, sessions=()))
@@ -168,7 +168,7 @@ def test_a_study_that_is_not_sensitive_names_the_fastest_and_nobody_equal(timed)
     panel = next(p for p in timed.study.panels if p.sharding == "iid")
     blind = replace(panel, verdict={**panel.verdict, "sensitive": False})
     said = joined_sentence(link, [blind])
-    assert "not sensitive; lion-cub-1bit never is the fastest, 4.6×" in said
+    assert "not sensitive; lion-cub-1bit never is the fastest, 4.60×" in said
     nobody = replace(panel, summary=[{**r, "equal": "no" if r["equal"] else None} for r in panel.summary])
     assert "no method is shown to be within ±0.4 points; lion-cub-1bit never is" in joined_sentence(
         link, [nobody]
