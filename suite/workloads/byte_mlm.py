@@ -71,7 +71,6 @@ class ByteMLM(Workload):
     unit = "bits/byte"
     direction = "lower"
     margin = 0.05
-    no_verdict = "its negative controls have not been measured yet (sweep controls-mlm)"
     batch_size = 8
     shardings = ("iid",)
 
