@@ -54,8 +54,6 @@ def run(args: argparse.Namespace) -> int:
     root = results_root(args)
     if args.verify:
         return _verify(args, root)
-    if args.label and args.keep_runs:
-        raise OptionError("--as publishes what was made here by itself: leave --keep-runs out")
     from report.study.publication import publish
 
     found = publish(root, args.name, args.label, replace=args.replace, keep_runs=args.keep_runs)

@@ -43,13 +43,14 @@ from suite.analysis.published import (
     Side,
     files_of,
     fingerprint,
+    load_facts,
     published_root,
     put,
     read_manifest,
     unfinished,
     write_refused,
 )
-from suite.analysis.session_tables import collect_session, net_again
+from suite.analysis.session_tables import collect_session, machine_words, net_again
 from suite.analysis.tables import TABLES, to_csv
 from suite.micro.asv_results import update_micro
 from suite.runs.provenance import kept_changes
@@ -126,7 +127,8 @@ def publish(
 
     Args:
         name: A sweep or a session, by name or by the path of its file, or a key of `GROUPS`.
-        label: Publish a study by itself under this label, with the sessions of its page, instead of as the one that is read.
+        label: Publish a study by itself under this label, with the sessions of its page that were held here, instead of as
+            the one that is read.
         replace: Take the place of what is published and different.
         keep_runs: Of a study, take runs that are not here from what is published of it, where the sweep still plans them and
             their methods have the source of then; net speedups of its published session are made anew.
@@ -136,8 +138,8 @@ def publish(
         What is published now, a line each.
 
     Raises:
-        PublishedError: Nothing was made here, it is not whole, its code had changes that are not kept, or something else is
-            published under its name.
+        PublishedError: Nothing was made here, it is not whole, its code had changes that are not kept, something else is
+            published under its name, or published sessions of another machine would be lost.
         ReportError, TableError, YamlError: as `bandwise report` raises them.
     """
     root, moment = Path(results_root), day or f"{datetime.now(UTC):%Y-%m-%d}"
@@ -148,7 +150,7 @@ def publish(
             )
         return _group(root, name, moment, replace)
     if label:
-        return [_labelled(root, name, label, moment, replace)]
+        return [_labelled(root, name, label, moment, replace, keep_runs)]
     if keep_runs:  # the study's pictures show net speedups, so these come first
         found = [*_net_again(root, name, moment, replace), *_study(root, name, moment, replace, keep_runs)]
     else:
@@ -177,9 +179,25 @@ def _session(root: Path, name: str, day: str, replace: bool) -> Iterator[Publica
     known = session.name
     collect_session(root, known)
     if files_of(root, f"{SESSION}{known}"):
+        _keeps_sessions(root, known)
         yield _put(root, f"{SESSION}{known}", _tables(root, f"{SESSION}{known}"), {"day": day}, replace)
         if session.sweep is not None and not files_of(root, session.sweep.name):
             yield from _redrawn(root, session.sweep.name)
+
+
+def _keeps_sessions(root: Path, name: str) -> None:
+    """Raise `PublishedError` where sessions that were held on another machine would be lost."""
+    there, here = load_facts(root, name, "published"), load_facts(root, name, "local")
+    if there is None or here is None:
+        return
+    before, after = ({one["session_id"] for one in facts.get("sessions", ())} for facts in (there, here))
+    lost = before - after
+    if lost and machine_words(there) != machine_words(here):
+        raise PublishedError(
+            f"{len(lost)} published sessions of {name} would be lost: they were held on {machine_words(there)}, and these on "
+            f"{machine_words(here)}; seconds of different machines are not put together. Publish these under a label: "
+            f"`bandwise publish {name} --keep-runs --as {datetime.now(UTC):%Y-%m-%d}-{slug(name)}`"
+        )
 
 
 def _net_again(root: Path, name: str, day: str, replace: bool) -> Iterator[Publication]:
@@ -214,13 +232,13 @@ def _redrawn(root: Path, name: str) -> Iterator[Publication]:
     yield _put(root, name, {**tables, **figures}, about, replace=True)
 
 
-def _labelled(root: Path, name: str, label: str, day: str, replace: bool) -> Publication:
+def _labelled(root: Path, name: str, label: str, day: str, replace: bool, keep_runs: bool) -> Publication:
     """A study by itself: its tables, those of the sessions that its page shows, and asv's, with figures."""
     if label != slug(label) or label in (TABLES, "figures", "patches", "predictions"):
         raise PublishedError(
             f"{label!r} cannot be a label: write letters, digits and hyphens, for instance {day}-{slug(name)}"
         )
-    study = _made_here(root, name)
+    study = _made_here(root, name, keep_runs=keep_runs)
     if study is None:
         raise PublishedError(f"no run of a sweep {name} was made here; there is nothing to publish")
     sets = [study.sweep, *(f"{SESSION}{one.name}" for one in study.sessions if one.origin.local)]

@@ -321,10 +321,19 @@ def net_again(results_root: Path, name: str, sweep: Sweep) -> pd.DataFrame | Non
     )
 
 
+MACHINE: Final = ("cpu", "cores", "torch")
+"""Keys of the provenance of a session: seconds of machines that differ in one are not put together."""
+
+
+def machine_words(found: Mapping[str, Any]) -> str:
+    """What decides whether seconds of two machines are put together, of a record or of facts: AMD EPYC, 2 cores, torch 2.13.0."""
+    cpu, cores, torch = (found["provenance"][name] for name in MACHINE)
+    return f"{cpu}, {cores} cores, torch {torch}"
+
+
 def _kind(found: Mapping[str, Any]) -> str:
     """What sessions have in common whose seconds may be put together, of a record or of facts."""
-    machine = [found["provenance"][name] for name in ("cpu", "cores", "torch")]
-    return canonical_json([*(found[name] for name in TIMED), machine])
+    return canonical_json([*(found[name] for name in TIMED), [found["provenance"][name] for name in MACHINE]])
 
 
 def _held(record: Mapping[str, Any]) -> Row:

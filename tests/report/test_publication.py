@@ -172,6 +172,25 @@ def test_what_ships_is_as_it_was_published() -> None:
     assert verify(Path(__file__).resolve().parents[2] / "results") == []
 
 
+def test_sessions_of_another_machine_are_not_lost(tmp_path: Path) -> None:
+    for folder in ("published/tables", "tables"):
+        (tmp_path / folder).mkdir(parents=True)
+        for path in (RESULTS / "published" / "tables").glob("session-quick-*"):
+            shutil.copy(path, tmp_path / folder)
+    shutil.copy(RESULTS / "published" / "manifest.json", tmp_path / "published")
+    path = tmp_path / "tables" / "session-quick-facts.json"
+    facts = json.loads(path.read_text())
+    elsewhere = {**facts["provenance"], "cpu": "Another Processor"}
+    held = [{**facts["sessions"][0], "session_id": "20270201T000000Z-0", "provenance": elsewhere}]
+    path.write_text(json.dumps({**facts, "provenance": elsewhere, "sessions": held}))
+    with pytest.raises(
+        PublishedError, match=r"published sessions of quick would be lost.*these on Another Processor"
+    ):
+        publish(tmp_path, "quick", replace=True)
+    kept = tmp_path / "published" / "tables" / path.name
+    assert json.loads(kept.read_text()) == facts
+
+
 @pytest.mark.full
 def test_a_session_held_later_draws_the_pictures_of_its_published_study_anew(tmp_path: Path) -> None:
     shutil.copytree(published.published_root(RESULTS), tmp_path / "published")
