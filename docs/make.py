@@ -112,6 +112,14 @@ FRONT_METHODS: Final = MappingProxyType(
 """Labels of methods in studies, in words."""
 NAMED_IN: Final = MappingProxyType(
     {
+        "adam-family": {
+            "apmsqueeze-5": "APMSqueeze, 5 % in full precision",
+            "apmsqueeze-15": "APMSqueeze, 15 %",
+            "apmsqueeze-25": "APMSqueeze, 25 %",
+            "one-bit-adam": "1-bit Adam, 15 %",
+            "ef-sign-adam": "1-bit gradients with error feedback into Adam",
+            "allreduce-sgd": "plain SGD",
+        },
         "classification": {
             "local-adamw": "local AdamW, 12 steps a round",
             "slowmo-adamw": "SlowMo on local AdamW",

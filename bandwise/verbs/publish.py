@@ -3,12 +3,13 @@
     bandwise publish quick                       # the study and the session of that name: tables, facts, figures
     bandwise publish quick --replace             # in place of what is published and different; git keeps what it was
     bandwise publish quick --replace --keep-runs # with published runs where they are not here: more arms, seeds, new rates
-    bandwise publish quick --as 2026-11-20-quick # by itself under a label, beside what comes later
+    bandwise publish quick --as 2026-11-20-quick # by itself under a label, beside what comes later, or beside another machine's
     bandwise publish costs                       # also: rates, micro, claims, predictions
     bandwise publish --verify                    # every published file against its hash
 
-Nothing else writes there. Refused is what is not whole (a run that has not finished, a link without numbers), and what
-was made by changed code whose changes were not kept. Exit codes: 0 well, 3 something is not as it was published.
+Nothing else writes there. Refused is what is not whole (a run that has not finished, a link without numbers), what
+was made by changed code whose changes were not kept, and a session that would take the place of published ones of another
+machine, whose seconds are not put together with its own. Exit codes: 0 well, 3 something is not as it was published.
 """
 
 from __future__ import annotations
