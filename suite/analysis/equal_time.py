@@ -59,11 +59,11 @@ class Trained:
         """Seeds that it diverged with."""
         return int(np.isinf(self.losses).sum())
 
-    def over(self, time: Uncertain) -> NetSpeedup:
+    def over(self, time: Uncertain, level: float = LEVEL) -> NetSpeedup:
         """Its net speedup where its training takes exp(time) of the reference's seconds. Raises StatisticsError."""
         if self.reference is None:
             raise StatisticsError(self.reason)
-        return net_speedup(self.reference, self.losses.tolist(), time, self.tuning or Uncertain(), LEVEL)
+        return net_speedup(self.reference, self.losses.tolist(), time, self.tuning or Uncertain(), level)
 
 
 def trained(study: Study, runs: pd.DataFrame) -> list[Trained]:

@@ -24,12 +24,18 @@ import pandas as pd
 from scipy import stats
 
 from suite.analysis.columns import CELL, NET, RUNS, SUMMARY, WORTH, Table
+from suite.analysis.equal_time import LEVEL, trained
+from suite.analysis.join import runs_at_all_budgets
+from suite.analysis.net_speedup import Uncertain
 from suite.analysis.published import SESSION, facts_path, find_frame, load_facts, source
 from suite.analysis.speed_columns import CONFIRMED
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, paired_difference
-from suite.analysis.tables import Row, rows_of
+from suite.analysis.study import study_of
+from suite.analysis.tables import Row, TableError, rows_of
 from suite.claims.claim import AFTER, WORTH_OF, Claim, ClaimError, Part
 from suite.claims.verdict import Found, Judged, of_found
+from suite.runs.plan import make_plan
+from suite.runs.sweep import load_sweep
 from suite.timing.spec import UnknownSessionError, load_session
 from suite.workloads import get
 
@@ -87,7 +93,7 @@ def _judged(root: Path, claim: Claim, part: Part) -> Judged:
     if claim.kind == "speed":
         found, higher = _net(root, claim, part, cell), True
     elif part.quantity == WORTH_OF:
-        found, higher = _worth(claim, part, cell), True
+        found, higher = _worth(root, claim, part, cell), True
     else:
         found = _difference(claim, part, cell)
         higher = _higher(part, cell)
@@ -139,8 +145,8 @@ def _difference(claim: Claim, part: Part, cell: Cell) -> Found:
     return Found(middle, middle - half, middle + half, found.n, few, lost, tuple(doubts))
 
 
-def _worth(claim: Claim, part: Part, cell: Cell) -> Found:
-    """Steps of the reference, as a share of its budget 1."""
+def _worth(root: Path, claim: Claim, part: Part, cell: Cell) -> Found:
+    """Steps of the reference, as a share of its budget 1; the table has 95 % intervals, others are made anew of the runs."""
     row = cell.worth.get(part.arm)
     if row is None:
         return Found(
@@ -148,7 +154,21 @@ def _worth(claim: Claim, part: Part, cell: Cell) -> Found:
         )
     doubts = (row["reason"] or "it has no number",) if row["worth"] is None else ()
     few = f"{row['n']} of {claim.planned} seeds" if row["n"] < claim.planned else ""
-    return Found(row["worth"], row["low"], row["high"], row["n"], few, row["n_diverged"], doubts)
+    low, high = row["low"], row["high"]
+    if part.level != LEVEL and not doubts:
+        low, high = _worth_at(root, part, cell)
+    return Found(row["worth"], low, high, row["n"], few, row["n_diverged"], doubts)
+
+
+def _worth_at(root: Path, part: Part, cell: Cell) -> tuple[float, float]:
+    """Ends of the interval of what an arm's training is worth, at the part's level."""
+    study, place = study_of(make_plan(load_sweep(cell.study))), tuple(cell.runs[CELL].iloc[0])
+    runs = runs_at_all_budgets(root, cell.study)
+    if runs is None:
+        raise TableError(f"study {cell.study} has no runs at other budgets: publish it again")
+    (one,) = (one for one in trained(study, runs) if one.arm == part.arm and tuple(one.cell) == place)
+    found = one.over(Uncertain(), part.level).speedup
+    return found.low, found.high
 
 
 def _planned_links(session: str) -> set[str]:

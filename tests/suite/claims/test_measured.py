@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from suite.analysis.columns import NET, SUMMARY, WORTH
+from suite.analysis.equal_time import LEVEL
 from suite.analysis.speed_columns import session_table_path
 from suite.analysis.statistics import paired_difference
 from suite.analysis.tables import read_table, table_path, write_table
-from suite.claims.claim import ClaimError, read_text
+from suite.claims.claim import Claim, ClaimError, load_claims, read_text
 from suite.claims.measured import commits
 from suite.claims.record import judge
 from suite.claims.verdict import Judgement
@@ -28,6 +29,7 @@ from tests.suite.claims.claim_files import (
     write_study,
 )
 
+RESULTS = Path(__file__).resolve().parents[3] / "results"
 ARMS = {"method": WORSE, "base": BASE}
 ABOVE = TRAINING.replace("is: below", "is: above")
 
@@ -133,7 +135,7 @@ def test_a_study_that_is_not_published_tells_nothing(tmp_path: Path) -> None:
         ({"controls": {"control": [90.1, 90.8, 92.1, 92.9, 94.2, 94.9]}}, "control cannot be told from base"),
         ({"controls": {"control": [80.0] * 5}}, "control cannot be told from base"),
         ({"workload": "digits-mlp"}, "all seeds of digits-mlp share 1,797 examples"),
-        ({"workload": "byte-mlm"}, "byte-mlm supports no verdict"),
+        ({"workload": "digits-noisy"}, "digits-noisy supports no verdict"),
         ({"lr_edge": None}, "learning rates were pinned in claims/made-up, not tuned"),
         ({"lr_edge": True}, "the learning rate of method and base lies on an edge"),
         ({"tuning_sd": None}, "the choice of learning rates is no part of its interval"),
@@ -333,3 +335,22 @@ def test_a_link_that_was_not_timed_is_an_error(tmp_path: Path) -> None:
     ):
         judged(tmp_path, SPEED)
     assert session_table_path(tmp_path, NET, "made-up").is_file()
+
+
+def test_what_a_training_is_worth_has_the_interval_of_its_level() -> None:
+    """The table has 95 % intervals; others are made anew of the published runs. One at almost that level is the table's."""
+    (claim,) = (one for one in load_claims(RESULTS) if one.id == "apmsqueeze-converges-masked")
+    wanted = claim.parts[0].level
+    table, anew, wide = (ends(claim, level) for level in (LEVEL, LEVEL + 1e-9, wanted))
+    assert anew == pytest.approx(table, rel=1e-6)
+    assert wanted > LEVEL
+    assert wide[0] < table[0] < table[1] < wide[1]
+
+
+def ends(claim: Claim, level: float) -> tuple[float, float]:
+    """Of the interval of a claim's first part, at a level."""
+    part = claim.parts[0].model_copy(update={"level": level})
+    number = judge(RESULTS, claim.model_copy(update={"parts": (part,)})).parts[0].found
+    assert number.low is not None
+    assert number.high is not None
+    return number.low, number.high
