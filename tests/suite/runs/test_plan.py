@@ -164,12 +164,9 @@ def test_shipped_sweeps_can_be_planned(name: str) -> None:
         ("claims/", "papers/")
     ):  # says nothing; has those of its claim; of its paper
         return
-    assert {
-        "control-no-communication",
-        "control-one-worker",
-        "control-random-k",
-        "control-one-rank-sign",
-    } <= controls
+    assert {"control-no-communication", "control-one-worker"} <= controls
+    if name != "adam-family":  # neither sparsifiers nor votes of Lion are in it
+        assert {"control-random-k", "control-one-rank-sign"} <= controls
 
 
 @pytest.mark.parametrize("name", [name for name in sweep_names() if load_sweep(name).references])
