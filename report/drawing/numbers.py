@@ -43,15 +43,18 @@ def weight(value: float) -> str:
 
 
 def factor(value: float | None) -> str:
-    """A speedup without its sign, for the ends of intervals: 3.40, 0.98, 13.3."""
+    """How many times, without its sign, for the ends of intervals: 3.40, 0.98, 13.3, ∞."""
     if value is None:
         return MISSING
+    if math.isinf(value):
+        return "∞"
     return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:,.0f}"
 
 
-def speedup(value: float | None) -> str:
-    """How many times as fast, in the digits of its interval: 1.80×, 0.69×."""
-    return MISSING if value is None else f"{factor(value)}×"
+def times(value: float | None) -> str:
+    """How many times as fast or as few, in the digits of its interval: 1.80×, 0.69×, and ∞."""
+    text = factor(value)
+    return text if text in (MISSING, "∞") else f"{text}×"
 
 
 def bit_rate(value: float | None) -> str:

@@ -183,4 +183,4 @@ def ratio_cell(row: Mapping[str, Any], value: str, low: str, high: str) -> Cell:
     """A speedup with its interval."""
     known, ends = number(row[value]), (number(row[low]), number(row[high]))
     note = "" if None in ends else f"[{write.factor(ends[0])}, {write.factor(ends[1])}]"
-    return Cell(write.speedup(known), known, note, ends)
+    return Cell(write.times(known), known, note, ends)

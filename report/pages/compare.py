@@ -126,7 +126,7 @@ def headline(found: Comparison) -> list[str]:
     slower = sorted((c for c in found.speeds if c.word == "slower"), key=lambda c: c.ratio)
     if slower:
         named = [
-            f"{c.arm} ({c.session}, {c.link}) {write.speedup(c.ratio)} [{write.factor(c.low)}, {write.factor(c.high)}]"
+            f"{c.arm} ({c.session}, {c.link}) {write.times(c.ratio)} [{write.factor(c.low)}, {write.factor(c.high)}]"
             for c in slower[:NAMED]
         ]
         sentences.append(f"Slower{_most(len(slower))}: {'; '.join(named)}.")
@@ -205,7 +205,7 @@ def _key(word: str) -> str:
 
 def _speed(change: SpeedChange) -> Line:
     def factor(value: float, low: float, high: float) -> Cell:
-        return Cell(write.speedup(value), value, f"[{write.factor(low)}, {write.factor(high)}]", (low, high))
+        return Cell(write.times(value), value, f"[{write.factor(low)}, {write.factor(high)}]", (low, high))
 
     cells = {
         "arm": Cell(change.arm, change.arm),

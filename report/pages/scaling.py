@@ -587,8 +587,8 @@ def check_view(data: ScalingData) -> View:
                 "rate": Cell(row["link"], number(row, "rate_mbit")),
                 "speedup": ratio_cell(row, "speedup", "speedup_low", "speedup_high"),
                 "n": count_cell(row["n"]),
-                "predicted": Cell(write.speedup(number(row, "predicted")), number(row, "predicted")),
-                "foretold": Cell(write.speedup(write.number(row["foretold"])), write.number(row["foretold"])),
+                "predicted": Cell(write.times(number(row, "predicted")), number(row, "predicted")),
+                "foretold": Cell(write.times(write.number(row["foretold"])), write.number(row["foretold"])),
                 "foretold_verdict": text_cell(
                     row["foretold_verdict"], VERDICTS.get(row["foretold_verdict"], "quiet")
                 ),

@@ -187,7 +187,7 @@ class Trial:
         if faster and faster[0][0] > 1:
             best, method = faster[0]
             found.append(
-                f"The shortest predicted step is that of {method.label}: {write.speedup(best)} as fast as {first.label}, whose "
+                f"The shortest predicted step is that of {method.label}: {write.times(best)} as fast as {first.label}, whose "
                 f"step takes {write.quantity(first.step_s, 'seconds')}. What its codec takes is not counted."
             )
         else:
@@ -337,6 +337,6 @@ def _cells(trial: Trial, method: Tried, row: dict[str, Any]) -> dict[str, Cell]:
         "bytes": bytes_cell(method.step_bytes),
         "fewer": Cell(write.ratio(row["fewer_bytes"]), row["fewer_bytes"]),
         "step": time_cell(method.step_s),
-        "speedup": Cell(write.speedup(row["speedup"]), row["speedup"]),
+        "speedup": Cell(write.times(row["speedup"]), row["speedup"]),
         "options": text_cell(method.algorithm),
     }

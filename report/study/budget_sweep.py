@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from report.drawing import numbers as write
-from report.drawing.numbers import factor, number, speedup
+from report.drawing.numbers import factor, number, times
 from report.drawing.scales import bare, difference_axis, look, new_figure, per_point
 from report.drawing.table import Cell, Column, Line, Row, View
 from report.drawing.theme import COLOURS, colour, mark
@@ -36,7 +36,7 @@ def ratio_at_equal(row: Row | None, column: str) -> Cell:
         return Cell(write.MISSING, None, css="quiet")
     ends = row["low"], row["high"]
     word = WORDS[(row["censored"] or "")]
-    return Cell(word or write.speedup(value), value, bounds(row), ends, css="maybe" if word else "")
+    return Cell(word or write.times(value), value, bounds(row), ends, css="maybe" if word else "")
 
 
 def bounds(row: Mapping[str, Any]) -> str:
@@ -45,8 +45,8 @@ def bounds(row: Mapping[str, Any]) -> str:
     if low is None or high is None or (low == 0 and math.isinf(high)):
         return ""
     if low == 0:
-        return f"< {write.factor(high)}×"
-    return f"> {write.factor(low)}×" if math.isinf(high) else f"[{write.factor(low)}, {write.factor(high)}]"
+        return f"< {write.times(high)}"
+    return f"> {write.times(low)}" if math.isinf(high) else f"[{write.factor(low)}, {write.factor(high)}]"
 
 
 def budgets_view(panel: Panel) -> View:
@@ -252,9 +252,8 @@ def standing_words(marks: Sequence[Point], methods: int, shown: str, unit: str) 
 def _said(mark: Point) -> str:
     """2.90× [2.54, 3.31], or more than 3.10× where it is there before the first rung."""
     if math.isinf(mark.x):
-        return f"more than {speedup(mark.x_low)}"
-    high = "∞" if math.isinf(mark.x_high) else factor(mark.x_high)
-    return f"{speedup(mark.x)} [{factor(mark.x_low)}, {high}]"
+        return f"more than {times(mark.x_low)}"
+    return f"{times(mark.x)} [{factor(mark.x_low)}, {factor(mark.x_high)}]"
 
 
 def basis_words(panels: Sequence[Panel]) -> str:

@@ -23,7 +23,7 @@ from scipy.interpolate import PchipInterpolator
 
 from report.drawing import numbers as write
 from report.drawing.labels import Box
-from report.drawing.numbers import factor, interval, plain, speedup
+from report.drawing.numbers import factor, interval, plain, times
 from report.drawing.scales import MEASURE, bare, look, new_figure, per_point, speedup_axis
 from report.drawing.svg import gid, inline, svg_file
 from report.drawing.table import Cell, Column, Line, Row, View, chips
@@ -321,13 +321,13 @@ def hover(panel: Panel, one: Timed, marks: Sequence[Point]) -> dict[str, str]:
 
 def net_words(row: Row) -> str:
     """4.20× [4.00, 4.52]."""
-    return f"{speedup(row['net'])} {_bounds(row['net_low'], row['net_high'])}"
+    return f"{times(row['net'])} {_bounds(row['net_low'], row['net_high'])}"
 
 
 def _bounds(low: float | None, high: float | None) -> str:
     if low is None or high is None:
         return ""
-    return f"[{factor(low)}, {'∞' if math.isinf(high) else factor(high)}]"
+    return f"[{factor(low)}, {factor(high)}]"
 
 
 def equal_time_view(panel: Panel, links: Sequence[Timed], curve: Curve | None) -> View:
@@ -406,7 +406,7 @@ def _net_cell(row: Row | None, curve: Curve | None) -> Cell:
         return Cell(write.MISSING, None, css="quiet")
     sign, css = SIGNS.get(row["verdict"], ("", ""))
     note = _bounds(row["net_low"], row["net_high"]) + ("" if row["check"] == CONFIRMED else "†")
-    text = _beyond(row["net"], row["time"], curve, speedup)
+    text = _beyond(row["net"], row["time"], curve, times)
     return Cell(
         text, row["net"], note, (row["net_low"], row["net_high"]), css, items=(Cell(sign, css=css, note=row["verdict"]),)
     )  # fmt: skip

@@ -50,7 +50,7 @@ from suite.analysis.published import (
     unfinished,
     write_refused,
 )
-from suite.analysis.session_tables import collect_session, machine_words, net_again
+from suite.analysis.session_tables import collect_session, machine_words, net_again, newest
 from suite.analysis.tables import TABLES, to_csv
 from suite.micro.asv_results import update_micro
 from suite.runs.provenance import kept_changes
@@ -151,6 +151,7 @@ def publish(
         return _group(root, name, moment, replace)
     if label:
         return [_labelled(root, name, label, moment, replace, keep_runs)]
+    _keeps_sessions(root, name)
     if keep_runs:  # the study's pictures show net speedups, so these come first
         found = [*_net_again(root, name, moment, replace), *_study(root, name, moment, replace, keep_runs)]
     else:
@@ -179,24 +180,28 @@ def _session(root: Path, name: str, day: str, replace: bool) -> Iterator[Publica
     known = session.name
     collect_session(root, known)
     if files_of(root, f"{SESSION}{known}"):
-        _keeps_sessions(root, known)
         yield _put(root, f"{SESSION}{known}", _tables(root, f"{SESSION}{known}"), {"day": day}, replace)
         if session.sweep is not None and not files_of(root, session.sweep.name):
             yield from _redrawn(root, session.sweep.name)
 
 
 def _keeps_sessions(root: Path, name: str) -> None:
-    """Raise `PublishedError` where sessions that were held on another machine would be lost."""
-    there, here = load_facts(root, name, "published"), load_facts(root, name, "local")
-    if there is None or here is None:
+    """Raise `PublishedError` where the session of that name would take the place of sessions of another machine."""
+    try:
+        known = load_session(name).name
+    except UnknownSessionError:
         return
-    before, after = ({one["session_id"] for one in facts.get("sessions", ())} for facts in (there, here))
-    lost = before - after
-    if lost and machine_words(there) != machine_words(here):
+    there, here = (
+        load_facts(root, known, "published"),
+        newest(root, known) or load_facts(root, known, "local"),
+    )
+    if there is None or here is None or there["session_id"] == here["session_id"]:
+        return
+    if machine_words(there) != machine_words(here):
         raise PublishedError(
-            f"{len(lost)} published sessions of {name} would be lost: they were held on {machine_words(there)}, and these on "
-            f"{machine_words(here)}; seconds of different machines are not put together. Publish these under a label: "
-            f"`bandwise publish {name} --keep-runs --as {datetime.now(UTC):%Y-%m-%d}-{slug(name)}`"
+            f"{len(there['sessions'])} published sessions of {known} would be lost: they were held on {machine_words(there)}, "
+            f"and these on {machine_words(here)}; seconds of different machines are not put together. Publish these under a label: "
+            f"`bandwise publish {known} --keep-runs --as {datetime.now(UTC):%Y-%m-%d}-{slug(known)}`"
         )
 
 

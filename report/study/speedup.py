@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from report.drawing import numbers as write
 from report.drawing.labels import Box
-from report.drawing.numbers import factor, interval, number, signed, speedup, weight
+from report.drawing.numbers import factor, interval, number, signed, times, weight
 from report.drawing.scales import MEASURE, bare, difference_axis, look, new_figure, per_point
 from report.drawing.svg import gid, inline, svg_file
 from report.drawing.table import PAIRED, Cell, Column, Row, View, ratio_cell
@@ -322,7 +322,7 @@ def hover(shown: Picture) -> dict[str, str]:
     panel, titles = shown.panel, {}
     shares = shares_by_speed(panel, shown.fixed)
     for index, point in enumerate(shown.marks):
-        faster = f"{speedup(point.x)} {_ends(point)}".strip()
+        faster = f"{times(point.x)} {_ends(point)}".strip()
         if point.family == "baseline":
             titles[gid(index)] = f"{point.text}: uncompressed, {faster} the speed of {shown.reference}"
             continue
@@ -504,7 +504,7 @@ def _said(mark: Point, shown: Picture, link: LinkData) -> str:
     row = next(r for r in link.arms if (r["arm"], r["sharding"]) == (mark.arm, panel.sharding))
     over = row["default_speedup"]
     default = (
-        f" ({speedup(over)} DDP fp32 as installed)" if over is not None and shown.default is not None else ""
+        f" ({times(over)} DDP fp32 as installed)" if over is not None and shown.default is not None else ""
     )
     ends = interval(mark.low, mark.high, panel.digits, sign=True)
     unit = f" {panel.unit}" if panel.unit else ""
@@ -514,5 +514,5 @@ def _said(mark: Point, shown: Picture, link: LinkData) -> str:
 def ratio_words(row: Row, stem: str = "speedup", low: str = "speedup_low", high: str = "speedup_high") -> str:
     value, ends = number(row[stem]), (number(row[low]), number(row[high]))
     if ends[0] is None or ends[1] is None:
-        return speedup(value)
-    return f"{speedup(value)} [{factor(ends[0])}, {factor(ends[1])}]"
+        return times(value)
+    return f"{times(value)} [{factor(ends[0])}, {factor(ends[1])}]"

@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from report.drawing.numbers import MISSING, number, speedup
+from report.drawing.numbers import MISSING, number, times
 from report.drawing.scales import MEASURE, bare, look, name_lines, new_figure, per_point, speedup_axis
 from report.drawing.table import Row
 from report.drawing.theme import COLOURS, colour, mark
@@ -80,7 +80,7 @@ def forest(bars: Sequence[Bar], reference: str, values: Sequence[float] = (), wi
             _draw_ratio(axes, line, bar.over_reference, bar.family, True)
             for at, found in ((0.55, bar.over_reference), (1.15, bar.over_default)):
                 axes.annotate(
-                    speedup(found.value if found else None), (1, line), xycoords=("axes fraction", "data"),
+                    times(found.value if found else None), (1, line), xycoords=("axes fraction", "data"),
                     xytext=(at * 72, 0), textcoords="offset points", ha="right", va="center", fontsize=8.2,
                     weight="bold" if at < 1 else "normal", color=colour(bar.family), annotation_clip=False,
                 )  # fmt: skip

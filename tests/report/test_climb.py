@@ -8,7 +8,7 @@ from html import unescape
 
 import pytest
 
-from report.drawing.numbers import weight
+from report.drawing.numbers import times, weight
 from report.drawing.scales import new_figure
 from report.drawing.svg import svg_file
 from report.study.budget_sweep import bounds, budgets_figure, budgets_view, spread_below
@@ -122,6 +122,7 @@ def test_bounds_say_what_is_known():
     assert bounds({"low": 0.0, "high": 3.0}) == "< 3.00×"
     assert bounds({"low": 2.0, "high": inf}) == "> 2.00×"
     assert bounds({"low": 0.0, "high": inf}) == ""
+    assert [times(value) for value in (None, inf, 1.8, 13.26, 977.0)] == ["–", "∞", "1.80×", "13.3×", "977×"]
 
 
 def test_shares_of_the_front_are_sure_where_the_data_are(study):
