@@ -200,8 +200,8 @@ def _keeps_sessions(root: Path, name: str) -> None:
     if machine_words(there) != machine_words(here):
         raise PublishedError(
             f"{len(there['sessions'])} published sessions of {known} would be lost: they were held on {machine_words(there)}, "
-            f"and these on {machine_words(here)}; seconds of different machines are not put together. Publish these under a label: "
-            f"`bandwise publish {known} --keep-runs --as {datetime.now(UTC):%Y-%m-%d}-{slug(known)}`"
+            f"and these on {machine_words(here)}; seconds of different machines are not put together. "
+            f"Publish these under a label: `bandwise publish {known} --keep-runs --as {datetime.now(UTC):%Y-%m-%d}-{slug(known)}`"
         )
 
 
