@@ -40,6 +40,8 @@ EVERY = 16
 """Steps that communicate between two comparisons of the settings."""
 ENDED = "has ended its training"
 """What a rank says that leaves of its own accord."""
+_BECAUSE = "has stopped because of"
+"""What a rank says, before the names of others, whose training ends with theirs."""
 _LINGER_S = 5.0
 _POLL_S = 1.0
 
@@ -203,7 +205,7 @@ class Agreement:
                     self._say(signature)
                     said = True
                 if ended := self._ended():
-                    raise self._peer_error(f"{self._asks(signature)}, but {ended}. {_UNEVEN}") from error
+                    raise self._peer_error(f"{self._asks(signature)}, but {ended}") from error
                 if time.monotonic() >= deadline:
                     raise self._peer_error(
                         f"{self._asks(signature)}, and waited for {self._timeout_s:g} s. {self._last_words()} Look at the "
@@ -244,15 +246,19 @@ class Agreement:
             return  # nobody reads there any more
 
     def _ended(self) -> str:
-        """Who has ended without completing the present step, in words; empty if nobody."""
+        """Who has ended without completing the present step, and what to do, in words; empty if nobody."""
         try:
             keys = [f"ended/{i + 1}" for i in range(self._store.add("ended", 0))]
             notes = [json.loads(self._store.get(key)) for key in keys if self._store.check([key])]
         except RuntimeError:
             return ""
-        return "; ".join(
-            f"rank {rank} {why} after {steps} steps" for rank, steps, why in notes if steps <= self._step
-        )
+        late = [(rank, steps, why) for rank, steps, why in notes if steps <= self._step]
+        if not late:
+            return ""
+        words = "; ".join(f"rank {rank} {why} after {steps} steps" for rank, steps, why in late)
+        # Ranks that have all stopped because of another tell nothing of its batches: it has died or is cut off.
+        uneven = not all(why.startswith(_BECAUSE) for _, _, why in late)
+        return f"{words}. {_UNEVEN if uneven else _ADVICE}"
 
     def value_of(self, key: str) -> str:
         """What a rank has put into the store under `key`, as soon as one has."""
@@ -278,7 +284,7 @@ class Agreement:
             if now - asked_at >= min(_POLL_S, self._timeout_s):
                 asked_at = now
                 if ended := self._ended():
-                    raise self._peer_error(f"{who} has not; {ended}. {_UNEVEN}")
+                    raise self._peer_error(f"{who} has not; {ended}")
             if now - started >= self._timeout_s:
                 raise self._peer_error(
                     f"{who} has asked for nothing within {self._timeout_s:g} s. {self._last_words()} Look at the log "
@@ -308,13 +314,13 @@ class Agreement:
                 f"{mine}; it failed, and the store is gone too ({_first_line(error)}); {_ADVICE}"
             )
         if ended := self._ended():
-            return self._peer_error(f"{mine}, but {ended}. {_UNEVEN}")
+            return self._peer_error(f"{mine}, but {ended}")
         return self._peer_error(f"{mine}; it failed: {_first_line(error)}. {self._last_words()} {_ADVICE}")
 
     def _peer_error(self, what: str) -> PeerError:
         """`what`, with the ranks in front whose fault it is; the others hear of it from this rank's note."""
         culprits, words = self.witness.culprits()
-        self.leave(f"has stopped because of {', '.join(f'rank {rank}' for rank in culprits) or 'others'}")
+        self.leave(f"{_BECAUSE} {', '.join(f'rank {rank}' for rank in culprits) or 'others'}")
         return PeerError(f"{words}. {what}" if words else what)
 
     def _asks(self, signature: tuple[str, ...]) -> str:

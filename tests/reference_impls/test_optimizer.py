@@ -353,10 +353,26 @@ def test_an_error_that_was_caught_is_not_held_against_a_rank_that_goes_on() -> N
     ranks[0].begin_step(3, "step")
     ranks[1].completed(3)
     ranks[1].leave("has stopped")
-    assert ranks[0]._ended() == "rank 1 has stopped after 3 steps"
+    assert ranks[0]._ended().startswith("rank 1 has stopped after 3 steps. Ranks must take the same number")
     ranks[1].completed(4)
     assert ranks[0]._ended() == ""
     ranks[1].leave("has ended its training")
     assert ranks[0]._ended() == ""  # it has completed the step that rank 0 is at
     ranks[0].begin_step(4, "step")
-    assert ranks[0]._ended() == "rank 1 has ended its training after 4 steps"
+    assert ranks[0]._ended().startswith("rank 1 has ended its training after 4 steps. ")
+
+
+def test_ranks_that_stopped_because_of_another_do_not_have_uneven_batches() -> None:
+    """Rank 1 has died; rank 0 has found it out first, and rank 2 hears of it from rank 0 alone."""
+    store = dist.HashStore()
+    ranks = [Agreement(store, rank, 3, timeout_s=0.5) for rank in range(3)]
+    ranks[2].begin_step(5, "step")
+    ranks[0].completed(5)
+    ranks[0].leave("has stopped because of rank 1")
+    advice = ranks[2]._ended()
+    assert "rank 0 has stopped because of rank 1 after 5 steps" in advice
+    assert "checkpoint" in advice
+    assert "drop_last" not in advice
+    ranks[1].completed(5)
+    ranks[1].leave("has stopped (UsageError: no gradient)")  # it lives: its batches may be fewer
+    assert "drop_last" in ranks[2]._ended()
