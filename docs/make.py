@@ -14,7 +14,7 @@ import json
 import textwrap
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -326,7 +326,8 @@ def worth(root: Path, *names: str) -> str:
             methods of the first column.
     """
     columns: list[dict[str, Row]] = []
-    heads: list[tuple[str, int]] = []
+    heads: list[str] = []
+    settings: list[Row] = []
     for name in names:
         if name not in SHARDINGS:
             study = name
@@ -335,7 +336,8 @@ def worth(root: Path, *names: str) -> str:
         columns.append(
             {row["arm"]: row for row in rows if row["sharding"] == name and row["worth"] is not None}
         )
-        heads.append((f"worth, {SHARDINGS[name]}", rows[0]["world_size"]))
+        heads.append(f"worth, {SHARDINGS[name]}")
+        settings.append(rows[0])
     ratios = {
         row["arm"]: row["bytes_ratio"] for row in read_table(table_path(root, SUMMARY, names[0]), SUMMARY)
     }
@@ -354,9 +356,17 @@ def worth(root: Path, *names: str) -> str:
             (row for arm, row in column.items() if arm.startswith("control-")), key=lambda row: row["worth"]
         )
         best.append(f"{_share(top)} {top['arm'].removeprefix('control-')}")
-    several = len({workers for _, workers in heads}) > 1
-    titles = [f"{head}, {workers} workers" if several else head for head, workers in heads]
+    titles = [", ".join(filter(None, pair)) for pair in zip(heads, _apart(settings), strict=True)]
     return markdown(("method", "fewer bytes", *titles), [*lines, ["*best control*", "", *best]])
+
+
+def _apart(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What tells the settings of columns from each other: the workload, or else the number of workers, where it differs."""
+    if len({row["workload"] for row in settings}) > 1:
+        return [f"`{row['workload']}`" for row in settings]
+    if len({row["world_size"] for row in settings}) > 1:
+        return [f"{row['world_size']} workers" for row in settings]
+    return ["" for _ in settings]
 
 
 def ranks(root: Path, study: str, sharding: str) -> str:
@@ -399,7 +409,7 @@ def order(root: Path, study: str, *names: str) -> str:
     lines = []
     for other in (name for name in names if name not in SHARDINGS):
         table = read_frame(table_path(root, WORTH, other), WORTH)
-        workers = " and ".join(str(one["world_size"].iloc[0]) for one in (own, table))
+        apart = " and ".join(_apart([one.iloc[0] for one in (own, table)]))
         for sharding in (name for name in names if name in SHARDINGS):
             one, two = (of[of["sharding"] == sharding].set_index("arm")["worth"] for of in (own, table))
             methods = [
@@ -408,8 +418,8 @@ def order(root: Path, study: str, *names: str) -> str:
                 if not arm.startswith(("allreduce-", "control-"))
             ]
             both = (values.loc[methods].to_numpy("float64") for values in (one, two))
-            lines.append((SHARDINGS[sharding], workers, len(methods), _rho(*both)))
-    heads = ("shards", "workers", "methods", "rank correlation")
+            lines.append((SHARDINGS[sharding], apart, len(methods), _rho(*both)))
+    heads = ("shards", "between", "methods", "rank correlation")
     return f"{markdown(heads, lines)}\n\nIn brackets 95 % of a bootstrap over methods."
 
 
