@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from reference_impls.drivers.faults import OUTSIDE, Witness, odd_ones
+from reference_impls.drivers.faults import OUTSIDE, Witness, findings, odd_ones
 from reference_impls.errors import MismatchError, PeerError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -40,8 +40,11 @@ EVERY = 16
 """Steps that communicate between two comparisons of the settings."""
 ENDED = "has ended its training"
 """What a rank says that leaves of its own accord."""
-_BECAUSE = "has stopped because of"
-"""What a rank says, before the names of others, whose training ends with theirs."""
+_RESTART = "Start again from the last checkpoint; the log of the rank that fell silent says why"
+_UNEVEN = (
+    "Ranks must take the same number of steps: give them the same number of batches (drop_last=True), or train inside "
+    "`with torch.distributed.algorithms.Join([optimizer]):`"
+)
 _LINGER_S = 5.0
 _POLL_S = 1.0
 
@@ -204,18 +207,20 @@ class Agreement:
                 if not said:
                     self._say(signature)
                     said = True
-                if ended := self._ended():
-                    raise self._peer_error(f"{self._asks(signature)}, but {ended}") from error
+                ended, advice = self._ended()
+                if ended:
+                    raise self._peer_error(f"{self._asks(signature)}, but {ended}.", advice) from error
                 if time.monotonic() >= deadline:
                     raise self._peer_error(
                         f"{self._asks(signature)}, and waited for {self._timeout_s:g} s. {self._last_words()} Look at the "
-                        f"log of the rank that is silent; if it is merely slow, raise timeout_s. {_UNEVEN}"
+                        "log of the rank that is silent; if it is merely slow, raise timeout_s.",
+                        _UNEVEN,
                     ) from error
         if said:
             self._take_back(f"last/{self._rank}")
 
-    def leave(self, why: str) -> None:
-        """Tell the others that this rank takes no further part, and why; the first reason counts."""
+    def leave(self, why: str, advice: str = _UNEVEN) -> None:
+        """Tell the others that this rank takes no further part, why, and what they should advise; the first reason counts."""
         if self._note is not None or self._size == 1:
             return
         ends = why == ENDED
@@ -225,7 +230,7 @@ class Agreement:
                 why = f"has stopped ({type(uncaught).__name__}: {uncaught})"
         try:
             self._note = f"ended/{self._store.add('ended', 1)}"
-            self._store.set(self._note, json.dumps([self._rank, self._completed, why]))
+            self._store.set(self._note, json.dumps([self._rank, self._completed, why, advice]))
         except RuntimeError:
             return  # the host of the store is gone, and who waits for this rank has noticed
         if not ends:
@@ -245,20 +250,15 @@ class Agreement:
         except RuntimeError:
             return  # nobody reads there any more
 
-    def _ended(self) -> str:
-        """Who has ended without completing the present step, and what to do, in words; empty if nobody."""
+    def _ended(self) -> tuple[str, str]:
+        """Who has ended without completing the present step, and their advice; empty if nobody."""
         try:
-            keys = [f"ended/{i + 1}" for i in range(self._store.add("ended", 0))]
-            notes = [json.loads(self._store.get(key)) for key in keys if self._store.check([key])]
+            left = findings(self._store)
         except RuntimeError:
-            return ""
-        late = [(rank, steps, why) for rank, steps, why in notes if steps <= self._step]
-        if not late:
-            return ""
-        words = "; ".join(f"rank {rank} {why} after {steps} steps" for rank, steps, why in late)
-        # Ranks that have all stopped because of another tell nothing of its batches: it has died or is cut off.
-        uneven = not all(why.startswith(_BECAUSE) for _, _, why in late)
-        return f"{words}. {_UNEVEN if uneven else _ADVICE}"
+            return "", ""
+        late = {rank: own for rank, own in left.items() if own.steps <= self._step}
+        words = "; ".join(f"rank {rank} {own.why} after {own.steps} steps" for rank, own in late.items())
+        return words, ". ".join(dict.fromkeys(own.advice for own in late.values()))
 
     def value_of(self, key: str) -> str:
         """What a rank has put into the store under `key`, as soon as one has."""
@@ -278,17 +278,19 @@ class Agreement:
                     return str(self._store.get(key).decode())
             except RuntimeError as error:  # torch raises DistStoreError, a RuntimeError
                 raise self._peer_error(
-                    f"{who} can tell it: the store is gone ({_first_line(error)}). {_ADVICE}"
+                    f"{who} can tell it: the store is gone ({_first_line(error)}).", _RESTART
                 ) from error
             now = time.monotonic()
             if now - asked_at >= min(_POLL_S, self._timeout_s):
                 asked_at = now
-                if ended := self._ended():
-                    raise self._peer_error(f"{who} has not; {ended}")
+                ended, advice = self._ended()
+                if ended:
+                    raise self._peer_error(f"{who} has not; {ended}.", advice)
             if now - started >= self._timeout_s:
                 raise self._peer_error(
                     f"{who} has asked for nothing within {self._timeout_s:g} s. {self._last_words()} Look at the log "
-                    f"of the rank that is silent; if it is merely slow, raise timeout_s. {_UNEVEN}"
+                    "of the rank that is silent; if it is merely slow, raise timeout_s.",
+                    _UNEVEN,
                 )
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 0.02)
@@ -311,16 +313,19 @@ class Agreement:
         mine = self._asks(signature)
         if not self._say(signature):
             return self._peer_error(
-                f"{mine}; it failed, and the store is gone too ({_first_line(error)}); {_ADVICE}"
+                f"{mine}; it failed, and the store is gone too ({_first_line(error)}).", _RESTART
             )
-        if ended := self._ended():
-            return self._peer_error(f"{mine}, but {ended}")
-        return self._peer_error(f"{mine}; it failed: {_first_line(error)}. {self._last_words()} {_ADVICE}")
+        ended, advice = self._ended()
+        if ended:
+            return self._peer_error(f"{mine}, but {ended}.", advice)
+        return self._peer_error(f"{mine}; it failed: {_first_line(error)}. {self._last_words()}", _RESTART)
 
-    def _peer_error(self, what: str) -> PeerError:
-        """`what`, with the ranks in front whose fault it is; the others hear of it from this rank's note."""
+    def _peer_error(self, what: str, advice: str) -> PeerError:
+        """`what` and the advice, with the ranks in front whose fault it is; the others hear of it, and give the same advice."""
         culprits, words = self.witness.culprits()
-        self.leave(f"{_BECAUSE} {', '.join(f'rank {rank}' for rank in culprits) or 'others'}")
+        because = ", ".join(f"rank {rank}" for rank in culprits) or "others"
+        self.leave(f"has stopped because of {because}", advice)
+        what = f"{what} {advice}"
         return PeerError(f"{words}. {what}" if words else what)
 
     def _asks(self, signature: tuple[str, ...]) -> str:
@@ -361,15 +366,6 @@ class Agreement:
         while self._rank == 0 and read < len(group) and time.monotonic() < deadline:
             time.sleep(0.01)
             read = self._store.add(key, 0)
-
-
-_ADVICE = "Start again from the last checkpoint; the log of the rank that fell silent says why"
-
-
-_UNEVEN = (
-    "Ranks must take the same number of steps: give them the same number of batches (drop_last=True), or train inside "
-    "`with torch.distributed.algorithms.Join([optimizer]):`"
-)
 
 
 def _hash(text: str) -> int:

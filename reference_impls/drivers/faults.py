@@ -69,10 +69,14 @@ class Sign(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What a rank has left in the store at its end. blames: the ranks because of which it ended; none: it ended by itself."""
+    """What a rank has left in the store at its end. blames: the ranks because of which it ended; none: it ended by itself.
+
+    advice: what it tells to do.
+    """
 
     steps: int
     why: str
+    advice: str
     blames: Sequence[int]
     words: str
 
@@ -144,11 +148,11 @@ def findings(store: Store) -> dict[int, Finding]:
     for number in range(store.add("ended", 0)):
         if not store.check([f"ended/{number + 1}"]):
             continue  # not written yet, or taken back
-        rank, steps, why = json.loads(store.get(f"ended/{number + 1}"))
+        rank, steps, why, advice = json.loads(store.get(f"ended/{number + 1}"))
         blames, words = (), ""
         if store.check([f"blames/{rank}"]):
             blames, words = json.loads(store.get(f"blames/{rank}"))
-        found[int(rank)] = Finding(int(steps), str(why), blames, str(words))
+        found[int(rank)] = Finding(int(steps), str(why), str(advice), blames, str(words))
     return found
 
 

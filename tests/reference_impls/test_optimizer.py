@@ -17,7 +17,7 @@ from reference_impls.collectives import AllReduce
 from reference_impls.drivers.agreement import Agreement
 from reference_impls.drivers.gradients import fingerprint
 from reference_impls.drivers.ledger import Ledger, Ledgers
-from reference_impls.errors import LayoutError, UnknownOptionError, UnsupportedError, UsageError
+from reference_impls.errors import LayoutError, PeerError, UnknownOptionError, UnsupportedError, UsageError
 from tests.reference_impls.problem import Net, batch
 
 
@@ -353,26 +353,32 @@ def test_an_error_that_was_caught_is_not_held_against_a_rank_that_goes_on() -> N
     ranks[0].begin_step(3, "step")
     ranks[1].completed(3)
     ranks[1].leave("has stopped")
-    assert ranks[0]._ended().startswith("rank 1 has stopped after 3 steps. Ranks must take the same number")
+    assert ranks[0]._ended()[0] == "rank 1 has stopped after 3 steps"
     ranks[1].completed(4)
-    assert ranks[0]._ended() == ""
+    assert ranks[0]._ended() == ("", "")
     ranks[1].leave("has ended its training")
-    assert ranks[0]._ended() == ""  # it has completed the step that rank 0 is at
+    assert ranks[0]._ended() == ("", "")  # it has completed the step that rank 0 is at
     ranks[0].begin_step(4, "step")
-    assert ranks[0]._ended().startswith("rank 1 has ended its training after 4 steps. ")
+    assert ranks[0]._ended()[0] == "rank 1 has ended its training after 4 steps"
 
 
-def test_ranks_that_stopped_because_of_another_do_not_have_uneven_batches() -> None:
-    """Rank 1 has died; rank 0 has found it out first, and rank 2 hears of it from rank 0 alone."""
+@pytest.mark.parametrize(("how", "advice"), [("dies", "checkpoint"), ("falls silent", "drop_last=True")])
+def test_a_rank_that_hears_of_a_fault_from_another_gives_the_same_advice(how: str, advice: str) -> None:
+    """Rank 1 is at fault; rank 0 finds it out first, and rank 2 learns of it from rank 0's note alone."""
     store = dist.HashStore()
-    ranks = [Agreement(store, rank, 3, timeout_s=0.5) for rank in range(3)]
-    ranks[2].begin_step(5, "step")
-    ranks[0].completed(5)
-    ranks[0].leave("has stopped because of rank 1")
-    advice = ranks[2]._ended()
-    assert "rank 0 has stopped because of rank 1 after 5 steps" in advice
-    assert "checkpoint" in advice
-    assert "drop_last" not in advice
-    ranks[1].completed(5)
-    ranks[1].leave("has stopped (UsageError: no gradient)")  # it lives: its batches may be fewer
-    assert "drop_last" in ranks[2]._ended()
+    first, second = (Agreement(store, rank, 3, timeout_s=0.1) for rank in (0, 2))
+    for rank in (first, second):
+        rank.begin_step(5, "step")
+    signature = ("sum", "float32 [10]")
+    if how == "dies":
+        error = first.peer_lost(signature, RuntimeError("Connection closed by peer"))
+    else:
+        with pytest.raises(PeerError) as caught:
+            first.before(signature)
+        error = caught.value
+    heard = second.peer_lost(signature, RuntimeError("Connection closed by peer"))
+    assert "rank 0 has stopped because of" in str(heard)
+    others = {"checkpoint", "drop_last=True"} - {advice}
+    for said in (str(error), str(heard)):
+        assert advice in said
+        assert not [word for word in others if word in said], said
