@@ -29,6 +29,9 @@ PRELOADED = (
     "tests.reference_impls.wide_problem",
 )
 """What ranks import, and the server of processes has imported for all of them."""
+# torch's store asks the resolver for the name of every client that connects, and serves nobody meanwhile: one answer that is lost
+# costs all ranks five seconds, more than the patience of some tests.
+os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
 
 def run_ranks(
