@@ -189,7 +189,8 @@ def table_indices():
 
 FUNCTIONS = {
     packed_bits: {"signs.pack_words", "signs.unpack_words"},
-    bit_votes: {"signs.pack_words", "signs.pack_positive", "signs.unpack_signs", "signs.add_row", "signs.count_words"},
+    bit_votes: {"signs.pack_words", "signs.pack_positive", "signs.unpack_signs", "signs.unpack_words", "signs.add_row",
+                "signs.count_words"},
     four_bits: {"nibbles.join", "nibbles.split"},
     any_width: {"packed_integers.pack_tiles", "packed_integers.unpack_tiles"},
     standard_dithering: {"dithering.encode", "dithering.decode"},
