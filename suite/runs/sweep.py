@@ -157,10 +157,11 @@ class Finals(Entry):
 
 
 class TuningBudget(Entry):
-    """How learning rates are looked for, the same for every arm: on a log grid around the rate stated for the arm's baseline."""
+    """How learning rates are looked for, the same for every arm: on a log grid around a rate stated for it or its baseline."""
 
     centres: dict[str, Annotated[float, Field(gt=0)]] = Field(
-        default={}, description="Baseline arm: the rate in the middle."
+        default={},
+        description="Arm: the rate in the middle, for a baseline also that of its arms which have none here.",
     )
     options: dict[str, dict[str, Annotated[tuple[Any, ...], ONE_OR_MORE, Field(min_length=2)]]] = Field(
         default={},

@@ -252,12 +252,14 @@ def candidates(sweep: Sweep, panel: Setting) -> Iterator[Candidate]:
     for arm in sweep.arms_of(panel):
         if arm.lr is not None:
             continue
-        if arm.baseline not in sweep.tuning.centres:
+        centres = sweep.tuning.centres
+        centre = centres.get(arm.label, centres.get(arm.baseline))
+        if centre is None:
             raise arm.error(
                 "baseline",
                 f"tuning.centres lacks '{arm.baseline}': add its rate, or pin `lr:`",
             )
-        yield Candidate(panel, arm, workload_of(panel), sweep.tuning.centres[arm.baseline])
+        yield Candidate(panel, arm, workload_of(panel), centre)
 
 
 def grid_rate(centre: float, factor: float, offset: int) -> float:

@@ -171,6 +171,16 @@ def test_pinned_arms_are_left_alone_and_a_missing_centre_is_named(tmp_path: Path
     assert [tuned.arm for tuned in tune(sweep, store, carry_out(store, []))] == ["local"]
 
 
+def test_an_arm_has_the_centre_of_its_baseline_unless_it_has_its_own(tmp_path: Path) -> None:
+    for centres, expected in (
+        ("{plain: 0.5}", {"plain": 0.5, "local": 0.5}),
+        ("{plain: 0.5, local: 0.125}", {"plain": 0.5, "local": 0.125}),
+    ):
+        sweep = load_sweep(write_sweep(tmp_path, f"{TUNABLE}tuning: {{points: 3, centres: {centres}}}\n"))
+        (panel,) = sweep.panels()
+        assert {c.arm.label: c.centre for c in candidates(sweep, panel)} == expected
+
+
 def test_unfinished_trials_stop_the_choice(tmp_path: Path) -> None:
     sweep = load_sweep(write_sweep(tmp_path, TUNABLE + BUDGET.format(extensions=0, centre=0.5)))
     with pytest.raises(TuningError, match="has not ended: start the tuning again"):
