@@ -397,6 +397,43 @@ def ranks(root: Path, study: str, sharding: str) -> str:
     return f"{markdown(heads, lines)}\n\n{said}"
 
 
+def undecided(root: Path, study: str, sharding: str) -> str:
+    """The open verdicts of a study: how far from 1, what makes the interval, how much more evidence would leave 1 out."""
+    table = read_frame(table_path(root, WORTH, study), WORTH)
+    worth = table[table["sharding"] == sharding].set_index("arm")
+    net = read_frame(table_path(root, NET, f"{SESSION}{study}"), NET)
+    methods = {
+        row["arm"]
+        for row in read_table(table_path(root, SUMMARY, study), SUMMARY)
+        if row["sharding"] == sharding and row["baseline"] and not row["control"]
+    }
+    net = net[(net["sharding"] == sharding) & net["arm"].isin(methods)]
+    lines = []
+    for row in net[net["verdict"] == "undecided"].to_dict("records"):
+        own = worth.loc[row["arm"]]
+        halves = {
+            "worth": np.log(own["high"] / own["low"]) / 2,
+            "seconds": np.log(row["time_high"] / row["time_low"]) / 2,
+            "net": np.log(row["net_high"] / row["net_low"]) / 2,
+        }
+        more = (halves["net"] / np.log(row["net"])) ** 2
+        lines.append(
+            (
+                row["link"],
+                row["arm"],
+                f"{row['net']:.2f} [{row['net_low']:.2f}, {row['net_high']:.2f}]",
+                *(f"±{halves[of]:.1%}".replace("%", " %") for of in ("worth", "seconds")),
+                "none: Holm's correction" if more < 1 else f"{more:.1f}×" if more < 20 else "over 20×",
+            )
+        )
+    heads = ("link", "method", "net speedup", "of worth", "of seconds", "evidence wanted")
+    return (
+        f"{markdown(heads, lines)}\n\nHalf intervals of what the training is worth and of the seconds a step, as shares. "
+        "Evidence: the square of half the interval of the net speedup over its distance from 1, both in logarithms, were the "
+        "estimate the truth."
+    )
+
+
 def order(root: Path, study: str, *names: str) -> str:
     """Whether methods stand in the same order in other studies: Spearman's rho of what they are worth; uncompressed ones aside.
 
@@ -610,7 +647,8 @@ def _sent(name: str) -> str:
 def front() -> Iterator[tuple[Path, str]]:
     """README and the pages that stand on the same tables and declarations."""
     blocks: dict[str, Callable[..., str]] = {
-        "picture": picture, "answer": answer, "worth": worth, "ranks": ranks, "order": order, "advice": advice, "verbs": verbs,
+        "picture": picture, "answer": answer, "worth": worth, "ranks": ranks, "undecided": undecided, "order": order,
+        "advice": advice, "verbs": verbs,
         "methods": methods,
     }  # fmt: skip
     for page in FRONT:
