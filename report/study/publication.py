@@ -50,10 +50,10 @@ from suite.analysis.published import (
     unfinished,
     write_refused,
 )
-from suite.analysis.session_tables import collect_session, machine_words, net_again, newest
+from suite.analysis.session_tables import collect_session, held_on, machine_words, net_again, newest
 from suite.analysis.tables import TABLES, to_csv
 from suite.micro.asv_results import update_micro
-from suite.runs.provenance import kept_changes
+from suite.runs.provenance import kept_changes, same_machine
 from suite.runs.sweep import UnknownSweepError, load_sweep
 from suite.timing.spec import UnknownSessionError, load_session, sessions_of
 
@@ -197,7 +197,7 @@ def _keeps_sessions(root: Path, name: str) -> None:
     )
     if there is None or here is None or there["session_id"] == here["session_id"]:
         return
-    if machine_words(there) != machine_words(here):
+    if not same_machine(*held_on(there), *held_on(here)):
         raise PublishedError(
             f"{len(there['sessions'])} published sessions of {known} would be lost: they were held on {machine_words(there)}, "
             f"and these on {machine_words(here)}; seconds of different machines are not put together. "

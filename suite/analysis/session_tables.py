@@ -68,6 +68,7 @@ from suite.analysis.tables import Row, checked, frame_of, write_table
 from suite.links.link import ALL_REDUCE_FP32, REAL
 from suite.runs.files import canonical_json, dump, write_atomic
 from suite.runs.plan import Plan, make_plan
+from suite.runs.provenance import MACHINE, same_machine
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
 from suite.runs.sweep import Sweep, load_sweep
@@ -97,10 +98,11 @@ def collect_session(results_root: Path | str, name: str, sweep: Sweep | None = N
 def repeats(results_root: Path, record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The sessions of the record's name that were held to the end and time the same as the record, it among them, by age.
 
-    The same: cases and what they are of, and the uncompressed runs among which the reference was looked for.
+    The same: cases and what they are of, the uncompressed runs among which the reference was looked for, and the machine.
     """
     found = [one for one in records(results_root, record["name"]) if one["status"] in MEASURED]
-    return [one for one in found if _alike(one, record)] or [dict(record)]
+    alike = [one for one in found if _alike(one, record) and same_machine(*held_on(one), *held_on(record))]
+    return alike or [dict(record)]
 
 
 TIMED: Final = ("workload", "world_size", "batch_size", "bucket_bytes", "sweep")
@@ -213,8 +215,9 @@ def with_published(
 ) -> tuple[pd.DataFrame, list[Row]]:
     """Rounds made here with those that are published of sessions alike, so that a session may be held on several days.
 
-    Alike: the same workload, workers, batch, buckets and sweep, on a machine of the same processor, cores and torch, which looked
-    for its reference among the same DDP cases. An arm's rounds count where the cases that it is made of are those timed now.
+    Alike: the same workload, workers, batch, buckets and sweep, on a machine of the same processor, cores and torch
+    (`same_machine`), which looked for its reference among the same DDP cases. An arm's rounds count where the cases
+    that it is made of are those timed now.
 
     Args:
         results_root: Whose published tables are read.
@@ -277,7 +280,7 @@ def _published_alike(
     """Facts of the published session, where it is of the record's kind, and (sharding, arm) whose cases it timed too."""
     facts = load_facts(results_root, record["name"], "published")
     timed = find_frame(results_root, CASES, f"{SESSION}{record['name']}", "published")
-    if facts is None or timed is None or _kind(facts) != _kind(record):
+    if facts is None or timed is None or not same_seconds(facts, record):
         return None
     if set(timed.loc[timed["role"] == "ddp", "case_id"]) != {
         case["case_id"] for case in record["cases"] if case["role"] == "ddp"
@@ -321,19 +324,22 @@ def net_again(results_root: Path, name: str, sweep: Sweep) -> pd.DataFrame | Non
     )
 
 
-MACHINE: Final = ("cpu", "cores", "torch")
-"""Keys of the provenance of a session: seconds of machines that differ in one are not put together."""
-
-
 def machine_words(found: Mapping[str, Any]) -> str:
     """What decides whether seconds of two machines are put together, of a record or of facts: AMD EPYC, 2 cores, torch 2.13.0."""
     cpu, cores, torch = (found["provenance"][name] for name in MACHINE)
-    return f"{cpu}, {cores} cores, torch {torch}"
+    signature = found["provenance"].get("cpu_signature")
+    return f"{cpu}{f' ({signature})' if signature else ''}, {cores} cores, torch {torch}"
 
 
-def _kind(found: Mapping[str, Any]) -> str:
-    """What sessions have in common whose seconds may be put together, of a record or of facts."""
-    return canonical_json([*(found[name] for name in TIMED), [found["provenance"][name] for name in MACHINE]])
+def same_seconds(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two sessions timed the same on the same kind of machine, each a record or facts, with all that facts are of."""
+    alike = (canonical_json([found[name] for name in TIMED]) for found in (one, other))
+    return len(set(alike)) == 1 and same_machine(*held_on(one), *held_on(other))
+
+
+def held_on(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The provenance of every session of a record (itself) or of facts."""
+    return [found["provenance"], *(held["provenance"] for held in found.get("sessions", ()))]
 
 
 def _held(record: Mapping[str, Any]) -> Row:

@@ -33,6 +33,7 @@ from suite.costs.recipe import recipe_of
 from suite.costs.step import CODEC, DDP_BYTES, CodecOverhead, Local, Model, Recipe, unit_seconds
 from suite.links.link import REAL, Link
 from suite.micro.tables import read_facts
+from suite.runs.provenance import same_machine
 from suite.timing.case import Case
 from suite.timing.cases import cases_of, method_of
 from suite.timing.spec import DEFAULT_BUCKET_MB, load_session, session_names
@@ -428,12 +429,8 @@ def known(results_root: Path) -> Known:
         session = load_facts(root, name)
         if session is None or session["status"] != "done" or session.get("lender"):
             continue  # what a session has borrowed counts once, as the lender's
-        if _machine(session["provenance"]) == _machine(facts["provenance"]):
+        if same_machine(session["provenance"], facts["provenance"]):
             samples += samples_of(root, name)
         else:
             aside.append(name)
     return Known(root, read_frame(path, CALIBRATION), facts, samples, aside, results_root)
-
-
-def _machine(provenance: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(provenance[name] for name in ("cpu", "cores", "torch"))

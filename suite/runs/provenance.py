@@ -77,6 +77,7 @@ def _constant() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": cpu_model(),
+        **({"cpu_signature": signature} if (signature := cpu_signature()) else {}),
         "cores": len(os.sched_getaffinity(0)),
         "host_hash": hashlib.sha256(socket.gethostname().encode()).hexdigest()[:ID_DIGITS],
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
@@ -127,6 +128,36 @@ def cpu_model() -> str:
         return platform.machine()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.machine())
+
+
+def cpu_signature(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Family, model and stepping of an x86 processor, 26-2-1; empty where the system does not tell.
+
+    Virtual machines may call processors of several generations by one name.
+    """
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    told = {
+        key.strip(): value.strip() for key, colon, value in (line.partition(":") for line in lines) if colon
+    }
+    numbers = [told.get(key) for key in ("cpu family", "model", "stepping")]
+    return "-".join(number for number in numbers if number) if all(numbers) else ""
+
+
+MACHINE: Final = ("cpu", "cores", "torch")
+"""Keys of a provenance: seconds that differ in one are not put together."""
+
+
+def same_machine(*provenances: Mapping[str, Any]) -> bool:
+    """Whether seconds that were measured there may be put together: processors of one name, as many cores, one torch.
+
+    Those that tell their `cpu_signature` must have the same; older records do not tell it.
+    """
+    known = {tuple(found[name] for name in MACHINE) for found in provenances}
+    signatures = {found["cpu_signature"] for found in provenances if "cpu_signature" in found}
+    return len(known) <= 1 and len(signatures) <= 1
 
 
 CHANGES_LIMIT_BYTES: Final = 256 << 10

@@ -143,6 +143,14 @@ class Provenance(TypedDict):
     torch: Annotated[str, Field(description="Version.")]
     system: Annotated[str, Field(description="Operating system and architecture.")]
     cpu: Annotated[str, Field(description="The processor's own name for itself.")]
+    cpu_signature: NotRequired[
+        Annotated[
+            str,
+            Field(
+                description="Family, model and stepping of an x86 processor, since its name may be that of several: 26-2-1."
+            ),
+        ]
+    ]
     cores: Annotated[Count, Field(description="Cores that the process could use.")]
     threads: Annotated[Count, Field(description="Threads that torch computed with.")]
     host_hash: NotRequired[

@@ -245,6 +245,7 @@ def test_a_session_held_three_times_gives_net_speedups_of_all_and_the_newest_alo
     for changes, days, of_squeeze in (
         ({}, every, every),
         ({"provenance": {**later["provenance"], "cores": 64}}, {"24"}, {"24"}),
+        ({"provenance": {**later["provenance"], "cpu_signature": "26-2-1"}}, every, every),
         ({"uses": {**later["uses"], "squeeze": none}}, every, set()),
     ):
         made.saved(root, made.changed(later, **changes))

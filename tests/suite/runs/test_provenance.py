@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs.provenance import environment_hash, installed
+from suite.runs.provenance import cpu_signature, environment_hash, installed, same_machine
 
 
 def test_a_longer_search_path_is_not_another_environment(
@@ -26,3 +26,25 @@ def test_what_is_installed_is_named_with_its_version() -> None:
     assert found == sorted(found)
     assert any(line.startswith("torch==") for line in found)
     assert not any(line.startswith("bandwise==") for line in found)
+
+
+def test_a_processor_tells_its_generation_besides_its_name(tmp_path: Path) -> None:
+    x86 = tmp_path / "x86"
+    x86.write_text(
+        "processor\t: 0\ncpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\nstepping\t: 1\n\nprocessor\t: 1\n"
+    )
+    arm = tmp_path / "arm"
+    arm.write_text("processor\t: 0\nCPU implementer\t: 0x41\n")
+    assert cpu_signature(x86) == "26-2-1"
+    assert cpu_signature(arm) == cpu_signature(tmp_path / "none") == ""
+
+
+def test_seconds_of_two_generations_of_one_name_are_not_of_one_machine() -> None:
+    untold = {"cpu": "AMD EPYC", "cores": 2, "torch": "2.13.0", "commit": "any"}
+    turin, genoa = ({**untold, "cpu_signature": told, "commit": "other"} for told in ("26-2-1", "25-17-1"))
+    assert same_machine(untold, turin)
+    assert same_machine(turin, turin)
+    assert not same_machine(turin, genoa)
+    assert not same_machine(turin, untold, genoa), "one that does not tell joins no two that differ"
+    for name, value in (("cpu", "Xeon"), ("cores", 4), ("torch", "2.14.0")):
+        assert not same_machine(untold, {**untold, name: value})
