@@ -123,7 +123,7 @@ def _tidy(tag: str) -> str:
     return f"{before}{start}{_short_path(path)}{end}{after}" if start else tag
 
 
-LONG: Final = 300
+LONG: Final = 120
 """Characters from which on a path is a curve, of which a tenth of a point shows as little as a hundredth of a short line's."""
 
 
