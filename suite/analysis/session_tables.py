@@ -280,7 +280,7 @@ def _published_alike(
     """Facts of the published session, where it is of the record's kind, and (sharding, arm) whose cases it timed too."""
     facts = load_facts(results_root, record["name"], "published")
     timed = find_frame(results_root, CASES, f"{SESSION}{record['name']}", "published")
-    if facts is None or timed is None or not same_seconds(facts, record):
+    if facts is None or timed is None or not _same_seconds(facts, record):
         return None
     if set(timed.loc[timed["role"] == "ddp", "case_id"]) != {
         case["case_id"] for case in record["cases"] if case["role"] == "ddp"
@@ -331,7 +331,7 @@ def machine_words(found: Mapping[str, Any]) -> str:
     return f"{cpu}{f' ({signature})' if signature else ''}, {cores} cores, torch {torch}"
 
 
-def same_seconds(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _same_seconds(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two sessions timed the same on the same kind of machine, each a record or facts, with all that facts are of."""
     alike = (canonical_json([found[name] for name in TIMED]) for found in (one, other))
     return len(set(alike)) == 1 and same_machine(*held_on(one), *held_on(other))

@@ -54,6 +54,7 @@ VARIABLES: Final = (
 THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """Which set how many threads a process computes with; they are read when torch is imported."""
 OWN_DISTRIBUTION: Final = "bandwise"
+CPUINFO: Final = Path("/proc/cpuinfo")
 SNAPSHOT_FILE: Final = "snapshot.json"
 """Lies at the top of a copy of the code that was made for a job: ``{"commit": ..., "dirty": ...}``."""
 
@@ -122,28 +123,27 @@ def environment_hash() -> str:
 
 def cpu_model() -> str:
     """The processor's own name for itself, or the architecture where the system does not tell."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.machine()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
+    return _cpuinfo().get("model name") or platform.machine()
 
 
-def cpu_signature(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+def cpu_signature() -> str:
     """Family, model and stepping of an x86 processor, 26-2-1; empty where the system does not tell.
 
     Virtual machines may call processors of several generations by one name.
     """
+    told = _cpuinfo()
+    keys = ("cpu family", "model", "stepping")
+    return "-".join(told[key] for key in keys) if all(map(told.get, keys)) else ""
+
+
+def _cpuinfo() -> dict[str, str]:
+    """What Linux says of the first processor, by name; nothing where it says nothing."""
     try:
-        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
+        first = CPUINFO.read_text(encoding="utf-8").partition("\n\n")[0]
     except OSError:
-        return ""
-    told = {
-        key.strip(): value.strip() for key, colon, value in (line.partition(":") for line in lines) if colon
-    }
-    numbers = [told.get(key) for key in ("cpu family", "model", "stepping")]
-    return "-".join(number for number in numbers if number) if all(numbers) else ""
+        return {}
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 MACHINE: Final = ("cpu", "cores", "torch")

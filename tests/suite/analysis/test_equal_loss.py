@@ -212,11 +212,13 @@ def test_a_session_held_three_times_gives_net_speedups_of_all_and_the_newest_alo
         )
         for number, taken in enumerate(held["links"][0]["blocks"]):  # 1 % noise of its own
             taken["unit_s"] *= 1 + 0.01 * math.sin(number * day)
+        if day == 22:  # the earlier ones do not tell
+            held["provenance"] = {**held["provenance"], "cpu_signature": "26-2-1"}
         made.saved(root, held)
-    apart = made.changed(
-        base, session_id="20261119T000000Z-aa", started="2026-11-19T00:00:00Z", batch_size=64
-    )
-    made.saved(root, apart)
+    other = {**base["provenance"], "cpu_signature": "25-17-1"}
+    for day, changes in ((19, {"batch_size": 64}), (18, {"provenance": other})):
+        apart = {"session_id": f"202611{day}T000000Z-aa", "started": f"2026-11-{day}T00:00:00Z", **changes}
+        made.saved(root, made.changed(base, **apart))
     session = folder / "made-up.yaml"
     session.write_text("minutes: 1\nsweep: made-up-sweep.yaml\nlinks: [{rate: 100mbit}]\n")
     (published,) = publish(root, str(session))
@@ -245,7 +247,7 @@ def test_a_session_held_three_times_gives_net_speedups_of_all_and_the_newest_alo
     for changes, days, of_squeeze in (
         ({}, every, every),
         ({"provenance": {**later["provenance"], "cores": 64}}, {"24"}, {"24"}),
-        ({"provenance": {**later["provenance"], "cpu_signature": "26-2-1"}}, every, every),
+        ({"provenance": other}, {"24"}, {"24"}),
         ({"uses": {**later["uses"], "squeeze": none}}, every, set()),
     ):
         made.saved(root, made.changed(later, **changes))

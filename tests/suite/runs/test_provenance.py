@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs.provenance import cpu_signature, environment_hash, installed, same_machine
+from suite.runs.provenance import cpu_model, cpu_signature, environment_hash, installed, same_machine
 
 
 def test_a_longer_search_path_is_not_another_environment(
@@ -28,15 +28,26 @@ def test_what_is_installed_is_named_with_its_version() -> None:
     assert not any(line.startswith("bandwise==") for line in found)
 
 
-def test_a_processor_tells_its_generation_besides_its_name(tmp_path: Path) -> None:
-    x86 = tmp_path / "x86"
-    x86.write_text(
-        "processor\t: 0\ncpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\nstepping\t: 1\n\nprocessor\t: 1\n"
-    )
-    arm = tmp_path / "arm"
-    arm.write_text("processor\t: 0\nCPU implementer\t: 0x41\n")
-    assert cpu_signature(x86) == "26-2-1"
-    assert cpu_signature(arm) == cpu_signature(tmp_path / "none") == ""
+@pytest.mark.parametrize(
+    ("text", "name", "signature"),
+    [
+        (
+            "cpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\nstepping\t: 1\n\nprocessor\t: 1\nmodel\t: 3\n",
+            "AMD EPYC",
+            "26-2-1",
+        ),
+        ("processor\t: 0\nCPU implementer\t: 0x41\n", "aarch64", ""),
+        (None, "aarch64", ""),
+    ],
+)
+def test_a_processor_tells_its_generation_besides_its_name(
+    text: str | None, name: str, signature: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("suite.runs.provenance.CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    if text is not None:
+        (tmp_path / "cpuinfo").write_text(text)
+    assert (cpu_model(), cpu_signature()) == (name, signature)
 
 
 def test_seconds_of_two_generations_of_one_name_are_not_of_one_machine() -> None:
