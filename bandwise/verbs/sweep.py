@@ -54,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="local: worker processes, one thread each (default: one a core, or one a GPU of --gpus)",
     )
     parser.add_argument(
-        "--gpus", metavar="ID,ID", help="local: deal these GPUs to the workers; each sees one"
+        "--gpus", metavar="ID,ID", help="local: deal these GPUs to the workers; each computes its runs on one"
     )
     parser.add_argument(
         "--cores", type=int, metavar="N", help="local: bind each worker to N cores of its own"
@@ -176,6 +176,13 @@ def _slots(args: argparse.Namespace) -> tuple[Slot, ...]:
     gpus = [word for word in (args.gpus or "").split(",") if word]
     if args.gpus is not None and not gpus:
         raise OptionError("--gpus: name at least one, such as 0,1")
+    if gpus:
+        import torch
+
+        from suite.training.train import no_gpu
+
+        if not torch.cuda.is_available():
+            raise OptionError(f"--gpus {args.gpus}: {no_gpu()}")
     return slots(args.jobs, gpus, args.cores or 0)
 
 

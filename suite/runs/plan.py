@@ -321,6 +321,8 @@ def _older_than_code(plan: Plan, results: Mapping[str, Mapping[str, Any]]) -> li
 
 GROUP_BYTES: Final = 256 << 20
 """Memory a group may take; beyond it the rows fall out of the processor's caches and nothing is gained."""
+GPU_GROUP_BYTES: Final = 2 << 30
+"""The same on a GPU, which small calls leave idle; gradients need as much again."""
 COPIES: Final = 8
 """Floats held per parameter of a worker while it trains: parameters, gradients twice, optimizer and method state."""
 

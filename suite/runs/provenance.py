@@ -359,7 +359,7 @@ def _last(text: str) -> str:
 
 ERROR: Final = "error"
 WARNING: Final = "warning"
-HARDWARE: Final = ("system", "cpu", "cores", "threads")
+HARDWARE: Final = ("system", "cpu", "gpu", "cores", "threads")
 CODE: Final = ("commit", "environment_hash")
 Counted = tuple[Mapping[str, Any], int]
 """A provenance, and how many runs have it."""
@@ -403,7 +403,7 @@ def hardware(panel: str, found: Sequence[Counted]) -> Iterator[Finding]:
 def _mixed(rule: str, panel: str, found: Sequence[Counted], key: str, fix: str) -> Iterator[Finding]:
     counted: dict[str, int] = defaultdict(int)
     for provenance, runs in found:
-        counted[str(provenance[key])] += runs
+        counted[str(provenance.get(key, "none"))] += runs
     if len(counted) > 1:
         values = ", ".join(f"{value} ({count} runs)" for value, count in sorted(counted.items()))
         yield Finding(rule, WARNING, panel, f"its runs differ in {key}: {values}", fix)

@@ -151,6 +151,7 @@ class Provenance(TypedDict):
             ),
         ]
     ]
+    gpu: NotRequired[Annotated[str, Field(description="The GPU's own name, where one trained the run.")]]
     cores: Annotated[Count, Field(description="Cores that the process could use.")]
     threads: Annotated[Count, Field(description="Threads that torch computed with.")]
     host_hash: NotRequired[

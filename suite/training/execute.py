@@ -85,6 +85,7 @@ def execute(
     stale_after_s: float = STALE_AFTER_S,
     again: bool = False,
     scheduled: bool = False,
+    device: str = "cpu",
 ) -> Iterator[Outcome]:
     """Train a group of runs (see `suite.runs.plan.groups`), save each outcome, then yield it. `progress`: completed steps.
 
@@ -94,7 +95,8 @@ def execute(
 
     owner: who leases the runs, this process unless given. checkpoint_s: seconds between checkpoints. max_attempts: how
     often in a row a run may begin at the same step and die without a word before it ends as `error`. again: repeat what
-    has settled. scheduled: a scheduler has started the ranks and will say why one of them was killed.
+    has settled. scheduled: a scheduler has started the ranks and will say why one of them was killed. device: torch's, where
+    simulated runs are computed; those on real processes are on a processor.
 
     Raises `StoreError` when results cannot be kept, `Interrupted` once `interruption` has been heeded, `PeersLostError` where
     `scheduled` and a rank was killed: the run is left as its last sign of life has it.
@@ -113,7 +115,7 @@ def execute(
             starts = ownership.starts(taken)
             for part in ownership.parts(taken, starts):
                 own = {spec.run_id: starts.pop(spec.run_id) for spec in part}
-                yield from _Part(part, own, store, ownership, hooks, port).carry_out()
+                yield from _Part(part, own, store, ownership, hooks, port, device).carry_out()
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,7 @@ class _Part:
     ownership: RunOwnership
     hooks: Hooks
     port: int
+    device: str
 
     def carry_out(self) -> Iterator[Outcome]:
         """Begin the runs, train them, and keep how they end."""
@@ -164,7 +167,12 @@ class _Part:
             hooks = self.ownership.hooks(specs[0], self.hooks)
             policy = CheckpointPolicy(hooks.interruption, hooks.checkpoint_s)
             yield from train_group(
-                specs, self.starts, hooks.progress, policy=policy, keep=self.ownership.keep
+                specs,
+                self.starts,
+                hooks.progress,
+                policy=policy,
+                keep=self.ownership.keep,
+                device=self.device,
             )
             return
         for spec in specs:

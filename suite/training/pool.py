@@ -26,7 +26,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Final
 
 from suite.runs.files import StoreError
-from suite.runs.plan import groups
+from suite.runs.plan import GPU_GROUP_BYTES, GROUP_BYTES, groups
 from suite.runs.provenance import THREAD_VARIABLES
 from suite.runs.result import Status
 from suite.runs.spec import RunSpec
@@ -48,6 +48,11 @@ class Slot:
 
     gpu: str | None = None
     cores: tuple[int, ...] = ()
+
+    @property
+    def device(self) -> str:
+        """Where its runs are computed, as torch calls it."""
+        return "cpu" if self.gpu is None else "cuda"
 
     def enter(self) -> None:
         """Confine this process. Before torch is imported: it looks for GPUs once."""
@@ -99,7 +104,7 @@ def serve(pipe: Connection, root: str, checkpoint_s: float, slot: Slot) -> None:
     store, interruption = Store(root), PipeStop(pipe)
     try:
         while isinstance(run_ids := pipe.recv(), list):
-            word = _train(run_ids, store, pipe, interruption, checkpoint_s)
+            word = _train(run_ids, store, pipe, interruption, checkpoint_s, slot.device)
             pipe.send(word)
             if word != OVER:
                 return
@@ -108,7 +113,12 @@ def serve(pipe: Connection, root: str, checkpoint_s: float, slot: Slot) -> None:
 
 
 def _train(
-    run_ids: list[str], store: Store, pipe: Connection, interruption: PipeStop, checkpoint_s: float
+    run_ids: list[str],
+    store: Store,
+    pipe: Connection,
+    interruption: PipeStop,
+    checkpoint_s: float,
+    device: str,
 ) -> tuple[str, ...]:
     """Train a group; returns the last word about it."""
     from suite.training.execute import execute
@@ -121,6 +131,7 @@ def _train(
             lambda step: pipe.send(("step", step)),
             interruption=interruption,
             checkpoint_s=checkpoint_s,
+            device=device,
         ):
             pipe.send(("run", outcome.run_id, outcome.status.state, outcome.status.reason))
     except StoreError as error:
@@ -169,7 +180,8 @@ def run_local(
     Raises `StoreError` when results cannot be kept; what was finished is kept.
     """
     places = (slots(jobs) if jobs is None or isinstance(jobs, int) else tuple(jobs))[: max(1, len(specs))]
-    waiting = deque(groups(specs, len(places)))
+    gpus = {place.gpu for place in places} - {None}
+    waiting = deque(groups(specs, len(places), GPU_GROUP_BYTES if gpus else GROUP_BYTES))
     tally = Tally(len(specs), sum(spec.steps for spec in specs))
     kept = {spec.run_id: _kept(store, spec) for spec in specs}
     of_step = {spec.run_id: cost(spec) / spec.steps for spec in specs}

@@ -67,11 +67,12 @@ _NEW: Final = Start()
 
 
 class Recorder:
-    """Follows one run step by step; `outcome` closes it. `status` is None while all is well."""
+    """Follows one run step by step; `outcome` closes it. `status` is None while all is well. gpu: its name, if on one."""
 
-    def __init__(self, spec: RunSpec, workload: Workload, start: Start = _NEW) -> None:
+    def __init__(self, spec: RunSpec, workload: Workload, start: Start = _NEW, gpu: str = "") -> None:
         provenance()  # looked up now: at the end the checkout may hold other code
         self.spec = spec
+        self._gpu = gpu
         self.status: Status | None = None
         self._workload = workload
         self._attempt = start.attempt
@@ -172,8 +173,10 @@ class Recorder:
         metric = self._workload.metric
         values = [line[metric] for line in self.metrics if line[metric] is not None]
         final = self._final if status.state == "done" else {}
+        blank = blank_result(self.spec, status)
         result = {
-            **blank_result(self.spec, status),
+            **blank,
+            "provenance": {**blank["provenance"], **({"gpu": self._gpu} if self._gpu else {})},
             "attempt": self._attempt,
             "metric": metric,
             "direction": self._workload.direction,

@@ -7,6 +7,9 @@ not depend on how many rows are computed with it, so a run has the same bits alo
 The runs of a group share workload, world size, sharding, steps and batch size; methods, options, learning rates and
 seeds may differ. Each run is a `Member` with its own `SimulatedCluster`, which lives in its rows of two shared
 buffers, and its own recorder. A run that diverges or fails ends alone.
+
+On a GPU bits do depend on the group, and differ from one time to the next: its kernels are chosen by the size of a call, and some
+add in no fixed order. Initial parameters, batches and every coin that a method tosses are those of the same run on a processor.
 """
 
 from __future__ import annotations
@@ -123,7 +126,8 @@ class Member:
         start: Start,
     ) -> None:
         self.spec = spec
-        self.recorder = Recorder(spec, task.workload, start)
+        gpu = torch.cuda.get_device_name(storage[0].device) if storage[0].is_cuda else ""
+        self.recorder = Recorder(spec, task.workload, start, gpu)
         self._bytes = LedgerSums(start.checkpoint.ledger if start.checkpoint else ())
         self._task = task
         self._rate = learning_rate(spec)
@@ -229,26 +233,34 @@ def train_group(
     *,
     policy: CheckpointPolicy | None = None,
     keep: Callable[[Checkpoint], None] = lambda checkpoint: None,
+    device: str = "cpu",
 ) -> Iterator[Outcome]:
     """Train the runs to the end and yield their outcomes. `progress` is called with the completed steps.
 
     starts: where runs begin that are not new, all at the same step; they are taken out of the mapping. keep: given a
-    checkpoint of each run that is under way when `policy` says so. Raises ValueError when the runs cannot share a
-    group, `Interrupted` when the policy says stop, after the outcomes of runs that had ended alone and the checkpoints
-    of the others. Needs about `suite.runs.plan.COPIES` floats a parameter, worker and run.
+    checkpoint of each run that is under way when `policy` says so. device: torch's, where all of it is computed.
+
+    Raises ValueError when the runs cannot share a group, RuntimeError where there is no GPU, `Interrupted` when the policy says
+    stop, after the outcomes of runs that had ended alone and the checkpoints of the others. Needs about
+    `suite.runs.plan.COPIES` floats a parameter, worker and run.
     """
     starts = {} if starts is None else starts
     begun = {starts[spec.run_id].step if spec.run_id in starts else 0 for spec in specs}
     if len({group_key(spec) for spec in specs}) > 1 or len(begun) > 1:
         raise ValueError("these runs cannot be trained together: cut them with groups(), and by their steps")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise RuntimeError(no_gpu())
     policy = policy or CheckpointPolicy()
     started = time.perf_counter()
     tasks = {spec.seed: task_of(spec) for spec in specs}
     n = specs[0].world_size
-    initial = {seed: task.initial() for seed, task in tasks.items()}
+    initial = {
+        seed: {name: value.to(device) for name, value in task.initial().items()}
+        for seed, task in tasks.items()
+    }
     shapes = shapes_of(initial[specs[0].seed])
     size = flatten(initial[specs[0].seed]).numel()
-    params, grads = torch.empty(len(specs) * n, size), torch.zeros(len(specs) * n, size)
+    params, grads = (torch.zeros(len(specs) * n, size, device=device) for _ in range(2))
     members = [
         Member(
             spec,
@@ -271,7 +283,9 @@ def train_group(
             if action is Action.STOP:
                 break
         batches = {seed: task.batch(step) for seed, task in tasks.items()}
-        rows = [torch.cat(part) for part in zip(*(batches[spec.seed] for spec in specs), strict=True)]
+        rows = [
+            torch.cat(part).to(device) for part in zip(*(batches[spec.seed] for spec in specs), strict=True)
+        ]
         found, losses = gradients(parameter_rows, rows)
         for name, gradient in found.items():
             gradient_rows[name].copy_(gradient)
@@ -297,6 +311,14 @@ def train_group(
         yield member.outcome(train_s)
     members.clear()
     gc.collect()  # a cluster is a cycle of objects: its buffers would wait for the collector, group after group
+
+
+def no_gpu() -> str:
+    """What is wrong, and what to do, where a GPU was asked for and torch finds none."""
+    return (
+        f"torch {torch.__version__} finds no GPU here: leave --gpus out, or install a build of torch for CUDA and name GPUs that "
+        "nvidia-smi lists"
+    )
 
 
 def _save(members: Sequence[Member], train_s: float, keep: Callable[[Checkpoint], None]) -> None:

@@ -164,7 +164,12 @@ def skeleton(workload: Workload) -> nn.Module:
 
 
 def predict(task: Task, params: Mapping[str, Tensor], *inputs: Tensor | None) -> Tensor:
-    """What the model says of `inputs` ([batch, ...]; no targets), its logits, without a graph."""
+    """What the model says of `inputs` ([batch, ...]; no targets), its logits, without a graph.
+
+    It is computed where the parameters are; the logits come back to the processor, where what judges them is.
+    """
+    device = next(iter(params.values())).device
+    there = tuple(part if part is None else part.to(device) for part in inputs)
     with torch.no_grad():
-        output: Tensor = functional_call(skeleton(task.workload), dict(params), inputs)
-    return output
+        output: Tensor = functional_call(skeleton(task.workload), dict(params), there)
+    return output.cpu()

@@ -48,9 +48,10 @@ def test_workers_stay_in_their_slots(tmp_path: Path) -> None:
     core = max(os.sched_getaffinity(0))
     store, specs = Store(tmp_path), [one_spec(seed=seed) for seed in range(2)]
     before = os.environ.get("CUDA_VISIBLE_DEVICES"), os.sched_getaffinity(0)
-    assert run_local(specs[:1], store, [Slot("7", (core,))]).states == {"done": 1}
+    assert run_local(specs[:1], store, [Slot("none", (core,))]).states == {"error": 1}
+    assert "finds no GPU here: leave --gpus out" in store.status(specs[0].run_id).reason
     assert run_local(specs[1:], store, [Slot()]).states == {"done": 1}
     bound, free = (store.result(spec.run_id)["provenance"] for spec in specs)  # type: ignore[index]
-    assert (bound["variables"]["CUDA_VISIBLE_DEVICES"], bound["cores"]) == ("7", 1)
+    assert (bound["variables"]["CUDA_VISIBLE_DEVICES"], bound["cores"]) == ("none", 1)
     assert (free["variables"].get("CUDA_VISIBLE_DEVICES"), free["cores"]) == (before[0], len(before[1]))
     assert (os.environ.get("CUDA_VISIBLE_DEVICES"), os.sched_getaffinity(0)) == before
