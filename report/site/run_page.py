@@ -121,6 +121,7 @@ PLACE: Final = (
     ("python", "Python"),
     ("system", "system"),
     ("cpu", "processor"),
+    ("gpu", "GPU"),
     ("cores", "cores"),
     ("threads", "threads"),
     ("host_hash", "host, hashed"),

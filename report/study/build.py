@@ -48,6 +48,7 @@ PROVENANCE = MappingProxyType(
         "python": "Python",
         "system": "system",
         "cpu": "processor",
+        "gpu": "GPU",
         "cores": "cores",
         "threads": "threads a run",
     }

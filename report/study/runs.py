@@ -199,7 +199,7 @@ KINDS: Final = MappingProxyType(
     {
         "commit": ("commit", "dirty", "changes"),
         "environment": ("environment_hash", "torch", "python"),
-        "machine": ("cpu", "system", "cores", "threads"),
+        "machine": ("cpu", "gpu", "system", "cores", "threads"),
     }
 )
 """What is told apart -> by which attributes."""

@@ -190,7 +190,7 @@ def _frame(text: str, table: Table, names: Sequence[str], source: str) -> pd.Dat
 
 
 ALPHA: Final = 0.05
-HARDWARE: Final = ("cpu", "cores", "system")
+HARDWARE: Final = ("cpu", "gpu", "cores", "system")
 ENVIRONMENT: Final = ("commit", "environment_hash", "torch", "python", "threads")
 
 Word = Literal["identical", "better", "worse", "no change", "undecided", "too few"]

@@ -386,7 +386,7 @@ def _hash(content: bytes) -> str:
 
 CELL: Final = ("workload", "sharding", "world_size")
 ATTRIBUTES: Final = (
-    "commit", "dirty", "environment_hash", "torch", "python", "system", "cpu", "cores", "threads",
+    "commit", "dirty", "environment_hash", "torch", "python", "system", "cpu", "gpu", "cores", "threads",
 )  # fmt: skip
 CHANGES: Final = "changes"
 """SHA-256 of how the code differed from its commit."""

@@ -29,7 +29,7 @@ from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
 
 RUN_ID: Final = re.compile(r"[0-9a-f]{16}")
-COMPARABLE: Final = frozenset({"torch", "python", "system", "cpu"})
+COMPARABLE: Final = frozenset({"torch", "python", "system", "cpu", "gpu"})
 """Facts of a study that are texts, as in a run's provenance."""
 PLACES: Final = (TABLES, f"{FOLDER}/{TABLES}", f"{FOLDER}/*/{TABLES}")
 """Where runs have rows: what was made here, what is published, and what is under a label."""

@@ -403,7 +403,7 @@ def hardware(panel: str, found: Sequence[Counted]) -> Iterator[Finding]:
 def _mixed(rule: str, panel: str, found: Sequence[Counted], key: str, fix: str) -> Iterator[Finding]:
     counted: dict[str, int] = defaultdict(int)
     for provenance, runs in found:
-        counted[str(provenance.get(key, "none"))] += runs
+        counted[str(provenance.get(key))] += runs
     if len(counted) > 1:
         values = ", ".join(f"{value} ({count} runs)" for value, count in sorted(counted.items()))
         yield Finding(rule, WARNING, panel, f"its runs differ in {key}: {values}", fix)

@@ -122,6 +122,7 @@ def test_sources_that_moved(root: Path) -> None:
         ("environment_hash", "0" * 16, "drift", "differ in environment_hash"),
         ("dirty", True, "drift", "1 runs come from a checkout with changes"),
         ("cpu", "Another Processor", "hardware", "Another Processor (1 runs), Some Processor (5 runs)"),
+        ("gpu", "Some GPU", "hardware", "differ in gpu: None (5 runs), Some GPU (1 runs)"),
         ("threads", 2, "hardware", "differ in threads: 1 (5 runs), 2 (1 runs)"),
     ],
 )

@@ -214,6 +214,12 @@ def recorder() -> Recorder:
     return Recorder(one_spec(steps=1), get("quadratic"))
 
 
+def test_a_result_tells_the_gpu_that_trained_it_and_of_a_processor_none() -> None:
+    own, none = (Recorder(one_spec(steps=1), get("quadratic"), gpu=gpu) for gpu in ("Some GPU", ""))
+    assert own.outcome([], 0.0, {}).result["provenance"]["gpu"] == "Some GPU"
+    assert "gpu" not in none.outcome([], 0.0, {}).result["provenance"]
+
+
 @pytest.mark.parametrize(
     ("losses", "state"),
     [
