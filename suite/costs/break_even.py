@@ -301,14 +301,18 @@ MAP_RATES_BPS: Final = rates_between(1e8, 1e12, 33)
 SHARES: Final = tuple(i / 100 for i in range(0, 55, 5))
 PICTURED: Final = "code-gpt[size=3.3m]"
 PICTURED_WORKERS: Final = 4
+PICTURED_BATCH: Final = 8
 WARMED: Final = "apmsqueeze"
 
 
-def speedups_table(root: Path, known: Known, model: Model, workload: str, world_size: int) -> pd.DataFrame:
+def speedups_table(
+    root: Path, known: Known, model: Model, workload: str, world_size: int, batch_size: int
+) -> pd.DataFrame:
     """Table `costs-speedups` of a workload: predicted lines, and every measured point of any session of it without a delay."""
     samples = [
         sample for sample in known.samples
-        if (sample.setting.workload, sample.setting.world_size) == (workload, world_size) and not sample.setting.link.delay_s
+        if (sample.setting.workload, sample.setting.world_size, sample.setting.batch_size) == (workload, world_size, batch_size)
+        and not sample.setting.link.delay_s
     ]  # fmt: skip
     if not samples:
         return frame_of(SPEEDUPS, [])
@@ -458,7 +462,9 @@ def warm_up_table(speedups: pd.DataFrame, algorithm: str) -> pd.DataFrame:
 
 def write_maps(everything: Known, model: Model) -> list[Path]:
     """The tables of the pictures; returns what was written. Raises `UnknownCostsError`."""
-    pictured = speedups_table(everything.results_root, everything, model, PICTURED, PICTURED_WORKERS)
+    pictured = speedups_table(
+        everything.results_root, everything, model, PICTURED, PICTURED_WORKERS, PICTURED_BATCH
+    )
     judged = studies(everything.results_root)
     not_worse = [
         method

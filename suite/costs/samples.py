@@ -47,17 +47,22 @@ FIRST_BUCKET: Final = 1 << 20
 
 @dataclass(frozen=True)
 class Setting:
-    """Where a sample was taken: workload and its parameters, workers, the link."""
+    """Where a sample was taken: workload and its parameters, workers, examples of each in a step, the link."""
 
     workload: str
     parameters: int
     world_size: int
+    batch_size: int
     bucket_bytes: int
     link: Link
 
     def same_work(self, other: Setting) -> bool:
         """Whether the other one differs in its link and its buckets at most."""
-        return (self.workload, self.world_size) == (other.workload, other.world_size)
+        return self.world_size == other.world_size and self.same_computing(other)
+
+    def same_computing(self, other: Setting) -> bool:
+        """Whether a worker computes the same."""
+        return (self.workload, self.batch_size) == (other.workload, other.batch_size)
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,7 @@ def samples_of(results_root: Path, session: str) -> list[Sample]:
             workload_name(facts["workload"]),
             int(facts["parameters"]),
             int(facts["world_size"]),
+            int(facts["batch_size"]),
             int(facts["bucket_bytes"]),
             link_of(link["link"]),
         )
@@ -330,7 +336,7 @@ def other_size(case: Case, setting: Setting, samples: Sequence[Sample], cores: i
     """The same model with the nearest other number of workers."""
     others = [
         other for other in samples
-        if other.case.case_id == case.case_id and other.setting.workload == setting.workload
+        if other.case.case_id == case.case_id and other.setting.same_computing(setting)
         and other.setting.world_size != setting.world_size
     ]  # fmt: skip
     if not others:

@@ -349,7 +349,9 @@ def predict_session(spec: SessionSpec, samples: Sequence[Sample], model: Model, 
     rows, unknown = [], []
     for case in cases_of(spec).by_id.values():
         for link in spec.links:
-            setting = Setting(workload, parameters_of(workload), spec.world_size, spec.bucket_bytes, link)
+            setting = Setting(
+                workload, parameters_of(workload), spec.world_size, spec.batch_size, spec.bucket_bytes, link
+            )
             local, why = known_local(case, setting, samples, cores), ""
             if case.role == "ddp" and case.algorithm not in DDP_BYTES:
                 why = f"the model knows no DDP with {case.algorithm}"

@@ -64,7 +64,7 @@ def samples(links: Sequence[Link], workload: str = WORKLOADS[0], model: Model = 
     """What the model says of every case on every link, as if it had been measured."""
     for case in cases():
         for link in links:
-            setting = Setting(workload, parameters_of(workload), link.workers, 262144, link)
+            setting = Setting(workload, parameters_of(workload), link.workers, 32, 262144, link)
             local = local_of(case, workload, link.workers)
             seconds = case_seconds(model, case, setting, local)
             yield Sample("made-up", setting, case, seconds, seconds, seconds, local.total_s, local)

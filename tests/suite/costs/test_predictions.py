@@ -43,6 +43,15 @@ def test_every_case_is_predicted_or_said_not_to_be(made: dict[str, Any]) -> None
     ] or [row["case"] for row in made["not_predicted"]] == ["terngrad: step"]
 
 
+def test_seconds_of_another_batch_predict_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "unseen.yaml"
+    path.write_text(made_up.SESSION.replace("batch_size: 32", "batch_size: 16"), encoding="utf-8")
+    known = list(made_up.samples([Link(4, 30e6), Link(4, 100e6)]))
+    found = predict_session(load_session(str(path)), known, made_up.MODEL, made_up.CORES)
+    assert not found["predictions"]
+    assert {row["why"] for row in found["not_predicted"]} == {"measured nowhere"}
+
+
 def test_they_are_written_once_and_read_back(made: dict[str, Any], tmp_path: Path) -> None:
     write_prediction(tmp_path, made)
     assert read_prediction(tmp_path, "unseen") == made

@@ -105,7 +105,7 @@ def hold(root: Path, session: str, n: int, **given: Any) -> list[Sample]:
         session_table_path(root, CASES, session), CASES, [case_row(case, n) for case in cases]
     ).with_name(session_facts_path(root, session).name)
     path.write_text(dump(known), encoding="utf-8")
-    setting = Setting("digits-mlp", parameters_of("digits-mlp"), n, 262144, Link(n, 1e8))
+    setting = Setting("digits-mlp", parameters_of("digits-mlp"), n, 8, 262144, Link(n, 1e8))
     return [
         Sample(session, setting, case, STEPS[case.algorithm, n], 0.0, 0.0, SINGLE[n], Local(SINGLE[n]))
         for case in cases
