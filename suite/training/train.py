@@ -30,7 +30,7 @@ from suite.runs.spec import RunSpec, learning_rate, source_of, sources, task_of
 from suite.runs.store import Outcome
 from suite.training.checkpoint import Action, Checkpoint, CheckpointPolicy, Interrupted, Start
 from suite.training.record import EXPECTED_FAULTS, LedgerSums, Recorder
-from suite.workloads import Task
+from suite.workloads import DataWorkload, Task
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -240,9 +240,9 @@ def train_group(
     starts: where runs begin that are not new, all at the same step; they are taken out of the mapping. keep: given a
     checkpoint of each run that is under way when `policy` says so. device: torch's, where all of it is computed.
 
-    Raises ValueError when the runs cannot share a group, RuntimeError where there is no GPU, `Interrupted` when the policy says
-    stop, after the outcomes of runs that had ended alone and the checkpoints of the others. Needs about
-    `suite.runs.plan.COPIES` floats a parameter, worker and run.
+    Raises ValueError when the runs cannot share a group or read files of the user's on a GPU, RuntimeError where there is none,
+    `Interrupted` when the policy says stop, after the outcomes of runs that had ended alone and the checkpoints of the others.
+    Needs about `suite.runs.plan.COPIES` floats a parameter, worker and run.
     """
     starts = {} if starts is None else starts
     begun = {starts[spec.run_id].step if spec.run_id in starts else 0 for spec in specs}
@@ -253,6 +253,8 @@ def train_group(
     policy = policy or CheckpointPolicy()
     started = time.perf_counter()
     tasks = {spec.seed: task_of(spec) for spec in specs}
+    if device != "cpu" and isinstance(workload := tasks[specs[0].seed].workload, DataWorkload):
+        raise ValueError(f"workload {workload.name} is computed on processors alone: leave --gpus out")
     n = specs[0].world_size
     initial = {
         seed: {name: value.to(device) for name, value in task.initial().items()}

@@ -138,7 +138,8 @@ class Task(ABC):
 
     def loss(self, params: Mapping[str, Tensor], *batch: Tensor) -> Tensor:
         """Mean loss of one worker's batch (entries of `batch(step)` at one rank), a float32 scalar. Pure."""
-        loss: Tensor = functional_call(skeleton(self.workload), dict(params), batch)
+        model = skeleton(self.workload)
+        loss: Tensor = functional_call(model, _values(model, params), batch)
         return loss
 
     @abstractmethod
@@ -168,8 +169,14 @@ def predict(task: Task, params: Mapping[str, Tensor], *inputs: Tensor | None) ->
 
     It is computed where the parameters are; the logits come back to the processor, where what judges them is.
     """
-    device = next(iter(params.values())).device
+    model, device = skeleton(task.workload), next(iter(params.values())).device
     there = tuple(part if part is None else part.to(device) for part in inputs)
     with torch.no_grad():
-        output: Tensor = functional_call(skeleton(task.workload), dict(params), there)
+        output: Tensor = functional_call(model, _values(model, params), there)
     return output.cpu()
+
+
+def _values(model: nn.Module, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The parameters, and the model's buffers where these are."""
+    device = next(iter(params.values())).device
+    return {**{name: buffer.to(device) for name, buffer in model.named_buffers()}, **params}

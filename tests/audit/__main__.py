@@ -8,8 +8,8 @@ Read is what lies in git alone: `<sweep>-runs.csv` and `-rungs.csv`, `<sweep>-st
 - `worth` and `net`: every number, by the definitions in `docs/target-formats.md`. Ends of intervals are roots found by Brent's
   method. The error of tuning is an integral, the chance of each rate to be the best of independent normals, where the tables
   have 20,000 draws: 5 % are allowed, or four standard errors of such draws where few of them decide. After a second stage of
-  tuning it is the mean of 400,000 draws of both stages, by other random numbers, and a choice that none of them makes may still
-  have a chance of 3 in 400,000, by which one of the 20,000 in the tables may make it. Intervals are then
+  tuning it is the mean of 400,000 draws of both stages, by other random numbers; where all of them choose alike, the chance of
+  each other rate alone to come out ahead, by the normal distribution. Intervals are then
   computed with the table's own `tuning_sd`, so that each step is held to its own tolerance.
 
 All else may deviate by a thousandth: of the value where it is a ratio, of half the interval where it is a difference or a
@@ -272,8 +272,11 @@ def of_two_stages(means: pd.Series, seeds: pd.Series, lost: np.ndarray, noise: K
     early, late = (true + rng.normal(0, sd / math.sqrt(n), true.shape) for n in (few, many - few))
     final = (few / many * early + (1 - few / many) * late).where(early.rank(axis=1) <= places)
     squares = lost[final.idxmin(axis=1)]
-    unseen = lost.max() * math.sqrt(3 / draws)  # the rule of three
-    return float(squares.mean()), float(max(squares.std(), unseen) / math.sqrt(DRAWS))
+    if squares.any():
+        return float(squares.mean()), float(squares.std() / math.sqrt(DRAWS))
+    gaps = np.where(seeds == many, np.sqrt(lost), np.inf)
+    chances = np.where(lost > 0, stats.norm.sf(gaps / (2 * sd / math.sqrt(many))), 0.0)
+    return float(chances @ lost), math.sqrt(float(chances @ lost**2) / DRAWS)
 
 
 @dataclass
@@ -368,12 +371,9 @@ def audit_worth(path: Path, tables: Path, sweeps: Path, found: Compared) -> None
     found.same(("worth", "arms"), name, str(sorted(map(str, rows))), str(sorted(map(str, trained))))
     for key in rows.keys() & trained.keys():
         row, one, where = rows[key], trained[key], f"{name}: {', '.join(map(str, key))}"
-        sd, at = math.sqrt(one.variance), ("worth", "tuning_sd")
-        if one.variance > 0 or not one.of_draws:
-            allowed = max(OF_TUNING, 2 * one.of_draws / one.variance) if one.variance > 0 else OF_TUNING
-            found.number(at, where, row["tuning_sd"], sd, allowed=allowed)
-        else:
-            found.number(at, where, row["tuning_sd"], sd, scale=2 * math.sqrt(one.of_draws), allowed=1.0)
+        sd = math.sqrt(one.variance)
+        allowed = max(OF_TUNING, 2 * one.of_draws / one.variance) if one.variance > 0 else OF_TUNING
+        found.number(("worth", "tuning_sd"), where, row["tuning_sd"], sd, allowed=allowed)
         found.same(("worth", "n"), where, row["n"], len(one.losses))
         found.same(("worth", "n_diverged"), where, row["n_diverged"], int(np.isinf(one.losses).sum()))
         found.number(("worth", "mean"), where, row["mean"], one.mean)

@@ -190,6 +190,15 @@ def test_list_and_info_know_methods_workloads_and_sweeps(capsys: pytest.CaptureF
     assert "did you mean 'digits-mlp'?" in refusal(capsys, "info", "digits-mpl")
 
 
+def test_gpus_that_are_not_there_are_refused_before_any_run(
+    tmp_path: Path, results: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    said = refusal(capsys, "sweep", write_sweep(tmp_path), "--gpus", "0")
+    assert "finds no GPU here: leave --gpus out" in said
+    assert not results.exists() or not list(results.glob("runs/*"))
+
+
 def test_a_sweep_from_plan_to_status(
     tmp_path: Path, results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -100,6 +100,15 @@ def test_batches_have_fixed_shapes(case: Case) -> None:
         ]
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if not case.data], ids=lambda case: case.name)
+def test_gradients_are_computed_where_parameters_and_batches_are(case: Case) -> None:
+    """On the device without values, where a tensor that stayed behind is refused as on a GPU."""
+    params, batch = rows_of(case, 2)
+    there = {name: value.to("meta") for name, value in params.items()}
+    gradients, losses = vmap(grad_and_value(case.task().loss))(there, *(part.to("meta") for part in batch))
+    assert {found.device.type for found in (losses, *gradients.values())} == {"meta"}
+
+
 @every_workload
 def test_the_default_batch_size_is_the_workloads(case: Case) -> None:
     task = case.task(world_size=2, batch_size=None)
