@@ -5,10 +5,10 @@ first; its record has one link, called real. It returns at once; with `--wait` w
 
 A session is a YAML file in suite/sessions; its record goes to results/sessions. Held again it leaves the earlier
 records as they are and begins one of its own: net speedups are made of all that time the same (published ones from the
-same kind of machine count too), what else is shown is of the newest. Exit codes: 0 seconds were measured, 2 the request is
-wrong, 3 a rank was lost (what was measured is kept), 4 nothing could be measured here: no cluster can be made, or the
-machine stayed disturbed; the record says why and what helps. 130 interrupted. A job that was
-submitted and not waited for: 0.
+same kind of machine count too), what else is shown is of the newest, a whole run of the newest that trained it. Exit codes:
+0 seconds were measured, 2 the request is wrong, 3 a rank was lost (what was measured is kept), 4 nothing could be measured
+here: no cluster can be made, or the machine stayed disturbed; the record says why and what helps. 130 interrupted. A job
+that was submitted and not waited for: 0.
 """
 
 from __future__ import annotations
@@ -43,6 +43,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--links", nargs="+", metavar="RATE", help="only these of its links, as in the file, such as 100mbit"
     )
+    parser.add_argument(
+        "--direct",
+        nargs="+",
+        metavar="ARM",
+        help="only these of its whole runs; the others stay as they were",
+    )
     add_place_option(parser, "local", "where (default: local, an emulated cluster in this machine)")
     parser.add_argument(
         "--dry-run",
@@ -68,9 +74,15 @@ def run(args: argparse.Namespace) -> int:
         raise OptionError(
             "--links are of the emulated cluster; between real nodes there is one link, the real one"
         )
+    if args.direct and profile is not None:
+        raise OptionError(
+            "--direct is of the emulated cluster; between real nodes all whole runs are trained"
+        )
     spec = load_session(args.session)
     if args.links:
         spec = spec.only_links(tuple(args.links))
+    if args.direct:
+        spec = spec.only_direct(tuple(args.direct))
     if profile is not None:
         return _on_nodes(args, spec, profile)
     if args.dry_run:

@@ -30,7 +30,7 @@ from typing import Any, Final
 
 import pandas as pd
 
-from suite.analysis.columns import EQUAL_LOSS_SECONDS, NET, NET_ROUNDS
+from suite.analysis.columns import EQUAL_LOSS_SECONDS, NET, NET_ROUNDS, PLACE
 from suite.analysis.equal_time import net_table, round_rows
 from suite.analysis.join import (
     Wanted,
@@ -44,6 +44,7 @@ from suite.analysis.join import (
 )
 from suite.analysis.published import FACTS_SCHEMA, SESSION, find_frame, load_facts
 from suite.analysis.speed import (
+    Check,
     LinkSamples,
     case_table,
     direct_runs,
@@ -53,6 +54,7 @@ from suite.analysis.speed import (
     spread_columns,
     spread_out,
 )
+from suite.analysis.speed import alike as composed_alike
 from suite.analysis.speed_columns import (
     ARMS,
     BOUNDS,
@@ -170,7 +172,7 @@ def derive(
     """Frames by table suffix, and the facts; `iso-seconds` where the sweep is over several budgets, `rounds` and `net` where
     it names references.
     """
-    direct, checks = direct_runs(record)
+    direct, checks = whole_runs(store.root, record, repeated)
     plan, fault = _plan(record, sweep)
     wanted, fault = _wanted(record, store, plan) if plan else ([], fault)
     arms = speed_only(record) if record["sweep"] is None else joined(record, wanted, checks)
@@ -193,7 +195,9 @@ def derive(
     arms = tables[ARMS.suffix]
     held = [_held(one) for one in repeated or [record]]
     if plan and plan.sweep.references:
-        rounds = frame_of(NET_ROUNDS, [row for one in repeated or [record] for row in _rounds(one, wanted)])
+        rounds = frame_of(
+            NET_ROUNDS, [row for one in repeated or [record] for row in _rounds(one, wanted, checks)]
+        )
         if repeated:
             rounds, held = with_published(store.root, record, rounds, held)
         tables[NET_ROUNDS.suffix] = rounds
@@ -241,6 +245,54 @@ def with_published(
         pd.concat([earlier, rounds], ignore_index=True),
         [one for one in facts["sessions"] if one["session_id"] in counted] + held,
     )
+
+
+def whole_runs(
+    results_root: Path, record: Mapping[str, Any], repeated: Sequence[Mapping[str, Any]] = ()
+) -> tuple[pd.DataFrame, dict[str, list[Check]]]:
+    """The table `direct` of a session, and what it says of each link (by label).
+
+    What it did not train whole on a link is of the newest session alike that did, held here or published, so that a session may
+    be held again with some of its whole runs.
+
+    Args:
+        results_root: Whose published tables are read.
+        record: The newest session that was held here.
+        repeated: All sessions here that time the same, by age; without one, only the record's own runs count.
+
+    Returns:
+        The table, and by link the checks.
+    """
+    table, checks = direct_runs(record)
+    earlier = [direct_runs(one) for one in reversed(repeated) if one["session_id"] != record["session_id"]]
+    if repeated and (published := _published_runs(results_root, record)) is not None:
+        earlier.append(published)
+    held = {link["label"] for link in record["links"]}
+    for rows, found in earlier:
+        known = pd.MultiIndex.from_frame(table[PLACE])
+        more = rows["link"].isin(held) & ~pd.MultiIndex.from_frame(rows[PLACE]).isin(known)
+        table = pd.concat([table, rows[more]], ignore_index=True)
+        checks = {label: _completed(checks.get(label, []), found.get(label, [])) for label in held}
+    return table, checks
+
+
+def _published_runs(
+    results_root: Path, record: Mapping[str, Any]
+) -> tuple[pd.DataFrame, dict[str, list[Check]]] | None:
+    """What `direct_runs` gives, of what is published of a session alike; None where nothing is."""
+    alike = _published_alike(results_root, record)
+    rows, arms = (
+        find_frame(results_root, table, f"{SESSION}{record['name']}", "published") for table in (DIRECT, ARMS)
+    )
+    if alike is None or rows is None or arms is None:
+        return None
+    rows = rows[pd.MultiIndex.from_frame(rows[["sharding", "arm"]]).isin(alike[1])]
+    found = rows.merge(arms[[*PLACE, "composition"]], on=PLACE).fillna({"composition": "", "reason": ""})
+    checks: dict[str, list[Check]] = {}
+    for row in found.to_dict("records"):
+        check = Check(row["arm"], composed_alike(row["composition"]), row["verdict"], row["reason"])
+        checks.setdefault(row["link"], []).append(check)
+    return rows, checks
 
 
 def of_other_links(
@@ -346,10 +398,16 @@ def _held(record: Mapping[str, Any]) -> Row:
     return {name: record[name] for name in ("session_id", "started", "provenance")}
 
 
-def _rounds(record: Mapping[str, Any], wanted: list[Wanted]) -> list[Row]:
-    """Rows of the table `rounds` of one session."""
-    _, checks = direct_runs(record)
+def _rounds(record: Mapping[str, Any], wanted: list[Wanted], others: Mapping[str, list[Check]]) -> list[Row]:
+    """Rows of the table `rounds` of one session. others: checks of what it did not train whole itself."""
+    _, own = direct_runs(record)
+    checks = {label: _completed(own.get(label, []), others.get(label, [])) for label in own | others}
     return round_rows(record["session_id"], rounds_of(record, wanted, joined(record, wanted, checks)))
+
+
+def _completed(checks: Sequence[Check], others: Sequence[Check]) -> list[Check]:
+    there = {check.arm for check in checks}
+    return [*checks, *(check for check in others if check.arm not in there)]
 
 
 def _plan(record: Mapping[str, Any], sweep: Sweep | None) -> tuple[Plan | None, str]:

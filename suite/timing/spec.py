@@ -347,6 +347,17 @@ class SessionSpec(Entry):
         )
         return found
 
+    def only_direct(self, arms: tuple[str, ...]) -> SessionSpec:
+        """The session with some of its whole runs. Raises ValueError for an arm that has none."""
+        for arm in arms:
+            if arm not in self.direct.arms:
+                raise UnknownSessionError(
+                    f"session {self.name} trains no {arm!r} whole{nearest(arm, self.direct.arms)}; it trains: "
+                    f"{', '.join(self.direct.arms) or 'none'}"
+                )
+        kept = tuple(arm for arm in self.direct.arms if arm in arms)
+        return self.model_copy(update={"direct": self.direct.model_copy(update={"arms": kept})})
+
 
 def sessions_folder() -> Path:
     """Where the shipped sessions lie: ``suite/sessions``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from suite.analysis.join import LEVEL, united
 from suite.analysis.published import PublishedError, lacking, load_facts
 from suite.analysis.session_tables import collect_session, net_again, of_other_links
 from suite.analysis.speed import planned_kinds
-from suite.analysis.speed_columns import ARMS, CASES, session_table_path
+from suite.analysis.speed_columns import ARMS, CASES, DIRECT, session_table_path
 from suite.analysis.statistics import equal_loss_speedup
 from suite.analysis.tables import read_frame, read_table, to_csv
 from suite.runs.plan import make_plan
@@ -292,6 +293,59 @@ def test_a_session_held_three_times_gives_net_speedups_of_all_and_the_newest_alo
     beside, _ = of_other_links(root, {**later, "cases": timed, "links": [slower]})
     assert set(beside[CASES.suffix]["case_id"]) == {case["case_id"] for case in timed}
     assert gone["case_id"] in set(read_frame(tables / "session-made-up-cases.csv", CASES)["case_id"])
+
+
+def test_whole_runs_of_an_earlier_session_count_until_they_are_trained_again(tmp_path_factory, referenced):
+    """They contradict what is composed of rounds: held again without them nothing of it is told, with better ones it is."""
+    folder, root = tmp_path_factory.mktemp("sweep"), tmp_path_factory.mktemp("results")
+    path = made.write_sweep(folder, REFERENCED)
+    shutil.copytree(referenced, root, dirs_exist_ok=True)
+    session = folder / "made-up.yaml"
+    session.write_text("minutes: 1\nsweep: made-up-sweep.yaml\nlinks: [{rate: 100mbit}]\n")
+
+    def hold(day: int, ratios: dict[str, float]) -> dict[str, tuple[Any, ...]]:
+        """By arm: what checks it, the ratio of its whole runs, whether it has a net speedup, and days of its rounds."""
+        held = made.changed(
+            made.record(path), session_id=f"202611{day}T000000Z-aa", started=f"2026-11-{day}T00:00:00Z"
+        )
+        held["links"][0]["direct"] = [
+            run for arm, ratio in ratios.items() for run in made.direct(path, arm, lambda _, at=ratio: at)
+        ]
+        made.saved(root, held)
+        collect_session(root, "made-up", load_sweep(str(path)))
+        direct, arms, net, rounds = (
+            read_table(session_table_path(root, table, "made-up"), table)
+            for table in (DIRECT, ARMS, NET, NET_ROUNDS)
+        )
+        whole = {row["arm"]: row["ratio"] for row in direct}
+        told = {row["arm"] for row in net if row["net"] is not None}
+        days: dict[str, set[str]] = {}
+        for row in rounds:
+            days.setdefault(row["arm"], set()).add(row["session_id"][6:8])
+        return {
+            row["arm"]: (row["check"], whole.get(row["arm"]), row["arm"] in told, days.get(row["arm"]))
+            for row in arms
+            if row["sharding"] == "iid"
+        }
+
+    both, one = pytest.approx(1.3), pytest.approx(1.0)
+    first = hold(20, {"local-16": 1.3, "lion-1bit": 1.0})
+    assert first["local-16"] == ("contradicted", both, False, None)
+    assert first["lion-1bit"] == ("confirmed", one, True, {"20"})
+    again = hold(21, {"lion-1bit": 1.0})
+    assert again["local-16"] == ("contradicted", both, False, None)
+    assert again["lion-1bit"] == ("confirmed", one, True, {"20", "21"})
+
+    publish(root, str(session))
+    shutil.rmtree(root / "sessions")
+    assert hold(22, {}) == {
+        arm: (check, ratio, net, days and {*days, "22"}) for arm, (check, ratio, net, days) in again.items()
+    }
+    found = hold(23, {"local-16": 1.0})
+    assert found["local-16"] == ("confirmed", one, True, {"22", "23"}), (
+        "what did not train it whole goes by the newest that did"
+    )
+    assert found["lion-1bit"] == ("confirmed", one, True, {"20", "21", "22", "23"})
 
 
 def test_a_continued_study_has_its_published_sessions_net_speedups_anew(

@@ -35,12 +35,20 @@ def session_spec(folder: Path, more: str = "", text: str = SESSION) -> SessionSp
 
 
 class FakeRanks:
-    """`n` ranks. seconds(case, mode): of a unit on rank 0; every further rank takes 10 % more. asked: all commands."""
+    """`n` ranks. seconds(case, mode): of a unit on rank 0; every further rank takes 10 % more. asked: all commands.
+
+    carrying: a case whose blocks leave an exchange under way.
+    """
 
     def __init__(
-        self, n: int = 2, seconds: Callable[[str, str], float] = lambda case, mode: 0.01, lost_at: int = -1
+        self,
+        n: int = 2,
+        seconds: Callable[[str, str], float] = lambda case, mode: 0.01,
+        lost_at: int = -1,
+        carrying: str = "",
     ) -> None:
         self.n = n
+        self.carrying = carrying
         self.seconds = seconds
         self.lost_at = lost_at
         self.asked: list[dict[str, Any]] = []
@@ -83,6 +91,7 @@ class FakeRanks:
             "stages": [sent(100.0 * slow)],
             "cpu_s": slow,
             "kinds": {"step": k},
+            "under_way": int(command["case"] == self.carrying),
             "path": {"signs": "compiled"},
         }
 

@@ -107,6 +107,18 @@ def test_a_unit_before_the_counted_ones_where_several_fit(spec: SessionSpec) -> 
     assert (one, "serial", 5) in asked & counted, "phases are means over the whole block: no lead there"
 
 
+def test_a_unit_does_not_count_that_waits_for_nothing_of_the_unit_before(spec: SessionSpec) -> None:
+    """Where exchanges go on from unit to unit, however long a unit is; blocks that send nothing need no such unit."""
+    cases = cases_of(spec)
+    one = next(i for i in cases.timed if cases.of(i).label == "allreduce-sgd: step")
+    ranks = FakeRanks(seconds=lambda case, mode: 0.3, carrying=one)
+    entry = measured(spec, ranks).entry
+    blocks = [b for b in entry["blocks"] if b["case_id"] == one]
+    assert {(b["mode"], len(b["unit_seconds"])) for b in blocks} == {("run", 1), ("null", 1), ("serial", 1)}
+    _, *asked = ((c["mode"], c["units"]) for c in ranks.asked if c["do"] == "block" and c["case"] == one)
+    assert set(asked) == {("run", 2), ("null", 1), ("serial", 1)}
+
+
 def test_the_reference_is_the_fastest_of_the_screen(spec: SessionSpec) -> None:
     cases = cases_of(spec)
     names = {cases.of(i).label: i for i in cases.candidates}

@@ -71,6 +71,14 @@ def test_some_of_the_links(tmp_path: Path) -> None:
         spec.only_links(("2gbit",))
 
 
+def test_some_of_the_whole_runs(tmp_path: Path) -> None:
+    write_sweep(tmp_path)
+    spec = load_session(written(tmp_path, OF_SWEEP + "direct: {arms: [local, plain], repeats: 7}\n"))
+    assert spec.only_direct(("plain",)).direct == spec.direct.model_copy(update={"arms": ("plain",)})
+    with pytest.raises(UnknownSessionError, match="trains no 'plan' whole; did you mean 'plain'"):
+        spec.only_direct(("plan",))
+
+
 @pytest.mark.parametrize(
     ("text", "line", "what"),
     [
