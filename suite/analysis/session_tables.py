@@ -401,7 +401,7 @@ def _held(record: Mapping[str, Any]) -> Row:
 def _rounds(record: Mapping[str, Any], wanted: list[Wanted], others: Mapping[str, list[Check]]) -> list[Row]:
     """Rows of the table `rounds` of one session. others: checks of what it did not train whole itself."""
     _, own = direct_runs(record)
-    checks = {label: _completed(own.get(label, []), others.get(label, [])) for label in own | others}
+    checks = {label: _completed(own.get(label, []), others.get(label, [])) for label in {*own, *others}}
     return round_rows(record["session_id"], rounds_of(record, wanted, joined(record, wanted, checks)))
 
 
