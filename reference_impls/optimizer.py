@@ -225,11 +225,6 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         """Kind of the step done last."""
         return self._worker.clock.kind
 
-    @property
-    def under_way(self) -> int:
-        """Exchanges that earlier steps have started and whose result a later step will wait for."""
-        return sum(len(shard.pending) for shard in self._worker.shards)
-
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Accumulate gradients over the backward passes inside; the one after the block communicates."""

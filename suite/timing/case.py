@@ -51,6 +51,11 @@ class Case:
         """16 hex digits: the hash of everything but the label, worked out once."""
         return identity({key: value for key, value in self._fields().items() if key != "label"})
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether a later step waits for what a step has sent: methods that can do so have the option `overlap`, in steps."""
+        return bool(self.options.get("fields", {}).get("overlap"))
+
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values, the id included."""
         return {"case_id": self.case_id, **self._fields()}

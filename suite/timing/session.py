@@ -127,7 +127,6 @@ class LinkRounds:
 
     def __post_init__(self) -> None:
         self._estimates: Estimates = {}
-        self._carrying: set[str] = set()
         self._hopeless = False
         self._planned, self._begun = 0, time.monotonic()
         self.entry: dict[str, Any] = {
@@ -305,22 +304,20 @@ class LinkRounds:
     def _block(self, case_id: str, mode: Mode, units: int) -> dict[str, Any]:
         """A block, whose first unit may not count.
 
-        It does not where it would be a large part of a short block, nor where exchanges go on from unit to unit: what the last
-        block left under way has arrived long ago, so that the first unit waits for less than every other.
+        It does not where several units fill a short block, nor where exchanges go on from unit to unit: what the last block
+        left under way has arrived long ago, so that the first unit waits for less than every other.
         """
         case = self.cases.of(case_id)
         expected = self._estimate(case_id, mode)
         fills_s = self.spec.block_s if mode == "run" else self.spec.phase_s
         short = case.unit_steps == 1 and mode != "serial" and expected < fills_s
-        lead = int(short or (mode == "run" and case_id in self._carrying))
+        lead = int(short or (mode == "run" and case.overlaps))
         command = {"do": "block", "case": case_id, "mode": mode, "units": units + lead}
         answers = self.ranks.ask(command, PATIENCE_S + 10 * (expected or 10.0) * (units + lead))
         entry = block_entry(answers, lead, case.unit_steps)
         self._estimates[case_id, mode] = entry["unit_s"]
         if mode == "run":
             self.traffic[case_id] = traffic_entry(answers)
-            if any(answer["under_way"] for answer in answers):
-                self._carrying.add(case_id)
         return entry
 
     def _units(self, case_id: str, mode: Mode) -> int:

@@ -43,7 +43,6 @@ class Block:
     phase, which add up to the step; None outside of serial blocks. wire_bytes, received_bytes: a unit, as the ledger
     counts them. cpu_s: CPU seconds of the whole process in the block. kinds: all steps taken, passed-by ones included.
     stages: the same bytes, calls and payload by stage, collective and group; none of DDP, whose ledger nobody keeps.
-    under_way: exchanges that its last steps left to later ones, which wait for them.
     """
 
     unit_seconds: tuple[float, ...]
@@ -54,7 +53,6 @@ class Block:
     cpu_s: float
     kinds: Mapping[str, int]
     stages: tuple[Mapping[str, Any], ...] = ()
-    under_way: int = 0
 
 
 class Stepping(Protocol):
@@ -88,10 +86,6 @@ class Subject(ABC):
     def stages(self, kinds: Mapping[str, int]) -> tuple[Mapping[str, Any], ...]:
         """The same by stage, collective and group, where they are told apart."""
         return ()
-
-    def under_way(self) -> int:
-        """Exchanges that steps so far have left to later ones."""
-        return 0
 
     @abstractmethod
     def release(self) -> None:
@@ -165,7 +159,6 @@ class Subject(ABC):
             cpu_s=cpu,
             kinds=dict(sorted(counts.items())),
             stages=self.stages(counts),
-            under_way=self.under_way(),
         )
 
 
@@ -216,9 +209,6 @@ class MethodSubject(Subject):
         return tuple(
             {**dict(zip(PLACES, place, strict=True)), **sums} for place, sums in sorted(totals.items())
         )
-
-    def under_way(self) -> int:
-        return self.optimizer.under_way
 
     def release(self) -> None:
         self.optimizer.release()

@@ -35,20 +35,12 @@ def session_spec(folder: Path, more: str = "", text: str = SESSION) -> SessionSp
 
 
 class FakeRanks:
-    """`n` ranks. seconds(case, mode): of a unit on rank 0; every further rank takes 10 % more. asked: all commands.
-
-    carrying: a case whose blocks leave an exchange under way.
-    """
+    """`n` ranks. seconds(case, mode): of a unit on rank 0; every further rank takes 10 % more. asked: all commands."""
 
     def __init__(
-        self,
-        n: int = 2,
-        seconds: Callable[[str, str], float] = lambda case, mode: 0.01,
-        lost_at: int = -1,
-        carrying: str = "",
+        self, n: int = 2, seconds: Callable[[str, str], float] = lambda case, mode: 0.01, lost_at: int = -1
     ) -> None:
         self.n = n
-        self.carrying = carrying
         self.seconds = seconds
         self.lost_at = lost_at
         self.asked: list[dict[str, Any]] = []
@@ -84,14 +76,13 @@ class FakeRanks:
         unit = self.seconds(command["case"], command["mode"]) * slow
         return {
             "unit_seconds": [unit] * k,
-            "step_seconds": [unit] * k,
+            "step_seconds": [unit] * 64 * k,  # no unit has more steps
             "phases": {"encode": unit / 2} if command["mode"] == "serial" else None,
             "wire_bytes": 100.0 * slow,
             "received_bytes": 50.0,
             "stages": [sent(100.0 * slow)],
             "cpu_s": slow,
             "kinds": {"step": k},
-            "under_way": int(command["case"] == self.carrying),
             "path": {"signs": "compiled"},
         }
 

@@ -107,16 +107,33 @@ def test_a_unit_before_the_counted_ones_where_several_fit(spec: SessionSpec) -> 
     assert (one, "serial", 5) in asked & counted, "phases are means over the whole block: no lead there"
 
 
-def test_a_unit_does_not_count_that_waits_for_nothing_of_the_unit_before(spec: SessionSpec) -> None:
+OVERLAPPING = """minutes: 1
+workload: quadratic
+world_size: 2
+batch_size: 2
+arms:
+  beside: {algorithm: streaming-diloco, options: {period: 8, fragments: 2, overlap: 1}}
+  between: {algorithm: streaming-diloco, options: {period: 8, fragments: 2, overlap: 0}}
+links: [{rate: 100mbit}]
+rounds_h: [4, 16]
+"""
+
+
+def test_a_unit_does_not_count_that_waits_for_nothing_of_the_unit_before(tmp_path: Path) -> None:
     """Where exchanges go on from unit to unit, however long a unit is; blocks that send nothing need no such unit."""
-    cases = cases_of(spec)
-    one = next(i for i in cases.timed if cases.of(i).label == "allreduce-sgd: step")
-    ranks = FakeRanks(seconds=lambda case, mode: 0.3, carrying=one)
+    spec = session_spec(tmp_path, text=OVERLAPPING)
+    cases, ranks = cases_of(spec), FakeRanks(seconds=lambda case, mode: 0.3)
     entry = measured(spec, ranks).entry
-    blocks = [b for b in entry["blocks"] if b["case_id"] == one]
-    assert {(b["mode"], len(b["unit_seconds"])) for b in blocks} == {("run", 1), ("null", 1), ("serial", 1)}
-    _, *asked = ((c["mode"], c["units"]) for c in ranks.asked if c["do"] == "block" and c["case"] == one)
-    assert set(asked) == {("run", 2), ("null", 1), ("serial", 1)}
+    for arm, units in (("beside", 2), ("between", 1)):
+        case = cases.uses[arm]["-"]["round-4"]
+        blocks = [b for b in entry["blocks"] if b["case_id"] == case]
+        assert {(b["mode"], len(b["unit_seconds"])) for b in blocks} == {
+            ("run", 1),
+            ("null", 1),
+            ("serial", 1),
+        }
+        asked = {(c["mode"], c["units"]) for c in ranks.asked if c["do"] == "block" and c["case"] == case}
+        assert asked == {("run", units), ("null", 1), ("serial", 1)}
 
 
 def test_the_reference_is_the_fastest_of_the_screen(spec: SessionSpec) -> None:

@@ -168,20 +168,6 @@ def one_rank(tmp_path: object) -> Iterator[None]:
 
 @pytest.mark.gloo
 @pytest.mark.usefixtures("one_rank")
-@pytest.mark.parametrize(("bucket_bytes", "under_way"), [(1 << 20, 0), (64 * 64 * 4, 1)])
-def test_a_block_says_what_it_leaves_under_way(bucket_bytes: int, under_way: int) -> None:
-    """Of two fragments that overlap with a step: where a bucket holds all, the one that leaves last is empty."""
-    method = create("streaming-diloco", fragments=2, period=2, overlap=1)
-    kind = "round-4"
-    case = Case("method", "streaming", kind, 8, method.name, {})
-    own = type(method)(method.name, method.algorithm.steady()[kind], method.hyperparameters)
-    subject = MethodSubject(case, Counting(), own, seed=0, bucket_bytes=bucket_bytes)
-    assert subject.block("run", 1, [[torch.randn(16, 64)]]).under_way == under_way
-    subject.release()
-
-
-@pytest.mark.gloo
-@pytest.mark.usefixtures("one_rank")
 @pytest.mark.parametrize(
     ("mode", "kind", "forwards"),
     [
