@@ -34,7 +34,7 @@ from report.study.sessions import speed_parts
 from report.study.speedup import with_speed
 from report.study.summary import controls_view, hover, methods_view, seeds, tradeoff, with_certainty
 from report.study.to_target import profiles_parts, to_target_parts
-from suite.analysis.columns import CURVES, MICRO, Table
+from suite.analysis.columns import CURVES, MICRO, NET_ROUNDS, Table
 from suite.analysis.published import CHANGES, Side
 from suite.analysis.tables import csv_text, to_csv
 from suite.runs.files import write_atomic
@@ -175,11 +175,12 @@ def _explanation(panel: Panel) -> str:
 def _data(study: StudyData, curves: Mapping[str, Mapping[str, Curve]]) -> dict[str, Any]:
     """What a script finds on the page: facts, and the tables as their CSV files, packed.
 
-    Of the curves the means that are drawn; every evaluation of every seed would make the page many times as large.
+    Of the curves the means that are drawn; every evaluation of every seed would make the page many times as large. Every round
+    of every session would let it grow with each.
     """
     tables = {}
     for name, (table, rows) in all_tables(study).items():
-        if table is not CURVES:
+        if table not in (CURVES, NET_ROUNDS):
             tables[name] = packed(to_csv(table, rows))
     if drawn := mean_curves(study, curves):
         tables["mean-curves"] = packed(csv_text(MEAN_CURVES, drawn))
@@ -241,6 +242,7 @@ def render(
         provenance=[(term, _known(key, study)) for key, term in PROVENANCE.items()],
         reproduce=_reproduce(study),
         tables=list(data["tables"]),
+        rounds=[f"{name}.csv" for name, (table, _) in all_tables(study).items() if table is NET_ROUNDS],
         files=files,
         speed=speed,
         equal_time=equal_time,

@@ -29,6 +29,7 @@ def test_a_shipped_page_is_built_from_the_tables_in_git(sweep: str, tmp_path: Pa
     assert 'id="costs"' in text
     assert "None" not in text.partition('<script type="application/json"')[0].replace("None of", "")
     assert path.stat().st_size < MOST_BYTES
+    assert f"<code>session-{sweep}-rounds.csv</code>" in text or sweep not in ("quick", "language")
     if sweep in WITH_CURVES:
         assert "are not in the tables here" not in text
         assert f"<code>{sweep}-curves.csv</code>" in text
