@@ -406,6 +406,7 @@ def _rounds(record: Mapping[str, Any], wanted: list[Wanted], others: Mapping[str
 
 
 def _completed(checks: Sequence[Check], others: Sequence[Check]) -> list[Check]:
+    """The checks of a link, with those of others for arms that have none."""
     there = {check.arm for check in checks}
     return [*checks, *(check for check in others if check.arm not in there)]
 

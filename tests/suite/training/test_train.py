@@ -19,6 +19,7 @@ from suite.training.record import Recorder, bytes_summary
 from suite.training.train import train_group
 from suite.workloads import DataError, get
 from tests.suite.runs.project import one_spec
+from tests.suite.workloads.cases import CASES
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,13 @@ class Silent(Algorithm):
 
     def update(self, shard: Shard, reduced: object) -> None:
         shard.params.sub_(shard.grads, alpha=shard.clock.lr)
+
+
+def test_files_of_the_users_are_not_read_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = next(case for case in CASES if case.data)
+    monkeypatch.setattr("suite.training.train.task_of", lambda spec: case.task())
+    with pytest.raises(ValueError, match=f"workload {case.name} is computed on processors alone"):
+        next(train_group([one_spec()], device="meta"))
 
 
 @pytest.fixture
