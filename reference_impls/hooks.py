@@ -17,10 +17,14 @@ DDP's buckets are. Gradients of 16 bits are reduced in float32.
 FSDP2: what a rank holds of a module after the reduce-scatter within the node is one bucket, reduced over the ranks that
 hold the same part in other nodes; parameters in it have the shape of that part, with the zeros that pad it. Each module
 counts its own steps: one for each reduction.
+
+Gradients that are not finite (an overflow under GradScaler, say): infinity comes out on every rank, as the mean would be, so
+that all skip the step, and the method's state stays as it was before it: under DDP of the whole model, under FSDP2 of the module.
 """
 
 from __future__ import annotations
 
+import math
 import typing
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,7 +39,8 @@ from torch import Tensor, nn
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # its stubs do not name it
 from torch.nn.parallel import DistributedDataParallel
 
-from reference_impls.algorithm import Algorithm
+from reference_impls import buffers
+from reference_impls.algorithm import Algorithm, Shard
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.drivers.agreement import Agreement, Check, Settings
 from reference_impls.drivers.engine import Engine
@@ -124,6 +129,7 @@ class _Hook:
     def __init__(self, configuration: _Configuration) -> None:
         self.method = configuration.method
         self._configuration = configuration
+        self._undo: dict[int, list[tuple[Tensor, Tensor]]] = {}
         self._end: Callable[[], Any] = lambda: None
 
     def _attach(
@@ -208,6 +214,38 @@ class _Hook:
             self._agreement.leave(f"has stopped ({type(error).__name__}: {error})")
             raise
 
+    def _begins(self, shard: Shard) -> None:
+        """Keep the state of `shard` until its reduction is known to be finite, and let no value that is not stay behind in it.
+
+        A method that sends a part of its values might send the finite ones, and keep an infinity in its residual.
+        """
+        state = [
+            x for slot in shard.state.values() for x in (slot.values() if isinstance(slot, dict) else [slot])
+        ]
+        self._undo[shard.index] = [(x, buffers.empty_like(x).copy_(x)) for x in state]
+        if not state:
+            return
+        finite = _finite(shard.grads)
+        if finite.is_cuda:
+            shard.grads.mul_(torch.where(finite, 1.0, math.nan))
+        elif not finite:
+            shard.grads.fill_(math.nan)
+
+    def _keep_finite(self, shards: Sequence[Shard]) -> Tensor:
+        """What lies in the gradients of `shards` is the answer to all ranks: unless it is finite, take the state back.
+
+        Returns:
+            bool [], on the device of the gradients.
+        """
+        finite = torch.stack([_finite(shard.grads) for shard in shards]).all()
+        if finite.is_cuda or not finite:
+            for shard in shards:
+                torch.nan_to_num_(shard.grads, nan=math.inf, posinf=math.inf, neginf=-math.inf)
+                for now, before in self._undo[shard.index]:
+                    torch.where(finite, now, before, out=now)
+        self._undo.clear()
+        return finite
+
     def _ends(self, steps: int) -> None:
         """A reduction that all ranks have carried out is complete."""
         self._agreement.completed(steps)
@@ -239,6 +277,11 @@ def _stand_ins(units: Sequence[Sequence[tuple[str, Tensor]]]) -> tuple[list[dict
     ]  # fmt: skip
     total = sum(like.numel() for _, like in likes)
     return groups, torch.zeros(total, dtype=_wide(first), device=first.device)
+
+
+def _finite(x: Tensor) -> Tensor:
+    """Whether all of x, [d], is finite: bool [], where x is."""
+    return torch.linalg.vector_norm(x, math.inf).isfinite()
 
 
 def _wide(x: Tensor) -> torch.dtype:
@@ -373,6 +416,7 @@ class DDPHook(_Hook):
             if self._missing[following.index]:
                 return
             self._worker.gather_gradients(following, [self._arrived[v.name] for v in following.views])
+            self._begins(following)
             workers.submit_next()
 
     def _give_back(self) -> None:
@@ -383,7 +427,13 @@ class DDPHook(_Hook):
                 f"DDP does not reduce {', '.join(absent[:4])}: freeze what is not trained (requires_grad_(False)) before "
                 "DistributedDataParallel and ddp_hook, instead of having DDP ignore it"
             )
+        counters = self._worker.clock.counters
+        planned = dict(counters)
         self._local_workers.complete()
+        finite = self._keep_finite(self._worker.shards)
+        if counters != planned and not finite:
+            counters.clear()
+            counters.update(planned)
         self._ends(self._worker.clock.step)
         for shard in self._worker.shards:
             self._worker.scatter_gradients(shard, [self._arrived[v.name] for v in shard.views])
@@ -540,9 +590,11 @@ class FSDPHook(_Hook):
             clock.kind = self._own_ledger.kind = self._planned()
             self._agreement.begin_step(own.calls, f"{own.name}: {clock.kind}")
             shard.grads.copy_(reduce_output)
+            self._begins(shard)
             algorithm = self._worker.algorithm
             (mean,) = self._engine.run([algorithm.reduce(shard)])
             algorithm.update(shard, mean)
+            self._keep_finite([shard])
             reduce_output.copy_(shard.grads)
             own.calls += 1
             self._ends(own.calls)

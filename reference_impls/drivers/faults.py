@@ -11,21 +11,16 @@ the last sign. The training itself only sets an attribute. Whoever waits in vain
 
 What one rank has found out it leaves in the store: a rank that fails because a witness has gone names the culprit, and not the
 witness. The process that hosts the store stays until the others can have read it.
-
-A gradient that is not finite (`Witness.look`) is no reason to stop, since methods have rules for it and a GradScaler skips such
-steps, but all ranks are told on which of them it was first.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import socket
 import sys
 import threading
 import time
-import warnings
 import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -35,8 +30,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
-
-from reference_impls.algorithm import Shard
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -49,8 +42,6 @@ _MISSED: Final = 4
 """Signs of life that a rank may leave out before it counts as dead, and no less than `_PATIENCE_S`."""
 _PATIENCE_S: Final = 1.5
 _LINGER_S: Final = 5.0
-_SETTLED: Final = 16
-"""Looks at gradients on a GPU whose answers are read together, so that nobody waits for each."""
 OUTSIDE: Final = "code outside of the optimizer (data, forward, backward, evaluation)"
 
 
@@ -96,8 +87,6 @@ class _Pulse:
         self.now: tuple[int, int, str] = (0, 0, "construction")
         """Collectives asked for, step, what it does: a fresh tuple whenever one of them changes."""
         self.findings: dict[int, Finding] = {}
-        self.news: dict[int, str] = {}
-        """What ranks said of gradients that are not finite."""
         self._watched, self._end = threading.get_ident(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="bandwise-signs", daemon=True)
         self._thread.start()
@@ -122,8 +111,6 @@ class _Pulse:
                 self._store.set(f"sign/{self.rank}", json.dumps(Sign(number, *now, idle_s, place, *facts)))
                 if self._store.add("ended", 0):
                     self.findings = findings(self._store)
-                if self._store.add("nonfinite", 0) > len(self.news):
-                    self.news = _news(self._store)
             except RuntimeError:
                 return  # the store is gone, and who needs it notices
             self._end.wait(self.every_s)
@@ -156,15 +143,6 @@ def findings(store: Store) -> dict[int, Finding]:
     return found
 
 
-def _news(store: Store) -> dict[int, str]:
-    found = {}
-    for number in range(store.add("nonfinite", 0)):
-        if store.check([f"nonfinite/{number + 1}"]):
-            rank, words = json.loads(store.get(f"nonfinite/{number + 1}"))
-            found[int(rank)] = str(words)
-    return found
-
-
 # ---- who it is -----------------------------------------------------------------------------------------------------------
 
 
@@ -181,10 +159,7 @@ class Witness:
     def __init__(self, store: Store, rank: int, size: int, timeout_s: float) -> None:
         self._store, self._rank, self._size = store, rank, size
         self._asked, self._step = 0, 0
-        self._told: set[int] = set()
-        self._spoke = False
         self._gone = 0
-        self._doubts: list[tuple[int, weakref.ref[Shard], Tensor]] = []
         self._world: dict[int, int] = {}
         real = size > 1 and dist.is_initialized()
         self._pulse = _Pulse(store, rank, min(SIGN_S, timeout_s / 16)) if real else None
@@ -197,8 +172,6 @@ class Witness:
         self._asked += asks
         if self._pulse is not None:
             self._pulse.now = self._asked, step, what
-            if self._pulse.news.keys() - self._told:
-                self._warn(self._pulse.news)
 
     def stop(self) -> None:
         """No more signs."""
@@ -299,53 +272,6 @@ class Witness:
     def _name(self, rank: int) -> str:
         world = self._world.get(rank, rank)
         return f"rank {rank}" if world == rank else f"rank {rank} of its group, {world} of the world,"
-
-    # ---- gradients that are not finite -------------------------------------------------------------------------------
-
-    def look(self, shard: Shard, step: int) -> None:
-        """Look whether this rank's gradient of a shard is finite; all ranks are warned of the first that is not.
-
-        Costs a sum over it, until one was found. On a GPU answers are read every `_SETTLED` times.
-        """
-        if self._spoke:
-            return
-        total = shard.grads.sum()
-        if total.is_cuda:
-            self._doubts.append((step, weakref.ref(shard), total))
-            if len(self._doubts) < _SETTLED:
-                return
-            doubts, self._doubts = self._doubts, []
-            totals = torch.stack([one.float() for _, _, one in doubts]).tolist()
-            for (then, looked_at, _), value in zip(doubts, totals, strict=True):
-                if not math.isfinite(value) and (own := looked_at()) is not None:
-                    self._say_nonfinite(own, then, False)
-                    return
-        elif not math.isfinite(float(total)):
-            self._say_nonfinite(shard, step, True)
-
-    def _say_nonfinite(self, shard: Shard, step: int, still_there: bool) -> None:
-        bad = [view.name for view in shard.views if not bool(torch.isfinite(shard.grads[view.part]).all())]
-        if still_there and not bad:
-            return  # too large a sum of values that are finite
-        self._spoke = True
-        names = ", ".join(map(repr, bad[:4])) + (f" and {len(bad) - 4} more" if len(bad) > 4 else "")
-        of = f" of {names}" if bad else ""
-        words = (
-            f"rank {self._rank}, step {step}: the gradient{of} is not finite (NaN or infinity), for the first time on this "
-            "rank. Look at its batch and loss of that step, lower the learning rate or clip, and go on from a checkpoint before "
-            "it; where a GradScaler skips such steps it is no fault"
-        )
-        if self._pulse is not None:
-            with suppress(RuntimeError):
-                self._store.set(
-                    f"nonfinite/{self._store.add('nonfinite', 1)}", json.dumps([self._rank, words])
-                )
-        self._warn({self._rank: words})
-
-    def _warn(self, news: Mapping[int, str]) -> None:
-        for rank in sorted(news.keys() - self._told):
-            self._told.add(rank)
-            warnings.warn(news[rank], RuntimeWarning, stacklevel=2)
 
 
 def odd_ones(words: Sequence[str], ranks: Sequence[int]) -> str:

@@ -113,8 +113,6 @@ class LocalWorkers:
         self.launched += 1
         before = self.engine.trace.enter("encode")
         with torch.no_grad():
-            if (agreement := self._agreement) is not None:
-                agreement.witness.look(self.workers[0].shards[index], self.workers[0].clock.step)
             self.engine.submit([w.algorithm.reduce(w.shards[index]) for w in self.workers])
         self.engine.trace.enter(before)
 

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -60,13 +59,12 @@ def _commit(fault: str, model: nn.Module) -> None:
 
 
 def _train(rank: int, size: int, interface: str, fault: str, culprit: int = CULPRIT) -> Any:
-    """The error's type, its words, the step in which it came, and the seconds since this step began; or warnings."""
+    """The error's type, its words, the step in which it came, and the seconds since this step began."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 3))
     started, step = time.monotonic(), -1
     try:
-        with ExitStack() as stack, warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
+        with ExitStack() as stack:
             dist.barrier()  # processes that start late are no fault
             module, optimizer = _interface(stack, interface, model)
             schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
@@ -80,14 +78,10 @@ def _train(rank: int, size: int, interface: str, fault: str, culprit: int = CULP
                     _commit(fault, model)
                     if fault == "skips":
                         continue
-                    if fault == "not finite":
-                        x[0, 0] = float("nan")
-                if fault == "not finite":
-                    time.sleep(0.05)  # signs come eight times within the timeout
                 optimizer.zero_grad()
                 module(x).square().mean().backward()
                 optimizer.step()
-            return "no error", [str(w.message) for w in told if w.category is RuntimeWarning], step, 0.0
+            return "no error", "", step, 0.0
     except ExchangeError as error:
         return type(error).__name__, str(error), step, time.monotonic() - started
 
@@ -158,16 +152,6 @@ def test_where_nothing_but_steps_are_counted_a_rank_that_skipped_one_is_named_in
     for kind, message, step, _ in _survivors("ddp", "skips", fresh=True):
         assert (kind, step) == ("PeerError", STEPS - 1), message
         assert message.startswith(f"rank {CULPRIT} has ended its training after {STEPS - 1} steps"), message
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("interface", ["optimizer", pytest.param("ddp", marks=pytest.mark.full)])
-def test_a_gradient_that_is_not_finite_is_told_to_all_with_the_rank_where_it_arose(interface: str) -> None:
-    for kind, said, _, _ in _survivors(interface, "not finite"):
-        assert kind == "no error"
-        assert any(
-            words.startswith(f"rank {CULPRIT}, step {AT}: the gradient of '0.weight'") for words in said
-        ), said
 
 
 # ---- whole processes, with the store in that of rank 0 -------------------------------------------------------------------
