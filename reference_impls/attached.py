@@ -29,7 +29,6 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final, Self
 
 import torch
@@ -46,7 +45,7 @@ from reference_impls.drivers.gradients import Gradients
 from reference_impls.drivers.local_workers import Unused
 from reference_impls.errors import LayoutError, UnknownOptionError, UnsupportedError, UsageError
 from reference_impls.layout import SUPPORTED_DTYPES
-from reference_impls.optimizer import DataParallelOptimizer, _layout
+from reference_impls.optimizer import DataParallelOptimizer, _layout, _OwnParameters, _refuse_buffers
 from reference_impls.registry import Method, create
 from reference_impls.sharded import STREAMS, OnParts, Parts, is_sharded, refuse_whole
 
@@ -242,9 +241,10 @@ class Attached(DataParallelOptimizer):
         self._module, self._syncs_buffers = module, broadcast_buffers
         self._gradients = Gradients(self._worker, frozen, module, allow_empty_buckets)
         if self.method.algorithm.local_steps:
-            hook = partial(self._warn_of_own_parameters)
-            self._hooks.append(module.register_state_dict_post_hook(hook))  # type: ignore[no-untyped-call]
-        self._agreement.compare_settings(_layout(self._worker, frozen, module))
+            self._hooks.append(module.register_state_dict_post_hook(_OwnParameters(self)))  # type: ignore[no-untyped-call]
+        self._compare_construction(_layout(self._worker, frozen, module))
+        if broadcast or broadcast_buffers:
+            _refuse_buffers(dict(module.named_buffers()))
         if broadcast:
             self._broadcast(self._buffers())
 
@@ -305,6 +305,8 @@ class Attached(DataParallelOptimizer):
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
+            if any(shard.pending for shard in self._worker.shards):
+                self._all_at("the end of attach()")
             self._local_workers.engine.drain()
         else:
             self._agreement.leave(f"has stopped ({type(error).__name__}: {error})")
@@ -404,7 +406,7 @@ class AttachedToParts(OnParts, Attached):
             self._swap_back(optimizer)
             raise
         optimizer.zero_grad = self.zero_grad  # type: ignore[method-assign]
-        self._begin()
+        self._parts.push()  # what rank 0 of the group gave
 
     def release(self) -> None:
         """See `Attached`; the optimizer holds the sharded parameters again, and its state is sharded like them."""

@@ -42,7 +42,7 @@ from torch.nn.parallel import DistributedDataParallel
 from reference_impls import buffers
 from reference_impls.algorithm import Algorithm, Shard
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
-from reference_impls.drivers.agreement import Agreement, Check, Settings
+from reference_impls.drivers.agreement import Agreement, Check, Settings, described
 from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.ledger import Ledger, Ledgers
 from reference_impls.drivers.local_workers import LocalWorkers
@@ -169,11 +169,15 @@ class _Hook:
         ready = transport.maximum(torch.zeros(1, device=flat.device))
         transport.await_work(ready, ("construction",))
         self._settings: Settings = {
-            "the method": f"{own.method.name} {own.method.algorithm!r}",
+            "the method": f"{own.method.name} {described(own.method.algorithm)}",
+            "check": own.check,
             "the seed": own.seed,
+            "bucket_bytes": own.bucket_bytes,
+            "node_size": own.node_size,
+            "pipeline_depth": own.pipeline_depth,
         }
         shapes = {f"the gradient {name!r}": str(shape) for name, shape in self._shapes.items()}
-        self._agreement.compare_settings({**self._settings, **settings, **shapes})
+        self._agreement.compare_settings({**settings, **self._settings, **shapes}, always=True)
 
     @property
     def kind(self) -> str:
@@ -237,7 +241,7 @@ class _Hook:
         Returns:
             bool [], on the device of the gradients.
         """
-        finite = torch.stack([_finite(shard.grads) for shard in shards]).all()
+        finite: Tensor = torch.stack([_finite(shard.grads) for shard in shards]).all()
         if finite.is_cuda or not finite:
             for shard in shards:
                 torch.nan_to_num_(shard.grads, nan=math.inf, posinf=math.inf, neginf=-math.inf)
@@ -281,7 +285,8 @@ def _stand_ins(units: Sequence[Sequence[tuple[str, Tensor]]]) -> tuple[list[dict
 
 def _finite(x: Tensor) -> Tensor:
     """Whether all of x, [d], is finite: bool [], where x is."""
-    return torch.linalg.vector_norm(x, math.inf).isfinite()
+    norm: Tensor = torch.linalg.vector_norm(x, math.inf)
+    return norm.isfinite()
 
 
 def _wide(x: Tensor) -> torch.dtype:

@@ -18,9 +18,8 @@ from __future__ import annotations
 import json
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +30,12 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from torch.nn.parallel import DistributedDataParallel
 
 from reference_impls.algorithm import Shard
-from reference_impls.drivers.agreement import Agreement, Check, Settings
+from reference_impls.drivers.agreement import Agreement, Check, Settings, described
 from reference_impls.drivers.elastic import Elastic, resized
 from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.gradients import Gradients, within_reentrant_checkpoint
 from reference_impls.drivers.ledger import Ledger, Ledgers
-from reference_impls.drivers.local_workers import LocalWorkers, Unused, from_first
+from reference_impls.drivers.local_workers import LocalWorkers, Unused, as_bytes, from_first, put_bytes
 from reference_impls.drivers.null import NullTransport
 from reference_impls.drivers.process_group import ProcessGroup, store_of_its_own
 from reference_impls.drivers.timeline import TimedTransport, Timeline
@@ -176,14 +175,28 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         ]
         if module is not None and method.algorithm.local_steps:
             # torch marks the hook, which a method does not allow
-            hook = partial(self._warn_of_own_parameters)
-            self._hooks.append(module.register_state_dict_post_hook(hook))  # type: ignore[no-untyped-call]
+            self._hooks.append(module.register_state_dict_post_hook(_OwnParameters(self)))  # type: ignore[no-untyped-call]
         self._end = weakref.finalize(self, Agreement.leave, self._agreement, "has ended its training")
         # a rank that is dead breaks its connections, but is only silent in the store, where settings are compared
         self._transport.await_work(
             self._transport.maximum(torch.zeros(1, device=worker.clock.device)), ("construction",)
         )
-        self._agreement.compare_settings(_layout(worker, frozen, module))
+        self._construction: Settings = {
+            "the method": f"{method.name} {described(method.algorithm)}",
+            "check": check,
+            "the seed": seed,
+            "bucket_bytes": bucket_bytes,
+            "node_size": node_size,
+            "clip_norm": clip_norm,
+            "unused": unused,
+            "pipeline_depth": pipeline_depth,
+            "broadcast": broadcast,
+            "broadcast_buffers": broadcast_buffers,
+            "a scaler": scaler is not None and scaler.is_enabled(),
+        }
+        self._compare_construction(_layout(worker, frozen, module))
+        if broadcast or self._syncs_buffers:
+            _refuse_buffers({} if module is None else dict(module.named_buffers()))
         if broadcast:
             self._broadcast([*(shard.params for shard in worker.shards), *frozen.values(), *self._buffers()])
 
@@ -281,6 +294,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         `UsageError` within a step.
         """
         self._refuse_within_a_step()
+        self._all_at("without_communication()")
         engine, clock = self._local_workers.engine, self._worker.clock
         engine.drain()
         state, kind, observed = self.state_dict(), clock.kind, dict(clock.observed)
@@ -371,6 +385,8 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         too: save and evaluate a model inside `averaged`.
         """
         self._refuse_released()
+        if any(shard.pending for shard in self._worker.shards):
+            self._all_at("state_dict()")
         return self._local_workers.state_dict()[0]
 
     def load_state_dict(
@@ -404,6 +420,8 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
             On rank 0 a dict that `load_state_dict` takes on every rank, also with another number of ranks (`elastic`);
             None on the others.
         """
+        self._refuse_within_a_step()
+        self._all_at("consolidate()")
         size, rank = self._worker.clock.world.size, self._worker.clock.world.rank
         states: list[Any] | None = [None] * size if rank == 0 else None
         dist.gather_object(self.state_dict(), states, group=self._group, group_dst=0)
@@ -417,6 +435,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         `UsageError` within a step.
         """
         self._refuse_within_a_step()
+        self._all_at("averaged()")
         size = self._worker.clock.world.size
         with torch.no_grad():
             held = [shard.params.clone() for shard in self._worker.shards]
@@ -443,13 +462,14 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         self._worker.release()
         self._transport.close()
 
-    def _warn_of_own_parameters(self, *_: Any) -> None:
-        if self.kind == "local" and not self._averaged and self._worker.clock.world.size > 1:
-            warnings.warn(
-                f"model.state_dict() between two rounds of {self.method.name} holds the parameters of this rank alone: call it "
-                "inside `with optimizer.averaged():` to save or evaluate the mean over ranks",
-                stacklevel=4,
-            )
+    def _all_at(self, call: str) -> None:
+        """All ranks must be at `call`, which communicates outside of a step."""
+        with self._telling_the_others():
+            self._agreement.together(call)
+
+    def _compare_construction(self, layout: Settings) -> None:
+        """Compare what was asked for, and what it was asked for, whatever `check` is."""
+        self._agreement.compare_settings({**self._construction, **layout}, always=True)
 
     def _share_groups(self, worker: Worker) -> None:
         self.param_groups = worker.optimizer.param_groups  # the same dicts: schedulers on either reach both
@@ -673,11 +693,11 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         """Rank 0's values, at construction."""
         with torch.no_grad():
             for tensor in tensors:
-                values = tensor.detach().contiguous()
+                values = as_bytes(tensor)
                 work = dist.broadcast(values, group=self._group, group_src=0, async_op=True)
                 self._transport.await_work(work, ("broadcast",))
                 if values.data_ptr() != tensor.data_ptr():
-                    tensor.copy_(values)
+                    put_bytes(tensor, values)
 
     @torch.no_grad()
     def _sync_buffers(self) -> None:
@@ -704,6 +724,38 @@ class _Shadow(JoinHook):
     def post_hook(self, is_last_joiner: bool) -> None:
         """All ranks have joined; replicas are equal already."""
         self._optimizer._joined = False
+
+
+class _OwnParameters:
+    """Warns in `model.state_dict()` of parameters that are one rank's; a copy of the model, or a pickled one, is nobody's."""
+
+    def __init__(self, optimizer: DataParallelOptimizer | None = None) -> None:
+        self._optimizer = (lambda: None) if optimizer is None else weakref.ref(optimizer)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _OwnParameters, ()
+
+    def __call__(self, *_: Any) -> None:
+        own = self._optimizer()
+        if own is None or own.kind != "local" or own._averaged or own._worker.clock.world.size == 1:
+            return
+        warnings.warn(
+            f"model.state_dict() between two rounds of {own.method.name} holds the parameters of this rank alone: call it "
+            "inside `with optimizer.averaged():` to save or evaluate the mean over ranks",
+            stacklevel=4,
+        )
+
+
+def _refuse_buffers(buffers: Mapping[str, Tensor]) -> None:
+    """Raise `UnsupportedError` for a buffer whose values are not the bytes of a tensor."""
+    for name, buffer in buffers.items():
+        what = str(buffer.layout).removeprefix("torch.") if buffer.layout != torch.strided else ""
+        what = "quantized" if buffer.is_quantized else "on the meta device" if buffer.is_meta else what
+        if what:
+            raise UnsupportedError(
+                f"buffer {name!r} is {what} and cannot be broadcast: make it a plain dense tensor; or start all ranks with equal "
+                "buffers and give broadcast=False, broadcast_buffers=False"
+            )
 
 
 def _layout(worker: Worker, frozen: dict[str, Tensor], module: nn.Module | None) -> Settings:

@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from reference_impls.drivers.agreement import Check
+from reference_impls.drivers.agreement import Check, Settings
 from reference_impls.drivers.elastic import Elastic
 from reference_impls.drivers.local_workers import Unused
 from reference_impls.errors import LayoutError, UnsupportedError, UsageError
@@ -140,10 +140,12 @@ class OnParts(DataParallelOptimizer):
 
     _parts: Parts
 
-    def _begin(self) -> None:
-        """The parts are laid out: compare places, and take over what rank 0 of the group gave."""
-        self._agreement.compare_settings({"the place within its node": self._parts.place})
-        self._parts.push()
+    def _compare_construction(self, layout: Settings) -> None:
+        self._construction = {
+            "the place within its node": self._parts.place,
+            **self._construction,
+        }  # before the seed
+        super()._compare_construction(layout)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step on the model's gradients. With `closure`, it is called first to compute them.
@@ -195,7 +197,7 @@ class PartsOptimizer(OnParts):
     def __init__(self, parts: Parts, method: Method, lr: float, seed: int, **settings: Any) -> None:
         self._parts = parts
         super().__init__(parts.plain.items(), method, lr, seed=seed + parts.place * STREAMS, **settings)
-        self._begin()
+        parts.push()  # what rank 0 of the group gave
 
 
 def fsdp_optimizer(

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 import sys
 import time
 from collections import deque
@@ -25,6 +27,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from reference_impls.drivers.faults import OUTSIDE, Witness, findings, odd_ones
@@ -45,6 +48,7 @@ _UNEVEN = (
     "Ranks must take the same number of steps: give them the same number of batches (drop_last=True), or train inside "
     "`with torch.distributed.algorithms.Join([optimizer]):`"
 )
+_ON_ALL = "Such a call communicates: make it on all ranks, after the same step"
 _LINGER_S = 5.0
 _POLL_S = 1.0
 
@@ -71,6 +75,7 @@ class Agreement:
         self._store = store
         self._rank = rank
         self._size = size
+        self._process = os.getpid()
         self._check = check
         self._timeout_s = timeout_s
         self._number = 0
@@ -149,15 +154,36 @@ class Agreement:
                 "code with the same options?"
             )
 
-    def compare_settings(self, settings: Settings) -> None:
-        """Compare what must be equal on all ranks, value by value.
+    def together(self, call: str) -> None:
+        """Wait until all ranks are at `call`, which communicates outside of a step; compared unless `check` is off.
+
+        Without it the collective of a call that one rank makes alone pairs with the next one of a step.
+
+        Raises:
+            MismatchError: Another rank is at another call, or has gone on with its training; both are named.
+            PeerError: A rank has ended or stayed silent.
+        """
+        if self._check == "off" or self._size == 1:
+            return
+        self._label = f"{call}, between steps"
+        group = tuple(range(self._size))
+        words = self._gathered(self._label, group, aside=True)
+        if len(set(words)) > 1:
+            self._linger(group)
+            other = next(i for i, theirs in enumerate(words) if theirs != words[0])
+            raise MismatchError(
+                f"{odd_ones(words, group)}rank 0 is at {words[0]}, but rank {other} at {words[other]}. {_ON_ALL}"
+            )
+
+    def compare_settings(self, settings: Settings, *, always: bool = False) -> None:
+        """Compare what must be equal on all ranks, value by value; unless `check` is off, or `always`.
 
         Raises:
             MismatchError: Two ranks and the first value in which they differ are named.
             PeerError: A rank stayed silent.
         """
         group = tuple(range(self._size))
-        if self._check == "off" or len(group) == 1:
+        if (self._check == "off" and not always) or len(group) == 1:
             return
         if len(set(self._gathered(str(_hash(json.dumps(settings, sort_keys=True))), group))) == 1:
             return
@@ -203,6 +229,8 @@ class Agreement:
                         work.wait()  # it may have come to its end just now
                         break
                     except RuntimeError as final:
+                        if not of_a_peer(final):
+                            raise
                         raise self.peer_lost(signature, final) from final
                 if not said:
                     self._say(signature)
@@ -221,8 +249,8 @@ class Agreement:
 
     def leave(self, why: str, advice: str = _UNEVEN) -> None:
         """Tell the others that this rank takes no further part, why, and what they should advise; the first reason counts."""
-        if self._note is not None or self._size == 1:
-            return
+        if self._note is not None or self._size == 1 or os.getpid() != self._process:
+            return  # the end of a forked child is not that of the rank
         ends = why == ENDED
         if ends:
             self.witness.stop()
@@ -250,13 +278,13 @@ class Agreement:
         except RuntimeError:
             return  # nobody reads there any more
 
-    def _ended(self) -> tuple[str, str]:
-        """Who has ended without completing the present step, and their advice; empty if nobody."""
+    def _ended(self, aside: bool = False) -> tuple[str, str]:
+        """Who has ended without completing the present step (aside: at all), and their advice; empty if nobody."""
         try:
             left = findings(self._store)
         except RuntimeError:
             return "", ""
-        late = {rank: own for rank, own in left.items() if own.steps <= self._step}
+        late = {rank: own for rank, own in left.items() if aside or own.steps <= self._step}
         words = "; ".join(f"rank {rank} {own.why} after {own.steps} steps" for rank, own in late.items())
         return words, ". ".join(dict.fromkeys(own.advice for own in late.values()))
 
@@ -266,8 +294,8 @@ class Agreement:
             key, f"rank {self._rank} waits for the settings of {self._label}, but another rank"
         )
 
-    def _awaited(self, key: str, who: str) -> str:
-        """The value of `key`. who: the beginning of the sentence that says who left it out.
+    def _awaited(self, key: str, who: str, aside: int | None = None) -> str:
+        """The value of `key`. who: the beginning of the sentence that says who left it out; aside: which rank, outside of a step.
 
         It is asked for again and again: a wait of the store's own that ends in vain writes a warning to the log each time.
         """
@@ -283,9 +311,11 @@ class Agreement:
             now = time.monotonic()
             if now - asked_at >= min(_POLL_S, self._timeout_s):
                 asked_at = now
-                ended, advice = self._ended()
+                ended, advice = self._ended(aside is not None)
                 if ended:
                     raise self._peer_error(f"{who} has not; {ended}.", advice)
+                if aside is not None and (elsewhere := self.witness.ahead(aside)):
+                    raise MismatchError(f"{who} {elsewhere}. {_ON_ALL}")
             if now - started >= self._timeout_s:
                 raise self._peer_error(
                     f"{who} has asked for nothing within {self._timeout_s:g} s. {self._last_words()} Look at the log "
@@ -295,13 +325,15 @@ class Agreement:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 0.02)
 
-    def _gathered(self, word: str, group: tuple[int, ...]) -> list[str]:
-        """The words of all of `group`."""
+    def _gathered(self, word: str, group: tuple[int, ...], aside: bool = False) -> list[str]:
+        """The words of all of `group`; aside: outside of a step."""
         self._number += 1
         prefix = f"agree/{self._number}"
         self._store.set(f"{prefix}/{self._rank}", word)
-        asks = f"rank {self._rank} asks for {word[:200]}, but rank"
-        words = [self._awaited(f"{prefix}/{rank}", f"{asks} {rank}") for rank in group]
+        asks = f"rank {self._rank} {'is at' if aside else 'asks for'} {word[:200]}, but rank"
+        words = [
+            self._awaited(f"{prefix}/{rank}", f"{asks} {rank}", rank if aside else None) for rank in group
+        ]
         numbers = self._compared.setdefault(group, [])
         numbers.append(self._number)
         if len(numbers) > 2:  # of this group nobody can still be reading the words before the last
@@ -366,6 +398,19 @@ class Agreement:
         while self._rank == 0 and read < len(group) and time.monotonic() < deadline:
             time.sleep(0.01)
             read = self._store.add(key, 0)
+
+
+def described(options: object) -> str:
+    """A configuration in words that are the same in every process: functions in it lie elsewhere in each."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(options))
+
+
+def of_a_peer(error: RuntimeError) -> bool:
+    """Whether a collective failed since another rank or the line to it did; else torch could not do what was asked."""
+    told = str(error)
+    return isinstance(error, dist.DistError) or any(
+        word in told for word in ("gloo/", "onnection", "Broken pipe")
+    )
 
 
 def _hash(text: str) -> int:

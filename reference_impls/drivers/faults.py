@@ -88,11 +88,14 @@ class _Pulse:
         """Collectives asked for, step, what it does: a fresh tuple whenever one of them changes."""
         self.findings: dict[int, Finding] = {}
         self._watched, self._end = threading.get_ident(), threading.Event()
+        self._process = os.getpid()
         self._thread = threading.Thread(target=self._run, name="bandwise-signs", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """End the thread; before the interpreter does, which would end it within a call of the store's."""
+        if os.getpid() != self._process:
+            return  # a forked child has no such thread
         self._end.set()
         if self._thread is not threading.current_thread():
             self._thread.join(2.0)
@@ -177,6 +180,11 @@ class Witness:
         """No more signs."""
         if self._pulse is not None:
             self._pulse.stop()
+
+    def ahead(self, rank: int) -> str:
+        """Where a rank is that has asked for more collectives than this one; "" if it has not."""
+        sign = None if self._pulse is None else self._signs([rank])[rank]
+        return "" if sign is None or sign.asked <= self._asked else f"is in step {sign.step}, {sign.doing}"
 
     def culprits(self) -> tuple[Sequence[int], str]:
         """The ranks because of which this one cannot go on, and what is the matter with them; none, if nobody can tell.

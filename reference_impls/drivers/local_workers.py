@@ -226,10 +226,29 @@ def from_first(
     if joins:
         wish = torch.tensor([0 if joined else world.size - world.rank], device=tensors[0].device)
         source = world.size - int((yield from world.max(wish, "buffers")).item())
-    own = torch.cat([tensor.detach().reshape(-1).view(torch.uint8) for tensor in tensors])
+    own = torch.cat([as_bytes(tensor) for tensor in tensors])
     values = yield from world.sum(own if world.rank == source else torch.zeros_like(own), "buffers")
     if world.rank == source:
         return
     pieces = torch.split(values, [tensor.numel() * tensor.element_size() for tensor in tensors])
     for tensor, piece in zip(tensors, pieces, strict=True):
-        tensor.copy_(piece.clone().view(tensor.dtype).view(tensor.shape))
+        put_bytes(tensor, piece)
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """The values of a strided tensor of any dtype, uint8 [bytes]; its own memory where they lie there in this order."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+
+
+def put_bytes(tensor: Tensor, values: Tensor) -> None:
+    """Fill `tensor` with what `as_bytes` gave of one like it."""
+    once(tensor).copy_(once(values.clone().view(tensor.dtype).view(tensor.shape), tensor))
+
+
+def once(x: Tensor, like: Tensor | None = None) -> Tensor:
+    """The elements of `x` that an expanded tensor (`like`, or x itself) holds once in memory."""
+    return x[
+        tuple(
+            slice(0, 1) if stride == 0 else slice(None) for stride in (x if like is None else like).stride()
+        )
+    ]

@@ -17,7 +17,7 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # its s
 
 from reference_impls import buffers
 from reference_impls.collectives import AllGather, AllReduce, AllToAll, Collective, SendRecv
-from reference_impls.drivers.agreement import Agreement
+from reference_impls.drivers.agreement import Agreement, of_a_peer
 from reference_impls.drivers.groups import partitions
 from reference_impls.drivers.null import answer
 from reference_impls.errors import UnsupportedError, UsageError
@@ -77,7 +77,9 @@ class ProcessGroup:
         try:
             return self._launch(request)
         except RuntimeError as error:
-            raise self._lost(request, error) from error
+            if self.agreement is None or not of_a_peer(error):
+                raise
+            raise self.agreement.peer_lost(request.signature(), error) from error
 
     def wait(self, handle: _Launched) -> list[Any]:
         """Wait for the collective and answer it."""
@@ -96,7 +98,9 @@ class ProcessGroup:
         try:
             work.wait()
         except RuntimeError as error:
-            raise (error if self.agreement is None else self.agreement.peer_lost(signature, error)) from error
+            if self.agreement is None or not of_a_peer(error):
+                raise
+            raise self.agreement.peer_lost(signature, error) from error
 
     def maximum(self, x: Tensor) -> Any:
         """Begin the element-wise maximum of `x` over all ranks, in place; outside of any method, so not counted."""
@@ -138,11 +142,6 @@ class ProcessGroup:
             came = buffers.empty_like(request.buffer)
             operations.append(dist.P2POp(dist.irecv, came, group=group, group_peer=request.source))
         return _Launched(request, dist.batch_isend_irecv(operations) if operations else [], came)
-
-    def _lost(self, request: Collective, error: RuntimeError) -> Exception:
-        if self.agreement is None:
-            return error
-        return self.agreement.peer_lost(request.signature(), error)
 
 
 def _subgroup(
