@@ -2,7 +2,7 @@
 #   make bench      set up .venv, run the quick study and the quick timing session, build the report; git sees no change
 #   make test       set up .venv, run the tests: five minutes
 #   make test-full  all tests, long ones and those of Slurm, namespaces and Chromium (make test-system) included: hours
-#   make test-ci    what .ci/run runs: test, test-system, and those long tests that a change since main concerns
+#   make test-ci    what .ci/run runs: test, test-system, and 15 minutes of those long tests that a change since main concerns
 #   make audit      every interval of the published tables once more, by code of its own (tests/audit)
 #   make docs       pages of file formats, JSON Schemas and the cost model's pages, from declarations and published tables; then all
 #                   documents as a site, results/docs/index.html
@@ -54,7 +54,7 @@ test-touched: setup
 	code=0; $(PYTEST) -m "full and not system" --collect-only -q $$touched >/dev/null 2>&1 || code=$$?
 	# pytest's 5: these folders have no long tests
 	[ $$code != 5 ] || { echo "no long test is concerned"; exit 0; }
-	$(PYTEST) -m "full and not system" $(SHARED) $$touched
+	$(PYTEST) -m "full and not system" --minutes 15 $(SHARED) $$touched
 
 test-ci:
 	failed=

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--methods",
         metavar="NAME,...",
         help="of tests that go over the table of methods, these methods alone",
+    )
+    parser.addoption(
+        "--minutes",
+        type=float,
+        metavar="N",
+        help="begin no test later than N minutes after the first; frozen files come first, and what was left out is skipped",
     )
 
 
@@ -170,6 +177,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
         def turn(item: pytest.Item) -> int:
             of = _together(_file(item.nodeid))
+            if config.getoption("--minutes") is not None and of.startswith("tests/golden/"):
+                return -1
             return first.index(of) if of in first else len(first) + (of not in long)
 
         items.sort(key=turn)
@@ -181,6 +190,18 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
     gc.enable()
+    session.config.stash[_BEGUN] = time.monotonic()
+
+
+_BEGUN = pytest.StashKey[float]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave out what would begin after `--minutes`."""
+    minutes = item.config.getoption("--minutes")
+    if minutes is not None and time.monotonic() - item.config.stash[_BEGUN] > 60 * minutes:
+        pytest.skip(f"not begun within {minutes:g} minutes")
 
 
 @pytest.fixture(autouse=True, scope="module")
