@@ -97,7 +97,7 @@ def _optimizer_bytes(method: Method) -> float:
     """Bytes a parameter that the local optimizer has after a step."""
     if not method.algorithm.has_inner_optimizer:
         return 0.0
-    param = torch.zeros(8, 8)
+    param = torch.zeros(8, 8, dtype=torch.float32)
     optimizer = method.algorithm.inner_optimizer([{"params": [param], "lr": 0.0, **method.hyperparameters}])
     param.grad = torch.ones_like(param)
     optimizer.step()

@@ -166,7 +166,7 @@ class _Hook:
         self._engine = Engine(transport, [ledger], own.pipeline_depth)
         self._launched_before = 0
         self._end = weakref.finalize(self, Agreement.leave, self._agreement, "has ended its training")
-        ready = transport.maximum(torch.zeros(1, device=flat.device))
+        ready = transport.maximum(torch.zeros(1, dtype=torch.float32, device=flat.device))
         transport.await_work(ready, ("construction",))
         self._settings: Settings = {
             "the method": f"{own.method.name} {described(own.method.algorithm)}",

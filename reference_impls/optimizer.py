@@ -179,7 +179,8 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         self._end = weakref.finalize(self, Agreement.leave, self._agreement, "has ended its training")
         # a rank that is dead breaks its connections, but is only silent in the store, where settings are compared
         self._transport.await_work(
-            self._transport.maximum(torch.zeros(1, device=worker.clock.device)), ("construction",)
+            self._transport.maximum(torch.zeros(1, dtype=torch.float32, device=worker.clock.device)),
+            ("construction",),
         )
         self._construction: Settings = {
             "the method": f"{method.name} {described(method.algorithm)}",
@@ -552,7 +553,9 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
                 param.grad = None
             for shard in self._worker.shards:
                 self._gradients.gather(shard)
-            if self._deferring and self._overflowed(torch.zeros(1, device=self.join_device)):
+            if self._deferring and self._overflowed(
+                torch.zeros(1, dtype=torch.float32, device=self.join_device)
+            ):
                 self._begin_anew()
                 return
             for probe in self._worker.algorithm.probes_at(self._worker.clock.step):

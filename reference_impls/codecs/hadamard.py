@@ -152,7 +152,7 @@ class Chunks:
 
     def sizes(self, device: torch.device) -> Tensor:
         """float32 [count]: length of each chunk."""
-        found = torch.full((self.count,), float(self.size), device=device)
+        found = torch.full((self.count,), float(self.size), dtype=torch.float32, device=device)
         if self.last:
             found[-1] = self.last
         return found

@@ -86,7 +86,7 @@ class Gradients:
         self.gather(shard)
         self._scaled[shard.index] = fingerprint(shard.grads)
         device = shard.grads.device
-        overflow = torch.zeros((), device=device)
+        overflow = torch.zeros((), dtype=torch.float32, device=device)
         inverse = torch.tensor(1.0 / scale, dtype=torch.float32, device=device)  # as GradScaler rounds it
         torch._amp_foreach_non_finite_check_and_unscale_([shard.grads], overflow, inverse)
         self.seal(shard)

@@ -150,6 +150,30 @@ def test_a_compressed_method_encodes_gradients_that_are_unscaled(ranks: Callable
     _close(ranks(SIZE).run(_scaled_lion), exact=True)
 
 
+def _under_float64(rank: int, size: int) -> Any:
+    """A training in float32 with a scaler, while torch makes float64 of what says nothing; and as ever."""
+    trained = []
+    for dtype in (torch.float64, torch.float32):
+        model, scaler = _net(), _scaler()
+        torch.set_default_dtype(dtype)
+        try:
+            optimizer = DataParallelOptimizer(model, "lion-cub-1bit", lr=0.01, scaler=scaler, **BUCKETS)
+            for step in range(STEPS):
+                x = torch.full((4, WIDTH), 0.1 * (rank + step), dtype=torch.float32)
+                scaler.scale(model(x).square().mean()).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+        finally:
+            torch.set_default_dtype(torch.float32)
+        trained.append(_values(model))
+    return trained
+
+
+def test_a_scaler_under_another_default_dtype(ranks: Callable[[int], Ranks]) -> None:
+    _close(ranks(SIZE).run(_under_float64), exact=True)
+
+
 def _misused_scaler(rank: int, size: int) -> dict[str, Any]:
     """Ways to apply gradients that are scaled, or edited after they were unscaled."""
     found = {}

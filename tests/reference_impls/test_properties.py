@@ -11,7 +11,7 @@ from reference_impls import SimulatedCluster, list_algorithms
 from reference_impls.optimizers import local_optimizer
 from tests.reference_impls.problem import LR, Net, gradients, learning_rate, names, observed
 from tests.reference_impls.table import FIRST, ROWS, SOME, STEPS, Row, tiered
-from tests.reference_impls.trajectories import SEED, advance, build, trajectory
+from tests.reference_impls.trajectories import SEED, advance, build, parameters_of, trajectory
 
 SIZED = [
     pytest.param(row, n, id=f"{row.id}-{n}", marks=() if row in FIRST and n == 3 else pytest.mark.full)
@@ -79,6 +79,19 @@ def test_resuming_equals_the_uninterrupted_run_to_the_bit(row: Row) -> None:
     for rank in range(3):
         for expected, found in zip(whole.parameters[-1][rank], second.parameters(rank), strict=True):
             assert torch.equal(expected, found)
+
+
+@pytest.mark.parametrize("row", tiered())
+def test_nothing_depends_on_the_default_dtype_of_torch(row: Row) -> None:
+    n, usual = min(3, row.largest), torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        cluster = build(row, n)
+        advance(cluster, 0, 3)
+    finally:
+        torch.set_default_dtype(usual)
+    for own, expected in zip(parameters_of(cluster), trajectory(row, n).parameters[2], strict=True):
+        assert all(torch.equal(*pair) for pair in zip(own, expected, strict=True))
 
 
 @pytest.mark.parametrize("row", tiered(fast=SOME))
