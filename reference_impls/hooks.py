@@ -44,7 +44,7 @@ from reference_impls.algorithm import Algorithm, Shard
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.drivers.agreement import Agreement, Check, Settings, described
 from reference_impls.drivers.engine import Engine
-from reference_impls.drivers.ledger import Ledger, Ledgers
+from reference_impls.drivers.ledger import KEPT_STEPS, Ledger, Ledgers
 from reference_impls.drivers.local_workers import LocalWorkers
 from reference_impls.drivers.process_group import ProcessGroup, store_of_its_own
 from reference_impls.drivers.worker import Worker
@@ -160,7 +160,7 @@ class _Hook:
         self._agreement = Agreement(store_of_its_own(group), rank, size, own.check, own.timeout_s)
         transport.agreement = self._agreement
         self._transport = transport
-        ledger = Ledger(rank)
+        ledger = Ledger(rank, KEPT_STEPS)
         self._own_ledger = ledger
         self.ledger = Ledgers([ledger])
         self._engine = Engine(transport, [ledger], own.pipeline_depth)

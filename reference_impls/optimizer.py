@@ -34,7 +34,7 @@ from reference_impls.drivers.agreement import Agreement, Check, Settings, descri
 from reference_impls.drivers.elastic import Elastic, resized
 from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.gradients import Gradients, within_reentrant_checkpoint
-from reference_impls.drivers.ledger import Ledger, Ledgers
+from reference_impls.drivers.ledger import KEPT_STEPS, Ledger, Ledgers
 from reference_impls.drivers.local_workers import LocalWorkers, Unused, as_bytes, from_first, put_bytes
 from reference_impls.drivers.null import NullTransport
 from reference_impls.drivers.process_group import ProcessGroup, store_of_its_own
@@ -140,7 +140,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         self._store = store_of_its_own(group)
         self._agreement = Agreement(self._store, rank, size, check, timeout_s)
         transport.agreement = self._agreement
-        ledger = Ledger(rank)
+        ledger = Ledger(rank, KEPT_STEPS)
         self.method = method
         self.ledger = Ledgers([ledger])
         self._worker = worker

@@ -2,13 +2,15 @@
 
 Two numbers a call: *payload* (bytes of the buffer given to the collective) and *wire* (bytes that the rank sends, and
 receives, in the bandwidth-optimal form of that collective over its group; `Collective.wire_bytes`).
+
+A training on real processes may be long, so its ledger keeps the rows of the last `KEPT_STEPS` steps and adds up older ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from reference_impls.collectives import Collective
 from reference_impls.errors import UsageError
@@ -16,36 +18,58 @@ from reference_impls.errors import UsageError
 if TYPE_CHECKING:
     import pandas as pd
 
+KEPT_STEPS: Final = 1000
+"""Steps whose rows a ledger keeps apart on real processes."""
+EARLIER: Final = -1
+"""What stands for their number where older steps were added up."""
 _NUMBERS = ("calls", "payload_bytes", "wire_bytes", "received_bytes")
-_Key = tuple[int, str, str, str, str]
+_Key = tuple[str, str, str, str]
+_Rows = dict[_Key, list[float]]
 
 
 @dataclass
 class Ledger:
-    """The bytes of one rank. `step` and `kind` are set by the driver before it carries anything out."""
+    """The bytes of one rank. `step` and `kind` are set by the driver before it carries anything out.
+
+    keep: of how many steps, the last that sent anything, rows are kept apart; None is of all.
+    """
 
     rank: int
+    keep: int | None = None
     step: int = 0
     kind: str = "step"
-    _rows: dict[_Key, list[float]] = field(default_factory=dict)
+    _rows: dict[int, _Rows] = field(default_factory=dict)
+    _earlier: _Rows = field(default_factory=dict)
 
     def record(self, collective: Collective, size: int) -> None:
         """Count one collective over a group of `size` ranks."""
-        key = (self.step, self.kind, collective.stage, collective.name, collective.group)
-        row = self._rows.setdefault(key, [0, 0, 0.0, 0.0])
-        row[0] += 1
-        row[1] += collective.payload_bytes()
-        row[2] += collective.wire_bytes(size)
-        row[3] += collective.received_bytes(size)
+        if self.step not in self._rows:
+            self._rows[self.step] = {}
+            if self.keep is not None and len(self._rows) > self.keep:
+                for key, numbers in self._rows.pop(next(iter(self._rows))).items():
+                    _add(self._earlier, key, numbers)
+        numbers = [
+            1,
+            collective.payload_bytes(),
+            collective.wire_bytes(size),
+            collective.received_bytes(size),
+        ]
+        key = (self.kind, collective.stage, collective.name, collective.group)
+        _add(self._rows[self.step], key, numbers)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row per step, kind, stage, collective and group, in the order of first use."""
+        """One row per step, kind, stage, collective and group, in the order of first use; those of `EARLIER` first."""
         names = ("step", "kind", "stage", "collective", "group", *_NUMBERS)
-        return [dict(zip(names, (*key, *numbers), strict=True)) for key, numbers in self._rows.items()]
+        return [
+            dict(zip(names, (step, *key, *numbers), strict=True))
+            for step, rows in ((EARLIER, self._earlier), *self._rows.items())
+            for key, numbers in rows.items()
+        ]
 
     def clear(self) -> None:
         """Forget everything counted so far."""
         self._rows.clear()
+        self._earlier.clear()
 
 
 class Ledgers:
@@ -62,7 +86,8 @@ class Ledgers:
                 leading column `rank`.
 
         Returns:
-            Table of step, kind, stage, collective, group, calls, payload_bytes, wire_bytes, received_bytes.
+            Table of step, kind, stage, collective, group, calls, payload_bytes, wire_bytes, received_bytes. On real processes
+            the steps before the last `KEPT_STEPS` are added up, as step `EARLIER`, so that sums over the table are of all.
 
         Raises:
             UsageError: The rank's bytes are counted in another process.
@@ -93,6 +118,12 @@ class Ledgers:
         """Forget everything counted so far."""
         for ledger in self._ledgers.values():
             ledger.clear()
+
+
+def _add(rows: _Rows, key: _Key, numbers: Sequence[float]) -> None:
+    row = rows.setdefault(key, [0, 0, 0.0, 0.0])
+    for i, number in enumerate(numbers):
+        row[i] += number
 
 
 def _sum_over_steps(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -10,13 +10,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from reference_impls import DataParallelOptimizer
+from reference_impls import DataParallelOptimizer, ddp_hook
 from reference_impls.collectives import AllReduce
 from reference_impls.drivers.agreement import Agreement
 from reference_impls.drivers.gradients import fingerprint
-from reference_impls.drivers.ledger import Ledger, Ledgers
+from reference_impls.drivers.ledger import EARLIER, KEPT_STEPS, Ledger, Ledgers
 from reference_impls.errors import LayoutError, PeerError, UnknownOptionError, UnsupportedError, UsageError
 from tests.reference_impls.problem import Net, batch
 
@@ -345,6 +346,39 @@ def test_the_ledger_of_a_rank_answers_for_that_rank_and_names_it_otherwise() -> 
     assert Ledgers([ledger]).frame(rank=None)["rank"].tolist() == [1]
     with pytest.raises(UsageError, match="bytes of rank 0 are not counted here, only those of 1"):
         Ledgers([ledger]).frame(0)
+
+
+def test_a_ledger_that_keeps_some_steps_adds_up_the_others() -> None:
+    short, whole = Ledger(0, keep=3), Ledger(0)
+    for step in range(10):
+        for ledger in (short, whole):
+            ledger.step, ledger.kind = step, "even" if step % 2 == 0 else "odd"
+            for stage in ("gradient", "momentum"):
+                ledger.record(AllReduce(torch.zeros(4 + step), stage), 3)
+    assert Ledgers([short]).totals() == Ledgers([whole]).totals()
+    rows, every = short.rows(), whole.rows()
+    assert [row for row in rows if row["step"] >= 7] == every[-6:]
+    assert [(row["step"], row["calls"]) for row in rows[:-6]] == [(EARLIER, 4)] * 2 + [(EARLIER, 3)] * 2
+    short.clear()
+    assert short.rows() == []
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_a_long_training_keeps_the_rows_of_its_last_steps_and_the_sum_of_all(hooked: bool) -> None:
+    model, steps = nn.Linear(1, 1), KEPT_STEPS + 5
+    if hooked:
+        wrapped: nn.Module = DistributedDataParallel(model)
+        driver, hook = ddp_hook("allreduce-sgd", wrapped)
+        wrapped.register_comm_hook(driver, hook)
+    else:
+        wrapped, driver = model, DataParallelOptimizer(model, "allreduce-sgd")
+    for _ in range(steps):
+        wrapped(torch.ones(1, 1)).sum().backward()
+        if not hooked:
+            driver.step()
+    frame = driver.ledger.frame()
+    assert frame["step"].tolist() == [EARLIER, *range(5, steps)]
+    assert frame["payload_bytes"].sum() == 8 * steps
 
 
 def test_an_error_that_was_caught_is_not_held_against_a_rank_that_goes_on() -> None:
