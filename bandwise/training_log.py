@@ -4,7 +4,7 @@
     for step, batch in enumerate(batches):
         ...
         optimizer.step()
-        log(step, loss=loss.item())
+        log(step, loss=loss)
 
 Any ledger will do: of `DataParallelOptimizer`, of `ddp_hook`'s state, of `fsdp_hook`.
 """
@@ -15,6 +15,8 @@ import csv
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
+
+from reference_impls.options import scalars
 
 Write = Callable[[Mapping[str, float], int], object]
 """Takes values by name, and the step that they are of."""
@@ -55,17 +57,21 @@ class TrainingLog:
         self._writes = [_write_of(tracker) for tracker in trackers]
         self._sent = 0.0
 
-    def __call__(self, step: int, **values: float) -> dict[str, float]:
+    def __call__(self, step: int, **values: Any) -> dict[str, float]:
         """Write what was sent since the call before.
 
         Args:
             step: Number of the step; it rises from call to call.
-            values: Whatever else is known of the step, for example ``loss=0.3``.
+            values: Whatever else is known of the step, for example ``loss=loss``: numbers, or tensors of one element.
 
         Returns:
             All that was written: the values; `calls`, collectives since the call before; `wire_bytes/STAGE` of each stage and
             `wire_bytes`, bytes that this rank sent in them; `wire_bytes_total`, in all calls together.
+
+        Raises:
+            UsageError: A tensor has several elements; it is named.
         """
+        values = scalars(values)
         rows = self._ledger.totals()
         self._ledger.clear()
         rows = [row for row in rows if row["rank"] == rows[0]["rank"]]

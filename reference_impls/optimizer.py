@@ -42,6 +42,7 @@ from reference_impls.drivers.timeline import TimedTransport, Timeline
 from reference_impls.drivers.trace import Serial, Trace
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import LayoutError, UnsupportedError, UsageError
+from reference_impls.options import scalars
 from reference_impls.registry import Method, create
 
 
@@ -312,9 +313,9 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
             self._share_groups(self._worker)
             clock.kind, clock.observed = kind, observed
 
-    def observe(self, **scalars: float) -> None:
-        """Tell scalars that a method may plan by (the loss, say)."""
-        self._worker.clock.observed.update(scalars)
+    def observe(self, **values: float | Tensor) -> None:
+        """Tell scalars that a method may plan by (the loss, say). Raises `UsageError` for a tensor of several elements."""
+        self._worker.clock.observed.update(scalars(values))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Finish communication, update, synchronize. With `closure`, it is called first to compute gradients.

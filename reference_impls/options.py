@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_origin
 
-from reference_impls.errors import UnsupportedError, nearest
+from reference_impls.errors import UnsupportedError, UsageError, nearest
 
 _REFUSED = object()
 
@@ -234,3 +234,25 @@ def _plain(own: Any, bounds: Bounds, value: Any) -> Any:
     if callable(value) or not isinstance(value, str | int | float | tuple | list | dict | None):
         return value  # a callable, or an object that has the methods of a protocol
     return _REFUSED
+
+
+def scalars(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Scalars as loggers and methods take them: a tensor or an array of one element is its number, whatever its dtype.
+
+    Args:
+        values: Numbers, tensors, arrays, by name; on a GPU a tensor is waited for.
+
+    Returns:
+        The same names, with Python numbers; what has no ``item()`` is left as it is.
+
+    Raises:
+        UsageError: One has several elements, or none; it is named.
+    """
+    found = {}
+    for name, value in values.items():
+        if (count := math.prod(getattr(value, "shape", ()))) != 1:
+            raise UsageError(
+                f"{name} has {count} elements of shape {tuple(value.shape)}, where one number is wanted: give {name}.mean(), say"
+            )
+        found[name] = value.item() if hasattr(value, "item") else value
+    return found

@@ -19,6 +19,7 @@ from reference_impls.drivers.lockstep import Lockstep
 from reference_impls.drivers.requests import RequestLedger
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import LayoutError, UsageError
+from reference_impls.options import scalars
 from reference_impls.registry import Method, create
 from reference_impls.requests import Step
 
@@ -159,10 +160,10 @@ class SimulatedCluster:
         """The method's state of one worker, one tensor a shard (slots per tensor: one dict by name a shard). Views."""
         return [shard.state[slot] for shard in self._workers[rank].shards]
 
-    def observe(self, **scalars: float) -> None:
+    def observe(self, **values: float | Tensor) -> None:
         """Tell all workers scalars that a method may plan by (loss, ...); the same value for all."""
         for worker in self._workers:
-            worker.clock.observed.update(scalars)
+            worker.clock.observed.update(scalars(values))
 
     def record_requests(self) -> list[Step]:
         """Write down from now on what rank 0 asks for.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 from bandwise import SimulatedCluster, TrainingLog
 from bandwise.training_log import TrackerError
+from reference_impls.errors import UsageError
 from tests.support import blocks
 
 STEPS = 3
@@ -101,3 +103,29 @@ def test_the_page_s_own_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_what_takes_no_values_is_refused() -> None:
     with pytest.raises(TrackerError, match="a SummaryWriter, the module mlflow"):
         TrainingLog(SimulatedCluster("allreduce-sgd", [torch.zeros(2)], 2).ledger, 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
+def test_a_tensor_of_one_element_is_its_number(dtype: torch.dtype, tmp_path: Path) -> None:
+    run, steps = Run(), []
+    cluster = SimulatedCluster("allreduce-sgd", [torch.zeros(2)], 2)
+    log = TrainingLog(
+        cluster.ledger, run, lambda values, _: steps.append(json.dumps(values)), tmp_path / "a.csv"
+    )
+    loss = torch.tensor(3, dtype=dtype, requires_grad=dtype.is_floating_point)
+    log(0, loss=loss, rows=loss.reshape(1, 1), epoch=2)
+    cluster.observe(loss=loss)
+    assert [type(value) for value in run.steps[0][1].values()].count(torch.Tensor) == 0
+    assert (run.steps[0][1]["loss"], run.steps[0][1]["rows"], run.steps[0][1]["epoch"]) == (3, 3, 2)
+    assert "0,loss,3" in (tmp_path / "a.csv").read_text()
+    assert json.dumps(cluster.state_dict()["workers"][0]["observed"]) in ('{"loss": 3.0}', '{"loss": 3}')
+
+
+def test_a_tensor_of_several_elements_is_named_and_no_byte_is_lost() -> None:
+    cluster = SimulatedCluster("allreduce-sgd", [torch.zeros(2)], 2)
+    cluster.step([[torch.ones(2)]] * 2)
+    log = TrainingLog(cluster.ledger)
+    for action in (log, lambda step, **values: cluster.observe(**values)):
+        with pytest.raises(UsageError, match=r"losses has 4 elements of shape \(2, 2\)"):
+            action(0, losses=torch.ones(2, 2))
+    assert log(0)["wire_bytes"] > 0

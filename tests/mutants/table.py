@@ -212,8 +212,8 @@ REFERENCE_IMPLS: Final = (
     Mutant(
         "ledger-notes-what-was-sent-as-received",
         "swapped pair",
-        "row[3] += collective.received_bytes(size)",
-        "row[3] += collective.wire_bytes(size)",
+        "            collective.received_bytes(size),\n",
+        "            collective.wire_bytes(size),\n",
         ("tests/**/test_engine.py", "tests/**/test_slowmo.py", "tests/golden/test_golden.py"),
     ),
     Mutant(

@@ -381,6 +381,15 @@ def test_a_long_training_keeps_the_rows_of_its_last_steps_and_the_sum_of_all(hoo
     assert frame["payload_bytes"].sum() == 8 * steps
 
 
+def test_a_loss_is_observed_as_a_number() -> None:
+    model = Net()
+    optimizer = DataParallelOptimizer(model, "allreduce-sgd")
+    optimizer.observe(loss=loss(model, 0))
+    assert isinstance(optimizer.state_dict()["observed"]["loss"], float)
+    with pytest.raises(UsageError, match="losses has 2 elements"):
+        optimizer.observe(losses=torch.ones(2))
+
+
 def test_an_error_that_was_caught_is_not_held_against_a_rank_that_goes_on() -> None:
     store = dist.HashStore()
     ranks = [Agreement(store, rank, 2, timeout_s=0.5) for rank in range(2)]
