@@ -148,14 +148,12 @@ class Gradients:
 
         Afterwards the flat buffers of `unsent` hold the gradients.
         """
-        for param, version in self._versions.items():
-            if param.grad is None or param.grad._version != version:
-                self._refuse_edit(
-                    next(v.name for s in self._worker.shards for v in s.views if v.param is param)
-                )
+        for shard in self._worker.shards:
+            if lost := [v for v in shard.views if v.param in self._versions and v.param.grad is None]:
+                self._refuse_edit(_some(lost))
         for shard in sent:
             if self._differs(shard, self._worker.gathered_aside(shard)):
-                self._refuse_edit(_some(shard.views))
+                self._refuse_edit(self._written(shard))
         for shard in unsent:
             self.gather(shard)
             if self._differs(shard, shard.grads):
@@ -165,7 +163,15 @@ class Gradients:
                         "the gradients are still multiplied by the GradScaler's scale: call scaler.step(optimizer), not "
                         "optimizer.step()"
                     )
-                self._refuse_edit(_some(shard.views))
+                self._refuse_edit(self._written(shard))
+
+    def _written(self, shard: Shard) -> str:
+        """Those whose gradient was written to, if any can tell; to write the same bits, as a clip to infinity does, is no edit."""
+        grads = ((view, view.param.grad, self._versions.get(view.param)) for view in shard.views)
+        written = [
+            view for view, own, before in grads if own is not None and before not in (None, own._version)
+        ]
+        return _some(written or shard.views)
 
     def _differs(self, shard: Shard, flat: Tensor) -> bool:
         expected = self._prints.get(shard.index)

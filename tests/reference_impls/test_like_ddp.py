@@ -267,6 +267,35 @@ def test_gradients_edited_by_habit_from_the_second_step_on_are_refused_on_every_
             assert "clip_norm=" in message
 
 
+def _logged(rank: int, size: int, scaled: bool, method: str) -> Any:
+    """The norm of this rank's gradient, read between backward and step by a clip that changes nothing; and without it."""
+    trained = []
+    for logs in (True, False):
+        model, scaler = _net(), _scaler() if scaled else None
+        optimizer = DataParallelOptimizer(model, method, lr=0.05, scaler=scaler, **BUCKETS)
+        for step in range(STEPS):
+            loss = _loss(model, rank, step)
+            (loss if scaler is None else scaler.scale(loss)).backward()
+            if scaler is not None:
+                scaler.unscale_(optimizer)
+            if logs:
+                assert nn.utils.clip_grad_norm_(model.parameters(), float("inf")) > 0
+            optimizer.step() if scaler is None else scaler.step(optimizer)
+            if scaler is not None:
+                scaler.update()
+            optimizer.zero_grad()
+        trained.append(_values(model))
+    return trained
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("method", ["allreduce-sgd", "lion-cub-1bit"])
+def test_a_norm_may_be_logged_by_a_clip_to_infinity(
+    scaled: bool, method: str, ranks: Callable[[int], Ranks]
+) -> None:
+    _close(ranks(SIZE).run(_logged, scaled, method), exact=True)
+
+
 def _clipped(rank: int, size: int, name: str) -> Any:
     ours, theirs = _net(), _net()
     optimizer = DataParallelOptimizer(ours, OURS[name], lr=0.05, clip_norm=0.05, **BUCKETS, **_options(name))
