@@ -196,7 +196,8 @@ class Attached(DataParallelOptimizer):
     """A method around an optimizer of yours, made by `attach`; a `DataParallelOptimizer` whose local optimizer is that one.
 
     Inherited are `ledger`, `state_dict` and `load_state_dict` (parameters and your optimizer's state are in it), `consolidate`,
-    `no_sync`, `averaged`, `observe`, `traced`. As a context manager it ends what is under way, and is released, at the end.
+    `no_sync`, `averaged`, `observe`, `traced`, `skip_step`, `last_grad_norm`. As a context manager it ends what is under way, and
+    is released, at the end.
 
     Attributes:
         method: The configured method.
@@ -475,6 +476,7 @@ def attach(
     broadcast_buffers: bool = True,
     allow_empty_buckets: bool = False,
     scaler: torch.amp.GradScaler | None = None,
+    skippable: bool = False,
     **options: Any,
 ) -> Attached:
     """Train with `optimizer` by a method, in your own loop: ``with attach(optimizer, model, "qsgd", bits=4) as attached:``.
@@ -491,7 +493,8 @@ def attach(
         node_size: Consecutive ranks that share a node, for methods that tell groups within and across nodes apart.
         seed: Equal on all ranks.
         bucket_bytes: Size of a bucket.
-        clip_norm: Clip what the method hands to your optimizer by its global norm.
+        clip_norm: Clip what the method hands to your optimizer by its global norm; infinity clips nothing, and
+            `Attached.last_grad_norm` is there.
         unused: See `DataParallelOptimizer`.
         pipeline_depth: See `reference_impls.drivers.engine`.
         check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.agreement`).
@@ -500,6 +503,7 @@ def attach(
         broadcast_buffers: Take over rank 0's buffers after every step, counted in the ledger.
         allow_empty_buckets: Whether a step may be taken in which no parameter of a bucket got a gradient on this rank.
         scaler: The `torch.amp.GradScaler` that the loss is scaled with; ranks then skip a step together.
+        skippable: Whether `Attached.skip_step` may come in the place of a step (see `DataParallelOptimizer`).
         options: Of the method, see `info`; not of its local optimizer, which is yours.
 
     Returns:
@@ -532,4 +536,5 @@ def attach(
         broadcast_buffers=broadcast_buffers,
         allow_empty_buckets=allow_empty_buckets,
         scaler=scaler,
+        skippable=skippable,
     )

@@ -60,7 +60,8 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         node_size: Consecutive ranks that share a node, for methods that tell groups within and across nodes apart.
         seed: Equal on all ranks.
         bucket_bytes: Size of a bucket.
-        clip_norm: Clip the reduced gradient by its global norm, or set the method's own option for it.
+        clip_norm: Clip the reduced gradient by its global norm, or set the method's own option for it. Infinity clips
+            nothing, and `last_grad_norm` is there.
         unused: A parameter for which no rank has ever had a gradient stays as it is (``stay``). With ``zeros``, and after its
             first gradient on any rank, a missing one counts as zeros (torch's own optimizers would skip it).
         pipeline_depth: See `reference_impls.drivers.engine`.
@@ -72,6 +73,8 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         allow_empty_buckets: Whether a step may be taken in which no parameter of a bucket got a gradient on this rank;
             where some of a bucket's parameters did, the others need not.
         scaler: The `torch.amp.GradScaler` that the loss is scaled with.
+        skippable: Gradients stay until `step`, so that `skip_step` may come in its place: communication does not overlap with
+            backward then, and unless check is ``off`` a step begins with a small exchange in which ranks compare which it is.
         options: Of the method and its local optimizer, see `info`; those of the optimizer may differ by group.
 
     Raises:
@@ -103,6 +106,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         broadcast_buffers: bool = True,
         allow_empty_buckets: bool = False,
         scaler: torch.amp.GradScaler | None = None,
+        skippable: bool = False,
         **options: Any,
     ) -> None:
         module = params if isinstance(params, nn.Module) else None
@@ -154,6 +158,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         self._module = module
         self._syncs_buffers = broadcast_buffers and module is not None
         self._scaler = scaler
+        self._skippable = skippable
         self._accumulating = False
         self._silent = False
         self._averaged = False
@@ -195,6 +200,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
             "broadcast": broadcast,
             "broadcast_buffers": broadcast_buffers,
             "a scaler": scaler is not None and scaler.is_enabled(),
+            "skippable": skippable,
         }
         self._compare_construction(_layout(worker, frozen, module))
         if broadcast or self._syncs_buffers:
@@ -239,6 +245,16 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
     def kind(self) -> str:
         """Kind of the step done last."""
         return self._worker.clock.kind
+
+    @property
+    def last_grad_norm(self) -> Tensor | None:
+        """2-norm of the reduced gradient of the whole model in the last step taken, before clipping.
+
+        Returns:
+            Tensor[] of float64 on the parameters' device, which nobody has waited for; in a local step this rank's own. None
+            before the first step, without `clip_norm` (give infinity to clip nothing), and where the method clips by itself.
+        """
+        return self._local_workers.last_grad_norm
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -300,6 +316,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         engine, clock = self._local_workers.engine, self._worker.clock
         engine.drain()
         state, kind, observed = self.state_dict(), clock.kind, dict(clock.observed)
+        norm = self._local_workers.last_grad_norm
         held = engine.transport, engine.ledgers, self._silent
         engine.transport, self._silent = NullTransport(engine.transport), True
         engine.ledgers = [Ledger(rank) for rank in engine.transport.ranks]
@@ -311,7 +328,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
             self._begin_anew()
             self._worker.load_state_dict(state)
             self._share_groups(self._worker)
-            clock.kind, clock.observed = kind, observed
+            clock.kind, clock.observed, self._local_workers.last_grad_norm = kind, observed, norm
 
     def observe(self, **values: float | Tensor) -> None:
         """Tell scalars that a method may plan by (the loss, say). Raises `UsageError` for a tensor of several elements."""
@@ -343,9 +360,62 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
             self._local_workers.engine.trace.enter("encode")
             self._gradients.refuse_edits(self._sent, self._unsent)
             self._local_workers.engine.trace.enter("update")
+            self._is_skipped("step()")
             self._take_step()
             self._local_workers.engine.trace.enter(before)
         return loss
+
+    def skip_step(self) -> None:
+        """In the place of `step`: give up the gradients since the last one, on all ranks alike. Needs ``skippable=True``.
+
+        Nothing of them was sent, so that parameters, the method's state, pending exchanges and the step count, by which random
+        numbers are drawn, are what they were: the training goes on, to the bit, as if it never had the batch. What forward
+        counted stays (BatchNorm's statistics; ranks take over rank 0's, as in a step). ``.grad`` is dropped. A scheduler that is
+        stepped counts.
+
+        Raises:
+            UsageError: The optimizer was built without ``skippable=True``.
+            MismatchError: Another rank calls `step`; both are named. `step` raises it too.
+            PeerError: A rank is finished, has failed or stays silent.
+        """
+        with self._telling_the_others():
+            self._refuse_released()
+            if not self._skippable:
+                raise UsageError(
+                    "gradients leave while backward runs, so this step cannot be given up: build the optimizer with "
+                    "skippable=True, which keeps them until step()"
+                )
+            self._is_skipped("skip_step()")
+            self._give_up()
+            self.zero_grad()
+
+    def _give_up(self) -> None:
+        """Skip a step of which nothing has been sent; on all ranks."""
+        if self._syncs_buffers:
+            self._sync_buffers("skip")
+        self._begin_anew()
+        if not self._silent:
+            self._agreement.completed(self._worker.clock.step)
+
+    def _is_skipped(self, call: str) -> bool:
+        """Whether ranks skip this step, where they may; `call` is this rank's, "" of one that has joined.
+
+        Raises `MismatchError` where some skip it and others do not.
+        """
+        world, agreement = self._worker.clock.world, self._agreement
+        if not self._skippable or self._silent or world.size == 1 or not agreement.compares:
+            return call == "skip_step()"
+        self._open()
+        agreement.begin_step(self._worker.clock.step, "step or skip")
+        agreement.before(("step or skip",))
+        wishes = torch.tensor(
+            [call == "step()", call == "skip_step()"], dtype=torch.int32, device=self.join_device
+        )
+        self._transport.await_work(self._transport.maximum(wishes), ("step or skip",))
+        steps, skips = wishes.tolist()
+        if steps and skips:
+            agreement.compare_settings({"as the end of this step": call or "step()"})
+        return bool(skips)
 
     def _take_step(self) -> None:
         """The step itself. The gradients of buckets that have not left lie in the flat buffers."""
@@ -559,6 +629,9 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
             ):
                 self._begin_anew()
                 return
+            if self._is_skipped(""):
+                self._give_up()
+                return
             for probe in self._worker.algorithm.probes_at(self._worker.clock.step):
                 self._worker.probes.gather(probe, {name: None for _, name in self._place.values()})
             self._take_step()
@@ -629,7 +702,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
                 self._refuse_late(name)
             self._gradients.complete(param)
             self._complete[index] += 1
-            if self._deferring:
+            if self._deferring or self._skippable:
                 return
             if not self._local_workers.planned:
                 self._plan()
@@ -704,14 +777,17 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
                     put_bytes(tensor, values)
 
     @torch.no_grad()
-    def _sync_buffers(self) -> None:
-        """Rank 0's buffers, or with `Join` those of the first rank that still trains."""
+    def _sync_buffers(self, kind: str = "") -> None:
+        """Rank 0's buffers, or with `Join` those of the first rank that still trains. kind: as which it counts, if no step."""
         buffers = self._buffers()
         if not buffers:
             return
         joins = self._join_config.enable and not self._silent
         exchange = from_first(self._worker.clock.world, buffers, self._joined, joins)
-        self._local_workers.engine.run([exchange])
+        if kind:
+            self._local_workers.aside(kind, [exchange])
+        else:
+            self._local_workers.engine.run([exchange])
 
 
 class _Shadow(JoinHook):

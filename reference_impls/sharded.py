@@ -214,6 +214,7 @@ def fsdp_optimizer(
     timeout_s: float = 600.0,
     broadcast: bool = True,
     allow_empty_buckets: bool = False,
+    skippable: bool = False,
     **options: Any,
 ) -> PartsOptimizer:
     """A method as the optimizer of a model that FSDP2 shards within nodes; what is sent goes across nodes alone.
@@ -233,6 +234,7 @@ def fsdp_optimizer(
         timeout_s: Seconds to wait for another rank (on gloo; other backends have torch's own watchdog).
         broadcast: Start all nodes from the parameters of the first.
         allow_empty_buckets: See `DataParallelOptimizer`.
+        skippable: Whether `skip_step` may come in the place of a step, on all ranks of all nodes.
         options: Of the method and its local optimizer, see `info`.
 
     Returns:
@@ -265,4 +267,5 @@ def fsdp_optimizer(
         timeout_s=timeout_s,
         broadcast=broadcast,
         allow_empty_buckets=allow_empty_buckets,
+        skippable=skippable,
     )

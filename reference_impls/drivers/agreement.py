@@ -203,6 +203,11 @@ class Agreement:
             )
 
     @property
+    def compares(self) -> bool:
+        """Whether anything is compared at all."""
+        return self._check != "off"
+
+    @property
     def comparing(self) -> bool:
         """Whether the requests of the present step are compared."""
         return self._active

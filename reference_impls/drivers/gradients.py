@@ -69,9 +69,9 @@ class Gradients:
         if param.grad is not None:
             self._versions[param] = param.grad._version
 
-    def gather(self, shard: Shard) -> None:
-        """Copy the gradients of `shard` into its flat buffer."""
-        self._worker.gather_gradients(shard, [view.param.grad for view in shard.views])
+    def gather(self, shard: Shard, counts: bool = True) -> None:
+        """Copy the gradients of `shard` into its flat buffer. counts: not if the step may still be skipped."""
+        self._worker.gather_gradients(shard, [view.param.grad for view in shard.views], counts)
 
     def seal(self, shard: Shard) -> None:
         """What lies in the flat buffer of `shard` is what the step must find."""
@@ -83,7 +83,7 @@ class Gradients:
         Returns:
             Tensor[] of float32, 1 where a gradient is not finite, else 0.
         """
-        self.gather(shard)
+        self.gather(shard, counts=False)
         self._scaled[shard.index] = fingerprint(shard.grads)
         device = shard.grads.device
         overflow = torch.zeros((), dtype=torch.float32, device=device)
@@ -96,7 +96,7 @@ class Gradients:
         """Backward has ended: the gradients of buckets that are still here are what the step must find too."""
         for shard in unsent:
             if self._used[shard.index]:
-                self.gather(shard)
+                self.gather(shard, counts=False)
                 self.seal(shard)
 
     # ---- when the step is taken ------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class Gradients:
                 self._refuse_edit(self._written(shard))
 
     def _written(self, shard: Shard) -> str:
-        """Those whose gradient was written to, if any can tell; to write the same bits, as a clip to infinity does, is no edit."""
+        """Whose gradient was written to, where torch can tell; the same bits, as a clip to infinity writes them, are no edit."""
         grads = ((view, view.param.grad, self._versions.get(view.param)) for view in shard.views)
         written = [
             view for view, own, before in grads if own is not None and before not in (None, own._version)

@@ -7,6 +7,7 @@ exchanges -> synchronize.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -45,6 +46,7 @@ class LocalWorkers:
         self.workers = workers
         self.engine = engine
         self.clip_norm = clip_norm
+        self.last_grad_norm: Tensor | None = None
         self.launched = 0
         self.planned = False
         self._interrupted = False
@@ -206,7 +208,10 @@ class LocalWorkers:
         if self.clip_norm is None:
             return
         norms = torch.stack([torch.linalg.vector_norm(value, dtype=torch.float64) for value in reduced])
-        factor = torch.clamp(self.clip_norm / (torch.linalg.vector_norm(norms) + 1e-6), max=1.0)
+        norm = self.last_grad_norm = torch.linalg.vector_norm(norms)
+        if math.isinf(self.clip_norm):
+            return
+        factor = torch.clamp(self.clip_norm / (norm + 1e-6), max=1.0)
         for value in reduced:
             value.mul_(factor.to(value.dtype))
 

@@ -91,9 +91,12 @@ class Worker:
 
     # ---- gradients -------------------------------------------------------------------------------------------------
 
-    def gather_gradients(self, shard: Shard, gradients: Sequence[Tensor | None]) -> None:
-        """Copy one gradient a parameter into the shard's flat buffer; a missing one counts as zeros."""
-        if self.given is not None and self.unused != ():
+    def gather_gradients(self, shard: Shard, gradients: Sequence[Tensor | None], counts: bool = True) -> None:
+        """Copy one gradient a parameter into the shard's flat buffer; a missing one counts as zeros.
+
+        counts: whether the step is taken, so that these parameters have had a gradient.
+        """
+        if counts and self.given is not None and self.unused != ():
             self.given |= {v.name for v, g in zip(shard.views, gradients, strict=True) if g is not None}
         targets, sources = [], []
         for target, gradient in zip(self._grad_views[shard.index], gradients, strict=True):

@@ -226,8 +226,8 @@ REFERENCE_IMPLS: Final = (
     Mutant(
         "gradients-below-the-norm-are-clipped-up",
         "comparison",
-        "(torch.linalg.vector_norm(norms) + 1e-6), max=1.0)",
-        "(torch.linalg.vector_norm(norms) + 1e-6))",
+        "(self.clip_norm / (norm + 1e-6), max=1.0)",
+        "(self.clip_norm / (norm + 1e-6))",
         ("tests/**/test_optimizer.py", "tests/**/test_like_ddp.py"),
     ),
     Mutant(

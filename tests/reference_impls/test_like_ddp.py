@@ -316,6 +316,38 @@ def test_clipping_as_with_ddp(name: str, ranks: Callable[[int], Ranks]) -> None:
     _close(ranks(SIZE).run(_clipped, name))
 
 
+def _norms(rank: int, size: int, clip: float) -> Any:
+    """What ours says of the norm of the mean gradient, and what DDP's clipping answers; and the parameters."""
+    ours, theirs = _net(), _net()
+    optimizer = DataParallelOptimizer(ours, "allreduce-sgd", lr=0.05, clip_norm=clip, **BUCKETS)
+    wrapped, plain = DistributedDataParallel(theirs), torch.optim.SGD(theirs.parameters(), lr=0.05)
+    seen = [optimizer.last_grad_norm]
+    for step in range(STEPS):
+        _loss(ours, rank, step).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        _loss(wrapped, rank, step).backward()
+        expected = nn.utils.clip_grad_norm_(theirs.parameters(), clip)
+        plain.step()
+        plain.zero_grad()
+        seen.append((optimizer.last_grad_norm, expected))
+    without = DataParallelOptimizer(_net(), "allreduce-sgd", lr=0.05)
+    return seen, without.last_grad_norm, _values(ours), _values(theirs)
+
+
+@pytest.mark.parametrize("clip", [0.05, float("inf")])
+def test_the_norm_of_the_last_step_is_that_of_the_mean_before_clipping(
+    clip: float, ranks: Callable[[int], Ranks]
+) -> None:
+    results = ranks(SIZE).run(_norms, clip)
+    for (first, *norms), without, _, _ in results:
+        assert first is without is None
+        for ours, theirs in norms:
+            assert (ours.dim(), ours.dtype) == (0, torch.float64)
+            torch.testing.assert_close(ours.float(), theirs, rtol=1e-5, atol=0)
+    _close([result[2:] for result in results])
+
+
 def _accumulated_then_edited(rank: int, size: int) -> Any:
     """Edits of what is accumulated before the last backward act, as under DDP's no_sync."""
     ours, theirs = _net(), _net()

@@ -1,0 +1,183 @@
+"""Steps that all ranks give up: the training goes on as if it never had the batch; and who skips alone is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed.algorithms.join import Join
+
+from bandwise import attach
+from reference_impls import DataParallelOptimizer
+from tests.reference_impls.problem import LR, Net, batch, learning_rate, observed, take
+from tests.reference_impls.ranks import Ranks
+from tests.reference_impls.table import SOME, Row, tiered
+
+pytestmark = pytest.mark.gloo
+SIZE, TAKEN = 2, 6
+BAD = (0, 1, 4, 7)
+"""Batches of a training of ten that are given up."""
+
+
+def _saved(model: nn.Module, state: Any) -> Any:
+    return [p.detach().clone() for p in model.parameters()], state
+
+
+def _backward(model: Net, x: Tensor, y: Tensor, bad: bool) -> None:
+    """A bad batch gives a gradient to a parameter that none of the others uses."""
+    loss = (model(x) - y).square().mean()
+    (loss * float("nan") + model.unused.sum() if bad else loss).backward()
+
+
+def _with_and_without(rank: int, size: int, row: Row) -> list[Any]:
+    """Parameters and state after six steps, between which four batches were given up; and after the six alone."""
+    trained = []
+    for skips in (True, False):
+        model = Net()
+        optimizer = DataParallelOptimizer(
+            model,
+            row.algorithm,
+            lr=LR,
+            seed=3,
+            bucket_bytes=256,
+            timeout_s=20,
+            skippable=skips,
+            **row.options,
+        )
+        step = 0
+        for number in range(TAKEN + len(BAD)):
+            bad = number in BAD
+            if bad and not skips:
+                continue
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(step)
+            optimizer.zero_grad()
+            optimizer.observe(**observed(step))
+            backward = partial(_backward, model, *batch(rank, step), bad)
+            if not bad:
+                take(optimizer, backward)
+                step += 1
+                continue
+            if not optimizer.method.algorithm.probes:  # whose gradients come out of the step's closure
+                backward()
+            optimizer.skip_step()
+            assert all(p.grad is None for p in model.parameters())
+        trained.append(_saved(model, optimizer.state_dict()))
+        optimizer.release()
+    return trained
+
+
+def _equal(ours: Any, theirs: Any) -> bool:
+    if isinstance(ours, Tensor):
+        return torch.equal(ours, theirs)
+    if isinstance(ours, dict):
+        return ours.keys() == theirs.keys() and all(_equal(ours[k], theirs[k]) for k in ours)
+    if isinstance(ours, list | tuple):
+        return len(ours) == len(theirs) and all(map(_equal, ours, theirs))
+    return bool(ours == theirs)
+
+
+@pytest.mark.parametrize("row", tiered(fast=SOME))
+def test_the_training_goes_on_as_if_it_never_had_the_batch(row: Row, ranks: Callable[[int], Ranks]) -> None:
+    for answer in ranks(SIZE).run(_with_and_without, row):
+        assert answer[0] != "error", answer
+        assert _equal(*answer)
+
+
+def _attached_scaled_and_joined(rank: int, size: int) -> dict[str, Any]:
+    found = {}
+    for skips in (True, False):
+        model, scaler = Net(), torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=100)
+        own = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        with attach(own, model, "qsgd", error_feedback=True, skippable=True, scaler=scaler) as attached:
+            for number in range(4):
+                if number == 1 and not skips:
+                    continue
+                x, y = batch(rank, number)
+                scaler.scale((model(x) - y).square().mean()).backward()
+                scaler.unscale_(own)
+                if number == 1:
+                    attached.skip_step()
+                else:
+                    scaler.step(own)
+                scaler.update()
+                own.zero_grad()
+            found[f"attached, {skips}"] = _saved(model, own.state_dict())
+    for skips in (True, False):
+        model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+        with torch.no_grad():
+            model[0].weight.copy_(torch.linspace(-1, 1, 9).reshape(3, 3))
+            model[0].bias.zero_()
+        optimizer = DataParallelOptimizer(model, "allreduce-sgd", lr=0.1, skippable=True, bucket_bytes=16)
+        with Join([optimizer]):
+            for number in range(3 + rank):  # rank 0 ends a batch earlier
+                if number in (1, 3) and not skips:
+                    continue
+                x = torch.arange(12.0).reshape(4, 3).pow(1 + rank)
+                (model(x) - 0.1 * x.flip(1)).square().mean().backward()
+                if number in (1, 3):
+                    optimizer.skip_step()
+                else:
+                    optimizer.step()
+                    optimizer.zero_grad()
+        found[f"joined, {skips}"] = [p.detach().clone() for p in model.parameters()]
+        found[f"buffers, {skips}"] = [b.clone() for b in model.buffers()]
+    return found
+
+
+def test_with_a_scaler_around_an_own_optimizer_and_with_uneven_batches(ranks: Callable[[int], Ranks]) -> None:
+    answers = ranks(SIZE).run(_attached_scaled_and_joined)
+    for answer in answers:
+        assert isinstance(answer, dict), answer
+        for what in ("attached", "joined"):
+            assert _equal(answer[f"{what}, True"], answer[f"{what}, False"]), what
+        assert _equal(answer["buffers, True"], answers[0]["buffers, True"])
+
+
+def _message(action: Callable[[], Any]) -> tuple[str, str]:
+    try:
+        action()
+    except Exception as error:  # noqa: BLE001 - the test asserts on it
+        return type(error).__name__, str(error)
+    return "no error", ""
+
+
+def _alone(rank: int, size: int) -> Any:
+    """In the fourth step, whose collectives are no longer compared, one rank skips."""
+    model = Net()
+    optimizer = DataParallelOptimizer(model, "allreduce-sgd", lr=0.1, skippable=True, timeout_s=20)
+    for step in range(4):
+        x, y = batch(rank, step)
+        (model(x) - y).square().mean().backward()
+        if step < 3:
+            optimizer.step()
+            optimizer.zero_grad()
+    held = [p.detach().clone() for p in model.parameters()]
+    error = _message(optimizer.skip_step if rank == 1 else optimizer.step)
+    return error, all(map(torch.equal, model.parameters(), held))
+
+
+def test_a_rank_that_skips_alone_is_named_and_no_rank_has_stepped(ranks: Callable[[int], Ranks]) -> None:
+    for answer in ranks(3).run(_alone):
+        (kind, message), untouched = answer
+        assert (kind, untouched) == ("MismatchError", True), message
+        assert "rank 1 differs from the 2 others" in message
+        assert "step 3" in message
+        assert "end of this step = skip_step()" in message
+
+
+def _unannounced(rank: int, size: int) -> Any:
+    model = Net()
+    built = _message(lambda: DataParallelOptimizer(model, "allreduce-sgd", skippable=rank == 0, timeout_s=20))
+    optimizer = DataParallelOptimizer(Net(), "allreduce-sgd")
+    return built, _message(optimizer.skip_step)
+
+
+def test_a_skip_that_was_not_announced_is_refused_with_the_option(ranks: Callable[[int], Ranks]) -> None:
+    for (kind, message), (refused, remedy) in ranks(SIZE).run(_unannounced):
+        assert (kind, "skippable = True" in message) == ("MismatchError", True), message
+        assert (refused, "skippable=True" in remedy) == ("UsageError", True), remedy
