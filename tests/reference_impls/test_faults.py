@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -169,11 +169,17 @@ if fault == "of a group":
     group = first if rank in (1, 2) else second
 torch.distributed.barrier()
 model = torch.nn.Linear(4, 4)
-optimizer = DataParallelOptimizer(model, "allreduce-sgd", lr=0.1, timeout_s=3.0 if fault == "is cut off" else 15.0, group=group)
+timeout_s = {"is cut off": 3.0}.get(fault, 6.0 if "hangs" in fault else 15.0)
+optimizer = DataParallelOptimizer(
+    model, "allreduce-sgd", lr=0.1, timeout_s=timeout_s, group=group, end_hung="then ends" in fault
+)
+torch.distributed.barrier()
 for step in range(8):
     if rank == culprit and step == 5:
         if fault == "raises":
             raise FileNotFoundError("no shard 17 of the data")
+        if "hangs" in fault:
+            time.sleep(1000)
         os.kill(os.getpid(), signal.SIGSTOP if fault == "is cut off" else signal.SIGKILL)
     optimizer.zero_grad()
     model(torch.ones(2, 4)).sum().backward()
@@ -183,8 +189,8 @@ if fault == "of a group":
 """
 
 
-def _processes(fault: str, culprit: int, size: int, survivors: Iterable[int]) -> dict[int, str]:
-    """The last line that each survivor wrote to its log."""
+@contextmanager
+def _running(fault: str, culprit: int, size: int) -> Iterator[list[Any]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -200,11 +206,17 @@ def _processes(fault: str, culprit: int, size: int, survivors: Iterable[int]) ->
         for rank in range(size)
     ]
     try:
-        return {rank: _fault_in(running[rank].stderr) for rank in survivors}
+        yield running
     finally:
         for process in running:
             process.kill()
             process.communicate()
+
+
+def _processes(fault: str, culprit: int, size: int, survivors: Iterable[int]) -> dict[int, str]:
+    """The last line that each survivor wrote to its log."""
+    with _running(fault, culprit, size) as running:
+        return {rank: _fault_in(running[rank].stderr) for rank in survivors}
 
 
 def _fault_in(log: Any) -> str:
@@ -241,3 +253,49 @@ def test_processes_name_the_one_that_is_lost(fault: str, culprit: int, words: st
     survivors = [1] if fault == "of a group" else [rank for rank in range(3) if rank != culprit]
     for rank, last in _processes(fault, culprit, 4 if fault == "of a group" else 3, survivors).items():
         assert words in last, (rank, last)
+
+
+def _told_to_end(rank: int, size: int, end_hung: bool) -> tuple[str, bool]:
+    """What was raised because of the culprit, which sleeps, and whether its process is gone within some seconds."""
+    model = nn.Linear(4, 4)
+    dist.barrier()
+    optimizer = DataParallelOptimizer(model, "allreduce-sgd", lr=0.1, timeout_s=TIMEOUT_S, end_hung=end_hung)
+    pids = [torch.tensor([0]) for _ in range(size)]
+    dist.all_gather(pids, torch.tensor([os.getpid()]))
+    if rank == CULPRIT:
+        time.sleep(1000)
+    try:
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    except ExchangeError as error:
+        deadline = time.monotonic() + TIMEOUT_S + 6
+        while time.monotonic() < deadline:
+            try:
+                os.kill(int(pids[CULPRIT]), 0)
+            except ProcessLookupError:
+                return str(error), True
+            time.sleep(0.1)
+        return str(error), False
+    return "no error", False
+
+
+@pytest.mark.parametrize("end_hung", [True, pytest.param(False, marks=pytest.mark.full)])
+def test_a_process_that_hangs_ends_itself_only_where_it_was_told_to(end_hung: bool) -> None:
+    results = run_ranks(_told_to_end, 3, end_hung, joins=False, awaited=(0, 2))
+    for message, gone in (results[0], results[2]):
+        assert _named(message) == [CULPRIT], message
+        assert gone == end_hung
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("culprit", [0, 2])
+def test_a_process_that_hangs_says_why_it_ends_itself(culprit: int) -> None:
+    with _running("hangs, then ends", culprit, 3) as running:
+        assert running[culprit].wait(timeout=200) == faults.EXIT_HUNG
+        log = running[culprit].stderr.read()
+        assert (
+            f"rank {culprit} ends its process (end_hung=True), since others have stopped because of it" in log
+        )
+        assert "It stands at <string>:" in log
+        others = [rank for rank in range(3) if rank != culprit]
+        assert all(f"PeerError: rank {culprit} (" in _fault_in(running[rank].stderr) for rank in others)
