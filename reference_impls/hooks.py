@@ -46,7 +46,7 @@ from reference_impls.drivers.agreement import Agreement, Check, Settings, descri
 from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.ledger import KEPT_STEPS, Ledger, Ledgers
 from reference_impls.drivers.local_workers import LocalWorkers
-from reference_impls.drivers.process_group import ProcessGroup, store_of_its_own
+from reference_impls.drivers.process_group import ProcessGroup, refuse_group_within, store_of_its_own
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import LayoutError, UnknownOptionError, UnsupportedError, UsageError
 from reference_impls.registry import Method, create
@@ -336,6 +336,11 @@ class DDPHook(_Hook):
             inside: Any = model.process_group
             model, group = model.module, inside if group is None else group
         trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        if parted := [name for name, p in trained if hasattr(p, "to_local")]:
+            raise UnsupportedError(
+                f"parameter {parted[0]!r} is sharded (a DTensor), and DistributedDataParallel does not reduce parts: use "
+                "fsdp_hook(model, NAME, group=...) after fully_shard on the 1-D mesh of a node"
+            )
         own = self._configuration
         self._attach([trained], group, {}, bucket_bytes=own.bucket_bytes, seed=own.seed)
         self._local_workers = LocalWorkers([self._worker], self._engine)
@@ -544,6 +549,8 @@ class FSDPHook(_Hook):
     def __init__(self, configuration: _Configuration, model: nn.Module, group: dist.ProcessGroup) -> None:
         super().__init__(configuration)
         found = _param_groups(model)
+        for name, _, own in found:
+            refuse_group_within(f"module {name!r}" if name else "the model", own.mesh_info.mesh, group)
         prefix = {module: f"{name}." if name else "" for name, module in model.named_modules()}
         units = [[(_name_of(p, prefix), _local_like(p)) for p in _trained(own)] for _, _, own in found]
         self._modules = [

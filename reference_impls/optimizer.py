@@ -881,6 +881,12 @@ def _named_groups(
             raise LayoutError(
                 "give the model itself, or (name, parameter) pairs, as model.named_parameters() does"
             )
+        if parted := [name for name, p in pairs if hasattr(p, "to_local")]:
+            raise UnsupportedError(
+                f"parameter {parted[0]!r} is sharded (a DTensor), of which this rank holds a part: use fsdp_optimizer(model, "
+                f"{method.name!r}, group=...), group being the ranks that hold the same parts in other nodes; or, around an "
+                "optimizer of yours, attach(optimizer, model, ...) or fsdp_hook"
+            )
         own = {key: value for key, value in group.items() if key != "params"}
         trainable = [(name, p) for name, p in pairs if p.requires_grad]
         frozen.update({name: p for name, p in pairs if not p.requires_grad})

@@ -30,6 +30,7 @@ from torch import nn
 from reference_impls.drivers.agreement import Check, Settings
 from reference_impls.drivers.elastic import Elastic
 from reference_impls.drivers.local_workers import Unused
+from reference_impls.drivers.process_group import refuse_group_within
 from reference_impls.errors import LayoutError, UnsupportedError, UsageError
 from reference_impls.optimizer import DataParallelOptimizer
 from reference_impls.registry import Method, create
@@ -95,14 +96,8 @@ class Parts:
             )
         if param.to_local().is_meta:
             raise UsageError(f"parameter {name!r} lies on the meta device: materialise the model first")
+        refuse_group_within(f"parameter {name!r}", param.device_mesh, group)
         ranks = param.device_mesh.mesh.flatten().tolist()
-        here = set(dist.get_process_group_ranks(group))
-        if len(here & set(ranks)) != 1:
-            raise UnsupportedError(
-                f"parameter {name!r} lies on a mesh of ranks {ranks}, which the group {sorted(here)} crosses: torch reduces its "
-                'gradient there already. Call fully_shard(module, mesh=mesh["shard"]) with the 1-D mesh of a node, and give '
-                'group=mesh["replicate"].get_group()'
-            )
         self.places.add(ranks.index(dist.get_rank()))
 
     @property

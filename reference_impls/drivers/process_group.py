@@ -50,6 +50,7 @@ class ProcessGroup:
     ) -> None:
         if not dist.is_initialized():
             raise UsageError("call torch.distributed.init_process_group before building the optimizer")
+        refuse_no_group(group)
         self.group = group
         self.ranks: Sequence[int] = [dist.get_rank(group)]
         rank, size = self.ranks[0], dist.get_world_size(group)
@@ -156,6 +157,35 @@ def _subgroup(
             made = dist.new_group([ranks[i] for i in members], use_local_synchronization=not everybody)
             own = made if rank in members else own
     return own
+
+
+def refuse_no_group(group: Any) -> None:
+    """Raise `UsageError` for what is no process group with this rank in it; None is the world."""
+    if group is None or (isinstance(group, dist.ProcessGroup) and dist.get_rank(group) >= 0):
+        return
+    if isinstance(group, dist.ProcessGroup) or group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise UsageError(
+            f"rank {dist.get_rank()} is no member of the process group that was given as group= (torch.distributed.new_group "
+            "answers this on other ranks): call this on the group's ranks alone, and give the others a group of their own"
+        )
+    remedy = (
+        'of one dimension of it a group, mesh.get_group("replicate")'
+        if hasattr(group, "get_group")
+        else "what torch.distributed.new_group(ranks) answers, on all ranks in the same order"
+    )
+    raise UsageError(f"group= takes a process group, and no {type(group).__name__}: give {remedy}")
+
+
+def refuse_group_within(name: str, mesh: Any, group: dist.ProcessGroup | None) -> None:
+    """Raise unless `group` goes across the ranks of `mesh`, on which `name` is sharded: this rank alone is in both."""
+    refuse_no_group(group)
+    ranks, here = mesh.mesh.flatten().tolist(), sorted(dist.get_process_group_ranks(group))
+    if len(set(here) & set(ranks)) != 1:
+        raise UnsupportedError(
+            f"{name} lies on a mesh of ranks {ranks}, which the group {here} crosses: torch reduces its gradient there already. "
+            'Call fully_shard(module, mesh=mesh["shard"]) with the 1-D mesh of a node, and give '
+            'group=mesh["replicate"].get_group(), the ranks that hold the same parts in other nodes'
+        )
 
 
 def store_of_its_own(group: dist.ProcessGroup | None = None) -> Store:

@@ -7,15 +7,17 @@ the same.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from reference_impls import DataParallelOptimizer
+from reference_impls import DataParallelOptimizer, ddp_hook, fsdp_hook
 from reference_impls.attached import attach
 from reference_impls.sharded import fsdp_optimizer
 from tests.reference_impls.ranks import Ranks
@@ -269,3 +271,76 @@ def test_what_needs_more_than_parts_is_refused_with_what_to_do(ranks: Callable[[
         assert result.keys() == REMEDIES.keys()
         for what, remedy in REMEDIES.items():
             assert remedy in result[what], (what, result[what])
+
+
+# ---- which group, and which entrance -------------------------------------------------------------------------------------
+
+
+def _entrances(sharded: bool, mesh: DeviceMesh) -> dict[str, Callable[[Any], Any]]:
+    """Every way into the package that takes a process group, each with a model that it would take, or would not."""
+
+    def attached(group: Any, pairs: bool) -> Any:
+        model = made()
+        own = torch.optim.SGD(model.parameters(), lr=0.1)
+        return attach(own, list(model.named_parameters()) if pairs else model, "qsgd", group=group)
+
+    def made() -> nn.Module:
+        return _sharded(mesh["shard"]) if sharded else _net()
+
+    return {
+        "DataParallelOptimizer": lambda group: DataParallelOptimizer(made(), "qsgd", group=group),
+        "pairs": lambda group: DataParallelOptimizer(made().named_parameters(), "qsgd", group=group),
+        "attach": lambda group: attached(group, False),
+        "attach pairs": lambda group: attached(group, True),
+        "ddp_hook": lambda group: ddp_hook("qsgd", made(), group=group),
+        "fsdp_hook": lambda group: fsdp_hook(made(), "qsgd", group=group),
+        "fsdp_optimizer": lambda group: fsdp_optimizer(made(), "qsgd", group=group),
+    }
+
+
+WHOLE = ("DataParallelOptimizer", "pairs", "attach", "attach pairs", "ddp_hook")
+PARTS = ("attach", "fsdp_hook", "fsdp_optimizer")
+
+
+def _misused(rank: int, size: int) -> dict[str, str]:
+    mesh = _mesh()
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    groups = {"foreign": pairs[1 - rank // 2], "mesh": mesh["replicate"], "list": [0, 1, 2, 3]}
+    found = {}
+    for sharded, names in ((False, WHOLE), (True, PARTS)):
+        entrances = _entrances(sharded, mesh)
+        for name in names:
+            for what, group in groups.items():
+                found[f"{what}, {sharded}, {name}"] = _message(partial(entrances[name], group))
+    for name in PARTS:
+        own = mesh["shard"].get_group()
+        found[f"shard, True, {name}"] = _message(partial(entrances[name], own))
+    for name in WHOLE:
+        if name != "attach":
+            found[f"DTensor, True, {name}"] = _message(
+                partial(entrances[name], mesh["replicate"].get_group())
+            )
+    return found
+
+
+def test_a_wrong_group_and_a_wrong_entrance_say_what_to_give(ranks: Callable[[int], Ranks]) -> None:
+    remedies = {
+        "foreign": ("UsageError", "is no member of the process group that was given as group="),
+        "mesh": (
+            "UsageError",
+            'no DeviceMesh: give of one dimension of it a group, mesh.get_group("replicate")',
+        ),
+        "list": ("UsageError", "no list: give what torch.distributed.new_group(ranks) answers"),
+        "shard": (
+            "UnsupportedError",
+            'give group=mesh["replicate"].get_group(), the ranks that hold the same parts',
+        ),
+        "DTensor": ("UnsupportedError", "fsdp_hook"),
+    }
+    for result in ranks(4).run(_misused, timeout_s=PATIENCE_S):
+        assert isinstance(result, dict), result
+        assert len(result) == 3 * len(WHOLE) + 4 * len(PARTS) + len(WHOLE) - 1
+        for how, message in result.items():
+            kind, remedy = remedies[how.partition(",")[0]]
+            assert message.startswith(f"{kind}: "), (how, message)
+            assert remedy in message, (how, message)
