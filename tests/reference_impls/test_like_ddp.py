@@ -150,6 +150,19 @@ def test_a_compressed_method_encodes_gradients_that_are_unscaled(ranks: Callable
     _close(ranks(SIZE).run(_scaled_lion), exact=True)
 
 
+def _used_in_a_skipped_step(rank: int, size: int) -> Any:
+    model, scaler = _net(), _scaler()
+    optimizer = DataParallelOptimizer(model, "allreduce-adamw", lr=0.1, scaler=scaler)
+    scaler.scale(_loss(model, rank, 0) * float("inf")).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    return optimizer.state_dict()["given"], optimizer.state_dict()["step"]
+
+
+def test_a_step_that_a_scaler_skips_makes_no_parameter_a_used_one(ranks: Callable[[int], Ranks]) -> None:
+    assert ranks(SIZE).run(_used_in_a_skipped_step) == [([], 0)] * SIZE
+
+
 def _under_float64(rank: int, size: int) -> Any:
     """A training in float32 with a scaler, while torch makes float64 of what says nothing; and as ever."""
     trained = []
