@@ -288,7 +288,9 @@ def _stand_ins(units: Sequence[Sequence[tuple[str, Tensor]]]) -> tuple[list[dict
 
 def _finite(x: Tensor) -> Tensor:
     """Whether all of x, [d], is finite: bool [], where x is."""
-    if not x.is_cuda and (quick := x.sum().isfinite()):  # the sum of what is finite may be too large, and no sum hides the rest
+    if not x.is_cuda and (
+        quick := x.sum().isfinite()
+    ):  # the sum of what is finite may be too large, and no sum hides the rest
         return quick
     least, largest = torch.aminmax(x)
     return least.isfinite() & largest.isfinite()

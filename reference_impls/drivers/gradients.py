@@ -3,7 +3,9 @@
 A bucket is sent while backward still runs, so whoever edits ``.grad`` afterwards edits a copy: clipping, unscaling,
 ``p.grad = ...``. In DistributedDataParallel such an edit acts on the mean; here it would be lost, or act on the buckets
 that had not left yet. So every bucket is fingerprinted when it leaves, or when backward ends, and once more when the step
-is taken; any bit that differs is an error that names the parameter. ``.grad`` is never the buffer that is sent.
+is taken where torch says that one of its gradients was written to or replaced; any bit that differs is an error that names
+the parameter. What torch does not see (``p.grad.data``, numpy) is looked for in the first steps, and in every sixteenth:
+such an edit is a habit of a loop. ``.grad`` is never the buffer that is sent.
 
 The same object knows which parameters of the model are trained at all: one that was replaced or unfrozen behind the
 optimizer's back is named, and so is a bucket none of whose parameters got a gradient.
@@ -24,7 +26,8 @@ from reference_impls.algorithm import Shard, View
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import UsageError
 
-_COLUMNS = 64
+LOOKS_EVERY = 16
+"""Steps between two in which the gradients of all buckets are compared with what was sent; in as many first steps all are."""
 
 
 class Gradients:
@@ -49,7 +52,7 @@ class Gradients:
         self._allow_empty_buckets = allow_empty_buckets
         self._homes = [] if module is None else list(_homes(module))
         self._used = [False] * len(worker.shards)
-        self._versions: dict[Tensor, int] = {}
+        self._versions: dict[Tensor, tuple[Tensor, int]] = {}
         self._prints: dict[int, Tensor] = {}
         self._scaled: dict[int, Tensor] = {}
 
@@ -67,7 +70,7 @@ class Gradients:
     def complete(self, param: Tensor) -> None:
         """From now on nobody may change the gradient of `param` before the step."""
         if param.grad is not None:
-            self._versions[param] = param.grad._version
+            self._versions[param] = param.grad, param.grad._version
 
     def gather(self, shard: Shard, counts: bool = True) -> None:
         """Copy the gradients of `shard` into its flat buffer. counts: not if the step may still be skipped."""
@@ -151,27 +154,30 @@ class Gradients:
         for shard in self._worker.shards:
             if lost := [v for v in shard.views if v.param in self._versions and v.param.grad is None]:
                 self._refuse_edit(_some(lost))
+        step = self._worker.clock.step
+        looks = step < LOOKS_EVERY or step % LOOKS_EVERY == 0
         for shard in sent:
-            if self._differs(shard, self._worker.gathered_aside(shard)):
-                self._refuse_edit(self._written(shard))
+            if (looks or self._written(shard)) and self._differs(shard, self._worker.gathered_aside(shard)):
+                self._refuse_edit(_some(self._written(shard) or shard.views))
         for shard in unsent:
             self.gather(shard)
-            if self._differs(shard, shard.grads):
+            if (looks or self._written(shard)) and self._differs(shard, shard.grads):
                 scaled = self._scaled.get(shard.index)
                 if scaled is not None and torch.equal(fingerprint(shard.grads), scaled):
                     raise UsageError(
                         "the gradients are still multiplied by the GradScaler's scale: call scaler.step(optimizer), not "
                         "optimizer.step()"
                     )
-                self._refuse_edit(self._written(shard))
+                self._refuse_edit(_some(self._written(shard) or shard.views))
 
-    def _written(self, shard: Shard) -> str:
-        """Whose gradient was written to, where torch can tell; the same bits, as a clip to infinity writes them, are no edit."""
-        grads = ((view, view.param.grad, self._versions.get(view.param)) for view in shard.views)
-        written = [
-            view for view, own, before in grads if own is not None and before not in (None, own._version)
-        ]
-        return _some(written or shard.views)
+    def _written(self, shard: Shard) -> list[View]:
+        """Whose gradient is another tensor or was written to, as far as torch can tell; be it with the same bits."""
+        found = []
+        for view in shard.views:
+            own, (held, version) = view.param.grad, self._versions.get(view.param, (None, 0))
+            if own is not held or (own is not None and own._version != version):
+                found.append(view)
+        return found
 
     def _differs(self, shard: Shard, flat: Tensor) -> bool:
         expected = self._prints.get(shard.index)
@@ -202,22 +208,20 @@ class Gradients:
 
 
 def fingerprint(flat: Tensor) -> Tensor:
-    """Sums of `flat` by column and of its bits as integers, by which an edit of any element shows.
+    """Sums of `flat` and of its bits as integers, by which an edit of any element shows.
 
-    The sums of bits see every change of one element, however small; those of values see what cancels in the former
-    (elements that change sign in pairs). Both run at the speed of memory.
+    The sum of bits sees every change of one element, however small; that of values sees what cancels in the former (elements
+    that change sign in pairs). Both run at the speed of memory.
 
     Args:
         flat: Tensor[d], float32 or float64, contiguous.
 
     Returns:
-        Tensor of int32.
+        Tensor[3] of int64.
     """
-    whole = flat.numel() // _COLUMNS * _COLUMNS
-    bits, rest = flat[:whole].view(torch.int32), flat[whole:].view(torch.int32)
-    values = flat[:whole].view(whole // _COLUMNS, _COLUMNS).sum(0)
-    sums = bits.view(bits.numel() // _COLUMNS, _COLUMNS).sum(0, dtype=torch.int32)
-    return torch.cat([sums, values.view(torch.int32), rest])
+    even = flat.numel() * flat.element_size() // 8 * 8 // flat.element_size()
+    bits, rest = flat[:even].view(torch.int64).sum(), flat[even:].view(torch.int32).sum()
+    return torch.stack([bits, rest, flat.sum(dtype=flat.dtype).double().view(torch.int64)])
 
 
 def within_reentrant_checkpoint() -> bool:

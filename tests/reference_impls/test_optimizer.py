@@ -260,6 +260,24 @@ def test_a_fingerprint_shows_every_edit(dtype: torch.dtype) -> None:
     assert torch.equal(fingerprint(x), fingerprint(x.clone()))
 
 
+@pytest.mark.parametrize(("edit", "last"), [("mul_", 21), ("data.mul_", 32)])
+def test_an_edit_in_a_late_step_is_refused_at_once_where_torch_sees_it_and_else_in_every_sixteenth(
+    edit: str, last: int
+) -> None:
+    model = Net()
+    optimizer = DataParallelOptimizer(model, "allreduce-sgd")
+    with pytest.raises(UsageError, match="clip_norm="):
+        for step in range(40):
+            loss(model, step).backward()
+            if step >= 21:
+                with torch.no_grad():
+                    gradient = model.first.grad
+                    (gradient.data if edit == "data.mul_" else gradient).mul_(0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+    assert step == last
+
+
 def test_a_model_that_left_the_buffer_is_refused() -> None:
     model = Net()
     optimizer = DataParallelOptimizer(model.named_parameters(), "allreduce-sgd")
