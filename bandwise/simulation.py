@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
@@ -43,6 +42,7 @@ from reference_impls.drivers.elastic import Elastic
 from reference_impls.drivers.ledger import Ledgers
 from reference_impls.drivers.local_workers import Unused
 from reference_impls.errors import LayoutError, UnsupportedError, UsageError
+from reference_impls.layout import bare_model, bare_name, named
 from reference_impls.registry import Method, registry
 from reference_impls.requests import Step
 from reference_impls.simulated import SimulatedCluster
@@ -272,7 +272,7 @@ class Simulation:
         """
         return {
             **self._cluster.state_dict(),
-            "buffers": {name: buffer.detach().clone() for name, buffer in self._model.named_buffers()},
+            "buffers": {bare_name(k): buffer.detach().clone() for k, buffer in self._model.named_buffers()},
         }
 
 
@@ -421,7 +421,7 @@ class _Replica:
                 f"the model cannot be copied ({error}): give one as it is built, before any forward and without tensors that "
                 "were computed from others among its attributes"
             ) from error
-        self.trained = [(name, param) for name, param in self.model.named_parameters() if param.requires_grad]
+        self.trained = [(name, param) for name, param in named(self.model) if param.requires_grad]
         if not self.trained:
             raise UnsupportedError("no parameter of the model requires a gradient: there is nothing to train")
         self.seconds: list[float] = []
@@ -487,10 +487,7 @@ def _seeded(seed: int, gpus: Sequence[int]) -> Iterator[None]:
 
 def _refuse(model: nn.Module) -> None:
     """Raise for a model that cannot be simulated as it is."""
-    if isinstance(model, DistributedDataParallel):
-        raise UsageError(
-            "the model is wrapped in DistributedDataParallel: give the bare model (model.module)"
-        )
+    bare_model(model)
     for name, module in model.named_modules():
         if isinstance(module, nn.SyncBatchNorm):
             raise UnsupportedError(
@@ -578,7 +575,7 @@ def _take_over(
             f"the state is of step {first['step']} already: steps counts the whole training, so give more"
         )
     cluster.load_state_dict(dict(state), elastic=elastic)
-    held = dict(replica.model.named_buffers())
+    held = {bare_name(name): buffer for name, buffer in replica.model.named_buffers()}
     for name, value in state.get("buffers", {}).items():
         if name not in held or held[name].shape != value.shape:
             raise LayoutError(f"buffer {name!r} of the state is not in the model, or has another shape there")

@@ -35,7 +35,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.join import Joinable
-from torch.nn.parallel import DistributedDataParallel
 
 from reference_impls.algorithm import Algorithm
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
@@ -43,8 +42,8 @@ from reference_impls.algorithms.model_averaging import ModelAveraging
 from reference_impls.drivers.agreement import Check
 from reference_impls.drivers.gradients import Gradients
 from reference_impls.drivers.local_workers import Unused
-from reference_impls.errors import LayoutError, UnknownOptionError, UnsupportedError, UsageError
-from reference_impls.layout import SUPPORTED_DTYPES
+from reference_impls.errors import UnknownOptionError, UnsupportedError, UsageError
+from reference_impls.layout import SUPPORTED_DTYPES, bare_model, named
 from reference_impls.optimizer import DataParallelOptimizer, _layout, _OwnParameters, _refuse_buffers
 from reference_impls.registry import Method, create
 from reference_impls.sharded import STREAMS, OnParts, Parts, is_sharded, refuse_whole
@@ -135,28 +134,16 @@ def _refuse_optimizer(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _named(model: Parameters) -> tuple[nn.Module | None, dict[Tensor, str]]:
-    """The module, if there is one, and names of its parameters, tied ones once; those of a compiled module are the bare ones."""
-    if isinstance(model, DistributedDataParallel):
-        raise UsageError(
-            "the model is wrapped in DistributedDataParallel, which averages the gradients a second time: give and train the "
-            "bare model, or use ddp_hook"
-        )
-    module: nn.Module | None = None
-    if isinstance(model, nn.Module):
-        module = getattr(model, "_orig_mod", model)  # torch.compile's wrapper
-    pairs = list(model.named_parameters() if isinstance(model, nn.Module) else model)
-    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
-        raise LayoutError(
-            "give the model, or (name, parameter) pairs as model.named_parameters() answers them"
-        )
+    """The module, if there is one, and names of its parameters, tied ones once."""
+    module = bare_model(model) if isinstance(model, nn.Module) else None
     names: dict[Tensor, str] = {}
-    for name, param in pairs:
+    for name, param in named(model if module is None else module):
         if hasattr(param, "to_local"):
             raise UnsupportedError(
                 f"parameter {name!r} is sharded (a DTensor): give the model itself and group=, the ranks that hold the same "
                 "parts in other nodes; or use fsdp_hook"
             )
-        names.setdefault(param, name.replace("_orig_mod.", ""))
+        names.setdefault(param, name)
     return module, names
 
 

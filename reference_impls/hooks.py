@@ -37,7 +37,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # its stubs do not name it
-from torch.nn.parallel import DistributedDataParallel
 
 from reference_impls import buffers
 from reference_impls.algorithm import Algorithm, Shard
@@ -49,6 +48,7 @@ from reference_impls.drivers.local_workers import LocalWorkers
 from reference_impls.drivers.process_group import ProcessGroup, refuse_group_within, store_of_its_own
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import LayoutError, UnknownOptionError, UnsupportedError, UsageError
+from reference_impls.layout import bare_name, named, unwrapped
 from reference_impls.registry import Method, create
 
 if TYPE_CHECKING:
@@ -334,10 +334,10 @@ class DDPHook(_Hook):
         if self._place is not None:
             self._loaded = self.state_dict()
             self.release()
-        if isinstance(model, DistributedDataParallel):
-            inside: Any = model.process_group
-            model, group = model.module, inside if group is None else group
-        trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        bare, ddp = unwrapped(model)
+        if group is None and ddp is not None:
+            group = ddp.process_group
+        trained = [(name, p) for name, p in named(bare) if p.requires_grad]
         if parted := [name for name, p in trained if hasattr(p, "to_local")]:
             raise UnsupportedError(
                 f"parameter {parted[0]!r} is sharded (a DTensor), and DistributedDataParallel does not reduce parts: use "
@@ -556,7 +556,7 @@ class FSDPHook(_Hook):
         prefix = {module: f"{name}." if name else "" for name, module in model.named_modules()}
         units = [[(_name_of(p, prefix), _local_like(p)) for p in _trained(own)] for _, _, own in found]
         self._modules = [
-            _Module(name or "the model", own, sum(like.numel() for _, like in unit))
+            _Module(bare_name(name) or "the model", own, sum(like.numel() for _, like in unit))
             for (name, _, own), unit in zip(found, units, strict=True)
         ]
         place = found[0][2].mesh_info.shard_mesh_rank
@@ -721,7 +721,7 @@ def _trained(own: Any) -> list[Any]:
 
 
 def _name_of(param: Any, prefix: Mapping[nn.Module, str]) -> str:
-    return f"{prefix[param._module_info.module]}{param._module_info.param_name}"
+    return bare_name(f"{prefix[param._module_info.module]}{param._module_info.param_name}")
 
 
 def _local_like(param: Any) -> Tensor:

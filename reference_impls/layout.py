@@ -7,18 +7,75 @@ depends on bucket size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
-from reference_impls.errors import LayoutError, UnsupportedError
+from reference_impls.errors import LayoutError, UnsupportedError, UsageError
 
 SUPPORTED_DTYPES = (torch.float32, torch.float64)
 SMALL_SHARE = 16
 """A shard smaller than this part of a bucket takes the next parameter along, however large that is."""
+
+_WRAPPERS: Final = ("_orig_mod", "_checkpoint_wrapped_module")
+"""Where `torch.compile` and torch's ``checkpoint_wrapper`` keep the module that they wrap."""
+
+
+def bare_name(name: str) -> str:
+    """The name that a parameter, buffer or module has without `torch.compile` and ``checkpoint_wrapper`` around any part."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def unwrapped(model: nn.Module) -> tuple[nn.Module, DistributedDataParallel | None]:
+    """The model within what wraps all of it, in any order; and the `DistributedDataParallel`, if that is among it."""
+    ddp: DistributedDataParallel | None = None
+    inner: nn.Module | None = model
+    while inner is not None:
+        model = inner
+        if isinstance(model, DistributedDataParallel):
+            ddp = model
+        keys = ("module",) if model is ddp else _WRAPPERS
+        inner = next((own for key in keys if (own := model._modules.get(key)) is not None), None)
+    return model, ddp
+
+
+def bare_model(model: nn.Module) -> nn.Module:
+    """`unwrapped`, for whoever communicates by itself.
+
+    Raises:
+        UsageError: The model is in a `DistributedDataParallel`.
+    """
+    bare, ddp = unwrapped(model)
+    if ddp is not None:
+        raise UsageError(
+            "the model is wrapped in DistributedDataParallel, which averages the gradients a second time: give and train the "
+            "bare model (model.module), or use ddp_hook"
+        )
+    return bare
+
+
+def named(params: nn.Module | Iterable[Any]) -> list[tuple[str, Tensor]]:
+    """Parameters under their bare names, by which state is kept and random streams are drawn: the same at every entrance.
+
+    Args:
+        params: A model, or the (name, parameter) pairs of one.
+
+    Returns:
+        Pairs in the order given.
+
+    Raises:
+        LayoutError: These are no pairs.
+    """
+    pairs = list(params.named_parameters() if isinstance(params, nn.Module) else params)
+    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+        raise LayoutError(
+            "give the model itself, or (name, parameter) pairs, as model.named_parameters() does"
+        )
+    return [(bare_name(name), param) for name, param in pairs]
 
 
 @dataclass(frozen=True, slots=True)

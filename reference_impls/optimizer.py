@@ -27,7 +27,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
-from torch.nn.parallel import DistributedDataParallel
 
 from reference_impls.algorithm import Shard
 from reference_impls.drivers.agreement import Agreement, Check, Settings, described
@@ -42,6 +41,7 @@ from reference_impls.drivers.timeline import TimedTransport, Timeline
 from reference_impls.drivers.trace import Serial, Trace
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import LayoutError, UnsupportedError, UsageError
+from reference_impls.layout import bare_model, bare_name, named
 from reference_impls.options import scalars
 from reference_impls.registry import Method, create
 
@@ -112,12 +112,10 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         skippable: bool = False,
         **options: Any,
     ) -> None:
-        module = params if isinstance(params, nn.Module) else None
-        if isinstance(module, DistributedDataParallel):
-            raise UsageError(
-                "the model is wrapped in DistributedDataParallel, which averages the gradients a second time: give and "
-                "train the bare model, this optimizer communicates itself"
-            )
+        module: nn.Module | None = None
+        if isinstance(params, nn.Module):
+            module = bare_model(params)
+            params = named(module)
         transport = ProcessGroup(group, node_size=node_size)
         method, clip_norm = create(algorithm, **options).clipped(clip_norm)
         if scaler is not None and method.algorithm.probes:
@@ -125,11 +123,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
                 f"{method.name} wants gradients at further points from a closure, which GradScaler does not take: train "
                 "in float32, or with bfloat16 autocast and without a scaler"
             )
-        groups, frozen = _named_groups(
-            params.named_parameters() if isinstance(params, nn.Module) else params,
-            method,
-            lr,
-        )
+        groups, frozen = _named_groups(params, method, lr)
         rank, size = transport.ranks[0], transport.sizes["world"]
         worker = Worker(
             method.algorithm,
@@ -845,7 +839,7 @@ def _layout(worker: Worker, frozen: dict[str, Tensor], module: nn.Module | None)
     """What ranks must have in common to be replicas: what is trained, frozen and kept in buffers."""
 
     def described(named: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
-        return {name: f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}" for name, x in named}
+        return {bare_name(name): f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}" for name, x in named}
 
     buffers = module.named_buffers() if module is not None else ()
     return {
@@ -876,11 +870,7 @@ def _named_groups(
     groups: list[dict[str, Any]] = []
     frozen: dict[str, Tensor] = {}
     for group in raw:
-        pairs = list(group["params"])
-        if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
-            raise LayoutError(
-                "give the model itself, or (name, parameter) pairs, as model.named_parameters() does"
-            )
+        pairs = named(group["params"])
         if parted := [name for name, p in pairs if hasattr(p, "to_local")]:
             raise UnsupportedError(
                 f"parameter {parted[0]!r} is sharded (a DTensor), of which this rank holds a part: use fsdp_optimizer(model, "

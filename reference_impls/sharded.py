@@ -32,6 +32,7 @@ from reference_impls.drivers.elastic import Elastic
 from reference_impls.drivers.local_workers import Unused
 from reference_impls.drivers.process_group import refuse_group_within
 from reference_impls.errors import LayoutError, UnsupportedError, UsageError
+from reference_impls.layout import named
 from reference_impls.optimizer import DataParallelOptimizer
 from reference_impls.registry import Method, create
 
@@ -77,7 +78,7 @@ class Parts:
             )
         self.whole: dict[str, Any] = {}
         self.places: set[int] = set()
-        for name, param in model.named_parameters():
+        for name, param in named(model):
             if not param.requires_grad:
                 continue
             self._refuse(name, param, group)

@@ -19,6 +19,7 @@ from reference_impls.drivers.lockstep import Lockstep
 from reference_impls.drivers.requests import RequestLedger
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import LayoutError, UsageError
+from reference_impls.layout import bare_name
 from reference_impls.options import scalars
 from reference_impls.registry import Method, create
 from reference_impls.requests import Step
@@ -56,7 +57,7 @@ class SimulatedCluster:
     ) -> None:
         transport = Lockstep(world_size, node_size)
         method, clip_norm = create(algorithm, **options).clipped(clip_norm)
-        names = [str(i) for i in range(len(params))] if names is None else list(names)
+        names = [str(i) for i in range(len(params))] if names is None else [bare_name(name) for name in names]
         if len(names) != len(params):
             raise LayoutError(f"{len(names)} names for {len(params)} parameters")
         workers = []

@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from reference_impls import buffers
 from reference_impls.algorithm import Algorithm, Shard, Slot, replicated
@@ -26,6 +25,7 @@ from reference_impls.collectives import Exchange
 from reference_impls.drivers.elastic import Elastic, resized
 from reference_impls.errors import LayoutError, UnsupportedError, UsageError
 from reference_impls.hooks import _KEPT, DDPHook, FSDPHook
+from reference_impls.layout import named, unwrapped
 from reference_impls.registry import Method, create
 
 __all__ = ["intsgd_for_hook", "resize_hook_state"]
@@ -140,8 +140,7 @@ def intsgd_for_hook(
         raise UsageError(
             'IntSGD divides the movement of the parameters by the learning rate: give your optimizer, or measure="gradient"'
         )
-    bare = model.module if isinstance(model, DistributedDataParallel) else model
-    params = {key: param for key, param in bare.named_parameters() if param.requires_grad}
+    params = {key: param for key, param in named(unwrapped(model)[0]) if param.requires_grad}
     cls = type("HookedIntSGD", (_HookedIntSGD,), {"params": params, "theirs": optimizer})
     values = {field.name: getattr(own, field.name) for field in fields(own)}
     return Method(method.name, cls(**values), method.hyperparameters)

@@ -25,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from reference_impls.algorithm import Shard, View
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import UsageError
+from reference_impls.layout import bare_name
 
 LOOKS_EVERY = 16
 """Steps between two in which the gradients of all buckets are compared with what was sent; in as many first steps all are."""
@@ -238,7 +239,7 @@ def _homes(module: nn.Module) -> Iterable[tuple[Mapping[str, Tensor | None], str
     for prefix, part in module.named_modules():
         for key, param in part._parameters.items():
             if param is not None:
-                yield part._parameters, key, param, f"{prefix}.{key}" if prefix else key
+                yield part._parameters, key, param, bare_name(f"{prefix}.{key}" if prefix else key)
 
 
 def _holds(shard: Shard) -> bool:

@@ -247,7 +247,12 @@ class Worker:
                 for key, result in state["pending"].items()
                 if key.split(":", 1)[0] == str(shard.index)
             }
-        self.optimizer.load_state_dict(_cloned(state["optimizer"]))  # torch would go on in these very tensors
+        inner = _cloned(state["optimizer"])  # torch would go on in these very tensors
+        for group in inner["param_groups"]:
+            group.pop(
+                "param_names", None
+            )  # else torch takes them over, those of the model as it was wrapped then
+        self.optimizer.load_state_dict(inner)
         self.clock.grouped |= node_size is not None
         self.clock.seed, self.clock.step = state["seed"], state["step"]
         self.clock.counters.clear()
