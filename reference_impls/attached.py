@@ -44,7 +44,7 @@ from reference_impls.drivers.gradients import Gradients
 from reference_impls.drivers.local_workers import Unused
 from reference_impls.errors import UnknownOptionError, UnsupportedError, UsageError
 from reference_impls.layout import SUPPORTED_DTYPES, bare_model, named
-from reference_impls.optimizer import DataParallelOptimizer, _layout, _OwnParameters, _refuse_buffers
+from reference_impls.optimizer import DataParallelOptimizer, _layout, _refuse_buffers
 from reference_impls.registry import Method, create
 from reference_impls.sharded import STREAMS, OnParts, Parts, is_sharded, refuse_whole
 
@@ -228,8 +228,7 @@ class Attached(DataParallelOptimizer):
         frozen = {name: param for param, name in names.items() if not param.requires_grad}
         self._module, self._syncs_buffers = module, broadcast_buffers
         self._gradients = Gradients(self._worker, frozen, module, allow_empty_buckets)
-        if self.method.algorithm.local_steps:
-            self._hooks.append(module.register_state_dict_post_hook(_OwnParameters(self)))  # type: ignore[no-untyped-call]
+        self._watch(module)
         self._compare_construction(_layout(self._worker, frozen, module))
         if broadcast or broadcast_buffers:
             _refuse_buffers(dict(module.named_buffers()))
@@ -394,7 +393,7 @@ class AttachedToParts(OnParts, Attached):
             self._swap_back(optimizer)
             raise
         optimizer.zero_grad = self.zero_grad  # type: ignore[method-assign]
-        self._parts.push()  # what rank 0 of the group gave
+        self._begin()
 
     def release(self) -> None:
         """See `Attached`; the optimizer holds the sharded parameters again, and its state is sharded like them."""

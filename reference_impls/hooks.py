@@ -42,6 +42,7 @@ from reference_impls import buffers
 from reference_impls.algorithm import Algorithm, Shard
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.drivers.agreement import Agreement, Check, Settings, described
+from reference_impls.drivers.checkpoints import packed, unpacked
 from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.ledger import KEPT_STEPS, Ledger, Ledgers
 from reference_impls.drivers.local_workers import LocalWorkers
@@ -193,14 +194,17 @@ class _Hook:
         self._transport.close()
 
     def _saved(self) -> dict[str, Any]:
+        return packed(self._flat_state(), local=False, place=self._place_in_node)
+
+    _place_in_node: int | None = None
+    """Set where ranks at other places of a node hold other parts of the model."""
+
+    def _flat_state(self) -> dict[str, Any]:
         state = self._worker.state_dict()
         return {**{key: state[key] for key in _KEPT}, "shapes": self._shapes}
 
-    def _load(self, state: Mapping[str, Any]) -> None:
-        if not isinstance(state, Mapping) or "shapes" not in state:
-            raise LayoutError(
-                "this is no state of a communication hook: give what its state_dict() answered on this rank"
-            )
+    def _load(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        state = self._unpacked(state, self._worker.clock.world.rank)
         for name in sorted(self._shapes.keys() | state["shapes"].keys()):
             here, there = (list(x[name]) if name in x else None for x in (self._shapes, state["shapes"]))
             if here != there:
@@ -211,6 +215,11 @@ class _Hook:
         whole = self._worker.state_dict()
         self._worker.load_state_dict({**whole, **{key: state[key] for key in _KEPT}})
         self._agreement.reset()
+        return state
+
+    def _unpacked(self, state: Mapping[str, Any], rank: int | None) -> dict[str, Any]:
+        """What `_flat_state` was on this rank, or, where `rank` is None, on the one that saved it."""
+        return unpacked(state, "a communication hook", rank=rank, place=self._place_in_node)
 
     @contextmanager
     def _telling_the_others(self) -> Iterator[None]:
@@ -559,7 +568,7 @@ class FSDPHook(_Hook):
             _Module(bare_name(name) or "the model", own, sum(like.numel() for _, like in unit))
             for (name, _, own), unit in zip(found, units, strict=True)
         ]
-        place = found[0][2].mesh_info.shard_mesh_rank
+        place = self._place_in_node = int(found[0][2].mesh_info.shard_mesh_rank)
         settings = {"the place within its node": place, "parameters that add up to": _fingerprint(found)}
         self._attach(units, group, settings, bucket_bytes=2**62, seed=configuration.seed + place * _STREAMS)
         if len(self._worker.shards) != len(self._modules):
@@ -575,7 +584,10 @@ class FSDPHook(_Hook):
         """
         if any(own.partial is not None for own in self._modules):
             raise UsageError("micro-batches wait for their reduction: save after the last backward of a step")
-        return {**self._saved(), "calls": {own.name: own.calls for own in self._modules}}
+        return self._saved()
+
+    def _flat_state(self) -> dict[str, Any]:
+        return {**super()._flat_state(), "calls": {own.name: own.calls for own in self._modules}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` answered on the same rank of as many.
@@ -583,7 +595,7 @@ class FSDPHook(_Hook):
         Raises:
             LayoutError: It does not fit; nothing has been changed then.
         """
-        self._load(state)
+        state = self._load(state)
         for own in self._modules:
             own.calls = int(state["calls"][own.name])
 

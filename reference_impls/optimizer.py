@@ -30,8 +30,10 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from reference_impls.algorithm import Shard
 from reference_impls.drivers.agreement import Agreement, Check, Settings, described
+from reference_impls.drivers.checkpoints import calling, packed, refuse_what_torch_would_lose, unpacked
 from reference_impls.drivers.elastic import Elastic, resized
 from reference_impls.drivers.engine import Engine
+from reference_impls.drivers.faults import digests
 from reference_impls.drivers.gradients import Gradients, within_reentrant_checkpoint
 from reference_impls.drivers.ledger import KEPT_STEPS, Ledger, Ledgers
 from reference_impls.drivers.local_workers import LocalWorkers, Unused, as_bytes, from_first, put_bytes
@@ -40,7 +42,7 @@ from reference_impls.drivers.process_group import ProcessGroup, store_of_its_own
 from reference_impls.drivers.timeline import TimedTransport, Timeline
 from reference_impls.drivers.trace import Serial, Trace
 from reference_impls.drivers.worker import Worker
-from reference_impls.errors import LayoutError, UnsupportedError, UsageError
+from reference_impls.errors import UnsupportedError, UsageError
 from reference_impls.layout import bare_model, bare_name, named
 from reference_impls.options import scalars
 from reference_impls.registry import Method, create
@@ -139,6 +141,8 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         Joinable.__init__(self)
         self._built = True
         self._share_groups(worker)
+        # get_state_dict of torch.distributed.checkpoint steps on zeros where an optimizer has no state
+        self.state.update({param: {} for group in self.param_groups for param in group["params"]})
         self._store = store_of_its_own(group)
         self._agreement = Agreement(self._store, rank, size, check, timeout_s, end_hung)
         transport.agreement = self._agreement
@@ -166,6 +170,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         self._opens = 0
         self._notified: Any = None
         self._released = False
+        self._loaded: dict[str, Any] | None = None
         self._launched_before = 0
         self._task = -1
         self._reentrant = False
@@ -176,9 +181,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
             for p in self._place
             if p.requires_grad
         ]
-        if module is not None and method.algorithm.local_steps:
-            # torch marks the hook, which a method does not allow
-            self._hooks.append(module.register_state_dict_post_hook(_OwnParameters(self)))  # type: ignore[no-untyped-call]
+        self._watch(module)
         self._end = weakref.finalize(self, Agreement.leave, self._agreement, "has ended its training")
         # a rank that is dead breaks its connections, but is only silent in the store, where settings are compared
         self._transport.await_work(
@@ -312,7 +315,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         self._all_at("without_communication()")
         engine, clock = self._local_workers.engine, self._worker.clock
         engine.drain()
-        state, kind, observed = self.state_dict(), clock.kind, dict(clock.observed)
+        (state,), kind, observed = self._local_workers.state_dict(), clock.kind, dict(clock.observed)
         norm = self._local_workers.last_grad_norm
         held = engine.transport, engine.ledgers, self._silent
         engine.transport, self._silent = NullTransport(engine.transport), True
@@ -447,38 +450,66 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         return self._scaler is not None and self._scaler.is_enabled()
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's state. May communicate (pending exchanges): call it on all ranks.
+        """This rank's state, parameters included. May communicate (pending exchanges): call it on all ranks.
 
         Where a method keeps nothing by rank, rank 0's state resumes every rank; else every rank saves its own, or all
-        together `consolidate`. Between rounds of local steps parameters are this rank's own, in ``model.state_dict()``
-        too: save and evaluate a model inside `averaged`.
+        together by `torch.distributed.checkpoint` or `consolidate`. Between rounds of local steps parameters are this rank's
+        own, in ``model.state_dict()`` too: save and evaluate a model inside `averaged`.
+
+        Returns:
+            ``state`` and ``param_groups``, as torch's functions expect; all is in the one group (see
+            `reference_impls.drivers.checkpoints`), on the CPU.
+
+        Raises:
+            UsageError: A step is under way.
+            UnsupportedError: It is called by torch's ``get_state_dict`` with options by which parts would be lost.
         """
         self._refuse_released()
         if any(shard.pending for shard in self._worker.shards):
             self._all_at("state_dict()")
-        return self._local_workers.state_dict()[0]
+        refuse_what_torch_would_lose(bool(self._worker.kept_by_rank))
+        part = packed(self._flat_state(), local=self.method.algorithm.local_steps, place=self._place_in_node)
+        return {"state": {}, "param_groups": [{"params": [], **part}]}
+
+    _place_in_node: int | None = None
+    """Set where ranks at other places of a node hold other parts of the model."""
+
+    def _flat_state(self) -> dict[str, Any]:
+        """The worker's state, and what the frozen parameters must be where it is loaded."""
+        return {**self._local_workers.state_dict()[0], "frozen": _each(self._frozen)}
+
+    @property
+    def _frozen(self) -> dict[str, Tensor]:
+        """What the model has besides, and nobody trains."""
+        return self._gradients.frozen
+
+    def _unpacked(self, state: Any, rank: int | None) -> dict[str, Any]:
+        """The worker's state in what `state_dict` answered, here or, where `rank` is None, on another rank."""
+        groups = state.get("param_groups") if isinstance(state, dict) else None
+        own = groups[0] if groups else state
+        return unpacked(own, "a DataParallelOptimizer", rank=rank, place=self._place_in_node)
 
     def load_state_dict(
         self, state_dict: dict[str, Any] | Sequence[dict[str, Any]], *, elastic: Elastic = "refuse"
     ) -> None:
         """Go on from `state_dict`, parameters included. Raises `LayoutError` where it does not fit.
 
+        Frozen parameters are not in it, and must be what they were by the first step, which else raises `UsageError`.
         With another number of ranks, give the list of the states of all old ranks. elastic: what then becomes of the
         state that single ranks keep: ``refuse``, ``zero`` or ``fold`` (see `reference_impls.drivers.elastic`).
         """
         self._refuse_released()
-        if isinstance(state_dict, dict) and not state_dict.keys() & {"version", "workers"}:
-            raise LayoutError(
-                f"this is no state of a DataParallelOptimizer (it has {', '.join(map(str, list(state_dict)[:4]))}): give "
-                "what state_dict() of one answered; from the state of a torch optimizer nothing can be taken over, so load "
-                "the model's parameters alone"
-            )
         world = self._worker.clock.world
-        if not isinstance(state_dict, dict) or "workers" in state_dict:
-            states = list(state_dict["workers"] if isinstance(state_dict, dict) else state_dict)
+        if isinstance(state_dict, dict) and "workers" not in state_dict:
+            state = self._unpacked(state_dict, world.rank)
+        else:
+            workers = state_dict["workers"] if isinstance(state_dict, dict) else None
+            states = [self._unpacked(own, None) for own in state_dict] if workers is None else list(workers)
             same = len(states) == world.size and states[world.rank]["rank"] == world.rank
-            state_dict = states[world.rank] if same else resized(states, self._worker, elastic)
-        self._worker.load_state_dict(state_dict)
+            state = states[world.rank] if same else resized(states, self._worker, elastic)
+        self._worker.load_state_dict(state)
+        parameters = state["parameters"] if self.method.algorithm.local_steps else {}
+        self._loaded = {"frozen": state.get("frozen", {}), "parameters": parameters}
         self._share_groups(self._worker)
         self._agreement.reset()
 
@@ -493,7 +524,8 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         self._all_at("consolidate()")
         size, rank = self._worker.clock.world.size, self._worker.clock.world.rank
         states: list[Any] | None = [None] * size if rank == 0 else None
-        dist.gather_object(self.state_dict(), states, group=self._group, group_dst=0)
+        self._refuse_released()
+        dist.gather_object(self._flat_state(), states, group=self._group, group_dst=0)
         return None if states is None else {"workers": states}
 
     @contextmanager
@@ -539,6 +571,37 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
     def _compare_construction(self, layout: Settings) -> None:
         """Compare what was asked for, and what it was asked for, whatever `check` is."""
         self._agreement.compare_settings({**self._construction, **layout}, always=True)
+
+    def _watch(self, module: nn.Module | None) -> None:
+        """Of a model whose parameters are this rank's own between rounds: whoever saves it is warned, and torch's
+        ``set_state_dict``, which loads it after the optimizer, leaves them what the optimizer has loaded."""
+        if module is None or not self.method.algorithm.local_steps:
+            return
+        own = _OwnParameters(self)
+        self._hooks += [
+            module.register_state_dict_post_hook(own),  # type: ignore[no-untyped-call]
+            module.register_load_state_dict_post_hook(own.keep),  # type: ignore[no-untyped-call]
+        ]
+
+    def _refuse_overwritten(self) -> None:
+        """Raise `UsageError` if, since a checkpoint was loaded, parameters have become others than it is of."""
+        loaded, self._loaded = self._loaded, None
+        if loaded is None:
+            return
+        frozen = _each(self._frozen)
+        other = [name for name, bits in loaded["frozen"].items() if frozen.get(name) != bits]
+        if other:
+            raise UsageError(
+                f"frozen {', '.join(other[:4])} is not what it was when the checkpoint was written, which does not hold it: "
+                "before the first step load the state of the model too (model.load_state_dict); give the optimizer all of it"
+            )
+        if self.method.algorithm.local_steps:
+            mine = {place[1]: param for param, place in self._place.items()}
+            if _each(mine) != _each({name: loaded["parameters"][name] for name in mine}):
+                raise UsageError(
+                    "the model was loaded after the optimizer, in whose checkpoint are the parameters of this rank, its own "
+                    "between rounds of local steps: load the optimizer's state last"
+                )
 
     def _share_groups(self, worker: Worker) -> None:
         self.param_groups = worker.optimizer.param_groups  # the same dicts: schedulers on either reach both
@@ -604,6 +667,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
                     group[name] = tuple(value) if isinstance(held, tuple) else value
 
     def _plan(self) -> None:
+        self._refuse_overwritten()
         self._open()
         if self._silent:  # these steps are nobody's to compare
             self._local_workers.plan()
@@ -804,7 +868,7 @@ class _Shadow(JoinHook):
 
 
 class _OwnParameters:
-    """Warns in `model.state_dict()` of parameters that are one rank's; a copy of the model, or a pickled one, is nobody's."""
+    """Hooks in a model whose parameters are one rank's, of an optimizer that it does not hold: a copy of it is nobody's."""
 
     def __init__(self, optimizer: DataParallelOptimizer | None = None) -> None:
         self._optimizer = (lambda: None) if optimizer is None else weakref.ref(optimizer)
@@ -812,7 +876,16 @@ class _OwnParameters:
     def __reduce__(self) -> tuple[Any, ...]:
         return _OwnParameters, ()
 
+    @torch.no_grad()
+    def keep(self, *_: Any) -> None:
+        """After `load_state_dict`: see `DataParallelOptimizer._watch`."""
+        own = self._optimizer()
+        if own is not None and own._loaded is not None and calling("set_state_dict") is not None:
+            for param, place in own._place.items():
+                param.copy_(own._loaded["parameters"][place[1]])
+
     def __call__(self, *_: Any) -> None:
+        """After `state_dict`: warn."""
         own = self._optimizer()
         if own is None or own.kind != "local" or own._averaged or own._worker.clock.world.size == 1:
             return
@@ -850,6 +923,11 @@ def _layout(worker: Worker, frozen: dict[str, Tensor], module: nn.Module | None)
         **{f"frozen {k!r}": v for k, v in described(frozen.items()).items()},
         **{f"buffer {k!r}": v for k, v in described(buffers).items()},
     }
+
+
+def _each(named: Mapping[str, Tensor]) -> dict[str, Any]:
+    """`digests` of tensors that may lie on several devices."""
+    return {key: bits for name, x in named.items() for key, bits in digests({name: x}).items()}
 
 
 def _plain(value: Any) -> Any:

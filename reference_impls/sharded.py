@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from reference_impls.drivers.agreement import Check, Settings
 from reference_impls.drivers.elastic import Elastic
@@ -78,8 +78,10 @@ class Parts:
             )
         self.whole: dict[str, Any] = {}
         self.places: set[int] = set()
+        self.still: dict[str, Any] = {}
         for name, param in named(model):
             if not param.requires_grad:
+                self.still[name] = param
                 continue
             self._refuse(name, param, group)
             self.whole[name] = param
@@ -106,6 +108,12 @@ class Parts:
         """Of this rank in its node."""
         (place,) = self.places
         return place
+
+    @property
+    def frozen(self) -> dict[str, Tensor]:
+        """This rank's parts of the parameters that are not trained, as they are now."""
+        parts = {name: p.to_local() if hasattr(p, "to_local") else p for name, p in self.still.items()}
+        return {name: part.detach() for name, part in parts.items() if not part.is_meta}
 
     @torch.no_grad()
     def pull(self) -> None:
@@ -136,12 +144,19 @@ class OnParts(DataParallelOptimizer):
 
     _parts: Parts
 
+    @property
+    def _frozen(self) -> dict[str, Tensor]:
+        return self._parts.frozen
+
     def _compare_construction(self, layout: Settings) -> None:
-        self._construction = {
-            "the place within its node": self._parts.place,
-            **self._construction,
-        }  # before the seed
+        own = {"the place within its node": self._parts.place}
+        self._construction = {**own, **self._construction}  # before the seed
         super()._compare_construction(layout)
+
+    def _begin(self) -> None:
+        """The parts are laid out: take over what rank 0 of the group gave."""
+        self._place_in_node = self._parts.place
+        self._parts.push()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step on the model's gradients. With `closure`, it is called first to compute them.
@@ -193,7 +208,7 @@ class PartsOptimizer(OnParts):
     def __init__(self, parts: Parts, method: Method, lr: float, seed: int, **settings: Any) -> None:
         self._parts = parts
         super().__init__(parts.plain.items(), method, lr, seed=seed + parts.place * STREAMS, **settings)
-        parts.push()  # what rank 0 of the group gave
+        self._begin()
 
 
 def fsdp_optimizer(

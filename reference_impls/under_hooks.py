@@ -22,6 +22,7 @@ from reference_impls import buffers
 from reference_impls.algorithm import Algorithm, Shard, Slot, replicated
 from reference_impls.algorithms.intsgd import IntSGD
 from reference_impls.collectives import Exchange
+from reference_impls.drivers.checkpoints import packed
 from reference_impls.drivers.elastic import Elastic, resized
 from reference_impls.errors import LayoutError, UnsupportedError, UsageError
 from reference_impls.hooks import _KEPT, DDPHook, FSDPHook
@@ -49,11 +50,9 @@ def resize_hook_state(
         LayoutError: It cannot be done; every remedy that the message names can.
         UnsupportedError: An unknown mode.
     """
-    given = [state for state in states if isinstance(state, Mapping) and "shapes" in state]
-    if not given or len(given) != len(states):
-        raise LayoutError(
-            "these are no states of a communication hook: give what state_dict() answered on every old rank"
-        )
+    given = [hook._unpacked(state, None) for state in states]
+    if not given:
+        raise LayoutError("give what state_dict() answered on every old rank")
     differing = [key for key in ("shapes", "calls") if any(s.get(key) != given[0].get(key) for s in given)]
     if differing:
         raise LayoutError(
@@ -64,7 +63,8 @@ def resize_hook_state(
     filled = [{**whole, **{key: state[key] for key in _KEPT}} for state in given]
     found = resized(filled, hook._worker, elastic)
     extra = {"calls": given[0]["calls"]} if "calls" in given[0] else {}
-    return {**{key: found[key] for key in _KEPT}, "shapes": given[0]["shapes"], **extra}
+    kept = {**{key: found[key] for key in _KEPT}, "shapes": given[0]["shapes"], **extra}
+    return packed(kept, local=False, place=hook._place_in_node)
 
 
 @dataclass(frozen=True)

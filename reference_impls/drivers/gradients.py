@@ -49,7 +49,7 @@ class Gradients:
         allow_empty_buckets: bool,
     ) -> None:
         self._worker = worker
-        self._frozen = dict(frozen)
+        self.frozen = dict(frozen)
         self._allow_empty_buckets = allow_empty_buckets
         self._homes = [] if module is None else list(_homes(module))
         self._used = [False] * len(worker.shards)
@@ -114,7 +114,7 @@ class Gradients:
                     "or an assignment), so what trains is not what the model uses: load with assign=False, or build the "
                     "optimizer afterwards"
                 )
-        for name, param in self._frozen.items():
+        for name, param in self.frozen.items():
             if param.requires_grad:
                 raise UsageError(
                     f"parameter {name!r} was frozen when the optimizer was built and requires a gradient now, but is not "
@@ -130,8 +130,8 @@ class Gradients:
         if len(unused) == len(self._used):
             if self._probed_by_torch():
                 raise UsageError(
-                    "torch.distributed.checkpoint.state_dict.get_state_dict cannot read this optimizer, whose state is "
-                    "not kept by parameter alone: save optimizer.state_dict() of every rank, and the model by itself"
+                    "torch.distributed.checkpoint.state_dict.get_state_dict takes a step on zeros to see an optimizer's state, "
+                    "and this one is attached: give it what attach() answered, in whose state that of your optimizer is"
                 )
             if not self._allow_empty_buckets:
                 raise UsageError(

@@ -8,7 +8,7 @@ other. Phases are answered as exchanges: drivers carry them out (`reference_impl
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -21,7 +21,12 @@ from reference_impls.drivers.probes import Probes
 from reference_impls.errors import LayoutError, UsageError
 from reference_impls.layout import Place, canonical, cut, flat_view, with_own_storage
 
-STATE_VERSION = 1
+STATE_VERSION = 2
+EVERY_RANK: Final = (
+    "All ranks must save: each a file of its own, or together by torch.distributed.checkpoint, or, of an optimizer, what "
+    "consolidate() answers"
+)
+"""What to do where the states of other ranks are lost."""
 
 
 class Worker:
@@ -175,7 +180,7 @@ class Worker:
     def state_dict(self) -> dict[str, Any]:
         """What this rank must save to go on to the bit; independent of the bucket size. Tensors are copies."""
         pending = {
-            f"{shard.index}:{name}": _cloned(waiting.result)
+            f"{shard.index}:{name}": copied(waiting.result)
             for shard in self.shards
             for name, waiting in shard.pending.items()
         }
@@ -193,7 +198,7 @@ class Worker:
             "slots": slots.save(self.shards, self.algorithm.slots),
             "pending": pending,
             "parameters": {v.name: v.param.detach().clone() for s in self.shards for v in s.views},
-            "optimizer": _cloned(self.optimizer.state_dict()),
+            "optimizer": copied(self.optimizer.state_dict()),
         }
 
     def _depends_on_nodes(self) -> bool:
@@ -243,11 +248,11 @@ class Worker:
                 param.copy_(state["parameters"][name])
         for shard in self.shards:
             shard.pending = {
-                key.split(":", 1)[1]: Pending.completed(result)
+                key.split(":", 1)[1]: Pending.completed(copied(result, shard.params.device))
                 for key, result in state["pending"].items()
                 if key.split(":", 1)[0] == str(shard.index)
             }
-        inner = _cloned(state["optimizer"])  # torch would go on in these very tensors
+        inner = copied(state["optimizer"])  # torch would go on in these very tensors
         for group in inner["param_groups"]:
             group.pop(
                 "param_names", None
@@ -264,14 +269,18 @@ class Worker:
 
     def _refuse_of_another_rank(self, state: Mapping[str, Any]) -> None:
         """Raise `LayoutError` unless all that the method keeps is the same on all ranks."""
-        own = sorted(f"slot {name!r}" for name, s in self.algorithm.slots.items() if s.kind != "replicated")
-        if self.algorithm.local_steps:
-            own.append("parameters and the local optimizer's state, between rounds")
-        if own:
+        if self.kept_by_rank:
             raise LayoutError(
                 f"checkpoint is of rank {state['rank']}, this is rank {self.clock.world.rank}, and every rank has its own "
-                f"{', '.join(own)}: load what this rank saved, or what consolidate() gave"
+                f"{', '.join(self.kept_by_rank)}: load what this rank saved. {EVERY_RANK}"
             )
+
+    @property
+    def kept_by_rank(self) -> list[str]:
+        """What every rank keeps for itself, in words; empty where the state of one resumes all."""
+        own = sorted(f"slot {name!r}" for name, s in self.algorithm.slots.items() if s.kind != "replicated")
+        local = ["parameters and the local optimizer's state, between rounds"]
+        return own + local if self.algorithm.local_steps else own
 
     def _check_groups(self, saved: Sequence[Mapping[str, Any]]) -> None:
         """Raise `LayoutError` where the parameter groups are of another local optimizer, or are others."""
@@ -286,11 +295,12 @@ class Worker:
             )
 
 
-def _cloned(value: Any) -> Any:
+def copied(value: Any, device: torch.device | str | None = None) -> Any:
+    """Dicts, lists and tuples anew, and their tensors as copies, or on `device`, where one that is there stays itself."""
     if isinstance(value, Tensor):
-        return value.clone()
+        return value.clone() if device is None else value.to(device)
     if isinstance(value, dict):
-        return {k: _cloned(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_cloned(v) for v in value]
+        return {k: copied(v, device) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(copied(v, device) for v in value)
     return value

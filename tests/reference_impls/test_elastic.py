@@ -348,7 +348,7 @@ def test_real_ranks_go_on_like_simulated_ones(old: int, elastic: Any, ranks: Cal
     state = before.state_dict()
     after.load_state_dict(state, elastic=elastic)
     advance(after, 4)
-    for rank, found in enumerate(ranks(3).run(_go_on, state["workers"], elastic)):
+    for rank, found in enumerate(ranks(3).run(_go_on, state, elastic)):
         assert isinstance(found, list), found
         for ours, theirs in zip(after.parameters(rank), found, strict=True):
             assert torch.equal(ours, theirs)

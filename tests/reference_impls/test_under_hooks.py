@@ -16,6 +16,7 @@ from reference_impls.attached import attach
 from reference_impls.errors import LayoutError, UsageError
 from reference_impls.under_hooks import intsgd_for_hook, resize_hook_state
 from tests.reference_impls.ranks import Ranks
+from tests.reference_impls.states import contents
 
 pytestmark = pytest.mark.gloo
 LR = 0.05
@@ -108,7 +109,7 @@ FEEDBACK: dict[str, Any] = {"bits": 4, "error_feedback": True}
 
 
 def _errors(state: dict[str, Any]) -> Tensor:
-    return torch.cat([entry[2] for entry in state["slots"]["worker_error"]["entries"]])
+    return torch.cat([entry[2] for entry in contents(state)["slots"]["worker_error"]["entries"]])
 
 
 def _resize_hook(rank: int, size: int) -> Any:
@@ -151,7 +152,8 @@ def test_a_hook_goes_on_with_fewer_ranks_and_loses_no_error(ranks: Callable[[int
         mean = torch.stack([_errors(own) for own in saved]).mean(0)
         assert mean.abs().max() > 0
         torch.testing.assert_close(_errors(state), mean, rtol=0, atol=1e-7)
-        assert (state["world_size"], state["rank"], state["step"]) == (2, rank, 3)
+        held = contents(state)
+        assert (held["world_size"], held["rank"], held["step"]) == (2, rank, 3)
         assert "elastic='fold'" in words
         assert "all old ranks" in lacking
 
@@ -200,7 +202,9 @@ def test_fewer_ranks_go_on_from_the_mean(interface: str, ranks: Callable[[int], 
         assert len(result) == 4, result
         saved, went_on, words, _ = result
         for name, value in went_on.items():
-            assert torch.equal(value, torch.stack([own["parameters"][name] for own in saved]).mean(0))
+            assert torch.equal(
+                value, torch.stack([contents(own)["parameters"][name] for own in saved]).mean(0)
+            )
         assert "elastic='fold'" in words
     assert all(
         torch.equal(a, b) for a, b in zip(results[0][3], results[1][3], strict=True)

@@ -1,0 +1,129 @@
+"""A rank's state in the form in which the usual ways of saving keep all of it.
+
+`torch.distributed.checkpoint` keeps one value of a key that several ranks have, and loads the keys that the object has which it
+loads into. So what is equal on all ranks lies under one key, and what is this rank's own under one with the rank in it. Each is
+one leaf, a tuple, into which torch does not look: a fresh optimizer, which has neither moments nor counters yet, then has the
+very keys of one that has trained, which tensors under keys of their own would not have.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from types import FrameType
+from typing import Any, Final
+
+from reference_impls.drivers.worker import EVERY_RANK, STATE_VERSION, copied
+from reference_impls.errors import LayoutError, UnsupportedError
+
+_OWN: Final = ("rank", "step", "observed", "given", "pending")
+"""What of a worker's state lies with the rank's own. The step is with both, by which they are known to belong together."""
+_LOCAL: Final = ("parameters", "optimizer")
+"""What is too where ranks take steps of their own."""
+
+
+def packed(state: Mapping[str, Any], *, local: bool, place: int | None = None) -> dict[str, Any]:
+    """The state of a worker as two leaves, on the CPU: what all ranks share, and what is this one's own.
+
+    Args:
+        state: What `Worker.state_dict` answered, with whatever else is equal on all ranks.
+        local: Whether ranks take steps of their own, so that their parameters differ.
+        place: Of this rank in its node, where ranks at other places hold other parts of the model.
+    """
+    keys = (*_OWN, *_LOCAL) if local else _OWN
+    own = {key: state[key] for key in keys if key in state}
+    shared = {key: value for key, value in state.items() if key == "step" or key not in own}
+    slots = state["slots"]
+    shared["slots"] = {name: slot for name, slot in slots.items() if slot["kind"] == "replicated"}
+    own["slots"] = {name: slot for name, slot in slots.items() if slot["kind"] != "replicated"}
+    at = _at(place)
+    return {  # a leaf comes back on the device that it was saved from, be it that of another rank
+        f"{at}shared": (copied(shared, "cpu"),),
+        f"{at}rank_{state['rank']}": (copied(own, "cpu"),),
+    }
+
+
+def unpacked(
+    state: Mapping[str, Any], what: str, *, rank: int | None = None, place: int | None = None
+) -> dict[str, Any]:
+    """The inverse of `packed`; where this rank's own part is missing, the state of another rank.
+
+    Args:
+        state: What `packed` gave, of one rank or put together of several.
+        what: Names it.
+        rank: Whose own part is wanted; None: of the rank that saved it.
+        place: See `packed`.
+
+    Raises:
+        LayoutError: It is no such state, of another version or place, or its parts are not of one moment.
+    """
+    if not isinstance(state, Mapping) or "version" in state:
+        version = f"state version {state['version']}" if isinstance(state, Mapping) else type(state).__name__
+        raise LayoutError(f"checkpoint has {version}, this code reads {STATE_VERSION}")
+    at = _at(place)
+    if f"{at}shared" not in state:
+        held = ", ".join(map(str, list(state)[:4]))
+        raise LayoutError(
+            f"this is no state of {what}{f' at place {place} of a node' if at else ''} (it has {held}): give what state_dict() "
+            "of one answered; from the state of a torch optimizer nothing can be taken over, so load the model's parameters alone"
+        )
+    shared = state[f"{at}shared"][0]
+    found = {key: value[0] for key, value in state.items() if str(key).startswith(f"{at}rank_")}
+    mine = found.pop(f"{at}rank_{rank}", None)
+    for own in found.values() if mine is None else (mine, *found.values()):
+        if own["step"] == shared["step"]:
+            return {**shared, **own, "slots": {**shared["slots"], **own["slots"]}}
+    steps = sorted({own["step"] for own in found.values()} | ({mine["step"]} if mine else set()))
+    raise LayoutError(
+        f"what ranks share is of step {shared['step']}, and what rank {rank} keeps for itself of step {steps}: the checkpoint "
+        f"lacks that part. {EVERY_RANK}"
+    )
+
+
+def refuse_what_torch_would_lose(keeps_by_rank: bool) -> None:
+    """For a state that torch.distributed.checkpoint.state_dict asks for, with options by which it would lose some.
+
+    It does so without a word, so its frame is read, where the options are.
+
+    Raises:
+        UnsupportedError: The option and what to do instead are named.
+    """
+    frame = calling("_get_optim_state_dict")
+    if frame is None:
+        return
+    if calling("_load_optim_state_dict") is not None:
+        raise UnsupportedError(
+            "full_state_dict=True and broadcast_from_rank0=True fill in tensors that are there, and a fresh optimizer has few: "
+            "load the checkpoint on every rank, and call set_optimizer_state_dict without these options"
+        )
+    info, optimizers = frame.f_locals.get("info"), frame.f_locals.get("optimizers", ())
+    if getattr(info, "flatten_optimizer_state_dict", False):
+        raise UnsupportedError(
+            "flatten_optimizer_state_dict=True leaves out what an optimizer does not keep by parameter, which is all of this "
+            "one's: leave the option out"
+        )
+    if len(optimizers) > 1:
+        raise UnsupportedError(
+            "get_state_dict puts the states of several optimizers into one, from which this one's cannot be told apart: call it "
+            "for each optimizer"
+        )
+    if keeps_by_rank and getattr(info, "full_state_dict", False):
+        raise UnsupportedError(
+            "full_state_dict=True is for one file, and here every rank keeps a state of its own: leave the option out and save "
+            "by torch.distributed.checkpoint, or save what consolidate() answers"
+        )
+
+
+def calling(function: str) -> FrameType | None:
+    """The frame of a function of torch.distributed.checkpoint.state_dict that is under way in this thread."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == function and code.co_filename.endswith("distributed/checkpoint/state_dict.py"):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _at(place: int | None) -> str:
+    return "" if place is None else f"place_{place}_"

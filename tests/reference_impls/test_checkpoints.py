@@ -1,0 +1,407 @@
+"""Checkpoints by the usual ways keep what every rank has of its own: torch.distributed.checkpoint, its state_dict functions."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from reference_impls import DataParallelOptimizer, ddp_hook, fsdp_hook
+from reference_impls.attached import attach
+from reference_impls.errors import LayoutError, UnsupportedError, UsageError
+from reference_impls.sharded import fsdp_optimizer
+from tests.reference_impls.ranks import Ranks
+from tests.reference_impls.states import contents
+
+pytestmark = [pytest.mark.gloo, pytest.mark.filterwarnings("ignore:model.state_dict")]
+LR, CUT, STEPS, PATIENCE_S = 0.05, 3, 6, 200.0
+SETTINGS: dict[str, Any] = {"seed": 3, "bucket_bytes": 128}
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "residuals by tensor": ("powersgd", {"optimizer": "adamw", "rank": 1, "min_compression_rate": 1.0}),
+    "residuals": ("qsgd", {"optimizer": "adamw", "bits": 4, "error_feedback": True}),
+    "a part of the server": ("one-bit-adam", {"warmup_steps": 1}),
+    "own momenta": ("lion-cub-1bit", {}),
+    "local steps": ("diloco", {"period": 4}),
+    "an exchange under way": ("streaming-diloco", {"period": 4, "fragments": 2, "overlap": 2}),
+    "nothing": ("allreduce-adamw", {}),
+}
+
+
+def _net(seed: int = 1) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4))
+
+
+def _step(model: Any, optimizer: Any, rank: int, step: int) -> None:
+    """A step that leaves the gradients where they are."""
+    optimizer.zero_grad()
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    x, y = torch.randn(5, 6, generator=generator), torch.randn(5, 4, generator=generator)
+    (model(x) - y).square().mean().backward()
+    optimizer.step()
+
+
+def _values(model: nn.Module) -> list[Tensor]:
+    local = [p.to_local() if hasattr(p, "to_local") else p for p in model.parameters()]
+    return [p.detach().clone() for p in local]
+
+
+def _go_on(model: Any, optimizer: Any, rank: int) -> list[Tensor]:
+    for step in range(CUT, STEPS):
+        _step(model, optimizer, rank, step)
+    return _values(model)
+
+
+Made = tuple[Any, Any]
+
+
+def _save_state_dict(folder: str, model: Any, optimizer: Any) -> None:
+    dcp.save({"opt": optimizer.state_dict()}, checkpoint_id=folder)
+
+
+def _load_state_dict(folder: str, model: Any, optimizer: Any) -> None:
+    state = {"opt": optimizer.state_dict()}
+    dcp.load(state, checkpoint_id=folder)
+    optimizer.load_state_dict(state["opt"])
+
+
+def _save_stateful(folder: str, model: Any, optimizer: Any) -> None:
+    dcp.save({"opt": optimizer}, checkpoint_id=folder)
+
+
+def _load_stateful(folder: str, model: Any, optimizer: Any) -> None:
+    dcp.load({"opt": optimizer}, checkpoint_id=folder)
+
+
+def _save_by_torch(folder: str, model: Any, optimizer: Any) -> None:
+    parts = get_state_dict(model, optimizer)
+    dcp.save(dict(zip(("model", "optim"), parts, strict=True)), checkpoint_id=folder)
+
+
+def _save_without_gradients(folder: str, model: Any, optimizer: Any) -> None:
+    optimizer.zero_grad()
+    _save_by_torch(folder, model, optimizer)
+
+
+def _load_by_torch(folder: str, model: Any, optimizer: Any) -> None:
+    state = dict(zip(("model", "optim"), get_state_dict(model, optimizer), strict=True))
+    dcp.load(state, checkpoint_id=folder)
+    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optim"])
+
+
+WAYS = {
+    "dcp.save of state_dict()": (_save_state_dict, _load_state_dict),
+    "dcp.save of the optimizer": (_save_stateful, _load_stateful),
+    "get_state_dict with gradients": (_save_by_torch, _load_by_torch),
+    "get_state_dict without": (_save_without_gradients, _load_by_torch),
+}
+
+
+def _resumed(rank: int, size: int, method: str, folder: str) -> dict[str, bool]:
+    """Whether a training that was saved each way goes on in fresh objects, which start elsewhere, to the bit."""
+    warnings.simplefilter("ignore")  # of parameters that are a rank's own
+    name, options = METHODS[method]
+
+    def made(seed: int) -> Made:
+        model = _net(seed)
+        return model, DataParallelOptimizer(model, name, lr=LR, **SETTINGS, **options)
+
+    model, optimizer = made(1)
+    for step in range(CUT):
+        _step(model, optimizer, rank, step)
+    for way, (save, _) in WAYS.items():
+        save(f"{folder}/{way}", model, optimizer)
+    torch.save(optimizer.state_dict(), f"{folder}/{rank}.pt")
+    whole = _go_on(model, optimizer, rank)
+    optimizer.release()
+    found = {}
+    for way, (_, load) in WAYS.items():
+        model, optimizer = made(2)
+        load(f"{folder}/{way}", model, optimizer)
+        found[way] = all(map(torch.equal, _go_on(model, optimizer, rank), whole))
+        optimizer.release()
+    model, optimizer = made(2)
+    optimizer.load_state_dict(torch.load(f"{folder}/{rank}.pt", weights_only=True))
+    found["a file a rank"] = all(map(torch.equal, _go_on(model, optimizer, rank), whole))
+    optimizer.release()
+    return found
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_training_goes_on_to_the_bit_from_every_way_of_saving(
+    method: str, ranks: Callable[[int], Ranks], tmp_path: Path
+) -> None:
+    size = 3 if method == "own momenta" else 2
+    for found in ranks(size).run(_resumed, method, str(tmp_path), timeout_s=PATIENCE_S):
+        assert isinstance(found, dict), found
+        assert [way for way, same in found.items() if not same] == []
+
+
+def test_what_is_saved_is_what_the_method_has(ranks: Callable[[int], Ranks]) -> None:
+    """The rows of `METHODS` would prove little if there were nothing to lose at the cut."""
+    held = {method: ranks(2).run(_held, method) for method in METHODS if method != "nothing"}
+    for method, (first, second) in held.items():
+        assert first != second, method
+    assert all(own["pending"] for own in held["an exchange under way"])
+
+
+def _held(rank: int, size: int, method: str) -> dict[str, Any]:
+    model = _net()
+    name, options = METHODS[method]
+    optimizer = DataParallelOptimizer(model, name, lr=LR, **SETTINGS, **options)
+    for step in range(CUT):
+        _step(model, optimizer, rank, step)
+    state = optimizer.state_dict()
+    optimizer.release()
+    assert set(state["param_groups"][0]) == {"params", "shared", f"rank_{rank}"}
+    own = state["param_groups"][0][f"rank_{rank}"][0]
+    return {
+        "pending": sorted(own["pending"]),
+        "slots": repr(own["slots"]),
+        "own": repr(own.get("parameters")),
+    }
+
+
+# ---- what else holds a method's state ------------------------------------------------------------------------------------
+
+
+class _Attached:
+    def __init__(self) -> None:
+        self.model = _net()
+        self.steps = torch.optim.AdamW(self.model.parameters(), lr=LR)
+        self.state = attach(
+            self.steps, self.model, "streaming-diloco", **SETTINGS, **METHODS["an exchange under way"][1]
+        )
+
+
+class _Hooked:
+    def __init__(self) -> None:
+        self.model = DistributedDataParallel(_net())
+        self.state, hook = ddp_hook("qsgd", self.model, bits=4, error_feedback=True, **SETTINGS)
+        self.model.register_comm_hook(self.state, hook)
+        self.steps = torch.optim.SGD(self.model.parameters(), lr=LR)
+
+
+class _Sharded:
+    def __init__(self, how: str) -> None:
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+        self.model, across = _net(), mesh["replicate"].get_group()
+        for layer in (self.model[0], self.model[2], self.model):
+            fully_shard(layer, mesh=mesh["shard"])
+        if how == "fsdp_hook":
+            self.state: Any = fsdp_hook(self.model, "qsgd", group=across, bits=4, error_feedback=True)
+            self.steps: Any = torch.optim.SGD(self.model.parameters(), lr=LR)
+        else:
+            self.steps = self.state = fsdp_optimizer(self.model, how, group=across, lr=LR, **SETTINGS)
+
+
+HOLDERS: dict[str, tuple[int, Callable[[], Any]]] = {
+    "attach": (2, _Attached),
+    "ddp_hook": (2, _Hooked),
+    "fsdp_hook": (4, lambda: _Sharded("fsdp_hook")),
+    "fsdp_optimizer, momenta": (4, lambda: _Sharded("lion-cub-1bit")),
+    "fsdp_optimizer, local": (4, lambda: _Sharded("diloco")),
+}
+
+
+def _resumed_holder(rank: int, size: int, holder: str, folder: str) -> list[bool]:
+    """By dcp.save of the state and of the object; the model, which is a hook's user's, is saved beside it."""
+    warnings.simplefilter("ignore")
+    own = HOLDERS[holder][1]()
+    for step in range(CUT):
+        _step(own.model, own.steps, rank, step)
+    values = _values(own.model)
+    dcp.save({"state": own.state.state_dict()}, checkpoint_id=f"{folder}/dict")
+    dcp.save({"state": own.state}, checkpoint_id=f"{folder}/object")
+    optim = get_state_dict(own.model, own.state)[1] if own.state is own.steps else None
+    if optim is not None:
+        dcp.save({"state": optim}, checkpoint_id=f"{folder}/optim")
+    whole = _go_on(own.model, own.steps, rank)
+    own.state.release()
+    found = []
+    for way in ("dict", "object", *(() if optim is None else ("optim",))):
+        own = HOLDERS[holder][1]()
+        with torch.no_grad():
+            for param, value in zip(own.model.parameters(), values, strict=True):
+                (param.to_local() if hasattr(param, "to_local") else param).copy_(value)
+        state = {"state": own.state if way == "object" else own.state.state_dict()}
+        if way == "optim":
+            state = {"state": get_state_dict(own.model, own.state)[1]}
+        dcp.load(state, checkpoint_id=f"{folder}/{way}")
+        if way == "dict":
+            own.state.load_state_dict(state["state"])
+        elif way == "optim":
+            set_state_dict(own.model, own.state, model_state_dict={}, optim_state_dict=state["state"])
+        found.append(all(map(torch.equal, _go_on(own.model, own.steps, rank), whole)))
+        own.state.release()
+    return found
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_hooks_attached_and_sharded_ones_too(
+    holder: str, ranks: Callable[[int], Ranks], tmp_path: Path
+) -> None:
+    for found in ranks(HOLDERS[holder][0]).run(_resumed_holder, holder, str(tmp_path), timeout_s=PATIENCE_S):
+        assert set(found) == {True}, found
+
+
+# ---- what would be lost is refused ---------------------------------------------------------------------------------------
+
+
+def _message(action: Callable[[], Any]) -> str:
+    try:
+        action()
+    except (LayoutError, UnsupportedError, UsageError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def _lost(rank: int, size: int, folder: str) -> dict[str, str]:
+    model = _net()
+    optimizer = DataParallelOptimizer(model, "qsgd", lr=LR, error_feedback=True, **SETTINGS)
+    _step(model, optimizer, rank, 0)
+    other = torch.optim.SGD(_net().parameters())
+    found = {
+        "flat": _message(
+            lambda: get_state_dict(
+                model, optimizer, options=StateDictOptions(flatten_optimizer_state_dict=True)
+            )
+        ),
+        "full": _message(
+            lambda: get_state_dict(model, optimizer, options=StateDictOptions(full_state_dict=True))
+        ),
+        "two": _message(lambda: get_state_dict(model, [optimizer, other])),
+    }
+    states: list[Any] = [optimizer.state_dict()]
+    dist.broadcast_object_list(states, src=0)  # the main process alone has written
+    optimizer.release()
+    model = _net()
+    optimizer = DataParallelOptimizer(model, "qsgd", lr=LR, error_feedback=True, **SETTINGS)
+    fresh = optimizer.state_dict()["param_groups"][0]
+    mixed = {**fresh, "shared": states[0]["param_groups"][0]["shared"]}
+    found["mixed"] = _message(lambda: optimizer.load_state_dict({"state": {}, "param_groups": [mixed]}))
+    old = contents(states[0])
+    found["old"] = _message(lambda: optimizer.load_state_dict({**old, "version": 1}))
+    found["lone"] = _message(lambda: optimizer.load_state_dict(states[0]))
+    optimizer.release()
+    return found
+
+
+def test_what_would_be_lost_is_refused_with_the_remedy(ranks: Callable[[int], Ranks], tmp_path: Path) -> None:
+    for rank, found in enumerate(ranks(2).run(_lost, str(tmp_path))):
+        assert isinstance(found, dict), found
+        assert "flatten_optimizer_state_dict=True leaves out" in found["flat"]
+        assert "leave the option out and save by torch.distributed.checkpoint" in found["full"]
+        assert "call it for each optimizer" in found["two"]
+        assert "what ranks share is of step 1" in found["mixed"]
+        assert "All ranks must save" in found["mixed"]
+        assert "state version 1, this code reads 2" in found["old"]
+        if rank == 0:
+            assert found["lone"] == "no error"
+        else:
+            assert "every rank has its own slot 'worker_error'" in found["lone"]
+            assert "All ranks must save: each a file of its own" in found["lone"]
+
+
+def _full(rank: int, size: int) -> tuple[str, list[bool]]:
+    """One file of the whole, by rank 0, where a method keeps nothing by rank."""
+    model = _net()
+    optimizer = DataParallelOptimizer(model, "allreduce-adamw", lr=LR, **SETTINGS)
+    for step in range(CUT):
+        _step(model, optimizer, rank, step)
+    full = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    parts = [copy.deepcopy(get_state_dict(model, optimizer, options=full))]
+    dist.broadcast_object_list(parts, src=0)  # as if written and read
+    whole = _go_on(model, optimizer, rank)
+    optimizer.release()
+    model = _net(2)
+    optimizer = DataParallelOptimizer(model, "allreduce-adamw", lr=LR, **SETTINGS)
+    given = {"model_state_dict": parts[0][0], "optim_state_dict": parts[0][1]}
+    filled = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    word = _message(lambda: set_state_dict(model, optimizer, **given, options=filled))
+    set_state_dict(model, optimizer, **given)
+    same = list(map(torch.equal, _go_on(model, optimizer, rank), whole))
+    optimizer.release()
+    return word, same
+
+
+def test_a_full_state_dict_resumes_all_where_nothing_is_kept_by_rank(ranks: Callable[[int], Ranks]) -> None:
+    for word, same in ranks(2).run(_full):
+        assert "call set_optimizer_state_dict without these options" in word
+        assert set(same) == {True}
+
+
+def _model_last(rank: int, size: int) -> str:
+    warnings.simplefilter("ignore")
+    model = _net()
+    optimizer = DataParallelOptimizer(model, "diloco", lr=LR, **SETTINGS)
+    _step(model, optimizer, rank, 0)
+    states, saved = [model.state_dict()], optimizer.state_dict()
+    dist.broadcast_object_list(states, src=0)
+    optimizer.load_state_dict(saved)
+    model.load_state_dict(states[0])
+    word = _message(lambda: _step(model, optimizer, rank, 1)) if rank else "no error"
+    optimizer.release()
+    return word
+
+
+def test_a_rank_s_own_parameters_are_not_lost_to_a_model_that_is_loaded_later(
+    ranks: Callable[[int], Ranks],
+) -> None:
+    assert "load the optimizer's state last" in ranks(2).run(_model_last)[1]
+
+
+# ---- frozen parameters ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/r", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("entrance", ["optimizer", "attach", "fsdp_optimizer"])
+def test_other_frozen_values_do_not_go_unnoticed(entrance: str, alone: None) -> None:
+    def made(seed: int) -> Made:
+        model = _net(seed)
+        model[0].requires_grad_(False)
+        if entrance == "fsdp_optimizer":
+            mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicate", "shard"))
+            fully_shard(model, mesh=mesh["shard"])
+            optimizer: Any = fsdp_optimizer(model, "allreduce-sgd", group=mesh["replicate"].get_group())
+            return model, optimizer
+        if entrance == "attach":
+            return model, attach(torch.optim.SGD(model[2].parameters(), lr=LR), model, "allreduce-sgd")
+        return model, DataParallelOptimizer(model, "allreduce-sgd", lr=LR)
+
+    model, optimizer = made(1)
+    _step(model, optimizer, 0, 0)
+    saved = optimizer.state_dict()
+    optimizer.release()
+    for first in ("optimizer", "model"):
+        again, optimizer = made(2)
+        if first == "model":
+            again.load_state_dict(model.state_dict())
+        optimizer.load_state_dict(saved)
+        if first == "optimizer":
+            again.load_state_dict(model.state_dict())
+        _step(again, optimizer, 0, 1)
+        optimizer.release()
+    again, optimizer = made(2)
+    optimizer.load_state_dict(saved)
+    with pytest.raises(UsageError, match=r"frozen parameter '0.weight'.*load the state of the model too"):
+        _step(again, optimizer, 0, 1)
+    optimizer.release()
