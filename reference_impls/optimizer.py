@@ -509,7 +509,8 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
             state = states[world.rank] if same else resized(states, self._worker, elastic)
         self._worker.load_state_dict(state)
         parameters = state["parameters"] if self.method.algorithm.local_steps else {}
-        self._loaded = {"frozen": state.get("frozen", {}), "parameters": parameters}
+        begun = {"frozen": state.get("frozen", {}), "parameters": parameters}
+        self._loaded = begun if state["step"] else None  # Accelerate's prepare() loads what it has just saved
         self._share_groups(self._worker)
         self._agreement.reset()
 

@@ -122,7 +122,13 @@ def test_the_training_example_of_the_page(tmp_path: Path, monkeypatch: pytest.Mo
     try:
         exec(
             example,
-            {"torch": torch, "model": model, "batches": batches, "loss": torch.nn.functional.mse_loss},
+            {
+                "torch": torch,
+                "model": model,
+                "batches": batches,
+                "loss": torch.nn.functional.mse_loss,
+                "folder": str(tmp_path / "saved"),
+            },
         )
     finally:
         dist.destroy_process_group()

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.checkpoint import FileSystemReader
 from torch.nn.parallel import DistributedDataParallel
 
+from reference_impls import DataParallelOptimizer
+from reference_impls.errors import LayoutError
 from tests.reference_impls.gloo import run_ranks
+from tests.reference_impls.states import contents
 from tests.support import blocks
 
 PAGE = "docs/in-your-training.md"
@@ -80,23 +84,24 @@ def _all(task: Callable[..., Any], size: int, *arguments: Any) -> list[Any]:
 # ---- torch alone ---------------------------------------------------------------------------------------------------------
 
 
-def _plain(rank: int, size: int) -> dict[str, Any]:
+def _plain(rank: int, size: int, folder: str) -> dict[str, Any]:
     model = Net()
     names = _run(
-        _block('ddp_hook("qsgd"'), model=model, loss=nn.functional.mse_loss, batches=_batches(rank, 3)
-    )
+        _block('ddp_hook("qsgd", ddp'), model=model, loss=nn.functional.mse_loss, batches=_batches(rank, 3),
+        folder=folder, rank=rank,
+    )  # fmt: skip
     frame = names["state"].ledger.frame()
     return {
         "equal": _equal_replicas(model.parameters()),
         "steps": sorted(frame["step"].unique()),
         "sent": float(frame["wire_bytes"].sum()),
-        "saved": names["saved"]["hook"]["step"],
+        "saved": contents(torch.load(f"{folder}/rank-{rank}.pt")["hook"])["step"],
     }
 
 
-def test_the_plain_loop() -> None:
+def test_the_plain_loop(tmp_path: Path) -> None:
     elements = sum(p.numel() for p in Net().parameters())
-    for result in _all(_plain, 2):
+    for result in _all(_plain, 2, str(tmp_path)):
         assert result["equal"]
         assert result["steps"] == [0, 1, 2]
         assert result["saved"] == 3
@@ -105,76 +110,127 @@ def test_the_plain_loop() -> None:
         )  # 4 bits an element, a norm for up to 512 of them
 
 
-def _around_an_optimizer(rank: int, size: int) -> dict[str, Any]:
+def _around_an_optimizer(rank: int, size: int, folder: str) -> dict[str, Any]:
     local, reduced = Net(), Net()
     names = _run(
-        _block("streaming-diloco"), model=local, loss=nn.functional.mse_loss, batches=_batches(rank, 5)
-    )
+        _block("streaming-diloco"), model=local, loss=nn.functional.mse_loss, batches=_batches(rank, 5), folder=folder,
+        rank=rank,
+    )  # fmt: skip
     batches = [_batches(10 * rank + step, 2) for step in range(3)]
-    _run(_block("register_step_pre_hook"), model=reduced, loss=nn.functional.mse_loss, batches=batches)
+    _run(
+        _block("register_step_pre_hook"), model=reduced, loss=nn.functional.mse_loss, batches=batches,
+        folder=f"{folder}/dcp",
+    )  # fmt: skip
+    saved = contents(torch.load(f"{folder}/rank-{rank}.pt"))
     return {
         "equal": [_equal_replicas(model.parameters()) for model in (local, reduced)],
         "kinds": list(dict.fromkeys(names["frame"]["kind"])),
-        "saved": names["saved"]["step"],
-        "rate": names["saved"]["optimizer"]["param_groups"][0]["lr"],
+        "saved": saved["step"],
+        "rate": saved["optimizer"]["param_groups"][0]["lr"],
+        "keys": _own_keys(f"{folder}/dcp"),
     }
 
 
-def test_the_loop_with_an_optimizer_of_ones_own() -> None:
-    for result in _all(_around_an_optimizer, 2):
+def _own_keys(folder: str) -> list[str]:
+    """What a checkpoint by torch.distributed.checkpoint has of single ranks."""
+    keys = FileSystemReader(folder).read_metadata().state_dict_metadata
+    return sorted(key.rpartition(".")[2] for key in keys if "rank_" in key)
+
+
+def test_the_loop_with_an_optimizer_of_ones_own(tmp_path: Path) -> None:
+    for result in _all(_around_an_optimizer, 2, str(tmp_path)):
+        assert result.pop("keys") == ["rank_0", "rank_1"]
         assert result == {"equal": [True, True], "kinds": ["average", "final"], "saved": 5, "rate": 0.0}
 
 
-def _sharded(rank: int, size: int) -> dict[str, Any]:
+def _sharded(rank: int, size: int, folder: str) -> dict[str, Any]:
     model = Net()
     batches = [_batches(10 * rank + step, 2) for step in range(2)]
     names = _run(
         _block("fsdp_hook(model"), model=model, loss=nn.functional.mse_loss, batches=batches,
-        device="cpu", nodes=2, ranks_a_node=2,
+        device="cpu", nodes=2, ranks_a_node=2, folder=folder,
     )  # fmt: skip
     whole = [p.full_tensor() for p in model.parameters()]  # type: ignore[attr-defined]
     return {
         "equal": _equal_replicas(whole),
-        "calls": names["state"].state_dict()["calls"],
+        "calls": contents(names["state"].state_dict())["calls"],
+        "keys": _own_keys(folder),
         "groups": set(names["state"].ledger.frame()["group"]),
     }
 
 
-def test_the_sharded_loop() -> None:
-    for result in _all(_sharded, 4):
+PLACES = ["place_0_rank_0", "place_0_rank_1", "place_1_rank_0", "place_1_rank_1"]
+
+
+def test_the_sharded_loop(tmp_path: Path) -> None:
+    for result in _all(_sharded, 4, str(tmp_path)):
         assert result["equal"]
+        assert result["keys"] == PLACES
         assert result["calls"] == {"the model": 2, "layers.0": 2, "layers.1": 2}  # a step, not a micro-batch
         assert result["groups"] == {"world"}
 
 
-def _intsgd(rank: int, size: int) -> dict[str, Any]:
+def _intsgd(rank: int, size: int, folder: str) -> dict[str, Any]:
     model = Net()
     names = _run(
-        _block("intsgd_for_hook"), model=model, loss=nn.functional.mse_loss, batches=_batches(rank, 3)
-    )
+        _block("intsgd_for_hook"), model=model, loss=nn.functional.mse_loss, batches=_batches(rank, 3), folder=folder,
+        rank=rank,
+    )  # fmt: skip
+    names["state"].load_state_dict(torch.load(f"{folder}/rank-{rank}.pt")["hook"])
     kinds = list(names["state"].ledger.frame()["kind"].unique())
     return {"equal": _equal_replicas(model.parameters()), "kinds": kinds}
 
 
-def test_the_loop_with_intsgd() -> None:
-    for result in _all(_intsgd, 2):
+def test_the_loop_with_intsgd(tmp_path: Path) -> None:
+    for result in _all(_intsgd, 2, str(tmp_path)):
         assert result == {"equal": True, "kinds": ["warm-up", "integer"]}
 
 
-def _any_method_sharded(rank: int, size: int) -> dict[str, Any]:
+def _any_method_sharded(rank: int, size: int, folder: str) -> dict[str, Any]:
     model = Net()
     batches = [_batches(10 * rank + step, 2) for step in range(2)]
     names = _run(
         _block("fsdp_optimizer(model"), model=model, loss=nn.functional.mse_loss, batches=batches,
-        device="cpu", nodes=2, ranks_a_node=2,
+        device="cpu", nodes=2, ranks_a_node=2, folder=folder,
     )  # fmt: skip
     whole = [p.full_tensor() for p in model.parameters()]  # type: ignore[attr-defined]
-    return {"equal": _equal_replicas(whole), "groups": set(names["optimizer"].ledger.frame()["group"])}
+    return {
+        "equal": _equal_replicas(whole),
+        "groups": set(names["optimizer"].ledger.frame()["group"]),
+        "keys": _own_keys(folder),
+    }
 
 
-def test_the_sharded_loop_with_any_method() -> None:
-    for result in _all(_any_method_sharded, 4):
-        assert result == {"equal": True, "groups": {"world"}}
+def test_the_sharded_loop_with_any_method(tmp_path: Path) -> None:
+    for result in _all(_any_method_sharded, 4, str(tmp_path)):
+        assert result == {"equal": True, "groups": {"world"}, "keys": PLACES}
+
+
+def _saved(rank: int, size: int, folder: str) -> dict[str, Any]:
+    """The block saves and loads; with the lines of loading on objects that start elsewhere."""
+    save, load = _block("consolidate()").split("\n\ndcp.load")
+    held = _run(save, model=(model := Net()), optimizer=_optimizer(model, rank), folder=folder, rank=rank)
+    whole = [p.detach().clone() for p in model.parameters()]
+    again = Net()
+    _run(
+        f"{save.partition('dcp.save')[0]}\ndcp.load{load}",
+        model=again, optimizer=_optimizer(again, rank, 1), folder=folder, rank=rank,
+    )  # fmt: skip
+    same = all(map(torch.equal, again.parameters(), whole))
+    return {"equal": same, "keys": _own_keys(folder), "whole": held["whole"] is None}
+
+
+def _optimizer(model: nn.Module, rank: int, steps: int = 3) -> DataParallelOptimizer:
+    """Within a round of local steps, where every rank has parameters of its own."""
+    optimizer = DataParallelOptimizer(model, "diloco", period=4, lr=0.1)
+    _steps(model, optimizer, _batches(rank, steps), lambda loss: loss.backward())
+    return optimizer
+
+
+@pytest.mark.filterwarnings("ignore:model.state_dict")
+def test_the_ways_of_saving(tmp_path: Path) -> None:
+    for rank, result in enumerate(_all(_saved, 2, str(tmp_path))):
+        assert result == {"equal": True, "keys": ["rank_0", "rank_1"], "whole": rank > 0}
 
 
 # ---- Accelerate, and the Trainer that stands on it -----------------------------------------------------------------------
@@ -206,7 +262,28 @@ class _Accelerator:
         wrapped = DistributedDataParallel(model, **kwargs)
         if self.ddp_handler is not None:
             self.ddp_handler.register_comm_hook(wrapped)
+        self._model = wrapped
         return wrapped, *others
+
+    @property
+    def process_index(self) -> int:
+        return dist.get_rank()
+
+    def register_save_state_pre_hook(self, hook: Any) -> None:
+        self._save = hook
+
+    def register_load_state_pre_hook(self, hook: Any) -> None:
+        self._load = hook
+
+    def save_state(self, folder: str) -> None:
+        """Hooks on every rank, before the main process writes what was prepared (here the model, by every rank)."""
+        os.makedirs(folder, exist_ok=True)
+        self._save([self._model], [], folder)
+        torch.save(self._model.state_dict(), f"{folder}/model-{self.process_index}.pt")
+
+    def load_state(self, folder: str) -> None:
+        self._load([self._model], folder)
+        self._model.load_state_dict(torch.load(f"{folder}/model-{self.process_index}.pt"))
 
 
 class _Trainer:
@@ -220,10 +297,24 @@ class _Trainer:
         self.accelerator = _Accelerator(kwargs_handlers=[_Kwargs(find_unused_parameters=True)])
 
     def train(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
-        wrapped, optimizer = self.accelerator.prepare(
+        self._prepared = self.accelerator.prepare(
             self.model, torch.optim.SGD(self.model.parameters(), lr=0.1)
         )
-        _steps(wrapped, optimizer, batches, lambda loss: loss.backward())
+        self.steps(batches)
+
+    def steps(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+        _steps(*self._prepared, batches, lambda loss: loss.backward())
+
+    @property
+    def args(self) -> Any:
+        return types.SimpleNamespace(process_index=dist.get_rank())
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """Called on every rank (transformers 5.23.0, trainer.py: _save_checkpoint)."""
+        self.saved = {name: value.clone() for name, value in self.model.state_dict().items()}
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Called after the model was prepared."""
 
 
 def _steps(model: Any, optimizer: Any, batches: Iterable[Any], backward: Callable[[Tensor], Any]) -> None:
@@ -267,7 +358,7 @@ def _as_launched(rank: int, size: int) -> None:
 def _trained(model: nn.Module, state: Any) -> dict[str, Any]:
     return {
         "equal": _equal_replicas(model.parameters()),
-        "steps": state.state_dict()["step"],
+        "steps": contents(state.state_dict())["step"],
         "sent": sum(row["wire_bytes"] for row in state.ledger.totals()),
     }
 
@@ -275,20 +366,64 @@ def _trained(model: nn.Module, state: Any) -> dict[str, Any]:
 def _held(result: dict[str, Any]) -> None:
     assert result["equal"]
     assert result["steps"] == 3
+    assert result["resumed"]
     assert (
         0 < result["sent"] < 3 * 4 * sum(p.numel() for p in Net().parameters())
     )  # 8 bits and a scale, not 32
 
 
-def _accelerate(rank: int, size: int, real: bool) -> dict[str, Any]:
+def _accelerate(rank: int, size: int, real: bool, folder: str) -> dict[str, Any]:
+    """Trained, saved after two steps of three; and that another that loads it there ends at the same bits."""
     _as_launched(rank, size)
     if not real:
         _stand_ins()
-    model = Net()
-    names = _run(_block("Accelerator()"), model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
-    backward = names["accelerator"].backward if real else lambda loss: loss.backward()
-    _steps(names["model"], names["optimizer"], _batches(rank, 3), backward)
-    return _trained(model, names["accelerator"].ddp_handler.state)
+    batches, ends = _batches(rank, 3), []
+    for resumed in (False, True):
+        model = Net()
+        names = _run(
+            _block("accelerator = Accelerator()"), model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1)
+        )  # fmt: skip
+        accelerator = names["accelerator"]
+        backward = accelerator.backward if real else lambda loss: loss.backward()
+        _run(_block("register_save_state_pre_hook"), accelerator=accelerator, state=names["state"])
+        if resumed:
+            accelerator.load_state(folder)
+        else:
+            _steps(names["model"], names["optimizer"], batches[:2], backward)
+            accelerator.save_state(folder)
+        _steps(names["model"], names["optimizer"], batches[2:], backward)
+        ends.append([p.detach().clone() for p in model.parameters()])
+    return {**_trained(model, names["state"]), "resumed": all(map(torch.equal, *ends))}
+
+
+def _accelerate_without_hook(rank: int, size: int, folder: str) -> dict[str, Any]:
+    """An optimizer of the package in the place of the hook's state: residuals, and the whole of its own."""
+    _as_launched(rank, size)
+    accelerate = import_module("accelerate")
+    batches, ends = _batches(rank, 3), []
+    for resumed in (False, True):
+        model, accelerator = Net(), accelerate.Accelerator()
+        optimizer = DataParallelOptimizer(model, "qsgd", lr=0.1, error_feedback=True)
+        _run(_block("register_save_state_pre_hook"), accelerator=accelerator, state=optimizer)
+        if resumed:
+            accelerator.load_state(folder)
+        else:
+            _steps(model, optimizer, batches[:2], accelerator.backward)
+            accelerator.save_state(folder)
+        _steps(model, optimizer, batches[2:], accelerator.backward)
+        ends.append([p.detach().clone() for p in model.parameters()])
+        optimizer.release()
+    lone = accelerate.Accelerator()
+    other = DataParallelOptimizer(Net(), "qsgd", lr=0.1, error_feedback=True)
+    lone.register_for_checkpointing(other)
+    lone.save_state(f"{folder}/lone")
+    lone.wait_for_everyone()
+    try:
+        lone.load_state(f"{folder}/lone")
+        word = ""
+    except LayoutError as error:
+        word = str(error)
+    return {"resumed": all(map(torch.equal, *ends)), "lone": word}
 
 
 class _Data(torch.utils.data.Dataset[dict[str, Tensor]]):
@@ -307,46 +442,48 @@ class _WithLoss(Net):
         return {"loss": nn.functional.mse_loss(super().forward(x), labels)}
 
 
-def _trainer(rank: int, size: int, real: bool) -> dict[str, Any]:
+def _trainer(rank: int, size: int, real: bool, folder: str) -> dict[str, Any]:
     _as_launched(rank, size)
     if not real:
         _stand_ins()
-    both = _block("Accelerator()").partition("accelerator = ")[0] + _block("CompressedTrainer")
+    both = _block("accelerator = Accelerator()").partition("accelerator = ")[0] + _block("CompressedTrainer")
     cls = _run(both)["CompressedTrainer"]
     if not real:
         model: nn.Module = Net()
         trainer = cls(model)
-        trainer.train(_batches(rank, 3))
-        return _trained(model, trainer.accelerator.ddp_handler.state)
-    from importlib import import_module
-
+        trainer.train(_batches(rank, 2))
+        trainer._save_optimizer_and_scheduler(folder)
+        trainer.steps(_batches(rank, 3)[2:])
+        again = cls(Net())
+        again.model.load_state_dict(trainer.saved)
+        again.train([])
+        again._load_optimizer_and_scheduler(folder)
+        again.steps(_batches(rank, 3)[2:])
+        same = all(map(torch.equal, model.parameters(), again.model.parameters()))
+        return {**_trained(model, trainer.accelerator.ddp_handler.state), "resumed": same}
     import_module("logging").disable()
     arguments = import_module("transformers").TrainingArguments(
-        output_dir=tempfile.mkdtemp(), max_steps=3, per_device_train_batch_size=4, use_cpu=True,
-        report_to=[], save_strategy="no", disable_tqdm=True,
+        output_dir=folder, max_steps=3, per_device_train_batch_size=4, use_cpu=True,
+        report_to=[], save_strategy="steps", save_steps=2, disable_tqdm=True,
     )  # fmt: skip
-    model = _WithLoss()
-    trainer = cls(model=model, args=arguments, train_dataset=_Data())
-    trainer.train()
-    return _trained(model, trainer.accelerator.ddp_handler.state)
+    ends = []
+    for resumed in (None, f"{folder}/checkpoint-2"):
+        model = _WithLoss()
+        trainer = cls(model=model, args=arguments, train_dataset=_Data())
+        trainer.train(resume_from_checkpoint=resumed)
+        ends.append([p.detach().clone() for p in model.parameters()])
+    same = all(map(torch.equal, *ends))
+    return {**_trained(model, trainer.accelerator.ddp_handler.state), "resumed": same}
 
 
-def _lightning(rank: int, size: int, real: bool) -> dict[str, Any]:
+def _lightning(rank: int, size: int, real: bool, folder: str) -> dict[str, Any]:
     _as_launched(rank, size)
     if not real:
         _stand_ins()
-    callback = _run(_block("on_train_start"))["Compressed"]()
-    if not real:  # Lightning 2.6.6: `strategy.model` is in its wrapper when training starts
-        model: nn.Module = Net()
-        wrapped = DistributedDataParallel(model)
-        callback.on_train_start(
-            types.SimpleNamespace(strategy=types.SimpleNamespace(model=wrapped)), module=model
-        )
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        _steps(wrapped, optimizer, _batches(rank, 3), lambda loss: loss.backward())
-        return _trained(model, callback.state)
-    from importlib import import_module
-
+    cls = _run(_block("on_train_start"))["Compressed"]
+    callback = cls()
+    if not real:
+        return _lightning_s_calls(cls, rank)
     pytorch = import_module("lightning.pytorch")
 
     class Lit(pytorch.LightningModule):  # type: ignore[misc, name-defined]
@@ -366,31 +503,64 @@ def _lightning(rank: int, size: int, real: bool) -> dict[str, Any]:
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     trainer.fit(lit, torch.utils.data.DataLoader(_Data(), batch_size=4))
-    return _trained(lit.net, callback.state)
+    return {**_trained(lit.net, callback.state), "resumed": len(callback.state_dict()["ranks"]) == size}
+
+
+def _lightning_s_calls(cls: Any, rank: int) -> dict[str, Any]:
+    """Lightning 2.6.6: `strategy.model` is in its wrapper when training starts, and a callback's state was loaded before."""
+    saved: list[Any] = [None]
+    ends: list[list[Tensor]] = []
+    for resumed in (False, True):
+        model: nn.Module = Net()
+        callback = cls()
+        if resumed:
+            model.load_state_dict(saved[1])
+            dist.broadcast_object_list(saved, src=0)  # rank 0 alone has written
+            callback.load_state_dict(saved[0])
+        wrapped = DistributedDataParallel(model)
+        callback.on_train_start(
+            types.SimpleNamespace(strategy=types.SimpleNamespace(model=wrapped)), module=model
+        )
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        if not resumed:
+            _steps(wrapped, optimizer, _batches(rank, 2), lambda loss: loss.backward())
+            saved = [callback.state_dict(), {k: v.clone() for k, v in model.state_dict().items()}]
+        _steps(wrapped, optimizer, _batches(rank, 3)[2:], lambda loss: loss.backward())
+        ends.append([p.detach().clone() for p in model.parameters()])
+        if not resumed:
+            found = _trained(model, callback.state)
+    return {**found, "resumed": all(map(torch.equal, *ends))}
 
 
 RECIPES = {"accelerate": _accelerate, "transformers": _trainer, "lightning": _lightning}
 
 
 @pytest.mark.parametrize("package", RECIPES)
-def test_the_recipe_against_a_stand_in(package: str) -> None:
-    for result in _all(RECIPES[package], 2, False):
+def test_the_recipe_against_a_stand_in(package: str, tmp_path: Path) -> None:
+    for result in _all(RECIPES[package], 2, False, str(tmp_path)):
         _held(result)
 
 
 @pytest.mark.parametrize("package", RECIPES)
-def test_the_recipe_with_the_package(package: str) -> None:
+def test_the_recipe_with_the_package(package: str, tmp_path: Path) -> None:
     pytest.importorskip(package, reason="an optional package; the stand-in above runs everywhere")
-    for result in _all(RECIPES[package], 2, True):
+    for result in _all(RECIPES[package], 2, True, str(tmp_path)):
         _held(result)
+
+
+def test_accelerate_s_save_state_with_an_optimizer_of_the_package(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate", reason="an optional package; the stand-in above runs everywhere")
+    for rank, result in enumerate(_all(_accelerate_without_hook, 2, str(tmp_path))):
+        assert result["resumed"]
+        assert ("All ranks must save: each a file of its own" in result["lone"]) == (rank > 0)
 
 
 def test_every_block_of_the_page_is_run() -> None:
     # tests/test_docs.py: DataParallelOptimizer; tests/bandwise/test_training_log.py; tests/reference_impls/test_under_hooks.py
     elsewhere = 3
     here = [
-        "streaming-diloco", "register_step_pre_hook", 'ddp_hook("qsgd"', "intsgd_for_hook", "fsdp_hook(model",
-        "fsdp_optimizer(model",
+        "streaming-diloco", "register_step_pre_hook", 'ddp_hook("qsgd", ddp', "intsgd_for_hook", "fsdp_hook(model",
+        "fsdp_optimizer(model", "consolidate()", "register_save_state_pre_hook",
     ]  # fmt: skip
     assert all(_block(marker) for marker in here)
     assert len(blocks(PAGE, "python")) == elsewhere + len(here) + len(RECIPES)

@@ -363,6 +363,17 @@ def test_a_rank_s_own_parameters_are_not_lost_to_a_model_that_is_loaded_later(
     assert "load the optimizer's state last" in ranks(2).run(_model_last)[1]
 
 
+def test_torch_s_step_on_zeros_with_an_attached_optimizer_is_refused_with_the_remedy(alone: None) -> None:
+    model = _net()
+    own = torch.optim.AdamW(model.parameters(), lr=LR)
+    before = _values(model)
+    with attach(own, model, "qsgd") as attached:
+        with pytest.raises(UsageError, match=r"this one is attached: give it what attach\(\) answered"):
+            get_state_dict(model, own)
+        assert all(map(torch.equal, _values(model), before))
+        assert get_state_dict(model, attached)[1]["param_groups"]
+
+
 # ---- frozen parameters ---------------------------------------------------------------------------------------------------
 
 
