@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +96,10 @@ def _save_without_gradients(folder: str, model: Any, optimizer: Any) -> None:
     _save_by_torch(folder, model, optimizer)
 
 
-def _load_by_torch(folder: str, model: Any, optimizer: Any) -> None:
-    state = dict(zip(("model", "optim"), get_state_dict(model, optimizer), strict=True))
+def _load_by_torch(folder: str, model: Any, optimizer: Any, aside: bool = False) -> None:
+    """aside: into copies, not into the memory of the model, which torch would then load from itself."""
+    parts = get_state_dict(model, optimizer)
+    state = dict(zip(("model", "optim"), copy.deepcopy(parts) if aside else parts, strict=True))
     dcp.load(state, checkpoint_id=folder)
     set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optim"])
 
@@ -106,6 +109,7 @@ WAYS = {
     "dcp.save of the optimizer": (_save_stateful, _load_stateful),
     "get_state_dict with gradients": (_save_by_torch, _load_by_torch),
     "get_state_dict without": (_save_without_gradients, _load_by_torch),
+    "get_state_dict, loaded aside": (_save_by_torch, partial(_load_by_torch, aside=True)),
 }
 
 
