@@ -420,3 +420,14 @@ def test_other_frozen_values_do_not_go_unnoticed(entrance: str, alone: None) -> 
     with pytest.raises(UsageError, match=r"frozen parameter '0.weight'.*load the state of the model too"):
         _step(again, optimizer, 0, 1)
     optimizer.release()
+
+
+def test_a_state_of_before_the_first_step_says_nothing_about_what_is_frozen(alone: None) -> None:
+    """Accelerate's ``prepare()`` loads what it has just saved; the model may be loaded after that."""
+    model = _net(1)
+    model[0].requires_grad_(False)
+    optimizer = DataParallelOptimizer(model, "diloco", lr=LR)
+    optimizer.load_state_dict(optimizer.state_dict())
+    model.load_state_dict(_net(2).state_dict())
+    _step(model, optimizer, 0, 0)
+    optimizer.release()
