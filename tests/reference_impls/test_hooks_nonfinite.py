@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from reference_impls import create, ddp_hook, fsdp_hook, list_algorithms
 from reference_impls.hooks import only_reduces
 from tests.reference_impls.ranks import Ranks
+from tests.reference_impls.states import contents
 
 STEPS, BAD, WIDTH = 12, 2, 8
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
@@ -68,14 +69,14 @@ def _train(rank: int, size: int, name: str, hook: str, value: float) -> Any:
         generator = torch.Generator().manual_seed(100 * step + rank)
         x, y = torch.randn(4, WIDTH, generator=generator), torch.randn(4, 3, generator=generator)
         optimizer.zero_grad()
-        before = state.state_dict()
+        before = contents(state.state_dict())
         out = module(x)
         if (step, rank) == (BAD, 1):
             out = _all_bad(out, value)
         ((out - y).square().mean() * scale).backward()
         norm = torch.stack([_local(p.grad).norm() for p in module.parameters()]).norm()
         if step == BAD:
-            after = state.state_dict()
+            after = contents(state.state_dict())
             found = {"before": before["slots"], "after": after["slots"], "norm": float(norm)}
             spent = {"spent"}  # of DQ-SGD's budget: what has been sent has been sent
             found["counters"] = [

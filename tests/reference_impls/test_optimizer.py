@@ -19,6 +19,7 @@ from reference_impls.drivers.gradients import fingerprint
 from reference_impls.drivers.ledger import EARLIER, KEPT_STEPS, Ledger, Ledgers
 from reference_impls.errors import LayoutError, PeerError, UnknownOptionError, UnsupportedError, UsageError
 from tests.reference_impls.problem import Net, batch
+from tests.reference_impls.states import contents
 
 
 @pytest.fixture
@@ -395,7 +396,7 @@ def test_a_loss_is_observed_as_a_number() -> None:
     model = Net()
     optimizer = DataParallelOptimizer(model, "allreduce-sgd")
     optimizer.observe(loss=loss(model, 0))
-    assert isinstance(optimizer.state_dict()["observed"]["loss"], float)
+    assert isinstance(contents(optimizer.state_dict())["observed"]["loss"], float)
     with pytest.raises(UsageError, match="losses has 2 elements"):
         optimizer.observe(losses=torch.ones(2))
 
