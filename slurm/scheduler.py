@@ -6,10 +6,11 @@ minutes); `accounted` asks the accounting, where there is one, about those it ha
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,6 +30,11 @@ STUCK: Final = re.compile(
     r"|InvalidAccount|InvalidQOS|AccountNotAllowed|QOSNotAllowed"
 )
 """Reasons for waiting that do not pass by themselves."""
+
+OF_SLURM: Final = ("SLURM", "SBATCH", "SRUN", "SALLOC", "SQUEUE", "SINFO", "SCANCEL", "SCONTROL", "SACCT")
+"""How variables begin that Slurm's clients read, or that a job has."""
+KEPT: Final = ("SLURM_CONF", "SLURM_JWT")
+"""Of these the ones that say where the cluster is, and who asks."""
 
 WHAT_TO_DO: Final = (
     "submit from a login node of the cluster, or start a cluster on this machine "
@@ -67,6 +73,11 @@ class Job:
     def stuck(self) -> bool:
         """Whether it waits for something that does not come by itself."""
         return self.waits and STUCK.search(self.reason) is not None
+
+
+def without_slurm(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment without the variables that Slurm's clients would take for options."""
+    return {name: value for name, value in environ.items() if not name.startswith(OF_SLURM)}
 
 
 def require_slurm() -> None:
@@ -159,8 +170,14 @@ def unfinished(job_ids: Iterable[str]) -> set[str]:
 
 
 def _ask(*command: str) -> str:
+    environment = {
+        **without_slurm(os.environ),
+        **{name: os.environ[name] for name in KEPT if name in os.environ},
+    }
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=CALL_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=CALL_TIMEOUT_S, check=False
+        )
     except FileNotFoundError:
         require_slurm()
         raise

@@ -44,6 +44,7 @@ from slurm.devcluster.config import (
     slurm_conf,
     slurmdbd_conf,
 )
+from slurm.scheduler import without_slurm
 from suite.links import cluster as links_cluster
 from suite.links.keeper import write_json
 from suite.links.link import Link
@@ -53,14 +54,8 @@ from suite.links.topology import SWITCH_ADDRESS
 # Clients
 
 
-OUTER_VARIABLES = ("SLURM", "SBATCH", "SRUN", "SALLOC", "SQUEUE", "SINFO", "SCANCEL", "SACCT")
 ANSWER_TIMEOUT_S = 60.0
 OWN_NETWORK = Path("/proc/self/ns/net")
-
-
-def without_slurm(environ: Mapping[str, str]) -> dict[str, str]:
-    """Without the variables of an enclosing Slurm job, which clients would take for options."""
-    return {key: value for key, value in environ.items() if not key.startswith(OUTER_VARIABLES)}
 
 
 def variables(layout: Layout) -> dict[str, str]:

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from slurm.devcluster import Cluster, cluster
-from slurm.devcluster.cluster import free_ports, without_slurm
+from slurm.devcluster.cluster import free_ports
 from slurm.devcluster.config import HIGH_PARTITION
+from slurm.scheduler import without_slurm
 from suite.links.link import Link
 from tests.slurm.survival_support import (
     Study,
