@@ -53,7 +53,7 @@ from suite.analysis.published import (
 from suite.analysis.session_tables import collect_session, held_on, machine_words, net_again, newest
 from suite.analysis.tables import TABLES, to_csv
 from suite.micro.asv_results import update_micro
-from suite.runs.provenance import kept_changes, same_machine
+from suite.runs.provenance import code_known, kept_changes, same_machine
 from suite.runs.sweep import UnknownSweepError, load_sweep
 from suite.timing.spec import UnknownSessionError, load_session, sessions_of
 
@@ -324,10 +324,15 @@ def _tables(root: Path, name: str) -> dict[str, bytes]:
 
 
 def _changes(facts: Mapping[str, Any], name: str) -> Iterator[str]:
-    """Hashes of the changes of code that facts speak of. Raises `PublishedError` for changes that nobody kept."""
+    """Hashes of the changes of code that facts speak of. Raises `PublishedError` for code that nobody can have again."""
     held = [one["provenance"] for one in facts.get("sessions", ())]
     origins = facts.get("origins") or [facts.get("provenance") or {}, *held]
     for origin in origins:
+        if not code_known(origin):
+            raise PublishedError(
+                f"{name}: of what was made here it is not known of which commit it is, or whether that was changed: run it "
+                "again in a checkout that git accepts (`git status` says why it does not)"
+            )
         changes = origin.get(CHANGES)
         sha256 = changes.get("sha256") if isinstance(changes, Mapping) else changes
         if sha256:

@@ -128,11 +128,20 @@ def _text(path: Path) -> str:
 
 
 def _committed(commit: str, checkout: Path) -> dict[str, str] | None:
-    """The tables that git has at a commit, by their path below the tables' folder; None for no commit."""
-    name = subprocess.run(
+    """The tables that git has at a commit, by their path below the tables' folder; None for no commit.
+
+    Raises `ResultSetError` where git does not say.
+    """
+    found = subprocess.run(
         ["git", "-C", str(checkout), "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}"],
         capture_output=True, text=True, check=False,
-    ).stdout.strip()  # fmt: skip
+    )  # fmt: skip
+    if found.stderr.strip():
+        raise ResultSetError(
+            f"{commit!r} is no folder and no label of a published study, and git does not say whether it is a commit: "
+            f"{found.stderr.strip().splitlines()[0]}"
+        )
+    name = found.stdout.strip()
     if not name:
         return None
     for place in COMMITTED:

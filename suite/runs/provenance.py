@@ -13,6 +13,9 @@ Results refer to it by its SHA-256. It is kept once, as ``<results>/patches/<sha
 larger than `CHANGES_LIMIT_BYTES`; of a larger one the hash alone is on record. Paths are relative to the checkout. A run is
 carried out by the code of another commit in a git worktree that lasts as long as the run.
 
+*Not known* is code outside of git, and of a checkout that git refuses or cannot read: commit or `dirty` is null, which
+`bandwise check` finds and `bandwise publish` refuses. No failing call of git counts as "no changes".
+
 *Runs that are compared* should share code and machine; what differs is a finding.
 """
 
@@ -69,10 +72,11 @@ def provenance() -> dict[str, Any]:
 @lru_cache(maxsize=1)
 def _constant() -> dict[str, Any]:
     commit, dirty = git_state()
-    changes = changes_in_result(current_changes())
+    found = current_changes()
+    changes = changes_in_result(found or b"")
     return {
         "commit": commit,
-        "dirty": dirty,
+        "dirty": None if found is None else dirty,
         **({"changes": changes} if changes else {}),
         "environment_hash": environment_hash(),
         "python": platform.python_version(),
@@ -86,7 +90,7 @@ def _constant() -> dict[str, Any]:
 
 
 def git_state() -> tuple[str | None, bool | None]:
-    """Commit of this checkout and whether tracked files differ from it; (None, None) outside of git.
+    """Commit of this checkout and whether tracked files differ from it; (None, None) where git does not tell.
 
     A copy of the code for a job is no checkout, and may lie inside of another one: it says itself what it is of.
     """
@@ -94,6 +98,8 @@ def git_state() -> tuple[str | None, bool | None]:
     if (top / SNAPSHOT_FILE).exists():
         noted = json.loads((top / SNAPSHOT_FILE).read_text(encoding="utf-8"))
         return noted["commit"], noted["dirty"]
+    if not (top / ".git").exists():  # what lies inside of another checkout is not of its commit
+        return None, None
     try:
         commit = _git(top, "rev-parse", "HEAD").decode().strip()
         changed = _git(top, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!results").strip()
@@ -177,7 +183,7 @@ def changes_of(checkout: Path) -> bytes:
     )  # fmt: skip
     unknown = _git(checkout, "ls-files", "-z", "--others", "--exclude-standard", "--", *PACKAGES)
     names = sorted(name for name in unknown.split(b"\0") if name and not name.endswith(b"/"))
-    new = [b"new file %s %s\n" % (_hash(_git_content(checkout / n.decode())).encode(), n) for n in names]
+    new = [b"new file %s %s\n" % (_hash(_git_content(checkout / os.fsdecode(n))).encode(), n) for n in names]
     if not patch and not new:
         return b""
     return b"changes to %s\n%s%s" % (commit.encode(), b"".join(new), patch)
@@ -189,8 +195,12 @@ def _git_content(path: Path) -> bytes:
 
 
 @lru_cache(maxsize=1)
-def current_changes() -> bytes:
-    """The changes of the code that runs, looked up once a process; of a copy for a job those that came with it."""
+def current_changes() -> bytes | None:
+    """The changes of the code that runs, looked up once a process; of a copy for a job those that came with it.
+
+    Returns:
+        The document, empty where there are none; None where git does not tell.
+    """
     top = Path(__file__).resolve().parents[2]
     if (top / CHANGES_FILE).is_file():
         return (top / CHANGES_FILE).read_bytes()
@@ -198,8 +208,8 @@ def current_changes() -> bytes:
         return b""
     try:
         return changes_of(top)
-    except (OSError, UnicodeDecodeError, subprocess.SubprocessError):
-        return b""
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
 def changes_in_result(changes: bytes) -> dict[str, Any] | None:
@@ -300,6 +310,8 @@ def worktree(commit: str, checkout: Path = CHECKOUT) -> Iterator[Path]:
         found = _try_git(
             checkout, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}"
         )
+        if found.stderr.strip():
+            raise WorktreeError(f"git does not say whether there is a commit {commit}: {_last(found.stderr)}")
         if found.returncode:
             raise WorktreeError(
                 f"this checkout has no commit {commit}: `git fetch --unshallow`, or fetch it from where the run was made"
@@ -380,10 +392,20 @@ class Finding:
         return asdict(self)
 
 
+def code_known(provenance: Mapping[str, Any]) -> bool:
+    """Whether a provenance says which commit the code is of, and whether it was changed."""
+    return bool(provenance.get("commit")) and provenance.get("dirty") not in (None, [])
+
+
 def drift(panel: str, found: Sequence[Counted]) -> Iterator[Finding]:
     """What of the code differs between the runs of a panel; `found`: provenances, each with how many runs it is of."""
     for key in CODE:
         yield from _mixed("drift", panel, found, key, "run the panel again from one checkout")
+    if unknown := sum(runs for provenance, runs in found if not code_known(provenance)):
+        yield Finding(
+            "drift", ERROR, panel, f"{unknown} runs do not say of which commit they are, or whether it was changed",
+            "run them again in a checkout that git accepts (`git status` says why it does not)",
+        )  # fmt: skip
     if dirty := sum(runs for provenance, runs in found if provenance["dirty"]):
         yield Finding(
             "drift", WARNING, panel, f"{dirty} runs come from a checkout with changes that no commit holds",

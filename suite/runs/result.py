@@ -120,10 +120,13 @@ class Provenance(TypedDict):
 
     __pydantic_config__ = JSON  # type: ignore[misc]
     commit: Annotated[
-        str | None, Field(description="Commit of the code that ran. Null: it ran outside of git.")
+        str | None,
+        Field(
+            description="Commit of the code that ran. Null: not known, outside of git or where it refuses."
+        ),
     ]
     dirty: Annotated[
-        bool | None, Field(description="Whether tracked files differed from it. Null: it ran outside of git.")
+        bool | None, Field(description="Whether tracked files differed from it. Null: not known.")
     ]
     changes: NotRequired[
         Annotated[

@@ -71,7 +71,7 @@ def test_changed_code_needs_its_patch(kept: str, root: Path) -> None:
     facts = facts_path(root, "made-up")
     found = json.loads(facts.read_text())
     sha256 = hashlib.sha256(b"changes").hexdigest()
-    found["origins"] = [{"dirty": True, "changes": sha256, "runs": 216}]
+    found["origins"] = [{"commit": "f" * 40, "dirty": True, "changes": sha256, "runs": 216}]
     facts.write_text(json.dumps(found))
     if kept:
         (root / kept).mkdir(parents=True)
@@ -81,9 +81,22 @@ def test_changed_code_needs_its_patch(kept: str, root: Path) -> None:
         return
     with pytest.raises(PublishedError, match=f"changed code, and patches/{sha256[:12]}"):
         publish(root, "made-up")
-    found["origins"] = [{"dirty": True, "changes": None, "runs": 216}]
+    found["origins"] = [{"commit": "f" * 40, "dirty": True, "changes": None, "runs": 216}]
     facts.write_text(json.dumps(found))
     with pytest.raises(PublishedError, match="how it was changed was not kept"):
+        publish(root, "made-up")
+    assert not (root / "published").exists()
+
+
+@pytest.mark.parametrize(
+    "origin", [{"commit": None, "dirty": None}, {"commit": "f" * 40, "dirty": None}, {"runs": 216}]
+)
+def test_code_that_is_not_known_is_refused(origin: dict[str, object], root: Path) -> None:
+    facts = facts_path(root, "made-up")
+    found = json.loads(facts.read_text())
+    found["origins"] = [{"commit": "f" * 40, "dirty": False}, origin]
+    facts.write_text(json.dumps(found))
+    with pytest.raises(PublishedError, match="not known of which commit"):
         publish(root, "made-up")
     assert not (root / "published").exists()
 

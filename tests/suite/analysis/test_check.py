@@ -135,6 +135,18 @@ def test_what_is_mixed_within_a_panel(key: str, value: Any, rule: str, words: st
     assert words in finding.what
 
 
+@pytest.mark.parametrize("unknown", [{"commit": None, "dirty": None}, {"dirty": None}])
+def test_code_that_is_not_known_is_an_error(unknown: dict[str, Any], root: Path) -> None:
+    for number in range(len(STUDY.entries)):
+        rewrite(root, number, lambda r: r["provenance"].update(unknown))
+    by_rule = found(root)
+    assert set(by_rule) == {"drift"}
+    assert {finding.level for finding in by_rule["drift"]} == {ERROR}
+    assert {finding.what for finding in by_rule["drift"]} == {
+        "6 runs do not say of which commit they are, or whether it was changed"
+    }
+
+
 def test_tables_that_are_not_those_of_the_runs(root: Path) -> None:
     path = root / "tables" / "made-up-summary.csv"
     path.write_text(path.read_text().replace("accuracy", "precision"))

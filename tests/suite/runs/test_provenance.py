@@ -2,11 +2,60 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from suite.runs.provenance import cpu_model, cpu_signature, environment_hash, installed, same_machine
+from suite.runs import provenance
+from suite.runs.provenance import (
+    code_known,
+    cpu_model,
+    cpu_signature,
+    environment_hash,
+    installed,
+    same_machine,
+)
+
+
+def gathered_anew() -> dict[str, Any]:
+    """What a process records that has not recorded anything yet."""
+    provenance.current_changes.cache_clear()
+    found = provenance._constant.__wrapped__()
+    provenance.current_changes.cache_clear()
+    return found
+
+
+def test_a_checkout_that_git_refuses_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert code_known(gathered_anew()), "the tests run in a checkout"
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    found = gathered_anew()
+    assert (found["commit"], found["dirty"], found.get("changes")) == (None, None, None)
+    assert not code_known(found)
+
+
+@pytest.mark.parametrize("command", ["rev-parse", "status", "diff", "ls-files"])
+def test_no_call_of_git_that_fails_means_no_changes(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    git = provenance._git
+
+    def failing(checkout: Path, *arguments: str) -> bytes:
+        if arguments[0] == command:
+            raise subprocess.CalledProcessError(128, "git")
+        return git(checkout, *arguments)
+
+    monkeypatch.setattr(provenance, "_git", failing)
+    found = gathered_anew()
+    assert found["dirty"] is None
+    assert not code_known(found)
+
+
+def test_code_inside_of_another_checkout_is_not_of_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    exists = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path: path.name != ".git" and exists(path))
+    assert not code_known(gathered_anew())
 
 
 def test_a_longer_search_path_is_not_another_environment(
