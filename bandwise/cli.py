@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import io
 import os
 import sys
 import textwrap
@@ -27,6 +28,8 @@ OUR_PACKAGES = frozenset({"bandwise", "report", "slurm", "suite", "reference_imp
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # what its encoding lacks is shown as ?, and ends nothing
     args = parser().parse_args(arguments)
     collects = gc.isenabled()
     if args.verb.NAME in BRIEF:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import sys
 import time
@@ -10,8 +11,9 @@ from typing import Any, TextIO
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on standard output."""
-    print(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False))
+    """One JSON document on standard output; in ASCII where that has another encoding than UTF-8."""
+    unicode = codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8"
+    print(json.dumps(value, indent=1, ensure_ascii=not unicode, allow_nan=False))
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:

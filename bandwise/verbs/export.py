@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         content = to_text(columns, rows, args.format, f"{tables_of(args.name)}: {table.suffix}").encode()
     if args.out is None:
-        sys.stdout.write(content.decode())
+        sys.stdout.buffer.write(content)  # UTF-8 whatever the terminal has: it is data
         return 0
     with replacing(args.out) as file:
         file.write(content)

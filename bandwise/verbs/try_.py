@@ -97,6 +97,8 @@ def run(args: argparse.Namespace) -> int:
     torch.set_num_threads(args.threads)
     make = _function(args.script)
     texts = METHODS[args.optimizer] if args.methods is None else tuple(filter(None, args.methods.split(",")))
+    if len(set(texts)) < len(texts):
+        raise TryError("--methods names one twice: name each once")
     methods = [_method(text) for text in texts]
     if not methods:
         raise TryError(

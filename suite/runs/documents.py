@@ -2,7 +2,8 @@
 
 A kind of data is declared once, as a pydantic model: types, bounds, meaning, defaults. This module is all that stands between
 those declarations and files. `YamlFile` is a file for people: every value knows its line, keys may not repeat, plain scalars
-are read as in YAML 1.2 (``1e-6`` is a number, ``no`` a word), a base may be laid under it. `YamlFile.read` makes a model of
+are read as in YAML 1.2 (``1e-6`` is a number, ``no`` a word), a base may be laid under it; aliases and merge keys are refused,
+since a value would have two lines, or none (and a few lines could stand for a million). `YamlFile.read` makes a model of
 it, whose `Entry` objects know where they stand, so that whoever finds a contradiction later can still name file, line and
 key. `checked` does the same for values of JSON. `json_schema` and `key_rows` say what is declared to programs and to people.
 """
@@ -17,17 +18,30 @@ from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic.json_schema import GenerateJsonSchema
+from yaml.reader import ReaderError
 
 from reference_impls.errors import nearest
 
 DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 LONGEST: Final = 60
 """Characters of a wrong value that are shown."""
+DEEPEST: Final = 50
+"""Lists and mappings in each other, fewer than Python's own limit allows to read."""
 
 _WORDS: Final = {"": None, "~": None, "null": None, "true": True, "false": False}
 _INTEGER: Final = re.compile(r"[-+]?[0-9]+\Z")
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
 
 T = TypeVar("T")
@@ -51,6 +65,21 @@ def _listed(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+class _RepeatedError(ValueError):
+    """A list has a value again."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__("is given twice: name each value once")
+        self.number = number
+
+
+def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    for number, value in enumerate(values):
+        if value in values[:number]:
+            raise _RepeatedError(number)
+    return values
+
+
 def _not_null(value: Any) -> Any:
     if value is None:
         raise ValueError("has no value: give one, or leave the key out")
@@ -59,10 +88,12 @@ def _not_null(value: Any) -> Any:
 
 GIVEN: Final = BeforeValidator(_not_null)
 """For a key that may be left out, but not be given without a value."""
-Words = Annotated[tuple[str, ...], BeforeValidator(_several), Field(min_length=1)]
-"""One word or several."""
-Integers = Annotated[tuple[int, ...], BeforeValidator(_several), Field(min_length=1)]
-"""One whole number or several."""
+DISTINCT: Final = AfterValidator(_distinct)
+"""For a list that may not have a value twice."""
+Words = Annotated[tuple[str, ...], BeforeValidator(_several), Field(min_length=1), DISTINCT]
+"""One word or several, each once."""
+Integers = Annotated[tuple[int, ...], BeforeValidator(_several), Field(min_length=1), DISTINCT]
+"""One whole number or several, each once."""
 Numbers = Annotated[tuple[float, ...], BeforeValidator(_several), Field(min_length=1)]
 """One number or several."""
 AS_TUPLE: Final = BeforeValidator(_listed)
@@ -133,13 +164,16 @@ class YamlFile:
             path: of the file.
             label: stands for the path in errors; the file's name without one.
         """
-        return cls.loads(path.read_text(encoding="utf-8"), label or path.name, path)
+        return cls.loads(read_text(path, label), label or path.name, path)
 
     @classmethod
     def loads(cls, text: str, label: str, path: Path | None = None) -> YamlFile:
         """Read text; `label` names it in errors. Raises `YamlError`."""
+        lines: dict[KeyPath, tuple[str, int]] = {}
         try:
             node = yaml.compose(text, Loader=yaml.SafeLoader)
+            lines[()] = (label, node.start_mark.line + 1 if node else 1)
+            data = _plain(node, label, (), lines, set()) if node else {}
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             begun = (
@@ -149,10 +183,14 @@ class YamlFile:
             )
             line = mark.line + 1 if mark else 1
             raise YamlError(f"{label}:{line}: not YAML: {error.problem}{begun}") from None
-        except yaml.YAMLError as error:
-            raise YamlError(f"{label}: not YAML: {error}") from None
-        lines: dict[KeyPath, tuple[str, int]] = {(): (label, node.start_mark.line + 1 if node else 1)}
-        return cls(path or Path(label), _plain(node, label, (), lines) if node else {}, lines)
+        except ReaderError as error:
+            line = text.count("\n", 0, error.position) + 1
+            raise YamlError(
+                f"{label}:{line}: not YAML: character {error.character:#x}, {error.reason}"
+            ) from None
+        except RecursionError:
+            raise YamlError(f"{label}:{_too_deep(text)}: values are nested too deeply") from None
+        return cls(path or Path(label), data, lines)
 
     def over(self, base: YamlFile) -> YamlFile:
         """This file with another laid under it: its keys replace the base's, and all keep their lines."""
@@ -236,19 +274,81 @@ def scalar(text: str) -> Any:
     return float(text) if _FLOAT.match(text) else text
 
 
-def _plain(node: yaml.Node, label: str, path: KeyPath, lines: dict[KeyPath, tuple[str, int]]) -> Any:
-    """The value of a node; `lines` gets the place of all that is in it, of a key's value that of the key."""
+def read_text(path: Path, label: str | None = None) -> str:
+    """The text of a YAML file.
+
+    Args:
+        path: of the file.
+        label: stands for the path in errors; the file's name without one.
+
+    Returns:
+        The text.
+
+    Raises:
+        YamlError: The file is none, cannot be read, or is not UTF-8.
+    """
+    name = label or path.name
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise YamlError(f"{name}:1: cannot be read: {error.strerror}") from None
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise YamlError(
+            f"{name}:{line}: byte {content[error.start]:#x} is not UTF-8: save the file as UTF-8"
+        ) from None
+
+
+def _too_deep(text: str) -> int:
+    """The first line on which more than `DEEPEST` lists and mappings are open."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            break
+    return int(event.start_mark.line) + 1
+
+
+def _plain(
+    node: yaml.Node, label: str, path: KeyPath, lines: dict[KeyPath, tuple[str, int]], seen: set[int]
+) -> Any:
+    """The value of a node.
+
+    Args:
+        node: as composed.
+        label: names the file in errors.
+        path: leads to the node.
+        lines: gets the place of all that is in it, of a key's value that of the key.
+        seen: the ids of nodes; one that comes again is an alias.
+
+    Returns:
+        Plain data.
+
+    Raises:
+        YamlError: There is an alias, a merge key, a key twice, or a scalar that is no value.
+    """
+    where = ".".join(map(str, path)) or "the top level"
+    if id(node) in seen:
+        line = lines.get(path, lines.get(path[:-1], ("", 1)))[1]
+        raise YamlError(f"{label}:{line}: '{where}' has an alias, which is not read: write the value out")
+    seen.add(id(node))
     lines.setdefault(path, (label, node.start_mark.line + 1))
     if isinstance(node, yaml.ScalarNode):
-        return scalar(node.value) if node.style is None else node.value
+        return _scalar(node, label)
     if isinstance(node, yaml.SequenceNode):
-        return [_plain(item, label, (*path, number), lines) for number, item in enumerate(node.value)]
+        return [_plain(item, label, (*path, number), lines, seen) for number, item in enumerate(node.value)]
     found: dict[str, Any] = {}
     for key_node, value_node in node.value:
         line = key_node.start_mark.line + 1
         if not isinstance(key_node, yaml.ScalarNode):
-            where = ".".join(map(str, path)) or "the top level"
             raise YamlError(f"{label}:{line}: a key under '{where}' must be one word")
+        if key_node.value == "<<" and key_node.style is None:
+            raise YamlError(
+                f"{label}:{line}: a merge key under '{where}', which is not read: write its keys out"
+            )
+        _scalar(key_node, label)
         key = str(key_node.value)
         inside = (*path, key)
         if key in found:
@@ -256,8 +356,21 @@ def _plain(node: yaml.Node, label: str, path: KeyPath, lines: dict[KeyPath, tupl
                 f"{label}:{line}: key '{'.'.join(map(str, inside))}' is given twice, first on line {lines[inside][1]}"
             )
         lines[inside] = (label, line)
-        found[key] = _plain(value_node, label, inside, lines)
+        found[key] = _plain(value_node, label, inside, lines, seen)
     return found
+
+
+def _scalar(node: yaml.ScalarNode, label: str) -> Any:
+    """The value of a scalar. Raises `YamlError` for characters that no file may hold, and numbers too long to read."""
+    line = node.start_mark.line + 1
+    if odd := _CONTROL.search(node.value):
+        raise YamlError(
+            f"{label}:{line}: character {ord(odd[0]):#x} in {_clip(repr(node.value))}: leave it out"
+        )
+    try:
+        return scalar(node.value) if node.style is None else node.value
+    except ValueError:
+        raise YamlError(f"{label}:{line}: a number of {len(node.value)} digits: give fewer") from None
 
 
 def checked(kind: Any, value: Any) -> Any:
@@ -338,6 +451,9 @@ def _first(error: ValidationError, kind: Any, document: Any, at: KeyPath) -> tup
         return path, f"{name}: has {len(given)} characters, more than {about['max_length']}"
     if what == "too_short":
         return path, f"{name}: the list is empty"
+    if what == "value_error" and isinstance(about["error"], _RepeatedError):
+        path = (*path, about["error"].number)
+        return path, f"key '{_dotted(document, path)}': {_show(given[path[-1]])} {about['error']}"
     if what == "value_error":
         return path, f"{name}: {about['error']}"
     return path, f"{name}: {wrong['msg']}"

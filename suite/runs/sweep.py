@@ -49,6 +49,7 @@ from pydantic import BeforeValidator, Field
 from reference_impls.errors import nearest
 from suite.runs.documents import (
     AS_TUPLE,
+    DISTINCT,
     GIVEN,
     ONE_OR_MORE,
     Entry,
@@ -57,6 +58,7 @@ from suite.runs.documents import (
     Positive,
     Words,
     YamlFile,
+    read_text,
 )
 from suite.runs.files import identity, write_atomic
 from suite.runs.spec import Backend
@@ -118,6 +120,11 @@ class Arm(Entry):
         """The key under which it stands."""
         return self.key
 
+    def trains_as(self, other: Arm) -> bool:
+        """Whether it is the same method with the same options and rate, whatever it is called and compared with."""
+        same = ("algorithm", "options", "per_lr", "lr")
+        return all(getattr(self, name) == getattr(other, name) for name in same)
+
     def options_at(self, lr: float, **tuned: Any) -> dict[str, Any]:
         """The options at a peak learning rate, with those that were tuned beside it."""
         return {**self.options, **tuned, **{name: factor * lr for name, factor in self.per_lr.items()}}
@@ -163,10 +170,12 @@ class TuningBudget(Entry):
         default={},
         description="Arm: the rate in the middle, for a baseline also that of its arms which have none here.",
     )
-    options: dict[str, dict[str, Annotated[tuple[Any, ...], ONE_OR_MORE, Field(min_length=2)]]] = Field(
-        default={},
-        description="Baseline arm: options that its arms are tuned in beside the rate, each with its values. "
-        "An arm that gives such an option itself keeps it.",
+    options: dict[str, dict[str, Annotated[tuple[Any, ...], ONE_OR_MORE, Field(min_length=2), DISTINCT]]] = (
+        Field(
+            default={},
+            description="Baseline arm: options that its arms are tuned in beside the rate, each with its values. "
+            "An arm that gives such an option itself keeps it.",
+        )
     )
     points: int = Field(
         default=5,
@@ -233,7 +242,10 @@ class Sweep(Entry):
         description="Start from that sweep beside this one, its tuned rates included; keys given here replace its keys.",
     )
     workloads: Annotated[
-        tuple[Annotated[WorkloadChoice, BeforeValidator(_named)], ...], ONE_OR_MORE, Field(min_length=1)
+        tuple[Annotated[WorkloadChoice, BeforeValidator(_named)], ...],
+        ONE_OR_MORE,
+        Field(min_length=1),
+        DISTINCT,
     ] = Field(description="What is trained: names, or mappings with options.")
     shardings: Words = Field(
         default=("iid",),
@@ -282,7 +294,7 @@ class Sweep(Entry):
     arms: Annotated[dict[str, Arm], BeforeValidator(_with_baselines)] = Field(
         description="Label: a method with options."
     )
-    excludes: Annotated[tuple[Exclusion, ...], ONE_OR_MORE] = Field(
+    excludes: Annotated[tuple[Exclusion, ...], ONE_OR_MORE, DISTINCT] = Field(
         default=(), alias="exclude", description="Rules that take arms out of settings."
     )
 
@@ -447,6 +459,9 @@ def _check(sweep: Sweep) -> None:
     if not arms:
         raise sweep.error("arms", "a sweep needs at least one arm")
     for arm in arms.values():
+        twin = next(other for other in arms.values() if arm.trains_as(other))
+        if twin is not arm:
+            raise arm.error("", f"trains the runs of '{twin.label}': give each method once")
         if arm.baseline not in arms:
             raise arm.error("baseline", f"no arm '{arm.baseline}'{nearest(arm.baseline, arms)}")
         if (further := arms[arm.baseline].baseline) != arm.baseline:
@@ -623,7 +638,7 @@ def load_rates(path: Path) -> Rates:
     """Read the file; no file means no entries. Raises `YamlError` with line and key."""
     if not path.exists():
         return Rates(path, ())
-    return _rates(path, path.read_text(encoding="utf-8"))
+    return _rates(path, read_text(path))
 
 
 @lru_cache(maxsize=32)

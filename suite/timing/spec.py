@@ -31,6 +31,7 @@ from reference_impls.errors import nearest
 from suite.links.link import Link, LinkError
 from suite.runs.documents import (
     AS_TUPLE,
+    DISTINCT,
     GIVEN,
     ONE_OR_MORE,
     Count,
@@ -101,11 +102,11 @@ class Reference(Entry):
 
     optimizer: str = Field(default="sgd", description="Optimizer of the uncompressed runs.")
     options: dict[str, Any] = Field(default={}, description="Its options.")
-    buckets_mb: Annotated[tuple[int | float, ...], ONE_OR_MORE, Field(min_length=1)] = Field(
+    buckets_mb: Annotated[tuple[int | float, ...], ONE_OR_MORE, Field(min_length=1), DISTINCT] = Field(
         default=(1, 4, 8, DEFAULT_BUCKET_MB),
         description="Bucket sizes of DistributedDataParallel in MB, each above 0.",
     )
-    precisions: Annotated[tuple[Precision, ...], ONE_OR_MORE, Field(min_length=1)] = Field(
+    precisions: Annotated[tuple[Precision, ...], ONE_OR_MORE, Field(min_length=1), DISTINCT] = Field(
         default=get_args(Precision), description="Precisions of the gradients that it sends."
     )
     screen_units: Positive = Field(default=4, description="Steps a block of the screening.")
@@ -121,7 +122,7 @@ class PowerSGD(Entry):
 class Direct(Entry):
     """Whole runs beside the blocks, which check the join."""
 
-    arms: Annotated[tuple[str, ...], ONE_OR_MORE] = Field(
+    arms: Annotated[tuple[str, ...], ONE_OR_MORE, DISTINCT] = Field(
         default=(), description="Arms of the sweep that are trained whole."
     )
     sharding: str = Field(default="", description="Sharding of them. Without it: the sweep's first.")
@@ -223,7 +224,7 @@ class SessionSpec(Entry):
         description="Rounds that hold a block of one collective after another. Without it: all.",
     )
     warmup: Positive = Field(default=3, description="Steps before anything is timed, in every mode.")
-    lengths: Annotated[tuple[RoundLength, ...], ONE_OR_MORE, Field(min_length=1)] = Field(
+    lengths: Annotated[tuple[RoundLength, ...], ONE_OR_MORE, Field(min_length=1), DISTINCT] = Field(
         default=ROUND_LENGTHS,
         alias="rounds_h",
         description="Lengths of the rounds of local steps that are timed, at least two.",

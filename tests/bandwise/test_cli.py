@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import re
 import subprocess
@@ -49,6 +50,23 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) 
     assert captured.out == ""
     assert captured.err.startswith("bandwise: error: ")
     return captured.err
+
+
+def test_a_terminal_that_is_not_utf_8_gets_what_its_encoding_has(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = write_sweep(tmp_path, SWEEP.replace("plain", "schlüssig"))
+
+    def said(*arguments: str) -> str:
+        out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+        monkeypatch.setattr(sys, "stdout", out)
+        assert main(list(arguments)) == 0
+        out.flush()
+        return out.buffer.getvalue().decode("ascii")
+
+    assert "schl?ssig" in said("plan", sweep, "--runs")
+    assert "schlüssig" in str(json.loads(said("plan", sweep, "--runs", "--json")))
+    assert "?" in said("claims", "--results", str(ROOT / "results"))
 
 
 # QSR on the recipes of specs of arXiv 2310.14423: steps, warm-up, peak, alpha, h_base -> counts and hash.

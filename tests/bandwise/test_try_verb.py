@@ -147,6 +147,7 @@ def test_methods_of_ones_own_and_a_method_that_refuses(
         (["SCRIPT:make", "--methods", "no-such-method"], "no algorithm called 'no-such-method'"),
         (["SCRIPT:make", "--methods", "top-k:ratio"], "write NAME:option=value"),
         (["SCRIPT:make", "--methods", "top-k:perod=8"], "has no option 'perod'"),
+        (["SCRIPT:make", "--methods", "qsgd,qsgd"], "--methods names one twice"),
         (["SCRIPT:make", "--seeds", "0"], "give at least 1 of each"),
         (["SCRIPT:make"], "give batch_size="),
     ],

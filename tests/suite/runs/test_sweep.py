@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
+import re
 from pathlib import Path
 
 import pytest
 
 from suite.runs.documents import Entry, Integers, Words, YamlError, YamlFile, scalar
-from suite.runs.sweep import UnknownSweepError, load_sweep, sweep_names
+from suite.runs.sweep import UnknownSweepError, load_rates, load_sweep, sweep_names
 from tests.suite.runs.project import SWEEP, write_sweep
 
 
@@ -41,6 +43,15 @@ from tests.suite.runs.project import SWEEP, write_sweep
         ("workloads: [quadratic]", "workloads: 3", "small.yaml:2: key 'workloads' must be a mapping, not 3"),
         ("title: a", "tuning: {centres: {pain: 1}}\ntitle: a", "small.yaml:1: key 'tuning.centres.pain': no arm 'pain'"),
         ("world_size: 2", "world_size: []", "small.yaml:4: key 'world_size': the list is empty"),
+        ("world_size: 2", "world_size: [2, 4, 2]", "small.yaml:4: key 'world_size[2]': 2 is given twice: name each value once"),
+        ("world_size: 2", "world_size:\n  - 2\n  - 2", "small.yaml:6: key 'world_size[1]': 2 is given twice"),
+        ("workloads: [quadratic]", "workloads: [quadratic, {name: quadratic}]",
+         "small.yaml:2: key 'workloads[1]': a mapping is given twice"),
+        ("title: a", "tuning: {options: {plain: {momentum: [0, 0]}}}\ntitle: a",
+         "small.yaml:1: key 'tuning.options.plain.momentum[1]': 0 is given twice"),
+        ("title: a", "exclude: [{arm: local}, {arm: local}]\ntitle: a", "small.yaml:1: key 'exclude[1]': a mapping is given tw"),
+        ("  local: {", "  again: {algorithm: allreduce-sgd, lr: 0.1}\n  local: {",
+         "small.yaml:11: key 'arms.again': trains the runs of 'plain'"),
         ("  local: {", "  local: {{", "small.yaml:12: not YAML: expected ',' or '}', but"),
     ],
 )  # fmt: skip
@@ -56,6 +67,67 @@ def test_text_that_is_no_yaml_names_where_the_trouble_began() -> None:
         YamlError, match=r"^t:3: not YAML: .* \(while parsing a flow mapping begun on line 2\)"
     ):
         YamlFile.loads("a: 1\nb: {c: 2\n", "t")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a: 1\nb: caf\xe9\n", r"2: byte 0xe9 is not UTF-8: save the file as UTF-8"),
+        ("a: 1".encode("utf-16"), r"1: byte 0xff is not UTF-8"),
+        (b"a: 1\nb: \0\n", r"2: not YAML: character 0x0, special characters are not allowed"),
+        (b'a: 1\nb: "\\0"\n', r"2: character 0x0 in .*: leave it out"),
+        (b'"\\ud800": 1\n', r"1: character 0xd800 in"),
+        (b"a: 1\nb:\t- 2\n", r"2: not YAML: found character '\\t'"),
+        (b"a: &x\n  b: *x\n", r"2: 'a.b' has an alias, which is not read: write the value out"),
+        (b"a: &x\n- *x\n", r"1: 'a.0' has an alias"),
+        (b"a: &x {b: 1}\nc:\n  <<: *x\n", r"3: a merge key under 'c', which is not read: write its keys out"),
+        (b"a: *x\n", r"1: not YAML: found undefined alias"),
+        (b"a: 1\n? [b]\n: 2\n", r"2: a key under 'the top level' must be one word"),
+        (b"a: 1\n---\nb: 2\n", r"2: not YAML: but found another document"),
+        (b"a: 1\nb: " + b"9" * 5000, r"2: a number of 5000 digits"),
+        (b"a: 1\nb: " + b"[" * 5000 + b"\n", r"2: values are nested too deeply"),
+        (b"a: 1\nb:\n" + b"- " * 5000 + b"1\n]", r"3: values are nested too deeply"),
+    ],
+)
+def test_a_file_that_cannot_be_read_names_file_and_line(content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "odd.yaml"
+    path.write_bytes(content)
+    with pytest.raises(YamlError, match=f"^odd.yaml:{message}"):
+        YamlFile.load(path)
+    with pytest.raises(YamlError, match=f"^odd.yaml:{message}"):
+        load_rates(path)
+
+
+def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "odd.yaml").mkdir()
+    with pytest.raises(YamlError, match=r"^odd.yaml:1: cannot be read: Is a directory"):
+        load_sweep(str(tmp_path / "odd.yaml"))
+
+
+def test_damaged_sweeps_are_refused_in_one_line(tmp_path: Path) -> None:
+    rng = random.Random(19)
+    pieces = [
+        b"\0", b"\xff", b"\t", b"&a ", b"*a", b"<<: ", b"? ", b"- ", b"[", b"{", b"]", b"}", b"!!binary ", b"|\n", b"'", b'"',
+        b"\\ud800", b"%YAML 1.1\n", b"---\n", b": ", b"\xef\xbb\xbf", b"\r", b"1e999", b".nan", b"~", b"\xf0\x9f\x98\x80", b"@",
+    ]  # fmt: skip
+    for _ in range(300):
+        text = bytearray(SWEEP.encode())
+        for _ in range(rng.randint(1, 4)):
+            at = rng.randrange(len(text))
+            text[at : at + rng.randint(0, 8)] = rng.choice(pieces)
+        path = tmp_path / "small.yaml"
+        path.write_bytes(text)
+        said = refusal(path)
+        assert re.match(r"(small\.yaml:\d+: .*|no sweep .*|)\Z", said), text
+
+
+def refusal(path: Path) -> str:
+    """What refuses a sweep; nothing where it can be read."""
+    try:
+        load_sweep(str(path))
+    except (YamlError, UnknownSweepError) as error:
+        return str(error)
+    return ""
 
 
 def test_a_baseline_must_be_uncompressed_itself(tmp_path: Path) -> None:
