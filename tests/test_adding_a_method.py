@@ -1,0 +1,64 @@
+"""docs/adding-a-method.md, followed to the letter: its blocks and commands in their order, in an empty folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT
+
+PAGE = (ROOT / "docs/adding-a-method.md").read_text(encoding="utf-8")
+EXCERPT = re.compile(r"All of [^`]*\(`(algorithms/\w+\.py)`\)")
+PARTS = re.compile(r"```(\w+)\n(.*?)```|[Ss]ave it as `(\w+\.py)`|`(bandwise test-method [^`]*)`", re.DOTALL)
+"""What the page asks for: a block, to save the last one as a file, to test that."""
+
+
+def run(folder: Path, *command: str) -> str:
+    """What a command prints that ends well."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "BANDWISE_RESULTS": str(folder / "results")}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def bandwise(folder: Path, line: str) -> str:
+    """What a line of a shell prints: a command of ours, with a remark it may be."""
+    name, *arguments = line.partition("#")[0].split()
+    assert name == "bandwise"
+    return run(folder, sys.executable, "-m", "bandwise", *arguments)
+
+
+@pytest.mark.gloo
+def test_the_page_followed_to_the_letter(tmp_path: Path) -> None:
+    block, printed, tested = "", "", []
+    for part in PARTS.finditer(PAGE):
+        language, text, file, command = part.groups()
+        if language == "sh":
+            for line in text.splitlines():
+                printed = bandwise(tmp_path, line)
+        elif language == "text":
+            assert printed == text
+        elif language == "python":
+            block = text
+            if excerpt := EXCERPT.search(PAGE[: part.start()].rpartition("\n\n")[0].rpartition("\n\n")[2]):
+                assert_excerpt(text, ROOT / "reference_impls" / excerpt[1])
+            elif "registry.add(" not in text:  # what is to be saved cannot be run by itself
+                printed = run(tmp_path, sys.executable, "-c", text)
+        elif file:
+            (tmp_path / file).write_text(block, encoding="utf-8")
+        else:
+            assert "BROKEN" not in bandwise(tmp_path, command)
+            tested.append(command.split()[-1])
+    assert tested == ["byte_vote.py", "momentum_vote.py"]
+
+
+def assert_excerpt(text: str, path: Path) -> None:
+    """Every line of the excerpt stands in the file, in this order."""
+    lines = iter(path.read_text(encoding="utf-8").splitlines())
+    for line in text.splitlines():
+        assert line in lines, f"{path.name} has no line {line!r} there"
