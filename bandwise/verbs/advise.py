@@ -2,10 +2,11 @@
 
   bandwise advise --params 110e6 --workers 16 --rate 10gbit --compute-ms 180
 
---compute-ms is what a step takes on one worker without communication. A method's own computing is that of this project's
-codecs on the processor that the table's facts name, a thread a worker. Time is that of as many steps; what studies say of
-accuracy after as many stands beside it. Break-even: below this rate the method's step is shorter than the reference's. The
-model's errors, with what it had not seen when they were found, are printed below.
+--compute-ms is what a step takes on one worker without communication. A method stands as `bandwise try --methods` takes it:
+its name, and the options of `create` that are not its defaults. Its own computing is that of this project's codecs on the
+processor that the table's facts name, a thread a worker. Time is that of as many steps; what studies say of accuracy after as
+many stands beside it. Break-even: below this rate the method's step is shorter than the reference's. The model's errors, with
+what it had not seen when they were found, are printed below.
 
 --device and --transport replace codecs and prices by those of the rules by which published measurements are predicted
 (results/external/rules.yaml), and --no-overlap exchanges the whole model when backward is over, as some systems do.
@@ -181,15 +182,17 @@ def _shapes(path: Path) -> tuple[tuple[int, ...], ...]:
 def _show(args: argparse.Namespace, question: Question, predictions: Sequence[Predicted], kept: Kept) -> None:
     from suite.costs.advice import best_known, of_configuration, shown_worse, verdict
 
-    reference = min(method.step_s for method in predictions if not method.algorithm)
+    references = [method for method in predictions if not method.algorithm]
+    reference = min(method.step_s for method in references)
     band = kept.band(question)
-    rows: list[dict[str, Any]] = []
+    rows: dict[str, dict[str, Any]] = {}
     for method in predictions:
         judged = of_configuration(method.configuration, kept.studies) if method.configuration else []
         accuracy = verdict(judged, question.parameters) if method.algorithm else "reference"
         speedup = reference / method.step_s
-        rows.append({
-            "method": method.label,
+        name = method.name or method.label
+        rows.setdefault(name, {
+            "method": name,
             "step_ms": _rounded(1e3 * method.step_s),
             "speedup": _rounded(speedup),
             "speedup_low": None if band is None else _rounded(speedup / (1 + band)),
@@ -203,29 +206,28 @@ def _show(args: argparse.Namespace, question: Question, predictions: Sequence[Pr
             "worse": shown_worse(judged),
             "evidence": [study.text for study in best_known(judged)],
         })  # fmt: skip
-    rows.sort(
-        key=lambda row: (
-            row["step_ms"] is None,
-            row["worse"],
-            row["step_ms"] or math.inf,
-        )
+    told = [rows.pop(method.label) for method in references]
+    ranked = sorted(
+        rows.values(),
+        key=lambda row: (row["step_ms"] is None, row["worse"], row["step_ms"] or math.inf),
     )
     if args.json:
         print_json({
             "parameters": question.parameters, "workers": question.workers, "rate_bps": question.rate_bps,
             "delay_s": question.delay_s, "compute_s": question.compute_s, "overlap": question.overlap,
-            "transport": question.transport, "device": question.device or None, "methods": rows,
+            "transport": question.transport, "device": question.device or None, "methods": ranked, "references": told,
             "model_error": list(kept.errors), "error_band": band, "predicted": True, "timed_on": kept.timed_on,
         })  # fmt: skip
         return
-    print(table(rows, COLUMNS))
+    print(table(ranked, COLUMNS))
     whose = (
         f"by the rules of published measurements, device {question.device}"
         if question.device
         else f"as timed on {kept.timed_on}, one thread a worker"
     )
     print(f"\nPredicted, not measured. Own computing {whose}; transport {question.transport}.")
-    print(f"speedup: over the faster of fp32 and bf16; rho of fp32: {_rho(question):.2g}")
+    steps = ", ".join(f"{row['method']} {row['step_ms']:g} ms" for row in told)
+    print(f"speedup: over the faster of torch's own, {steps}; rho of fp32: {_rho(question):.2g}")
     if not kept.errors:
         print("model error: not scored yet; `bandwise costs score`")
     for row in kept.errors:
@@ -236,7 +238,7 @@ def _show(args: argparse.Namespace, question: Question, predictions: Sequence[Pr
     if band is not None:
         print(f"half of such predictions are off by at most {100 * band:.0f} %: the band of a speedup")
     if args.evidence:
-        for row in rows:
+        for row in ranked:
             for line in row["evidence"]:
                 print(f"{row['method']}: {line}")
 

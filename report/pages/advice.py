@@ -65,18 +65,18 @@ def build_advice_page(
 def page_data(kept: Kept, results_root: Path) -> dict[str, Any]:
     """All that the page's script reckons with."""
     plain = kept_json(kept, results_root)
-    methods = []
+    methods: dict[str, dict[str, Any]] = {}
     for one, method in zip(plain["methods"], kept.methods, strict=True):
         judged = of_configuration(method.configuration, kept.studies)
-        methods.append({
-            **{name: one[name] for name in ("label", "family", "world_size", "shares", "overhead", "traffic")},
+        methods.setdefault(method.name, {
+            **{name: one[name] for name in ("name", "family", "world_size", "shares", "overhead", "traffic")},
             "verdict": _verdict(judged),
             "worse": shown_worse(judged),
         })  # fmt: skip
     own = kept.model.backend
     question = Question(1e6, 2, 1e9, 0.1)
     return {
-        "methods": methods,
+        "methods": list(methods.values()),
         "workers": sorted({n for method in kept.methods for of in method.traffic.values() for n in of}),
         "backend": {
             "prices": {name: asdict(price) for name, price in own.prices.items()},

@@ -240,7 +240,7 @@
     }));
     for (const method of KEPT.methods) {
       const parts = ways(method, question);
-      if (typeof parts === "string") { found.push({ method: method.label, step: Infinity, accuracy: parts, even: {} }); continue; }
+      if (typeof parts === "string") { found.push({ method: method.name, step: Infinity, accuracy: parts, even: {} }); continue; }
       let best = null;
       for (const [size, kinds] of parts) {
         const step = cut(kinds, net);
@@ -249,7 +249,7 @@
       const seconds = once((at) => Math.min(...[...parts.values()].map((kinds) => cut(kinds, at))), net);
       const locals = best.kinds.map(({ share, own }) => share * (own.compute + own.encode + own.decode + own.update));
       found.push({
-        method: method.label, step: best.step, own: sum(locals) - question.compute,
+        method: method.name, step: best.step, own: sum(locals) - question.compute,
         sent: sum(best.kinds.map(({ share, steps: one }) => share * sentBytes(one) / length(one))),
         accuracy: verdict(method.verdict, question.parameters), worse: method.worse,
         even: wanted ? Object.fromEntries(Object.keys(of).map((name) => [name, breakEven(seconds, steps[name])])) : {},

@@ -52,7 +52,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method with its kinds of steps. configuration: for its studies (`Study`). shares: kind -> share of the
+    """A method with its kinds of steps. name: as `create` takes it, with the options that are not its defaults,
+    ``local-sgd:period=16`` (`bandwise try --methods` reads that); label: of its session. configuration: for its studies
+    (`Study`). shares: kind -> share of the
     steps of a training. overhead: kind -> seconds that a step computes beyond forward, backward and the plain update, on one
     core, by the size of the model. world_size, parameters: ranks and largest model with which it was timed.
     family: of the method. traffic: what each kind of steps sends, by the number of workers, or why it cannot; where it is not
@@ -68,6 +70,7 @@ class Candidate:
     world_size: int
     parameters: int
     family: str = ""
+    name: str = ""
     traffic: Mapping[str, Mapping[int, Traffic | str]] = field(default_factory=dict)
 
     def method(self, kind: str) -> Method:
@@ -354,6 +357,7 @@ class Predicted:
     refused: str = ""
     configuration: str = ""
     bucket_bytes: float = 0
+    name: str = ""
 
 
 Seconds = Callable[[Network], float]
@@ -480,6 +484,7 @@ def _predicted(
             {},
             str(error),
             candidate.configuration,
+            name=candidate.name,
         )
     best = ways.best(network)
     step = _once(ways.seconds)
@@ -492,6 +497,7 @@ def _predicted(
         {name: _break_even(step, reference, network) for name, reference in references.items()},
         configuration=candidate.configuration,
         bucket_bytes=min(best, 4 * question.parameters),
+        name=candidate.name,
     )
 
 
@@ -715,7 +721,7 @@ def kept_json(kept: Kept, results_root: Path) -> dict[str, Any]:
         "methods": [
             {
                 **{name: getattr(one, name) for name in (
-                    "label", "algorithm", "configuration", "world_size", "parameters", "family",
+                    "label", "algorithm", "configuration", "world_size", "parameters", "family", "name",
                 )},
                 "shares": dict(one.shares),
                 "cases": {kind: case.as_dict() for kind, case in one.cases.items()},

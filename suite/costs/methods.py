@@ -49,7 +49,7 @@ WARM_UP_SHARE: Final = 0.15
 def candidates(
     samples: Sequence[Sample], cores: int, load: Callable[[str], SessionSpec] | None = None
 ) -> list[Candidate]:
-    """Every method of the samples' sessions of which all kinds of step were timed. load: a session's file by its name."""
+    """Every method of the samples' sessions of which all kinds of step were timed, once. load: a session's file by its name."""
     methods: dict[str, Candidate] = {}
     for session in sorted({sample.session for sample in samples}):
         for label, algorithm, configured, kinds in arms_of((load or load_session)(session)):
@@ -118,7 +118,31 @@ def _candidate(
         timed.setting.world_size,
         timed.setting.parameters,
         registry.entry(algorithm).family,
+        spelled(configured or _of_case(next(iter(cases.values())))),
     )
+
+
+def spelled(configured: str) -> str:
+    """A configuration as people write it: the name, and the options that are not its defaults, as ``local-sgd:period=16``."""
+    options = json.loads(configured)
+    defaults = json.loads(configuration(options["algorithm"], {}))
+    given = (
+        f":{key}={_word(value)}"
+        for key, value in options.items()
+        if defaults[key] != value and key != "total_steps"  # it is the training's, not the method's
+    )
+    return options["algorithm"] + "".join(given)
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _of_case(case: Case) -> str:
+    """The configuration whose steps all are as a case's."""
+    own = json.loads(configuration(case.algorithm, {}))
+    fields = {name: value for name, value in case.options["fields"].items() if name in own}
+    return configuration(case.algorithm, fields)
 
 
 def _shares(kinds: Sequence[str]) -> dict[str, float]:

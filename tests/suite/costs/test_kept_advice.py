@@ -15,6 +15,8 @@ import pytest
 
 from bandwise.cli import main
 from bandwise.verbs.publish import advice_is_current
+from bandwise.verbs.try_ import _method
+from reference_impls import create
 from suite.costs import step
 from suite.costs.advice import (
     NAME,
@@ -28,10 +30,12 @@ from suite.costs.advice import (
     read_kept,
 )
 from suite.costs.external import FORMS, Point, played, read_rules
-from suite.costs.methods import ALIKE, gathered
+from suite.costs.methods import ALIKE, _of_case, configuration, gathered, spelled
 from suite.costs.model import kept_model
 from suite.costs.recipe import traffic_of
 from suite.costs.samples import known
+from suite.runs.spec import resolve_algorithm
+from suite.timing.cases import kinds_of
 
 TOP = Path(__file__).resolve().parents[3]
 RESULTS = TOP / "results"
@@ -75,6 +79,25 @@ def test_advice_needs_none_of_the_libraries_that_take_seconds_to_import() -> Non
     )
     assert len(json.loads(done.stdout)["methods"]) > 10
     assert json.loads(done.stderr.splitlines()[-1]) == []
+
+
+def test_every_row_is_a_name_with_options_that_create_takes(
+    capsys: pytest.CaptureFixture[str], kept: Kept
+) -> None:
+    assert main(ASKED) == 0
+    rows = [row["method"] for row in json.loads(capsys.readouterr().out)["methods"]]
+    assert len(set(rows)) == len(rows) == len({method.configuration for method in kept.methods})
+    assert {"lion-cub-1bit:momentum_sync=never", "lion-cub-pbit", "local-sgd:period=16"} <= set(rows)
+    by_name = {method.name: method for method in kept.methods}
+    for row in rows:
+        name, options = _method(row)
+        create(name, **options)
+        assert configuration(name, options) == by_name[row].configuration, row
+
+
+def test_rounds_that_no_option_fixes_are_named_by_the_method_that_takes_them() -> None:
+    case = kinds_of(resolve_algorithm("qsr-sgd", {"alpha": 1.0}, 4, 1000), (16,))["round-16"]
+    assert spelled(_of_case(case)) == "local-sgd:period=16"
 
 
 def test_an_answer_plays_few_buckets(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +268,7 @@ def test_the_options_reach_the_answer(capsys: pytest.CaptureFixture[str], kept: 
     told = json.loads(capsys.readouterr().out)
     assert (told["overlap"], told["device"], told["transport"]) == (False, "a100", "nccl-socket")
     assert told["error_band"] == kept.elsewhere
-    fp32 = next(row for row in told["methods"] if row["method"] == "all-reduce fp32")
+    fp32 = next(row for row in told["references"] if row["method"] == "all-reduce fp32")
     question = asked(kept, overlap=False, device="a100", transport="nccl-socket")
     found = {one.label: one for one in advise(question, kept.methods, kept.model, break_even=False)}
     assert fp32["step_ms"] == pytest.approx(1e3 * found["all-reduce fp32"].step_s, rel=5e-3)
