@@ -306,9 +306,9 @@ def _too_deep(text: str) -> int:
     depth = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEEPEST:
-            break
-    return int(event.start_mark.line) + 1
+        if depth > DEEPEST and event.start_mark:
+            return int(event.start_mark.line) + 1
+    return 1
 
 
 def _plain(
