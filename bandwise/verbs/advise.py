@@ -114,8 +114,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Answer."""
     require_checkout(NAME)
+    from reference_impls.units import parse_duration, parse_rate
     from suite.costs.advice import OWN, SIZES, AdviceError, Question, advise, read_kept
-    from suite.links.link import parse_duration, parse_rate
 
     root = results_root(args)
     kept = read_kept(root)

@@ -89,8 +89,8 @@ def run(args: argparse.Namespace) -> int:
     require_checkout(NAME)
     import torch
 
+    from reference_impls.units import parse_duration, parse_rate
     from report.pages.trial import Trial, build_trial_page, score_of
-    from suite.links.link import parse_duration, parse_rate
 
     if args.seeds < 1 or args.threads < 1:
         raise TryError(f"--seeds {args.seeds} --threads {args.threads}: give at least 1 of each")
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     root, rate, delay = results_root(args), parse_rate(args.rate), parse_duration(args.delay)
     stated = None if args.compute_ms is None else args.compute_ms / 1e3
     line = ProgressLine(f"try {args.script}")
-    trained = _Training(args, lr, rate, delay, stated, root, line, len(methods))
+    trained = _Training(args, lr, rate, delay, stated, line, len(methods))
     try:
         for seed in range(args.seeds):
             given = _made(make, args.script, seed)
@@ -158,7 +158,6 @@ class _Training:
         rate: float,
         delay: float,
         compute_s: float | None,
-        root: Path,
         line: ProgressLine,
         count: int,
     ) -> None:
@@ -167,7 +166,6 @@ class _Training:
         self._args = args
         self._lr = lr
         self._link = (rate, delay)
-        self._root = root
         self._line = line
         self._total = args.steps * args.seeds * count
         self._done = 0
@@ -204,7 +202,7 @@ class _Training:
             self.compute_s = found.compute_s
         self.parameters = sum(value.numel() for value in found.parameters.values())
         rate, delay = self._link
-        seconds = found.seconds(rate, delay, self.compute_s, results=self._root)
+        seconds = found.seconds(rate, delay, self.compute_s)
         frame = found.frame
         self._runs.setdefault(text, []).append(
             Run(

@@ -21,11 +21,11 @@ from report.drawing.scales import bare, look, new_figure
 from report.drawing.svg import inline, svg_file
 from report.drawing.table import Cell, Column, Line, View, bytes_cell, chips, text_cell, time_cell
 from report.drawing.theme import colour
-from report.pages.costs import load_costs
 from report.rendering import render_page
+from suite.analysis.published import find_frame
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, paired_difference
-from suite.analysis.tables import number
-from suite.costs.columns import ALL, SCORE
+from suite.analysis.tables import number, rows_of
+from suite.costs.columns import BESIDE
 from suite.links.link import duration_words, rate_words
 from suite.runs.files import write_atomic
 
@@ -174,7 +174,11 @@ class Trial:
             f"Seconds are predicted, not measured, for {rate_words(self.rate_bps)} a worker, "
             f"{duration_words(self.delay_s)} one way, and {write.quantity(self.compute_s, 'seconds')} of computing ({own}). "
             "What a method's codec and update take is not counted: `bandwise advise` counts it where it was timed.",
-            *([f"The cost model's own errors: {'; '.join(self.score)}."] if self.score else []),
+            *(
+                [f"The formula's own errors, beside sessions that were measured: {'; '.join(self.score)}."]
+                if self.score
+                else []
+            ),
         ]
 
     def findings(self) -> list[str]:
@@ -216,16 +220,19 @@ def _ratio(over: float | None, under: float | None) -> float | None:
 
 
 def score_of(results_root: Path) -> tuple[str, ...]:
-    """How far off the cost model is, in words; empty where it was not scored."""
+    """How far off the formula of the seconds is, in words; empty where it was not scored."""
+    table = find_frame(results_root, BESIDE)
     return tuple(
         f"{row['left_out']} not seen before: median {number(row, 'median_error'):.0%}, worst {number(row, 'worst_error'):.0%}"
-        for row in load_costs(results_root).tables.get(SCORE.suffix, ())
-        if row["value"] == ALL
+        for row in ([] if table is None else rows_of(table))
+        if row["predictor"] == FORMULA
     )
 
 
 # ---- the page
 
+FORMULA: Final = "local + bytes"
+"""What `Simulation.seconds` says, among the predictors that were scored."""
 COLUMNS: Final = (
     Column("method", "method", "The first is what the others are compared with."),
     Column("end_loss", "loss at the end", f"Training loss over the last {END_SHARE:.0%} of the steps; mean over seeds.", True),
@@ -233,7 +240,7 @@ COLUMNS: Final = (
     Column("loss_is", "its loss is", "Decided by the interval alone."),
     Column("bytes", "bytes a step", "That a worker sends, counted; mean over workers and steps.", True),
     Column("fewer", "fewer bytes", "The first method's over this one's.", True),
-    Column("step", "predicted step", "By the cost model; mean over steps.", True),
+    Column("step", "predicted step", "Computing, bytes over 0.91 of the rate, delays; mean over steps.", True),
     Column("speedup", "speedup", "The first method's predicted step over this one's.", True),
     Column("options", "name", "Of the registered method.", hidden=True),
 )  # fmt: skip

@@ -131,7 +131,7 @@ def spelled(configured: str) -> str:
         for key, value in options.items()
         if defaults[key] != value and key != "total_steps"  # it is the training's, not the method's
     )
-    return options["algorithm"] + "".join(given)
+    return f"{options['algorithm']}{''.join(given)}"
 
 
 def _word(value: Any) -> str:

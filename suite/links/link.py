@@ -1,4 +1,4 @@
-"""A link between workers, as data: rates, one-way delay, stragglers; and rates and times as people write them.
+"""A link between workers, as data: rates, one-way delay, stragglers; and rates and times in words.
 
 Every worker hangs on one switch by a wire of its own. ``rate`` is what the wire carries from the worker, ``down`` what
 it carries to the worker, headers included; the delay is one way, from any worker to any other, so that a round trip
@@ -9,16 +9,15 @@ link is none of this, but whatever network joins the nodes of a cluster.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from reference_impls.units import RATE_UNITS, TIME_UNITS, UNSHAPED, parse_duration, parse_rate
+
 MIN_RATE_BPS = 10e6
 MAX_RATE_BPS = 10e9
-UNSHAPED = "unshaped"
-"""In place of a rate: none is held. As a number it is infinite, and null in JSON."""
 REAL = "real"
 """Begins the label of a link that nobody emulates, and is the key of what only such a link has."""
 MAX_DELAY_S = 1.0
@@ -31,10 +30,6 @@ ALL_GATHER, ALL_TO_ALL, SEND_RECV = "all-gather", "all-to-all", "send-recv"
 """Collectives that a link is probed with (`suite.links.probe`)."""
 ROUND_TRIP = "round-trip"
 """Begins the names of a probe's smallest messages; they say nothing of a rate."""
-
-RATE_UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
-TIME_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-_NUMBER_AND_UNIT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", re.IGNORECASE)
 
 
 class LinkError(ValueError):
@@ -189,24 +184,6 @@ def measured_words(link: Mapping[str, Any]) -> str:
     return f" ({', '.join(words)})" if words else ""
 
 
-def parse_rate(text: str) -> float:
-    """Bits per second of ``10mbit``, ``2.5gbit``, ``100 Mbit/s``, ``unshaped``. Raises LinkError."""
-    if text.strip().lower() == UNSHAPED:
-        return math.inf
-    value, unit = _number_and_unit(text.strip().removesuffix("/s"))
-    if unit not in RATE_UNITS:
-        raise LinkError(f"rate {text!r}: write a number and a unit of bits, such as 100mbit or 1gbit")
-    return float(f"{value * RATE_UNITS[unit]:.12g}")
-
-
-def parse_duration(text: str) -> float:
-    """Seconds of ``5ms``, ``0.5 ms``, ``200us``, ``0s``. Raises LinkError."""
-    value, unit = _number_and_unit(text)
-    if unit not in TIME_UNITS:
-        raise LinkError(f"time {text!r}: write a number and us, ms or s, such as 5ms")
-    return float(f"{value * TIME_UNITS[unit]:.12g}")
-
-
 def rate_words(rate_bps: float) -> str:
     """For people: ``100 Mbit/s``."""
     if math.isinf(rate_bps):
@@ -223,11 +200,6 @@ def duration_words(seconds: float) -> str:
 def _check_rate(name: str, rate_bps: float) -> None:
     if rate_bps != math.inf and not MIN_RATE_BPS <= rate_bps <= MAX_RATE_BPS:  # false for NaN
         raise LinkError(f"{name} {rate_bps:g} bit/s: choose 10mbit to 10gbit, or unshaped")
-
-
-def _number_and_unit(text: str) -> tuple[float, str]:
-    match = _NUMBER_AND_UNIT.fullmatch(text)
-    return (float(match[1]), match[2].lower()) if match else (math.nan, "")
 
 
 def _largest(value: float, units: Mapping[str, float]) -> tuple[str, str]:

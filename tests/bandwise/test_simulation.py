@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import io
 import math
 from collections.abc import Iterator
@@ -15,8 +16,10 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from bandwise import DataParallelOptimizer, SimulatedCluster, list_algorithms, simulate
-from bandwise.simulation import DataError, Shards, Simulation, worker_seed
+from bandwise.simulation import DataError, Shards, Simulation, _sent, worker_seed
 from reference_impls.errors import LayoutError, UnsupportedError, UsageError
+from reference_impls.requests import Request
+from reference_impls.units import UnitError
 from tests.reference_impls.gloo import run_ranks
 
 STEPS, WORKERS = 6, 2
@@ -250,26 +253,49 @@ def test_the_correlation_of_gradients() -> None:
     assert trained(workers=1).correlation.isna().all()
 
 
-def test_seconds_are_the_cost_models_of_what_was_asked_for() -> None:
-    from reference_impls import create
-    from suite.costs.model import kept_model
-    from suite.costs.recipe import recipe_of
-    from suite.costs.step import Local, unit_seconds
-    from suite.runs.store import default_root
-
+def test_seconds_are_the_formula_that_was_scored() -> None:
     wide = seeded(lambda: nn.Sequential(nn.Linear(6, 2000), nn.Linear(2000, 3)))
     found = trained("local-sgd", period=3, workers=4, model=wide)
     slow, fast = (found.seconds(rate, compute_s=2e-3) for rate in ("10mbit", 1e9))
     assert slow.index.tolist() == list(range(STEPS))
     assert fast[0] == slow[0] == pytest.approx(2e-3)  # a local step sends nothing
-    assert slow[2] > fast[2] > 2e-3
-    model, _ = kept_model(default_root())
-    shapes = [tuple(p.shape) for p in wide.parameters()]
-    recipe = recipe_of(create("local-sgd", period=3), shapes, 4, kind="round-3")
-    at = model.backend.network(10e6, 0.0, 1.0)
-    assert slow[:3].sum() == pytest.approx(unit_seconds(recipe, Local(2e-3), at, model.overlap))
+    sent = found.ledger.frame(rank=0).query("step == 2")["wire_bytes"].sum()
+    assert slow[2] == pytest.approx(2e-3 + 8 * sent / (0.91 * 10e6))
+    assert found.seconds("10mbit", "5ms", 2e-3)[2] == pytest.approx(slow[2] + 2 * 3 * 5e-3)
     assert found.seconds("10mbit", compute_s=2e-3, codec_s=1e-3)[0] == pytest.approx(3e-3)
     assert found.seconds("10mbit")[0] == pytest.approx(found.compute_s)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    ["allreduce-sgd", "local-sgd", "global-qsgd", "apmsqueeze", "qsgd", "powersgd", "lion-cub-1bit"],
+)
+def test_seconds_are_those_of_the_score(algorithm: str) -> None:
+    from suite.costs.step import FORMS, OF_PROBE, Recipe, measured_as, sent_bytes
+
+    found = trained(algorithm, workers=4, steps=2)
+    for step, took in zip(found._steps, found.seconds("10mbit", "3ms", 0.0), strict=True):
+        requests = list(step.requests())
+        first = FORMS[OF_PROBE[measured_as(requests[0])]].rounds(4) if requests else 0
+        assert took == pytest.approx(8 * sent_bytes(Recipe((step,))) / 9.1e6 + first * 3e-3)
+
+
+def test_workers_of_a_node_share_its_link() -> None:
+    world = Request("all-to-all", "gradient", 8, 800.0, "int8")
+    assert _sent(world, 1) == 700
+    assert _sent(world, 4) == 700 * 4 * 4 / 7, "four workers each send to four that are elsewhere"
+    assert _sent(dataclasses.replace(world, collective="all-reduce"), 4) == 1400, "a ring leaves a node once"
+    assert _sent(Request("all-reduce", "gradient", 2, 100.0, "float32", "cross"), 4) == 400
+    assert _sent(Request("all-reduce", "gradient", 4, 100.0, "float32", "node"), 4) == 150
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"rate": 0.0}, {"rate": "fast"}, {"rate": 1e6, "delay": -1.0}, {"rate": 1e6, "compute_s": math.nan}],
+)
+def test_seconds_of_what_cannot_be_are_refused(asked: dict[str, Any]) -> None:
+    with pytest.raises(UnitError, match=r"give a number|write a number"):
+        trained(steps=1).seconds(**asked)
 
 
 def test_a_training_that_diverges_ends_before_that_step() -> None:
