@@ -20,28 +20,12 @@ from bandwise.verbs import VERBS
 from docs import make
 from reference_impls import SimulatedCluster
 from reference_impls.catalogue import BUILT_IN
-from reference_impls.registry import Method, registry
+from reference_impls.registry import Method
 from tests.reference_impls.gloo import output_of, run_ranks
 from tests.support import blocks
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
-
-
-def test_the_method_of_the_tutorial(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    method, use, *_ = blocks("docs/adding-a-method.md", "python")
-    (tmp_path / "byte_vote.py").write_text(method)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        registry, "_entries", dict(registry._entries)
-    )  # the tutorial's is not for other tests
-    names: dict[str, Any] = {"torch": torch}
-    exec(use, names)
-    frame = names["cluster"].ledger.frame(rank=0)
-    assert (frame["payload_bytes"][0], frame["wire_bytes"][0]) == (1000, 1500.0)
-    assert str(frame["payload_bytes"][0]) in capsys.readouterr().out
 
 
 def test_the_method_with_two_kinds_of_step_of_the_tutorial(
@@ -52,7 +36,7 @@ def test_the_method_with_two_kinds_of_step_of_the_tutorial(
     monkeypatch.setitem(sys.modules, "byte_vote", module)
     exec(method.partition("registry.add(")[0], module.__dict__)
     names = dict(vars(module))
-    exec(kinds, names)
+    exec(kinds.partition("registry.add(")[0], names)
     algorithm = names["MomentumVote"](scale=2.0, every=4)
     assert {kind: one.every for kind, one in algorithm.steady().items()} == {"step": 0, "sync": 1}
     for wanted, one in {"step step step": 0, "sync sync sync": 1, "sync step step step sync": 4}.items():
@@ -68,13 +52,6 @@ def test_the_method_with_two_kinds_of_step_of_the_tutorial(
             same = torch.equal(cluster.state(0, "momentum")[0], cluster.state(2, "momentum")[0])
             assert same == (cluster.kind == "sync")
         assert seen == wanted.split()
-
-
-def test_the_codec_of_the_tutorial_is_the_one_in_the_code() -> None:
-    """Shortened by its docstring and the check of its option; every line of it stands in the file."""
-    _, _, shown, _ = blocks("docs/adding-a-method.md", "python")
-    source = (ROOT / "reference_impls" / "algorithms" / "ef_signsgd.py").read_text(encoding="utf-8")
-    assert [line for line in shown.splitlines() if line.strip() and line not in source.splitlines()] == []
 
 
 def test_the_simulated_cluster_of_the_page() -> None:
