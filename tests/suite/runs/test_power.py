@@ -35,7 +35,7 @@ def tuned(folder: Path, text: str, apart: float, seeds: int = 2) -> Sweep:
                     value=sum(values) / seeds + worse,
                     values=tuple(v + worse for v in values),
                     status="done",
-                    runs=("0" * 16,) * seeds,
+                    runs=tuple(f"{seed:016x}" for seed in range(seeds)),
                 )
                 for lr, worse in ((0.25, 1.0), (0.5, 0.0), (1.0, 1.0))
             )
