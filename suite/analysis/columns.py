@@ -446,10 +446,21 @@ NET = Table(
             net_low="lower end of its 95 % interval, as of gain; what is known where the end lies beyond the budgets",
             net_high="upper end",
             p="two-sided, of a net speedup of 1",
+            over="net speedup over that of one worker alone, by seeds and rounds that both have, so that what the driver costs "
+            "cancels; empty where either lies beyond the budgets, or there are no such rounds",
+            over_low="lower end of its 95 % interval, as of gain",
+            over_high="upper end",
+            over_p="two-sided, of that ratio being 1",
+            driver="null test of the link: net speedup of the reference itself through the driver of the methods; 1 where the "
+            "driver costs nothing",
+            driver_low="lower end of its 95 % interval, as of time",
+            driver_high="upper end",
         ),
         *described(
             "text",
-            verdict="worth it, not worth it, undecided: by Holm over the arms of a link and sharding at 5 %",
+            plain="against the reference: worth it, not worth it, undecided, by Holm over the arms of a link and sharding at 5 %",
+            alone="the same against one worker alone; where over is empty by whether the intervals of net lie apart",
+            verdict="worth it where both say so, not worth it where either does, else undecided; of one worker alone as plain",
             check="of the seconds, as in arms: confirmed where direct runs of this very arm agree",
             reason="why there is no number, in a sentence",
         ),

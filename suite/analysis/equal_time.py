@@ -3,6 +3,7 @@
 The *reference* of a study is the first of its sweep's `references`, an uncompressed run at several budgets; its curve and the
 test are those of `suite.analysis.net_speedup`. `worth` needs trainings alone. `rounds` has, of every session of a name that
 was held, the seconds of each arm and of the reference round by round, so that `net` can be computed again from tables.
+`net` sets every arm against two alternatives, the reference and one worker alone; *worth it* is what beats both.
 """
 
 from __future__ import annotations
@@ -18,23 +19,36 @@ from scipy import stats
 
 from suite.analysis.columns import ARM, CELL, NET, PLACE, RUN, WORTH
 from suite.analysis.net_speedup import (
+    Method,
     NetSpeedup,
     Reference,
     Trials,
     Uncertain,
+    Verdict,
+    beats_all,
+    net_ratio,
     net_speedup,
     time_ratio,
     tuning_error,
     tuning_noise,
     verdicts,
 )
-from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, StatisticsError
+from suite.analysis.statistics import (
+    MINIMUM_FOR_INTERVAL,
+    Interval,
+    StatisticsError,
+    TooFewSamplesError,
+)
 from suite.analysis.study import Study
 from suite.analysis.summary import Cell, refuse_two_of_a_seed
 from suite.analysis.tables import Row, frame_of
 from suite.runs.sweep import WHOLE
 
 LEVEL: Final = 0.95
+ONE_WORKER: Final = "control-one-worker"
+"""The method that sends nothing and leaves the other workers out: an alternative to plain training, and no negative control of
+what is judged in seconds.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,15 +56,17 @@ class Trained:
     """An arm of a cell beside the reference.
 
     reference: its losses, of the seeds that pair up; losses: of the arm by these seeds, infinite where it diverged. tuning: error
-    of their difference by the choice of rates; None where one of both was not tuned by two seeds or more, so that it is unknown
-    and no part of intervals. reason: why there is no number, else empty.
+    of their difference by the choice of rates, and choice: what of its variance is the arm's; None where one of both was not
+    tuned by two seeds or more, so that it is unknown and no part of intervals. reason: why there is no number, else empty.
     """
 
     cell: Cell
     arm: str
     mean: float | None
+    seeds: tuple[int, ...]
     losses: np.ndarray
     tuning: Uncertain | None
+    choice: float
     reference: Reference | None
     reason: str = ""
 
@@ -64,6 +80,15 @@ class Trained:
         if self.reference is None:
             raise StatisticsError(self.reason)
         return net_speedup(self.reference, self.losses.tolist(), time, self.tuning or Uncertain(), level)
+
+    def over_other(self, other: Trained, time: Uncertain) -> NetSpeedup | None:
+        """Its net speedup over that of another arm, of whose seconds its training takes exp(time); None where there is none."""
+        if self.reference is None or other.reference is None or self.seeds != other.seeds:
+            return None
+        tuning = self.tuning or Uncertain()
+        of_reference = Uncertain(0.0, max(tuning.variance - self.choice, 0.0), tuning.df)
+        methods = (Method(one.losses, one.choice) for one in (self, other))
+        return net_ratio(self.reference, *methods, time, of_reference)
 
 
 def trained(study: Study, runs: pd.DataFrame) -> list[Trained]:
@@ -111,7 +136,9 @@ def _of_cell(study: Study, cell: Cell, runs: pd.DataFrame) -> Iterator[Trained]:
         except StatisticsError as fault:
             reason = str(fault)
         mean = float(finished.mean()) if len(finished) else None
-        yield Trained(cell, arm, mean, value.loc[seeds].to_numpy("float64"), tuning, reference, reason)
+        losses = value.loc[seeds].to_numpy("float64")
+        own = errors[arm] if both else 0.0
+        yield Trained(cell, arm, mean, tuple(seeds), losses, tuning, own, reference, reason)
 
 
 def worth_table(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
@@ -159,25 +186,90 @@ def net_table(
     Returns:
         A row for every link and arm of the cells of that kind.
     """
-    by_place = {
-        place: [own for _, own in of_arm.groupby("session_id") if len(own) >= MINIMUM_FOR_INTERVAL]
-        for place, of_arm in rounds.groupby(PLACE)
-    }
+    by_place: dict[Any, pd.DataFrame] = dict(iter(rounds.groupby(PLACE)))
+    nothing = rounds.iloc[:0]
     told = arms.set_index(PLACE)
-    rows: list[Row] = []
-    found: dict[tuple[str, str], dict[str, NetSpeedup]] = {}
+    algorithms = {name: arm.algorithm for name, arm in study.by_name.items()}
+    found: list[_Timed] = []
     for one in trained(study, runs):
         workload, sharding, world_size = one.cell
         if (workload, world_size) != kind:
             continue
         for link in arms["link"].unique():
             place = (link, sharding, one.arm)
-            row, net = _net_row(study, one, place, by_place.get(place, []), told)
-            rows.append(row)
-            if net:
-                found.setdefault((link, sharding), {})[one.arm] = net
-    words = {(*place, arm): word for place, nets in found.items() for arm, word in verdicts(nets).items()}
-    return frame_of(NET, [{**row, "verdict": words.get(tuple(row[name] for name in PLACE))} for row in rows])
+            row, net = _net_row(study, one, place, _whole_sessions(by_place.get(place, nothing)), told)
+            own = by_place.get((link, sharding, study.references[0]), nothing)
+            row |= _ends("driver", "driver_", _of_driver(_whole_sessions(own)))
+            found.append(_Timed(one, place, row, net))
+    panels: dict[tuple[str, str], list[_Timed]] = {}
+    for one_timed in found:
+        panels.setdefault(one_timed.place[:2], []).append(one_timed)
+    for panel in panels.values():
+        _judge(panel, next((one for one in panel if algorithms[one.place[2]] == ONE_WORKER), None), by_place)
+    return frame_of(NET, [one.row for one in found])
+
+
+@dataclass(frozen=True, eq=False)
+class _Timed:
+    """An arm on a link: its row of the table, and its net speedup, if there is one."""
+
+    trained: Trained
+    place: tuple[str, str, str]
+    row: Row
+    net: NetSpeedup | None
+
+
+def _judge(panel: Sequence[_Timed], worker: _Timed | None, rounds: Mapping[Any, pd.DataFrame]) -> None:
+    """Words of the arms of a link and sharding against the reference and against one worker alone; Holm over the arms of each."""
+    plain = verdicts({one.place[2]: one.net for one in panel if one.net})
+    ratios: dict[str, NetSpeedup] = {}
+    alone: dict[str, Verdict] = {}
+    for one in panel:
+        if one.net is None or worker is None or worker.net is None or one is worker:
+            continue
+        ratio = _over_worker(one, worker, rounds)
+        if ratio is None:
+            alone[one.place[2]] = _apart(one.net.speedup, worker.net.speedup)
+        else:
+            ratios[one.place[2]] = ratio
+    alone |= verdicts(ratios)
+    for one in panel:
+        arm = one.place[2]
+        over, words = ratios.get(arm), [plain.get(arm)] + ([] if one is worker else [alone.get(arm)])
+        one.row.update(
+            {
+                **_ends("over", "over_", over.speedup if over else None),
+                "over_p": over.p if over else None,
+                "plain": plain.get(arm),
+                "alone": alone.get(arm),
+                "verdict": beats_all(words) if one.net else None,
+            }
+        )
+
+
+def _over_worker(one: _Timed, worker: _Timed, rounds: Mapping[Any, pd.DataFrame]) -> NetSpeedup | None:
+    both = rounds[one.place].merge(rounds[worker.place], on=["session_id", "round"], suffixes=("", "_worker"))
+    sessions = [(own["seconds"] / own["seconds_worker"]).tolist() for own in _whole_sessions(both)]
+    try:
+        return one.trained.over_other(worker.trained, time_ratio(sessions))
+    except TooFewSamplesError:
+        return None
+
+
+def _apart(own: Interval, other: Interval) -> Verdict:
+    """By intervals alone, where a number lies beyond the reference's budgets or both were never timed in the same rounds."""
+    return "worth it" if own.low > other.high else "not worth it" if own.high < other.low else "undecided"
+
+
+def _whole_sessions(rounds: pd.DataFrame) -> list[pd.DataFrame]:
+    return [own for _, own in rounds.groupby("session_id") if len(own) >= MINIMUM_FOR_INTERVAL]
+
+
+def _of_driver(sessions: Sequence[pd.DataFrame]) -> Interval | None:
+    """The null test: the reference through the driver of the methods, against itself; None where it was not timed."""
+    if not sessions:
+        return None
+    return _spread(time_ratio([(own["reference_s"] / own["seconds"]).tolist() for own in sessions]))
 
 
 def _net_row(
@@ -203,7 +295,6 @@ def _net_row(
         **_ends("gain", "gain_", net.gain if net else None),
         **_ends("net", "net_", net.speedup if net else None),
         "p": net.p if net else None,
-        "verdict": None,
         "check": _cell(arms, place, "check") if _cell(arms, place, "checked_by") == one.arm else None,
         "reason": reason or None,
     }

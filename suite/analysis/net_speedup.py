@@ -206,12 +206,82 @@ def _crossing(at: np.ndarray, values: np.ndarray, side: int) -> float:
     return float(at[last] * (at[last + 1] / at[last]) ** share)
 
 
+@dataclass(frozen=True, eq=False)
+class Method:
+    """Final losses of a method by the seeds of a reference [seeds], and the variance that the choice of its rate makes."""
+
+    losses: np.ndarray
+    choice: float = 0.0
+
+
+def net_ratio(
+    reference: Reference,
+    one: Method,
+    other: Method,
+    time: Uncertain,
+    choice: Uncertain = Uncertain(),
+    level: float = 0.95,
+) -> NetSpeedup | None:
+    """The net speedup of one method over that of another, both read on one reference and paired by its seeds.
+
+    The logarithm of a budget moves by an error of the loss over the slope of the reference there (delta method), so that what
+    both share, seeds and the reference's own error, goes out of the difference as far as the slopes are alike.
+
+    Args:
+        reference: Losses of the reference, by seed and budget.
+        one: The method.
+        other: The one that it is held against.
+        time: Logarithm of the seconds of the method's training over those of the other's, in the same rounds.
+        choice: Error of the reference's loss that the choice of its rate makes; its degrees of freedom are those of all choices.
+        level: Of the interval.
+
+    Returns:
+        The ratio with its interval and the p of "it is 1", without a gain; None where either lies beyond the reference's budgets.
+    """
+    if not all(np.isfinite(method.losses).all() for method in (one, other)):
+        return None
+    at = np.geomspace(*reference.ends, POINTS)
+    budgets = np.array(
+        [_crossing(at, (reference.at(at) - method.losses[:, None]).mean(0), 0) for method in (one, other)]
+    )
+    if not ((budgets > 0) & np.isfinite(budgets)).all() or not (reference.slope(budgets) < 0).all():
+        return None
+    losses, n = np.column_stack([one.losses, other.losses]), len(one.losses)
+    steep = 1 / reference.slope(budgets)
+    apart = ((losses - reference.at(budgets)) * steep) @ np.array([1.0, -1.0])
+    parts = (
+        (float(apart.var(ddof=1)) / n, n - 1.0),
+        (
+            choice.variance * float(steep[0] - steep[1]) ** 2
+            + float(np.array([one.choice, other.choice]) @ steep**2),
+            choice.df,
+        ),
+        (time.variance, time.df),
+    )
+    variance = max(math.fsum(part for part, _ in parts), np.finfo(np.float64).tiny)
+    df = variance**2 / max(math.fsum(part**2 / known for part, known in parts), np.finfo(np.float64).tiny)
+    middle, error = math.log(budgets[0] / budgets[1]) - time.value, math.sqrt(variance)
+    half = float(stats.t.ppf(0.5 + level / 2, df)) * error
+    ends = Interval(
+        math.exp(middle), math.exp(middle - half), math.exp(middle + half), n, "paired t, delta method"
+    )
+    return NetSpeedup(ends, None, 2 * float(stats.t.sf(abs(middle) / error, df)))
+
+
+def beats_all(words: Iterable[Verdict | None]) -> Verdict:
+    """One verdict of those against each alternative: worth it against all of them; not worth it, against any; else undecided."""
+    found = set(words)
+    if "not worth it" in found:
+        return "not worth it"
+    return "worth it" if found == {"worth it"} else "undecided"
+
+
 def verdicts(found: Mapping[str, NetSpeedup], alpha: float = 0.05) -> dict[str, Verdict]:
     """What is worth it, by Holm's correction over the methods of a setting and link.
 
     Args:
-        found: By method.
-        alpha: Chance that any of the verdicts on methods that are just as good as the reference is wrong.
+        found: By method, all against one and the same alternative.
+        alpha: Chance that any of the verdicts on methods that are just as good as the alternative is wrong.
 
     Returns:
         A verdict a method: decided where its adjusted p is at most `alpha`, by the side on which its net speedup lies.

@@ -5,7 +5,7 @@ Read is what lies in git alone: `<sweep>-runs.csv` and `-rungs.csv`, `<sweep>-st
 `session-<name>-rounds.csv` with its facts. Compared are
 
 - `summary`: means, Student's t intervals of them and of paired differences, of every published study;
-- `worth` and `net`: every number, by the definitions in `docs/target-formats.md`. Ends of intervals are roots found by Brent's
+- `worth` and `net`: every number and verdict, by the definitions in `docs/target-formats.md`. Ends of intervals are roots found by Brent's
   method. The error of tuning is an integral, the chance of each rate to be the best of independent normals, where the tables
   have 20,000 draws: 5 % are allowed, or four standard errors of such draws where few of them decide. After a second stage of
   tuning it is the mean of 400,000 draws of both stages, by other random numbers; where all of them choose alike, the chance of
@@ -38,6 +38,7 @@ FEWEST = 6
 TOLERANCE = 1e-3
 OF_TUNING = 0.05
 DRAWS = 20_000
+ONE_WORKER = "control-one-worker"
 CELL = ["workload", "sharding", "world_size"]
 ARM = [*CELL, "arm"]
 PLACE = ["link", "sharding", "arm"]
@@ -289,6 +290,9 @@ class Trained:
     noise_df: float
     variance: float
     of_draws: float
+    seeds: list[int]
+    own: float
+    algorithm: str
 
 
 def trained_of(tables: Path, sweeps: Path, name: str, reference: str) -> dict[Key, Trained]:
@@ -335,6 +339,9 @@ def trained_of(tables: Path, sweeps: Path, name: str, reference: str) -> dict[Ke
                 noise.df,
                 float(choice),
                 float(draws),
+                seeds,
+                float(errors[arm][0]) if known else 0.0,
+                str(of_arm["algorithm"].iloc[0]),
             )
     return found
 
@@ -398,6 +405,49 @@ def time_of(rounds: pd.DataFrame) -> Known | None:
     return between if between.variance > within.variance else within
 
 
+def ratio(
+    one: Trained, other: Trained, sds: tuple[float, float], time: Known
+) -> tuple[float, float, float, float] | None:
+    """Net speedup of one arm over another's with its 95 % interval and p, by the implicit function theorem; None beyond the budgets.
+
+    Where the reference's loss at log budget x is the arm's, x moves with that loss by one over the slope. sds: errors of tuning,
+    each of arm and reference together, as the table `worth` has them; the arm's share of its variance is computed again.
+    """
+    usable = one.reference is not None and other.reference is not None and one.seeds == other.seeds
+    if not usable or not (np.isfinite(one.losses).all() and np.isfinite(other.losses).all()):
+        return None
+    reference = one.reference
+    assert reference is not None
+    known = Known(0.0, 0.0, math.inf)
+    at = [speedup(reference, arm.losses, known, known)["net"][0] for arm in (one, other)]
+    if not all(0 < budget < math.inf for budget in at):
+        return None
+    slopes = [float(reference.slope(math.log(budget))) for budget in at]
+    if max(slopes) >= 0:
+        return None
+    by_seed = pd.DataFrame(
+        {
+            name: (arm.losses - reference.by_seed(math.log(budget))) / slope
+            for name, arm, budget, slope in zip("ab", (one, other), at, slopes, strict=True)
+        }
+    )
+    shares = [arm.own / arm.variance if arm.variance > 0 else 0.0 for arm in (one, other)]
+    own = [0.0 if math.isnan(sd) else sd**2 * share for sd, share in zip(sds, shares, strict=True)]
+    both = 0.0 if math.isnan(sds[0]) else sds[0] ** 2 - own[0]
+    tuning = both * (1 / slopes[0] - 1 / slopes[1]) ** 2 + own[0] / slopes[0] ** 2 + own[1] / slopes[1] ** 2
+    parts = [
+        Known(0.0, (by_seed["a"] - by_seed["b"]).sem() ** 2, len(one.losses) - 1.0),
+        Known(0.0, tuning, one.noise_df if tuning else math.inf),
+        Known(0.0, time.variance, time.df),
+    ]
+    total = max(sum(part.variance for part in parts), 1e-300)
+    df = total**2 / max(sum(part.variance**2 / part.df for part in parts), 1e-300)
+    middle = math.log(at[0]) - math.log(at[1]) - time.value
+    reach = stats.t.isf(0.025, df) * math.sqrt(total)
+    ends = (math.exp(middle + side * reach) for side in (0, -1, 1))
+    return (*ends, float(2 * stats.t.sf(abs(middle) / math.sqrt(total), df)))
+
+
 def holm(p: pd.Series) -> pd.Series:
     """Adjusted for several comparisons."""
     rising = p.sort_values(kind="stable")
@@ -454,17 +504,83 @@ def audit_net(path: Path, tables: Path, sweeps: Path, found: Compared) -> None:
         for column, value in zip(("net", "net_low", "net_high"), own["net"], strict=True):
             found.number(("net", column), where, row[column], value)
         found.number(("net", "p"), where, row["p"], own["p"], max(own["p"], 1e-8))
-    numbers = pd.DataFrame(
-        [(*place, one["p"], one["net"][0]) for place, one in again.items()], columns=[*PLACE, "p", "net"]
-    )
-    for _, of_link in numbers.groupby(["link", "sharding"]):
-        adjusted = holm(of_link["p"])
-        for row in of_link.assign(adjusted=adjusted).to_dict("records"):
-            word = "undecided" if row["adjusted"] > 0.05 else "worth it" if row["net"] > 1 else "not worth it"
-            place = tuple(row[c] for c in PLACE)
-            found.same(("net", "verdict"), f"{name}: {', '.join(place)}", rows[place]["verdict"], word)
+    for link, sharding in {place[:2] for place in rows}:
+        panel = [place for place in again if place[:2] == (link, sharding)]
+        audit_verdicts(name, panel, rows, again, arms, by_place, worth["tuning_sd"], found)
+        own = by_place.get((link, sharding, net["reference"].iloc[0]), rounds.iloc[:0])
+        own = time_of(own.groupby("session_id").filter(lambda one: len(one) >= FEWEST))
+        spread = math.nan if own is None else stats.t.isf(0.025, own.df) * math.sqrt(own.variance)
+        middle = math.nan if own is None else -own.value
+        for place, row in rows.items():
+            if place[:2] == (link, sharding):
+                for column, side in (("driver", 0), ("driver_low", -1), ("driver_high", 1)):
+                    number = math.exp(middle + side * spread)
+                    found.number(("net", column), f"{name}: {', '.join(place)}", row[column], number)
     for place in rows.keys() - again.keys():
-        found.same(("net", "verdict"), f"{name}: {', '.join(place)}", rows[place]["verdict"], None)
+        for column in ("plain", "alone", "verdict"):
+            found.same(("net", column), f"{name}: {', '.join(place)}", rows[place][column], None)
+
+
+def words_of(p: Mapping[Key, float], estimates: Mapping[Key, float]) -> dict[Key, str]:
+    """By Holm over all of them."""
+    adjusted = holm(pd.Series(list(p.values()), dtype="float64")).sort_index()
+    return {
+        place: "undecided" if value > 0.05 else "worth it" if estimates[place] > 1 else "not worth it"
+        for place, value in zip(p, adjusted, strict=True)
+    }
+
+
+def audit_verdicts(
+    name: str,
+    panel: Sequence[Key],
+    rows: Mapping[Key, Mapping[str, Any]],
+    again: Mapping[Key, Mapping[str, Any]],
+    arms: Mapping[Key, Trained],
+    by_place: Mapping[Key, pd.DataFrame],
+    sds: pd.Series,
+    found: Compared,
+) -> None:
+    """Words of a link and sharding against the reference, against one worker alone, and against both."""
+    plain = words_of(
+        {place: again[place]["p"] for place in panel}, {place: again[place]["net"][0] for place in panel}
+    )
+    worker = next((place for place in panel if arms[place[1:]].algorithm == ONE_WORKER), None)
+    ratios: dict[Key, tuple[float, float, float, float]] = {}
+    alone: dict[Key, str] = {}
+    for place in (one for one in panel if worker is not None and one != worker):
+        assert worker is not None
+        both = by_place[place].merge(by_place[worker], on=["session_id", "round"])
+        both = both.assign(seconds=both["seconds_x"], reference_s=both["seconds_y"])
+        time = time_of(both.groupby("session_id").filter(lambda own: len(own) >= FEWEST))
+        pair = arms[place[1:]], arms[worker[1:]]
+        one = ratio(*pair, (sds[place[1:]], sds[worker[1:]]), time) if time is not None else None
+        if one is not None:
+            ratios[place] = one
+            continue
+        (_, low, high), (_, least, most) = again[place]["net"], again[worker]["net"]
+        alone[place] = "worth it" if low > most else "not worth it" if high < least else "undecided"
+    alone |= words_of(
+        {place: one[3] for place, one in ratios.items()}, {p: one[0] for p, one in ratios.items()}
+    )
+    for place in panel:
+        where, row = f"{name}: {', '.join(place)}", rows[place]
+        numbers = ratios.get(place, (math.nan,) * 4)
+        for column, value in zip(("over", "over_low", "over_high"), numbers[:3], strict=True):
+            found.number(("net", column), where, row[column], value)
+        found.number(
+            ("net", "over_p"), where, row["over_p"], numbers[3], max(numbers[3], 1e-8), 10 * TOLERANCE
+        )
+        words = [plain[place], *([] if place == worker else [alone.get(place, "undecided")])]
+        word = (
+            "not worth it"
+            if "not worth it" in words
+            else "worth it"
+            if set(words) == {"worth it"}
+            else "undecided"
+        )
+        found.same(("net", "plain"), where, row["plain"], plain[place])
+        found.same(("net", "alone"), where, row["alone"], alone.get(place))
+        found.same(("net", "verdict"), where, row["verdict"], word)
 
 
 # ---- what was found

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from suite.analysis.columns import NET, NET_ROUNDS, WORTH
-from suite.analysis.equal_time import net_table, round_rows, worth_table
+from suite.analysis.equal_time import ONE_WORKER, net_table, round_rows, worth_table
 from suite.analysis.net_speedup import Trials
 from suite.analysis.study import Arm, Study, Yardstick
 from suite.analysis.tables import frame_of, write_table
@@ -30,8 +30,10 @@ ENDS = {
     "worst": 0.01,
     "broken": 1.0,
     "few": 1.0,
+    "alone": 0.2,
 }
 """Arms by the budget of the reference at whose loss they end."""
+ALGORITHMS = {"alone": ONE_WORKER}
 TUNING = [10000, 10001]
 
 
@@ -58,7 +60,7 @@ def made_up(root: Path, direction: str) -> None:
     trials[*cell, "far"] = Trials([[np.nan, np.nan], *trials[*cell, "far"].losses[1:]], 2)
     arms = (
         Arm("plain", "allreduce-adamw", "baseline"),
-        *(Arm(name, "qsgd", "quantiser", "plain") for name in ENDS),
+        *(Arm(name, ALGORITHMS.get(name, "qsgd"), "quantiser", "plain") for name in ENDS),
     )
     yard = {"code": Yardstick("bits", "bits/byte", direction, 0.02)}
     study = Study("small", arms, (), yard, references=("plain",), trials=trials)
@@ -78,7 +80,7 @@ def made_up(root: Path, direction: str) -> None:
     timed = []
     for session in range(3):
         for link, times in zip(LINKS, (0.1, 0.98), strict=True):
-            for arm in ENDS:
+            for arm in ("plain", *ENDS):
                 reference = pd.Series(10 * np.exp(0.02 * rng.standard_normal(7)))
                 own = reference * times * np.exp(0.02 * rng.standard_normal() + 0.01 * rng.standard_normal(7))
                 timed += round_rows(f"2026112{session}T000000Z-aa", {(link, "iid", arm): (own, reference)})
@@ -91,7 +93,10 @@ def made_up(root: Path, direction: str) -> None:
     write_table(tables / "small-worth.csv", WORTH, worth_table(study, runs))
     write_table(tables / "session-quick-rounds.csv", NET_ROUNDS, rounds)
     write_table(tables / "session-quick-net.csv", NET, net_table(study, runs, rounds, told, ("code", 4)))
-    runs[runs["budget"] == 1].drop(columns="budget").to_csv(tables / "small-runs.csv", index=False)
+    whole = runs[runs["budget"] == 1].drop(columns="budget")
+    whole.assign(algorithm=whole["arm"].map(lambda arm: ALGORITHMS.get(arm, "qsgd"))).to_csv(
+        tables / "small-runs.csv", index=False
+    )
     runs[runs["budget"] != 1].to_csv(tables / "small-rungs.csv", index=False)
     pd.DataFrame(list(trials), columns=columns[:4]).to_csv(tables / "small-tuning.csv", index=False)
     facts = {"workloads": [{"workload": "code", "direction": direction}]}
@@ -161,6 +166,11 @@ RESULTS = (
     ("session-quick-net", "gain_high", "near", 1.03),
     ("session-quick-net", "time_high", "near", 1.003),
     ("session-quick-net", "p", "same", 1.01),
+    ("session-quick-net", "over", "far", 1.003),
+    ("session-quick-net", "over_high", "better", 1.003),
+    ("session-quick-net", "driver_low", "few", 1.003),
+    ("session-quick-net", "plain", "near", None),
+    ("session-quick-net", "alone", "worst", None),
     ("session-quick-net", "verdict", "near", None),
 )
 """Numbers of which no other is made."""

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from suite.analysis.columns import NET, NET_ROUNDS, PLACE, WORTH
-from suite.analysis.equal_time import net_table, round_rows, trained, worth_table
+from suite.analysis.equal_time import ONE_WORKER, net_table, round_rows, trained, worth_table
 from suite.analysis.net_speedup import Trials
 from suite.analysis.study import Arm, Study, Yardstick
 from suite.analysis.tables import frame_of, to_csv
@@ -31,6 +31,7 @@ def study(direction: str = "lower", trials: dict[Any, Any] | None = None) -> Stu
         (
             Arm("plain", "allreduce-adamw", "baseline"),
             *(Arm(name, "qsgd", "quantiser", "plain") for name in ("half", "broken")),
+            Arm("alone", ONE_WORKER, "control", "plain", control=True),
         ),
         (),
         {"code": Yardstick("bits_per_byte", "bits/byte", direction, 0.02)},
@@ -39,13 +40,15 @@ def study(direction: str = "lower", trials: dict[Any, Any] | None = None) -> Stu
     )
 
 
-def runs(half: float = 0.5, sign: float = 1.0, sd: float = 0.003, missing: int = 0) -> pd.DataFrame:
-    """Runs of eight seeds: `half` ends where the reference ends at a budget; `broken` diverges with one seed."""
+def runs(
+    half: float = 0.5, sign: float = 1.0, sd: float = 0.003, missing: int = 0, alone: float = 0.3
+) -> pd.DataFrame:
+    """Runs of eight seeds: `half` and `alone` end where the reference ends at a budget; `broken` diverges with one seed."""
     rng, rows = np.random.default_rng(2), []
     for seed in range(8):
         shared = 0.1 * rng.standard_normal()
         ends = {("plain", budget): loss(budget) for budget in BUDGETS}
-        ends |= {("half", 1.0): loss(half), ("broken", 1.0): loss(1.0)}
+        ends |= {("half", 1.0): loss(half), ("broken", 1.0): loss(1.0), ("alone", 1.0): loss(alone)}
         for (arm, budget), value in ends.items():
             status = (
                 "diverged"
@@ -69,7 +72,9 @@ def rounds(sessions: int = 1, time: float = 0.2) -> pd.DataFrame:
         reference = pd.Series(10 * np.exp(0.02 * rng.standard_normal(8)), at)
         seconds = reference * time * np.exp(0.01 * rng.standard_normal(8))
         rows += round_rows(
-            f"s{session}", {(LINK, "iid", arm): (seconds, reference) for arm in ("half", "broken")}
+            f"s{session}",
+            {(LINK, "iid", arm): (seconds, reference) for arm in ("half", "broken", "alone")}
+            | {(LINK, "iid", "plain"): (1.25 * reference, reference)},
         )
     return frame_of(NET_ROUNDS, rows)
 
@@ -86,7 +91,7 @@ def arms(refused: tuple[str, ...] = (), checked_by: str = "half") -> pd.DataFram
                 checked_by,
                 "direct runs disagree" if arm in refused else None,
             )
-            for arm in ("half", "broken")
+            for arm in ("half", "broken", "alone")
         ],
         columns=["link", "sharding", "arm", "refused", "check", "checked_by", "reason"],
     )
@@ -94,7 +99,7 @@ def arms(refused: tuple[str, ...] = (), checked_by: str = "half") -> pd.DataFram
 
 def test_worth_is_the_budget_at_which_the_reference_ends_as_well() -> None:
     table = worth_table(study(), runs()).set_index("arm")
-    assert set(table.index) == {"half", "broken"}
+    assert set(table.index) == {"half", "broken", "alone"}
     half = table.loc["half"]
     assert half["worth"] == pytest.approx(0.5, rel=0.02)
     assert half["low"] < 0.5 < half["high"] < 1.05 * half["low"] * 1.05
@@ -115,7 +120,7 @@ def test_tuning_widens_the_interval() -> None:
         (*CELL, arm): Trials(
             [2.0 + gap + 0.05 * rng.standard_normal(2) for gap in (0.3, 0.02, 0.0, 0.03, 0.4)], chosen=2
         )
-        for arm in ("plain", "half", "broken")
+        for arm in ("plain", "half", "broken", "alone")
     }
     told, untold = (worth_table(study(trials=t), runs()).set_index("arm").loc["half"] for t in (close, {}))
     assert math.isnan(untold["tuning_sd"]), "unknown, which is not none"
@@ -134,6 +139,46 @@ def test_net_speedup_is_worth_over_time_with_a_verdict() -> None:
     assert table.loc["broken", "verdict"] == "not worth it"
     assert pd.isna(table.loc["broken", "check"])  # checked by direct runs of another arm
     to_csv(NET, net_table(study(), runs(), rounds(), arms(), ("code", 4)))
+
+
+@pytest.mark.parametrize(
+    ("alone", "against", "word"),
+    [(0.3, "worth it", "worth it"), (0.5, "undecided", "undecided"), (0.8, "not worth it", "not worth it")],
+)
+def test_worth_it_is_what_beats_plain_training_and_one_worker_alone(
+    alone: float, against: str, word: str
+) -> None:
+    table = net_table(study(), runs(alone=alone), rounds(3), arms(), ("code", 4)).set_index("arm")
+    half, worker = table.loc["half"], table.loc["alone"]
+    assert half["over"] == pytest.approx(0.5 / alone, rel=0.03)
+    assert half["over_low"] < half["over"] < half["over_high"]
+    assert (half["plain"], half["alone"], half["verdict"]) == ("worth it", against, word)
+    assert (worker["plain"], worker["verdict"]) == ("worth it", "worth it")
+    assert pd.isna(worker["over"])
+    assert pd.isna(worker["alone"])
+
+
+def test_where_one_worker_lies_beyond_the_budgets_intervals_decide() -> None:
+    table = net_table(study(), runs(alone=0.05), rounds(3), arms(), ("code", 4)).set_index("arm")
+    assert pd.isna(table.loc["half", "over"])
+    assert (table.loc["half", "alone"], table.loc["half", "verdict"]) == ("worth it", "worth it")
+
+
+def test_without_one_worker_nothing_is_worth_it() -> None:
+    untimed = rounds()
+    untimed = untimed[untimed["arm"] != "alone"]
+    half = net_table(study(), runs(), untimed, arms(), ("code", 4)).set_index("arm").loc["half"]
+    assert (half["plain"], half["verdict"]) == ("worth it", "undecided")
+    assert pd.isna(half["alone"])
+
+
+def test_the_reference_through_the_driver_of_the_methods_is_the_null_test_of_a_link() -> None:
+    table = net_table(study(), runs(), rounds(3), arms(), ("code", 4))
+    assert table["driver"].tolist() == pytest.approx([0.8] * len(table))
+    assert (table["driver_low"] <= table["driver"]).all()
+    untimed = rounds()
+    untimed = untimed[untimed["arm"] != "plain"]
+    assert net_table(study(), runs(), untimed, arms(), ("code", 4))["driver"].isna().all()
 
 
 def test_a_gain_is_the_loss_of_the_reference_in_the_same_time() -> None:

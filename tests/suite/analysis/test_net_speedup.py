@@ -9,10 +9,13 @@ import pytest
 from scipy import stats
 
 from suite.analysis.net_speedup import (
+    Method,
     NetSpeedup,
     Reference,
     Trials,
     Uncertain,
+    beats_all,
+    net_ratio,
     net_speedup,
     time_ratio,
     tuning_error,
@@ -109,6 +112,62 @@ def test_intervals_cover(worth: float, step_speedup: float, tuned_apart: float) 
         agree += (found.p < 0.05) == (not found.speedup.low <= 1 <= found.speedup.high)
     assert 0.94 <= inside / repeats <= 0.975
     assert agree / repeats > 0.995  # the verdict and the interval are one test, but for several crossings
+
+
+def test_the_ratio_of_two_net_speedups_is_paired() -> None:
+    """Exact without noise; what seeds share is in neither, and what lies beyond the budgets has no ratio."""
+    ladder = exact()
+    one, other = (Method(np.full(6, float(curve(worth)))) for worth in (0.5, 0.25))
+    found = net_ratio(ladder, one, other, Uncertain(math.log(0.5)))
+    assert found is not None
+    assert found.speedup.estimate == pytest.approx(4.0, rel=1e-3)
+    rng = np.random.default_rng(3)
+    ladder, shared = reference(rng, common=0.3, sd=0.002)
+    noisy = [Method(curve(worth) + shared + 0.002 * rng.standard_normal(12)) for worth in (0.5, 0.25)]
+    found = net_ratio(ladder, *noisy, Uncertain())
+    assert found is not None
+    assert found.speedup.low == pytest.approx(2.0, rel=0.03)
+    assert found.speedup.high == pytest.approx(2.0, rel=0.03)
+    for beyond in (float(curve(0.01)), float(curve(2.0)), math.inf):
+        assert net_ratio(exact(), one, Method(np.full(6, beyond)), Uncertain()) is None
+
+
+@pytest.mark.parametrize(
+    ("worths", "tuned_apart"),
+    [
+        ((0.7, 0.5), 0.03),
+        pytest.param((0.9, 0.3), 0.0, marks=pytest.mark.full),
+        pytest.param((0.4, 0.45), 0.02, marks=pytest.mark.full),
+    ],
+)
+def test_intervals_of_ratios_cover(worths: tuple[float, float], tuned_apart: float) -> None:
+    """Nominal 95 %, over noise of seeds, of seconds, and of the rates of all three that tuning happens to choose."""
+    rng = np.random.default_rng(11)
+    truth, inside, repeats = worths[0] / worths[1] / 0.6, 0, 600
+    for _ in range(repeats):
+        shared = 0.05 * rng.standard_normal(12)
+        losses = curve(BUDGETS) + shared[:, None] + 0.02 * rng.standard_normal((12, len(BUDGETS)))
+        ladder = Reference(BUDGETS, losses + tuned_apart * rng.standard_normal())
+        methods = [
+            Method(
+                curve(worth) + shared + 0.03 * rng.standard_normal(12) + tuned_apart * rng.standard_normal(),
+                tuned_apart**2,
+            )
+            for worth in worths
+        ]
+        ratios = np.exp(math.log(0.6) + 0.04 * rng.standard_normal(8)).tolist()
+        found = net_ratio(ladder, *methods, time_ratio([ratios]), Uncertain(0.0, tuned_apart**2, 30))
+        assert found is not None
+        inside += found.speedup.low <= truth <= found.speedup.high
+    assert 0.935 <= inside / repeats <= 0.98
+
+
+def test_what_beats_all_alternatives() -> None:
+    assert beats_all(["worth it", "worth it"]) == "worth it"
+    assert beats_all(["worth it", "not worth it"]) == "not worth it"
+    assert beats_all(["worth it", "undecided"]) == "undecided"
+    assert beats_all(["worth it", None]) == "undecided", "nothing is told against one of them"
+    assert beats_all([None, "not worth it"]) == "not worth it"
 
 
 def test_sessions_that_differ_widen_the_interval() -> None:
