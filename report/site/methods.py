@@ -166,7 +166,7 @@ TIMED: Final = (
     Column("where", "where", "Workload, shards, workers."),
     Column("faster", "faster", FASTER, True, True),
     Column("net", "net speedup", "Plain training's seconds to the same quality, over its own.", True, True),
-    Column("verdict", "worth it?", "By the net speedup, after Holm over the methods of a link at 5 %."),
+    Column("verdict", "worth it?", "Against plain training and one worker alone, after Holm over the methods of a link at 5 %."),
     Column("check", "direct runs", "Whether trainings from start to end confirm the seconds."),
     Column("study", "study", hidden=True),
 )  # fmt: skip

@@ -1,10 +1,10 @@
 """Loss against time: in the same seconds on a link, does training with a method end better than plain training?
 
 A picture a link has the seconds of whole trainings over those of the reference across, the workload's metric upright (up is
-better), the reference at its budgets as a curve, and every method as a mark: what lies above the curve is worth it. The verdict
-itself is that of the table `net`, whose test is paired by seed; a mark is filled where it is worth it, hollow where it is not,
-and half filled where that is undecided. One table has the net speedups of all links, and what each training is worth in steps
-of the reference, which needs no session.
+better), the reference at its budgets as a curve, and every method as a mark: what lies above the curve beats plain
+training. The verdict is that of the table `net`, which sets a method against one worker alone, too, with tests paired by
+seed; a mark is filled where it is worth it, hollow where it is not, and half filled where that is undecided. One table has
+the net speedups of all links, and what each training is worth in steps of the reference, which needs no session.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from report.rendering import slug
 from report.study.data import LinkData, Panel, StudyData
 from report.study.marks import EDGE, Fill, Point, across, by_arm, draw_marks, families, write_names
 from report.study.speedup import grouped
+from suite.analysis.equal_time import ONE_WORKER
 from suite.links.link import REAL
 from suite.runs.sweep import WHOLE
 
@@ -194,7 +195,14 @@ def marks_of(panel: Panel, one: Timed) -> tuple[list[Point], list[str]]:
 
 
 def _family(row: Row) -> str:
+    """One worker alone is an alternative that compresses nothing, and no negative control of what takes seconds."""
+    if row["algorithm"] == ONE_WORKER:
+        return "baseline"
     return "control" if row["control"] else str(row["family"])
+
+
+def _negative(panel: Panel) -> list[Row]:
+    return [row for row in panel.controls if row["algorithm"] != ONE_WORKER]
 
 
 def _floor(panel: Panel, curve: Curve, marks: Sequence[Point]) -> float:
@@ -293,8 +301,8 @@ def _sides(axes: Axes) -> list[Box]:
     """Say on which side of the curve is what; returns the places that the words take."""
     boxes, scale = [], per_point(axes)
     for words, at, side, up in (
-        (f"above the curve: {WORTH_IT}", (0.012, 0.99), "left", "top"),
-        (f"below: {NOT}", (0.988, 0.012), "right", "bottom"),
+        ("above the curve: beats plain training", (0.012, 0.99), "left", "top"),
+        ("below: behind it", (0.988, 0.012), "right", "bottom"),
     ):
         text = axes.text(
             *at, words, transform=axes.transAxes, ha=side, va=up, fontsize=7.6, style="italic", color=COLOURS["muted"]
@@ -448,10 +456,14 @@ def _link_sentences(panel: Panel, one: Timed, methods: Sequence[str]) -> str:
     )
     undecided = sum(row["verdict"] == UNDECIDED for row in rows.values())
     said = [_count(one.label, len(ahead), len(rows), undecided)]
+    beats, alone = (sum(row[name] == WORTH_IT for row in rows.values()) for name in ("plain", "alone"))
+    timed = any(row["alone"] for row in rows.values())
+    told = f"{alone} one worker alone" if timed else "and one worker alone was not timed"
+    said.append(f"{beats} beat plain training, {told}.")
     if ahead:
         said.append(_best({arm: rows[arm] for arm in ahead if rows[arm]["check"] == CONFIRMED}))
     controls = [
-        row["arm"] for row in panel.controls if one.net.get(row["arm"], {}).get("verdict") == WORTH_IT
+        row["arm"] for row in _negative(panel) if one.net.get(row["arm"], {}).get("verdict") == WORTH_IT
     ]
     if controls:
         who = "one negative control" if len(controls) == 1 else f"{len(controls)} negative controls"
@@ -498,7 +510,7 @@ def _worth_sentences(panel: Panel, arms: Sequence[str]) -> list[str]:
         f"{'ends' if len(better) == 1 else 'end'} better{f' ({_listed(better[:NAMED])})' if better else ''} and {worse} worse; "
         f"{unknown} {'is' if unknown == 1 else 'are'} undecided{f', {absent} without a number' if absent else ''}."
     ]
-    controls = [row for row in panel.worth if row["arm"] in by_arm(panel.controls)]
+    controls = [row for row in panel.worth if row["arm"] in by_arm(_negative(panel))]
     unseen = [row["arm"] for row in controls if row["high"] is None or row["high"] >= WHOLE]
     if unseen:
         said.append(f"Not seen to be worse, so that the study cannot tell: {_listed(unseen)}.")

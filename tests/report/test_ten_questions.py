@@ -42,11 +42,16 @@ QUESTIONS = (
         "Which method at 30 Mbit/s?",
         (),
         "#equal-time li",
-        r"^30 Mbit/s: \d+ of \d+ methods are worth it",
+        r"^30 Mbit/s: (none|\d+) of \d+ methods (is shown to be|are) worth it.*\d+ beat plain training, \d+ one worker alone",
     ),
     Question("Which method at 100 Mbit/s?", (), "#equal-time li", r"^100 Mbit/s: .*worth it"),
     Question("How sure is that?", (), "#equal-time tbody tr", r"[\d.]+× \[[\d.]+, [\d.]+\]"),
-    Question("What does a verdict mean?", (), "#equal-time .note", r"● worth it: above 1×"),
+    Question(
+        "What does a verdict mean?",
+        (),
+        "#equal-time .note",
+        r"● worth it: beats plain training and one worker alone",
+    ),
     Question("At how many workers was it measured?", (), "#equal-time .meta", r"\d+ workers, \d+ steps"),
     Question(
         "Is 1-bit Adam worth it at 10 Gbit/s?",
