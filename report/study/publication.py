@@ -220,6 +220,8 @@ def _net_again(root: Path, name: str, day: str, replace: bool) -> Iterator[Publi
         files[f"{TABLES}/{set_name}-{NET.suffix}.csv"] = to_csv(NET, net).encode()
         about = {key: value for key, value in known.items() if key != "files"}
         yield _put(root, set_name, files, about, replace)
+        if not files_of(root, sweep.name):
+            yield from _redrawn(root, sweep.name)
 
 
 def _redrawn(root: Path, name: str) -> Iterator[Publication]:
